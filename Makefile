@@ -1,0 +1,37 @@
+# make demo: set everything up and run the main job.   make test: set everything up and pass the tests.
+VENV := .venv
+PY := $(VENV)/bin/python
+SOURCES := $(shell git ls-files '*.py' '*.pyx' '*.c' '*.h' pyproject.toml 2>/dev/null)
+
+.PHONY: setup test lint demo clean
+
+setup: .stamps/dev
+
+.stamps/venv:
+	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "SaturnMQ needs Python 3.11 or newer"; exit 1; }
+	python3 -m venv $(VENV)
+	$(PY) -m pip install --quiet --upgrade pip
+	@mkdir -p .stamps && touch $@
+
+.stamps/app: .stamps/venv $(SOURCES)
+	$(PY) -m pip install --quiet .
+	@touch $@
+
+.stamps/dev: .stamps/venv $(SOURCES)
+	$(PY) -m pip install --quiet '.[dev]'
+	@touch $@ .stamps/app
+
+test: .stamps/dev
+	$(PY) -m pytest -n 2 -q
+
+lint: .stamps/dev
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	cd $(VENV) && bin/mypy -p saturnmq.protocol -p saturnmq.store -p saturnmq.nameserver -p saturnmq.client --config-file ../pyproject.toml
+	cd $(VENV) && bin/lint-imports --config ../pyproject.toml
+
+demo: .stamps/app
+	$(VENV)/bin/saturnmq demo
+
+clean:
+	rm -rf $(VENV) .stamps build *.egg-info
