@@ -1,7 +1,8 @@
 """Build the optional Cython kernels; everything else is in pyproject.toml.
 
 Without a C compiler the build goes on and the package runs on its Python references. Set
-SATURNMQ_KERNELS=require to make a failing kernel fail the build (CI does), SATURNMQ_KERNELS=off to skip them.
+SATURNMQ_KERNELS=require to make a failing kernel fail the build (CI does),
+SATURNMQ_KERNELS=off to skip them.
 """
 
 import os
