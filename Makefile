@@ -3,7 +3,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 SOURCES := $(shell git ls-files '*.py' '*.pyx' '*.c' '*.h' pyproject.toml 2>/dev/null)
 
-.PHONY: setup test lint demo clean
+.PHONY: setup test test-unit lint demo clean
 
 setup: .stamps/dev
 
@@ -23,6 +23,9 @@ setup: .stamps/dev
 
 test: .stamps/dev
 	$(PY) -m pytest -n 2 -q
+
+test-unit: .stamps/dev
+	$(PY) -m pytest -n 2 -q tests/unit
 
 lint: .stamps/dev
 	$(VENV)/bin/ruff check .
