@@ -1,0 +1,550 @@
+"""What every client shares: routes, connections, heartbeats and the brokers' requests to it.
+
+One ClientCore lives on one event loop and is used there only; a producer, an admin or a group of consumers sit on
+it. It copies the Java client's behaviour towards servers (remoting.md 4): route poll and heartbeat every 30 s, one
+nameserver that it sticks to and the next one on failure, the last good route when none answers. It differs where
+the Java client is slow to notice: a connection that comes back after a break is greeted with a heartbeat at once.
+
+Requests that brokers send on these connections (39 40 220 221 307 309 326) are handed to the registered group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Protocol, cast
+
+from saturnmq.client.routes import RouteTable, from_template
+from saturnmq.protocol import jsonx
+from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.errors import (
+    ClientClosed,
+    ConnectionLost,
+    RequestTimeout,
+    RouteNotFound,
+    SaturnError,
+    TopicNotExist,
+    UnsupportedRequest,
+    error_for,
+)
+from saturnmq.protocol.message import MessageQueue
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.route import TopicRoute
+from saturnmq.protocol.runtime import Runtime
+
+log = logging.getLogger(__name__)
+
+OK: frozenset[int] = frozenset({0})
+TEMPLATE_TOPIC = "TBW102"
+INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
+
+
+class ConsumerHandler(Protocol):
+    """What a consumer registers under its group name."""
+
+    def heartbeat_data(self) -> dict[str, Any]:
+        """Its entry of `consumerDataSet` in the heartbeat (remoting.md 2.4)."""
+
+    def on_ids_changed(self) -> None:
+        """The group's members changed: rebalance at once (code 40)."""
+
+    def running_info(self) -> dict[str, Any]:
+        """ConsumerRunningInfo (code 307); maps keyed by MessageQueue are written as RocketMQ does."""
+
+    # Optional, looked up by name:
+    #   on_route_changed(topic: str) -> None
+    #   on_reset_offsets(topic: str, offsets: dict[MessageQueue, int]) -> None        (220)
+    #   consumer_status(topic: str) -> dict[MessageQueue, int]                        (221)
+    #   consume_directly(ext: dict[str, str], frame: bytes) -> dict | Awaitable[dict] (309)
+
+
+def queue_key(key: Any) -> MessageQueue:
+    """A MessageQueue from the (topic, brokerName, queueId) key that jsonx reads."""
+    return MessageQueue(str(key[0]), str(key[1]), int(key[2]))
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """`host:port` to its parts; IPv6 hosts may stand in brackets."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise RouteNotFound(f"address {address!r} is not host:port")
+    return host.strip("[]"), int(port)
+
+
+class ClientCore:
+    """Connections and knowledge shared by the parts of one client; loop thread only."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        nameservers: Sequence[str],
+        client_id: str | None = None,
+        *,
+        request_timeout: float = 3.0,
+        connect_timeout: float = 3.0,
+        route_interval: float = 30.0,
+        heartbeat_interval: float = 30.0,
+        default_topic_queues: int = 4,
+    ) -> None:
+        if isinstance(nameservers, str):
+            nameservers = [part.strip() for part in nameservers.replace(";", ",").split(",")]
+        self.nameservers = [address for address in nameservers if address]
+        if not self.nameservers:
+            raise RouteNotFound("no nameserver given: pass nameservers=['HOST:9876', ...]")
+        self.runtime = runtime
+        self.routes = RouteTable()
+        self.request_timeout = request_timeout
+        self.connect_timeout = connect_timeout
+        self.route_interval = route_interval
+        self.heartbeat_interval = heartbeat_interval
+        self.default_topic_queues = default_topic_queues
+        self.local_ip = "127.0.0.1"
+        self.pid = runtime.random.getrandbits(16)
+        self._instance = f"{self.pid}#{runtime.random.getrandbits(48)}"
+        self._client_id = client_id
+        self.closed = False
+        self._started = False
+        self._nameserver_at = runtime.random.randrange(len(self.nameservers))
+        self._connections: dict[str, Endpoint] = {}
+        self._address_of: dict[Endpoint, str] = {}
+        self._connecting: dict[str, asyncio.Future[Endpoint]] = {}
+        self._fetching: dict[str, asyncio.Future[TopicRoute]] = {}
+        self._wanted: dict[str, bool] = {}  # topic -> may be created from the template
+        self._consumers: dict[str, ConsumerHandler] = {}
+        self._producers: dict[str, Any] = {}
+        self._broker_versions: dict[str, int] = {}
+        self._greeted: set[str] = set()
+        self._refreshed_at: dict[str, float] = {}
+        self._route_listeners: list[Callable[[str], None]] = []
+        self._tasks: list[asyncio.Task[Any]] = []
+
+    # -- life ---------------------------------------------------------------------------------
+
+    @property
+    def client_id(self) -> str:
+        """Unique per client; settled by start(), which learns this host's address."""
+        return self._client_id or f"{self.local_ip}@{self._instance}"
+
+    async def start(self) -> None:
+        """Reach a nameserver if one answers, and begin to poll routes and to send heartbeats."""
+        if self._started:
+            return
+        self._started = True
+        for _ in self.nameservers:
+            try:
+                endpoint = await self.connect(self.nameservers[self._nameserver_at])
+            except SaturnError:
+                self._nameserver_at = (self._nameserver_at + 1) % len(self.nameservers)
+                continue
+            local = endpoint.local_address
+            if local:
+                self.local_ip = local.rpartition(":")[0].strip("[]") or self.local_ip
+            break
+        if self._client_id is None:
+            self._client_id = f"{self.local_ip}@{self._instance}"
+        self._tasks.append(self.runtime.spawn(self._poll_routes(), name="client-routes"))
+        self._tasks.append(self.runtime.spawn(self._beat(), name="client-heartbeat"))
+
+    async def close(self) -> None:
+        """Unregister from the brokers and close every connection."""
+        if self.closed:
+            return
+        for group in list(self._consumers):
+            await self.unregister_consumer(group)
+        for group in list(self._producers):
+            await self.unregister_producer(group)
+        self.closed = True
+        for task in self._tasks:
+            task.cancel()
+        for endpoint in list(self._connections.values()):
+            endpoint.close()
+        self._connections.clear()
+        self._address_of.clear()
+
+    # -- connections --------------------------------------------------------------------------
+
+    def connected(self, address: str) -> Endpoint | None:
+        """The open connection to `address`, if there is one now."""
+        endpoint = self._connections.get(address)
+        if endpoint is None or endpoint.closed:
+            return None
+        return endpoint
+
+    async def connect(self, address: str) -> Endpoint:
+        """The connection to `address`, opened if need be; concurrent callers share one attempt."""
+        endpoint = self.connected(address)
+        if endpoint is not None:
+            return endpoint
+        if self.closed:
+            raise ClientClosed("the client is closed")
+        pending = self._connecting.get(address)
+        if pending is None:
+            pending = self.runtime.create_future()
+            self._connecting[address] = pending
+            self.runtime.spawn(self._open(address, pending), name=f"connect {address}")
+        return await asyncio.shield(pending)
+
+    async def _open(self, address: str, done: asyncio.Future[Endpoint]) -> None:
+        endpoint = Endpoint(self.runtime, self._on_request, on_close=self._on_close)
+        try:
+            host, port = split_address(address)
+            async with asyncio.timeout(self.connect_timeout):
+                await self.runtime.connect(host, port, endpoint)
+        except (OSError, TimeoutError, SaturnError) as error:
+            self._connecting.pop(address, None)
+            if not done.done():
+                done.set_exception(ConnectionLost(f"cannot connect to {address}: {error!r}"))
+                done.exception()  # nobody may be waiting any more
+            return
+        self._connecting.pop(address, None)
+        if self.closed:
+            endpoint.close()
+            if not done.done():
+                done.set_exception(ClientClosed("the client is closed"))
+                done.exception()
+            return
+        self._connections[address] = endpoint
+        self._address_of[endpoint] = address
+        if not done.done():
+            done.set_result(endpoint)
+        if address in self._greeted:
+            self.runtime.spawn(self._greet([address]), name=f"greet {address}")
+
+    def _on_close(self, endpoint: Endpoint, *_: object) -> None:
+        address = self._address_of.pop(endpoint, None)
+        if address is None or self._connections.get(address) is not endpoint:
+            return
+        del self._connections[address]
+        if address in self._greeted and not self.closed:
+            # A broker that restarts must hear of this client soon, or it serves it as a stranger.
+            self.runtime.call_later(1.0, self._reconnect, address)
+
+    def _reconnect(self, address: str) -> None:
+        if self.closed or address in self._connecting or address in self._connections:
+            return
+        if address not in self._greeted:
+            return
+        future: asyncio.Future[Endpoint] = self.runtime.create_future()
+        self._connecting[address] = future
+        self.runtime.spawn(self._open(address, future), name=f"connect {address}")
+
+    def drop(self, address: str) -> None:
+        """Close the connection to `address`; the next request opens a new one."""
+        endpoint = self._connections.get(address)
+        if endpoint is not None:
+            endpoint.close()
+
+    # -- requests -----------------------------------------------------------------------------
+
+    async def invoke(
+        self,
+        address: str,
+        cmd: Command,
+        timeout_s: float | None = None,
+        ok: Collection[int] = OK,
+    ) -> Command:
+        """Send `cmd` and return its response; a code outside `ok` is raised as its typed error."""
+        timeout = self.request_timeout if timeout_s is None else timeout_s
+        endpoint = await self.connect(address)
+        response = cast(Command, await endpoint.request(cmd, timeout))
+        if response.code not in ok:
+            raise error_for(response.code, response.remark)
+        return response
+
+    def oneway(self, address: str, cmd: Command) -> None:
+        """Send `cmd` without an answer; opens the connection in the background if need be."""
+        endpoint = self.connected(address)
+        if endpoint is not None:
+            endpoint.oneway(cmd)
+        else:
+            self.runtime.spawn(self._oneway(address, cmd), name=f"oneway {address}")
+
+    async def _oneway(self, address: str, cmd: Command) -> None:
+        try:
+            endpoint = await self.connect(address)
+        except SaturnError as error:
+            log.debug("one-way request %d to %s dropped: %s", cmd.code, address, error)
+            return
+        endpoint.oneway(cmd)
+
+    async def invoke_nameserver(
+        self, cmd: Command, timeout_s: float | None = None, ok: Collection[int] = OK
+    ) -> Command:
+        """Ask the nameserver in use, on a failure of the network the next ones in turn."""
+        last: SaturnError | None = None
+        for _ in range(len(self.nameservers)):
+            address = self.nameservers[self._nameserver_at]
+            request = Command.request(cmd.code, dict(cmd.ext or {}), cmd.body)
+            try:
+                return await self.invoke(address, request, timeout_s, ok)
+            except (ConnectionLost, RequestTimeout) as error:
+                last = error
+                if isinstance(error, RequestTimeout):
+                    self.drop(address)
+                self._nameserver_at = (self._nameserver_at + 1) % len(self.nameservers)
+        raise last or RouteNotFound("no nameserver configured")
+
+    # -- routes -------------------------------------------------------------------------------
+
+    async def route(self, topic: str, *, refresh: bool = False, create: bool = False) -> TopicRoute:
+        """The route of `topic`: the cached one, else (or with `refresh`) asked of a nameserver.
+
+        From now on the topic's route is polled. With `create` an unknown topic gets the route that
+        brokers will give it when they create it (template TBW102).
+        """
+        self._wanted[topic] = self._wanted.get(topic, False) or create
+        known = self.routes.route(topic)
+        if known is not None and not refresh:
+            return known
+        pending = self._fetching.get(topic)
+        if pending is None:
+            pending = self.runtime.create_future()
+            self._fetching[topic] = pending
+            self.runtime.spawn(self._fetch(topic, pending), name=f"route {topic}")
+        try:
+            return await asyncio.shield(pending)
+        except SaturnError:
+            if known is not None:
+                return known
+            raise
+
+    async def _fetch(self, topic: str, done: asyncio.Future[TopicRoute]) -> None:
+        try:
+            route = await self._ask_route(topic)
+        except SaturnError as error:
+            self._fetching.pop(topic, None)
+            if not done.done():
+                done.set_exception(error)
+                done.exception()
+            return
+        except BaseException:
+            self._fetching.pop(topic, None)
+            done.cancel()
+            raise
+        self._fetching.pop(topic, None)
+        changed = self.routes.update(topic, route)
+        if not done.done():
+            done.set_result(route)
+        if changed:
+            self._route_changed(topic)
+
+    async def _ask_route(self, topic: str) -> TopicRoute:
+        self._refreshed_at[topic] = self.runtime.monotonic()
+        ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
+        ok = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
+        code = RequestCode.GET_ROUTEINFO_BY_TOPIC
+        response = await self.invoke_nameserver(Command.request(code, ext), ok=ok)
+        if response.code == ResponseCode.SUCCESS and response.body:
+            return TopicRoute.from_json(jsonx.loads(response.body))
+        if self._wanted.get(topic) and self.routes.route(topic) is None:
+            ext = {"topic": TEMPLATE_TOPIC, "acceptStandardJsonOnly": "true"}
+            response = await self.invoke_nameserver(Command.request(code, ext), ok=ok)
+            if response.code == ResponseCode.SUCCESS and response.body:
+                template = TopicRoute.from_json(jsonx.loads(response.body))
+                route = from_template(topic, template, self.default_topic_queues)
+                if route.queue_datas:
+                    return route
+        raise TopicNotExist(
+            f"no route of topic {topic!r}: no broker serves it and none may create it; "
+            "create it first (saturnmq topic create)"
+        )
+
+    def refresh_soon(self, topic: str) -> None:
+        """Ask for the route again because something failed; at most once a second per topic."""
+        if self.closed or topic in self._fetching:
+            return
+        now = self.runtime.monotonic()
+        if now - self._refreshed_at.get(topic, -1e9) < 1.0:
+            return
+        self._refreshed_at[topic] = now
+        done: asyncio.Future[TopicRoute] = self.runtime.create_future()
+        self._fetching[topic] = done
+        self.runtime.spawn(self._fetch(topic, done), name=f"route {topic}")
+
+    def publish_queues(self, topic: str) -> list[MessageQueue]:
+        """Queues to write to, of the last route; empty before `await route(topic)`."""
+        return self.routes.publish_queues(topic)
+
+    def subscribe_queues(self, topic: str) -> list[MessageQueue]:
+        """Queues to read from, of the last route; empty before `await route(topic)`."""
+        return self.routes.subscribe_queues(topic)
+
+    def broker_address(
+        self, name: str, *, master: bool = True, broker_id: int | None = None
+    ) -> str | None:
+        """The master's address, or with master=False that of `broker_id` or any living replica."""
+        return self.routes.address(name, master=master, broker_id=broker_id)
+
+    def on_route_change(self, listener: Callable[[str], None]) -> None:
+        """Call `listener(topic)` whenever a topic's route changes."""
+        self._route_listeners.append(listener)
+
+    def _route_changed(self, topic: str) -> None:
+        for listener in self._route_listeners:
+            listener(topic)
+        for handler in list(self._consumers.values()):
+            changed = getattr(handler, "on_route_changed", None)
+            if changed is not None:
+                changed(topic)
+
+    async def _poll_routes(self) -> None:
+        while not self.closed:
+            await self.runtime.sleep(self.route_interval)
+            for topic in list(self._wanted):
+                try:
+                    await self.route(topic, refresh=True)
+                except SaturnError as error:
+                    log.debug("route of %s not refreshed: %s", topic, error)
+
+    # -- groups and heartbeats ----------------------------------------------------------------
+
+    def register_consumer(self, group: str, handler: ConsumerHandler) -> None:
+        self._consumers[group] = handler
+
+    def register_producer(self, group: str, handler: Any = None) -> None:
+        """`handler` may have check_transaction(ext, frame, address) (39) and on_reply(ext, body) (326)."""
+        self._producers[group] = handler
+
+    async def unregister_consumer(self, group: str) -> None:
+        if self._consumers.pop(group, None) is not None:
+            await self._unregister({"clientID": self.client_id, "consumerGroup": group})
+
+    async def unregister_producer(self, group: str) -> None:
+        if group in self._producers:
+            del self._producers[group]
+            await self._unregister({"clientID": self.client_id, "producerGroup": group})
+
+    async def _unregister(self, ext: dict[str, str]) -> None:
+        for address in [a for a in self._greeted if self.connected(a) is not None]:
+            try:
+                await self.invoke(
+                    address, Command.request(RequestCode.UNREGISTER_CLIENT, dict(ext)), 1.0
+                )
+            except SaturnError as error:
+                log.debug("unregister at %s failed: %s", address, error)
+
+    async def heartbeat_now(self) -> None:
+        """Heartbeat to every broker address of the known routes; failures are logged only."""
+        if not self._consumers and not self._producers:
+            return
+        wanted: set[str] = set()
+        for addresses in self.routes.brokers().values():
+            for broker_id, address in addresses.items():
+                if broker_id == 0 or self._consumers:
+                    wanted.add(address)
+        self._greeted = wanted
+        await self._greet(sorted(wanted))
+
+    async def _greet(self, addresses: Sequence[str]) -> None:
+        if not self._consumers and not self._producers:
+            return
+        body = self.heartbeat_body()
+        await asyncio.gather(*(self._greet_one(address, body) for address in addresses))
+
+    async def _greet_one(self, address: str, body: bytes) -> None:
+        try:
+            response = await self.invoke(address, Command.request(RequestCode.HEART_BEAT, {}, body))
+            self._broker_versions[address] = response.version
+        except RequestTimeout:
+            self.drop(address)  # after a partition a fresh connection is faster than TCP's back-off
+        except SaturnError as error:
+            log.debug("heartbeat to %s failed: %s", address, error)
+
+    def heartbeat_body(self) -> bytes:
+        """The JSON body of HEART_BEAT for all groups of this client."""
+        return jsonx.dumps(
+            {
+                "clientID": self.client_id,
+                "producerDataSet": [{"groupName": g} for g in (*self._producers, INNER_PRODUCER)],
+                "consumerDataSet": [h.heartbeat_data() for h in self._consumers.values()],
+                "heartbeatFingerprint": 0,
+                "withoutSub": False,
+            }
+        )
+
+    async def _beat(self) -> None:
+        await self.runtime.sleep(min(1.0, self.heartbeat_interval))
+        while not self.closed:
+            await self.heartbeat_now()
+            await self.runtime.sleep(self.heartbeat_interval)
+
+    # -- what brokers ask of us ---------------------------------------------------------------
+
+    def _on_request(self, endpoint: Endpoint, cmd: Command) -> None:
+        ext = cmd.ext or {}
+        code = cmd.code
+        if code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+            for group, handler in list(self._consumers.items()):
+                if ext.get("consumerGroup") in (None, group):
+                    handler.on_ids_changed()
+            return
+        if code == RequestCode.CHECK_TRANSACTION_STATE:
+            frame = bytes(cmd.body or b"")
+            for handler in list(self._producers.values()):
+                check = getattr(handler, "check_transaction", None)
+                if check is not None:
+                    check(ext, frame, self._address_of.get(endpoint, endpoint.peer_address))
+            return
+        if code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
+            for handler in list(self._producers.values()):
+                reply = getattr(handler, "on_reply", None)
+                if reply is not None:
+                    reply(ext, bytes(cmd.body or b""))
+            if not cmd.is_oneway:
+                endpoint.send(cmd.reply())
+            return
+        method = _CONSUMER_METHODS.get(code)
+        if method is None:
+            raise UnsupportedRequest(f"request type {code} not supported by this client")
+        group = ext.get("consumerGroup") or ext.get("group") or ""
+        consumer = self._consumers.get(group)
+        answer = getattr(consumer, method, None)
+        if consumer is None or answer is None:
+            raise error_for(ResponseCode.SYSTEM_ERROR, f"group {group!r} does not do this here")
+        topic = ext.get("topic", "")
+        body = bytes(cmd.body or b"")
+        if code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
+            table = (jsonx.loads(body) or {}).get("offsetTable", {}) if body else {}
+            answer(topic, {queue_key(key): int(offset) for key, offset in table.items()})
+            if not cmd.is_oneway:
+                endpoint.send(cmd.reply())
+        elif code == RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
+            table = jsonx.dumps_mq_map(answer(topic))
+            reply = b'{"consumerTable":{},"messageQueueTable":' + table + b"}"
+            endpoint.send(cmd.reply(body=reply))
+        elif code == RequestCode.GET_CONSUMER_RUNNING_INFO:
+            endpoint.send(cmd.reply(body=_running_info_json(answer())))
+        else:  # consume directly: the listener may take its time
+            self.runtime.spawn(
+                self._consume_directly(endpoint, cmd, answer(ext, body)), name="consume directly"
+            )
+
+    async def _consume_directly(self, endpoint: Endpoint, cmd: Command, result: Any) -> None:
+        try:
+            if inspect.isawaitable(result):
+                result = await result
+            reply = cmd.reply(body=jsonx.dumps(result))
+        except SaturnError as error:
+            reply = cmd.reply(error.code, str(error))
+        if not endpoint.closed:
+            endpoint.send(reply)
+
+
+_CONSUMER_METHODS: dict[int, str] = {
+    RequestCode.RESET_CONSUMER_CLIENT_OFFSET: "on_reset_offsets",
+    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: "consumer_status",
+    RequestCode.GET_CONSUMER_RUNNING_INFO: "running_info",
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: "consume_directly",
+}
+
+
+def _running_info_json(info: dict[str, Any]) -> bytes:
+    parts = []
+    for name, value in info.items():
+        keyed = name in ("mqTable", "mqPopTable")
+        text = jsonx.dumps_mq_map(value) if keyed else jsonx.dumps(value)
+        parts.append(jsonx.dumps(name) + b":" + text)
+    return b"{" + b",".join(parts) + b"}"

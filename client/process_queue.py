@@ -1,0 +1,163 @@
+"""What one consumer holds of one queue: pulled, being consumed, finished. Pure.
+
+Messages stay in the batches they were pulled in; a chunk is a run of one batch that one listener call
+chain works on. Nothing here costs time per message.
+
+    pulled ->  [batch][batch]  --take()-->  [chunk][chunk][chunk]  --finish()-->  forgotten
+                untaken                      taken, in offset order, some done
+
+The offset to commit is the first offset of the oldest unfinished thing, or, when all is done, the offset
+at which the next pull starts: it already covers what the tag filter dropped. A finished chunk behind an
+unfinished one waits: the committed offset never passes an unprocessed message (fault model, I6).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+LOCK_VALID_S = 30.0
+
+
+class Offsetted(Protocol):
+    """What a process queue needs to know of a message."""
+
+    @property
+    def queue_offset(self) -> int: ...
+
+
+@dataclass(slots=True, eq=False)
+class Chunk:
+    """A run of messages of one queue that is consumed as one piece of work."""
+
+    messages: Sequence[Offsetted]
+    first_offset: int
+    size: int  # bytes, for flow control
+    done: bool = False
+    attempts: int = 0
+
+
+@dataclass(slots=True)
+class Limits:
+    """Flow control of one queue: no further pull while either is reached."""
+
+    messages: int = 32_768
+    bytes: int = 100 << 20
+
+
+@dataclass(slots=True)
+class ProcessQueue:
+    """One queue's messages between pull and commit. Owned by the loop thread."""
+
+    next_offset: int = -1  # where the next pull starts; -1 = not known yet
+    dropped: bool = False
+    messages: int = 0
+    bytes: int = 0
+    lock_until: float = 0.0  # ordered consumption: the broker's lock is good until then (monotonic)
+    last_pull: float = 0.0
+    last_consume: float = 0.0
+    _untaken: deque[Chunk] = field(default_factory=deque)
+    _taken: deque[Chunk] = field(default_factory=deque)
+
+    # -- pulling ----------------------------------------------------------------------------------
+    def put(self, messages: Sequence[Offsetted], next_offset: int, size: int) -> None:
+        """Takes in one pull's messages; `next_offset` is the broker's nextBeginOffset."""
+        self.next_offset = next_offset
+        if messages:
+            self._untaken.append(Chunk(messages, messages[0].queue_offset, size))
+            self.messages += len(messages)
+            self.bytes += size
+
+    def full(self, limits: Limits) -> bool:
+        """Whether the next pull has to wait for the listener."""
+        return self.messages >= limits.messages or self.bytes >= limits.bytes
+
+    def reset(self, next_offset: int) -> None:
+        """Forgets everything held and starts again at `next_offset` (first lock, seek, offset moved)."""
+        self._untaken.clear()
+        self._taken.clear()
+        self.messages = self.bytes = 0
+        self.next_offset = next_offset
+
+    # -- consuming --------------------------------------------------------------------------------
+    def take(self, count: int) -> Chunk | None:
+        """The next run of at most `count` messages, from one batch; None if nothing waits."""
+        if not self._untaken:
+            return None
+        head = self._untaken[0]
+        held = len(head.messages)
+        if held <= count:
+            self._untaken.popleft()
+            chunk = head
+        else:
+            part = head.size * count // held
+            chunk = Chunk(head.messages[:count], head.first_offset, part)
+            rest = head.messages[count:]
+            self._untaken[0] = Chunk(rest, rest[0].queue_offset, head.size - part)
+        self._taken.append(chunk)
+        return chunk
+
+    def finish(self, chunk: Chunk) -> None:
+        """All of `chunk` is done with: consumed, or handed back to the broker."""
+        if chunk.done:
+            return
+        chunk.done = True
+        if chunk not in self._taken:  # a reset forgot it meanwhile
+            return
+        self.messages -= len(chunk.messages)
+        self.bytes -= chunk.size
+        taken = self._taken
+        while taken and taken[0].done:
+            taken.popleft()
+
+    def keep(self, chunk: Chunk, rest: Sequence[Offsetted]) -> None:
+        """Only `rest` of `chunk` is still to do (in offset order); the others are done with."""
+        if not rest:
+            self.finish(chunk)
+            return
+        gone = len(chunk.messages) - len(rest)
+        part = chunk.size * gone // len(chunk.messages)
+        if chunk in self._taken:
+            self.messages -= gone
+            self.bytes -= part
+        chunk.messages, chunk.size = rest, chunk.size - part
+        chunk.first_offset = rest[0].queue_offset
+
+    def holds(self, chunk: Chunk) -> bool:
+        """Whether `chunk` still belongs to this queue's present (no reset, not dropped)."""
+        return not self.dropped and chunk in self._taken
+
+    @property
+    def waiting(self) -> bool:
+        """Whether take() would give something."""
+        return bool(self._untaken)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing pulled is unfinished."""
+        return not self._untaken and not self._taken
+
+    def commit_offset(self) -> int:
+        """The lowest unfinished offset; -1 while the start is unknown."""
+        if self._taken:
+            return self._taken[0].first_offset
+        if self._untaken:
+            return self._untaken[0].first_offset
+        return self.next_offset
+
+    # -- ordered consumption ----------------------------------------------------------------------
+    def locked(self, now: float) -> bool:
+        """Whether the broker's lock on this queue is still ours for certain."""
+        return now < self.lock_until
+
+    def lock(self, now: float) -> bool:
+        """The broker granted the lock at `now` (taken before asking); True if it was not held before."""
+        fresh = not self.locked(now)
+        self.lock_until = now + LOCK_VALID_S
+        return fresh
+
+    def unlock(self) -> None:
+        """The broker refused the lock, or it was given back."""
+        self.lock_until = 0.0

@@ -1,0 +1,157 @@
+"""Pure knowledge of routes: which queues a topic has and where its brokers are.
+
+Fed by ClientCore with what nameservers answer (code 105), read by the producer and the consumers. RocketMQ's
+rules (remoting.md 4): the writable list is every queueData with the write bit whose broker has address id 0, sorted
+by broker name; the readable list needs the read bit only. On top of RocketMQ this table remembers every writable
+queue it ever saw, so that hashing sharding keys does not move when a master drops out of a route for a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from saturnmq.protocol.message import MessageQueue
+from saturnmq.protocol.route import TopicRoute
+
+PERM_READ = 4
+PERM_WRITE = 2
+MASTER_ID = 0
+
+
+class RouteTable:
+    """The last good route of each topic, and the brokers that those routes name."""
+
+    def __init__(self) -> None:
+        self._routes: dict[str, TopicRoute] = {}
+        self._publish: dict[str, list[MessageQueue]] = {}
+        self._subscribe: dict[str, list[MessageQueue]] = {}
+        self._ever: dict[str, list[MessageQueue]] = {}
+        self._brokers: dict[str, dict[int, str]] = {}
+        self._topics_of: dict[str, set[str]] = {}
+
+    def update(self, topic: str, route: TopicRoute) -> bool:
+        """Take a fresh route; True if it differs from the one known before."""
+        old = self._routes.get(topic)
+        if old == route:
+            return False
+        self._routes[topic] = route
+        now = {data.broker_name for data in route.broker_datas}
+        for data in route.broker_datas:
+            self._brokers[data.broker_name] = {
+                int(broker_id): address for broker_id, address in data.broker_addrs.items()
+            }
+            self._topics_of.setdefault(data.broker_name, set()).add(topic)
+        if old is not None:
+            for data in old.broker_datas:
+                if data.broker_name not in now:
+                    self._forget(data.broker_name, topic)
+        self._publish[topic] = self._writable(topic, route)
+        self._subscribe[topic] = self._readable(topic, route)
+        ever = set(self._ever.get(topic, ()))
+        ever.update(self._published_anywhere(topic, route))
+        self._ever[topic] = sorted(ever)
+        return True
+
+    def _forget(self, broker_name: str, topic: str) -> None:
+        topics = self._topics_of.get(broker_name)
+        if topics is None:
+            return
+        topics.discard(topic)
+        if not topics:
+            del self._topics_of[broker_name]
+            self._brokers.pop(broker_name, None)
+
+    def _writable(self, topic: str, route: TopicRoute) -> list[MessageQueue]:
+        masters = {
+            data.broker_name
+            for data in route.broker_datas
+            if MASTER_ID in {int(broker_id) for broker_id in data.broker_addrs}
+        }
+        return [
+            queue
+            for queue in self._published_anywhere(topic, route)
+            if queue.broker_name in masters
+        ]
+
+    @staticmethod
+    def _published_anywhere(topic: str, route: TopicRoute) -> list[MessageQueue]:
+        return sorted(
+            MessageQueue(topic, data.broker_name, queue_id)
+            for data in route.queue_datas
+            if data.perm & PERM_WRITE
+            for queue_id in range(data.write_queue_nums)
+        )
+
+    @staticmethod
+    def _readable(topic: str, route: TopicRoute) -> list[MessageQueue]:
+        return sorted(
+            MessageQueue(topic, data.broker_name, queue_id)
+            for data in route.queue_datas
+            if data.perm & PERM_READ
+            for queue_id in range(data.read_queue_nums)
+        )
+
+    def route(self, topic: str) -> TopicRoute | None:
+        return self._routes.get(topic)
+
+    def topics(self) -> list[str]:
+        return list(self._routes)
+
+    def publish_queues(self, topic: str) -> list[MessageQueue]:
+        return self._publish.get(topic, [])
+
+    def subscribe_queues(self, topic: str) -> list[MessageQueue]:
+        return self._subscribe.get(topic, [])
+
+    def queues_ever(self, topic: str) -> list[MessageQueue]:
+        """Every writable queue ever seen: the stable list that sharding keys are hashed over."""
+        return self._ever.get(topic, [])
+
+    def brokers(self) -> dict[str, dict[int, str]]:
+        return self._brokers
+
+    def broker_name_of(self, address: str) -> str | None:
+        for name, addresses in self._brokers.items():
+            if address in addresses.values():
+                return name
+        return None
+
+    def address(
+        self, name: str, *, master: bool = True, broker_id: int | None = None
+    ) -> str | None:
+        """An address of broker `name`: `broker_id` if it lives, else the master, else (unless master) any."""
+        addresses = self._brokers.get(name)
+        if not addresses:
+            return None
+        if broker_id is not None and broker_id in addresses and not master:
+            return addresses[broker_id]
+        if MASTER_ID in addresses:
+            return addresses[MASTER_ID]
+        if master:
+            return None
+        return addresses[min(addresses)]
+
+    def addresses_of_topics(self, topics: Iterable[str]) -> set[str]:
+        """All addresses of the brokers that serve any of `topics`."""
+        found: set[str] = set()
+        for topic in topics:
+            route = self._routes.get(topic)
+            if route is not None:
+                for data in route.broker_datas:
+                    found.update(data.broker_addrs.values())
+        return found
+
+
+def from_template(topic: str, template: TopicRoute, default_queues: int) -> TopicRoute:
+    """The route that an unknown topic will get when brokers create it from TBW102's route."""
+    queue_datas = [
+        type(data)(
+            broker_name=data.broker_name,
+            read_queue_nums=min(default_queues, data.write_queue_nums),
+            write_queue_nums=min(default_queues, data.write_queue_nums),
+            perm=data.perm,
+        )
+        for data in template.queue_datas
+        if data.perm & 1
+    ]
+    return TopicRoute(queue_datas=queue_datas, broker_datas=list(template.broker_datas))
