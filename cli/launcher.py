@@ -1,0 +1,497 @@
+"""A whole cluster on this machine: every node a process of its own, all state below one data directory.
+
+Layout of the data directory:
+
+| file | what it holds | written by |
+|---|---|---|
+| `cluster.json` | the nodes: name, kind, ports, pid and its start time | this module, atomically |
+| `NODE/broker.toml` | the configuration of one broker | this module, at `up` |
+| `NODE/ready.json` | addresses and pid, present once the node serves | the node itself |
+| `NODE/log.txt` | what the node printed | the node |
+| `NODE/store/` | the store of a broker | the node |
+
+Nodes are detached from the process that started them, so `cluster up` returns and `cluster kill` works from another
+shell. A pid is only ever signalled together with the start time it was recorded with: after a crash of the machine the
+number may belong to a stranger. Ports are chosen below the kernel's range for outgoing connections, because a client
+that keeps dialling a dead port inside that range ends up connected to itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+STATE_FILE = "cluster.json"
+READY_FILE = "ready.json"
+LOG_FILE = "log.txt"
+CLUSTER_NAME = "SaturnCluster"
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 20.0
+# A broker takes four ports: the one Java slaves use (listen - 2), one spare, listen and HA (listen + 1).
+PORTS_PER_BROKER = 4
+
+
+class LauncherError(Exception):
+    """A cluster command that could not be done; the text says why and what to do."""
+
+
+@dataclass
+class Node:
+    """One process. `port` is 0 for nothing but a node that has not been placed yet."""
+
+    name: str
+    kind: str  # nameserver | master | slave
+    host: str
+    port: int
+    data: str
+    pid: int | None = None
+    started: int | None = (
+        None  # start time in clock ticks since boot, from /proc: makes the pid unambiguous
+    )
+    broker_name: str | None = None
+    broker_id: int = 0
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def alive(self) -> bool:
+        return self.pid is not None and _start_time(self.pid) == self.started
+
+    def describe(self) -> dict[str, Any]:
+        alive = self.alive()
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "address": self.address,
+            "grpc": None,  # the gRPC API does not exist yet
+            "pid": self.pid if alive else None,
+            "data": self.data,
+            "alive": alive,
+        }
+
+
+@dataclass
+class Settings:
+    """What `cluster up` was asked for; kept in the state file so that a restart is the same again."""
+
+    nameservers: int = 1
+    masters: int = 1
+    slaves: int = 0  # per master
+    host: str = "127.0.0.1"
+    base_port: int = 0  # 0 = any free ports
+    flush: str = "async"
+    replication: str = "async"
+    broker_options: dict[str, Any] = field(default_factory=dict)
+
+
+class LocalCluster:
+    """The nodes below one data directory. Every method that changes something rewrites the state file."""
+
+    def __init__(self, data: Path, settings: Settings, nodes: list[Node]) -> None:
+        self.data = data
+        self.settings = settings
+        self.nodes = nodes
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
+
+    # -- making and finding ---------------------------------------------------------------------
+
+    @classmethod
+    def up(
+        cls,
+        data: str | os.PathLike[str],
+        settings: Settings | None = None,
+        *,
+        progress: Callable[[str], None] = lambda _text: None,
+    ) -> LocalCluster:
+        """Start every node and return when all serve; what was started is stopped again if one fails."""
+        settings = settings or Settings()
+        _check(settings)
+        root = Path(data).absolute()
+        root.mkdir(parents=True, exist_ok=True)
+        with _locked(root):
+            if (root / STATE_FILE).exists():
+                cluster = cls.load(root)
+                running = [node.name for node in cluster.nodes if node.alive()]
+                if running:
+                    raise LauncherError(
+                        f"a cluster already runs in {root} ({', '.join(running)}); "
+                        f"`saturnmq cluster down` stops it, --data DIR chooses another directory"
+                    )
+                _same_shape(cluster.settings, settings, root)
+                cluster.settings = settings if settings.base_port else cluster.settings
+                if settings.base_port:
+                    cluster.nodes = _place(root, settings)
+            else:
+                cluster = cls(root, settings, _place(root, settings))
+            try:
+                for kind in ("nameserver", "master", "slave"):
+                    members = [node for node in cluster.nodes if node.kind == kind]
+                    for node in members:
+                        progress(f"starting {node.name}")
+                        cluster._spawn(node)
+                    for node in members:
+                        cluster._await_ready(node)
+                cluster._save()
+                cluster.await_routes()
+            except BaseException:
+                cluster._stop_all()
+                raise
+        return cluster
+
+    @classmethod
+    def load(cls, data: str | os.PathLike[str]) -> LocalCluster:
+        root = Path(data).absolute()
+        try:
+            state = json.loads((root / STATE_FILE).read_text())
+            return cls(
+                root, Settings(**state["settings"]), [Node(**node) for node in state["nodes"]]
+            )
+        except FileNotFoundError:
+            raise LauncherError(
+                f"no cluster in {root}: `saturnmq cluster up --data {root}` starts one"
+            ) from None
+        except (ValueError, KeyError, TypeError) as problem:
+            raise LauncherError(f"{root / STATE_FILE} is damaged: {problem}") from problem
+
+    # -- asking ---------------------------------------------------------------------------------
+
+    def node(self, name: str) -> Node:
+        for node in self.nodes:
+            if node.name == name:
+                return node
+        import difflib
+
+        names = [node.name for node in self.nodes]
+        near = difflib.get_close_matches(name, names, 1)
+        hint = f"did you mean {near[0]}?" if near else f"the nodes are {', '.join(names)}"
+        raise LauncherError(f"no node called {name!r}: {hint}")
+
+    @property
+    def nameservers(self) -> list[str]:
+        return [node.address for node in self.nodes if node.kind == "nameserver"]
+
+    def describe(self) -> dict[str, Any]:
+        return {"nodes": [node.describe() for node in self.nodes]}
+
+    # -- changing -------------------------------------------------------------------------------
+
+    def kill(self, name: str) -> Node:
+        """SIGKILL: nothing is flushed, closed or said good-bye to."""
+        node = self.node(name)
+        if not node.alive():
+            raise LauncherError(
+                f"{name} is not running; `saturnmq cluster restart {name}` starts it"
+            )
+        self._signal(node, signal.SIGKILL)
+        self._await_end(node, STOP_TIMEOUT_S)
+        return node
+
+    def restart(self, name: str) -> Node:
+        """Stop the node if it runs (politely first), then start it on the same ports and data."""
+        node = self.node(name)
+        with _locked(self.data):
+            self._stop(node)
+            self._spawn(node)
+            self._await_ready(node)
+            self._save()
+        return node
+
+    def down(self) -> None:
+        with _locked(self.data):
+            self._stop_all()
+            self._save()
+
+    def await_routes(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Wait until every running nameserver lists every running broker."""
+        wanted = {(n.broker_name, n.broker_id) for n in self.nodes if n.broker_name and n.alive()}
+        deadline = time.monotonic() + timeout_s
+        for node in self.nodes:
+            if node.kind != "nameserver" or not node.alive():
+                continue
+            seen: set[tuple[str, int]] = set()
+            while True:
+                with contextlib.suppress(OSError, ValueError):
+                    seen = _registered(node.host, node.port)
+                if wanted <= seen:
+                    break
+                if time.monotonic() > deadline:
+                    raise LauncherError(
+                        f"after {timeout_s:.0f} s {node.name} knows {sorted(seen)} "
+                        f"and not yet {sorted(wanted - seen)}"
+                    )
+                time.sleep(0.05)
+
+    # -- processes ------------------------------------------------------------------------------
+
+    def _spawn(self, node: Node) -> None:
+        home = Path(node.data)
+        home.mkdir(parents=True, exist_ok=True)
+        ready = home / READY_FILE
+        ready.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "saturnmq.cli.main", *self._arguments(node)]
+        with open(home / LOG_FILE, "ab") as log:
+            child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                close_fds=True,
+            )
+        self._children[child.pid] = child
+        node.pid = child.pid
+        node.started = _start_time(child.pid)
+        self._save()
+
+    def _arguments(self, node: Node) -> list[str]:
+        home = Path(node.data)
+        ready = str(home / READY_FILE)
+        if node.kind == "nameserver":
+            return [
+                "nameserver",
+                "--host",
+                node.host,
+                "--port",
+                str(node.port),
+                "--ready-file",
+                ready,
+            ]
+        config = home / "broker.toml"
+        config.write_text(_toml(self._broker_options(node)))
+        return ["broker", "--config", str(config), "--ready-file", ready]
+
+    def _broker_options(self, node: Node) -> dict[str, Any]:
+        """RocketMQ's own key names: the file could be handed to its broker as it stands, but for the syntax."""
+        sync = self.settings.replication == "sync" and self.settings.slaves > 0
+        role = "SLAVE" if node.broker_id else "SYNC_MASTER" if sync else "ASYNC_MASTER"
+        options: dict[str, Any] = {
+            "brokerClusterName": CLUSTER_NAME,
+            "brokerName": node.broker_name,
+            "brokerId": node.broker_id,
+            "brokerRole": role,
+            "flushDiskType": "SYNC_FLUSH" if self.settings.flush == "sync" else "ASYNC_FLUSH",
+            "namesrvAddr": ";".join(self.nameservers),
+            "bindAddress": node.host,
+            "listenPort": node.port,
+            "haListenPort": node.port + 1,
+            "storePathRootDir": str(Path(node.data) / "store"),
+        }
+        if sync:
+            options["inSyncReplicas"] = 2  # the master and one slave
+        options.update(self.settings.broker_options)
+        return options
+
+    def _await_ready(self, node: Node) -> None:
+        ready = Path(node.data) / READY_FILE
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not ready.exists():
+            if not node.alive():
+                raise LauncherError(f"{node.name} ended while starting:\n{_tail(node)}")
+            if time.monotonic() > deadline:
+                raise LauncherError(
+                    f"{node.name} was not serving after {START_TIMEOUT_S:.0f} s:\n{_tail(node)}"
+                )
+            time.sleep(0.02)
+
+    def _signal(self, node: Node, number: int) -> None:
+        if node.pid is not None and node.alive():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(node.pid, number)
+
+    def _await_end(self, node: Node, timeout_s: float) -> bool:
+        deadline = time.monotonic() + timeout_s
+        while node.alive():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.01)
+        child = self._children.pop(node.pid or 0, None)
+        if child is not None:
+            child.wait()
+        return True
+
+    def _stop(self, node: Node) -> None:
+        self._signal(node, signal.SIGTERM)
+        if not self._await_end(node, STOP_TIMEOUT_S):
+            self._signal(node, signal.SIGKILL)
+            self._await_end(node, STOP_TIMEOUT_S)
+
+    def _stop_all(self) -> None:
+        # Slaves before masters before nameservers: nobody loses the one it reports to while it says good-bye.
+        for kind in ("slave", "master", "nameserver"):
+            members = [node for node in self.nodes if node.kind == kind]
+            for node in members:
+                self._signal(node, signal.SIGTERM)
+            for node in members:
+                self._stop(node)
+
+    def _save(self) -> None:
+        state = {
+            "settings": asdict(self.settings),
+            "nodes": [asdict(node) for node in self.nodes],
+        }
+        target = self.data / STATE_FILE
+        fresh = target.with_suffix(".tmp")
+        fresh.write_text(json.dumps(state, indent=1))
+        fresh.replace(target)
+
+
+# -- pieces -------------------------------------------------------------------------------------
+
+
+def _check(settings: Settings) -> None:
+    if settings.nameservers < 1 or settings.masters < 1 or settings.slaves < 0:
+        raise LauncherError(
+            f"a cluster needs at least 1 nameserver and 1 master, and 0 or more slaves; asked for "
+            f"{settings.nameservers}, {settings.masters} and {settings.slaves}"
+        )
+    for name, value in (("flush", settings.flush), ("replication", settings.replication)):
+        if value not in ("async", "sync"):
+            raise LauncherError(f"--{name} is async or sync, not {value!r}")
+    if settings.replication == "sync" and not settings.slaves:
+        raise LauncherError("sync replication needs slaves: --slaves 1, or --replication async")
+
+
+def _same_shape(old: Settings, new: Settings, root: Path) -> None:
+    shape = ("nameservers", "masters", "slaves")
+    if any(getattr(old, name) != getattr(new, name) for name in shape):
+        was = ", ".join(f"{getattr(old, name)} {name}" for name in shape)
+        raise LauncherError(
+            f"{root} holds a cluster of another shape ({was}); ask for that one, "
+            f"or choose another directory with --data"
+        )
+
+
+def _place(root: Path, settings: Settings) -> list[Node]:
+    """Names, directories and ports for all nodes."""
+    width = settings.nameservers + settings.masters * (1 + settings.slaves) * PORTS_PER_BROKER
+    port = settings.base_port or _free_block(settings.host, width)
+    nodes = []
+    for index in range(settings.nameservers):
+        name = f"nameserver-{index}"
+        nodes.append(Node(name, "nameserver", settings.host, port, str(root / name)))
+        port += 1
+    for master in range(settings.masters):
+        for broker_id in range(1 + settings.slaves):
+            suffix = f"-{broker_id}" if settings.slaves > 1 else ""
+            name = f"slave-{master}{suffix}" if broker_id else f"master-{master}"
+            kind = "slave" if broker_id else "master"
+            nodes.append(
+                Node(
+                    name,
+                    kind,
+                    settings.host,
+                    port + 2,
+                    str(root / name),
+                    broker_name=f"broker-{master}",
+                    broker_id=broker_id,
+                )
+            )
+            port += PORTS_PER_BROKER
+    if port > 65536:
+        raise LauncherError(f"--base-port {settings.base_port} leaves no room for {width} ports")
+    return nodes
+
+
+def _free_block(host: str, width: int) -> int:
+    """The first of `width` neighbouring ports that nobody listens on."""
+    below = 32768
+    with contextlib.suppress(OSError, ValueError):
+        below = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    low, high = (10240, below - width) if below > 12000 else (20000, 60000 - width)
+    for _attempt in range(200):
+        first = random.randrange(low, high)
+        if all(_is_free(host, port) for port in range(first, first + width)):
+            return first
+    raise LauncherError(f"found no {width} neighbouring free ports on {host}; pass --base-port")
+
+
+def _is_free(host: str, port: int) -> bool:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def _start_time(pid: int) -> int | None:
+    """Start time of a living process in clock ticks since boot; None when it has ended or is a zombie."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = text[text.rindex(")") + 2 :].split()  # the name before it may hold spaces
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def _tail(node: Node, count: int = 12) -> str:
+    try:
+        lines = (Path(node.data) / LOG_FILE).read_text(errors="replace").splitlines()
+    except OSError:
+        return "(it wrote no log)"
+    return "\n".join(f"  {line}" for line in lines[-count:]) or "  (its log is empty)"
+
+
+@contextlib.contextmanager
+def _locked(root: Path) -> Iterator[None]:
+    """One cluster command at a time per data directory."""
+    with open(root / ".lock", "w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _toml(options: dict[str, Any]) -> str:
+    # JSON strings, numbers and booleans are TOML as they stand.
+    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in options.items())
+
+
+def _registered(host: str, port: int) -> set[tuple[str, int]]:
+    """Brokers that a nameserver lists, as (broker name, broker id): GET_BROKER_CLUSTER_INFO, by hand."""
+    from saturnmq.protocol import jsonx
+
+    header = b'{"code":106,"language":"PYTHON","version":493,"opaque":1,"flag":0,"extFields":{}}'
+    with socket.create_connection((host, port), timeout=5) as link:
+        link.sendall((4 + len(header)).to_bytes(4, "big") + len(header).to_bytes(4, "big") + header)
+        reply = _exactly(link, int.from_bytes(_exactly(link, 4), "big"))
+    header_length = int.from_bytes(reply[:4], "big") & 0xFFFFFF
+    table = jsonx.loads(reply[4 + header_length :]).get("brokerAddrTable") or {}
+    return {
+        (name, int(broker_id)) for name, data in table.items() for broker_id in data["brokerAddrs"]
+    }
+
+
+def _exactly(link: socket.socket, count: int) -> bytes:
+    parts = bytearray()
+    while len(parts) < count:
+        part = link.recv(count - len(parts))
+        if not part:
+            raise OSError("the nameserver closed the connection")
+        parts += part
+    return bytes(parts)
+
+
+def write_ready(path: str | os.PathLike[str], facts: dict[str, Any]) -> None:
+    """Called by a node once it serves: the launcher waits for this file."""
+    target = Path(path)
+    fresh = target.with_suffix(".tmp")
+    fresh.write_text(json.dumps(facts))
+    fresh.replace(target)
+
+
+def default_data() -> Path:
+    """Where `saturnmq cluster` keeps its nodes when --data does not say."""
+    return Path(os.environ.get("SATURNMQ_DATA") or "saturnmq-data")

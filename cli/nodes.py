@@ -1,0 +1,103 @@
+"""`saturnmq nameserver` and `saturnmq broker`: the wiring of one server process, with the real doors."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from saturnmq.cli.launcher import write_ready
+from saturnmq.cli.output import fail
+
+ReadyFile = Annotated[
+    Path | None,
+    typer.Option("--ready-file", help="Write addresses and pid there once serving.", hidden=True),
+]
+
+
+def nameserver(
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 = any.")] = 9876,
+    ready_file: ReadyFile = None,
+) -> None:
+    """Run one nameserver until it is stopped."""
+    from saturnmq.nameserver.server import NameServer
+
+    def build(runtime: Any) -> Any:
+        return NameServer(runtime, host, port)
+
+    _serve(build, ready_file, "nameserver")
+
+
+def broker(
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config", "-c", help="broker.toml, or RocketMQ's own broker.conf; see the README."
+        ),
+    ] = None,
+    ready_file: ReadyFile = None,
+) -> None:
+    """Run one broker, master or slave, until it is stopped."""
+    from saturnmq.broker.broker import Broker
+    from saturnmq.broker.config import BrokerConfig
+    from saturnmq.store.disk import NativeDisk
+
+    if config is not None and not config.exists():
+        fail(f"--config {config}: no such file")
+    text = config.read_text() if config is not None else ""
+    settings = BrokerConfig.load(text, path=str(config or ""), environ=os.environ)
+
+    def build(runtime: Any) -> Any:
+        return Broker(settings, runtime, NativeDisk())
+
+    _serve(build, ready_file, "broker")
+
+
+def _serve(build: Callable[[Any], Any], ready_file: Path | None, what: str) -> None:
+    from saturnmq.protocol import native
+
+    logging.basicConfig(
+        level=os.environ.get("SATURNMQ_LOG", "INFO").upper(),
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+    )
+    died: list[BaseException] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        stop = asyncio.Event()
+
+        def on_fatal(problem: BaseException) -> None:
+            died.append(problem)
+            stop.set()
+
+        server = build(native.NativeRuntime(loop, on_fatal=on_fatal))
+        # Early, so that a signal during start-up also ends in an orderly close.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        await server.start()
+        try:
+            facts = {"address": server.address, "pid": os.getpid()}
+            if hasattr(server, "ha_address"):
+                facts["ha_address"] = server.ha_address
+            if ready_file is not None:
+                write_ready(ready_file, facts)
+            print(f"{what} serves on {server.address}", flush=True)
+            await stop.wait()
+        finally:
+            await _closed(server.close())
+
+    native.run(main)
+    if died:
+        fail(f"{what} stopped after a fatal error: {died[0]}")
+
+
+async def _closed(result: Awaitable[None] | None) -> None:
+    if result is not None:
+        await result
