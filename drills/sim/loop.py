@@ -1,0 +1,105 @@
+"""SimLoop: an asyncio event loop whose time is virtual and whose chance is seeded.
+
+It is asyncio's own loop (`BaseEventLoop`) with the selector replaced by one that never waits:
+when no callback is ready it moves the clock to the next timer. Futures, tasks, events and
+`asyncio.timeout` therefore behave as they do in production, in one thread, and a minute of
+cluster time costs what its callbacks cost.
+
+What the seed may reorder is exactly what asyncio leaves open: `call_soon` stays first in, first
+out, as asyncio promises; timers due at the same instant have no promised order, and each timer
+fires up to `TIMER_SLACK_S` late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from contextvars import Context
+from typing import Any
+
+from saturnmq.drills.sim.trace import Trace
+
+TIMER_SLACK_S = 1e-6
+
+
+class SimStuck(RuntimeError):
+    """Nothing is ready and no timer is set: on a real machine this would hang for ever."""
+
+
+class TooLong(RuntimeError):
+    """The run passed its limit of virtual time or of steps: a livelock or a too small limit."""
+
+
+class _VirtualSelector:
+    """Stands where the loop would wait for sockets: waiting is moving the clock."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self._loop = loop
+
+    def select(self, timeout: float | None) -> list[Any]:
+        self._loop.advance(timeout)
+        return []
+
+
+class SimLoop(asyncio.BaseEventLoop):
+    """Give it a seed; run it like any loop."""
+
+    def __init__(
+        self, rng: random.Random, trace: Trace | None = None, limit_s: float = 24 * 3600.0
+    ) -> None:
+        super().__init__()
+        self._now = 0.0
+        self._rng = rng
+        self._limit_s = limit_s
+        self._turns_at_now = 0
+        self._selector = _VirtualSelector(self)
+        self._clock_resolution = 1e-9
+        self.trace = trace if trace is not None else Trace()
+        self.trace.now = self.time
+        self.failures: list[str] = []
+        self.set_exception_handler(self._record_failure)
+
+    def time(self) -> float:
+        return self._now
+
+    def advance(self, timeout: float | None) -> None:
+        """Moves the clock by the time the loop would have slept."""
+        if timeout is None:
+            raise SimStuck("no callback is ready and no timer is set: every task waits for another")
+        if timeout > 0:
+            self._now += timeout
+            self._turns_at_now = 0
+            if self._now > self._limit_s:
+                raise TooLong(
+                    f"virtual time passed {self._limit_s} s; raise limit_s or look for a livelock"
+                )
+            return
+        self._turns_at_now += 1
+        if self._turns_at_now > 1_000_000:
+            raise TooLong(
+                f"a million turns at virtual time {self._now:.6f} s: something never waits"
+            )
+
+    def call_at(
+        self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        # A timer is never early and may be late, so a little seeded lateness decides between
+        # equals.
+        late = self._rng.random() * TIMER_SLACK_S
+        return super().call_at(when + late, callback, *args, context=context)
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+        raise RuntimeError("no threads in the simulator: go through runtime.run_blocking")
+
+    def _process_events(self, event_list: list[Any]) -> None:
+        pass
+
+    def _write_to_self(self) -> None:
+        pass
+
+    def _record_failure(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        text = f"{context.get('message')}: {error!r}"
+        self.failures.append(text)
+        self.trace.note("loop.failure", type(error).__name__)

@@ -1,0 +1,159 @@
+"""SimRuntime: the `Runtime` door of one simulated machine.
+
+Each node (a nameserver, a broker, a client) has its own: its name, its address, its wall clock
+(offset from virtual time, so clocks may disagree), its own random numbers (drawn from the seed
+and the name, so that adding a node does not change another's luck) and the tasks it started.
+`power_off` is what a crash needs: from that instant nothing of the node runs or is heard; its
+tasks are thrown away, and what their `finally` blocks try meets dead doors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from saturnmq.drills.sim.loop import SimLoop
+from saturnmq.drills.sim.network import SimListener, SimNetwork, SimTransport
+
+T = TypeVar("T")
+EPOCH_MS = 1_700_000_000_000
+"""Wall time at virtual second 0: a plausible date, so that code that rejects 1970 is not misled."""
+
+
+class PoweredOff(ConnectionError):
+    """The node has been switched off; only its own dying tasks ever see this."""
+
+
+class SimRuntime:
+    """The door to time, chance, tasks and network of the node `name`."""
+
+    def __init__(
+        self,
+        loop: SimLoop,
+        network: SimNetwork,
+        seed: int | str,
+        name: str,
+        ip: str = "127.0.0.1",
+        *,
+        wall_offset_ms: int = 0,
+        blocking_latency_s: tuple[float, float] = (0.00005, 0.002),
+    ) -> None:
+        self.loop = loop
+        self.network = network
+        self.name = name
+        self.ip = ip
+        self.random = random.Random(f"{seed}/{name}")
+        # Latencies draw from a stream of their own: code that asks for one number more must not
+        # change the weather.
+        self._weather = random.Random(f"{seed}/{name}/weather")
+        self._wall_offset_ms = wall_offset_ms
+        self._blocking_latency_s = blocking_latency_s
+        self._tasks: dict[asyncio.Task[Any], str] = {}
+        self.off = False
+        self.deaths: list[str] = []
+
+    def now_ms(self) -> int:
+        return EPOCH_MS + self._wall_offset_ms + int(self.loop.time() * 1000)
+
+    def monotonic(self) -> float:
+        return self.loop.time()
+
+    def jump_wall_clock(self, by_ms: int) -> None:
+        """A step of the wall clock, as an operator or NTP makes; the monotonic clock does not see
+        it.
+        """
+        self._wall_offset_ms += by_ms
+
+    def spawn(self, coro: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
+        if self.off:
+            coro.close()
+            raise PoweredOff(f"{self.name} is off")
+        task = self.loop.create_task(coro, name=f"{self.name}/{name}")
+        self._tasks[task] = name
+        task.add_done_callback(self._reap)
+        return task
+
+    def _reap(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.pop(task, None)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None and not self.off:
+            # In production this ends the process (fault-model §4 rule 10); here it fails the run.
+            self.deaths.append(f"{task.get_name()}: {error!r}")
+            self.loop.trace.note("task.death", f"{task.get_name()} {type(error).__name__}")
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def call_later(
+        self, delay: float, callback: Callable[..., Any], *args: Any
+    ) -> asyncio.TimerHandle:
+        return self.loop.call_later(delay, self._guarded, callback, args)
+
+    def call_soon(self, callback: Callable[..., Any], *args: Any) -> asyncio.Handle:
+        return self.loop.call_soon(self._guarded, callback, args)
+
+    def _guarded(self, callback: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        if not self.off:
+            callback(*args)
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return self.loop.create_future()
+
+    async def run_blocking(self, function: Callable[..., T], *args: Any) -> T:
+        """Runs `function` inline between two virtual delays, as a thread of a pool would have taken
+        them.
+
+        The first delay lets others act before the call, the second before its result is known: a
+        crash can fall in either, and a caller that trusts a result it has not seen yet is found
+        out.
+        """
+        low, high = self._blocking_latency_s
+        await asyncio.sleep(self._weather.uniform(low, high))
+        if self.off:
+            raise PoweredOff(f"{self.name} is off")
+        try:
+            return function(*args)
+        finally:
+            if not self.off:
+                await asyncio.sleep(self._weather.uniform(low, high))
+
+    async def listen(
+        self, host: str, port: int, factory: Callable[[], asyncio.BufferedProtocol]
+    ) -> SimListener:
+        await asyncio.sleep(0)
+        if self.off:
+            raise PoweredOff(f"{self.name} is off")
+        address = self.ip if host in {"", "0.0.0.0", "::"} else host
+        return self.network.listen(self.name, address, port, factory)
+
+    async def connect(
+        self, host: str, port: int, protocol: asyncio.BufferedProtocol
+    ) -> SimTransport:
+        if self.off:
+            raise PoweredOff(f"{self.name} is off")
+        return await self.network.connect(self.name, self.ip, host, port, protocol)
+
+    def power_off(self, reset_peers_after: float | None = 0.0) -> None:
+        """The node stops between two instructions: nothing it holds in memory is ever used
+        again.
+        """
+        self.off = True
+        self.loop.trace.note("node.off", self.name)
+        self.network.drop_node(self.name, reset_peers_after)
+        for task in list(self._tasks):
+            task.cancel()
+
+    async def settle(self) -> None:
+        """Waits until the tasks of a powered-off node have unwound."""
+        for _ in range(100):
+            if not self._tasks:
+                return
+            for task in list(self._tasks):
+                task.cancel()
+            await asyncio.sleep(0)
+        names = sorted(self._tasks.values())
+        raise RuntimeError(f"{self.name}: tasks that refuse to be cancelled: {names}")
