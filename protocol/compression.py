@@ -1,0 +1,92 @@
+"""Message body compression as the sysFlag names it.
+
+bit 0 = compressed; bits 8-10 = type: 1 LZ4 (frame format), 2 ZSTD, 3 ZLIB, 0 = written by a 4.x
+client = ZLIB. Producers compress bodies above a threshold, brokers store them untouched, consumers
+decompress lazily. A few kilobytes can expand to gigabytes, so every reader has a limit.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any, cast
+
+from saturnmq.protocol.errors import InvalidParameter, MessageIllegal
+
+COMPRESSED_FLAG = 0x1
+TYPE_MASK = 0x700
+LZ4, ZSTD, ZLIB = 1, 2, 3
+TYPE_SHIFT = 8
+NAMES = {"lz4": LZ4, "zstd": ZSTD, "zlib": ZLIB}
+
+BODY_BYTES_MAX = 64 << 20
+"""Largest body a consumer unpacks: sixteen times the broker's default maxMessageSize."""
+
+
+def sys_flag_of(kind: int) -> int:
+    """The sysFlag bits of a body compressed with `kind`."""
+    return COMPRESSED_FLAG | kind << TYPE_SHIFT
+
+
+def compress(body: bytes | bytearray | memoryview, kind: int = ZLIB, level: int = 5) -> bytes:
+    if kind == ZLIB:
+        return zlib.compress(body, level)
+    if kind == LZ4:
+        import lz4.frame
+
+        return cast(bytes, lz4.frame.compress(bytes(body)))
+    if kind == ZSTD:
+        import zstandard
+
+        return zstandard.ZstdCompressor(level=level).compress(body)
+    raise InvalidParameter(f"compression type {kind} is unknown; use one of {sorted(NAMES)}")
+
+
+def decompress(
+    body: bytes | bytearray | memoryview, sys_flag: int, bytes_max: int = BODY_BYTES_MAX
+) -> bytes:
+    """The plain body of a stored one; MessageIllegal when it is damaged or above the limit."""
+    if not sys_flag & COMPRESSED_FLAG:
+        return bytes(body)
+    kind = (sys_flag & TYPE_MASK) >> TYPE_SHIFT or ZLIB
+    decompressor: Any
+    if kind == ZLIB:
+        decompressor = zlib.decompressobj()
+    elif kind == LZ4:
+        import lz4.frame
+
+        decompressor = lz4.frame.LZ4FrameDecompressor()
+    elif kind == ZSTD:
+        return _decompress_zstd(bytes(body), bytes_max)
+    else:
+        raise MessageIllegal(f"compression type {kind} of sysFlag {sys_flag:#x} is unknown")
+    try:
+        # One byte above the limit is asked for: that tells "exactly full" from "there is more".
+        plain = decompressor.decompress(bytes(body), bytes_max + 1)
+    except (zlib.error, RuntimeError, EOFError) as error:
+        raise MessageIllegal(f"compressed body of {len(body)} B is damaged: {error}") from None
+    if len(plain) > bytes_max:
+        raise _too_large(len(body), bytes_max)
+    if not decompressor.eof:
+        raise MessageIllegal(f"compressed body of {len(body)} B is cut off")
+    return cast(bytes, plain)
+
+
+def _decompress_zstd(body: bytes, bytes_max: int) -> bytes:
+    import io
+
+    import zstandard
+
+    try:
+        with zstandard.ZstdDecompressor().stream_reader(io.BytesIO(body)) as reader:
+            plain = reader.read(bytes_max + 1)
+    except zstandard.ZstdError as error:
+        raise MessageIllegal(f"compressed body of {len(body)} B is damaged: {error}") from None
+    if len(plain) > bytes_max:
+        raise _too_large(len(body), bytes_max)
+    return plain
+
+
+def _too_large(size: int, bytes_max: int) -> MessageIllegal:
+    return MessageIllegal(
+        f"a body of {size} B expands to more than {bytes_max} B; raise the limit or read raw_body"
+    )

@@ -1,0 +1,275 @@
+"""The message frame: what a CommitLog is made of, and what pull replies carry unchanged.
+
+    off  type     field                      off (IPv4 hosts)  type     field
+      0  i32      TOTALSIZE                  48  8 or 20 B  BORNHOST (address, i32 port)
+      4  i32      MAGICCODE                  56  i64        STORETIMESTAMP
+      8  i32      BODYCRC                    64  8 or 20 B  STOREHOST
+     12  i32      QUEUEID                    72  i32        RECONSUMETIMES
+     16  i32      FLAG                       76  i64        PREPAREDTRANSACTIONOFFSET
+     20  i64      QUEUEOFFSET                84  i32 + B    BODY
+     28  i64      PHYSICALOFFSET                 i8 + B     TOPIC (magic V2: i16 + B)
+     36  i32      SYSFLAG                        i16 + B    PROPERTIES
+     40  i64      BORNTIMESTAMP
+
+Big-endian. BODYCRC is the IEEE CRC-32 of the stored body & 0x7FFFFFFF. A V2 frame is written only
+for topics above 127 bytes. sysFlag bits 4 and 5 say which hosts are IPv6 (12 bytes longer). A
+segment ends with BLANK: i32 bytes left, i32 BLANK_MAGIC. Zeros are the end of what was written.
+
+With `crc_property` the last 20 bytes of the properties are `__CRC32#` 0x01, ten digits, 0x02: the
+CRC of everything before them, decimal, *least significant digit first* (RocketMQ's
+enabledAppendPropCRC).
+
+The broker's writer is the only author of frames; slaves copy them, reput and recovery scan them,
+consumers decode them. After a crash a frame may be torn: size, magic, lengths, its own offset and
+the CRC are checked before anything in it is believed.
+
+This module is the readable reference for one frame. Reading, writing and scanning many at once is
+in `frame_reference.py` and, compiled, in `frame_kernel.pyx`.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+
+from saturnmq.protocol.properties import decode_properties
+
+MAGIC_V1 = 0xDAA320A7
+MAGIC_V2 = 0xDAA320AB
+BLANK_MAGIC = 0xCBD43194
+BLANK_BYTES = 8  # always left behind the last frame of a segment
+
+TRANSACTION_MASK = 0xC
+TRANSACTION_NONE, TRANSACTION_PREPARED, TRANSACTION_COMMIT, TRANSACTION_ROLLBACK = 0, 0x4, 0x8, 0xC
+BORN_HOST_V6 = 0x10
+STORE_HOST_V6 = 0x20
+HOST_MASK = BORN_HOST_V6 | STORE_HOST_V6
+
+HEAD = struct.Struct(">iIiiiqqiq")  # TOTALSIZE .. BORNTIMESTAMP
+TAIL = struct.Struct(">iqi")  # RECONSUMETIMES, PREPAREDTRANSACTIONOFFSET, body length
+FRAME_BYTES_MIN = HEAD.size + 8 + 8 + 8 + TAIL.size + 1 + 2
+assert HEAD.size == 48
+assert FRAME_BYTES_MIN == 91
+
+TOPIC_BYTES_V1_MAX = 127
+CRC_PREFIX = b"__CRC32#\x01"
+CRC_PROPERTY_BYTES = 20
+assert len(CRC_PREFIX) + 10 + 1 == CRC_PROPERTY_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A whole, valid frame. `body`, `topic` and `raw_properties` are copies."""
+
+    size: int
+    body_crc: int
+    queue_id: int
+    flag: int
+    queue_offset: int
+    physical_offset: int
+    sys_flag: int
+    born_timestamp: int
+    born_host: bytes
+    store_timestamp: int
+    store_host: bytes
+    reconsume_times: int
+    prepared_offset: int
+    body: bytes
+    topic: bytes
+    raw_properties: bytes
+
+    @property
+    def properties(self) -> dict[str, str]:
+        return decode_properties(self.raw_properties)
+
+
+@dataclass(frozen=True, slots=True)
+class Blank:
+    """The rest of this segment, `size` bytes, holds nothing."""
+
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Nothing was written here yet (zeros), or there are no bytes at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class NeedMore:
+    """The bytes stop before the frame does; `size` is its whole size, 0 if even that is cut."""
+
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Not a frame. The reason is for logs and reports."""
+
+    why: str
+
+
+Outcome = Frame | Blank | End | NeedMore | Damage
+
+
+def crc32(data: bytes | bytearray | memoryview) -> int:
+    return zlib.crc32(data) & 0x7FFFFFFF
+
+
+def message_size(
+    body_bytes: int,
+    topic_bytes: int,
+    properties_bytes: int,
+    born_host_bytes: int = 8,
+    store_host_bytes: int = 8,
+) -> int:
+    """TOTALSIZE of a frame; `properties_bytes` as stored, so with any CRC property."""
+    long_topic = 1 if topic_bytes > TOPIC_BYTES_V1_MAX else 0
+    hosts = born_host_bytes + store_host_bytes - 16
+    return FRAME_BYTES_MIN + long_topic + hosts + body_bytes + topic_bytes + properties_bytes
+
+
+def stored_properties_size(properties: bytes, crc_property: bool) -> int:
+    """Bytes of the properties field: with a CRC property 20 more, and 1 if a 0x02 is missing."""
+    if not crc_property:
+        return len(properties)
+    return len(properties) + CRC_PROPERTY_BYTES + (properties[-1:] not in (b"", b"\x02"))
+
+
+def crc_property_of(frame_crc: int) -> bytes:
+    return CRC_PREFIX + f"{frame_crc:010d}"[::-1].encode() + b"\x02"
+
+
+def encode_frame(
+    *,
+    physical_offset: int,
+    queue_offset: int,
+    queue_id: int,
+    flag: int,
+    sys_flag: int,
+    born_timestamp: int,
+    born_host: bytes,
+    store_timestamp: int,
+    store_host: bytes,
+    reconsume_times: int,
+    prepared_offset: int,
+    body: bytes | bytearray | memoryview,
+    topic: bytes,
+    properties: bytes,
+    crc_property: bool = False,
+) -> bytes:
+    """One frame. The host bits of sysFlag follow from the hosts, whatever the caller set."""
+    sys_flag &= ~HOST_MASK
+    sys_flag |= BORN_HOST_V6 if len(born_host) == 20 else 0
+    sys_flag |= STORE_HOST_V6 if len(store_host) == 20 else 0
+    properties_size = stored_properties_size(properties, crc_property)
+    size = message_size(len(body), len(topic), properties_size, len(born_host), len(store_host))
+    long_topic = len(topic) > TOPIC_BYTES_V1_MAX
+    parts = [
+        HEAD.pack(
+            size,
+            MAGIC_V2 if long_topic else MAGIC_V1,
+            crc32(body),
+            queue_id,
+            flag,
+            queue_offset,
+            physical_offset,
+            sys_flag,
+            born_timestamp,
+        ),
+        born_host,
+        store_timestamp.to_bytes(8, "big", signed=True),
+        store_host,
+        TAIL.pack(reconsume_times, prepared_offset, len(body)),
+        body,
+        len(topic).to_bytes(2 if long_topic else 1, "big"),
+        topic,
+        properties_size.to_bytes(2, "big"),
+        properties,
+    ]
+    if crc_property:
+        if properties_size > len(properties) + CRC_PROPERTY_BYTES:
+            parts.append(b"\x02")
+        frame = b"".join(parts)
+        frame += crc_property_of(crc32(frame))
+    else:
+        frame = b"".join(parts)
+    assert len(frame) == size
+    return frame
+
+
+def decode_frame(
+    view: bytes | bytearray | memoryview, pos: int = 0, end: int | None = None, verify: bool = True
+) -> Outcome:
+    """What lies at `pos` of `view`, looking no further than `end`."""
+    data = memoryview(view)
+    end = len(data) if end is None else end
+    left = end - pos
+    if left <= 0:
+        return End()
+    if left < 8:
+        return NeedMore(0) if any(data[pos:end]) else End()
+    size, magic = struct.unpack_from(">iI", data, pos)
+    if magic == BLANK_MAGIC:
+        return Blank(size) if size >= 8 else Damage(f"BLANK of {size} B")
+    if magic not in (MAGIC_V1, MAGIC_V2):
+        if size == 0 and magic == 0:
+            return End()
+        return Damage(f"magic {magic:#010x} is unknown")
+    if size < FRAME_BYTES_MIN:
+        return Damage(f"size {size} is below the smallest frame, {FRAME_BYTES_MIN}")
+    if size > left:
+        return NeedMore(size)
+    return _decode_whole(data[pos : pos + size], magic, verify)
+
+
+def _decode_whole(data: memoryview, magic: int, verify: bool) -> Frame | Damage:
+    head = HEAD.unpack_from(data)
+    size, sys_flag = head[0], head[7]
+    born_end = HEAD.size + (20 if sys_flag & BORN_HOST_V6 else 8)
+    store_end = born_end + 8 + (20 if sys_flag & STORE_HOST_V6 else 8)
+    body_at = store_end + TAIL.size
+    length_bytes = 2 if magic == MAGIC_V2 else 1
+    if body_at + length_bytes + 2 > size:
+        return Damage(f"size {size} is too small for its hosts")
+    reconsume_times, prepared_offset, body_bytes = TAIL.unpack_from(data, store_end)
+    topic_at = body_at + body_bytes + length_bytes
+    if body_bytes < 0 or topic_at + 2 > size:
+        return Damage(f"body of {body_bytes} B in a frame of {size} B")
+    topic_bytes = int.from_bytes(data[topic_at - length_bytes : topic_at], "big", signed=True)
+    properties_at = topic_at + topic_bytes + 2
+    if topic_bytes <= 0 or properties_at > size:
+        return Damage(f"topic of {topic_bytes} B in a frame of {size} B")
+    properties_bytes = int.from_bytes(data[properties_at - 2 : properties_at], "big", signed=True)
+    if properties_bytes < 0 or properties_at + properties_bytes != size:
+        return Damage(f"properties of {properties_bytes} B do not end where the frame does")
+    body = bytes(data[body_at : body_at + body_bytes])
+    if verify and crc32(body) != head[2]:
+        return Damage(f"body CRC is {crc32(body)}, the frame says {head[2]}")
+    return Frame(
+        size=size,
+        body_crc=head[2],
+        queue_id=head[3],
+        flag=head[4],
+        queue_offset=head[5],
+        physical_offset=head[6],
+        sys_flag=sys_flag,
+        born_timestamp=head[8],
+        born_host=bytes(data[HEAD.size : born_end]),
+        store_timestamp=int.from_bytes(data[born_end : born_end + 8], "big", signed=True),
+        store_host=bytes(data[born_end + 8 : store_end]),
+        reconsume_times=reconsume_times,
+        prepared_offset=prepared_offset,
+        body=body,
+        topic=bytes(data[topic_at : topic_at + topic_bytes]),
+        raw_properties=bytes(data[properties_at:size]),
+    )
+
+
+def frame_crc_holds(frame: bytes | bytearray | memoryview) -> bool | None:
+    """Whether the CRC property of a whole frame is right; None if it has none."""
+    tail = bytes(frame[-CRC_PROPERTY_BYTES:])
+    if not tail.startswith(CRC_PREFIX) or not tail.endswith(b"\x02"):
+        return None
+    return tail == crc_property_of(crc32(memoryview(frame)[:-CRC_PROPERTY_BYTES]))

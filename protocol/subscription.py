@@ -1,0 +1,91 @@
+"""One topic subscription of a consumer group: which tags pass.
+
+The expression is `*` (everything) or tags joined by `||`. The broker drops by tag *code* while it
+reads the ConsumeQueue (a 32-bit hash, so strangers may slip through); the client filters again by
+the tag itself. In heartbeats it is RocketMQ's SubscriptionData JSON; `sub_version` grows with
+every change and lets the broker ignore stale ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from saturnmq.protocol.errors import SubscriptionParseFailed
+from saturnmq.protocol.jhash import tags_code
+
+ALL = "*"
+TAG_EXPRESSION = "TAG"
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """Invariant: `codes` is the set of Java hashes of `tags`; both are empty for everything."""
+
+    topic: str
+    expression: str
+    tags: frozenset[str]
+    codes: frozenset[int]
+    sub_version: int = 0
+    expression_type: str = TAG_EXPRESSION
+
+    @staticmethod
+    def parse(
+        topic: str,
+        expression: str | None,
+        sub_version: int = 0,
+        expression_type: str = TAG_EXPRESSION,
+    ) -> Subscription:
+        if expression_type not in (TAG_EXPRESSION, "", None):
+            raise SubscriptionParseFailed(
+                f"expression type {expression_type!r} of topic {topic} is not supported; use TAG"
+            )
+        text = (expression or ALL).strip() or ALL
+        if text == ALL:
+            return Subscription(topic, ALL, frozenset(), frozenset(), sub_version)
+        tags = frozenset(tag for part in text.split("||") if (tag := part.strip()))
+        if not tags:
+            raise SubscriptionParseFailed(
+                f"expression {expression!r} of topic {topic} names no tag; "
+                "write * or tags joined by ||"
+            )
+        codes = frozenset(tags_code(tag) for tag in tags)
+        return Subscription(topic, text, tags, codes, sub_version)
+
+    @property
+    def is_all(self) -> bool:
+        return not self.tags
+
+    @property
+    def filter_codes(self) -> frozenset[int] | None:
+        """What a store read filters by: None lets everything pass."""
+        return self.codes or None
+
+    def matches_code(self, code: int) -> bool:
+        return not self.codes or code in self.codes
+
+    def matches_tag(self, tag: str | None) -> bool:
+        return not self.tags or tag in self.tags
+
+    def to_json(self) -> dict[str, Any]:
+        """The object of a heartbeat's `subscriptionDataSet`."""
+        return {
+            "classFilterMode": False,
+            "codeSet": sorted(self.codes),
+            "expressionType": self.expression_type,
+            "subString": self.expression,
+            "subVersion": self.sub_version,
+            "tagsSet": sorted(self.tags),
+            "topic": self.topic,
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Subscription:
+        """Of a heartbeat; tags and codes are derived anew, a client's own sets are not trusted."""
+        return Subscription.parse(
+            str(data["topic"]),
+            data.get("subString"),
+            int(data.get("subVersion") or 0),
+            data.get("expressionType") or TAG_EXPRESSION,
+        )
