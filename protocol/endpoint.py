@@ -1,0 +1,387 @@
+"""One Remoting connection, either side of it: requests out with time-outs, requests in, responses
+both ways.
+
+Who uses it: the client's connections, the broker's and the nameserver's listeners, a broker's
+connections to nameservers. Both sides may ask; bit 0 of a frame's flag says which table it
+belongs to (remoting.md 1.5).
+
+Cost per request, in this order of care: no task, no future for a served request; the frame is
+parsed where the socket wrote it; all replies given while one read is handled leave in one write;
+time-outs of all open requests share one timer, armed for the earliest deadline and moved only by
+an earlier one.
+
+Buffers. The body of a *request* is a view into the receive buffer and dies when the handler
+returns: a handler that keeps it copies it. The body of a *response* is owned bytes. A body given
+to `send` must not change until it is sent. The receive buffer doubles only when it is full of a
+frame's own bytes, so a peer that merely announces 16 MiB makes us reserve nothing; it shrinks
+back after a run of small reads.
+
+Failure. A malformed frame closes this connection only. A handler's SaturnError becomes its
+response code and text; any other exception is logged and becomes code 1. When the connection
+closes, every open request fails at once with ConnectionLost. A one-way request is never
+answered, not even with an error.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, cast
+
+from .errors import ConnectionLost, MalformedFrame, RequestTimeout, SaturnError
+from .remoting import (
+    FLAG_ONEWAY,
+    FLAG_RESPONSE,
+    MAX_FRAME,
+    Body,
+    Command,
+    encode_head,
+    frame_size,
+    parse_frame,
+)
+from .runtime import Handle, Runtime, Transport, join_address
+
+log = logging.getLogger(__name__)
+
+RECEIVE_BUFFER = 256 * 1024
+# Replies up to this size are joined: one copy of 64 KiB costs less than a second system call.
+JOIN_LIMIT = 64 * 1024
+# So many reads without a large frame return the memory. Fewer would pump it on mixed traffic.
+SHRINK_AFTER_READS = 256
+TIMER_GRAIN_S = 0.005
+
+Handler = Callable[["Endpoint", Command], None]
+ResultCallback = Callable[[Command | SaturnError], None]
+
+
+class Endpoint(asyncio.BufferedProtocol):
+    """A connection. `server=True`: read no requests while the peer does not read our replies."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        handler: Handler | None,
+        on_close: Callable[["Endpoint"], None] | None = None,
+        max_frame: int = MAX_FRAME,
+        *,
+        server: bool = False,
+        on_batch_end: Callable[[], None] | None = None,
+    ) -> None:
+        self._runtime = runtime
+        self._handler = handler
+        self._on_close = on_close
+        self._max_frame = max_frame
+        self._server = server
+        self.on_batch_end = on_batch_end
+        self.peer_address = ""
+        self.local_address = ""
+        self.closed = False
+        self.close_reason: str | None = None
+        self.last_received = runtime.monotonic()
+        self.attachment: Any = None  # the owner's own record of this connection
+        self._transport: Transport | None = None
+        self._view = memoryview(bytearray(RECEIVE_BUFFER))
+        self._start = 0
+        self._end = 0
+        self._small_reads = 0
+        self._opaque = 0
+        self._open: dict[int, tuple[float, str, asyncio.Future[Command] | ResultCallback]] = {}
+        self._timer: Handle | None = None
+        self._timer_at = 0.0
+        self._in_batch = False
+        self._out: list[Body] = []
+        self._out_size = 0
+
+    # -- connection ------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(Transport, transport)
+        self.peer_address = _address(transport.get_extra_info("peername"))
+        self.local_address = _address(transport.get_extra_info("sockname"))
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        if self.close_reason is None:
+            self.close_reason = str(exc) if exc else "closed by the peer"
+        self._shut()
+
+    def close(self, reason: str = "closed on this side") -> None:
+        """Send what is queued, then close. Open requests fail now."""
+        if self.closed:
+            return
+        self.close_reason = reason
+        if self._transport is not None:
+            self._write_out()
+            self._transport.close()
+        self._shut()
+
+    def abort(self, reason: str = "aborted on this side") -> None:
+        """Close without sending what is queued."""
+        if self.closed:
+            return
+        self.close_reason = reason
+        if self._transport is not None:
+            self._transport.abort()
+        self._shut()
+
+    def _shut(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        self._out, self._out_size = [], 0
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        waiting, self._open = self._open, {}
+        for _, what, waiter in waiting.values():
+            self._finish(waiter, self._lost(what))
+        if self._on_close is not None:
+            self._on_close(self)
+
+    def _lost(self, what: str) -> ConnectionLost:
+        peer, why = self.peer_address or "the peer", self.close_reason or "not connected yet"
+        return ConnectionLost(f"connection to {peer} lost ({why}) before the answer to {what}")
+
+    @property
+    def unsent(self) -> int:
+        """Bytes given to the transport that the socket has not taken yet."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def pause_writing(self) -> None:
+        # Only a server may stop reading here: if both sides did, both could wait for the other.
+        if self._server and self._transport is not None and not self.closed:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self._server and self._transport is not None and not self.closed:
+            self._transport.resume_reading()
+
+    # -- receiving -------------------------------------------------------------------------------
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._view[self._end :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._end += nbytes
+        if self.closed:
+            self._start = self._end = 0
+            return
+        self.last_received = self._runtime.monotonic()
+        view, start, end = self._view, self._start, self._end
+        self._in_batch = True
+        needed = 0
+        try:
+            while True:
+                size = frame_size(view, start, end, self._max_frame)
+                if size == 0 or start + size > end:
+                    needed = size
+                    break
+                command = parse_frame(view[start : start + size])
+                start += size
+                if command.flag & FLAG_RESPONSE:
+                    self._response(command)
+                else:
+                    self._request(command)
+                if self.close_reason is not None:
+                    break
+        except MalformedFrame as error:
+            log.warning("malformed frame from %s: %s", self.peer_address, error)
+            self.close(f"malformed frame: {error}")
+        finally:
+            self._start = start
+            self._in_batch = False
+        if self.on_batch_end is not None:
+            self.on_batch_end()
+        if self._out:
+            self._write_out()
+        self._make_room(needed)
+
+    def _make_room(self, needed: int) -> None:
+        """Keep free space behind `_end`, and the unread bytes in front."""
+        start, end, view = self._start, self._end, self._view
+        rest = end - start
+        capacity = len(view)
+        if needed <= RECEIVE_BUFFER < capacity:
+            self._small_reads += 1
+            if self._small_reads >= SHRINK_AFTER_READS and rest < RECEIVE_BUFFER:
+                self._replace(RECEIVE_BUFFER)
+                return
+        elif needed > RECEIVE_BUFFER:
+            self._small_reads = 0
+        if rest == 0:
+            self._start = self._end = 0
+        elif rest == capacity:
+            self._replace(min(capacity * 2, max(self._max_frame + 4, capacity + 1)))
+        elif start and (end == capacity or start + needed > capacity):
+            # The same memory on both sides: slice assignment between memoryviews moves correctly.
+            view[:rest] = view[start:end]
+            self._start, self._end = 0, rest
+
+    def _replace(self, capacity: int) -> None:
+        # A new buffer, never a resized one: a forgotten view would make a resize raise.
+        fresh = memoryview(bytearray(capacity))
+        rest = self._end - self._start
+        fresh[:rest] = self._view[self._start : self._end]
+        self._view = fresh
+        self._start, self._end = 0, rest
+        self._small_reads = 0
+
+    def _request(self, command: Command) -> None:
+        try:
+            if self._handler is None:
+                self.send(command.reply(3, f" request type {command.code} not supported"), command)
+            else:
+                self._handler(self, command)
+        except SaturnError as error:
+            self.send(command.reply(error.code, str(error)), command)
+        except Exception as error:
+            log.exception("request %d from %s failed", command.code, self.peer_address)
+            self.send(command.reply(1, f"{type(error).__name__}: {error}"), command)
+
+    def _response(self, command: Command) -> None:
+        entry = self._open.pop(command.opaque, None)
+        if entry is None:
+            return  # late, or never asked: dropped silently, as RocketMQ does
+        command.body = bytes(command.body)
+        self._finish(entry[2], command)
+
+    def _finish(
+        self, waiter: "asyncio.Future[Command] | ResultCallback", result: Command | SaturnError
+    ) -> None:
+        if isinstance(waiter, asyncio.Future):
+            if waiter.done():
+                return
+            if isinstance(result, SaturnError):
+                waiter.set_exception(result)
+            else:
+                waiter.set_result(result)
+            return
+        try:
+            waiter(result)
+        except Exception:
+            log.exception("callback for an answer from %s failed", self.peer_address)
+
+    # -- sending ---------------------------------------------------------------------------------
+
+    def send(self, command: Command, request: Command | None = None) -> None:
+        """Send a response; nothing if `request` was one-way or the connection is closed."""
+        if request is not None and request.flag & FLAG_ONEWAY:
+            return
+        self._send(command)
+
+    def oneway(self, command: Command) -> None:
+        """Send a request that gets no answer; lost silently when the connection is closed."""
+        command.flag |= FLAG_ONEWAY
+        command.opaque = self._next_opaque()
+        self._send(command)
+
+    def request(self, command: Command, timeout_s: float) -> "asyncio.Future[Command]":
+        """Send a request. The future gives the response, whatever its code; RequestTimeout; or
+        ConnectionLost. Cancelling it forgets the request."""
+        future = self._runtime.create_future()
+        future.add_done_callback(self._forget)
+        future._saturnmq_opaque = self._ask(command, timeout_s, future)  # type: ignore[attr-defined]
+        return future
+
+    def request_callback(
+        self, command: Command, timeout_s: float, callback: ResultCallback
+    ) -> None:
+        """The same without a future: `callback` gets the response or the error, on the loop."""
+        self._ask(command, timeout_s, callback)
+
+    def _ask(
+        self,
+        command: Command,
+        timeout_s: float,
+        waiter: "asyncio.Future[Command] | ResultCallback",
+    ) -> int:
+        what = f"request {command.code}"
+        if self.closed or self._transport is None:
+            self._runtime.call_soon(self._finish, waiter, self._lost(what))
+            return -1
+        opaque = command.opaque = self._next_opaque()
+        deadline = self._runtime.monotonic() + timeout_s
+        self._open[opaque] = (deadline, what, waiter)
+        if self._timer is None or deadline < self._timer_at - TIMER_GRAIN_S:
+            self._arm(deadline)
+        self._send(command)
+        return opaque
+
+    def _next_opaque(self) -> int:
+        self._opaque = (self._opaque + 1) & 0x7FFFFFFF
+        return self._opaque
+
+    def _send(self, command: Command) -> None:
+        if self.closed or self._transport is None:
+            return
+        body = command.body
+        head = encode_head(command)
+        if len(head) + len(body) - 4 > self._max_frame:
+            raise MalformedFrame(
+                f"frame of {len(head) + len(body) - 4} bytes for code {command.code}: the limit is "
+                f"{self._max_frame}; send less at once"
+            )
+        self._out.append(head)
+        self._out_size += len(head)
+        if len(body):
+            self._out.append(body)
+            self._out_size += len(body)
+        if not self._in_batch or self._out_size > 1 << 20:
+            self._write_out()
+
+    def _write_out(self) -> None:
+        out, size = self._out, self._out_size
+        if not out:
+            return
+        self._out, self._out_size = [], 0
+        assert self._transport is not None, "only _send fills the list, and it checks"
+        if len(out) == 1:
+            self._transport.write(out[0])
+        elif size <= JOIN_LIMIT:
+            self._transport.write(b"".join(out))
+        else:
+            self._transport.writelines(out)
+
+    # -- time-outs -------------------------------------------------------------------------------
+
+    def _arm(self, deadline: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = deadline
+        delay = max(deadline - self._runtime.monotonic(), TIMER_GRAIN_S)
+        self._timer = self._runtime.call_later(delay, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        now = self._runtime.monotonic()
+        late = [opaque for opaque, entry in self._open.items() if entry[0] <= now]
+        for opaque in late:
+            entry = self._open.pop(opaque, None)
+            if entry is not None:
+                error = RequestTimeout(f"no answer from {self.peer_address} to {entry[1]} in time")
+                self._finish(entry[2], error)
+        if self._open and not self.closed and self._timer is None:
+            self._arm(min(entry[0] for entry in self._open.values()))
+
+    def _forget(self, future: "asyncio.Future[Command]") -> None:
+        if future.cancelled():
+            self._open.pop(getattr(future, "_saturnmq_opaque", -1), None)
+
+
+def _address(name: Any) -> str:
+    if isinstance(name, tuple) and len(name) >= 2:
+        return join_address(str(name[0]), int(name[1]))
+    return str(name or "")
+
+
+async def connect(
+    runtime: Runtime,
+    host: str,
+    port: int,
+    handler: Handler | None = None,
+    on_close: Callable[[Endpoint], None] | None = None,
+    *,
+    max_frame: int = MAX_FRAME,
+) -> Endpoint:
+    """A connected endpoint; ConnectFailed when nobody answers."""
+    endpoint = Endpoint(runtime, handler, on_close, max_frame)
+    await runtime.connect(host, port, endpoint)
+    return endpoint

@@ -1,0 +1,310 @@
+"""Every error that SaturnMQ raises on purpose, and its Remoting response code.
+
+Who writes: servers raise these from a handler and the endpoint answers `code` and the text as
+remark; clients rebuild them from a response with `error_for`. Who reads: the client's retry
+rules, which look only at the class attributes below, never at texts.
+
+| attribute | meaning |
+|---|---|
+| `code` | the Remoting response code (remoting.md 1.8); local errors carry 1, they are never sent |
+| `retriable` | the same request may succeed on another broker, or later |
+| `refresh_route` | the caller's route is probably stale: ask a nameserver before the next try |
+| `outcome` | `rejected`: the request had no effect; `unknown`: it may have taken effect |
+
+RocketMQ's rule followed here: 10, 11 and 12 are successes with a warning (the message is
+stored), so their outcome is `unknown`: the log holds the message, but not with the durability
+that was asked for.
+"""
+
+from typing import ClassVar, Literal
+
+Outcome = Literal["rejected", "unknown"]
+
+
+class SaturnError(Exception):
+    """The root. `str(error)` names the value, the limit and the way out."""
+
+    code: int = 1
+    retriable: ClassVar[bool] = False
+    refresh_route: ClassVar[bool] = False
+    outcome: ClassVar[Outcome] = "rejected"
+
+    def __init__(self, message: str = "", *, code: int | None = None) -> None:
+        super().__init__(message or type(self).__doc__ or type(self).__name__)
+        if code is not None:
+            self.code = code
+
+
+class SystemError_(SaturnError):
+    """The server failed on this request"""
+
+    code = 1
+    retriable = True
+    outcome = "unknown"
+
+
+class SystemBusy(SaturnError):
+    """The server is over a limit and did not look at the request; try again later"""
+
+    code = 2
+    retriable = True
+
+
+class UnsupportedRequest(SaturnError):
+    """The server does not know this request code"""
+
+    code = 3
+
+
+class TransactionFailed(SaturnError):
+    """The transaction failed"""
+
+    code = 4
+
+
+class FlushDiskTimeout(SaturnError):
+    """Stored, but not flushed to disk in time"""
+
+    code = 10
+    retriable = True
+    outcome = "unknown"
+
+
+class SlaveNotAvailable(SaturnError):
+    """Stored on the master, but no slave is close enough to replicate it"""
+
+    code = 11
+    retriable = True
+    outcome = "unknown"
+
+
+class FlushSlaveTimeout(SaturnError):
+    """Stored on the master, but not replicated in time"""
+
+    code = 12
+    retriable = True
+    outcome = "unknown"
+
+
+class MessageIllegal(SaturnError):
+    """The message breaks a rule of the store: size, name or layout"""
+
+    code = 13
+
+
+class ServiceNotAvailable(SaturnError):
+    """The store takes no writes: disk full, failed flush, or shutting down"""
+
+    code = 14
+    retriable = True
+
+
+class VersionNotSupported(SaturnError):
+    """The peer's version is not supported"""
+
+    code = 15
+
+
+class NoPermission(SaturnError):
+    """The broker or the topic does not permit this"""
+
+    code = 16
+    retriable = True
+    refresh_route = True
+
+
+class TopicNotExist(SaturnError):
+    """The topic does not exist here and may not be created"""
+
+    code = 17
+    retriable = True
+    refresh_route = True
+
+
+class TopicExistAlready(SaturnError):
+    """The topic exists already"""
+
+    code = 18
+
+
+class PullNotFound(SaturnError):
+    """No message at this offset yet"""
+
+    code = 19
+
+
+class PullRetryImmediately(SaturnError):
+    """Nothing matched in this range; pull again from nextBeginOffset"""
+
+    code = 20
+
+
+class PullOffsetMoved(SaturnError):
+    """The offset lies outside the queue; go on from nextBeginOffset"""
+
+    code = 21
+
+
+class QueryNotFound(SaturnError):
+    """Nothing is stored under this key"""
+
+    code = 22
+
+
+class SubscriptionParseFailed(SaturnError):
+    """The filter expression is not valid"""
+
+    code = 23
+
+
+class SubscriptionNotExist(SaturnError):
+    """The group has not subscribed to this topic here; send a heartbeat first"""
+
+    code = 24
+    retriable = True
+
+
+class SubscriptionNotLatest(SaturnError):
+    """The group's subscription here is older than the request's; send a heartbeat first"""
+
+    code = 25
+    retriable = True
+
+
+class GroupNotExist(SaturnError):
+    """The subscription group does not exist and may not be created"""
+
+    code = 26
+
+
+class FilterDataNotExist(SaturnError):
+    """The SQL92 filter is not known here"""
+
+    code = 27
+    retriable = True
+
+
+class FilterDataNotLatest(SaturnError):
+    """The SQL92 filter here is older than the request's"""
+
+    code = 28
+    retriable = True
+
+
+class InvalidParameter(SaturnError):
+    """A field of the request is missing or out of range"""
+
+    code = 29
+
+
+class ConsumerNotOnline(SaturnError):
+    """No member of the group is connected"""
+
+    code = 206
+
+
+class ConsumeTimeout(SaturnError):
+    """The consumer did not answer in time"""
+
+    code = 207
+    outcome = "unknown"
+
+
+class NoMessage(SaturnError):
+    """No such message"""
+
+    code = 208
+
+
+class FlowControl(SaturnError):
+    """The server limits this client's rate"""
+
+    code = 215
+    retriable = True
+
+
+class GoAway(SaturnError):
+    """The server shuts down; connect again and repeat"""
+
+    code = 1500
+    retriable = True
+    refresh_route = True
+
+
+# Local errors: raised on this side of the wire, never sent.
+
+
+class RequestTimeout(SaturnError):
+    """No answer in time"""
+
+    retriable = True
+    outcome = "unknown"
+
+
+class ConnectionLost(SaturnError):
+    """The connection closed before the answer came"""
+
+    retriable = True
+    refresh_route = True
+    outcome: ClassVar[Outcome] = "unknown"
+
+
+class ConnectFailed(ConnectionLost):
+    """No connection could be opened, so the request was never sent"""
+
+    outcome = "rejected"
+
+
+class MalformedFrame(SaturnError):
+    """The bytes are not a Remoting frame or not the JSON they should be"""
+
+
+class RouteNotFound(SaturnError):
+    """No nameserver knows a route for this topic"""
+
+    code = 17
+    retriable = True
+    refresh_route = True
+
+
+class ClientClosed(SaturnError):
+    """This client was closed"""
+
+
+class ConfigError(SaturnError):
+    """A setting is unknown, missing or out of range"""
+
+
+class DirectoryLocked(SaturnError):
+    """Another broker uses this data directory"""
+
+
+class StoreDamaged(SaturnError):
+    """The files on disk contradict each other"""
+
+
+_LOCAL = frozenset(
+    (
+        RequestTimeout,
+        ConnectionLost,
+        ConnectFailed,
+        MalformedFrame,
+        RouteNotFound,
+        ClientClosed,
+        ConfigError,
+        DirectoryLocked,
+        StoreDamaged,
+    )
+)
+
+BY_CODE: dict[int, type[SaturnError]] = {
+    cls.code: cls for cls in SaturnError.__subclasses__() if cls not in _LOCAL
+}
+
+
+def error_for(code: int, remark: str | None) -> SaturnError:
+    """The error of a response. An unknown code becomes a SystemError_ that keeps the number."""
+    cls = BY_CODE.get(code)
+    if cls is None:
+        return SystemError_(f"{remark or 'no remark'} (response code {code})", code=code)
+    return cls(remark or "")

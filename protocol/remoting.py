@@ -1,0 +1,325 @@
+"""One Remoting frame, both ways, without I/O (remoting.md 1.1-1.3).
+
+| offset | type | meaning |
+|---|---|---|
+| 0 | i32 | length of everything after this field = 4 + header + body, at most 16 MiB |
+| 4 | u8 | header serialisation: 0 JSON, 1 ROCKETMQ binary |
+| 5 | u24 | header length in bytes |
+| 8 | bytes | header |
+| 8+h | bytes | body, may be absent |
+
+Who writes and reads: every connection between clients, brokers and nameservers, through
+`endpoint.Endpoint`. We write JSON headers only and read both kinds, frame by frame, as a Java
+peer may be set to either. `extFields` is written even when empty: Java turns a missing one into
+a null that some of its code reads unguarded. Numbers and booleans among the ext values are taken
+as their text, as fastjson does. Anything that does not parse raises MalformedFrame; the endpoint
+then closes that one connection.
+"""
+
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from .errors import MalformedFrame
+
+VERSION = 493  # RocketMQ 5.4.0; a lower one switches features of Java peers off (remoting.md 1.6)
+MAX_FRAME = 16 * 1024 * 1024
+LANGUAGES = (
+    "JAVA",
+    "CPP",
+    "DOTNET",
+    "PYTHON",
+    "DELPHI",
+    "ERLANG",
+    "RUBY",
+    "OTHER",
+    "HTTP",
+    "GO",
+    "PHP",
+    "OMS",
+    "RUST",
+    "NODE_JS",
+)
+FLAG_RESPONSE = 1
+FLAG_ONEWAY = 2
+
+_PREFIX = struct.Struct(">iI")  # length, serialisation byte and header length in one word
+_BINARY_FIXED = struct.Struct(">hbhiii")  # code, language, version, opaque, flag, remark length
+_I32 = struct.Struct(">i")
+_I16 = struct.Struct(">h")
+
+Body = bytes | bytearray | memoryview
+_HeaderValue = int | str | Mapping[str, str]
+
+
+class Command:
+    """A request or a response. A received request's `body` is a view that dies with the call."""
+
+    __slots__ = ("body", "code", "ext", "flag", "language", "opaque", "remark", "version")
+
+    def __init__(
+        self,
+        code: int,
+        ext: dict[str, str] | None = None,
+        body: Body = b"",
+        *,
+        opaque: int = 0,
+        flag: int = 0,
+        language: str | None = "PYTHON",
+        version: int = VERSION,
+        remark: str | None = None,
+    ) -> None:
+        self.code = code
+        self.ext: dict[str, str] = {} if ext is None else ext
+        self.body = body
+        self.opaque = opaque
+        self.flag = flag
+        self.language = language
+        self.version = version
+        self.remark = remark
+
+    @classmethod
+    def request(cls, code: int, ext: dict[str, str] | None = None, body: Body = b"") -> "Command":
+        """A request of ours; the endpoint gives it its opaque when it is sent."""
+        return cls(int(code), ext, body)
+
+    def reply(
+        self,
+        code: int = 0,
+        remark: str | None = None,
+        ext: dict[str, str] | None = None,
+        body: Body = b"",
+    ) -> "Command":
+        """The response to this request."""
+        return Command(int(code), ext, body, opaque=self.opaque, flag=FLAG_RESPONSE, remark=remark)
+
+    @property
+    def is_response(self) -> bool:
+        return bool(self.flag & FLAG_RESPONSE)
+
+    @property
+    def is_oneway(self) -> bool:
+        return bool(self.flag & FLAG_ONEWAY)
+
+    def __repr__(self) -> str:
+        kind = "response" if self.is_response else "oneway" if self.is_oneway else "request"
+        return (
+            f"<{kind} code={self.code} opaque={self.opaque} ext={self.ext!r} "
+            f"remark={self.remark!r} body={len(self.body)} B>"
+        )
+
+
+def encode_head(command: Command) -> bytes:
+    """Everything before the body: length, header length, JSON header."""
+    header: dict[str, _HeaderValue] = {
+        "code": command.code,
+        "extFields": command.ext,
+        "flag": command.flag,
+        "language": command.language or "OTHER",
+        "opaque": command.opaque,
+        "serializeTypeCurrentRPC": "JSON",
+        "version": command.version,
+    }
+    if command.remark is not None:
+        header["remark"] = command.remark
+    data = orjson.dumps(header)
+    return _PREFIX.pack(4 + len(data) + len(command.body), len(data)) + data
+
+
+def encode(command: Command) -> list[Body]:
+    """The frame as parts to be written in this order; the body is not copied."""
+    head = encode_head(command)
+    return [head, command.body] if len(command.body) else [head]
+
+
+def encode_binary(command: Command) -> list[Body]:
+    """The frame with a ROCKETMQ binary header. We never send it; tests and tools do."""
+    fields = bytearray()
+    for name, value in command.ext.items():
+        key, data = name.encode(), value.encode()
+        fields += _I16.pack(len(key)) + key + _I32.pack(len(data)) + data
+    remark = (command.remark or "").encode()
+    language = LANGUAGES.index(command.language or "OTHER")
+    header = (
+        _BINARY_FIXED.pack(
+            command.code, language, command.version, command.opaque, command.flag, len(remark)
+        )
+        + remark
+        + _I32.pack(len(fields))
+        + bytes(fields)
+    )
+    head = _PREFIX.pack(4 + len(header) + len(command.body), 1 << 24 | len(header)) + header
+    return [head, command.body] if len(command.body) else [head]
+
+
+def parse_frame(view: memoryview) -> Command:
+    """The command in one whole frame, from its length field to the last byte of its body.
+
+    The body is a slice of `view`, not a copy.
+    """
+    size = len(view)
+    if size < 8:
+        raise MalformedFrame(f"frame of {size} bytes: at least 8 are needed")
+    length, word = _PREFIX.unpack_from(view)
+    if length != size - 4:
+        raise MalformedFrame(f"frame says {length} bytes follow, {size - 4} do")
+    header_end = 8 + (word & 0xFFFFFF)
+    if header_end > size:
+        raise MalformedFrame(
+            f"header of {word & 0xFFFFFF} bytes does not fit a frame with {size - 8} left"
+        )
+    kind = word >> 24
+    if kind == 0:
+        command = _parse_json_header(view[8:header_end])
+    elif kind == 1:
+        command = _parse_binary_header(view[8:header_end])
+    else:
+        raise MalformedFrame(f"header serialisation {kind}: only 0 (JSON) and 1 (binary) exist")
+    command.body = view[header_end:]
+    return command
+
+
+def _parse_json_header(header: memoryview) -> Command:
+    try:
+        fields = orjson.loads(header)
+    except ValueError as error:
+        raise MalformedFrame(f"header is not JSON: {error}") from None
+    if type(fields) is not dict:
+        raise MalformedFrame(f"header is a JSON {type(fields).__name__}, not an object")
+    try:
+        get = fields.get
+        ext = get("extFields")
+        if ext is None:
+            ext = {}
+        elif type(ext) is not dict:
+            raise MalformedFrame(f"extFields is a JSON {type(ext).__name__}, not an object")
+        else:
+            for value in ext.values():
+                if type(value) is not str:
+                    ext = {name: _text(value) for name, value in ext.items() if value is not None}
+                    break
+        language = get("language", "JAVA")
+        if type(language) is not str or language not in LANGUAGES:
+            language = _language(language)
+        remark = get("remark")
+        return Command(
+            _int32(get("code", 0)),
+            ext,
+            opaque=_int32(get("opaque", 0)),
+            flag=_int32(get("flag", 0)),
+            language=language,
+            version=_int32(get("version", 0)),
+            remark=remark if remark is None or type(remark) is str else _text(remark),
+        )
+    except (ValueError, TypeError, OverflowError) as error:
+        raise MalformedFrame(f"header field of a wrong type: {error}") from None
+
+
+def _int32(value: Any) -> int:
+    if type(value) is not int:
+        if type(value) is not str:
+            raise TypeError(f"{value!r} is not an integer")
+        value = int(value)
+    if not -0x80000000 <= value <= 0x7FFFFFFF:
+        raise ValueError(f"{value} does not fit 32 bits")
+    return int(value)
+
+
+def _text(value: Any) -> str:
+    if type(value) is str:
+        return value
+    if value is True:
+        return "true"
+    if value is False:
+        return "false"
+    return orjson.dumps(value).decode()
+
+
+def _language(value: Any) -> str | None:
+    if type(value) is int and 0 <= value < len(LANGUAGES):
+        return LANGUAGES[value]
+    return None
+
+
+def _parse_binary_header(header: memoryview) -> Command:
+    try:
+        code, language, version, opaque, flag, remark_size = _BINARY_FIXED.unpack_from(header)
+        position = _BINARY_FIXED.size
+        remark, position = _take(header, position, remark_size)
+        (ext_size,) = _I32.unpack_from(header, position)
+        position += 4
+        if ext_size < 0 or position + ext_size > len(header):
+            raise MalformedFrame(f"ext fields of {ext_size} bytes do not fit the header")
+        end = position + ext_size
+        ext: dict[str, str] = {}
+        while position < end:
+            (size,) = _I16.unpack_from(header, position)
+            name, position = _take(header, position + 2, size)
+            (size,) = _I32.unpack_from(header, position)
+            value, position = _take(header, position + 4, size)
+            if name:
+                ext[name] = value
+    except struct.error as error:
+        raise MalformedFrame(f"binary header ends early: {error}") from None
+    except UnicodeDecodeError as error:
+        raise MalformedFrame(f"binary header is not UTF-8: {error}") from None
+    if position != end:
+        raise MalformedFrame("an ext field runs over the end of the ext fields")
+    return Command(
+        code,
+        ext,
+        opaque=opaque,
+        flag=flag,
+        language=_language(language),
+        version=version,
+        remark=remark or None,
+    )
+
+
+def _take(header: memoryview, position: int, size: int) -> tuple[str, int]:
+    if size < 0 or position + size > len(header):
+        raise MalformedFrame(f"text of {size} bytes at {position} does not fit the binary header")
+    return str(header[position : position + size], "utf-8"), position + size
+
+
+def frame_size(view: memoryview, start: int, end: int, max_frame: int = MAX_FRAME) -> int:
+    """Bytes of the frame that starts at `start`, or 0 while its length field is incomplete."""
+    if end - start < 4:
+        return 0
+    (length,) = _I32.unpack_from(view, start)
+    if not 4 <= length <= max_frame:
+        raise MalformedFrame(f"frame of {length} bytes: 4 to {max_frame} are allowed")
+    return 4 + int(length)
+
+
+class FrameDecoder:
+    """Bytes in, commands out, for callers without an endpoint: tests, tools, recorders."""
+
+    def __init__(self, max_frame: int = MAX_FRAME) -> None:
+        self._max_frame = max_frame
+        self._rest = bytearray()
+
+    @property
+    def pending(self) -> int:
+        """Bytes of an incomplete frame."""
+        return len(self._rest)
+
+    def feed(self, data: Body) -> list[Command]:
+        """The commands that are complete now; each owns its body."""
+        self._rest += data
+        whole = bytes(self._rest)
+        view = memoryview(whole)
+        commands: list[Command] = []
+        start = 0
+        while True:
+            size = frame_size(view, start, len(whole), self._max_frame)
+            if size == 0 or start + size > len(whole):
+                break
+            command = parse_frame(view[start : start + size])
+            command.body = bytes(command.body)
+            commands.append(command)
+            start += size
+        del self._rest[:start]
+        return commands

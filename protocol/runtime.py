@@ -1,0 +1,111 @@
+"""The door to time, chance, tasks and network: everything that is not a pure function goes through
+it.
+
+Two implementations: `native.NativeRuntime` (asyncio or uvloop) and the simulator's, where one
+seed decides every delay and every order of events. Logic that takes a `Runtime` never imports
+time, random, socket or threading, so both run the same code.
+
+Protocol objects are `asyncio.BufferedProtocol`s. A transport offers the part of
+`asyncio.Transport` named in `Transport`; `write` and `writelines` may keep the buffers they are
+given until they are sent, so the caller must not change those bytes afterwards.
+"""
+
+import asyncio
+import random as _random
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+Buffer = bytes | bytearray | memoryview
+
+
+class Handle(Protocol):
+    """A planned call."""
+
+    def cancel(self) -> None: ...
+
+
+class Transport(Protocol):
+    """One byte stream, as the protocol object sees it."""
+
+    def write(self, data: Buffer, /) -> None: ...
+
+    def writelines(self, list_of_data: Iterable[Buffer], /) -> None: ...
+
+    def close(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+    def is_closing(self) -> bool: ...
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any: ...
+
+    def get_write_buffer_size(self) -> int: ...
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+
+class Listener(Protocol):
+    """A listening socket. Closing it leaves the accepted connections open."""
+
+    @property
+    def address(self) -> str:
+        """`ip:port`, with the real port where 0 was asked for."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Runtime(Protocol):
+    """Time, chance, tasks and network of one process."""
+
+    random: _random.Random
+
+    def now_ms(self) -> int:
+        """Wall clock, milliseconds since 1970. May jump; only for stamps that others read."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds that never go back: for time-outs and measurements."""
+        ...
+
+    def spawn(self, coro: Coroutine[Any, Any, T], *, name: str | None = None) -> "asyncio.Task[T]":
+        """Run a task. If it dies with an exception the process's fatal handler hears of it."""
+        ...
+
+    async def sleep(self, seconds: float) -> None: ...
+
+    def call_later(self, delay: float, callback: Callable[..., Any], *args: Any) -> Handle: ...
+
+    def call_soon(self, callback: Callable[..., Any], *args: Any) -> Handle: ...
+
+    def create_future(self) -> "asyncio.Future[Any]": ...
+
+    async def run_blocking(self, function: Callable[..., T], *args: Any) -> T:
+        """Run a blocking call (a flush, a file write) away from the loop."""
+        ...
+
+    async def listen(
+        self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol]
+    ) -> Listener:
+        """Accept connections; `factory` makes the protocol object of each."""
+        ...
+
+    async def connect(self, host: str, port: int, protocol: asyncio.BaseProtocol) -> Transport:
+        """Open a connection for `protocol`; raises ConnectFailed when nobody answers in time."""
+        ...
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """`host:port` or `[v6]:port` as (host, port); ValueError when it is neither."""
+    host, separator, port = address.rpartition(":")
+    if not separator or not host or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"{address!r} is not an address: write host:port with a port 0-65535")
+    return host.strip("[]"), int(port)
+
+
+def join_address(host: str, port: int) -> str:
+    """The text form of an address, with brackets around an IPv6 host."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
