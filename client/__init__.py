@@ -1,6 +1,6 @@
 """The client library: producer, consumers and admin over the Remoting protocol.
 
-The asynchronous classes (producer.py, push_consumer.py, pull_consumer.py, admin.py) run on one event loop
-and share a ClientCore (core.py) each; blocking.py puts synchronous faces on them. Users import the names
-from `saturnmq` and `saturnmq.aio`.
+The asynchronous classes (producer.py, push_consumer.py, pull_consumer.py, admin.py) run on one
+event loop and sit on a ClientCore (core.py); blocking.py puts synchronous faces on them. Users
+import the names from `saturnmq` and `saturnmq.aio`.
 """

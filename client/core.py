@@ -1,11 +1,13 @@
 """What every client shares: routes, connections, heartbeats and the brokers' requests to it.
 
-One ClientCore lives on one event loop and is used there only; a producer, an admin or a group of consumers sit on
-it. It copies the Java client's behaviour towards servers (remoting.md 4): route poll and heartbeat every 30 s, one
-nameserver that it sticks to and the next one on failure, the last good route when none answers. It differs where
-the Java client is slow to notice: a connection that comes back after a break is greeted with a heartbeat at once.
+One ClientCore lives on one event loop and is used there only; a producer, an admin or a group of
+consumers sit on it. It copies the Java client's behaviour towards servers (remoting.md 4): route
+poll and heartbeat every 30 s, one nameserver that it sticks to and the next one on failure, the
+last good route when none answers. It differs where the Java client is slow to notice: a connection
+that comes back after a break is greeted with a heartbeat at once.
 
-Requests that brokers send on these connections (39 40 220 221 307 309 326) are handed to the registered group.
+Requests that brokers send on these connections (39 40 220 221 307 309 326) are handed to the
+registered group.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from saturnmq.client.routes import RouteTable, from_template
 from saturnmq.protocol import jsonx
@@ -52,7 +54,7 @@ class ConsumerHandler(Protocol):
         """The group's members changed: rebalance at once (code 40)."""
 
     def running_info(self) -> dict[str, Any]:
-        """ConsumerRunningInfo (code 307); maps keyed by MessageQueue are written as RocketMQ does."""
+        """ConsumerRunningInfo (code 307); mqTable is keyed by MessageQueue."""
 
     # Optional, looked up by name:
     #   on_route_changed(topic: str) -> None
@@ -249,7 +251,7 @@ class ClientCore:
         """Send `cmd` and return its response; a code outside `ok` is raised as its typed error."""
         timeout = self.request_timeout if timeout_s is None else timeout_s
         endpoint = await self.connect(address)
-        response = cast(Command, await endpoint.request(cmd, timeout))
+        response = await endpoint.request(cmd, timeout)
         if response.code not in ok:
             raise error_for(response.code, response.remark)
         return response
@@ -345,7 +347,7 @@ class ClientCore:
             if response.code == ResponseCode.SUCCESS and response.body:
                 template = TopicRoute.from_json(jsonx.loads(response.body))
                 route = from_template(topic, template, self.default_topic_queues)
-                if route.queue_datas:
+                if route.queues:
                     return route
         raise TopicNotExist(
             f"no route of topic {topic!r}: no broker serves it and none may create it; "
@@ -405,7 +407,7 @@ class ClientCore:
         self._consumers[group] = handler
 
     def register_producer(self, group: str, handler: Any = None) -> None:
-        """`handler` may have check_transaction(ext, frame, address) (39) and on_reply(ext, body) (326)."""
+        """`handler` may have check_transaction(ext, frame, address) (39), on_reply(ext, body)."""
         self._producers[group] = handler
 
     async def unregister_consumer(self, group: str) -> None:

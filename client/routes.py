@@ -1,9 +1,10 @@
 """Pure knowledge of routes: which queues a topic has and where its brokers are.
 
-Fed by ClientCore with what nameservers answer (code 105), read by the producer and the consumers. RocketMQ's
-rules (remoting.md 4): the writable list is every queueData with the write bit whose broker has address id 0, sorted
-by broker name; the readable list needs the read bit only. On top of RocketMQ this table remembers every writable
-queue it ever saw, so that hashing sharding keys does not move when a master drops out of a route for a while.
+Fed by ClientCore with what nameservers answer (code 105), read by the producer and the consumers.
+RocketMQ's rules (remoting.md 4): the writable list is every queueData with the write bit whose
+broker has address id 0, sorted by broker name; the readable list needs the read bit only. On top of
+RocketMQ this table remembers every writable queue it ever saw, so that hashing sharding keys does
+not move when a master drops out of a route for a while.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from saturnmq.protocol.message import MessageQueue
-from saturnmq.protocol.route import TopicRoute
+from saturnmq.protocol.route import QueueData, TopicRoute
 
+PERM_INHERIT = 1
 PERM_READ = 4
 PERM_WRITE = 2
 MASTER_ID = 0
@@ -35,14 +37,14 @@ class RouteTable:
         if old == route:
             return False
         self._routes[topic] = route
-        now = {data.broker_name for data in route.broker_datas}
-        for data in route.broker_datas:
+        now = {data.broker_name for data in route.brokers}
+        for data in route.brokers:
             self._brokers[data.broker_name] = {
-                int(broker_id): address for broker_id, address in data.broker_addrs.items()
+                int(broker_id): address for broker_id, address in data.addresses.items()
             }
             self._topics_of.setdefault(data.broker_name, set()).add(topic)
         if old is not None:
-            for data in old.broker_datas:
+            for data in old.brokers:
                 if data.broker_name not in now:
                     self._forget(data.broker_name, topic)
         self._publish[topic] = self._writable(topic, route)
@@ -64,8 +66,8 @@ class RouteTable:
     def _writable(self, topic: str, route: TopicRoute) -> list[MessageQueue]:
         masters = {
             data.broker_name
-            for data in route.broker_datas
-            if MASTER_ID in {int(broker_id) for broker_id in data.broker_addrs}
+            for data in route.brokers
+            if MASTER_ID in {int(broker_id) for broker_id in data.addresses}
         }
         return [
             queue
@@ -77,18 +79,18 @@ class RouteTable:
     def _published_anywhere(topic: str, route: TopicRoute) -> list[MessageQueue]:
         return sorted(
             MessageQueue(topic, data.broker_name, queue_id)
-            for data in route.queue_datas
+            for data in route.queues
             if data.perm & PERM_WRITE
-            for queue_id in range(data.write_queue_nums)
+            for queue_id in range(data.write_queues)
         )
 
     @staticmethod
     def _readable(topic: str, route: TopicRoute) -> list[MessageQueue]:
         return sorted(
             MessageQueue(topic, data.broker_name, queue_id)
-            for data in route.queue_datas
+            for data in route.queues
             if data.perm & PERM_READ
-            for queue_id in range(data.read_queue_nums)
+            for queue_id in range(data.read_queues)
         )
 
     def route(self, topic: str) -> TopicRoute | None:
@@ -119,7 +121,7 @@ class RouteTable:
     def address(
         self, name: str, *, master: bool = True, broker_id: int | None = None
     ) -> str | None:
-        """An address of broker `name`: `broker_id` if it lives, else the master, else (unless master) any."""
+        """Where `name` listens: `broker_id` if it lives, else the master, else any replica."""
         addresses = self._brokers.get(name)
         if not addresses:
             return None
@@ -137,21 +139,21 @@ class RouteTable:
         for topic in topics:
             route = self._routes.get(topic)
             if route is not None:
-                for data in route.broker_datas:
-                    found.update(data.broker_addrs.values())
+                for data in route.brokers:
+                    found.update(data.addresses.values())
         return found
 
 
 def from_template(topic: str, template: TopicRoute, default_queues: int) -> TopicRoute:
     """The route that an unknown topic will get when brokers create it from TBW102's route."""
-    queue_datas = [
-        type(data)(
-            broker_name=data.broker_name,
-            read_queue_nums=min(default_queues, data.write_queue_nums),
-            write_queue_nums=min(default_queues, data.write_queue_nums),
+    queues = [
+        QueueData(
+            data.broker_name,
+            read_queues=min(default_queues, data.write_queues),
+            write_queues=min(default_queues, data.write_queues),
             perm=data.perm,
         )
-        for data in template.queue_datas
-        if data.perm & 1
+        for data in template.queues
+        if data.perm & PERM_INHERIT
     ]
-    return TopicRoute(queue_datas=queue_datas, broker_datas=list(template.broker_datas))
+    return TopicRoute(queues=queues, brokers=list(template.brokers))
