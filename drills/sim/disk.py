@@ -23,6 +23,7 @@ themselves.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fnmatch
 import posixpath
@@ -31,8 +32,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from saturnmq.drills.sim.trace import Trace
-from saturnmq.protocol.errors import DirectoryLocked
-from saturnmq.store.disk import Entry
+from saturnmq.protocol.errors import DirectoryLocked, StoreDamaged
+from saturnmq.store.disk import Disk, Entry
 
 PAGE = 4096
 SECTOR = 512
@@ -102,11 +103,12 @@ class SimLock:
     def __init__(self, disk: SimDisk, path: str) -> None:
         self._disk = disk
         self._path = path
+        self._held = True
 
     def release(self) -> None:
-        self._disk.locks.pop(self._path, None)
-
-    close = release
+        if self._held:
+            self._held = False
+            self._disk.locks.pop(self._path, None)
 
 
 class SimSegment:
@@ -135,8 +137,8 @@ class SimSegment:
         return bytes(self._inode.current[position : position + size])
 
     def close(self) -> None:
-        # Views handed out stay valid, as the production mapping does while somebody holds one.
-        pass
+        with contextlib.suppress(BufferError):  # somebody holds a slice: it stays valid
+            self.view.release()
 
 
 class SimDisk:
@@ -262,7 +264,7 @@ class SimDisk:
             raise
         for page in inode.dirty_pages(start, end):
             begin, stop = page * PAGE, min((page + 1) * PAGE, len(inode.current))
-            content = inode.current[begin:stop]
+            content = bytes(inode.current[begin:stop])
             if inode.clean_lies.get(page) == content:
                 continue
             inode.clean_lies.pop(page, None)
@@ -307,11 +309,13 @@ class SimDisk:
 
     # the Disk door
 
+    def mutex(self) -> contextlib.AbstractContextManager[object]:
+        """One thread only: nothing to guard."""
+        return contextlib.nullcontext()
+
     def list(self, directory: str) -> list[Entry]:
-        directory = posixpath.normpath(str(directory))
+        directory = posixpath.normpath(directory)
         self.begin("list", directory)
-        if directory not in self._dirs:
-            raise FileNotFoundError(errno.ENOENT, "no such directory", directory)
         entries = [
             Entry(posixpath.basename(path), len(inode.current), False, inode.mtime_ms)
             for path, inode in self._files.items()
@@ -322,109 +326,138 @@ class SimDisk:
             for path in self._dirs
             if path not in {"", ".", "/"} and posixpath.dirname(path) == directory
         ]
-        return sorted(entries, key=lambda entry: entry.name)
+        return sorted(entries)
 
-    def make_dirs(self, path: str) -> None:
-        path = posixpath.normpath(str(path))
+    def make_dirs(self, directory: str) -> None:
+        path = posixpath.normpath(directory)
         self.begin("make_dirs", path)
         while path not in self._dirs:
             self._dirs[path] = True
             path = posixpath.dirname(path)
 
     def exists(self, path: str) -> bool:
-        path = posixpath.normpath(str(path))
+        path = posixpath.normpath(path)
         self.begin("exists", path)
         return path in self._files or path in self._dirs
 
     def create_segment(self, path: str, size: int) -> SimSegment:
-        path = posixpath.normpath(str(path))
+        path = posixpath.normpath(path)
         self.begin("create_segment", path)
         self._require_dir(path)
         if path in self._files:
             raise FileExistsError(errno.EEXIST, "file exists", path)
-        if self._used() + size > self.total_bytes:
-            raise OSError(errno.ENOSPC, f"{size} bytes do not fit on the disk", path)
+        self._require_space(path, size)
+        # The name comes when the file has its size: a crash leaves all of it or nothing.
         inode = Inode(bytearray(size), bytearray(size), self.now_ms())
-        self._files[path] = inode
-        self._change(None, path, inode)
+        self._name(path, inode)
         self.sync_dir(posixpath.dirname(path))
         return SimSegment(self, path, inode)
 
     def open_segment(self, path: str, size: int) -> SimSegment:
-        path = posixpath.normpath(str(path))
+        path = posixpath.normpath(path)
         self.begin("open_segment", path)
         inode = self._find(path)
         if len(inode.current) != size:
-            raise OSError(
-                errno.EINVAL, f"size is {len(inode.current)}, the configured one {size}", path
+            raise StoreDamaged(
+                f"{path} is {len(inode.current)} bytes long, the configured segment size is {size}"
             )
         return SimSegment(self, path, inode)
 
     def read_file(self, path: str) -> bytes:
-        path = posixpath.normpath(str(path))
+        path = posixpath.normpath(path)
         self.begin("read_file", path)
         return bytes(self._find(path).current)
 
     def write_file(self, path: str, data: bytes) -> None:
-        path = posixpath.normpath(str(path))
+        path = posixpath.normpath(path)
+        self._write_synced(path, data)
+        self.sync_dir(posixpath.dirname(path))
+
+    def _write_synced(self, path: str, data: bytes) -> None:
         self.begin("write_file", path)
         self._require_dir(path)
+        self._require_space(path, len(data))
+        # Like O_TRUNC: the old content is gone, the new one is there after the flush.
         inode = Inode(bytearray(data), bytearray(len(data)), self.now_ms())
-        if self._used() + len(data) > self.total_bytes:
-            raise OSError(errno.ENOSPC, f"{len(data)} bytes do not fit on the disk", path)
-        self._files[path] = inode
-        self._change(None, path, inode)
+        self._name(path, inode)
         self.flush_pages(path, inode, 0, len(data))
 
     def replace_file(self, path: str, data: bytes, keep_backup: bool = True) -> None:
-        path = posixpath.normpath(str(path))
-        temporary = path + ".tmp"
-        self.write_file(temporary, data)
+        path = posixpath.normpath(path)
+        self._write_synced(path + ".tmp", data)
         if keep_backup and path in self._files:
-            self.rename(path, path + ".bak")
-            self.sync_dir(posixpath.dirname(path))
-        self.rename(temporary, path)
+            self.begin("link", path + ".bak")
+            self._name(path + ".bak", self._files[path])
+        self._rename(path + ".tmp", path)
         self.sync_dir(posixpath.dirname(path))
 
-    def rename(self, source: str, target: str) -> None:
-        source, target = posixpath.normpath(str(source)), posixpath.normpath(str(target))
-        self.begin("rename", f"{source} {target}")
-        inode = self._find(source)
-        self._require_dir(target)
-        del self._files[source]
-        self._files[target] = inode
-        self._change(source, target, inode)
+    def rename(self, old: str, new: str) -> None:
+        new = posixpath.normpath(new)
+        self._rename(posixpath.normpath(old), new)
+        self.sync_dir(posixpath.dirname(new))
+
+    def _rename(self, old: str, new: str) -> None:
+        self.begin("rename", f"{old} {new}")
+        inode = self._find(old)
+        self._require_dir(new)
+        del self._files[old]
+        self._files[new] = inode
+        self._change(old, new, inode)
 
     def unlink(self, path: str) -> None:
-        path = posixpath.normpath(str(path))
+        path = posixpath.normpath(path)
         self.begin("unlink", path)
-        inode = self._find(path)
-        del self._files[path]
-        self._change(path, None, inode)
+        inode = self._files.pop(path, None)
+        if inode is not None:
+            self._change(path, None, inode)
+            self.sync_dir(posixpath.dirname(path))
 
-    def sync_dir(self, path: str) -> None:
-        path = posixpath.normpath(str(path))
-        self.begin("sync_dir", path)
-        for change in self._changes.pop(path, []):
+    def remove_tree(self, path: str) -> None:
+        path = posixpath.normpath(path)
+        self.begin("remove_tree", path)
+        for child in sorted(self._files):
+            if child.startswith(path + "/"):
+                self._change(child, None, self._files.pop(child))
+                self.sync_dir(posixpath.dirname(child))
+        for child in list(self._dirs):
+            if child == path or child.startswith(path + "/"):
+                del self._dirs[child]
+
+    def sync_dir(self, directory: str) -> None:
+        directory = posixpath.normpath(directory)
+        self.begin("sync_dir", directory)
+        for change in self._changes.pop(directory, []):
             self._make_durable(change)
 
     def lock(self, path: str) -> SimLock:
-        path = posixpath.normpath(str(path))
+        path = posixpath.normpath(path)
         self.begin("lock", path)
+        self._require_dir(path)
         if path in self.locks:
             raise DirectoryLocked(
-                f"{path} is locked by another process; stop it or use another directory"
+                f"{posixpath.dirname(path)} is in use by another broker (it holds {path}): "
+                "stop that one or choose another directory"
             )
         self.locks[path] = True
         if path not in self._files:
-            inode = Inode(bytearray(b"lock"), bytearray(b"lock"), self.now_ms())
-            self._files[path] = inode
-            self._change(None, path, inode)
+            self._name(path, Inode(bytearray(b"lock"), bytearray(b"lock"), self.now_ms()))
         return SimLock(self, path)
 
     def free_space(self, path: str) -> tuple[int, int]:
-        self.begin("free_space", str(path))
+        self.begin("free_space", path)
         return self.total_bytes, self.total_bytes - self._used()
+
+    def _name(self, path: str, inode: Inode) -> None:
+        self._files[path] = inode
+        self._change(None, path, inode)
+
+    def _require_space(self, path: str, size: int) -> None:
+        free = self.total_bytes - self._used()
+        if size > free:
+            raise OSError(errno.ENOSPC, f"{size} bytes do not fit, {free} are free", path)
 
     def _used(self) -> int:
         return sum(len(inode.current) for inode in self._files.values())
+
+
+_check: type[Disk] = SimDisk  # the type checker compares both here

@@ -18,10 +18,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from saturnmq.drills.sim.loop import SimLoop
+from saturnmq.protocol.errors import ConfigError, ConnectFailed
 
 Buffer = bytes | bytearray | memoryview
 HIGH_WATER = 64 * 1024
-CONNECT_TIMEOUT_S = 20.0
+CONNECT_TIMEOUT_S = 3.0  # as the native runtime's
 
 
 class SimListener:
@@ -33,7 +34,7 @@ class SimListener:
         node: str,
         host: str,
         port: int,
-        factory: Callable[[], asyncio.BufferedProtocol],
+        factory: Callable[[], asyncio.BaseProtocol],
     ) -> None:
         self._network = network
         self.node = node
@@ -195,7 +196,7 @@ class SimTransport(asyncio.Transport):
     def _feed(self, data: memoryview, budget: int) -> int:
         """Hands the protocol the next chunk; returns its size."""
         target = self._protocol.get_buffer(-1)
-        view = memoryview(target).cast("B")  # type: ignore[arg-type]
+        view = memoryview(target).cast("B")
         if not len(view):
             raise RuntimeError("get_buffer() returned an empty buffer")
         size = min(len(data), len(view), budget)
@@ -287,12 +288,12 @@ class SimNetwork:
         return self._rng.choice((1448, 16384, 65536, 262144))
 
     def listen(
-        self, node: str, host: str, port: int, factory: Callable[[], asyncio.BufferedProtocol]
+        self, node: str, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol]
     ) -> SimListener:
         if port == 0:
             port = self._draw_port()
         if (host, port) in self._listeners:
-            raise OSError(98, f"address {host}:{port} is in use; choose another port or 0")
+            raise ConfigError(f"cannot listen on {host}:{port}: it is in use; choose another port")
         listener = SimListener(self, node, host, port, factory)
         self._listeners[host, port] = listener
         return listener
@@ -302,7 +303,7 @@ class SimNetwork:
             del self._listeners[listener.host, listener.port]
 
     async def connect(
-        self, node: str, ip: str, host: str, port: int, protocol: asyncio.BufferedProtocol
+        self, node: str, ip: str, host: str, port: int, protocol: asyncio.BaseProtocol
     ) -> SimTransport:
         await asyncio.sleep(self.latency(node, host) * 2)
         listener = self._listeners.get((host, port))
@@ -310,13 +311,17 @@ class SimNetwork:
             self.is_blocked(node, listener.node) or self.is_blocked(listener.node, node)
         ):
             await asyncio.sleep(CONNECT_TIMEOUT_S)
-            raise TimeoutError(110, f"connect to {host}:{port} timed out")
+            raise ConnectFailed(f"no connection to {host}:{port} within {CONNECT_TIMEOUT_S:g} s")
         if listener is None:
-            raise ConnectionRefusedError(111, f"nothing listens on {host}:{port}")
+            raise ConnectFailed(f"no connection to {host}:{port}: connection refused")
         number = self._next_number
         self._next_number += 2
         local = (ip, self._draw_port())
         far = listener.factory()
+        if not isinstance(far, asyncio.BufferedProtocol) or not isinstance(
+            protocol, asyncio.BufferedProtocol
+        ):
+            raise TypeError("both ends of a connection must be BufferedProtocols")
         near_end = SimTransport(self, node, local, (host, port), protocol, number=number)
         far_end = SimTransport(self, listener.node, (host, port), local, far, number=number + 1)
         near_end.peer, far_end.peer = far_end, near_end

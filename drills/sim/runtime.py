@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from saturnmq.drills.sim.loop import SimLoop
 from saturnmq.drills.sim.network import SimListener, SimNetwork, SimTransport
+from saturnmq.protocol.runtime import Runtime
 
 T = TypeVar("T")
 EPOCH_MS = 1_700_000_000_000
@@ -66,12 +67,12 @@ class SimRuntime:
         """
         self._wall_offset_ms += by_ms
 
-    def spawn(self, coro: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
+    def spawn(self, coro: Coroutine[Any, Any, T], *, name: str | None = None) -> asyncio.Task[T]:
         if self.off:
             coro.close()
             raise PoweredOff(f"{self.name} is off")
-        task = self.loop.create_task(coro, name=f"{self.name}/{name}")
-        self._tasks[task] = name
+        task = self.loop.create_task(coro, name=f"{self.name}/{name or '?'}")
+        self._tasks[task] = name or "?"
         task.add_done_callback(self._reap)
         return task
 
@@ -122,7 +123,7 @@ class SimRuntime:
                 await asyncio.sleep(self._weather.uniform(low, high))
 
     async def listen(
-        self, host: str, port: int, factory: Callable[[], asyncio.BufferedProtocol]
+        self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol]
     ) -> SimListener:
         await asyncio.sleep(0)
         if self.off:
@@ -130,9 +131,7 @@ class SimRuntime:
         address = self.ip if host in {"", "0.0.0.0", "::"} else host
         return self.network.listen(self.name, address, port, factory)
 
-    async def connect(
-        self, host: str, port: int, protocol: asyncio.BufferedProtocol
-    ) -> SimTransport:
+    async def connect(self, host: str, port: int, protocol: asyncio.BaseProtocol) -> SimTransport:
         if self.off:
             raise PoweredOff(f"{self.name} is off")
         return await self.network.connect(self.name, self.ip, host, port, protocol)
@@ -157,3 +156,6 @@ class SimRuntime:
             await asyncio.sleep(0)
         names = sorted(self._tasks.values())
         raise RuntimeError(f"{self.name}: tasks that refuse to be cancelled: {names}")
+
+
+_check: type[Runtime] = SimRuntime  # the type checker compares both here
