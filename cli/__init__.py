@@ -1,1 +1,3 @@
-"""The command line: `launcher` runs local clusters, `main` is the program, the other modules its commands."""
+"""The command line: `launcher` runs local clusters, `main` is the program, the other modules its
+commands.
+"""

