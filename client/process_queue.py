@@ -1,14 +1,15 @@
 """What one consumer holds of one queue: pulled, being consumed, finished. Pure.
 
-Messages stay in the batches they were pulled in; a chunk is a run of one batch that one listener call
-chain works on. Nothing here costs time per message.
+Messages stay in the batches they were pulled in; a chunk is a run of one batch that one listener
+call chain works on. Nothing here costs time per message.
 
     pulled ->  [batch][batch]  --take()-->  [chunk][chunk][chunk]  --finish()-->  forgotten
                 untaken                      taken, in offset order, some done
 
-The offset to commit is the first offset of the oldest unfinished thing, or, when all is done, the offset
-at which the next pull starts: it already covers what the tag filter dropped. A finished chunk behind an
-unfinished one waits: the committed offset never passes an unprocessed message (fault model, I6).
+The offset to commit is the first offset of the oldest unfinished thing, or, when all is done, the
+offset at which the next pull starts: it already covers what the tag filter dropped. A finished
+chunk behind an unfinished one waits: the committed offset never passes an unprocessed message
+(fault model, I6).
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ class ProcessQueue:
     messages: int = 0
     bytes: int = 0
     lock_until: float = 0.0  # ordered consumption: the broker's lock is good until then (monotonic)
+    generation: int = 0  # counts resets: an answer to an older request is not for us
     last_pull: float = 0.0
     last_consume: float = 0.0
     _untaken: deque[Chunk] = field(default_factory=deque)
@@ -75,9 +77,12 @@ class ProcessQueue:
         return self.messages >= limits.messages or self.bytes >= limits.bytes
 
     def reset(self, next_offset: int) -> None:
-        """Forgets everything held and starts again at `next_offset` (first lock, seek, offset moved)."""
+        """Forgets everything held and starts again at `next_offset` (first lock, seek, offset
+        moved).
+        """
         self._untaken.clear()
         self._taken.clear()
+        self.generation += 1
         self.messages = self.bytes = 0
         self.next_offset = next_offset
 
@@ -153,7 +158,9 @@ class ProcessQueue:
         return now < self.lock_until
 
     def lock(self, now: float) -> bool:
-        """The broker granted the lock at `now` (taken before asking); True if it was not held before."""
+        """The broker granted the lock at `now` (taken before asking); True if it was not held
+        before.
+        """
         fresh = not self.locked(now)
         self.lock_until = now + LOCK_VALID_S
         return fresh

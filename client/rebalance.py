@@ -1,14 +1,15 @@
 """Rebalance: which of a topic's queues are mine. Pure: sorted lists in, a list out.
 
-Every member of a group runs the same function over the same two sorted lists and takes its own share, so
-no coordinator is needed. RocketMQ's rules (AllocateMessageQueueAveragely, ...ByCircle, ...ConsistentHash)
-are followed to the digit: members written in Java and in Python may share a group.
+Every member of a group runs the same function over the same two sorted lists and takes its own
+share, so no coordinator is needed. RocketMQ's rules (AllocateMessageQueueAveragely, ...ByCircle,
+...ConsistentHash) are followed to the digit: members written in Java and in Python may share a
+group.
 
     AVG              contiguous runs, the first `queues % clients` members get one more
     AVG_BY_CIRCLE    every c-th queue, starting at my index
     CONSISTENT_HASH  MD5 ring, ten virtual nodes per client
-    STICKY           keeps what a member holds, moves only what balance demands; ours alone: all members
-                     of the group must use it, because it needs what each member held last
+    STICKY           balanced to within one queue, and few queues move when a member comes or goes;
+                     ours alone: a group with Java members needs one of the others
 
 The names are what `PushConsumer(rebalance=...)` takes.
 """
@@ -16,7 +17,7 @@ The names are what `PushConsumer(rebalance=...)` takes.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from hashlib import md5
 
 from saturnmq.protocol.message import MessageQueue
@@ -62,71 +63,51 @@ def consistent_hash(
     return mine
 
 
-def sticky(
-    queues: Sequence[MessageQueue],
-    clients: Sequence[str],
-    held: Mapping[str, Sequence[MessageQueue]],
-) -> dict[str, list[MessageQueue]]:
-    """Shares for every client: each keeps what it held up to its fair share, the rest is dealt out.
+def sticky(me: str, queues: Sequence[MessageQueue], clients: Sequence[str]) -> list[MessageQueue]:
+    """Balanced shares of which few queues move when a member comes or goes.
 
-    `held` is what every client held before; queues that no longer exist and claims of a queue by two
-    clients are settled in client order.
+    Every (queue, client) pair has a fixed weight; pairs are granted from the heaviest down while
+    the client has room. No history is used: members that saw different histories would disagree,
+    and a queue on which members disagree has two owners or none.
     """
-    if not clients:
-        return {}
-    free = dict.fromkeys(queues)
-    share, rest = divmod(len(queues), len(clients))
-    # The larger shares go to those who already hold more, so that nothing moves for the remainder's sake.
-    by_load = sorted(clients, key=lambda client: (-len(held.get(client, ())), client))
-    quota = {client: share + (1 if rank < rest else 0) for rank, client in enumerate(by_load)}
-    result: dict[str, list[MessageQueue]] = {client: [] for client in clients}
-    for client in clients:
-        for queue in held.get(client, ()):
-            if queue in free and len(result[client]) < quota[client]:
-                del free[queue]
-                result[client].append(queue)
-    for client in clients:
-        while free and len(result[client]) < quota[client]:
-            queue = next(iter(free))
-            del free[queue]
-            result[client].append(queue)
-    return {client: sorted(mine) for client, mine in result.items()}
+    if me not in clients:
+        return []
+    share, larger = divmod(len(queues), len(clients))
+    pairs = sorted(
+        ((_ring_hash(f"{client} {_java_queue_name(queue)}"), queue, client))
+        for queue in queues
+        for client in clients
+    )
+    room = dict.fromkeys(clients, share)
+    granted: dict[MessageQueue, str] = {}
+    for _, queue, client in reversed(pairs):
+        if queue in granted:
+            continue
+        if room[client] == 0 and larger > 0:  # this client takes one of the larger shares
+            room[client], larger = -1, larger - 1
+            granted[queue] = client
+        elif room[client] > 0:
+            room[client] -= 1
+            granted[queue] = client
+    return [queue for queue in queues if granted.get(queue) == me]
 
 
-class Sticky:
-    """STICKY as a strategy: each member replays the group's history of memberships it has seen.
-
-    Members that joined at different times may have seen different histories, and two views of one group
-    must not differ: the history therefore starts anew (from the plain average) whenever a client id appears,
-    and only departures are sticky. A restart of one consumer out of many moves nothing else when it leaves.
-    """
-
-    def __init__(self) -> None:
-        self._held: dict[str, dict[str, list[MessageQueue]]] = {}
-
-    def __call__(
-        self, me: str, queues: Sequence[MessageQueue], clients: Sequence[str]
-    ) -> list[MessageQueue]:
-        topic = queues[0].topic if queues else ""
-        held = self._held.get(topic, {})
-        if not set(clients) <= set(held):
-            held = {client: average(client, queues, clients) for client in clients}
-        self._held[topic] = shares = sticky(queues, clients, held)
-        return shares.get(me, [])
+STRATEGIES: dict[str, Strategy] = {
+    "AVG": average,
+    "AVG_BY_CIRCLE": average_by_circle,
+    "CONSISTENT_HASH": consistent_hash,
+    "STICKY": sticky,
+}
 
 
 def strategy(name: str) -> Strategy:
     """The strategy called `name`; raises ValueError that lists the names."""
-    makers: dict[str, Callable[[], Strategy]] = {
-        "AVG": lambda: average,
-        "AVG_BY_CIRCLE": lambda: average_by_circle,
-        "CONSISTENT_HASH": lambda: consistent_hash,
-        "STICKY": Sticky,
-    }
     try:
-        return makers[name.upper()]()
+        return STRATEGIES[name.upper()]
     except KeyError:
-        raise ValueError(f"no rebalance strategy {name!r}: one of {', '.join(makers)}") from None
+        raise ValueError(
+            f"no rebalance strategy {name!r}: one of {', '.join(STRATEGIES)}"
+        ) from None
 
 
 def assign(

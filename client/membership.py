@@ -1,0 +1,156 @@
+"""Being a member of a group: ask who else is, take my share of the queues, again and again.
+
+Every 20 s, at once when the broker says the members changed (40), every second while something is
+missing: a broker that does not answer, or does not list us yet, leaves the present share as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from saturnmq.client.core import ClientCore
+from saturnmq.client.offset_store import OffsetStore
+from saturnmq.client.rebalance import Strategy, assign
+from saturnmq.protocol import jsonx
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.message import MessageQueue
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.subscription import Subscription
+from saturnmq.protocol.topics import RETRY_PREFIX
+
+log = logging.getLogger(__name__)
+
+UNSETTLED_S = 1.0
+
+
+class Member(Protocol):
+    """The consumer, as rebalance sees it."""
+
+    broadcasting: bool
+    subscriptions: dict[str, Subscription]
+
+    def held_queues(self) -> list[MessageQueue]: ...
+    async def take_queues(self, queues: Sequence[MessageQueue]) -> bool: ...
+    async def give_up_queues(self, queues: Sequence[MessageQueue]) -> None: ...
+
+
+class Membership:
+    """Runs rebalance for one consumer."""
+
+    def __init__(
+        self, core: ClientCore, group: str, how: Strategy, interval_s: float, member: Member
+    ) -> None:
+        self._core = core
+        self._group = group
+        self._how = how
+        self._interval = interval_s
+        self._member = member
+        self._wake = asyncio.Event()
+
+    def trigger(self) -> None:
+        """Rebalance soon."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            self._wake.clear()
+            settled = await self.rebalance()
+            pause = self._interval if settled else UNSETTLED_S
+            timer = self._core.runtime.call_later(pause, self._wake.set)
+            await self._wake.wait()
+            timer.cancel()
+
+    async def rebalance(self) -> bool:
+        """One round over all topics; False if something has to be tried again soon."""
+        member = self._member
+        settled = True
+        topics = list(member.subscriptions)
+        stray = [queue for queue in member.held_queues() if queue.topic not in topics]
+        if stray:
+            await member.give_up_queues(stray)
+        for topic in topics:
+            mine = await self._share(topic)
+            if mine is None:
+                settled = False
+                continue
+            held = [queue for queue in member.held_queues() if queue.topic == topic]
+            lost = [queue for queue in held if queue not in mine]
+            if lost:
+                await member.give_up_queues(lost)
+            if not await member.take_queues(mine):
+                settled = False
+        return settled
+
+    async def _share(self, topic: str) -> list[MessageQueue] | None:
+        """My queues of `topic`; None if that cannot be said now."""
+        try:
+            await self._core.route(topic)
+        except SaturnError as error:
+            # %RETRY% appears when a broker has heard the first heartbeat: no reason to hurry.
+            log.debug("no route of %s: %s", topic, error)
+            return None
+        queues = self._core.subscribe_queues(topic)
+        if self._member.broadcasting:
+            return list(queues)
+        clients = await self._members(topic)
+        if clients is None:
+            return None
+        return assign(self._how, self._core.client_id, queues, clients)
+
+    async def _members(self, topic: str) -> list[str] | None:
+        """The group's client ids by the first broker of `topic` that answers; None if none does."""
+        names = sorted({queue.broker_name for queue in self._core.subscribe_queues(topic)})
+        for name in names:
+            for _, address in sorted(self._core.routes.brokers().get(name, {}).items()):
+                request = Command.request(
+                    RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": self._group}
+                )
+                try:
+                    answer = await self._core.invoke(address, request)
+                except SaturnError as error:
+                    log.debug("%s does not tell the members of %s: %s", address, self._group, error)
+                    continue
+                ids = (jsonx.loads(answer.body) or {}).get("consumerIdList") or []
+                if self._core.client_id in ids:
+                    return [str(client) for client in ids]
+        await self._core.heartbeat_now()
+        return None
+
+
+async def start_offset(
+    core: ClientCore, offsets: OffsetStore, queue: MessageQueue, consume_from: str | int
+) -> int:
+    """Where to begin: the group's offset, or, if it has none, what `consume_from` says."""
+    known = await offsets.load(queue)
+    if known is not None:
+        return max(known, offsets.known(queue) or 0)
+    if consume_from == "first" or queue.topic.startswith(RETRY_PREFIX):
+        return 0  # corrected to the minimum by the first pull
+    if isinstance(consume_from, int):
+        return await ask_offset(
+            core, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, queue, {"timestamp": str(consume_from)}
+        )
+    return await ask_offset(core, RequestCode.GET_MAX_OFFSET, queue)
+
+
+async def ask_offset(
+    core: ClientCore, code: int, queue: MessageQueue, extra: Mapping[str, str] | None = None
+) -> int:
+    """One of the offset queries 29, 30, 31."""
+    address = core.broker_address(queue.broker_name, master=False)
+    if address is None:
+        core.refresh_soon(queue.topic)
+        raise SaturnError(f"no broker {queue.broker_name} in the route of {queue.topic}")
+    ext = {
+        "topic": queue.topic,
+        "queueId": str(queue.queue_id),
+        "bname": queue.broker_name,
+        **(extra or {}),
+    }
+    answer = await core.invoke(address, Command.request(code, ext))
+    return int((answer.ext or {})["offset"])

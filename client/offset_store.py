@@ -1,0 +1,192 @@
+"""Consumed offsets of one group: on the brokers (clustering) or in a local file (broadcasting).
+
+Both keep a table in memory that only rises (an explicit reset excepted) and write it every few
+seconds and at shutdown. Towards a broker that is one UPDATE_CONSUMER_OFFSET (15) per queue, all of
+one commit leaving in one write of the connection; one-way while running, answered at shutdown. The
+local file is RocketMQ's `offsets.json`:
+`{"offsetTable":{{"brokerName":..,"queueId":..,"topic":..}:N}}`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Protocol
+
+from saturnmq.client.core import ClientCore, queue_key
+from saturnmq.protocol import jsonx
+from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol.errors import ConnectionLost, SaturnError
+from saturnmq.protocol.message import MessageQueue
+from saturnmq.protocol.remoting import Command
+
+log = logging.getLogger(__name__)
+
+COMMIT_INTERVAL_S = 5.0
+
+
+class FileDoor(Protocol):
+    """The two file operations that broadcasting needs; called in a worker thread."""
+
+    def read(self, path: str) -> bytes | None:
+        """The content, or None if there is no such file."""
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Atomically and durably puts `data` in place of what was there."""
+
+
+class OffsetStore(Protocol):
+    """What a consumer asks of either kind."""
+
+    async def load(self, queue: MessageQueue) -> int | None: ...
+    def update(self, queue: MessageQueue, offset: int) -> None: ...
+    def reset(self, queue: MessageQueue, offset: int) -> None: ...
+    def known(self, queue: MessageQueue) -> int | None: ...
+    def forget(self, queue: MessageQueue) -> None: ...
+    async def commit(
+        self, queues: Iterable[MessageQueue] | None = None, *, confirm: bool = False
+    ) -> None: ...
+
+
+class _Table:
+    """Offsets in memory; rise only, except by reset()."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[MessageQueue, int] = {}
+        self.dirty: set[MessageQueue] = set()
+
+    def update(self, queue: MessageQueue, offset: int) -> None:
+        if offset > self.offsets.get(queue, -1):
+            self.offsets[queue] = offset
+            self.dirty.add(queue)
+
+    def reset(self, queue: MessageQueue, offset: int) -> None:
+        self.offsets[queue] = offset
+        self.dirty.add(queue)
+
+    def known(self, queue: MessageQueue) -> int | None:
+        return self.offsets.get(queue)
+
+    def forget(self, queue: MessageQueue) -> None:
+        self.offsets.pop(queue, None)
+        self.dirty.discard(queue)
+
+
+class RemoteOffsets(_Table):
+    """Offsets on the brokers, one table per group there."""
+
+    def __init__(self, core: ClientCore, group: str) -> None:
+        super().__init__()
+        self._core = core
+        self._group = group
+
+    def _address(self, queue: MessageQueue) -> str:
+        address = self._core.broker_address(queue.broker_name, master=False)
+        if address is None:
+            raise ConnectionLost(f"no broker of {queue.broker_name} is in the route")
+        return address
+
+    async def load(self, queue: MessageQueue) -> int | None:
+        """The group's offset on the broker; None if it has none (code 22). Other errors are
+        raised.
+        """
+        ext = {
+            "consumerGroup": self._group,
+            "topic": queue.topic,
+            "queueId": str(queue.queue_id),
+            "bname": queue.broker_name,
+        }
+        request = Command.request(RequestCode.QUERY_CONSUMER_OFFSET, ext)
+        ok = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
+        answer = await self._core.invoke(self._address(queue), request, ok=ok)
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        offset = int((answer.ext or {}).get("offset", "-1"))
+        return offset if offset >= 0 else None
+
+    async def commit(
+        self, queues: Iterable[MessageQueue] | None = None, *, confirm: bool = False
+    ) -> None:
+        """Sends what changed; with `confirm` waits for the brokers' answers (shutdown, lock
+        hand-over).
+        """
+        chosen = self.dirty if queues is None else self.dirty.intersection(queues)
+        pending = []
+        for queue in sorted(chosen):
+            try:
+                address = self._address(queue)
+            except ConnectionLost:
+                continue  # stays dirty: the next commit tries again
+            self.dirty.discard(queue)
+            ext = {
+                "consumerGroup": self._group,
+                "topic": queue.topic,
+                "queueId": str(queue.queue_id),
+                "commitOffset": str(self.offsets[queue]),
+                "bname": queue.broker_name,
+            }
+            request = Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, ext)
+            if confirm:
+                pending.append(self._confirmed(address, request, queue))
+            elif self._core.connected(address) is not None:
+                self._core.oneway(address, request)
+            else:
+                self.dirty.add(queue)
+                self._core.runtime.spawn(self._reach(address), name=f"connect {address}")
+        if pending:
+            await asyncio.gather(*pending)
+
+    async def _confirmed(self, address: str, request: Command, queue: MessageQueue) -> None:
+        try:
+            await self._core.invoke(address, request)
+        except SaturnError as error:
+            log.warning("offset of %s not committed: %s", queue, error)
+            if queue in self.offsets:
+                self.dirty.add(queue)
+
+    async def _reach(self, address: str) -> None:
+        try:
+            await self._core.connect(address)
+        except SaturnError as error:
+            log.debug("offsets wait for %s: %s", address, error)
+
+
+class LocalOffsets(_Table):
+    """Offsets of a broadcasting consumer in a file of its own."""
+
+    def __init__(self, core: ClientCore, files: FileDoor, path: str) -> None:
+        super().__init__()
+        self._core = core
+        self._files = files
+        self._path = path
+        self._stored: dict[MessageQueue, int] | None = None
+
+    async def load(self, queue: MessageQueue) -> int | None:
+        if self._stored is None:
+            data = await self._core.runtime.run_blocking(self._files.read, self._path)
+            table = (jsonx.loads(data) or {}).get("offsetTable", {}) if data else {}
+            self._stored = {queue_key(key): int(_number(value)) for key, value in table.items()}
+        return self.offsets.get(queue, self._stored.get(queue))
+
+    async def commit(
+        self, queues: Iterable[MessageQueue] | None = None, *, confirm: bool = False
+    ) -> None:
+        """Writes the whole table; `queues` and `confirm` make no difference to a file."""
+        if not self.dirty:
+            return
+        self.dirty.clear()
+        if self._stored is None:
+            self._stored = {}
+        self._stored.update(self.offsets)
+        data = b'{"offsetTable":' + bytes(jsonx.dumps_mq_map(dict(self._stored))) + b"}"
+        try:
+            await self._core.runtime.run_blocking(self._files.replace, self._path, data)
+        except OSError as error:
+            log.error("offsets not saved to %s: %s", self._path, error)
+            self.dirty.update(self.offsets)
+
+
+def _number(value: object) -> str:
+    # Java writes the AtomicLong as a number; some versions as {"value":N}.
+    return str(value.get("value", 0) if isinstance(value, dict) else value)

@@ -1,0 +1,212 @@
+"""One pull: choose a replica, ask, decode, filter. Shared by the push and the pull consumer.
+
+RocketMQ's rules (remoting.md 2.2, 4): the next pull of a queue goes to the broker id that the last
+answer suggested; 19 and 20 move the offset without messages; 21 means the offset lies outside the
+queue. Ours on top: a replica that failed is passed over for a few seconds if there is another one,
+a slave can never move a reader backwards or past messages that the master still has, and a broker
+that answers in our own language is asked for up to 2048 messages and 1 MiB at once (ext
+`saturnLimits`) instead of RocketMQ's 32.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from saturnmq.client.core import ClientCore
+from saturnmq.protocol import kernels
+from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol.errors import MalformedFrame, RouteNotFound, SaturnError
+from saturnmq.protocol.message import MessageQueue, ReceivedMessage
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.subscription import Subscription
+from saturnmq.protocol.topics import RETRY_PREFIX
+
+log = logging.getLogger(__name__)
+
+COMMIT_FLAG, SUSPEND_FLAG, SUBSCRIPTION_FLAG = 1, 2, 4
+FOREIGN_COUNT, FOREIGN_BYTES = 32, 256 << 10
+OWN_COUNT, OWN_BYTES = 2048, 1 << 20
+OWN_LANGUAGE = "PYTHON"
+AVOID_S = 3.0
+SUSPEND_S = 15.0
+# A broker looks for expired long polls every 5 s only; the client must outwait that.
+ANSWER_MARGIN_S = 10.0
+
+FOUND = int(ResponseCode.SUCCESS)
+OFFSET_MOVED = int(ResponseCode.PULL_OFFSET_MOVED)
+PULL_CODES = frozenset(
+    int(code)
+    for code in (
+        ResponseCode.SUCCESS,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    )
+)
+
+
+@dataclass(slots=True)
+class Pulled:
+    """What one pull brought. `moved`: the offset asked for is not in the queue, start at
+    `next_offset`.
+    """
+
+    messages: list[ReceivedMessage]
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    size: int
+    moved: bool = False
+    stalled: bool = False  # a slave that lags: nothing moved, ask again a little later
+
+
+class Puller:
+    """Pulls for one group; remembers per queue which replica to ask."""
+
+    def __init__(
+        self,
+        core: ClientCore,
+        group: str,
+        subscriptions: Mapping[str, Subscription],
+        *,
+        verify_crc: bool = True,
+        max_count: int = OWN_COUNT,
+        max_bytes: int = OWN_BYTES,
+    ) -> None:
+        self._core = core
+        self._group = group
+        self._subscriptions = subscriptions
+        self._verify_crc = verify_crc
+        self._max_count = max_count
+        self._max_bytes = max_bytes
+        self._suggested: dict[MessageQueue, int] = {}
+        self._avoid: dict[str, float] = {}
+        self._own: set[str] = set()
+
+    def choose(self, queue: MessageQueue) -> tuple[int, str]:
+        """(broker id, address) to ask next: the suggested one, the master, any; failing ones
+        last.
+        """
+        replicas = self._core.routes.brokers().get(queue.broker_name)
+        if not replicas:
+            self._core.refresh_soon(queue.topic)
+            raise RouteNotFound(f"no broker {queue.broker_name} in the route of {queue.topic}")
+        wanted = self._suggested.get(queue, 0)
+        now = self._core.runtime.monotonic()
+        order = sorted(replicas, key=lambda broker_id: (broker_id != wanted, broker_id))
+        for broker_id in order:
+            if self._avoid.get(replicas[broker_id], 0.0) <= now:
+                return broker_id, replicas[broker_id]
+        return order[0], replicas[order[0]]
+
+    async def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        commit_offset: int = -1,
+        suspend_s: float = SUSPEND_S,
+        max_count: int | None = None,
+    ) -> Pulled:
+        """Pulls once from `offset`, waiting up to `suspend_s` for a first message."""
+        broker_id, address = self.choose(queue)
+        ext = self._request(queue, offset, broker_id, address, commit_offset, suspend_s, max_count)
+        request = Command.request(RequestCode.PULL_MESSAGE, ext)
+        try:
+            answer = await self._core.invoke(
+                address, request, suspend_s + ANSWER_MARGIN_S, ok=PULL_CODES
+            )
+            pulled = self._read(queue, offset, broker_id, address, answer)
+        except SaturnError:
+            self._avoid[address] = self._core.runtime.monotonic() + AVOID_S
+            self._suggested.pop(queue, None)
+            self._core.refresh_soon(queue.topic)
+            raise
+        return pulled
+
+    def _request(  # noqa: PLR0917
+        self,
+        queue: MessageQueue,
+        offset: int,
+        broker_id: int,
+        address: str,
+        commit_offset: int,
+        suspend_s: float,
+        max_count: int | None,
+    ) -> dict[str, str]:
+        subscription = self._subscriptions[queue.topic]
+        flags = SUBSCRIPTION_FLAG | (SUSPEND_FLAG if suspend_s > 0 else 0)
+        if commit_offset >= 0 and broker_id == 0:
+            flags |= COMMIT_FLAG
+        own = address in self._own
+        count = min(self._max_count, OWN_COUNT if own else FOREIGN_COUNT)
+        ext = {
+            "consumerGroup": self._group,
+            "topic": queue.topic,
+            "queueId": str(queue.queue_id),
+            "queueOffset": str(offset),
+            "maxMsgNums": str(count if max_count is None else min(count, max_count)),
+            "sysFlag": str(flags),
+            "commitOffset": str(max(0, commit_offset)),
+            "suspendTimeoutMillis": str(int(suspend_s * 1000)),
+            "subscription": subscription.expression,
+            "subVersion": str(subscription.sub_version),
+            "expressionType": subscription.expression_type,
+            "maxMsgBytes": str(min(self._max_bytes, OWN_BYTES if own else FOREIGN_BYTES)),
+            "bname": queue.broker_name,
+        }
+        if own:
+            ext["saturnLimits"] = "true"
+        return ext
+
+    def _read(
+        self, queue: MessageQueue, offset: int, broker_id: int, address: str, answer: Command
+    ) -> Pulled:
+        if answer.language == OWN_LANGUAGE:
+            self._own.add(address)
+        else:
+            self._own.discard(address)
+        ext = answer.ext or {}
+        self._suggested[queue] = int(ext.get("suggestWhichBrokerId") or 0)
+        pulled = Pulled(
+            [],
+            int(ext.get("nextBeginOffset") or offset),
+            int(ext.get("minOffset") or 0),
+            int(ext.get("maxOffset") or 0),
+            len(answer.body),
+        )
+        if broker_id != 0 and self._slave_misleads(queue, offset, pulled):
+            self._avoid[address] = self._core.runtime.monotonic() + AVOID_S
+            return Pulled([], offset, pulled.min_offset, pulled.max_offset, 0, stalled=True)
+        if answer.code == OFFSET_MOVED:
+            pulled.moved = True
+        elif answer.code == FOUND:
+            pulled.messages = self._decode(queue, answer.body)
+            if pulled.messages and pulled.next_offset <= pulled.messages[-1].queue_offset:
+                raise MalformedFrame(
+                    f"{address} says next offset {pulled.next_offset} after a message at "
+                    f"{pulled.messages[-1].queue_offset} of {queue}"
+                )
+        return pulled
+
+    def _slave_misleads(self, queue: MessageQueue, offset: int, pulled: Pulled) -> bool:
+        # A slave that lags answers from a shorter queue; one that started late from a younger one.
+        if pulled.next_offset < offset:
+            return True
+        master = self._core.broker_address(queue.broker_name)
+        return pulled.min_offset > offset and master is not None
+
+    def _decode(self, queue: MessageQueue, body: bytes | memoryview) -> list[ReceivedMessage]:
+        messages = kernels.decode_frames(body, self._verify_crc)
+        broker_name = queue.broker_name
+        for message in messages:
+            message.broker_name = broker_name
+        tags = self._subscriptions[queue.topic].tags
+        if tags:  # the broker filters by a 32-bit hash: strangers may slip through
+            messages = [message for message in messages if message.tag in tags]
+        if queue.topic.startswith(RETRY_PREFIX):
+            for message in messages:
+                message.topic = message.properties.get("RETRY_TOPIC") or message.topic
+        return messages

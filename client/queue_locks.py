@@ -1,0 +1,107 @@
+"""Locks on queues for ordered consumption: LOCK_BATCH_MQ (41) and UNLOCK_BATCH_MQ (42) at the
+masters.
+
+A broker keeps (group, queue) -> client id for 60 s after the last lock call; we ask every 20 s and
+trust a grant for 30 s from before the request left, so ours ends first even if the answer was slow.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+
+from saturnmq.client.core import ClientCore
+from saturnmq.client.held_queue import HeldQueue
+from saturnmq.protocol import jsonx
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.message import MessageQueue
+from saturnmq.protocol.remoting import Command
+
+log = logging.getLogger(__name__)
+
+LOCK_INTERVAL_S = 20.0
+UNSETTLED_S = 1.0
+TIMEOUT_S = 1.0
+
+
+class QueueLocks:
+    """Lock calls of one group."""
+
+    def __init__(self, core: ClientCore, group: str) -> None:
+        self._core = core
+        self._group = group
+
+    async def run(self, held: Mapping[MessageQueue, HeldQueue]) -> None:
+        """Keeps the locks of `held` until cancelled; a queue whose lock came anew is read anew."""
+        while True:
+            pause = LOCK_INTERVAL_S if await self.renew(held) else UNSETTLED_S
+            await self._core.runtime.sleep(pause)
+
+    async def renew(self, held: Mapping[MessageQueue, HeldQueue]) -> bool:
+        """One round; False if a lock is missing."""
+        asked_at = self._core.runtime.monotonic()
+        wanted = list(held)
+        granted = set(await self.acquire(wanted))
+        for queue in wanted:
+            mine = held.get(queue)
+            if mine is None:
+                continue
+            if queue in granted:
+                if mine.state.lock(asked_at):
+                    # Somebody else may have consumed meanwhile: the offset is asked of the broker
+                    # again.
+                    mine.state.reset(-1)
+            elif not mine.state.locked(self._core.runtime.monotonic()):
+                mine.state.unlock()
+            mine.wake()
+        return len(granted) == len(wanted)
+
+    async def acquire(self, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
+        """Those of `queues` whose lock the masters granted."""
+        granted: list[MessageQueue] = []
+        for request, address, asked in self._requests(RequestCode.LOCK_BATCH_MQ, queues):
+            if address is None:
+                continue
+            try:
+                answer = await self._core.invoke(address, request, TIMEOUT_S)
+            except SaturnError as error:
+                log.info("locks of group %s at %s: %s", self._group, address, error)
+                continue
+            listed = (jsonx.loads(answer.body) or {}).get("lockOKMQSet") or []
+            names = {(str(mq["topic"]), str(mq["brokerName"]), int(mq["queueId"])) for mq in listed}
+            granted += [queue for queue in asked if tuple(queue) in names]
+        return granted
+
+    async def release(self, queues: Sequence[MessageQueue]) -> None:
+        """Gives locks back; failures only cost the next owner the time until they expire."""
+        for request, address, _ in self._requests(RequestCode.UNLOCK_BATCH_MQ, queues):
+            if address is None:
+                continue
+            try:
+                await self._core.invoke(address, request, TIMEOUT_S)
+            except SaturnError as error:
+                log.info("unlocks of group %s at %s: %s", self._group, address, error)
+
+    def _requests(
+        self, code: int, queues: Sequence[MessageQueue]
+    ) -> list[tuple[Command, str | None, list[MessageQueue]]]:
+        by_broker = sorted(queues, key=lambda queue: queue.broker_name)
+        found = []
+        for name, group in groupby(by_broker, key=lambda queue: queue.broker_name):
+            asked = list(group)
+            body = jsonx.dumps(
+                {
+                    "clientId": self._core.client_id,
+                    "consumerGroup": self._group,
+                    "mqSet": [
+                        {"brokerName": mq.broker_name, "queueId": mq.queue_id, "topic": mq.topic}
+                        for mq in asked
+                    ],
+                    "onlyThisBroker": False,
+                }
+            )
+            request = Command.request(code, {}, body)
+            found.append((request, self._core.broker_address(name), asked))
+        return found
