@@ -1,0 +1,185 @@
+"""The CommitLog: all messages of a broker in one byte space (store-format.md section 2).
+
+The single writer asks for room, writes a frame or a batch into the mapping and moves `end`.
+A frame never crosses a segment: when frame + 8 > bytes left, the remainder becomes BLANK
+
+    0  i32  bytes left
+    4  i32  -875286124 (0xCBD43194)
+
+and the frame, or the whole batch, goes to the next segment. Another thread zeroes a window ahead of
+the writer and creates the next segment (fault-model.md section 4.3); the writer zeroes inline only
+when it overtakes that window. The mutex is what makes the two agree on `zeroed`.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+
+from saturnmq.protocol.errors import StoreDamaged
+from saturnmq.store.disk import Disk, SegmentFile
+from saturnmq.store.segments import Segment, SegmentSeries, zero_tail
+
+BLANK_MAGIC = -875286124
+BLANK = struct.Struct(">ii")
+_STEP = 1 << 20
+
+
+@dataclass(slots=True)
+class FlushTicket:
+    """Ranges to make durable; `run` may be called in any thread."""
+
+    target: int
+    store_timestamp: int
+    ranges: list[tuple[SegmentFile, int, int]] = field(default_factory=list)
+
+    def run(self) -> None:
+        for file, start, end in self.ranges:
+            file.flush(start, end)
+
+
+class CommitLog:
+    """Segments, the append position and the window of zeroes before it."""
+
+    def __init__(
+        self, disk: Disk, directory: str, segment_bytes: int, ahead: int, sync_zeros: bool
+    ) -> None:
+        self.series = SegmentSeries(disk, directory, segment_bytes)
+        self.segment_bytes = segment_bytes
+        self.end = 0
+        self._ahead = ahead
+        self._sync_zeros = sync_zeros
+        self._mutex = disk.mutex()
+        self._spare: Segment | None = None
+
+    @property
+    def start(self) -> int:
+        return self.series.start
+
+    def room(self, size: int) -> tuple[Segment, int]:
+        """The segment and position where `size` bytes go; rolls to the next segment if needed."""
+        if size + 8 > self.segment_bytes:
+            raise ValueError(f"{size} bytes do not fit a segment of {self.segment_bytes} bytes")
+        segment = self._current()
+        pos = self.end - segment.start
+        left = self.segment_bytes - pos
+        if size + 8 > left:
+            fresh = self._next(segment.end)  # before the BLANK: a full disk changes nothing
+            self._ready(segment, pos + BLANK.size)
+            BLANK.pack_into(segment.view, pos, left, BLANK_MAGIC)
+            self.end = segment.end
+            segment, pos = fresh, 0
+        self._ready(segment, pos + size)
+        return segment, pos
+
+    def append_raw(self, offset: int, data: bytes | memoryview) -> None:
+        """Copy the master's bytes; they never cross a segment."""
+        if self.end == 0 and not self.series.segments:
+            base = offset - offset % self.segment_bytes
+            self.series.add(self._create(base))
+            self.end = offset
+        if offset != self.end:
+            raise StoreDamaged(f"bytes for {offset} offered, this log ends at {self.end}")
+        segment = self._current()
+        pos = offset - segment.start
+        if pos + len(data) > self.segment_bytes:
+            raise StoreDamaged(f"{len(data)} bytes at {offset} would cross the segment's end")
+        self._ready(segment, pos + len(data))
+        segment.view[pos : pos + len(data)] = data
+        self.end = offset + len(data)
+
+    def _current(self) -> Segment:
+        segment = self.series.find(self.end)
+        return segment if segment is not None else self._next(self.end)
+
+    def _next(self, start: int) -> Segment:
+        with self._mutex:
+            segment, self._spare = self._spare, None
+            if segment is None or segment.start != start:
+                segment = self.series.create(start)
+            self.series.add(segment)
+            return segment
+
+    def _create(self, start: int) -> Segment:
+        with self._mutex:
+            return self.series.create(start)
+
+    def _ready(self, segment: Segment, end: int) -> None:
+        while segment.zeroed < end:
+            with self._mutex:
+                if segment.zeroed < end:
+                    stop = min(max(end, segment.zeroed + _STEP), self.segment_bytes)
+                    segment.file.zero_ahead(segment.zeroed, stop)
+                    segment.zeroed = stop
+
+    def prepare_ahead(self) -> None:
+        """Blocking: zero the window before the writer; create the next segment at 3/4 full."""
+        segment = self.series.find(self.end)
+        if segment is None:
+            return
+        pos = self.end - segment.start
+        self._zero_window(segment, pos)
+        if pos * 4 >= self.segment_bytes * 3 and self.series.end == segment.end:
+            with self._mutex:
+                if self._spare is None and self.series.end == segment.end:
+                    self._spare = self.series.create(segment.end)
+                spare = self._spare
+            if spare is not None:
+                self._zero_window(spare, 0)
+
+    def _zero_window(self, segment: Segment, pos: int) -> None:
+        stop = min(pos + self._ahead, self.segment_bytes)
+        while segment.zeroed < stop:
+            with self._mutex:
+                start = segment.zeroed
+                end = min(start + _STEP, self.segment_bytes)
+                if start < end:
+                    segment.file.zero_ahead(start, end)
+                    segment.zeroed = end
+            if self._sync_zeros:  # else the writer's next sync would carry the whole window
+                segment.file.flush(start, end)
+
+    def ticket(self, flushed: int, store_timestamp: int) -> FlushTicket:
+        """The dirty ranges between `flushed` and the end."""
+        ticket = FlushTicket(self.end, store_timestamp)
+        for segment in self.series.segments:
+            if segment.end > flushed and segment.start < self.end:
+                start = max(flushed, segment.start) - segment.start
+                ticket.ranges.append(
+                    (segment.file, start, min(self.end, segment.end) - segment.start)
+                )
+        return ticket
+
+    def read(self, offset: int, limit: int) -> memoryview | None:
+        """Bytes from `offset`, to the end of its segment at most; valid until the next call."""
+        segment = self.series.find(offset)
+        if segment is None or offset >= self.end:
+            return None
+        pos = offset - segment.start
+        stop = min(pos + limit, self.end - segment.start, self.segment_bytes)
+        return segment.view[pos:stop]
+
+    def truncate(self, end: int) -> int:
+        """Cut durably: later segments go, the tail becomes zeroes and is synced."""
+        old = max(self.end, self.series.end)
+        self._drop_spare()
+        segment = self.series.find(end)
+        self.series.drop_from(end + (0 if segment is None or segment.start < end else 1))
+        if segment is not None:
+            pos = end - segment.start
+            if zero_tail(segment, pos):
+                segment.file.flush(pos, self.segment_bytes)
+            segment.zeroed = pos
+        self.end = end
+        return old - end
+
+    def _drop_spare(self) -> None:
+        with self._mutex:
+            if self._spare is not None:
+                self._spare.file.close()
+                self.series.disk.unlink(self._spare.file.path)
+                self._spare = None
+
+    def close(self) -> None:
+        self._drop_spare()
+        self.series.close()

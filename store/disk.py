@@ -1,0 +1,289 @@
+"""The disk door: everything the store does to files goes through a `Disk` (fault-model.md section 6).
+
+Two implementations exist: `NativeDisk` here (mmap, fdatasync, fcntl lock) and the simulator's
+page-model disk. A segment is allocated in full before it is mapped: a sparse mapping turns a full
+disk into SIGBUS. It gets its name only once it has its full size (O_TMPFILE + link), so that no
+crash leaves a short segment behind. Nothing here retries a failed sync: after an error the page
+cache may claim bytes the disk does not have.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import threading
+from contextlib import AbstractContextManager
+from typing import NamedTuple, Protocol
+
+from saturnmq.protocol.errors import DirectoryLocked, StoreDamaged
+
+ZERO_CHUNK = 1 << 20
+_ZEROS = bytes(ZERO_CHUNK)
+_MADV_POPULATE_WRITE = 23  # Linux 5.14; older kernels answer EINVAL and fault page by page
+
+
+class Entry(NamedTuple):
+    """One name in a directory."""
+
+    name: str
+    size: int
+    is_dir: bool
+    mtime_ms: int
+
+
+class SegmentFile(Protocol):
+    """A file of fixed size whose bytes are one writable mapping."""
+
+    path: str
+    size: int
+    view: memoryview
+
+    def flush(self, start: int, end: int) -> None:
+        """Make [start, end) durable; blocking, callable from any thread; raises OSError."""
+
+    def zero_ahead(self, start: int, end: int) -> None:
+        """Write zeroes to [start, end) and fault the pages in; callable from any thread."""
+
+    def read(self, pos: int, n: int) -> bytes:
+        """Read without the mapping: a media error is an OSError here, not a SIGBUS."""
+
+    def close(self) -> None:
+        """Unmap and close."""
+
+
+class Lock(Protocol):
+    """A held directory lock."""
+
+    def release(self) -> None:
+        """Give it back."""
+
+
+class Disk(Protocol):
+    """What the store needs from a file system."""
+
+    def list(self, directory: str) -> list[Entry]: ...
+    def make_dirs(self, directory: str) -> None: ...
+    def exists(self, path: str) -> bool: ...
+    def create_segment(self, path: str, size: int) -> SegmentFile: ...
+    def open_segment(self, path: str, size: int) -> SegmentFile: ...
+    def read_file(self, path: str) -> bytes: ...
+    def write_file(self, path: str, data: bytes) -> None: ...
+    def replace_file(self, path: str, data: bytes, keep_backup: bool = True) -> None: ...
+    def rename(self, old: str, new: str) -> None: ...
+    def unlink(self, path: str) -> None: ...
+    def remove_tree(self, path: str) -> None: ...
+    def sync_dir(self, directory: str) -> None: ...
+    def lock(self, path: str) -> Lock: ...
+    def free_space(self, path: str) -> tuple[int, int]: ...
+    def mutex(self) -> AbstractContextManager[object]: ...
+
+
+class _NativeSegment:
+    """A mapped file; see `SegmentFile`."""
+
+    def __init__(self, path: str, size: int, fd: int) -> None:
+        self.path = path
+        self.size = size
+        self._fd = fd
+        self._map = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        self.view = memoryview(self._map)
+        # the address is taken through a short-lived export, so that close() can still unmap
+        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+
+    def flush(self, start: int, end: int) -> None:
+        if end > start:
+            os.fdatasync(self._fd)  # releases the GIL and covers mapped pages
+
+    def zero_ahead(self, start: int, end: int) -> None:
+        pos = start
+        while pos < end:
+            count = min(ZERO_CHUNK, end - pos)
+            pos += os.pwrite(self._fd, _ZEROS[:count] if count != ZERO_CHUNK else _ZEROS, pos)
+        first = start & -mmap.PAGESIZE
+        # through ctypes because mmap.madvise keeps the GIL; failure only means later page faults
+        _libc.madvise(
+            ctypes.c_void_p(self._address + first),
+            ctypes.c_size_t(end - first),
+            _MADV_POPULATE_WRITE,
+        )
+
+    def read(self, pos: int, n: int) -> bytes:
+        return os.pread(self._fd, n, pos)
+
+    def close(self) -> None:
+        if self._fd < 0:
+            return
+        os.close(self._fd)
+        self._fd = -1
+        with contextlib.suppress(BufferError):  # someone holds a slice: unmapped when it goes
+            self.view.release()
+            self._map.close()
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _NativeLock:
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def release(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class NativeDisk:
+    """The real disk."""
+
+    def mutex(self) -> AbstractContextManager[object]:
+        """Guard state shared with the thread that prepares segments ahead."""
+        return threading.Lock()
+
+    def list(self, directory: str) -> list[Entry]:
+        """Names sorted; a missing directory is empty."""
+        found = []
+        with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
+            for entry in entries:
+                stat = entry.stat()
+                found.append(
+                    Entry(entry.name, stat.st_size, entry.is_dir(), stat.st_mtime_ns // 1_000_000)
+                )
+        return sorted(found)
+
+    def make_dirs(self, directory: str) -> None:
+        """Create a directory and make the new names durable."""
+        missing = []
+        path = os.path.abspath(directory)
+        while not os.path.isdir(path):
+            missing.append(path)
+            path = os.path.dirname(path)
+        for path in reversed(missing):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(path)
+            self.sync_dir(os.path.dirname(path))
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def create_segment(self, path: str, size: int) -> SegmentFile:
+        """Allocate all of it first; a full disk is ENOSPC here and nothing is left behind."""
+        directory = os.path.dirname(path)
+        try:
+            fd = os.open(directory, os.O_TMPFILE | os.O_RDWR, 0o644)
+            named = False
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT):
+                raise
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+            named = True
+        try:
+            os.posix_fallocate(fd, 0, size)
+            os.fsync(fd)
+            if not named:
+                # src_dir_fd makes Python use linkat with AT_SYMLINK_FOLLOW, which /proc needs
+                os.link(f"/proc/self/fd/{fd}", path, src_dir_fd=fd, follow_symlinks=True)
+            self.sync_dir(directory)
+            return _NativeSegment(path, size, fd)
+        except BaseException:
+            os.close(fd)
+            if named:
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+            raise
+
+    def open_segment(self, path: str, size: int) -> SegmentFile:
+        fd = os.open(path, os.O_RDWR)
+        actual = os.fstat(fd).st_size
+        if actual != size:
+            os.close(fd)
+            raise StoreDamaged(
+                f"{path} is {actual} bytes long, the configured segment size is {size}: "
+                "set the size it was written with, or move the file away"
+            )
+        return _NativeSegment(path, size, fd)
+
+    def read_file(self, path: str) -> bytes:
+        with open(path, "rb") as file:
+            return file.read()
+
+    def write_file(self, path: str, data: bytes) -> None:
+        """Create or overwrite and make durable (for files whose content does not matter)."""
+        with open(path, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        self.sync_dir(os.path.dirname(path))
+
+    def replace_file(self, path: str, data: bytes, keep_backup: bool = True) -> None:
+        """Atomically replace; the previous content stays as `<path>.bak`.
+
+        RocketMQ renames the old file away first, which leaves a moment without any; here the
+        backup is a hard link, so that one of the two complete files always has the name.
+        """
+        fresh = path + ".tmp"
+        with open(fresh, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if keep_backup and os.path.exists(path):
+            backup = path + ".bak"
+            link = backup + ".tmp"
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(link)
+            os.link(path, link)
+            os.replace(link, backup)
+        os.replace(fresh, path)
+        self.sync_dir(os.path.dirname(path))
+
+    def rename(self, old: str, new: str) -> None:
+        os.replace(old, new)
+        self.sync_dir(os.path.dirname(new))
+
+    def unlink(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+            self.sync_dir(os.path.dirname(path))
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a directory and everything below it."""
+        for entry in self.list(path):
+            child = os.path.join(path, entry.name)
+            if entry.is_dir:
+                self.remove_tree(child)
+            else:
+                os.unlink(child)
+        with contextlib.suppress(FileNotFoundError):
+            os.rmdir(path)
+            self.sync_dir(os.path.dirname(path))
+
+    def sync_dir(self, directory: str) -> None:
+        fd = os.open(directory or ".", os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def lock(self, path: str) -> Lock:
+        """Take RocketMQ's lock: fcntl on byte [0, 1) of a file that reads `lock`."""
+        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except OSError as error:
+            os.close(fd)
+            raise DirectoryLocked(
+                f"{os.path.dirname(path)} is in use by another broker (it holds {path}): "
+                "stop that one or choose another directory"
+            ) from error
+        os.pwrite(fd, b"lock", 0)
+        os.fsync(fd)
+        return _NativeLock(fd)
+
+    def free_space(self, path: str) -> tuple[int, int]:
+        """Total and free bytes of the file system that holds `path`."""
+        stat = os.statvfs(path)
+        return stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize

@@ -1,0 +1,74 @@
+"""The six positions in the log that everything else is decided by.
+
+start <= (dispatched, replicated, flushed) <= appended, and confirmed is what the ack mode allows
+consumers to see. The store writes start, appended, flushed and dispatched; the broker's
+replication writes replicated and confirmed. They only rise; `reset` is for recovery and truncation.
+"""
+
+from __future__ import annotations
+
+
+class Watermarks:
+    """Physical offsets; each setter ignores a step back, so that late reports do no harm."""
+
+    __slots__ = ("_appended", "_confirmed", "_dispatched", "_flushed", "_replicated", "_start")
+
+    def __init__(self) -> None:
+        self._start = self._appended = self._flushed = 0
+        self._replicated = self._confirmed = self._dispatched = 0
+
+    def reset(self, start: int, end: int, dispatched: int | None = None) -> None:
+        """Everything up to `end` is on disk (after recovery or a truncation)."""
+        self._start = start
+        self._appended = self._flushed = end
+        self._dispatched = end if dispatched is None else dispatched
+        self._confirmed = min(self._confirmed, end)
+        self._replicated = min(self._replicated, end)
+
+    @property
+    def start(self) -> int:
+        return self._start
+
+    @start.setter
+    def start(self, value: int) -> None:
+        self._start = max(self._start, value)
+
+    @property
+    def appended(self) -> int:
+        return self._appended
+
+    @appended.setter
+    def appended(self, value: int) -> None:
+        self._appended = max(self._appended, value)
+
+    @property
+    def flushed(self) -> int:
+        return self._flushed
+
+    @flushed.setter
+    def flushed(self, value: int) -> None:
+        self._flushed = max(self._flushed, value)
+
+    @property
+    def replicated(self) -> int:
+        return self._replicated
+
+    @replicated.setter
+    def replicated(self, value: int) -> None:
+        self._replicated = max(self._replicated, value)
+
+    @property
+    def confirmed(self) -> int:
+        return self._confirmed
+
+    @confirmed.setter
+    def confirmed(self, value: int) -> None:
+        self._confirmed = max(self._confirmed, value)
+
+    @property
+    def dispatched(self) -> int:
+        return self._dispatched
+
+    @dispatched.setter
+    def dispatched(self, value: int) -> None:
+        self._dispatched = max(self._dispatched, value)
