@@ -1,0 +1,284 @@
+"""The route table: four maps and the rules that change them (remoting.md 3.3). Pure; callers pass
+the time.
+
+| map | from | to |
+|---|---|---|
+| `_topics` | topic, broker name | its queues there |
+| `_brokers` | broker name | cluster and the address of each broker id |
+| `_clusters` | cluster | its broker names |
+| `_live` | cluster, address | last sign of life, table version, HA address, connection |
+
+Who writes: the server, from requests 103 104 904 322 205 327 216, from closed connections and
+from the scan. Nothing is stored: after a restart the brokers' next registrations (10-60 s apart)
+fill the table again.
+
+Rules followed: queue data comes from brokerId 0 only, or from the smallest id of a group with
+acting masters; it is taken when the registration is the first, the version changed, or the topic
+has no entry yet. Topics that vanish from a broker's table stay. A first registration with
+exactly one topic is refused, because such a partial table is what a running broker sends after
+one topic changed. Removing a name's last address removes its queue data. A broker is removed at
+once when the connection of its last registration closes.
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+from saturnmq.protocol.codes import PERM_READ, PERM_WRITE
+from saturnmq.protocol.errors import SystemError_, TopicNotExist
+from saturnmq.protocol.route import MASTER_ID, BrokerData, DataVersion, QueueData, TopicRoute
+
+from .registration import Registration
+
+
+@dataclass(slots=True)
+class LiveBroker:
+    """One broker process that gave a sign of life."""
+
+    cluster: str
+    name: str
+    address: str
+    ha_address: str
+    version: DataVersion
+    timeout_ms: int
+    last_seen_ms: int
+    connection: Hashable
+
+
+@dataclass(slots=True)
+class Master:
+    """What a slave learns from its registration."""
+
+    address: str
+    ha_address: str
+
+
+class RouteTable:
+    """Routes of one nameserver."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, dict[str, QueueData]] = {}
+        self._brokers: dict[str, BrokerData] = {}
+        self._clusters: dict[str, set[str]] = {}
+        self._live: dict[tuple[str, str], LiveBroker] = {}
+
+    # -- brokers ---------------------------------------------------------------------------------
+
+    def register(
+        self, broker: Registration, now_ms: int, connection: Hashable = None
+    ) -> Master | None:
+        """Take a registration; the live master of the group when the broker is a slave."""
+        group = self._brokers.get(broker.name)
+        known = group.addresses if group is not None else {}
+        holder = known.get(broker.broker_id)
+        if holder is not None and holder != broker.address:
+            other = self._live.get((broker.cluster, holder))
+            if other is not None and other.version.state_version > broker.version.state_version:
+                return None  # a deposed process that still announces its old role
+        if holder is None and len(broker.topics) == 1:
+            raise SystemError_(
+                "register broker failed: the first registration of a broker must carry its whole "
+                "topic table, not one topic"
+            )
+        if group is None:
+            group = self._brokers[broker.name] = BrokerData(broker.cluster, broker.name)
+        elif group.cluster != broker.cluster:
+            self._leave_cluster(group)
+            group.cluster = broker.cluster
+        self._clusters.setdefault(broker.cluster, set()).add(broker.name)
+        group.enable_acting_master = broker.enable_acting_master
+        for broker_id, address in list(group.addresses.items()):
+            if address == broker.address and broker_id != broker.broker_id:
+                del group.addresses[broker_id]
+        group.addresses[broker.broker_id] = broker.address
+
+        key = (broker.cluster, broker.address)
+        before = self._live.get(key)
+        changed = holder is None or before is None or before.version != broker.version
+        self._take_topics(broker, group, changed)
+        self._live[key] = LiveBroker(
+            cluster=broker.cluster,
+            name=broker.name,
+            address=broker.address,
+            ha_address=broker.ha_address,
+            version=broker.version,
+            timeout_ms=broker.timeout_ms,
+            last_seen_ms=now_ms,
+            connection=connection,
+        )
+        if broker.broker_id == MASTER_ID or group.master is None:
+            return None
+        master = self._live.get((broker.cluster, group.master))
+        return None if master is None else Master(master.address, master.ha_address)
+
+    def _take_topics(self, broker: Registration, group: BrokerData, changed: bool) -> None:
+        is_master = broker.broker_id == MASTER_ID
+        is_prime_slave = (
+            not is_master
+            and group.enable_acting_master
+            and broker.broker_id == min(group.addresses)
+        )
+        if not is_master and not is_prime_slave:
+            return
+        for topic in broker.topics.values():
+            queues = self._topics.setdefault(topic.name, {})
+            if changed or broker.name not in queues:
+                queues[broker.name] = QueueData(
+                    broker.name,
+                    topic.read_queues,
+                    topic.write_queues,
+                    topic.perm & ~PERM_WRITE if is_prime_slave else topic.perm,
+                    topic.sys_flag,
+                )
+
+    def unregister(self, cluster: str, name: str, address: str) -> None:
+        """Forget one broker process; unknown ones are no error."""
+        self._live.pop((cluster, address), None)
+        group = self._brokers.get(name)
+        if group is None or address not in group.addresses.values():
+            return
+        group.addresses = {key: value for key, value in group.addresses.items() if value != address}
+        if group.addresses:
+            if group.enable_acting_master and group.master is None:
+                self._change_perm(name, lambda perm: perm & ~PERM_WRITE)
+            return
+        del self._brokers[name]
+        self._leave_cluster(group)
+        for topic in [topic for topic, queues in self._topics.items() if name in queues]:
+            del self._topics[topic][name]
+            if not self._topics[topic]:
+                del self._topics[topic]
+
+    def _leave_cluster(self, group: BrokerData) -> None:
+        names = self._clusters.get(group.cluster, set())
+        names.discard(group.broker_name)
+        if not names:
+            self._clusters.pop(group.cluster, None)
+
+    def connection_closed(self, connection: Hashable) -> list[LiveBroker]:
+        """Remove the brokers whose last registration came over this connection."""
+        gone = [live for live in self._live.values() if live.connection is connection]
+        for live in gone:
+            self.unregister(live.cluster, live.name, live.address)
+        return gone
+
+    def expire(self, now_ms: int) -> list[LiveBroker]:
+        """Remove the brokers that were silent for longer than they promised to be."""
+        gone = [
+            live for live in self._live.values() if live.last_seen_ms + live.timeout_ms < now_ms
+        ]
+        for live in gone:
+            self.unregister(live.cluster, live.name, live.address)
+        return gone
+
+    def heartbeat(self, cluster: str, address: str, now_ms: int) -> None:
+        """A sign of life; of an unknown broker, nothing."""
+        live = self._live.get((cluster, address))
+        if live is not None:
+            live.last_seen_ms = now_ms
+
+    def known_version(self, cluster: str, address: str) -> DataVersion | None:
+        live = self._live.get((cluster, address))
+        return None if live is None else live.version
+
+    # -- topics ----------------------------------------------------------------------------------
+
+    def route(self, topic: str) -> TopicRoute:
+        """Where the topic lives; TopicNotExist when no live broker has it."""
+        queues = self._topics.get(topic, {})
+        brokers = [self._brokers[name] for name in sorted(queues) if name in self._brokers]
+        if not brokers:
+            raise TopicNotExist(f"No topic route info in name server for the topic: {topic}")
+        return TopicRoute(
+            queues=[queues[data.broker_name] for data in brokers],
+            brokers=[self._with_acting_master(data, queues) for data in brokers],
+        )
+
+    def _with_acting_master(self, group: BrokerData, queues: dict[str, QueueData]) -> BrokerData:
+        """Without a master, and writes off, the smallest id is shown as id 0 (remoting.md 3.5)."""
+        if (
+            not group.enable_acting_master
+            or group.master is not None
+            or queues[group.broker_name].writable
+        ):
+            return group
+        addresses = dict(group.addresses)
+        addresses[MASTER_ID] = addresses.pop(min(addresses))
+        return BrokerData(group.cluster, group.broker_name, addresses, True)
+
+    def topics(self) -> list[str]:
+        return sorted(self._topics)
+
+    def topics_by_cluster(self, cluster: str) -> list[str]:
+        names = self._clusters.get(cluster, set())
+        return sorted(topic for topic, queues in self._topics.items() if names & queues.keys())
+
+    def delete_topic(self, topic: str, cluster: str | None = None) -> None:
+        """Forget a topic, in one cluster or in all."""
+        queues = self._topics.get(topic)
+        if queues is None:
+            return
+        names = set(queues) if cluster is None else self._clusters.get(cluster, set())
+        for name in names & queues.keys():
+            del queues[name]
+        if not queues:
+            del self._topics[topic]
+
+    def wipe_write_perm(self, broker_name: str) -> int:
+        """Take the write bit from all topics of a broker name; how many topics it has."""
+        return self._change_perm(broker_name, lambda perm: perm & ~PERM_WRITE)
+
+    def add_write_perm(self, broker_name: str) -> int:
+        """Make all topics of a broker name readable and writable; how many topics it has."""
+        return self._change_perm(broker_name, lambda perm: PERM_READ | PERM_WRITE)
+
+    def _change_perm(self, broker_name: str, change: Any) -> int:
+        changed = [queues[broker_name] for queues in self._topics.values() if broker_name in queues]
+        for data in changed:
+            data.perm = change(data.perm)
+        return len(changed)
+
+    # -- views -----------------------------------------------------------------------------------
+
+    def cluster_info(self) -> dict[str, Any]:
+        """The answer to 106."""
+        return {
+            "brokerAddrTable": {
+                name: data.to_json() for name, data in sorted(self._brokers.items())
+            },
+            "clusterAddrTable": {
+                cluster: sorted(names) for cluster, names in sorted(self._clusters.items())
+            },
+        }
+
+    def member_group(self, cluster: str, name: str) -> dict[str, Any]:
+        """The answer to 901."""
+        group = self._brokers.get(name)
+        if group is None or group.cluster != cluster:
+            group = BrokerData(cluster, name)
+        value = group.to_json()
+        del value["enableActingMaster"]
+        return {"brokerMemberGroup": value}
+
+    def system_topics(self) -> dict[str, Any]:
+        """The answer to 304: cluster and broker names are topics, each broker makes them."""
+        names = sorted(self._clusters) + sorted(self._brokers)
+        addresses = [
+            data.addresses[min(data.addresses)] for _, data in sorted(self._brokers.items())
+        ]
+        return {"brokerAddr": addresses[0] if addresses else None, "topicList": names}
+
+    def validate(self) -> None:
+        """Check the maps against each other; for tests and the simulator."""
+        for topic, queues in self._topics.items():
+            assert queues, f"topic {topic} has an empty entry"
+            for name in queues:
+                assert name in self._brokers, f"topic {topic} names unknown broker {name}"
+        for name, group in self._brokers.items():
+            assert group.addresses, f"broker {name} has no address"
+            assert name in self._clusters.get(group.cluster, ()), f"broker {name} in no cluster"
+            for address in group.addresses.values():
+                assert (group.cluster, address) in self._live, f"{address} of {name} is not live"
+        for cluster, names in self._clusters.items():
+            assert names, f"cluster {cluster} is empty"
+            assert names <= self._brokers.keys(), f"cluster {cluster} names unknown brokers"

@@ -1,0 +1,264 @@
+"""The nameserver process: a Remoting listener over the route table. Decodes, calls the table,
+encodes.
+
+Codes served are the keys of `_handlers`; all others are answered 3. Every request is answered at
+once, on the loop, without a task. A broker's entry lives as long as the connection of its last
+registration, so a killed broker leaves the routes within the time the kernel needs to close its
+sockets; a silent one is found by the scan. Route JSON always has quoted broker ids, whatever
+version asks (remoting.md 3.4).
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from saturnmq.protocol import jsonx
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.errors import NoPermission, QueryNotFound, UnsupportedRequest
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.route import DataVersion
+from saturnmq.protocol.runtime import Listener, Runtime
+
+from .kv import ORDER_TOPIC_CONFIG, KvConfig
+from .registration import integer, parse_registration, required
+from .routes import LiveBroker, RouteTable
+
+log = logging.getLogger(__name__)
+
+DEFAULT_PORT = 9876
+SCAN_INTERVAL_S = 5.0
+# RocketMQ has no such limit; a connection costs us its receive buffer, so there must be one.
+CONNECTIONS_MAX = 4096
+
+
+class NameServer:
+    """One nameserver. `port` 0 takes any free port; `address` is known after `start`."""
+
+    def __init__(self, runtime: Runtime, host: str = "127.0.0.1", port: int = DEFAULT_PORT) -> None:
+        self._runtime = runtime
+        self._host = host
+        self._port = port
+        self._listener: Listener | None = None
+        self._scan: asyncio.Task[None] | None = None
+        self._endpoints: set[Endpoint] = set()
+        self.routes = RouteTable()
+        self.kv = KvConfig()
+        code = RequestCode
+        self._handlers: dict[int, Callable[[Endpoint, Command], Command]] = {
+            code.REGISTER_BROKER: self._register,
+            code.UNREGISTER_BROKER: self._unregister,
+            code.GET_ROUTEINFO_BY_TOPIC: self._route,
+            code.GET_BROKER_CLUSTER_INFO: self._cluster_info,
+            code.GET_BROKER_MEMBER_GROUP: self._member_group,
+            code.BROKER_HEARTBEAT: self._heartbeat,
+            code.QUERY_DATA_VERSION: self._query_version,
+            code.PUT_KV_CONFIG: self._put_kv,
+            code.GET_KV_CONFIG: self._get_kv,
+            code.DELETE_KV_CONFIG: self._delete_kv,
+            code.GET_KVLIST_BY_NAMESPACE: self._list_kv,
+            code.WIPE_WRITE_PERM_OF_BROKER: self._wipe_write_perm,
+            code.ADD_WRITE_PERM_OF_BROKER: self._add_write_perm,
+            code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._topics,
+            code.GET_TOPICS_BY_CLUSTER: self._topics_by_cluster,
+            code.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._system_topics,
+            code.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
+            code.UPDATE_NAMESRV_CONFIG: self._update_config,
+            code.GET_NAMESRV_CONFIG: self._get_config,
+        }
+
+    @property
+    def address(self) -> str:
+        """`ip:port` that it listens on."""
+        if self._listener is None:
+            raise RuntimeError("the nameserver is not started: await start() first")
+        return self._listener.address
+
+    async def start(self) -> None:
+        """Listen; ConfigError when the port is taken."""
+        self._listener = await self._runtime.listen(self._host, self._port, self._accept)
+        self._scan = self._runtime.spawn(self._scan_forever(), name="nameserver-scan")
+        log.info("nameserver listens on %s", self._listener.address)
+
+    async def close(self) -> None:
+        """Stop listening and close every connection."""
+        if self._scan is not None:
+            self._scan.cancel()
+            self._scan = None
+        if self._listener is not None:
+            self._listener.close()
+        for endpoint in list(self._endpoints):
+            endpoint.close("nameserver shuts down")
+
+    async def _scan_forever(self) -> None:
+        while True:
+            await self._runtime.sleep(SCAN_INTERVAL_S)
+            for live in self.routes.expire(self._runtime.now_ms()):
+                self._log_gone(live, f"silent for more than {live.timeout_ms} ms")
+                if isinstance(live.connection, Endpoint):
+                    live.connection.close("broker expired")
+
+    def _accept(self) -> Endpoint:
+        endpoint = Endpoint(self._runtime, self._handle, self._closed, server=True)
+        self._endpoints.add(endpoint)
+        if len(self._endpoints) > CONNECTIONS_MAX:
+            self._runtime.call_soon(
+                endpoint.abort, f"more than {CONNECTIONS_MAX} connections to this nameserver"
+            )
+        return endpoint
+
+    def _closed(self, endpoint: Endpoint) -> None:
+        self._endpoints.discard(endpoint)
+        for live in self.routes.connection_closed(endpoint):
+            self._log_gone(live, f"connection closed ({endpoint.close_reason})")
+
+    def _log_gone(self, live: LiveBroker, why: str) -> None:
+        log.warning("broker %s at %s left the routes: %s", live.name, live.address, why)
+
+    def _handle(self, endpoint: Endpoint, command: Command) -> None:
+        handler = self._handlers.get(command.code)
+        if handler is None:
+            raise UnsupportedRequest(f" request type {command.code} not supported")
+        endpoint.send(handler(endpoint, command), command)
+
+    # -- brokers ---------------------------------------------------------------------------------
+
+    def _register(self, endpoint: Endpoint, command: Command) -> Command:
+        registration = parse_registration(command)
+        known = self.routes.known_version(registration.cluster, registration.address)
+        master = self.routes.register(registration, self._runtime.now_ms(), endpoint)
+        if known is None:
+            log.info(
+                "broker %s id %d at %s registered with %d topics",
+                registration.name,
+                registration.broker_id,
+                registration.address,
+                len(registration.topics),
+            )
+        ext = {}
+        if master is not None:
+            ext = {"haServerAddr": master.ha_address, "masterAddr": master.address}
+        table = self.kv.table(ORDER_TOPIC_CONFIG)
+        return command.reply(ext=ext, body=b"" if table is None else jsonx.dumps({"table": table}))
+
+    def _unregister(self, endpoint: Endpoint, command: Command) -> Command:
+        self.routes.unregister(
+            required(command, "clusterName"),
+            required(command, "brokerName"),
+            required(command, "brokerAddr"),
+        )
+        return command.reply()
+
+    def _heartbeat(self, endpoint: Endpoint, command: Command) -> Command:
+        self.routes.heartbeat(
+            required(command, "clusterName"),
+            required(command, "brokerAddr"),
+            self._runtime.now_ms(),
+        )
+        return command.reply()
+
+    def _query_version(self, endpoint: Endpoint, command: Command) -> Command:
+        cluster, address = required(command, "clusterName"), required(command, "brokerAddr")
+        integer(command, "brokerId", 0)
+        theirs = jsonx.loads(command.body) if len(command.body) else None
+        known = self.routes.known_version(cluster, address)
+        self.routes.heartbeat(cluster, address, self._runtime.now_ms())
+        changed = known is None or known != DataVersion.from_json(
+            theirs if isinstance(theirs, dict) else None
+        )
+        return command.reply(
+            ext={"changed": "true" if changed else "false"},
+            body=b"" if known is None else jsonx.dumps(known.to_json()),
+        )
+
+    # -- routes ----------------------------------------------------------------------------------
+
+    def _route(self, endpoint: Endpoint, command: Command) -> Command:
+        return _json(command, self.routes.route(required(command, "topic")).to_json())
+
+    def _cluster_info(self, endpoint: Endpoint, command: Command) -> Command:
+        return _json(command, self.routes.cluster_info())
+
+    def _member_group(self, endpoint: Endpoint, command: Command) -> Command:
+        cluster, name = required(command, "clusterName"), required(command, "brokerName")
+        return _json(command, self.routes.member_group(cluster, name))
+
+    def _topics(self, endpoint: Endpoint, command: Command) -> Command:
+        return _json(command, {"topicList": self.routes.topics()})
+
+    def _topics_by_cluster(self, endpoint: Endpoint, command: Command) -> Command:
+        topics = self.routes.topics_by_cluster(required(command, "cluster"))
+        return _json(command, {"topicList": topics})
+
+    def _system_topics(self, endpoint: Endpoint, command: Command) -> Command:
+        return _json(command, self.routes.system_topics())
+
+    def _delete_topic(self, endpoint: Endpoint, command: Command) -> Command:
+        cluster = command.ext.get("clusterName") or None
+        self.routes.delete_topic(required(command, "topic"), cluster)
+        return command.reply()
+
+    def _wipe_write_perm(self, endpoint: Endpoint, command: Command) -> Command:
+        count = self.routes.wipe_write_perm(required(command, "brokerName"))
+        return command.reply(ext={"wipeTopicCount": str(count)})
+
+    def _add_write_perm(self, endpoint: Endpoint, command: Command) -> Command:
+        count = self.routes.add_write_perm(required(command, "brokerName"))
+        return command.reply(ext={"addTopicCount": str(count)})
+
+    # -- key-value and own configuration ---------------------------------------------------------
+
+    def _put_kv(self, endpoint: Endpoint, command: Command) -> Command:
+        self.kv.put(
+            required(command, "namespace"), required(command, "key"), required(command, "value")
+        )
+        return command.reply()
+
+    def _get_kv(self, endpoint: Endpoint, command: Command) -> Command:
+        value = self.kv.get(required(command, "namespace"), required(command, "key"))
+        return command.reply(ext={"value": value})
+
+    def _delete_kv(self, endpoint: Endpoint, command: Command) -> Command:
+        self.kv.delete(required(command, "namespace"), required(command, "key"))
+        return command.reply()
+
+    def _list_kv(self, endpoint: Endpoint, command: Command) -> Command:
+        namespace = required(command, "namespace")
+        table = self.kv.table(namespace)
+        if table is None:
+            raise QueryNotFound(f"No config item, Namespace: {namespace}")
+        return _json(command, {"table": table})
+
+    def _update_config(self, endpoint: Endpoint, command: Command) -> Command:
+        raise NoPermission("a running nameserver's settings are fixed: restart it with new options")
+
+    def _get_config(self, endpoint: Endpoint, command: Command) -> Command:
+        settings = {
+            "bindAddress": self._host,
+            "listenPort": self.address.rpartition(":")[2],
+            "scanNotActiveBrokerInterval": str(int(SCAN_INTERVAL_S * 1000)),
+        }
+        lines = [f"{key}={value}\n" for key, value in sorted(settings.items())]
+        return command.reply(body="".join(lines).encode())
+
+
+def _json(command: Command, value: Any) -> Command:
+    return command.reply(body=jsonx.dumps(value))
+
+
+async def serve(
+    runtime: Runtime,
+    host: str = "127.0.0.1",
+    port: int = DEFAULT_PORT,
+    on_ready: Callable[[str], None] | None = None,
+) -> None:
+    """Run a nameserver until the task is cancelled; `on_ready` gets its address."""
+    server = NameServer(runtime, host, port)
+    await server.start()
+    if on_ready is not None:
+        on_ready(server.address)
+    try:
+        await runtime.create_future()
+    finally:
+        await server.close()
