@@ -1,0 +1,488 @@
+"""The asynchronous producer, and the engine under it and under the synchronous face.
+
+    async with Producer("127.0.0.1:9876") as producer:
+        result = await producer.send(Message("flights", b"..."))
+        handle = await producer.send_async(message)   # waits only for room in the buffer
+        result = await handle
+
+Batching is automatic with linger 0 (accumulator.py); placement and retries are sending.py's. Every
+message gets a UNIQ_KEY and WAIT=true as the Java client gives it. Bodies from `compress_above`
+bytes on are compressed with zlib level 5 and, like delayed messages and those for %RETRY% topics,
+travel alone: brokers refuse them in a batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from saturnmq.client.accumulator import Accumulator, Lane, OutBatch, SendHandle
+from saturnmq.client.core import ClientCore
+from saturnmq.client.results import SendResult
+from saturnmq.client.sending import ProducerOptions, Sender
+from saturnmq.protocol import compression
+from saturnmq.protocol.errors import (
+    ClientClosed,
+    ConfigError,
+    InvalidParameter,
+    MessageIllegal,
+    RequestTimeout,
+    RouteNotFound,
+)
+from saturnmq.protocol.ids import UniqueIds
+from saturnmq.protocol.jhash import jhash
+from saturnmq.protocol.kernels import encode_batch_item
+from saturnmq.protocol.message import Message, MessageQueue
+from saturnmq.protocol.properties import (
+    DELAY,
+    PROPERTIES_BYTES_MAX,
+    SHARDING_KEY,
+    UNIQ_KEY,
+    WAIT,
+    encode_properties,
+)
+from saturnmq.protocol.runtime import Runtime
+from saturnmq.protocol.topics import RETRY_PREFIX, check_group, check_topic
+
+DEFAULT_GROUP = "saturnmq-producer"
+DEFAULT_NAMESERVER = "127.0.0.1:9876"
+TIMER_PROPERTIES = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TRAN_MSG")
+
+Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
+
+
+class ProducerEngine:
+    """Everything of a producer but the way its callers wait. `enqueue` may run on any thread."""
+
+    def __init__(
+        self,
+        core: ClientCore,
+        group: str,
+        options: ProducerOptions,
+        *,
+        lock: AbstractContextManager[Any],
+        call_on_loop: Callable[[Callable[[], None]], object],
+    ) -> None:
+        check_group(group)
+        self.core = core
+        self.group = group
+        self.options = options
+        runtime = core.runtime
+        ids = UniqueIds(runtime, core.local_ip, core.pid, salt=runtime.random.getrandbits(32))
+        self.accumulator = Accumulator(
+            lock,
+            runtime.now_ms,
+            ids,
+            lambda: call_on_loop(self._pump),
+            batch_bytes=options.batch_bytes,
+            buffer_bytes=options.buffer_bytes,
+            first_queue=lambda: runtime.random.randrange(1 << 16),
+        )
+        self.sender = Sender(core, self.accumulator, group, options)
+        self.closed = False
+        self._topics: set[str] = set()
+
+    def _pump(self) -> None:
+        self.sender.pump()
+
+    # -- any thread ----------------------------------------------------------------------------
+
+    def enqueue(self, message: Message, pinned: MessageQueue | None) -> tuple[OutBatch, int] | None:
+        """Accept one message; None when the buffer is full."""
+        body = message.body
+        topic = message.topic
+        if topic not in self._topics:
+            self._check_topic(topic)
+        if not body or len(body) > self.options.max_message_bytes:
+            raise self._bad_body(len(body))
+        if self.closed:
+            raise ClientClosed("the producer is closed")
+        properties = message.properties
+        compress_above = self.options.compress_above
+        if not properties:
+            if (compress_above is None or len(body) < compress_above) and topic[0] != "%":
+                return self.accumulator.append(
+                    topic, pinned, body, extra=b"", flag=message.flag, uid=""
+                )
+        elif not self._alone(topic, properties) and (
+            compress_above is None or len(body) < compress_above
+        ):
+            extra, uid = self._extra(properties)
+            return self.accumulator.append(
+                topic, pinned, body, extra=extra, flag=message.flag, uid=uid
+            )
+        batch = self.accumulator.append_batch(
+            topic, pinned, lambda lane: self.single(lane, message)
+        )
+        return None if batch is None else (batch, 0)
+
+    def enqueue_batch(
+        self, messages: Sequence[Message], pinned: MessageQueue | None
+    ) -> OutBatch | None:
+        """Accept messages of one topic as one batch, for one queue."""
+        if not messages:
+            raise InvalidParameter("send_batch of no messages: give at least one")
+        topic = messages[0].topic
+        self._check_topic(topic)
+        for message in messages:
+            if message.topic != topic:
+                raise InvalidParameter(
+                    f"send_batch of topics {topic!r} and {message.topic!r}: a batch has one topic"
+                )
+            if self._alone(topic, message.properties):
+                raise MessageIllegal(
+                    "delayed, transactional and %RETRY% messages cannot be in a batch: use send"
+                )
+            if not message.body or len(message.body) > self.options.max_message_bytes:
+                raise self._bad_body(len(message.body))
+        if self.closed:
+            raise ClientClosed("the producer is closed")
+        return self.accumulator.append_batch(
+            topic, pinned, lambda lane: self._whole(lane, messages)
+        )
+
+    def queue_for(
+        self, message: Message, sharding_key: str | None, selector: Selector | None
+    ) -> MessageQueue | None:
+        """The pinned queue of a message; RouteNotFound while the topic's route is not known."""
+        key = sharding_key or message.properties.get(SHARDING_KEY)
+        if selector is None and key is None:
+            return None
+        queues = self.core.routes.queues_ever(message.topic)
+        if not queues:
+            raise RouteNotFound(f"the route of topic {message.topic!r} is not known yet")
+        if selector is not None:
+            return selector(queues, message)
+        assert key is not None
+        return queues[abs(jhash(key)) % len(queues)]
+
+    def _check_topic(self, topic: str) -> None:
+        check_topic(topic)
+        self._topics.add(topic)
+
+    def _bad_body(self, size: int) -> MessageIllegal:
+        if not size:
+            return MessageIllegal(
+                "the body is empty: RocketMQ refuses that; send at least one byte"
+            )
+        return MessageIllegal(
+            f"body of {size} B exceeds the limit of {self.options.max_message_bytes} B: raise "
+            "max_message_bytes here and maxMessageSize on the broker, or split it"
+        )
+
+    @staticmethod
+    def _alone(topic: str, properties: dict[str, str]) -> bool:
+        return (
+            topic.startswith(RETRY_PREFIX)
+            or DELAY in properties
+            or any(name in properties for name in TIMER_PROPERTIES)
+        )
+
+    @staticmethod
+    def _extra(properties: dict[str, str]) -> tuple[bytes, str]:
+        """The encoded properties without UNIQ_KEY and WAIT, and the UNIQ_KEY if one was given."""
+        uid = properties.get(UNIQ_KEY, "")
+        if uid or WAIT in properties:
+            properties = {k: v for k, v in properties.items() if k not in (UNIQ_KEY, WAIT)}
+        for name, value in properties.items():
+            if "\x01" in name or "\x02" in name or "\x01" in value or "\x02" in value:
+                raise MessageIllegal(f"property {name!r} holds a byte 1 or 2: they end fields")
+        extra = encode_properties(properties)
+        if len(extra) > PROPERTIES_BYTES_MAX - 64:
+            raise MessageIllegal(
+                f"properties of {len(extra)} B exceed the limit of {PROPERTIES_BYTES_MAX - 64} B: "
+                "shorten keys or user properties"
+            )
+        return extra, uid
+
+    def single(self, lane: Lane, message: Message) -> OutBatch:
+        """A message that travels alone, by SEND_MESSAGE_V2."""
+        batch = OutBatch(lane, self.core.runtime.now_ms(), single=True)
+        extra, uid = self._extra(message.properties)
+        uid = uid or self.accumulator.ids.next()
+        batch.ids.append(uid)
+        batch.properties = f"UNIQ_KEY\x01{uid}\x02WAIT\x01true\x02{extra.decode()}"
+        batch.flag = message.flag
+        body: Any = message.body
+        above = self.options.compress_above
+        if above is not None and len(body) >= above:
+            packed = compression.compress(body, compression.ZLIB, 5)
+            if len(packed) < len(body):
+                body = packed
+                batch.sys_flag = compression.sys_flag_of(compression.ZLIB)
+        batch.body = bytes(body)
+        batch.bytes = len(batch.body) + len(extra) + 128
+        return batch
+
+    def _whole(self, lane: Lane, messages: Sequence[Message]) -> OutBatch:
+        batch = OutBatch(lane, self.core.runtime.now_ms())
+        for message in messages:
+            extra, uid = self._extra(message.properties)
+            uid = uid or self.accumulator.ids.next()
+            head = f"UNIQ_KEY\x01{uid}\x02WAIT\x01true\x02".encode()
+            encode_batch_item(batch.body, message.body, head + extra, message.flag)
+            batch.ids.append(uid)
+        batch.bytes = len(batch.body)
+        if batch.bytes > self.options.max_message_bytes:
+            raise MessageIllegal(
+                f"batch of {batch.bytes} B exceeds the limit of {self.options.max_message_bytes} B:"
+                " send fewer at once, or use send_async, which batches by itself"
+            )
+        return batch
+
+    # -- the loop thread -----------------------------------------------------------------------
+
+    async def start(self) -> None:
+        self.core.register_producer(self.group)
+
+    async def route(self, topic: str) -> None:
+        """Make the route of `topic` known, so that `queue_for` can answer."""
+        check_topic(topic)
+        await self.core.route(topic, create=True)
+
+    def oneway(self, message: Message, pinned: MessageQueue | None) -> None:
+        """Send without an acknowledgement; dropped if no broker can be reached now."""
+        if not message.body or len(message.body) > self.options.max_message_bytes:
+            raise self._bad_body(len(message.body))
+        queues = self.core.publish_queues(message.topic)
+        if pinned is None:
+            if not queues:
+                raise RouteNotFound(f"topic {message.topic!r} has no writable queue now")
+            now = self.core.runtime.monotonic()
+            faults = self.sender.faults
+            sound = [queue for queue in queues if faults.available(queue.broker_name, now)]
+            pinned = self.core.runtime.random.choice(sound or queues)
+        address = self.core.broker_address(pinned.broker_name)
+        if address is None:
+            raise RouteNotFound(f"broker {pinned.broker_name} has no master in the route")
+        batch = self.single(Lane(message.topic, pinned, 0), message)
+        self.core.oneway(address, self.sender.command(batch, pinned))
+
+    async def wait(self, batch: OutBatch) -> None:
+        """Wait until `batch` is over, however it ends."""
+        future = self.core.runtime.create_future()
+
+        def done() -> None:
+            if not future.done():
+                future.set_result(None)
+
+        if self.accumulator.watch(batch, done):
+            await future
+
+    async def flush(self) -> None:
+        """Wait until everything accepted so far is acknowledged or has failed."""
+        for batch in list(self.accumulator.active):
+            await self.wait(batch)
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Take nothing more, flush (at most `timeout` seconds), fail what is left."""
+        if self.closed:
+            return
+        self.closed = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self.flush()
+        self.sender.closed = True
+        for lane in list(self.accumulator.lanes.values()):
+            self.accumulator.fail_lane(lane, ClientClosed("the producer was closed"))
+        for batch in list(self.accumulator.active):
+            self.accumulator.finish(batch, ClientClosed("the producer was closed"))
+        await self.core.unregister_producer(self.group)
+
+
+class AsyncSendHandle(SendHandle):
+    """A message under way; `await handle` gives its SendResult or raises its error."""
+
+    __slots__ = ("_engine",)
+
+    def __init__(self, engine: ProducerEngine, batch: OutBatch, index: int) -> None:
+        super().__init__(engine.accumulator, batch, index)
+        self._engine = engine
+
+    def __await__(self) -> Generator[Any, None, SendResult]:
+        if not self.batch.done:
+            yield from self._engine.wait(self.batch).__await__()
+        return self.batch.result(self.index)
+
+    def result(self) -> SendResult:
+        """The result of a finished send; RequestTimeout while it is under way."""
+        if not self.batch.done:
+            raise RequestTimeout("the send is not over: await the handle")
+        return self.batch.result(self.index)
+
+
+class Producer:
+    """The asynchronous producer; used on one event loop."""
+
+    def __init__(
+        self,
+        nameservers: str | Sequence[str] = DEFAULT_NAMESERVER,
+        group: str = DEFAULT_GROUP,
+        *,
+        core: ClientCore | None = None,
+        runtime: Runtime | None = None,
+        **options: Any,
+    ) -> None:
+        """`options` are the fields of sending.ProducerOptions."""
+        self.options = producer_options(options)
+        self.core = core or new_core(nameservers, runtime)
+        self._own_core = core is None
+        self.group = group
+        self._engine: ProducerEngine | None = None
+        self._room: list[asyncio.Future[None]] = []
+
+    async def start(self) -> Producer:
+        """Connect; called by `async with`."""
+        if self._engine is not None:
+            return self
+        if self._own_core:
+            await self.core.start()
+        runtime = self.core.runtime
+        engine = ProducerEngine(
+            self.core,
+            self.group,
+            self.options,
+            lock=contextlib.nullcontext(),
+            call_on_loop=runtime.call_soon,
+        )
+        engine.accumulator.on_space = self._on_space
+        await engine.start()
+        self._engine = engine
+        return self
+
+    @property
+    def engine(self) -> ProducerEngine:
+        if self._engine is None:
+            raise ClientClosed("the producer is not started: use 'async with' or await start()")
+        return self._engine
+
+    async def __aenter__(self) -> Producer:
+        return await self.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        sharding_key: str | None = None,
+        selector: Selector | None = None,
+        timeout: float | None = None,
+    ) -> SendResult:
+        """Send and wait for the acknowledgement."""
+        handle = await self.send_async(
+            message, queue=queue, sharding_key=sharding_key, selector=selector
+        )
+        if timeout is None:
+            return await handle
+        try:
+            async with asyncio.timeout(timeout):
+                return await handle
+        except TimeoutError:
+            raise RequestTimeout(f"no acknowledgement in {timeout:g} s; it goes on") from None
+
+    async def send_async(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        sharding_key: str | None = None,
+        selector: Selector | None = None,
+    ) -> AsyncSendHandle:
+        """Accept the message; waits only while the buffer is full. Await the handle for the ack."""
+        engine = self.engine
+        if queue is None and (selector or sharding_key or SHARDING_KEY in message.properties):
+            await engine.route(message.topic)
+            queue = engine.queue_for(message, sharding_key, selector)
+        while True:
+            accepted = engine.enqueue(message, queue)
+            if accepted is not None:
+                return AsyncSendHandle(engine, *accepted)
+            await self._wait_for_room()
+
+    async def send_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        queue: MessageQueue | None = None,
+    ) -> list[SendResult]:
+        """Send messages of one topic to one queue in one request; all are stored or none."""
+        engine = self.engine
+        while True:
+            batch = engine.enqueue_batch(messages, queue)
+            if batch is not None:
+                break
+            await self._wait_for_room()
+        await engine.wait(batch)
+        return [batch.result(index) for index in range(len(messages))]
+
+    async def send_oneway(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        sharding_key: str | None = None,
+    ) -> None:
+        """Send without waiting for anything but the topic's first route."""
+        engine = self.engine
+        await engine.route(message.topic)
+        if queue is None:
+            queue = engine.queue_for(message, sharding_key, None)
+        engine.oneway(message, queue)
+
+    async def flush(self) -> None:
+        """Wait until everything sent so far is acknowledged or has failed."""
+        await self.engine.flush()
+
+    async def close(self, timeout: float | None = 30.0) -> None:
+        """Flush and leave."""
+        if self._engine is not None:
+            await self._engine.close(timeout)
+        self._on_space()
+        if self._own_core:
+            await self.core.close()
+
+    async def _wait_for_room(self) -> None:
+        future: asyncio.Future[None] = self.core.runtime.create_future()
+        self._room.append(future)
+        await future
+
+    def _on_space(self) -> None:
+        waiting, self._room = self._room, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+
+def new_core(nameservers: str | Sequence[str], runtime: Runtime | None) -> ClientCore:
+    """A ClientCore of its own for one client; on the running loop unless a runtime is given."""
+    if runtime is None:
+        from saturnmq.protocol.native import NativeRuntime
+
+        runtime = NativeRuntime()
+    addresses = [nameservers] if isinstance(nameservers, str) else list(nameservers)
+    parts = [part.strip() for text in addresses for part in text.replace(";", ",").split(",")]
+    return ClientCore(runtime, [part for part in parts if part])
+
+
+def producer_options(options: dict[str, Any]) -> ProducerOptions:
+    """ProducerOptions of keyword arguments; an unknown one is named with those that exist."""
+    known = ProducerOptions.__dataclass_fields__
+    for name in options:
+        if name not in known:
+            raise ConfigError(f"unknown producer option {name!r}; known: {', '.join(known)}")
+    return ProducerOptions(**options)
+
+
+__all__ = [
+    "AsyncSendHandle",
+    "Producer",
+    "ProducerEngine",
+    "new_core",
+    "producer_options",
+]

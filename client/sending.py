@@ -1,0 +1,344 @@
+"""The loop side of a producer: which batch goes to which queue when, and what happens if it fails.
+
+Rules, in RocketMQ's terms (remoting.md 2.1, 4):
+
+- unpinned batches go round robin over the writable queues, by batch, leaving out brokers in
+  back-off; a retry avoids the broker that failed; at most `retries` extra attempts
+- a part-filled batch leaves only when none of its lane is in flight to that broker, full ones up to
+  `in_flight` of them: what queues while the last batch is under way goes together
+- pinned batches (sharding key, selector) go one at a time, and a failed one is repeated on its own
+  queue until `delivery_timeout`, so that their order holds; what follows waits behind it
+- response codes 17 14 1 2 16 204 205 1500, time-outs and lost connections are retried, others fail
+  at once; 10 11 12 are stored messages with a warning and are handed to the caller as they are,
+  unless `retry_unless_stored`
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from saturnmq.client.accumulator import Accumulator, Lane, OutBatch, not_in_time
+from saturnmq.client.core import ClientCore
+from saturnmq.client.faults import DEFAULT_TABLE, FaultStrategy
+from saturnmq.client.results import STATUS_OF_CODE, SendStatus
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.errors import (
+    ClientClosed,
+    ConnectFailed,
+    ConnectionLost,
+    RequestTimeout,
+    RouteNotFound,
+    SaturnError,
+    SystemError_,
+    TopicNotExist,
+    error_for,
+)
+from saturnmq.protocol.message import MessageQueue
+from saturnmq.protocol.remoting import Command
+
+log = logging.getLogger(__name__)
+
+RETRY_CODES = frozenset({17, 14, 1, 2, 16, 204, 205, 1500})
+RETRY_PAUSE_S = 0.05
+RETRY_PAUSE_MAX_S = 1.0
+
+
+@dataclass(frozen=True)
+class ProducerOptions:
+    """What a producer can be told; the same names as keyword arguments of `Producer`."""
+
+    send_timeout: float = 3.0  # seconds of one attempt
+    retries: int = 2  # extra attempts of an unpinned batch
+    delivery_timeout: float = 120.0  # seconds of all attempts of a pinned batch
+    retry_unless_stored: bool = False  # statuses 10, 11, 12: try another broker
+    batch_bytes: int = 512 * 1024
+    buffer_bytes: int = 64 << 20
+    in_flight: int = 5  # batches per broker and lane
+    max_message_bytes: int = 4 << 20
+    compress_above: int | None = 4096  # bytes of body; None never compresses
+    latency_table: tuple[tuple[float, float], ...] = DEFAULT_TABLE
+
+
+class Sender:
+    """Takes batches out of the accumulator and gets them acknowledged. Loop thread only."""
+
+    def __init__(
+        self, core: ClientCore, accumulator: Accumulator, group: str, options: ProducerOptions
+    ) -> None:
+        self.core = core
+        self.runtime = core.runtime
+        self.accumulator = accumulator
+        self.group = group
+        self.options = options
+        self.faults = FaultStrategy(options.latency_table)
+        self.closed = False
+
+    def pump(self) -> None:
+        """Send what may be sent of the lanes that got something."""
+        for lane in self.accumulator.take_dirty():
+            self.pump_lane(lane)
+
+    def pump_lane(self, lane: Lane) -> None:
+        head = self.accumulator.head
+        batch = head(lane)
+        while batch is not None:
+            if self.closed:
+                self.accumulator.fail_lane(lane, ClientClosed("the producer is closed"))
+                return
+            queue = self._place(lane, batch)
+            if queue is None:
+                return
+            batch = self.accumulator.pop(lane)
+            batch.deadline = self.runtime.monotonic() + self._patience(lane)
+            lane.in_flight[queue.broker_name] = lane.in_flight.get(queue.broker_name, 0) + 1
+            self._attempt(batch, queue)
+            batch = head(lane)
+
+    def _patience(self, lane: Lane) -> float:
+        options = self.options
+        if lane.pinned is not None:
+            return options.delivery_timeout
+        return options.send_timeout * (options.retries + 1)
+
+    # -- where to ------------------------------------------------------------------------------
+
+    def _place(self, lane: Lane, batch: OutBatch) -> MessageQueue | None:
+        """The queue for `batch` now, or None if it has to wait (something will pump again)."""
+        pinned = lane.pinned
+        if pinned is not None:
+            return None if lane.in_flight.get(pinned.broker_name) else pinned
+        queues = self.core.publish_queues(lane.topic)
+        if not queues:
+            self._resolve(lane)
+            return None
+        whole = batch is not lane.open or batch.bytes >= self.options.batch_bytes
+        limit = self.options.in_flight if whole else 1
+        in_flight = lane.in_flight
+        now = self.runtime.monotonic()
+        count = len(queues)
+        start = lane.next_queue
+        sound = False
+        for step in range(count):
+            queue = queues[(start + step) % count]
+            if self.faults.available(queue.broker_name, now):
+                sound = True
+                if in_flight.get(queue.broker_name, 0) < limit:
+                    lane.next_queue = (start + step + 1) % count
+                    return queue
+        if sound:
+            return None
+        return self._least_bad(lane, queues, limit)
+
+    def _least_bad(self, lane: Lane, queues: list[MessageQueue], limit: int) -> MessageQueue | None:
+        broker = self.faults.least_bad({queue.broker_name for queue in queues})
+        if broker is None or lane.in_flight.get(broker, 0) >= limit:
+            return None
+        return self._next_on(lane, [queue for queue in queues if queue.broker_name == broker])
+
+    @staticmethod
+    def _next_on(lane: Lane, queues: list[MessageQueue]) -> MessageQueue:
+        lane.next_queue += 1
+        return queues[lane.next_queue % len(queues)]
+
+    def _elsewhere(self, batch: OutBatch) -> MessageQueue | None:
+        """The queue of a repeated unpinned batch: not on the broker that failed, if it can be."""
+        lane = batch.lane
+        queues = self.core.publish_queues(lane.topic)
+        if not queues:
+            return None
+        now = self.runtime.monotonic()
+        others = [queue for queue in queues if queue.broker_name != batch.avoid] or queues
+        sound = [queue for queue in others if self.faults.available(queue.broker_name, now)]
+        return self._next_on(lane, sound or others)
+
+    def _resolve(self, lane: Lane) -> None:
+        if not lane.resolving:
+            lane.resolving = True
+            self.runtime.spawn(self._resolve_lane(lane), name=f"route for {lane.topic}")
+
+    async def _resolve_lane(self, lane: Lane) -> None:
+        """Find a writable route for the lane, or fail what waits in it."""
+        deadline = self.runtime.monotonic() + self._patience(lane)
+        error: SaturnError
+        while True:
+            try:
+                known = self.core.routes.route(lane.topic) is not None
+                await self.core.route(lane.topic, refresh=known, create=True)
+                if self.core.publish_queues(lane.topic):
+                    lane.resolving = False
+                    self.pump_lane(lane)
+                    return
+                error = RouteNotFound(
+                    f"topic {lane.topic!r} has no writable queue: no master serves it now"
+                )
+            except TopicNotExist as missing:
+                error = missing
+                break
+            except SaturnError as failure:
+                error = failure
+            if self.runtime.monotonic() >= deadline or self.closed or self.core.closed:
+                break
+            await self.runtime.sleep(0.2)
+        lane.resolving = False
+        self.accumulator.fail_lane(lane, error)
+
+    # -- one attempt ---------------------------------------------------------------------------
+
+    def _attempt(self, batch: OutBatch, queue: MessageQueue) -> None:
+        batch.attempts += 1
+        batch.queue = queue
+        batch.sent_at = self.runtime.monotonic()
+        address = self.core.broker_address(queue.broker_name)
+        if address is None:
+            reason = f"broker {queue.broker_name} has no master in the route"
+            self.runtime.call_soon(self._failed, batch, queue, ConnectFailed(reason))
+            return
+        endpoint = self.core.connected(address)
+        if endpoint is None:
+            self.runtime.spawn(self._connect(batch, queue, address), name=f"send to {address}")
+        else:
+            self._transmit(batch, queue, endpoint)
+
+    async def _connect(self, batch: OutBatch, queue: MessageQueue, address: str) -> None:
+        try:
+            endpoint = await self.core.connect(address)
+        except SaturnError as error:
+            self._failed(batch, queue, error)
+            return
+        self._transmit(batch, queue, endpoint)
+
+    def _transmit(self, batch: OutBatch, queue: MessageQueue, endpoint: Endpoint) -> None:
+        command = self.command(batch, queue)
+
+        def answered(result: Command | SaturnError) -> None:
+            if isinstance(result, SaturnError):
+                if isinstance(result, RequestTimeout) and endpoint.last_received < batch.sent_at:
+                    # Nothing at all came: a new connection is faster than this one's back-off.
+                    endpoint.abort("no answer in time")
+                self._failed(batch, queue, result)
+            else:
+                self._answered(batch, queue, result)
+
+        left = batch.deadline - batch.sent_at
+        timeout = min(self.options.send_timeout, max(left, 0.05))
+        try:
+            endpoint.request_callback(command, timeout, answered)
+        except SaturnError as error:  # too large for a frame
+            self._over(batch, queue, error)
+
+    def command(self, batch: OutBatch, queue: MessageQueue) -> Command:
+        """The request that carries `batch` to `queue`."""
+        single = batch.single
+        properties = (
+            batch.properties if single else f"UNIQ_KEY\x01{batch.ids[0]}\x02WAIT\x01true\x02"
+        )
+        ext = {
+            "a": self.group,
+            "b": queue.topic,
+            "c": "TBW102",
+            "d": str(self.core.default_topic_queues),
+            "e": str(queue.queue_id),
+            "f": str(batch.sys_flag),
+            "g": str(batch.born_ms),
+            "h": str(batch.flag),
+            "i": properties,
+            "j": "0",
+            "k": "false",
+            "m": "false" if single else "true",
+            "n": queue.broker_name,
+        }
+        code = RequestCode.SEND_MESSAGE_V2 if single else RequestCode.SEND_BATCH_MESSAGE
+        return Command(int(code), ext, batch.body)
+
+    def _answered(self, batch: OutBatch, queue: MessageQueue, response: Command) -> None:
+        now = self.runtime.monotonic()
+        status = STATUS_OF_CODE.get(response.code)
+        if status is None:
+            error = error_for(response.code, response.remark)
+            if response.code in RETRY_CODES:
+                self._failed(batch, queue, error)
+            else:
+                self._over(batch, queue, error)
+            return
+        self.faults.succeeded(queue.broker_name, (now - batch.sent_at) * 1000.0, now)
+        if (
+            status is not SendStatus.OK
+            and self.options.retry_unless_stored
+            and batch.lane.pinned is None
+            and batch.attempts <= self.options.retries
+        ):
+            self._again(batch, queue)
+            return
+        ext = response.ext
+        try:
+            batch.status = status
+            batch.first_offset = int(ext.get("queueOffset") or 0)
+            batch.offset_ids = ext.get("msgId") or ""
+            queue_id = int(ext.get("queueId") or queue.queue_id)
+        except ValueError:
+            self._over(batch, queue, SystemError_(f"broker answered a send with {ext}"))
+            return
+        if queue_id != queue.queue_id:
+            batch.queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
+        self._over(batch, queue, None)
+
+    # -- after an attempt ----------------------------------------------------------------------
+
+    def _over(self, batch: OutBatch, queue: MessageQueue, error: SaturnError | None) -> None:
+        lane = batch.lane
+        self._landed(lane, queue)
+        self.accumulator.finish(batch, error)
+        self.pump_lane(lane)
+
+    @staticmethod
+    def _landed(lane: Lane, queue: MessageQueue) -> None:
+        left = lane.in_flight.get(queue.broker_name, 1) - 1
+        if left > 0:
+            lane.in_flight[queue.broker_name] = left
+        else:
+            lane.in_flight.pop(queue.broker_name, None)
+
+    def _failed(self, batch: OutBatch, queue: MessageQueue, error: SaturnError) -> None:
+        if batch.done:
+            return
+        now = self.runtime.monotonic()
+        self.faults.failed(queue.broker_name, now)
+        if error.refresh_route or isinstance(error, (ConnectionLost, RequestTimeout)):
+            self.core.refresh_soon(queue.topic)
+        if self.closed or self.core.closed:
+            self._over(batch, queue, error)
+            return
+        if batch.lane.pinned is not None:
+            # 1 and 17 are answers of a living broker: they do not become better by waiting long.
+            hopeless = isinstance(error, (SystemError_, TopicNotExist))
+            if hopeless and batch.attempts > self.options.retries:
+                self._over(batch, queue, error)
+                return
+        elif batch.attempts > self.options.retries:
+            self._over(batch, queue, error)
+            return
+        pause = min(RETRY_PAUSE_S * 2 ** min(batch.attempts - 1, 8), RETRY_PAUSE_MAX_S)
+        if now + (pause if batch.lane.pinned else 0.0) >= batch.deadline:
+            self._over(batch, queue, not_in_time(batch, self._patience(batch.lane), error))
+            return
+        log.debug("attempt %d of a send to %s failed: %s", batch.attempts, queue, error)
+        batch.avoid = queue.broker_name
+        if batch.lane.pinned is not None:
+            self.runtime.call_later(pause, self._attempt, batch, queue)
+            return
+        self._again(batch, queue)
+
+    def _again(self, batch: OutBatch, queue: MessageQueue) -> None:
+        """Repeat an unpinned batch, at once on another broker, after a pause on the same."""
+        batch.avoid = queue.broker_name
+        other = self._elsewhere(batch) or queue
+        lane = batch.lane
+        self._landed(lane, queue)
+        lane.in_flight[other.broker_name] = lane.in_flight.get(other.broker_name, 0) + 1
+        if other.broker_name != queue.broker_name:
+            self._attempt(batch, other)
+        else:
+            pause = min(RETRY_PAUSE_S * 2 ** min(batch.attempts - 1, 8), RETRY_PAUSE_MAX_S)
+            self.runtime.call_later(pause, self._attempt, batch, other)
