@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
 from saturnmq.client.results import ConsumeResult
+from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.message import ReceivedMessage
 from saturnmq.protocol.runtime import Runtime
 
@@ -35,30 +36,37 @@ OneListener = Callable[[ReceivedMessage], Any]
 
 
 class Caller:
-    """One listener and its pace. Exactly one of `listener` and `listener_one` is given."""
+    """The listener of one consumer and its pace."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        listener: Listener | None,
-        listener_one: OneListener | None,
-        batch_size: int,
-        threads: int,
-    ) -> None:
-        if (listener is None) == (listener_one is None):
-            raise ValueError("give either listener (gets a list) or listener_one (gets a message)")
+    def __init__(self, runtime: Runtime, batch_size: int, threads: int) -> None:
         if batch_size < 1 or threads < 1:
-            raise ValueError(
+            raise ConfigError(
                 f"consume_message_batch_max_size {batch_size} and consume_threads {threads} "
                 "must be at least 1"
             )
         self._runtime = runtime
-        self._many = listener
-        self._one = listener_one
-        self.batch_size = 1 if listener_one is not None else batch_size
+        self._many: Listener | None = None
+        self._one: OneListener | None = None
+        self.batch_size = batch_size
         self._threads = threads
-        self._is_async = _is_async(listener or listener_one)
+        self._is_async = False
         self._pace = 0.0  # seconds per message, smoothed; 0 = not known
+
+    def set(self, listener: Listener | None, listener_one: OneListener | None) -> None:
+        """The listener to call: `listener` with a list, or `listener_one` with each message."""
+        if (listener is None) == (listener_one is None):
+            raise ConfigError("give either listener (gets a list) or listener_one (gets a message)")
+        if self.ready and (self._many, self._one) != (listener, listener_one):
+            raise ConfigError("the consumer has a listener; use another consumer for another one")
+        self._many, self._one = listener, listener_one
+        if listener_one is not None:
+            self.batch_size = 1
+        self._is_async = _is_async(listener or listener_one)
+
+    @property
+    def ready(self) -> bool:
+        """Whether a listener was given."""
+        return self._many is not None or self._one is not None
 
     @property
     def run_length(self) -> int:

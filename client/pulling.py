@@ -198,7 +198,9 @@ class Puller:
         master = self._core.broker_address(queue.broker_name)
         return pulled.min_offset > offset and master is not None
 
-    def _decode(self, queue: MessageQueue, body: bytes | memoryview) -> list[ReceivedMessage]:
+    def _decode(
+        self, queue: MessageQueue, body: bytes | bytearray | memoryview
+    ) -> list[ReceivedMessage]:
         messages = kernels.decode_frames(body, self._verify_crc)
         broker_name = queue.broker_name
         for message in messages:

@@ -1,7 +1,6 @@
 """The async PushConsumer: pulls ahead, hands messages to a listener, commits what is finished.
 
-    rebalance -> one pull task per queue -> ProcessQueue -> listener runs -> offsets -> commit every
-    5 s
+    rebalance -> pull task per queue -> ProcessQueue -> listener runs -> offsets -> commit (5 s)
                  (next pull before the batch is consumed)     failed: back to the broker (36)
 
 What the modules beside it decide: which queues (rebalance.py, membership.py), from which replica
@@ -19,6 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from saturnmq.client import rebalance as strategies
+from saturnmq.client.consumer_facts import core_for, heartbeat_entry, running_info
 from saturnmq.client.core import ClientCore
 from saturnmq.client.held_queue import HeldQueue
 from saturnmq.client.listening import Caller, Listener, OneListener
@@ -61,8 +61,9 @@ class PushConsumer:
         *,
         listener: Listener | None = None,
         listener_one: OneListener | None = None,
-        ordered: bool = False,
+        orderly: bool = False,
         broadcasting: bool = False,
+        from_beginning: bool = False,
         consume_from: str | int = "last",
         consume_message_batch_max_size: int = 32,
         consume_threads: int = 20,
@@ -84,19 +85,19 @@ class PushConsumer:
             raise ConfigError(
                 f"consume_from {consume_from!r}: give 'first', 'last' or a time in milliseconds"
             )
-        if ordered and broadcasting:
-            raise ConfigError("an ordered consumer cannot broadcast: choose one of the two")
-        self.core, self._owns_core = _core_for(core, runtime, nameservers, client_id)
+        if orderly and broadcasting:
+            raise ConfigError("an orderly consumer cannot broadcast: choose one of the two")
+        self.core, self._owns_core = core_for(core, runtime, nameservers, client_id)
         self.runtime = self.core.runtime
         self.group = group
-        self.ordered = ordered
+        self.ordered = orderly
         self.broadcasting = broadcasting
-        self.consume_from = consume_from
+        self.consume_from: str | int = "first" if from_beginning else consume_from
         self.max_reconsume = max_reconsume
         self.subscriptions: dict[str, Subscription] = {}
-        self._caller = Caller(
-            self.runtime, listener, listener_one, consume_message_batch_max_size, consume_threads
-        )
+        self._caller = Caller(self.runtime, consume_message_batch_max_size, consume_threads)
+        if listener is not None or listener_one is not None:
+            self._caller.set(listener, listener_one)
         self._limits = Limits(max_cached_messages, max_cached_bytes)
         self._puller = Puller(self.core, group, self.subscriptions, verify_crc=verify_crc)
         self._send_back = SendBack(self.core, group, max_reconsume)
@@ -118,9 +119,21 @@ class PushConsumer:
         self.failed = 0
 
     # -- life ---------------------------------------------------------------------------------
-    def subscribe(self, topic: str, expression: str = "*") -> None:
-        """Adds a topic (or changes its expression: `*` or tags joined by `||`)."""
+    def subscribe(
+        self,
+        topic: str,
+        expression: str = "*",
+        listener: Listener | None = None,
+        *,
+        listener_one: OneListener | None = None,
+    ) -> None:
+        """Adds a topic (or changes its expression: `*` or tags joined by `||`).
+
+        The listener is the consumer's, for all its topics; give it here or to the constructor.
+        """
         topics.check_topic(topic)
+        if listener is not None or listener_one is not None:
+            self._caller.set(listener, listener_one)
         version = self.runtime.now_ms()
         self.subscriptions[topic] = Subscription.parse(topic, expression, version)
         if self._started:
@@ -139,6 +152,8 @@ class PushConsumer:
             return
         if not self.subscriptions:
             raise ConfigError("the consumer has no topic: call subscribe() before start()")
+        if not self._caller.ready:
+            raise ConfigError("the consumer has no listener: give listener= or listener_one=")
         self._started = True
         if self._owns_core:
             await self.core.start()
@@ -445,15 +460,10 @@ class PushConsumer:
     # -- what ClientCore asks -------------------------------------------------------------------
     def heartbeat_data(self) -> dict[str, Any]:
         """This group's entry of a heartbeat."""
-        where = {"first": "CONSUME_FROM_FIRST_OFFSET", "last": "CONSUME_FROM_LAST_OFFSET"}
-        return {
-            "groupName": self.group,
-            "consumeType": "CONSUME_PASSIVELY",
-            "messageModel": "BROADCASTING" if self.broadcasting else "CLUSTERING",
-            "consumeFromWhere": where.get(str(self.consume_from), "CONSUME_FROM_TIMESTAMP"),
-            "subscriptionDataSet": [sub.to_json() for sub in self.subscriptions.values()],
-            "unitMode": False,
-        }
+        subscriptions = self.subscriptions.values()
+        return heartbeat_entry(
+            self.group, subscriptions, self.consume_from, push=True, broadcasting=self.broadcasting
+        )
 
     def on_ids_changed(self) -> None:
         """The group's members changed."""
@@ -481,18 +491,10 @@ class PushConsumer:
 
     def running_info(self) -> dict[str, Any]:
         """ConsumerRunningInfo (307)."""
-        return {
-            "properties": {
-                "PROP_CONSUMEORDERLY": str(self.ordered).lower(),
-                "PROP_CLIENT_VERSION": "V5_4_0",
-                "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",
-                "PROP_THREADPOOL_CORE_SIZE": str(self._caller.parallel),
-            },
-            "subscriptionSet": [sub.to_json() for sub in self.subscriptions.values()],
-            "mqTable": {queue: held.info(self.offsets) for queue, held in self._held.items()},
-            "mqPopTable": {},
-            "statusTable": {},
-        }
+        subscriptions = self.subscriptions.values()
+        return running_info(
+            subscriptions, self._held, self.offsets, push=True, orderly=self.ordered
+        )
 
     async def consume_directly(self, ext: dict[str, str], frame: bytes) -> dict[str, Any]:
         """Hand one message to the listener now (309)."""
@@ -507,22 +509,6 @@ class PushConsumer:
             "consumeResult": "CR_LATER" if failed else "CR_SUCCESS",
             "spentTimeMills": int((self.runtime.monotonic() - began) * 1000),
         }
-
-
-def _core_for(
-    core: ClientCore | None,
-    runtime: Runtime | None,
-    nameservers: str | Sequence[str],
-    client_id: str | None,
-) -> tuple[ClientCore, bool]:
-    """(the core to use, whether it is ours to start and close)."""
-    if core is not None:
-        return core, False
-    if runtime is None:
-        from saturnmq.protocol.native import NativeRuntime
-
-        runtime = NativeRuntime()
-    return ClientCore(runtime, nameservers, client_id), True
 
 
 __all__ = ["ConsumeResult", "PushConsumer"]

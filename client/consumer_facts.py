@@ -1,0 +1,72 @@
+"""What a consumer tells brokers and operators about itself, in RocketMQ's JSON shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from saturnmq.client.core import ClientCore
+from saturnmq.client.held_queue import HeldQueue
+from saturnmq.client.offset_store import OffsetStore
+from saturnmq.protocol.message import MessageQueue
+from saturnmq.protocol.runtime import Runtime
+from saturnmq.protocol.subscription import Subscription
+
+CONSUME_FROM = {"first": "CONSUME_FROM_FIRST_OFFSET", "last": "CONSUME_FROM_LAST_OFFSET"}
+
+
+def heartbeat_entry(
+    group: str,
+    subscriptions: Iterable[Subscription],
+    consume_from: str | int,
+    *,
+    push: bool,
+    broadcasting: bool = False,
+) -> dict[str, Any]:
+    """A group's entry of `consumerDataSet` in a heartbeat (remoting.md 2.4)."""
+    return {
+        "groupName": group,
+        "consumeType": "CONSUME_PASSIVELY" if push else "CONSUME_ACTIVELY",
+        "messageModel": "BROADCASTING" if broadcasting else "CLUSTERING",
+        "consumeFromWhere": CONSUME_FROM.get(str(consume_from), "CONSUME_FROM_TIMESTAMP"),
+        "subscriptionDataSet": [subscription.to_json() for subscription in subscriptions],
+        "unitMode": False,
+    }
+
+
+def running_info(
+    subscriptions: Iterable[Subscription],
+    held: Mapping[MessageQueue, HeldQueue],
+    offsets: OffsetStore,
+    *,
+    push: bool,
+    orderly: bool = False,
+) -> dict[str, Any]:
+    """ConsumerRunningInfo, the answer to 307."""
+    return {
+        "properties": {
+            "PROP_CONSUMEORDERLY": str(orderly).lower(),
+            "PROP_CLIENT_VERSION": "V5_4_0",
+            "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY" if push else "CONSUME_ACTIVELY",
+        },
+        "subscriptionSet": [subscription.to_json() for subscription in subscriptions],
+        "mqTable": {queue: each.info(offsets) for queue, each in held.items()},
+        "mqPopTable": {},
+        "statusTable": {},
+    }
+
+
+def core_for(
+    core: ClientCore | None,
+    runtime: Runtime | None,
+    nameservers: str | Sequence[str],
+    client_id: str | None,
+) -> tuple[ClientCore, bool]:
+    """(the core to use, whether the consumer has to start and close it)."""
+    if core is not None:
+        return core, False
+    if runtime is None:
+        from saturnmq.protocol.native import NativeRuntime
+
+        runtime = NativeRuntime()
+    return ClientCore(runtime, nameservers, client_id), True

@@ -1,0 +1,374 @@
+"""The async PullConsumer: the caller asks for messages and says when they are done with.
+
+Either subscribe(): the group shares the queues, as with a push consumer; or assign(): these queues,
+nobody else's business. Behind it one pull task per queue keeps a bounded amount ready. poll()
+returns what is there; commit() commits what was polled before; with auto_commit a poll() commits
+the polls before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from saturnmq.client import rebalance as strategies
+from saturnmq.client.consumer_facts import core_for, heartbeat_entry, running_info
+from saturnmq.client.core import ClientCore
+from saturnmq.client.held_queue import HeldQueue
+from saturnmq.client.membership import Membership, ask_offset, start_offset
+from saturnmq.client.offset_store import COMMIT_INTERVAL_S, OffsetStore, RemoteOffsets
+from saturnmq.client.process_queue import Limits
+from saturnmq.client.pulling import Puller
+from saturnmq.protocol import topics
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.errors import ClientClosed, ConfigError, InvalidParameter, SaturnError
+from saturnmq.protocol.message import MessageQueue, ReceivedMessage
+from saturnmq.protocol.runtime import Runtime
+from saturnmq.protocol.subscription import Subscription
+
+log = logging.getLogger(__name__)
+
+ERROR_PAUSE_S = 1.0
+
+
+class PullConsumer:
+    """A member of a group, or a reader of given queues, that polls. Loop thread only."""
+
+    broadcasting = False
+
+    def __init__(
+        self,
+        group: str,
+        nameservers: str | Sequence[str] = (),
+        *,
+        from_beginning: bool = False,
+        consume_from: str | int = "last",
+        auto_commit: bool = True,
+        rebalance: str = "AVG",
+        rebalance_interval_s: float = 20.0,
+        commit_interval_s: float = COMMIT_INTERVAL_S,
+        max_cached_messages: int = 16_384,
+        max_cached_bytes: int = 32 << 20,
+        verify_crc: bool = True,
+        client_id: str | None = None,
+        core: ClientCore | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        topics.check_group(group)
+        self.core, self._owns_core = core_for(core, runtime, nameservers, client_id)
+        self.runtime = self.core.runtime
+        self.group = group
+        self.consume_from: str | int = "first" if from_beginning else consume_from
+        self.auto_commit = auto_commit
+        self.subscriptions: dict[str, Subscription] = {}
+        self.offsets: OffsetStore = RemoteOffsets(self.core, group)
+        self._puller = Puller(self.core, group, self.subscriptions, verify_crc=verify_crc)
+        self._limits = Limits(max_cached_messages, max_cached_bytes)
+        how = strategies.strategy(rebalance)
+        self._membership = Membership(self.core, group, how, rebalance_interval_s, self)
+        self._commit_interval = commit_interval_s
+        self._held: dict[MessageQueue, HeldQueue] = {}
+        self._polled: dict[MessageQueue, int] = {}  # where the polls so far end
+        self._turns: deque[HeldQueue] = deque()
+        self._arrived = asyncio.Event()
+        self._assigned = False
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._started = self._closing = False
+
+    # -- life ---------------------------------------------------------------------------------
+    def subscribe(self, topic: str, expression: str = "*") -> None:
+        """Shares the topic's queues with the group's other members; before start()."""
+        self._check_mode(assigned=False)
+        topics.check_topic(topic)
+        version = self.runtime.now_ms()
+        self.subscriptions[topic] = Subscription.parse(topic, expression, version)
+
+    def assign(self, queues: Iterable[MessageQueue], expression: str = "*") -> None:
+        """Reads exactly `queues`, without asking who else does; replaces an earlier assign()."""
+        self._check_mode(assigned=True)
+        wanted = list(dict.fromkeys(queues))
+        for queue in wanted:
+            subscription = Subscription.parse(queue.topic, expression, self.runtime.now_ms())
+            self.subscriptions[queue.topic] = subscription
+        for queue in [queue for queue in self._held if queue not in wanted]:
+            self._drop(queue)
+        for queue in wanted:
+            if queue not in self._held:
+                self._hold(queue)
+
+    def _check_mode(self, *, assigned: bool) -> None:
+        if self.subscriptions and assigned != self._assigned:
+            raise ConfigError("a pull consumer either subscribes to topics or is assigned queues")
+        if not assigned and self._started:
+            raise ConfigError("subscribe before start()")
+        self._assigned = assigned
+
+    async def start(self) -> None:
+        """Connects, joins the group (subscribe) and begins to read ahead."""
+        if self._closing:
+            raise ClientClosed("the consumer is closed; make a new one")
+        if self._started:
+            return
+        self._started = True
+        if self._owns_core:
+            await self.core.start()
+        for topic in list(self.subscriptions):
+            try:
+                await self.core.route(topic)
+            except SaturnError as error:
+                log.debug("no route of %s yet: %s", topic, error)
+        self.core.register_consumer(self.group, self)
+        await self.core.heartbeat_now()
+        if not self._assigned:
+            self._spawn(self._membership.run(), "rebalance")
+        for held in self._held.values():
+            self._begin(held)
+        self._spawn(self._commit_loop(), "commit")
+
+    async def close(self) -> None:
+        """Commits (with auto_commit, everything polled) and leaves the group."""
+        if self._closing:
+            return
+        self._closing = True
+        for task in self._tasks:
+            task.cancel()
+        if self._started:
+            if self.auto_commit:
+                self._note_polled()
+            await self.offsets.commit(confirm=True)
+            for queue in list(self._held):
+                self._drop(queue)
+            await self.core.unregister_consumer(self.group)
+        self._arrived.set()
+        if self._owns_core:
+            await self.core.close()
+
+    async def __aenter__(self) -> PullConsumer:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _spawn(self, coro: Any, what: str) -> None:
+        self._tasks.append(self.runtime.spawn(coro, name=f"{what} {self.group}"))
+
+    # -- reading ------------------------------------------------------------------------------
+    async def poll(self, timeout_s: float = 5.0, max_messages: int = 1024) -> list[ReceivedMessage]:
+        """Up to `max_messages` of one queue, waiting up to `timeout_s`; empty if none came."""
+        if not self._started or self._closing:
+            raise ClientClosed("the consumer is not running: call start() first")
+        if max_messages < 1:
+            raise InvalidParameter(f"max_messages {max_messages} must be at least 1")
+        if self.auto_commit:
+            self._note_polled()
+        timed_out = asyncio.Event()
+        timer = self.runtime.call_later(timeout_s, self._expire, timed_out)
+        try:
+            while True:
+                messages = self._take(max_messages)
+                if messages or timed_out.is_set() or self._closing:
+                    return messages
+                self._arrived.clear()
+                await self._arrived.wait()
+        finally:
+            timer.cancel()
+
+    def _expire(self, timed_out: asyncio.Event) -> None:
+        timed_out.set()
+        self._arrived.set()
+
+    def _take(self, most: int) -> list[ReceivedMessage]:
+        for _ in range(len(self._turns)):
+            held = self._turns[0]
+            self._turns.rotate(-1)
+            chunk = held.state.take(most)
+            if chunk is None:
+                continue
+            held.state.finish(chunk)
+            # When nothing is left, the offset behind what the filter dropped may be committed too.
+            self._polled[held.queue] = held.state.commit_offset()
+            held.space.set()
+            messages: Any = chunk.messages
+            return list(messages)
+        return []
+
+    async def _read_ahead(self, held: HeldQueue) -> None:
+        state = held.state
+        while not state.dropped and not self._closing:
+            if state.full(self._limits):
+                await held.wait_for_space()
+                continue
+            generation = state.generation
+            try:
+                if state.next_offset < 0:
+                    offset = await start_offset(
+                        self.core, self.offsets, held.queue, self.consume_from
+                    )
+                    if generation == state.generation:
+                        state.reset(offset)
+                        self._polled.setdefault(held.queue, offset)
+                    continue
+                pulled = await self._puller.pull(held.queue, state.next_offset)
+            except SaturnError as error:
+                log.info("pull of %s failed, again in %g s: %s", held.queue, ERROR_PAUSE_S, error)
+                await self.runtime.sleep(ERROR_PAUSE_S)
+                continue
+            if state.dropped or generation != state.generation:
+                continue
+            if pulled.moved:
+                log.warning(
+                    "offset %d of %s is outside the queue, continuing at %d",
+                    state.next_offset,
+                    held.queue,
+                    pulled.next_offset,
+                )
+                self._restart(held, pulled.next_offset)
+                continue
+            was_idle = state.idle
+            state.put(pulled.messages, pulled.next_offset, pulled.size)
+            if pulled.messages:
+                self._arrived.set()
+            else:
+                if was_idle:
+                    self._polled[held.queue] = pulled.next_offset
+                if pulled.stalled:
+                    await self.runtime.sleep(ERROR_PAUSE_S)
+
+    # -- offsets ------------------------------------------------------------------------------
+    async def commit(self, offsets: dict[MessageQueue, int] | None = None) -> None:
+        """Commits what was polled so far, or `offsets` (next offset to read), and waits for it."""
+        if offsets is None:
+            self._note_polled()
+        else:
+            for queue, offset in offsets.items():
+                self._require(queue)
+                self.offsets.update(queue, offset)
+        await self.offsets.commit(confirm=True)
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """The next poll of `queue` starts at `offset`; the committed offset follows by commit()."""
+        if offset < 0:
+            raise InvalidParameter(f"offset {offset} of {queue} is negative; the least is 0")
+        self._restart(self._require(queue), offset)
+
+    def _restart(self, held: HeldQueue, offset: int) -> None:
+        held.state.reset(offset)
+        self.offsets.reset(held.queue, offset)
+        self._polled[held.queue] = offset
+        if not held.tasks and self._started:
+            self._begin(held)
+        held.space.set()
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """The group's committed offset of `queue` on the broker; None if there is none."""
+        await self.core.route(queue.topic)
+        return await self.offsets.load(queue)
+
+    async def lag(self, queue: MessageQueue | None = None) -> int:
+        """Messages between what was polled and the end of the queue (or of all my queues)."""
+        queues = list(self._held) if queue is None else [queue]
+        ends = await asyncio.gather(
+            *(ask_offset(self.core, RequestCode.GET_MAX_OFFSET, each) for each in queues)
+        )
+        total = 0
+        for each, end in zip(queues, ends, strict=True):
+            at = self._polled.get(each)
+            if at is None:
+                at = await self.offsets.load(each) or 0
+            total += max(0, end - at)
+        return total
+
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that are read now."""
+        return sorted(self._held)
+
+    def position(self, queue: MessageQueue) -> int | None:
+        """The offset of the next message that poll() gives of `queue`."""
+        return self._polled.get(queue)
+
+    def _require(self, queue: MessageQueue) -> HeldQueue:
+        held = self._held.get(queue)
+        if held is None:
+            raise InvalidParameter(f"{queue} is not assigned to this consumer: {self.assignment()}")
+        return held
+
+    def _note_polled(self) -> None:
+        for queue, offset in self._polled.items():
+            self.offsets.update(queue, offset)
+
+    async def _commit_loop(self) -> None:
+        while not self._closing:
+            await self.runtime.sleep(self._commit_interval)
+            await self.offsets.commit()
+
+    # -- queues come and go -------------------------------------------------------------------
+    def _hold(self, queue: MessageQueue) -> None:
+        held = self._held[queue] = HeldQueue(queue)
+        self._turns.append(held)
+        if self._started:
+            self._begin(held)
+
+    def _begin(self, held: HeldQueue) -> None:
+        task = self.runtime.spawn(self._read_ahead(held), name=f"pull {held.queue}")
+        held.tasks.append(task)
+
+    def _drop(self, queue: MessageQueue) -> None:
+        held = self._held.pop(queue)
+        held.drop()
+        held.stop_pulling()
+        self._turns.remove(held)
+        self._polled.pop(queue, None)
+
+    def held_queues(self) -> list[MessageQueue]:
+        """What rebalance sees."""
+        return list(self._held)
+
+    async def take_queues(self, queues: Sequence[MessageQueue]) -> bool:
+        """Rebalance gave `queues`."""
+        for queue in queues:
+            if queue not in self._held and not self._closing:
+                self._hold(queue)
+        return True
+
+    async def give_up_queues(self, queues: Sequence[MessageQueue]) -> None:
+        """Rebalance took `queues` away."""
+        if self.auto_commit:
+            self._note_polled()
+        await self.offsets.commit(queues)
+        for queue in queues:
+            self._drop(queue)
+            self.offsets.forget(queue)
+
+    # -- what ClientCore asks -----------------------------------------------------------------
+    def heartbeat_data(self) -> dict[str, Any]:
+        """This group's entry of a heartbeat."""
+        subscriptions = self.subscriptions.values()
+        return heartbeat_entry(self.group, subscriptions, self.consume_from, push=False)
+
+    def on_ids_changed(self) -> None:
+        """The group's members changed."""
+        self._membership.trigger()
+
+    def on_route_changed(self, topic: str) -> None:
+        """A route changed."""
+        if topic in self.subscriptions:
+            self._membership.trigger()
+
+    def on_reset_offsets(self, topic: str, offsets: dict[MessageQueue, int]) -> None:
+        """Continue at `offsets` (220)."""
+        for queue, offset in offsets.items():
+            if queue in self._held and queue.topic == topic:
+                self._restart(self._held[queue], offset)
+
+    def consumer_status(self, topic: str) -> dict[MessageQueue, int]:
+        """Offsets of `topic` (221)."""
+        return {queue: at for queue, at in self._polled.items() if queue.topic == topic}
+
+    def running_info(self) -> dict[str, Any]:
+        """ConsumerRunningInfo (307)."""
+        subscriptions = self.subscriptions.values()
+        return running_info(subscriptions, self._held, self.offsets, push=False)
