@@ -228,8 +228,13 @@ class SimDisk:
         self.on = True
 
     def kill(self) -> None:
-        """The process dies, the machine lives: nothing written is lost, only locks are released."""
+        """The process dies, the machine lives: nothing written is lost, also what was not flushed.
+
+        Until `power_on` nobody may use the disk: the dead have no hands.
+        """
+        self.on = False
         self.locks.clear()
+        self.trace.note("disk.killed")
 
     def _tear(self, inode: Inode) -> None:
         for page in inode.dirty_pages():

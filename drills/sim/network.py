@@ -328,9 +328,16 @@ class SimNetwork:
         self._transports[number] = near_end
         self._transports[number + 1] = far_end
         self.trace.note("net.connect", f"{node} {host}:{port} {number}")
-        far.connection_made(far_end)
+        # The accepting side's code runs in a turn of its own: what it raises is not the caller's.
+        self.loop.call_soon(self._accept, far, far_end)
+        await asyncio.sleep(0)
         protocol.connection_made(near_end)
         return near_end
+
+    @staticmethod
+    def _accept(protocol: asyncio.BufferedProtocol, transport: SimTransport) -> None:
+        if not transport.is_closing():
+            protocol.connection_made(transport)
 
     def _draw_port(self) -> int:
         self._next_port += 1

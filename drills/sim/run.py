@@ -55,6 +55,7 @@ class Plan:
     padding: int
     ordered: bool
     power_losses: int
+    process_kills: int
     losses_inside_operations: bool
     connection_kills: int
     partitions: int
@@ -69,6 +70,7 @@ class Plan:
             padding=rng.choice((0, 100, 1000)),
             ordered=rng.random() < 0.5,
             power_losses=rng.choice((1, 1, 2, 3)),
+            process_kills=rng.choice((0, 0, 1, 2)),
             losses_inside_operations=rng.random() < 0.5,
             connection_kills=rng.choice((0, 0, 2, 5)),
             partitions=rng.choice((0, 0, 1)),
@@ -90,6 +92,7 @@ class Report:
     delivered: int = 0
     duplicates: int = 0
     power_losses: int = 0
+    process_kills: int = 0
     connection_kills: int = 0
     partitions: int = 0
     pages_kept: int = 0
@@ -110,8 +113,17 @@ class Report:
 
 
 NUMBERS = (
-    *("sent", "acked", "unknown", "rejected", "delivered", "duplicates", "power_losses"),
-    *("connection_kills", "partitions", "pages_kept", "pages_dropped", "pages_torn", "steps"),
+    *("sent", "acked", "unknown", "rejected", "delivered", "duplicates"),
+    *(
+        "power_losses",
+        "process_kills",
+        "connection_kills",
+        "partitions",
+        "pages_kept",
+        "pages_dropped",
+        "pages_torn",
+        "steps",
+    ),
 )
 
 
@@ -128,7 +140,7 @@ class Machine:
         self.incarnation = 0
         self.runtime = cluster.runtime("broker", BROKER_IP)
         self.off = asyncio.Event()
-        self.losses = 0
+        self.losses = self.kills = 0
 
     async def boot(self) -> None:
         """Starts a broker on the disk as the last power loss left it."""
@@ -153,6 +165,16 @@ class Machine:
         silence = self.cluster.rng.choice((0.0, 0.01, 1.0))
         self.runtime.power_off(reset_peers_after=silence)
         self.disk.power_off()
+        self.off.set()
+
+    def kill_process(self) -> None:
+        """`kill -9`: the page cache lives on, the next incarnation finds unflushed bytes."""
+        if self.off.is_set():
+            return
+        self.kills += 1
+        self.disk.step = None
+        self.runtime.power_off(reset_peers_after=0.0)
+        self.disk.kill()
         self.off.set()
 
     def lose_power_inside(self, operations: int) -> None:
@@ -248,8 +270,8 @@ class Cluster:
             self.nameservers,
             runtime=runtime,
             listener=listener,
-            ordered=self.plan.ordered,
-            consume_from="first",
+            orderly=self.plan.ordered,
+            from_beginning=True,
         )
         consumer.subscribe(TOPIC, "*")
         return consumer
@@ -292,6 +314,7 @@ class Cluster:
         rng, plan = self.rng, self.plan
         faults: list[Callable[[], Coroutine[Any, Any, None]]] = [
             *[self.lose_power] * plan.power_losses,
+            *[self.kill_broker] * plan.process_kills,
             *[self.kill_connections] * plan.connection_kills,
             *[self.cut_links] * plan.partitions,
         ]
@@ -313,6 +336,15 @@ class Cluster:
                 machine.lose_power()
         else:
             machine.lose_power()
+        await self.recover()
+
+    async def kill_broker(self) -> None:
+        self.machine.kill_process()
+        await self.recover()
+
+    async def recover(self) -> None:
+        """Boots the broker's machine until it stays up."""
+        machine, rng = self.machine, self.rng
         for _ in range(10):
             await machine.runtime.settle()
             await asyncio.sleep(rng.uniform(0.0, 2.0))
@@ -363,6 +395,7 @@ class Cluster:
             delivered=len(history.delivered),
             duplicates=history.duplicates,
             power_losses=self.machine.losses,
+            process_kills=self.machine.kills,
             connection_kills=self.kills,
             partitions=self.cuts,
             pages_kept=disk.kept,
