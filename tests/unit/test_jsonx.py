@@ -1,0 +1,88 @@
+"""fastjson's two deviations are read, strict JSON is written."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from saturnmq.protocol import jsonx
+from saturnmq.protocol.errors import MalformedFrame
+from saturnmq.protocol.route import BrokerData, QueueData, TopicRoute
+
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inner, max_size=4)
+    ),
+    max_leaves=20,
+)
+
+
+@given(values)
+def test_strict_json_round_trips_through_both_parsers(value: object) -> None:
+    data = jsonx.dumps(value)
+    assert jsonx.loads(data) == value
+    parser = jsonx._Parser(json.dumps(value, indent=1))
+    assert parser.value(0) == value
+
+
+@given(
+    st.dictionaries(st.tuples(st.text("ab%_"), st.text("cd"), st.integers(0, 9)), st.integers(0, 9))
+)
+def test_message_queue_maps_round_trip(table: dict[tuple[str, str, int], int]) -> None:
+    assert jsonx.loads(jsonx.dumps_mq_map(table)) == table
+    body = jsonx.dumps({"offsetTable": jsonx.mq_map(table), "n": 1})
+    assert jsonx.loads(body) == {"offsetTable": table, "n": 1}
+
+
+def test_message_queue_key_is_a_bare_object() -> None:
+    data = jsonx.dumps_mq_map({("T", "b", 0): {"maxOffset": 4}})
+    assert data == b'{{"brokerName":"b","queueId":0,"topic":"T"}:{"maxOffset":4}}'
+
+
+def test_object_keys_in_any_field_order_and_unquoted_integers_are_read() -> None:
+    data = (
+        b' { "x" : { { "topic":"T", "queueId":3 ,"brokerName":"b"} : {0:"a:1",1 :[1.5,-2e3]} } } '
+    )
+    assert jsonx.loads(data) == {"x": {("T", "b", 3): {"0": "a:1", "1": [1.5, -2000.0]}}}
+
+
+def test_integer_keys_are_written_quoted() -> None:
+    assert jsonx.dumps({0: "a"}) == b'{"0":"a"}'
+
+
+def test_escapes_survive_the_tolerant_parser() -> None:
+    assert jsonx.loads(b'{1:"a\\"\\u00e9\\n\\\\"}') == {"1": 'a"\xe9\n\\'}
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [b"", b"{", b"{1:", b"{1:2", b"{1:2,}", b"[1", b'{1:"a}', b"{1:tru}", b"{1:2} x", b"{a:1}",
+     b"{{}:1}", b'{{"topic":1}:1}', b"\xff", b'{1:"\\q"}', b"{1:-}", b"{1:01}x"],
+)  # fmt: skip
+def test_bad_json_is_malformed(bad: bytes) -> None:
+    with pytest.raises(MalformedFrame):
+        jsonx.loads(bad)
+
+
+def test_deep_nesting_is_refused_not_a_crash() -> None:
+    with pytest.raises(MalformedFrame, match="nested"):
+        jsonx.loads(b"{0:" * 100_000)
+
+
+def test_route_reads_unquoted_ids_and_writes_quoted_ones() -> None:
+    data = (
+        b'{"brokerDatas":[{"brokerAddrs":{0:"127.0.0.1:10911"},"brokerName":"broker-a",'
+        b'"cluster":"DefaultCluster"}],"queueDatas":[{"brokerName":"broker-a","perm":7,'
+        b'"readQueueNums":8,"topicSysFlag":0,"writeQueueNums":8}]}'
+    )
+    route = TopicRoute.from_json(jsonx.loads(data))
+    assert route == TopicRoute(
+        [QueueData("broker-a", 8, 8, 7)],
+        [BrokerData("DefaultCluster", "broker-a", {0: "127.0.0.1:10911"})],
+    )
+    assert b'"brokerAddrs":{"0":"127.0.0.1:10911"}' in jsonx.dumps(route.to_json())
