@@ -1,1 +1,3 @@
-"""placeholder"""
+"""The broker: one single writer, six watermarks, and a module per service that advances
+or waits for one.
+"""

@@ -1,0 +1,80 @@
+"""The ack ledger: replies to sends that wait until the log is as safe as their ack mode promises.
+
+A send is answered exactly when its end offset lies below `confirmed`. Sends are appended in log
+order, so the waiting replies form one FIFO: advancing the watermark pops from the left, and no
+send costs a task or a timer. Deadlines are looked at by one loop (`expire`), which answers
+FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT or SLAVE_NOT_AVAILABLE: the message is stored, the promise
+is not met, the outcome is unknown. Never a weaker ack.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from saturnmq.protocol.codes import ResponseCode
+from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.remoting import Command
+
+
+@dataclass(slots=True)
+class Waiting:
+    end: int  # physical offset just behind the last frame of the send
+    deadline: float  # monotonic seconds
+    endpoint: Endpoint
+    reply: Command
+
+
+class AckLedger:
+    """Replies in log order, waiting for `confirmed`."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._waiting: deque[Waiting] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def full(self) -> bool:
+        return len(self._waiting) >= self.limit
+
+    def add(self, end: int, deadline: float, endpoint: Endpoint, reply: Command) -> None:
+        self._waiting.append(Waiting(end, deadline, endpoint, reply))
+
+    def release(self, confirmed: int) -> int:
+        """Answer everything below `confirmed`; how many."""
+        waiting, released = self._waiting, 0
+        while waiting and waiting[0].end <= confirmed:
+            done = waiting.popleft()
+            released += 1
+            if not done.endpoint.closed:
+                done.endpoint.send(done.reply)
+        return released
+
+    def expire(self, now: float, flushed: int | None, remark: str = "") -> int:
+        """Answer what is overdue. `flushed` is None where the mode does not wait for the disk."""
+        waiting, expired = self._waiting, 0
+        while waiting and waiting[0].deadline <= now:
+            late = waiting.popleft()
+            expired += 1
+            disk = flushed is not None and flushed < late.end
+            code = ResponseCode.FLUSH_DISK_TIMEOUT if disk else ResponseCode.FLUSH_SLAVE_TIMEOUT
+            self._fail(late, code, remark)
+        return expired
+
+    def fail_all(self, code: int, remark: str) -> None:
+        """After a failed flush nothing that waits can be promised any more."""
+        while self._waiting:
+            self._fail(self._waiting.popleft(), code, remark)
+
+    @staticmethod
+    def _fail(late: Waiting, code: int, remark: str) -> None:
+        late.reply.code = code
+        late.reply.remark = remark or (
+            "stored, but not flushed in time"
+            if code == ResponseCode.FLUSH_DISK_TIMEOUT
+            else "stored, but not replicated in time"
+        )
+        if not late.endpoint.closed:
+            late.endpoint.send(late.reply)

@@ -1,0 +1,318 @@
+"""What operators ask: topics, groups, statistics, configuration, and the tables slaves copy.
+
+Codes 17 21 26 28 43 45 200 201 202 207 208 215 222 300 343 351 352 402 907. Bodies are RocketMQ's,
+so that mqadmin and the Dashboard read them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from saturnmq.broker.context import Context, answer, integer, text
+from saturnmq.broker.delay import DelayService
+from saturnmq.broker.groups import Group
+from saturnmq.broker.membership import body_of
+from saturnmq.broker.topics import READ, WRITE, Topic
+from saturnmq.protocol import jsonx
+from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.errors import (
+    GroupNotExist,
+    InvalidParameter,
+    SystemBusy,
+    TopicNotExist,
+)
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.topics import check_group, check_topic, dlq_topic, retry_topic
+
+
+class AdminService:
+    def __init__(
+        self,
+        context: Context,
+        delays: DelayService,
+        *,
+        ha_status: Callable[[], dict[str, Any]],
+        wake_pulls: Callable[[], None],
+        started_ms: int,
+    ) -> None:
+        self._c = context
+        self._delays = delays
+        self._ha_status = ha_status
+        self._wake_pulls = wake_pulls
+        self._started_ms = started_ms
+
+    def _mq(self, topic: str, queue_id: int) -> tuple[str, str, int]:
+        return topic, self._c.config.broker_name, queue_id
+
+    def _topic(self, name: str) -> Topic:
+        topic = self._c.topics.get(name)
+        if topic is None:
+            raise TopicNotExist(f"No topic in this broker. topic: {name}")
+        return topic
+
+    def _writable(self) -> None:
+        if self._c.config.is_slave:
+            raise SystemBusy("this broker has role SLAVE; ask the master")
+
+    # topics
+
+    def on_create_topic(self, endpoint: Endpoint, request: Command) -> None:
+        self._writable()
+        ext = request.ext
+        name = check_topic(text(ext, "topic"))
+        if self._c.topics.is_system(name):
+            raise InvalidParameter(f"topic {name} is a system topic; choose another name")
+        read, write = integer(ext, "readQueueNums", 8), integer(ext, "writeQueueNums", 8)
+        if not (0 < read <= 65_536 and 0 < write <= 65_536):
+            raise InvalidParameter(f"{read} read and {write} write queues; use 1 to 65536 of each")
+        known = self._c.topics.get(name)
+        attributes = dict(known.attributes) if known else {}
+        for item in filter(None, (ext.get("attributes") or "").split(",")):
+            key, _, value = item[1:].partition("=")
+            if item[0] == "+":
+                attributes[key] = value
+            elif item[0] == "-":
+                attributes.pop(key, None)
+        self._c.topics.put(
+            Topic(
+                name,
+                read,
+                write,
+                integer(ext, "perm", READ | WRITE),
+                integer(ext, "topicSysFlag", 0),
+                ext.get("order") == "true",
+                attributes,
+            )
+        )
+        answer(endpoint, request, request.reply(0))
+
+    def on_delete_topic(self, endpoint: Endpoint, request: Command) -> None:
+        self._writable()
+        name = text(request.ext, "topic")
+        if self._c.topics.is_system(name):
+            raise InvalidParameter(f"topic {name} is a system topic; it stays")
+        self._c.topics.delete(name)
+        self._c.offsets.forget(topic=name)
+        answer(endpoint, request, request.reply(0))
+
+    def on_topic_config(self, endpoint: Endpoint, request: Command) -> None:
+        topic = self._topic(text(request.ext, "topic"))
+        answer(endpoint, request, request.reply(0, body=jsonx.dumps(topic.to_json())))
+
+    def on_topic_stats(self, endpoint: Endpoint, request: Command) -> None:
+        topic = self._topic(text(request.ext, "topic"))
+        table = {}
+        for queue_id in range(topic.queues):
+            low, high = self._bounds(topic.name, queue_id)
+            table[self._mq(topic.name, queue_id)] = {
+                "lastUpdateTimestamp": self._time_of(topic.name, queue_id, high - 1),
+                "maxOffset": high,
+                "minOffset": low,
+            }
+        body = jsonx.dumps({"offsetTable": jsonx.mq_map(table), "topicPutTps": 0.0})
+        answer(endpoint, request, request.reply(0, body=body))
+
+    def _bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        store = self._c.store
+        return store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+
+    def _time_of(self, topic: str, queue_id: int, offset: int) -> int:
+        if offset < 0:
+            return 0
+        found = self._c.store.store_time_of(topic, queue_id, offset)
+        return found if found is not None and found > 0 else 0
+
+    # groups
+
+    def on_create_group(self, endpoint: Endpoint, request: Command) -> None:
+        self._writable()
+        document = body_of(request)
+        name = check_group(str(document.get("groupName", "")))
+        self._c.groups.put(Group(name, document))
+        answer(endpoint, request, request.reply(0))
+
+    def on_delete_group(self, endpoint: Endpoint, request: Command) -> None:
+        self._writable()
+        name = text(request.ext, "groupName")
+        self._c.groups.delete(name)
+        if request.ext.get("cleanOffset") == "true":
+            self._c.offsets.forget(group=name)
+        self._c.topics.delete(retry_topic(name))
+        self._c.topics.delete(dlq_topic(name))
+        answer(endpoint, request, request.reply(0))
+
+    def on_group_config(self, endpoint: Endpoint, request: Command) -> None:
+        name = text(request.ext, "group")
+        group = self._c.groups.get(name)
+        if group is None:
+            raise GroupNotExist(f"No group in this broker. group: {name}")
+        answer(endpoint, request, request.reply(0, body=jsonx.dumps(group.document)))
+
+    def _topics_of(self, group: str) -> list[str]:
+        topics = dict.fromkeys(self._c.offsets.topics_of(group))
+        online = self._c.clients.consumers.get(group)
+        if online is not None:
+            topics |= dict.fromkeys(online.documents)
+        return sorted(topics)
+
+    def on_consume_stats(self, endpoint: Endpoint, request: Command) -> None:
+        group = text(request.ext, "consumerGroup")
+        topics = [request.ext["topic"]] if request.ext.get("topic") else self._topics_of(group)
+        table: dict[Any, Any] = {}
+        for name in topics:
+            topic = self._c.topics.get(name)
+            for queue_id in range(topic.queues if topic else 0):
+                low, high = self._bounds(name, queue_id)
+                consumed = self._c.offsets.query(group, name, queue_id)
+                position = low if consumed is None else consumed
+                table[self._mq(name, queue_id)] = {
+                    "brokerOffset": high,
+                    "consumerOffset": position,
+                    "lastTimestamp": self._time_of(name, queue_id, position - 1),
+                    "pullOffset": position,
+                }
+        body = jsonx.dumps({"consumeTps": 0.0, "offsetTable": jsonx.mq_map(table)})
+        answer(endpoint, request, request.reply(0, body=body))
+
+    def on_reset_offset(self, endpoint: Endpoint, request: Command) -> None:
+        """222: sets the offset, and the next pull of each queue is told to move there."""
+        self._writable()
+        ext = request.ext
+        topic, group = self._topic(text(ext, "topic")), text(ext, "group")
+        if self._c.groups.get(group) is None:
+            raise GroupNotExist(f"group {group} does not exist")
+        timestamp = integer(ext, "timestamp", -1)
+        wanted, exact = integer(ext, "queueId", -1), integer(ext, "offset", -1)
+        table = {}
+        for queue_id in range(topic.read_queues) if wanted < 0 else (wanted,):
+            low, high = self._bounds(topic.name, queue_id)
+            if exact >= 0:
+                offset = min(max(exact, low), high)
+            elif timestamp < 0:
+                offset = high
+            else:
+                offset = self._c.store.offset_by_time(topic.name, queue_id, timestamp, "LOWER")
+            online = self._c.clients.consumers.get(group) is not None
+            self._c.offsets.reset(group, topic.name, queue_id, offset, notify=online)
+            table[self._mq(topic.name, queue_id)] = offset
+        self._wake_pulls()
+        body = jsonx.dumps({"offsetTable": jsonx.mq_map(table)})
+        answer(endpoint, request, request.reply(0, body=body))
+
+    def on_who_consumes(self, endpoint: Endpoint, request: Command) -> None:
+        topic = text(request.ext, "topic")
+        groups = {*self._c.clients.groups_of(topic), *self._c.offsets.groups_of(topic)}
+        body = jsonx.dumps({"groupList": sorted(groups)})
+        answer(endpoint, request, request.reply(0, body=body))
+
+    def on_topics_of_consumer(self, endpoint: Endpoint, request: Command) -> None:
+        topics = self._topics_of(text(request.ext, "group"))
+        body = jsonx.dumps({"brokerAddr": self._c.address, "topicList": topics})
+        answer(endpoint, request, request.reply(0, body=body))
+
+    # the tables slaves copy
+
+    def on_all_topics(self, endpoint: Endpoint, request: Command) -> None:
+        document = self._c.topics.snapshot()
+        document |= {
+            "mappingDataVersion": document["dataVersion"],
+            "topicQueueMappingDetailMap": {},
+        }
+        ext = {"totalTopicNum": str(len(document["topicConfigTable"]))}
+        answer(endpoint, request, request.reply(0, ext=ext, body=jsonx.dumps(document)))
+
+    def on_all_groups(self, endpoint: Endpoint, request: Command) -> None:
+        document = self._c.groups.snapshot()
+        ext = {"totalGroupNum": str(len(document["subscriptionGroupTable"]))}
+        answer(endpoint, request, request.reply(0, ext=ext, body=jsonx.dumps(document)))
+
+    def on_all_offsets(self, endpoint: Endpoint, request: Command) -> None:
+        body = jsonx.dumps(self._c.offsets.snapshot())
+        answer(endpoint, request, request.reply(0, body=body))
+
+    def on_all_delays(self, endpoint: Endpoint, request: Command) -> None:
+        answer(endpoint, request, request.reply(0, body=jsonx.dumps(self._delays.snapshot())))
+
+    def on_request_modes(self, endpoint: Endpoint, request: Command) -> None:
+        body = jsonx.dumps({"messageRequestModeMap": {}})
+        answer(endpoint, request, request.reply(0, body=body))
+
+    # the broker itself
+
+    def on_ha_status(self, endpoint: Endpoint, request: Command) -> None:
+        answer(endpoint, request, request.reply(0, body=jsonx.dumps(self._ha_status())))
+
+    def on_config(self, endpoint: Endpoint, request: Command) -> None:
+        lines = []
+        for field in dataclasses.fields(self._c.config):
+            key = field.metadata.get("key")
+            if key:
+                lines.append(f"{key}={_property(getattr(self._c.config, field.name))}")
+        ext = {"version": jsonx.dumps(self._c.topics.data_version).decode()}
+        body = "\n".join(sorted(lines)).encode() + b"\n"
+        answer(endpoint, request, request.reply(0, ext=ext, body=body))
+
+    def on_runtime_info(self, endpoint: Endpoint, request: Command) -> None:
+        body = jsonx.dumps({"table": self.runtime_info()})
+        answer(endpoint, request, request.reply(0, body=body))
+
+    def runtime_info(self) -> Mapping[str, str]:
+        c = self._c
+        marks = c.store.watermarks
+        now = c.runtime.now_ms()
+        zero = dict.fromkeys(
+            (
+                "msgPutTotalTodayMorning",
+                "msgPutTotalTodayNow",
+                "msgPutTotalYesterdayMorning",
+                "msgGetTotalTodayMorning",
+                "msgGetTotalTodayNow",
+                "msgGetTotalYesterdayMorning",
+                "sendThreadPoolQueueHeadWaitTimeMills",
+                "pullThreadPoolQueueHeadWaitTimeMills",
+                "queryThreadPoolQueueHeadWaitTimeMills",
+                "pageCacheLockTimeMills",
+                "commitLogDiskRatio",
+                "consumeQueueDiskRatio",
+            ),
+            "0",
+        )
+        tps = dict.fromkeys(
+            ("putTps", "getTotalTps", "getFoundTps", "getMissTps", "getTransferredTps"),
+            "0.0 0.0 0.0",
+        )
+        return {
+            **zero,
+            **tps,
+            "brokerVersionDesc": "V5_4_0",
+            "brokerVersion": "493",
+            "brokerActive": "true",
+            "brokerRole": c.config.role,
+            "bootTimestamp": str(self._started_ms),
+            "runtime": f"[ {(now - self._started_ms) // 1000} s ]",
+            "sendThreadPoolQueueSize": str(len(c.ledger)),
+            "sendThreadPoolQueueCapacity": str(c.ledger.limit),
+            "pullThreadPoolQueueSize": "0",
+            "pullThreadPoolQueueCapacity": str(c.config.max_held_pulls),
+            "queryThreadPoolQueueSize": "0",
+            "queryThreadPoolQueueCapacity": "0",
+            "commitLogMinOffset": str(marks.start),
+            "commitLogMaxOffset": str(marks.appended),
+            "commitLogFlushedOffset": str(marks.flushed),
+            "commitLogReplicatedOffset": str(marks.replicated),
+            "commitLogConfirmedOffset": str(marks.confirmed),
+            "commitLogDispatchedOffset": str(marks.dispatched),
+            "dispatchBehindBytes": str(marks.appended - marks.dispatched),
+            "remainHowManyDataToFlush": f"{marks.appended - marks.flushed} B",
+            "startAcceptSendRequestTimeStamp": "0",
+        }
+
+
+def _property(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return ";".join(value)
+    return str(value)

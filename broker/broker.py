@@ -1,0 +1,388 @@
+"""A broker: opens the store, wires the services, serves.
+
+Start order: store (recovery), tables, listeners, services, registration. What is recovered is
+confirmed only as far as the ack mode allows: with SYNC_MASTER a restarted master shows consumers
+nothing that no slave has reported yet. Close order: no new work, the waiting sends answered,
+everything flushed and saved, then the store (which removes its `abort` mark).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from saturnmq.broker.ack import AckLedger
+from saturnmq.broker.admin import AdminService
+from saturnmq.broker.clients import ClientTable
+from saturnmq.broker.config import BrokerConfig
+from saturnmq.broker.context import Context
+from saturnmq.broker.delay import DelayService
+from saturnmq.broker.documents import Saver
+from saturnmq.broker.flush import FlushService
+from saturnmq.broker.groups import GroupTable
+from saturnmq.broker.ha_master import HaMaster
+from saturnmq.broker.ha_slave import HaSlave
+from saturnmq.broker.locks import QueueLocks
+from saturnmq.broker.lookups import LookupService
+from saturnmq.broker.membership import MembershipService
+from saturnmq.broker.offsets import ConsumerOffsets
+from saturnmq.broker.pull import PullService
+from saturnmq.broker.registration import Registration
+from saturnmq.broker.retry import RetryService
+from saturnmq.broker.send import SendService
+from saturnmq.broker.topics import TopicTable, system_topics
+from saturnmq.broker.turn import Turn, confirm
+from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.errors import ConfigError, UnsupportedRequest
+from saturnmq.protocol.ids import UniqueIds, encode_host
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.runtime import Listener, Runtime, join_address, split_address
+from saturnmq.store.config_files import ConfigFile
+from saturnmq.store.disk import Disk
+from saturnmq.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[Endpoint, Command], None]
+TICK_S = 0.1  # how late a deadline may be noticed
+PREPARE_S = 0.05
+
+
+class Broker:
+    def __init__(self, config: BrokerConfig, runtime: Runtime, disk: Disk) -> None:
+        self.config = config
+        self._runtime = runtime
+        self._disk = disk
+        self._tasks: list[asyncio.Task[None]] = []
+        self._listeners: list[Listener] = []
+        self._endpoints: dict[Endpoint, None] = {}
+        self._handlers: dict[int, Handler] = {}
+        self._closed = False
+        self._registration: Registration | None = None
+        self.address = ""
+        self.ha_address = ""
+        self.failed: str | None = None  # why this broker takes no more writes
+
+    async def start(self) -> None:
+        config, runtime = self.config, self._runtime
+        self.store = await self._open_store()
+        try:
+            await self._start(config, runtime)
+        except BaseException:
+            await self.close(clean=False)
+            raise
+
+    async def _open_store(self) -> MessageStore:
+        opened = MessageStore.open(self.config.store_config(), self._disk, self._runtime)
+        return await opened if asyncio.iscoroutine(opened) else opened
+
+    async def _start(self, config: BrokerConfig, runtime: Runtime) -> None:
+        context = self._make_context()
+        self.context = context
+        self._turn = Turn(context)
+        context.appended = self._turn.wake
+        self._saver = Saver(runtime)
+        await self._bind()
+        self._make_services()
+        self._load_tables()
+        confirm(context)
+        self._turn.wake()
+        self._start_tasks()
+        self._registration = Registration(
+            context, self.ha_address, self._slave.master_is if self._slave else lambda a, h: None
+        )
+        self._tasks += self._registration.start()
+        log.info(
+            "%s (%s, %s) serves at %s",
+            config.broker_name,
+            config.role,
+            config.flush_disk_type,
+            self.address,
+        )
+
+    def _make_context(self) -> Context:
+        config, runtime = self.config, self._runtime
+        return Context(
+            config=config,
+            runtime=runtime,
+            store=self.store,
+            topics=TopicTable(runtime.now_ms, self._topics_changed),
+            groups=GroupTable(runtime.now_ms, auto_create=config.auto_create_groups),
+            clients=ClientTable(config.client_expiry_ms / 1000),
+            offsets=ConsumerOffsets(runtime.now_ms),
+            locks=QueueLocks(),
+            ledger=AckLedger(config.max_pending_acks),
+        )
+
+    async def _bind(self) -> None:
+        """Listen first: clients are told the port, and frames store it."""
+        config, runtime = self.config, self._runtime
+        listener = await runtime.listen(config.host, config.port, self._accept)
+        self._listeners.append(listener)
+        host, port = split_address(listener.address)
+        advertised = config.advertised_host or (
+            config.host if config.host not in ("0.0.0.0", "::", "") else host
+        )
+        if advertised == "localhost":
+            advertised = "127.0.0.1"
+        self.address = self.context.address = join_address(advertised, port)
+        try:
+            self.context.store_host = encode_host(advertised, port)
+        except ValueError as error:
+            raise ConfigError(
+                f"the advertised host {advertised!r} is no IP address, but every stored message "
+                "carries it as one; set brokerIP1"
+            ) from error
+        if config.fast_port and config.port > 2:
+            try:
+                fast = await runtime.listen(config.host, config.port - 2, self._accept)
+                self._listeners.append(fast)
+            except OSError as error:
+                log.warning(
+                    "port %d (port - 2) is not free, Java slaves cannot copy topics: %s",
+                    config.port - 2,
+                    error,
+                )
+
+        self._master: HaMaster | None = None
+        self._slave: HaSlave | None = None
+        ha = HaMaster(self.context, self._turn.wake)
+        await ha.start()
+        self._master = ha
+        _, ha_port = split_address(ha.address)
+        self.ha_address = join_address(advertised, ha_port)
+        self.context.enough_replicas = ha.enough_replicas
+
+    def _make_services(self) -> None:
+        config, runtime, context = self.config, self._runtime, self.context
+        process = runtime.random.randrange(1 << 16)
+        host, _ = split_address(self.address)
+        sends = SendService(context, UniqueIds(runtime, host, process))
+        self._pulls = pulls = PullService(context)
+        self._members = members = MembershipService(context)
+        self._delays = delays = DelayService(context, sends)
+        self._flush = FlushService(
+            self.store,
+            runtime,
+            sync=config.sync_flush,
+            interval_s=config.flush_interval_ms / 1000,
+            on_flushed=self._flushed,
+            on_failed=self._flush_failed,
+        )
+        assert self._master is not None
+        ha_status = self._master.status
+        if config.is_slave:
+            self._slave = HaSlave(
+                context,
+                flush=self._flush.flush_once,
+                on_append=self._turn.wake,
+                load_delay=delays.load,
+            )
+            ha_status = self._slave.status
+        admin = AdminService(
+            context,
+            delays,
+            ha_status=ha_status,
+            wake_pulls=pulls.wake_all,
+            started_ms=runtime.now_ms(),
+        )
+        retries, lookups = RetryService(context, sends), LookupService(context)
+        self._turn.on_append += [self._flush.wake, self._master.appended]
+        self._turn.on_arrivals += [pulls.arrived, lambda _, arrivals: delays.arrived(arrivals)]
+        self._turn.on_visible += [pulls.wake]
+        code = RequestCode
+        self._handlers = {
+            code.SEND_MESSAGE: sends.on_send,
+            code.SEND_MESSAGE_V2: sends.on_send_v2,
+            code.SEND_BATCH_MESSAGE: sends.on_send_v2,
+            code.PULL_MESSAGE: pulls.on_pull,
+            code.LITE_PULL_MESSAGE: pulls.on_pull,
+            code.CONSUMER_SEND_MSG_BACK: retries.on_send_back,
+            code.QUERY_MESSAGE: lookups.on_query_message,
+            code.QUERY_CONSUMER_OFFSET: lookups.on_query_offset,
+            code.UPDATE_CONSUMER_OFFSET: lookups.on_update_offset,
+            code.SEARCH_OFFSET_BY_TIMESTAMP: lookups.on_search_offset,
+            code.GET_MAX_OFFSET: lookups.on_max_offset,
+            code.GET_MIN_OFFSET: lookups.on_min_offset,
+            code.GET_EARLIEST_MSG_STORETIME: lookups.on_earliest_time,
+            code.VIEW_MESSAGE_BY_ID: lookups.on_view_message,
+            code.HEART_BEAT: members.on_heartbeat,
+            code.UNREGISTER_CLIENT: members.on_unregister,
+            code.GET_CONSUMER_LIST_BY_GROUP: members.on_consumer_list,
+            code.LOCK_BATCH_MQ: members.on_lock,
+            code.UNLOCK_BATCH_MQ: members.on_unlock,
+            code.CHECK_CLIENT_CONFIG: members.on_check_client,
+            code.GET_CONSUMER_CONNECTION_LIST: members.on_consumer_connections,
+            code.GET_PRODUCER_CONNECTION_LIST: members.on_producer_connections,
+            code.UPDATE_AND_CREATE_TOPIC: admin.on_create_topic,
+            code.DELETE_TOPIC_IN_BROKER: admin.on_delete_topic,
+            code.GET_TOPIC_CONFIG: admin.on_topic_config,
+            code.GET_TOPIC_STATS_INFO: admin.on_topic_stats,
+            code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: admin.on_create_group,
+            code.DELETE_SUBSCRIPTIONGROUP: admin.on_delete_group,
+            code.GET_SUBSCRIPTIONGROUP_CONFIG: admin.on_group_config,
+            code.GET_CONSUME_STATS: admin.on_consume_stats,
+            code.INVOKE_BROKER_TO_RESET_OFFSET: admin.on_reset_offset,
+            code.QUERY_TOPIC_CONSUME_BY_WHO: admin.on_who_consumes,
+            code.QUERY_TOPICS_BY_CONSUMER: admin.on_topics_of_consumer,
+            code.GET_ALL_TOPIC_CONFIG: admin.on_all_topics,
+            code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: admin.on_all_groups,
+            code.GET_ALL_CONSUMER_OFFSET: admin.on_all_offsets,
+            code.GET_ALL_DELAY_OFFSET: admin.on_all_delays,
+            code.GET_ALL_MESSAGE_REQUEST_MODE: admin.on_request_modes,
+            code.GET_BROKER_HA_STATUS: admin.on_ha_status,
+            code.GET_BROKER_CONFIG: admin.on_config,
+            code.GET_BROKER_RUNTIME_INFO: admin.on_runtime_info,
+        }
+        self._handlers = {int(number): handler for number, handler in self._handlers.items()}
+
+    def _load_tables(self) -> None:
+        context, config = self.context, self.config
+        root = f"{config.root}/config"
+        self._disk.make_dirs(root)
+
+        files = {
+            name: ConfigFile(self._disk, f"{root}/{name}.json")
+            for name in ("topics", "subscriptionGroup", "consumerOffset", "delayOffset")
+        }
+        context.topics.install_system(
+            system_topics(
+                config.cluster_name,
+                config.broker_name,
+                config.default_topic_queues,
+                auto=config.auto_create_topics,
+            )
+        )
+        context.topics.load(files["topics"].load() or {})
+        context.groups.load(files["subscriptionGroup"].load() or {})
+        context.offsets.merge(files["consumerOffset"].load() or {})
+        self._delays.load(files["delayOffset"].load() or {})
+        if not config.is_slave:
+            for topic, group, queue_id, had, end in context.offsets.clamp(self.store.max_offset):
+                log.warning(
+                    "group %s had consumed %s queue %d up to %d but the log ends at %d: the tail "
+                    "was lost",
+                    group,
+                    topic,
+                    queue_id,
+                    had,
+                    end,
+                )
+        for table, name in (
+            (context.topics, "topics"),
+            (context.groups, "subscriptionGroup"),
+            (context.offsets, "consumerOffset"),
+            (self._delays, "delayOffset"),
+        ):
+            self._saver.add(table, files[name])
+
+    def _start_tasks(self) -> None:
+        spawn, config = self._runtime.spawn, self.config
+        work = [
+            (self._flush.run(), "flush"),
+            (self._saver.run(config.flush_offsets_ms / 1000), "save-tables"),
+            (self._deadlines(), "deadlines"),
+            (self._prepare(), "prepare-segments"),
+            (self._derived(), "flush-derived"),
+        ]
+        assert self._master is not None
+        work.append((self._master.run(), "ha-master"))
+        if self._slave is not None:
+            work += [(self._slave.run(), "ha-slave"), (self._slave.run_sync(), "table-sync")]
+        else:
+            work.append((self._delays.run(), "delay"))
+        self._tasks += [spawn(coroutine, name=name) for coroutine, name in work]
+
+    # connections
+
+    def _accept(self) -> Endpoint:
+        endpoint = Endpoint(self._runtime, self._dispatch, self._lost, server=True)
+        self._endpoints[endpoint] = None
+        return endpoint
+
+    def _lost(self, endpoint: Endpoint) -> None:
+        self._endpoints.pop(endpoint, None)
+        if not self._closed:
+            self._members.closed(endpoint)
+
+    def _dispatch(self, endpoint: Endpoint, request: Command) -> None:
+        handler = self._handlers.get(request.code)
+        if handler is None:
+            raise UnsupportedRequest(f" request type {request.code} not supported")
+        handler(endpoint, request)
+
+    # loops and hooks
+
+    def _topics_changed(self) -> None:
+        if self._registration is not None:
+            self._registration.topics_changed()
+
+    def _flushed(self) -> None:
+        self._turn.wake()
+        if self._slave is not None:
+            self._slave.flushed()
+
+    def _flush_failed(self, error: OSError) -> None:
+        self.failed = f"a flush failed: {error}"
+        self.context.ledger.fail_all(
+            ResponseCode.FLUSH_DISK_TIMEOUT, f"stored, but the disk refused to flush: {error}"
+        )
+
+    async def _deadlines(self) -> None:
+        """Whatever is late: sends, held pulls, silent clients."""
+        next_scan = 0.0
+        while True:
+            await self._runtime.sleep(TICK_S)
+            now = self._runtime.monotonic()
+            flushed = self.store.watermarks.flushed if self.config.sync_flush else None
+            self.context.ledger.expire(now, flushed)
+            self._pulls.expire(now)
+            if now >= next_scan:
+                next_scan = now + 10
+                self._members.expire(now)
+
+    async def _prepare(self) -> None:
+        """Zero and map the log ahead of the writer."""
+        while True:
+            await self._runtime.run_blocking(self.store.prepare_ahead)
+            await self._runtime.sleep(PREPARE_S)
+
+    async def _derived(self) -> None:
+        """Queue and index files, then the checkpoint: never ahead of the log."""
+        rounds = 0
+        while True:
+            await self._runtime.sleep(1.0)
+            rounds += 1
+            thorough = rounds % 60 == 0
+            await self._runtime.run_blocking(self.store.flush_derived, thorough)
+            await self._runtime.run_blocking(self.store.checkpoint)
+
+    async def close(self, *, clean: bool = True) -> None:
+        """Stop serving; with `clean` flush and save everything first."""
+        if self._closed:
+            return
+        self._closed = True
+        for listener in self._listeners:
+            listener.close()
+        if self._registration is not None and clean:
+            await self._registration.unregister()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if getattr(self, "_turn", None) is not None:
+            self._turn.stopped = True
+        for part in (getattr(self, "_slave", None), getattr(self, "_master", None)):
+            if part is not None:
+                part.close()
+        if clean and getattr(self, "_flush", None) is not None:
+            await self._flush.flush_once()
+            confirm(self.context)
+            self.context.ledger.release(self.store.watermarks.confirmed)
+            while self.store.reput():
+                pass
+            await self._saver.save_changed()
+        for endpoint in list(self._endpoints):
+            endpoint.close()
+        await self._runtime.run_blocking(self.store.close)

@@ -1,0 +1,256 @@
+"""What a broker may be told, each setting once: its name here, its RocketMQ key, its default.
+
+Sources, later ones winning: a TOML file or RocketMQ's `broker.conf` (Java properties), then
+`SATURNMQ_*` environment variables, then keyword arguments (the command line's flags). A key that
+means nothing is a `ConfigError` naming the nearest right one; a RocketMQ key that has no meaning
+here but is harmless is accepted, so that a `broker.conf` of a Java broker starts ours as it is.
+
+Both spellings are read everywhere: `flush_disk_type = "SYNC_FLUSH"` and `flushDiskType=SYNC_FLUSH`.
+Settings of the store (segment sizes, retention) are the fields of `StoreConfig`; they are read by
+the same rules and kept in `store_options`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from saturnmq.protocol.errors import ConfigError
+from saturnmq.store.message_store import StoreConfig
+
+ROLES = ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE")
+FLUSH_TYPES = ("ASYNC_FLUSH", "SYNC_FLUSH")
+
+# RocketMQ keys that are accepted and change nothing here: either their behaviour is built in, or
+# they tune a thread pool that does not exist in an event loop.
+_ACCEPTED_KEYS = """
+aclEnable autoCreateSubscriptionGroupEnable brokerFastFailureEnable brokerPermission
+clientManageThreadPoolNums clusterTopicEnable brokerTopicEnable compressedRegister
+consumerManageThreadPoolNums consumerOffsetUpdateVersionStep destroyMapedFileIntervalForcibly
+diskMaxUsedSpaceRatio enableCalcFilterBitMap enablePropertyFilter
+fetchNamesrvAddrByAddressServer flushCommitLogLeastPages flushCommitLogThoroughInterval
+flushConsumeQueueLeastPages flushConsumeQueueThoroughInterval heartbeatThreadPoolNums
+highSpeedMode longPollingEnable maxTransferBytesOnMessageInDisk
+maxTransferBytesOnMessageInMemory maxTransferCountOnMessageInDisk
+maxTransferCountOnMessageInMemory messageDelayLevel messageIndexSafe
+notifyConsumerIdsChangedEnable offsetCheckInSlave osPageCacheBusyTimeOutMills
+pullMessageThreadPoolNums queryMessageThreadPoolNums putMsgIndexHightWater
+rejectTransactionMessage rocketmqHome sendMessageThreadPoolNums sendThreadPoolQueueCapacity
+serverAsyncSemaphoreValue serverCallbackExecutorThreads serverChannelMaxIdleTimeSeconds
+serverOnewaySemaphoreValue serverPooledByteBufAllocatorEnable serverSelectorThreads
+serverSocketRcvBufSize serverSocketSndBufSize serverWorkerThreads storePathAbortFile
+storePathCommitLog storePathConsumeQueue storePathIndex storePathCheckPoint storeCheckpoint
+abortFile syncFlushTimeout traceTopicEnable transactionCheckInterval transactionCheckMax
+transactionTimeOut transferMsgByHeap transientStorePoolEnable transientStorePoolSize
+useEpollNativeSelector useReentrantLockWhenPutMessage vipChannelEnabled waitTimeMillsInSendQueue
+warmMapedFileEnable timerWheelEnable enableControllerMode namesrvConfigPath
+"""
+ACCEPTED = frozenset(_ACCEPTED_KEYS.split())
+
+
+def _key(rocketmq: str, default: Any = dataclasses.MISSING, **kwargs: Any) -> Any:
+    return field(default=default, metadata={"key": rocketmq}, **kwargs)
+
+
+@dataclass(frozen=True)
+class BrokerConfig:
+    """Everything a broker is told at start; nothing changes it afterwards."""
+
+    broker_name: str = _key("brokerName", "broker-a")
+    cluster_name: str = _key("brokerClusterName", "DefaultCluster")
+    broker_id: int = _key("brokerId", 0)
+    host: str = _key("bindAddress", "127.0.0.1")
+    advertised_host: str = _key("brokerIP1", "")  # what clients are told; empty: `host`
+    port: int = _key("listenPort", 10911)
+    ha_port: int = _key("haListenPort", 10912)
+    fast_port: bool = _key("fastPortEnable", True)  # listen on port - 2 too, as Java slaves need
+    ha_master_address: str = _key("haMasterAddress", "")
+    nameservers: tuple[str, ...] = _key("namesrvAddr", ())
+    root: str = _key("storePathRootDir", "store")
+    role: str = _key("brokerRole", "ASYNC_MASTER")
+    flush_disk_type: str = _key("flushDiskType", "ASYNC_FLUSH")
+    in_sync_replicas: int = _key("inSyncReplicas", 0)  # 0: 2 for SYNC_MASTER, else 1
+    sync_flush_timeout_ms: int = _key("syncFlushTimeoutMs", 5_000)
+    slave_timeout_ms: int = _key("slaveTimeout", 3_000)
+    flush_interval_ms: int = _key("flushIntervalCommitLog", 200)
+    ha_max_gap_bytes: int = _key("haMaxGapNotInSync", 256 << 20)
+    ha_transfer_bytes: int = _key("haTransferBatchSize", 1 << 20)
+    ha_heartbeat_ms: int = _key("haSendHeartbeatInterval", 5_000)
+    ha_idle_ms: int = _key("haHousekeepingInterval", 20_000)
+    ha_reconnect_ms: int = _key("haReconnectInterval", 1_000)
+    slave_sync_ms: int = _key("slaveSyncInterval", 10_000)
+    register_ms: int = _key("registerNameServerPeriod", 30_000)
+    default_topic_queues: int = _key("defaultTopicQueueNums", 8)
+    auto_create_topics: bool = _key("autoCreateTopicEnable", True)
+    auto_create_groups: bool = _key("autoCreateSubscriptionGroup", True)
+    region: str = _key("regionId", "DefaultRegion")
+    max_message_bytes: int = _key("maxMessageSize", 4 << 20)
+    max_pending_acks: int = _key("maxPendingAcks", 100_000)
+    max_held_pulls: int = _key("maxHeldPulls", 100_000)
+    flush_offsets_ms: int = _key("flushConsumerOffsetInterval", 5_000)
+    client_expiry_ms: int = _key("channelExpiredTimeout", 120_000)
+    slave_read: bool = _key("slaveReadEnable", True)
+    store_options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.role not in ROLES:
+            raise ConfigError(f"brokerRole is {self.role!r}; it must be one of {', '.join(ROLES)}")
+        if self.flush_disk_type not in FLUSH_TYPES:
+            raise ConfigError(
+                f"flushDiskType is {self.flush_disk_type!r}; it must be one of "
+                + ", ".join(FLUSH_TYPES)
+            )
+        if (self.role == "SLAVE") != (self.broker_id > 0):
+            raise ConfigError(
+                f"brokerRole {self.role} with brokerId {self.broker_id}: a master has id 0, "
+                "a slave an id above 0"
+            )
+        if self.role == "ASYNC_MASTER" and self.in_sync_replicas > 1:
+            raise ConfigError(
+                f"inSyncReplicas is {self.in_sync_replicas} but brokerRole is ASYNC_MASTER, which "
+                "waits for nobody; use SYNC_MASTER"
+            )
+        if self.role == "SYNC_MASTER" and self.in_sync_replicas == 1:
+            raise ConfigError(
+                "inSyncReplicas is 1 but brokerRole is SYNC_MASTER: nobody would be waited for; "
+                "use 2 or more, or ASYNC_MASTER"
+            )
+        for name in ("port", "ha_port"):
+            value = getattr(self, name)
+            if not 0 <= value <= 65_535:
+                raise ConfigError(f"{name} is {value}; a port is 0 (any) to 65535")
+
+    @property
+    def is_slave(self) -> bool:
+        return self.role == "SLAVE"
+
+    @property
+    def sync_flush(self) -> bool:
+        return self.flush_disk_type == "SYNC_FLUSH"
+
+    @property
+    def replicas_required(self) -> int:
+        """Copies, this one included, that a send waits for."""
+        if self.role != "SYNC_MASTER":
+            return 1
+        return self.in_sync_replicas or 2
+
+    def store_config(self) -> StoreConfig:
+        options = dict(self.store_options)
+        known = {f.name for f in dataclasses.fields(StoreConfig)}
+        for name, value in (("root", self.root), ("max_message_bytes", self.max_message_bytes)):
+            if name in known:
+                options.setdefault(name, value)
+        return StoreConfig(**options)
+
+    @classmethod
+    def load(
+        cls,
+        text: str = "",
+        *,
+        path: str = "",
+        environ: Mapping[str, str] | None = None,
+        **overrides: Any,
+    ) -> BrokerConfig:
+        """Merge a file's `text` (TOML if `path` ends so), the environment and `overrides`."""
+        values: dict[str, Any] = {}
+        if text:
+            pairs = _toml_pairs(text, path) if path.endswith(".toml") else _properties(text)
+            for name, value in pairs.items():
+                values |= _resolve(name, value, path or "configuration")
+        for name, value in (environ or {}).items():
+            if not name.startswith("SATURNMQ_") or name in _OTHER_VARIABLES:
+                continue
+            key = name.removeprefix("SATURNMQ_").lower()
+            if key in _BROKER_FIELDS or key in _STORE_FIELDS:
+                values |= _resolve(key, value, name)
+        for name, value in overrides.items():
+            if value is not None:
+                values |= _resolve(name, value, "option")
+        store = {n: values.pop(n) for n in list(values) if n not in _BROKER_FIELDS}
+        explicit = values.pop("store_options", {})
+        if values.get("role") == "SLAVE" and "broker_id" not in values:
+            values["broker_id"] = 1
+        if values.get("broker_id", 0) > 0 and "role" not in values:
+            values["role"] = "SLAVE"
+        return cls(**values, store_options={**store, **explicit})
+
+
+_OTHER_VARIABLES = frozenset({"SATURNMQ_KERNELS", "SATURNMQ_NAMESERVER"})
+_BROKER_FIELDS = {f.name: f for f in dataclasses.fields(BrokerConfig)}
+_STORE_FIELDS = {f.name: f for f in dataclasses.fields(StoreConfig)}
+_BY_KEY = {
+    str(f.metadata.get("key", f.name)).lower(): f.name
+    for f in [*_STORE_FIELDS.values(), *_BROKER_FIELDS.values()]
+}
+_BY_KEY["nameserver"] = "nameservers"
+_ACCEPTED = {name.lower() for name in ACCEPTED}
+
+
+def _resolve(name: str, value: Any, where: str) -> dict[str, Any]:
+    """The field a key means, with its value converted; empty for an accepted key without effect."""
+    lowered = name.lower().replace("-", "_")
+    field_name = lowered if lowered in _BROKER_FIELDS or lowered in _STORE_FIELDS else None
+    field_name = field_name or _BY_KEY.get(lowered.replace("_", "")) or _BY_KEY.get(lowered)
+    if field_name is None:
+        if lowered in _ACCEPTED:
+            return {}
+        known = [*_BROKER_FIELDS, *_STORE_FIELDS]
+        keys = [str(f.metadata["key"]) for f in _BROKER_FIELDS.values() if "key" in f.metadata]
+        near = difflib.get_close_matches(name, known + keys, n=1, cutoff=0.4)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(f"{where}: unknown key {name!r}{hint}")
+    return {field_name: _convert(field_name, name, value, where)}
+
+
+def _convert(field_name: str, name: str, value: Any, where: str) -> Any:
+    found = _BROKER_FIELDS.get(field_name) or _STORE_FIELDS[field_name]
+    default = found.default
+    try:
+        if field_name == "nameservers":
+            parts = value.replace(",", ";").split(";") if isinstance(value, str) else value
+            return tuple(p.strip() for p in parts if p.strip())
+        if isinstance(default, bool):
+            if isinstance(value, bool):
+                return value
+            return {"true": True, "false": False, "1": True, "0": False}[str(value).lower()]
+        if isinstance(default, int):
+            return int(value)
+        if isinstance(default, float):
+            return float(value)
+    except (KeyError, TypeError, ValueError) as error:
+        kind = "true or false" if isinstance(default, bool) else "a number"
+        raise ConfigError(f"{where}: {name} is {value!r}; it must be {kind}") from error
+    return value
+
+
+def _toml_pairs(text: str, path: str) -> dict[str, Any]:
+    try:
+        parsed = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from error
+    flat: dict[str, Any] = {}
+    for name, value in parsed.items():
+        if isinstance(value, dict):  # tables such as [broker] and [store] only group
+            flat |= value
+        else:
+            flat[name] = value
+    return flat
+
+
+def _properties(text: str) -> dict[str, str]:
+    """Java properties as `broker.conf` uses them: `key = value`, `#` and `!` comments."""
+    pairs: dict[str, str] = {}
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw.strip()
+        if not line or line[0] in "#!":
+            continue
+        cut = min((line.find(c) for c in "=:" if c in line), default=-1)
+        if cut <= 0:
+            raise ConfigError(f"line {number}: {line[:60]!r} is not of the form key=value")
+        pairs[line[:cut].strip()] = line[cut + 1 :].strip()
+    return pairs

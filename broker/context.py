@@ -1,0 +1,73 @@
+"""What the services of one broker share: its configuration, its store and its tables.
+
+Plain state, no behaviour except two facts everything asks for: how far consumers may see, and how
+a reply reaches its sender.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from saturnmq.broker.ack import AckLedger
+from saturnmq.broker.clients import ClientTable
+from saturnmq.broker.config import BrokerConfig
+from saturnmq.broker.groups import GroupTable
+from saturnmq.broker.locks import QueueLocks
+from saturnmq.broker.offsets import ConsumerOffsets
+from saturnmq.broker.topics import TopicTable
+from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.errors import InvalidParameter
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.runtime import Runtime
+from saturnmq.store.message_store import MessageStore
+
+
+@dataclass
+class Context:
+    config: BrokerConfig
+    runtime: Runtime
+    store: MessageStore
+    topics: TopicTable
+    groups: GroupTable
+    clients: ClientTable
+    offsets: ConsumerOffsets
+    locks: QueueLocks
+    ledger: AckLedger
+    appended: Callable[[], None] = lambda: None  # tells the turn that the log grew
+    enough_replicas: Callable[[], bool] = lambda: True
+    address: str = ""  # as clients are told
+    store_host: bytes = field(default=bytes(8))
+
+    @property
+    def visible(self) -> int:
+        """Consumers see only what lies below this physical offset (invariant I9)."""
+        marks = self.store.watermarks
+        return marks.appended if self.config.is_slave else marks.confirmed
+
+
+def answer(endpoint: Endpoint, request: Command, reply: Command) -> None:
+    """Send a reply unless nobody waits for it."""
+    if not request.is_oneway and not endpoint.closed:
+        endpoint.send(reply)
+
+
+def integer(ext: dict[str, str], name: str, default: int | None = None) -> int:
+    """A number of a request header; 29 says which field was missing or no number."""
+    text = ext.get(name)
+    if text is None or text == "":
+        if default is None:
+            raise InvalidParameter(f"header field {name!r} is missing; send a number")
+        return default
+    try:
+        return int(text)
+    except ValueError:
+        raise InvalidParameter(f"header field {name!r} is {text[:40]!r}, not a number") from None
+
+
+def text(ext: dict[str, str], name: str) -> str:
+    """A required text of a request header."""
+    value = ext.get(name)
+    if not value:
+        raise InvalidParameter(f"header field {name!r} is missing")
+    return value

@@ -1,0 +1,153 @@
+"""Delayed delivery: moves messages out of SCHEDULE_TOPIC_XXXX when their time has come.
+
+`config/delayOffset.json`: `{"dataVersion":DV,"offsetTable":{"<level>":<next queue offset>}}`, saved
+with the other tables, copied by slaves (code 45). The next offset of a level only moves after the
+delivered copy was appended, so a crash repeats at most what was delivered since the last save; it
+never loses. Only what is confirmed is delivered.
+
+Delivery time = store time of the waiting frame + the level's delay, by the broker's clock; a time
+further ahead than the delay (the clock jumped back) counts as now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from saturnmq.broker.context import Context
+from saturnmq.broker.delay_levels import DELAYS_MS
+from saturnmq.broker.send import SendService
+from saturnmq.protocol import properties as names
+from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.kernels import decode_frames
+from saturnmq.protocol.message import ReceivedMessage
+from saturnmq.protocol.topics import SCHEDULE_TOPIC
+from saturnmq.store.message_store import Arrival
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.1
+AFTER_ERROR_S = 1.0
+BATCH = 32
+
+
+class DelayService:
+    def __init__(self, context: Context, sends: SendService) -> None:
+        self._c = context
+        self._sends = sends
+        self._next: dict[int, int] = {}  # level -> queue offset to look at next
+        self._due: dict[int, int] = {}  # level -> not before this time (ms), when known
+        self._arrived = asyncio.Event()
+        self._arrived.set()
+        self._counter = 0
+        self._dirty = False
+
+    # the table
+
+    @property
+    def dirty(self) -> bool:
+        return self._dirty
+
+    def clean(self) -> None:
+        self._dirty = False
+
+    def mark_dirty(self) -> None:
+        self._dirty = True
+
+    def snapshot(self) -> dict[str, Any]:
+        return {
+            "dataVersion": {
+                "counter": self._counter,
+                "stateVersion": 0,
+                "timestamp": self._c.runtime.now_ms(),
+            },
+            "offsetTable": {str(level): n for level, n in sorted(self._next.items())},
+        }
+
+    def load(self, document: Mapping[str, Any]) -> None:
+        for level, offset in (document.get("offsetTable") or {}).items():
+            self._next[int(level)] = max(int(offset), self._next.get(int(level), 0))
+        self._dirty = True
+
+    # delivery
+
+    def arrived(self, arrivals: Iterable[Arrival]) -> None:
+        """Reput saw new messages; those of the schedule topic wake the loop."""
+        if not self._arrived.is_set() and any(a.topic == SCHEDULE_TOPIC for a in arrivals):
+            self._arrived.set()
+
+    async def run(self) -> None:
+        while True:
+            await self._arrived.wait()
+            pending = False
+            pause = TICK_S
+            for level in range(1, len(DELAYS_MS) + 1):
+                try:
+                    pending |= self._deliver_level(level)
+                except SaturnError as error:
+                    log.warning("delay level %d waits: %s", level, error)
+                    pending, pause = True, AFTER_ERROR_S
+            if not pending:
+                self._arrived.clear()
+                continue
+            await self._c.runtime.sleep(pause)
+
+    def _deliver_level(self, level: int) -> bool:
+        """Deliver what is due; True if something is still waiting at this level."""
+        c = self._c
+        queue = level - 1
+        high = c.store.max_offset(SCHEDULE_TOPIC, queue)
+        if high == 0:
+            return False
+        low = c.store.min_offset(SCHEDULE_TOPIC, queue)
+        offset = min(max(self._next.get(level, 0), low), high)
+        if offset >= high:
+            return False
+        now = c.runtime.now_ms()
+        delay = DELAYS_MS[queue]
+        due = self._due.get(level, 0)
+        if now < due <= now + delay:
+            return True
+        result = c.store.get_message(
+            SCHEDULE_TOPIC, queue, offset, BATCH, 1 << 20, None, c.visible, True
+        )
+        if result.status.name != "FOUND":
+            if result.next_begin_offset > offset and result.status.name != "OFFSET_OVERFLOW_BADLY":
+                self._advance(level, result.next_begin_offset)
+            return True
+        for message in decode_frames(result.data, False):
+            due = message.store_timestamp + delay
+            if now < due <= now + delay:
+                self._due[level] = due
+                return True
+            self._deliver(message)
+            self._advance(level, message.queue_offset + 1)
+        self._due.pop(level, None)
+        return True
+
+    def _advance(self, level: int, offset: int) -> None:
+        self._next[level] = offset
+        self._counter += 1
+        self._dirty = True
+
+    def _deliver(self, message: ReceivedMessage) -> None:
+        properties = dict(message.properties)
+        properties.pop(names.CRC32, None)
+        topic = properties.get(names.REAL_TOPIC)
+        if not topic:
+            log.error("delayed message at %d names no real topic", message.physical_offset)
+            return
+        self._sends.store_message(
+            topic,
+            int(properties.get(names.REAL_QID, "0")),
+            message.raw_body,
+            properties,
+            flag=message.flag,
+            sys_flag=message.sys_flag,
+            born_timestamp=message.born_timestamp,
+            born_host=message.raw_born_host,
+            reconsume_times=message.reconsume_times,
+            rescheduled=True,
+        )

@@ -1,0 +1,56 @@
+"""Saving the broker's small JSON files, all of them one way.
+
+A table is turned into its document on the event loop (one moment, no locks) and written in a
+thread. `Saver.save` never runs twice at once for one file, and a save that fails is logged and
+tried again at the next round: what is in memory stays the truth.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from saturnmq.protocol.runtime import Runtime
+from saturnmq.store.config_files import ConfigFile
+
+log = logging.getLogger(__name__)
+
+
+class Saveable(Protocol):
+    @property
+    def dirty(self) -> bool: ...
+    def clean(self) -> None: ...
+    def mark_dirty(self) -> None: ...
+    def snapshot(self) -> dict[str, Any]: ...
+
+
+class Saver:
+    """Writes tables to their files when they changed."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._tables: list[tuple[Saveable, ConfigFile, Callable[[], bool]]] = []
+
+    def add(
+        self, table: Saveable, file: ConfigFile, ready: Callable[[], bool] = lambda: True
+    ) -> None:
+        """`ready` is false while the table is not loaded: it must not replace a good file."""
+        self._tables.append((table, file, ready))
+
+    async def save_changed(self) -> None:
+        for table, file, ready in self._tables:
+            if not (table.dirty and ready()):
+                continue
+            document = table.snapshot()
+            table.clean()
+            try:
+                await self._runtime.run_blocking(file.save, document)
+            except OSError as error:
+                log.error("cannot save a table, trying again at the next round: %s", error)
+                table.mark_dirty()
+
+    async def run(self, interval_s: float) -> None:
+        while True:
+            await self._runtime.sleep(interval_s)
+            await self.save_changed()

@@ -1,0 +1,138 @@
+"""Subscription groups: how often a group retries, whether it may consume at all.
+
+`config/subscriptionGroup.json`: `{"dataVersion":DV,"forbiddenTable":{},"subscriptionGroupTable":
+{"<group>":{..}}}`, with every field RocketMQ writes; unknown fields of a file are kept as they are.
+A group that nobody created appears with its first heartbeat, if `auto_create_groups`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from saturnmq.protocol.topics import SYSTEM_GROUPS
+
+DEFAULTS: dict[str, Any] = {
+    "attributes": {},
+    "brokerId": 0,
+    "consumeBroadcastEnable": True,
+    "consumeEnable": True,
+    "consumeFromMinEnable": True,
+    "consumeMessageOrderly": False,
+    "consumeTimeoutMinute": 15,
+    "groupRetryPolicy": {"type": "CUSTOMIZED"},
+    "groupSysFlag": 0,
+    "notifyConsumerIdsChangedEnable": True,
+    "retryMaxTimes": 16,
+    "retryQueueNums": 1,
+    "whichBrokerWhenConsumeSlowly": 1,
+}
+
+
+class Group:
+    """One group's settings, as RocketMQ's document."""
+
+    __slots__ = ("document", "name")
+
+    def __init__(self, name: str, document: Mapping[str, Any] | None = None) -> None:
+        self.name = name
+        self.document: dict[str, Any] = {**DEFAULTS, **(document or {}), "groupName": name}
+
+    @property
+    def consume_enable(self) -> bool:
+        return bool(self.document["consumeEnable"])
+
+    @property
+    def broadcast_enable(self) -> bool:
+        return bool(self.document["consumeBroadcastEnable"])
+
+    @property
+    def retry_queues(self) -> int:
+        return int(self.document["retryQueueNums"])
+
+    @property
+    def retry_max(self) -> int:
+        return int(self.document["retryMaxTimes"])
+
+    @property
+    def slow_broker_id(self) -> int:
+        return int(self.document["whichBrokerWhenConsumeSlowly"])
+
+    @property
+    def notify_changes(self) -> bool:
+        return bool(self.document["notifyConsumerIdsChangedEnable"])
+
+
+class GroupTable:
+    def __init__(self, now_ms: Callable[[], int], *, auto_create: bool) -> None:
+        self._now_ms = now_ms
+        self._auto_create = auto_create
+        self._groups = {name: Group(name) for name in sorted(SYSTEM_GROUPS)}
+        self._forbidden: dict[str, Any] = {}
+        self._counter = 0
+        self._timestamp = now_ms()
+        self._dirty = False
+
+    def __iter__(self) -> Iterator[Group]:
+        return iter(self._groups.values())
+
+    def get(self, name: str) -> Group | None:
+        return self._groups.get(name)
+
+    def get_or_create(self, name: str) -> Group | None:
+        found = self._groups.get(name)
+        if found is None and self._auto_create:
+            found = Group(name)
+            self.put(found)
+        return found
+
+    def put(self, group: Group) -> None:
+        self._groups[group.name] = group
+        self._touch()
+
+    def delete(self, name: str) -> bool:
+        if self._groups.pop(name, None) is None:
+            return False
+        self._touch()
+        return True
+
+    @property
+    def data_version(self) -> dict[str, int]:
+        return {"counter": self._counter, "stateVersion": 0, "timestamp": self._timestamp}
+
+    @property
+    def dirty(self) -> bool:
+        return self._dirty
+
+    def clean(self) -> None:
+        self._dirty = False
+
+    def mark_dirty(self) -> None:
+        self._dirty = True
+
+    def snapshot(self) -> dict[str, Any]:
+        return {
+            "dataVersion": self.data_version,
+            "forbiddenTable": self._forbidden,
+            "subscriptionGroupTable": {n: g.document for n, g in sorted(self._groups.items())},
+        }
+
+    def load(self, document: Mapping[str, Any]) -> None:
+        for name, config in (document.get("subscriptionGroupTable") or {}).items():
+            self._groups[name] = Group(name, config)
+        self._forbidden = dict(document.get("forbiddenTable") or {})
+        self._counter = int((document.get("dataVersion") or {}).get("counter", 0))
+
+    def replace_all(self, document: Mapping[str, Any]) -> None:
+        version = document.get("dataVersion") or {}
+        if version == self.data_version:
+            return
+        self._groups = {name: Group(name) for name in sorted(SYSTEM_GROUPS)}
+        self.load(document)
+        self._timestamp = int(version.get("timestamp", self._timestamp))
+        self._dirty = True
+
+    def _touch(self) -> None:
+        self._counter += 1
+        self._timestamp = self._now_ms()
+        self._dirty = True

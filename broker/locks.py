@@ -1,0 +1,41 @@
+"""Queue locks of ordered consumption: (group, queue) -> the client that may consume it.
+
+Asked for by LOCK_BATCH_MQ 41 every 20 s, released by 42. A lock expires 60 s after its owner last
+asked for it (the client itself trusts it 30 s only), and is then free for anyone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from saturnmq.protocol.message import MessageQueue
+
+LOCK_SECONDS = 60.0
+
+
+class QueueLocks:
+    def __init__(self) -> None:
+        self._owners: dict[str, dict[MessageQueue, tuple[str, float]]] = {}
+
+    def lock(
+        self, group: str, client_id: str, queues: Iterable[MessageQueue], now: float
+    ) -> list[MessageQueue]:
+        """The queues that now belong to `client_id`."""
+        owners = self._owners.setdefault(group, {})
+        granted = []
+        for queue in queues:
+            owner, until = owners.get(queue, (client_id, 0.0))
+            if owner == client_id or until <= now:
+                owners[queue] = (client_id, now + LOCK_SECONDS)
+                granted.append(queue)
+        return granted
+
+    def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
+        owners = self._owners.get(group, {})
+        for queue in queues:
+            if owners.get(queue, ("", 0.0))[0] == client_id:
+                del owners[queue]
+
+    def holds_any(self, group: str, now: float) -> bool:
+        """Whether the group consumes in order at present."""
+        return any(until > now for _, until in self._owners.get(group, {}).values())

@@ -1,0 +1,101 @@
+"""Questions about offsets and single messages: codes 12 14 15 29 30 31 32 33.
+
+Maximum offsets are of what consumers may see. A lookup that finds nothing answers as a Java broker
+does, because clients branch on it: 22 for 14 and 12, -1 for 32, code 1 for 33.
+"""
+
+from __future__ import annotations
+
+from saturnmq.broker.context import Context, answer, integer, text
+from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.errors import (
+    GroupNotExist,
+    QueryNotFound,
+    SystemError_,
+    TopicNotExist,
+)
+from saturnmq.protocol.remoting import Command
+
+UNIQUE_KEY_MAX = 32
+QUERY_MAX = 64
+
+
+class LookupService:
+    def __init__(self, context: Context) -> None:
+        self._c = context
+
+    def on_query_offset(self, endpoint: Endpoint, request: Command) -> None:
+        ext = request.ext
+        group, topic = text(ext, "consumerGroup"), text(ext, "topic")
+        queue_id = integer(ext, "queueId")
+        offset = self._c.offsets.query(group, topic, queue_id)
+        if offset is None:
+            raise QueryNotFound(
+                f"Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first: group {group} "
+                f"has no offset for queue {queue_id} of {topic}"
+            )
+        answer(endpoint, request, request.reply(0, ext={"offset": str(offset)}))
+
+    def on_update_offset(self, endpoint: Endpoint, request: Command) -> None:
+        ext = request.ext
+        group, topic = text(ext, "consumerGroup"), text(ext, "topic")
+        if self._c.groups.get_or_create(group) is None:
+            raise GroupNotExist(f"group {group} does not exist")
+        if self._c.topics.get(topic) is None:
+            raise TopicNotExist(f"topic {topic} does not exist")
+        self._c.offsets.commit(group, topic, integer(ext, "queueId"), integer(ext, "commitOffset"))
+        answer(endpoint, request, request.reply(0))
+
+    def on_max_offset(self, endpoint: Endpoint, request: Command) -> None:
+        topic, queue_id = text(request.ext, "topic"), integer(request.ext, "queueId")
+        offset = self._c.store.max_offset(topic, queue_id)
+        answer(endpoint, request, request.reply(0, ext={"offset": str(offset)}))
+
+    def on_min_offset(self, endpoint: Endpoint, request: Command) -> None:
+        topic, queue_id = text(request.ext, "topic"), integer(request.ext, "queueId")
+        offset = self._c.store.min_offset(topic, queue_id)
+        answer(endpoint, request, request.reply(0, ext={"offset": str(offset)}))
+
+    def on_search_offset(self, endpoint: Endpoint, request: Command) -> None:
+        ext = request.ext
+        boundary = (ext.get("boundaryType") or "LOWER").upper()
+        offset = self._c.store.offset_by_time(
+            text(ext, "topic"), integer(ext, "queueId"), integer(ext, "timestamp"), boundary
+        )
+        answer(endpoint, request, request.reply(0, ext={"offset": str(offset)}))
+
+    def on_earliest_time(self, endpoint: Endpoint, request: Command) -> None:
+        topic, queue_id = text(request.ext, "topic"), integer(request.ext, "queueId")
+        store = self._c.store
+        low = store.min_offset(topic, queue_id)
+        found = store.store_time_of(topic, queue_id, low)
+        time_ = -1 if found is None else found
+        answer(endpoint, request, request.reply(0, ext={"timestamp": str(time_)}))
+
+    def on_view_message(self, endpoint: Endpoint, request: Command) -> None:
+        offset = integer(request.ext, "offset")
+        frame = self._c.store.message_at(offset) if 0 <= offset < self._c.visible else None
+        if frame is None:
+            raise SystemError_(f"can not find message by the offset, {offset}")
+        answer(endpoint, request, request.reply(0, body=frame))
+
+    def on_query_message(self, endpoint: Endpoint, request: Command) -> None:
+        ext = request.ext
+        topic, key = text(ext, "topic"), text(ext, "key")
+        most = min(integer(ext, "maxNum", UNIQUE_KEY_MAX), QUERY_MAX)
+        if ext.get("_UNIQUE_KEY_QUERY") == "true":
+            most = UNIQUE_KEY_MAX
+        frames = self._c.store.query_by_key(
+            topic,
+            key,
+            most,
+            integer(ext, "beginTimestamp", 0),
+            integer(ext, "endTimestamp", (1 << 63) - 1),
+        )
+        header = {
+            "indexLastUpdateTimestamp": "0",
+            "indexLastUpdatePhyoffset": str(self._c.store.watermarks.dispatched),
+        }
+        code = 0 if frames else QueryNotFound.code
+        remark = None if frames else "can not find message, maybe time range not correct"
+        answer(endpoint, request, request.reply(code, remark, header, b"".join(frames)))

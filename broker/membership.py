@@ -1,0 +1,172 @@
+"""Clients coming and going: codes 34 35 38 41 42 46 203 204, and the notices (40) that follow.
+
+A heartbeat registers before it is answered, so that a member that asks 38 right after finds itself
+in the list. A group's retry topic appears with its first heartbeat.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from saturnmq.broker.clients import CLUSTERING, ConsumerGroup, Member
+from saturnmq.broker.context import Context, answer, text
+from saturnmq.protocol import jsonx
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.errors import (
+    ConsumerNotOnline,
+    InvalidParameter,
+    SaturnError,
+    SystemError_,
+)
+from saturnmq.protocol.message import MessageQueue
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.topics import check_group, retry_topic
+
+
+def body_of(request: Command) -> dict[str, Any]:
+    """The JSON object in a request's body."""
+    try:
+        document = jsonx.loads(bytes(request.body))
+    except (SaturnError, ValueError) as error:
+        raise InvalidParameter(f"the body is not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise InvalidParameter("the body is not a JSON object")
+    return document
+
+
+class MembershipService:
+    def __init__(self, context: Context) -> None:
+        self._c = context
+
+    def on_heartbeat(self, endpoint: Endpoint, request: Command) -> None:
+        c = self._c
+        document = body_of(request)
+        for data in document.get("consumerDataSet") or ():
+            name = check_group(str(data.get("groupName", "")))
+            group = c.groups.get_or_create(name)
+            if group is not None and not c.config.is_slave and group.retry_queues > 0:
+                c.topics.ensure(retry_topic(name), group.retry_queues)
+        changed = c.clients.heartbeat(
+            endpoint, request.language or "OTHER", request.version, document, c.runtime.monotonic()
+        )
+        answer(
+            endpoint,
+            request,
+            request.reply(0, ext={"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"}),
+        )
+        self._notify(changed)
+
+    def on_unregister(self, endpoint: Endpoint, request: Command) -> None:
+        changed = self._c.clients.remove(
+            endpoint,
+            producer_group=request.ext.get("producerGroup"),
+            consumer_group=request.ext.get("consumerGroup"),
+        )
+        answer(endpoint, request, request.reply(0))
+        self._notify(changed)
+
+    def closed(self, endpoint: Endpoint) -> None:
+        self._notify(self._c.clients.remove(endpoint, everything=True))
+
+    def expire(self, now: float) -> None:
+        for endpoint in self._c.clients.expired(now):
+            endpoint.close()
+            self.closed(endpoint)
+
+    def _notify(self, groups: list[str]) -> None:
+        for name in groups:
+            group = self._c.clients.consumers.get(name)
+            settings = self._c.groups.get(name)
+            if group is None or group.message_model != CLUSTERING:
+                continue
+            if settings is not None and not settings.notify_changes:
+                continue
+            for endpoint in group.members:
+                endpoint.oneway(
+                    Command.request(
+                        RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": name}
+                    )
+                )
+
+    def on_consumer_list(self, endpoint: Endpoint, request: Command) -> None:
+        name = text(request.ext, "consumerGroup")
+        group = self._c.clients.consumers.get(name)
+        if group is None:
+            raise SystemError_(f"no consumer for this group, {name}")
+        body = jsonx.dumps({"consumerIdList": group.client_ids()})
+        answer(endpoint, request, request.reply(0, body=body))
+
+    def on_check_client(self, endpoint: Endpoint, request: Command) -> None:
+        data = body_of(request).get("subscriptionData") or {}
+        if (data.get("expressionType") or "TAG") != "TAG":
+            raise SystemError_("The broker does not support consumer to filter message by SQL92")
+        answer(endpoint, request, request.reply(0))
+
+    def on_lock(self, endpoint: Endpoint, request: Command) -> None:
+        document = body_of(request)
+        granted = self._c.locks.lock(
+            str(document.get("consumerGroup", "")),
+            str(document.get("clientId", "")),
+            _queues(document),
+            self._c.runtime.monotonic(),
+        )
+        body = jsonx.dumps({"lockOKMQSet": [mq_json(q) for q in granted]})
+        answer(endpoint, request, request.reply(0, body=body))
+
+    def on_unlock(self, endpoint: Endpoint, request: Command) -> None:
+        document = body_of(request)
+        self._c.locks.unlock(
+            str(document.get("consumerGroup", "")),
+            str(document.get("clientId", "")),
+            _queues(document),
+        )
+        answer(endpoint, request, request.reply(0))
+
+    def on_consumer_connections(self, endpoint: Endpoint, request: Command) -> None:
+        name = text(request.ext, "consumerGroup")
+        group = self._c.clients.consumers.get(name)
+        if group is None:
+            raise ConsumerNotOnline(f"the consumer group[{name}] not online")
+        answer(endpoint, request, request.reply(0, body=jsonx.dumps(_consumer_json(group))))
+
+    def on_producer_connections(self, endpoint: Endpoint, request: Command) -> None:
+        name = text(request.ext, "producerGroup")
+        members = self._c.clients.producers.get(name)
+        if not members:
+            raise SystemError_(f"the producer group[{name}] not exist")
+        body = jsonx.dumps({"connectionSet": _connections(members)})
+        answer(endpoint, request, request.reply(0, body=body))
+
+
+def mq_json(queue: MessageQueue) -> dict[str, Any]:
+    return {"brokerName": queue.broker_name, "queueId": queue.queue_id, "topic": queue.topic}
+
+
+def _queues(document: dict[str, Any]) -> list[MessageQueue]:
+    return [
+        MessageQueue(str(q["topic"]), str(q["brokerName"]), int(q["queueId"]))
+        for q in document.get("mqSet") or ()
+    ]
+
+
+def _connections(members: dict[Endpoint, Member]) -> list[dict[str, Any]]:
+    return [
+        {
+            "clientAddr": endpoint.peer_address,
+            "clientId": member.client_id,
+            "language": member.language,
+            "version": member.version,
+        }
+        for endpoint, member in members.items()
+    ]
+
+
+def _consumer_json(group: ConsumerGroup) -> dict[str, Any]:
+    return {
+        "connectionSet": _connections(group.members),
+        "consumeFromWhere": group.consume_from,
+        "consumeType": group.consume_type,
+        "messageModel": group.message_model,
+        "subscriptionTable": {t: dict(d) for t, d in sorted(group.documents.items())},
+    }

@@ -1,0 +1,298 @@
+"""Pulls and long polling: PULL_MESSAGE 11 and LITE_PULL_MESSAGE 361.
+
+A pull reads at the requested offset and is answered with raw CommitLog frames. If there is nothing
+yet and the consumer allows it, the request is held under (topic, queue) until a message becomes
+*visible* there (dispatched and below the visible watermark, invariant I9), or its time ends.
+A held request whose new messages are all dropped by its tag filter stays held and remembers how far
+it has looked. Held requests cost one small object each; a closed connection's go when looked at.
+
+Each answer of a read has suggestWhichBrokerId, nextBeginOffset, minOffset and maxOffset: a Java
+client fails without one of the four.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import count
+
+from saturnmq.broker.context import Context, answer, integer, text
+from saturnmq.broker.groups import Group
+from saturnmq.broker.topics import READ, Topic
+from saturnmq.protocol.codes import ResponseCode
+from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.errors import (
+    GroupNotExist,
+    InvalidParameter,
+    NoPermission,
+    SubscriptionNotExist,
+    SubscriptionNotLatest,
+    SystemBusy,
+    TopicNotExist,
+)
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.subscription import Subscription
+from saturnmq.store.message_store import Arrival, GetResult
+
+COMMIT_OFFSET, SUSPEND, SUBSCRIPTION = 1, 2, 4
+BATCH_MAX = 32_768  # messages one pull may ask for
+BYTES_MAX = 8 << 20  # of one answer; the frame limit of a connection is 16 MiB
+JAVA_BATCH = 32  # what RocketMQ itself returns at most from memory
+
+CODES = {
+    "FOUND": ResponseCode.SUCCESS,
+    "NO_MATCHED_MESSAGE": ResponseCode.PULL_RETRY_IMMEDIATELY,
+    "MESSAGE_WAS_REMOVING": ResponseCode.PULL_RETRY_IMMEDIATELY,
+    "OFFSET_FOUND_NULL": ResponseCode.PULL_NOT_FOUND,
+    "OFFSET_OVERFLOW_ONE": ResponseCode.PULL_NOT_FOUND,
+    "NO_MESSAGE_IN_QUEUE": ResponseCode.PULL_OFFSET_MOVED,  # 19 if offset 0 was asked for
+    "NO_MATCHED_LOGIC_QUEUE": ResponseCode.PULL_OFFSET_MOVED,
+    "OFFSET_TOO_SMALL": ResponseCode.PULL_OFFSET_MOVED,
+    "OFFSET_OVERFLOW_BADLY": ResponseCode.PULL_OFFSET_MOVED,
+}
+
+
+@dataclass(slots=True, eq=False)
+class Pull:
+    endpoint: Endpoint
+    request: Command
+    topic: str
+    queue_id: int
+    offset: int
+    max_count: int
+    max_bytes: int
+    codes: frozenset[int] | None
+    slow_broker_id: int
+    done: bool = False
+
+
+class PullService:
+    def __init__(self, context: Context) -> None:
+        self._c = context
+        self._held: dict[tuple[str, int], list[Pull]] = {}
+        self._deadlines: list[tuple[float, int, Pull]] = []
+        self._serial = count()
+        self._arrived: deque[tuple[int, tuple[tuple[str, int], ...]]] = deque()
+        self.held_count = 0
+
+    def on_pull(self, endpoint: Endpoint, request: Command) -> None:
+        c = self._c
+        ext = request.ext
+        if c.config.is_slave and not c.config.slave_read:
+            raise SystemBusy("[REJECTREQUEST]this slave serves no pulls (slaveReadEnable=false)")
+        group_name, topic_name = text(ext, "consumerGroup"), text(ext, "topic")
+        flags = integer(ext, "sysFlag", 0)
+        offset = integer(ext, "queueOffset")
+        group, topic, queue_id = self._checked(group_name, topic_name, integer(ext, "queueId"))
+        subscription = self._subscription(group_name, topic_name, flags, ext)
+        if flags & COMMIT_OFFSET and not c.config.is_slave:
+            c.offsets.commit(group_name, topic_name, queue_id, integer(ext, "commitOffset", 0))
+        pull = Pull(
+            endpoint,
+            request,
+            topic.name,
+            queue_id,
+            offset,
+            max(1, min(integer(ext, "maxMsgNums", JAVA_BATCH), BATCH_MAX)),
+            max(1, min(integer(ext, "maxMsgBytes", BYTES_MAX), BYTES_MAX)),
+            subscription.filter_codes,
+            group.slow_broker_id,
+        )
+        request.body = b""  # the request may outlive the read buffer
+        moved = c.offsets.take_reset(group_name, topic_name, queue_id)
+        if moved is not None:
+            low, high = self._bounds(topic_name, queue_id)
+            self._reply(
+                pull, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", moved, low, high, False
+            )
+            return
+        result, code = self._read(pull)
+        if flags & SUSPEND and self._worth_holding(pull, result, code):
+            self._hold(pull, integer(ext, "suspendTimeoutMillis", 0) / 1000)
+            return
+        self._reply_result(pull, result, code)
+
+    def _checked(self, group_name: str, topic_name: str, queue_id: int) -> tuple[Group, Topic, int]:
+        c = self._c
+        group = c.groups.get_or_create(group_name)
+        if group is None:
+            raise GroupNotExist(f"subscription group [{group_name}] does not exist")
+        if not group.consume_enable:
+            raise NoPermission(f"subscription group [{group_name}] may not consume")
+        topic = c.topics.get(topic_name)
+        if topic is None:
+            raise TopicNotExist(f"topic[{topic_name}] not exist, apply first please!")
+        if not topic.perm & READ:
+            raise NoPermission(f"topic [{topic_name}] is not readable")
+        if not 0 <= queue_id < topic.read_queues:
+            raise InvalidParameter(
+                f"queue id {queue_id} of topic {topic_name} is out of range; it has "
+                f"{topic.read_queues} read queues"
+            )
+        return group, topic, queue_id
+
+    def _subscription(
+        self, group: str, topic: str, flags: int, ext: dict[str, str]
+    ) -> Subscription:
+        if flags & SUBSCRIPTION:
+            return Subscription.parse(
+                topic, ext.get("subscription"), 0, ext.get("expressionType") or "TAG"
+            )
+        found = self._c.clients.subscription(group, topic)
+        if found is None:
+            raise SubscriptionNotExist(
+                f"group {group} has not subscribed topic {topic} in a heartbeat to this broker"
+            )
+        if found.sub_version < integer(ext, "subVersion", 0):
+            raise SubscriptionNotLatest(f"the subscription of group {group} is not the latest")
+        return found
+
+    def _bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        store = self._c.store
+        return store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+
+    def _read(self, pull: Pull) -> tuple[GetResult, int]:
+        result = self._c.store.get_message(
+            pull.topic,
+            pull.queue_id,
+            pull.offset,
+            pull.max_count,
+            pull.max_bytes,
+            pull.codes,
+            self._c.visible,
+            pull.max_count > JAVA_BATCH,
+        )
+        name = result.status.name
+        code = CODES[name]
+        if name in ("NO_MESSAGE_IN_QUEUE", "NO_MATCHED_LOGIC_QUEUE") and pull.offset == 0:
+            code = ResponseCode.PULL_NOT_FOUND
+        if code == ResponseCode.PULL_OFFSET_MOVED and self._c.config.is_slave:
+            code = ResponseCode.PULL_RETRY_IMMEDIATELY  # a slave may lag: its consumer stays
+        return result, code
+
+    # long polling
+
+    @staticmethod
+    def _worth_holding(pull: Pull, result: GetResult, code: int) -> bool:
+        if code == ResponseCode.PULL_NOT_FOUND:
+            return True
+        if (
+            result.status.name == "NO_MATCHED_MESSAGE"
+            and result.next_begin_offset >= result.max_offset
+        ):
+            pull.offset = result.next_begin_offset
+            return True
+        return False
+
+    def _hold(self, pull: Pull, seconds: float) -> None:
+        if self.held_count >= self._c.config.max_held_pulls:
+            raise SystemBusy(
+                f"{self.held_count} pulls are held, the limit is maxHeldPulls; retry later"
+            )
+        self._held.setdefault((pull.topic, pull.queue_id), []).append(pull)
+        deadline = self._c.runtime.monotonic() + max(0.0, min(seconds, 60.0))
+        heapq.heappush(self._deadlines, (deadline, next(self._serial), pull))
+        self.held_count += 1
+
+    def arrived(self, dispatched: int, arrivals: Iterable[Arrival]) -> None:
+        """Reput has built queue entries up to `dispatched`."""
+        if self._held:
+            keys = tuple({(a.topic, a.queue_id): None for a in arrivals})
+            self._arrived.append((dispatched, keys))
+
+    def wake(self) -> None:
+        """Answer held pulls whose messages became visible."""
+        visible = self._c.visible
+        while self._arrived and self._arrived[0][0] <= visible:
+            for key in self._arrived.popleft()[1]:
+                waiting = self._held.pop(key, None)
+                if waiting:
+                    self._retry(key, waiting)
+
+    def wake_all(self) -> None:
+        """Look at every held pull again (after a role change, an offset reset, a close)."""
+        for key in list(self._held):
+            self._retry(key, self._held.pop(key))
+
+    def _retry(self, key: tuple[str, int], waiting: list[Pull]) -> None:
+        still = []
+        for pull in waiting:
+            if pull.done or pull.endpoint.closed:
+                self._finish(pull)
+                continue
+            result, code = self._read(pull)
+            if self._worth_holding(pull, result, code):
+                still.append(pull)
+            else:
+                self._finish(pull)
+                self._reply_result(pull, result, code)
+        if still:
+            self._held.setdefault(key, []).extend(still)
+
+    def expire(self, now: float) -> None:
+        """Answer the pulls whose suspend time is over with what there is."""
+        while self._deadlines and self._deadlines[0][0] <= now:
+            pull = heapq.heappop(self._deadlines)[2]
+            if pull.done:
+                continue
+            self._finish(pull)
+            key = (pull.topic, pull.queue_id)
+            waiting = self._held.get(key, [])
+            if pull in waiting:
+                waiting.remove(pull)
+                if not waiting:
+                    del self._held[key]
+            if not pull.endpoint.closed:
+                result, code = self._read(pull)
+                self._reply_result(pull, result, code)
+
+    def _finish(self, pull: Pull) -> None:
+        if not pull.done:
+            pull.done = True
+            self.held_count -= 1
+
+    # answers
+
+    def _reply_result(self, pull: Pull, result: GetResult, code: int) -> None:
+        self._reply(
+            pull,
+            code,
+            result.status.name,
+            result.next_begin_offset,
+            result.min_offset,
+            result.max_offset,
+            result.suggest_slave,
+            result.data if code == ResponseCode.SUCCESS else b"",
+        )
+
+    def _reply(  # noqa: PLR0917 - one header, field by field
+        self,
+        pull: Pull,
+        code: int,
+        remark: str,
+        next_offset: int,
+        low: int,
+        high: int,
+        slow: bool,
+        body: bytes | memoryview = b"",
+    ) -> None:
+        suggested = pull.slow_broker_id if slow and self._c.config.slave_read else 0
+        answer(
+            pull.endpoint,
+            pull.request,
+            pull.request.reply(
+                code,
+                remark,
+                {
+                    "suggestWhichBrokerId": str(suggested),
+                    "nextBeginOffset": str(next_offset),
+                    "minOffset": str(low),
+                    "maxOffset": str(high),
+                    "topicSysFlag": "0",
+                    "groupSysFlag": "0",
+                },
+                body,
+            ),
+        )

@@ -1,0 +1,142 @@
+"""Registration at the nameservers: REGISTER_BROKER 103 to each of them, independently.
+
+Each nameserver has its own task and its own connection, which stays open: a nameserver drops a
+broker the moment the connection of its last 103 closes. A registration carries the full topic
+table (with one topic only, a first registration would be refused) and goes out at start, every
+30 s and at once after a topic changed. A slave learns its master's addresses from the answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from saturnmq.broker.context import Context
+from saturnmq.protocol import jsonx
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.errors import SaturnError, error_for
+from saturnmq.protocol.kernels import crc32
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.runtime import split_address
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 1.0
+TIMEOUT_S = 3.0
+
+
+class Registration:
+    def __init__(
+        self, context: Context, ha_address: str, on_master: Callable[[str, str], None]
+    ) -> None:
+        self._c = context
+        self._ha_address = ha_address
+        self._on_master = on_master  # (master address, its HA address), for slaves
+        self._changed: dict[str, asyncio.Event] = {}
+        self._endpoints: dict[str, Endpoint] = {}
+        self.registered: set[str] = set()
+
+    def start(self) -> list[asyncio.Task[None]]:
+        tasks = []
+        for nameserver in self._c.config.nameservers:
+            self._changed[nameserver] = asyncio.Event()
+            tasks.append(
+                self._c.runtime.spawn(self._keep(nameserver), name=f"register-{nameserver}")
+            )
+        return tasks
+
+    def topics_changed(self) -> None:
+        for event in self._changed.values():
+            event.set()
+
+    async def unregister(self) -> None:
+        """Tell every nameserver that this broker goes; best effort."""
+        config = self._c.config
+        for endpoint in list(self._endpoints.values()):
+            if endpoint.closed:
+                continue
+            request = Command.request(
+                RequestCode.UNREGISTER_BROKER,
+                {
+                    "clusterName": config.cluster_name,
+                    "brokerAddr": self._c.address,
+                    "brokerName": config.broker_name,
+                    "brokerId": str(config.broker_id),
+                },
+            )
+            try:
+                await endpoint.request(request, 1.0)
+            except SaturnError as error:
+                log.info("not unregistered: %s", error)
+            endpoint.close()
+
+    async def _keep(self, nameserver: str) -> None:
+        c = self._c
+        changed = self._changed[nameserver]
+        endpoint: Endpoint | None = None
+        while True:
+            changed.clear()
+            pause = c.config.register_ms / 1000
+            try:
+                if endpoint is None or endpoint.closed:
+                    endpoint = Endpoint(c.runtime, None, on_close=lambda _: changed.set())
+                    host, port = split_address(nameserver)
+                    await c.runtime.connect(host, port, endpoint)
+                    self._endpoints[nameserver] = endpoint
+                await self._register(endpoint)
+                if nameserver not in self.registered:
+                    log.info("registered at nameserver %s", nameserver)
+                self.registered.add(nameserver)
+            except (SaturnError, OSError) as error:
+                if nameserver in self.registered:
+                    log.warning("nameserver %s: %s", nameserver, error)
+                self.registered.discard(nameserver)
+                if endpoint is not None:
+                    endpoint.close()
+                endpoint = None
+                await c.runtime.sleep(RETRY_S)
+                continue
+            timer = c.runtime.call_later(pause, changed.set)
+            await changed.wait()
+            timer.cancel()
+            if endpoint.closed:
+                self.registered.discard(nameserver)
+                await c.runtime.sleep(RETRY_S)
+
+    async def _register(self, endpoint: Endpoint) -> None:
+        c = self._c
+        config = c.config
+        version = c.topics.data_version
+        body = jsonx.dumps(
+            {
+                "filterServerList": [],
+                "topicConfigSerializeWrapper": {
+                    "dataVersion": version,
+                    "mappingDataVersion": version,
+                    "topicConfigTable": c.topics.snapshot()["topicConfigTable"],
+                    "topicQueueMappingDetailMap": {},
+                    "topicQueueMappingInfoMap": {},
+                },
+            }
+        )
+        request = Command.request(
+            RequestCode.REGISTER_BROKER,
+            {
+                "clusterName": config.cluster_name,
+                "brokerAddr": c.address,
+                "brokerName": config.broker_name,
+                "brokerId": str(config.broker_id),
+                "haServerAddr": self._ha_address,
+                "bodyCrc32": str(crc32(body)),
+                "compressed": "false",
+                "enableActingMaster": "false",
+            },
+            body,
+        )
+        reply = await endpoint.request(request, TIMEOUT_S)
+        if reply.code:
+            raise error_for(reply.code, reply.remark)
+        if config.is_slave and reply.ext.get("haServerAddr"):
+            self._on_master(reply.ext.get("masterAddr", ""), reply.ext["haServerAddr"])

@@ -1,0 +1,339 @@
+"""Sends: SEND_MESSAGE 10, SEND_MESSAGE_V2 310, SEND_BATCH_MESSAGE 320.
+
+Checks come in RocketMQ's order (remoting §2.1): order topic on an unwriteable broker 16, bad
+name 29, a topic only the broker writes 16, unknown and not creatable 17, queue id out of range 29.
+The topic's own write bit is not looked at: clients do that, through the route.
+
+A single send gets what a Java broker adds to it: MSG_REGION, TRACE_ON, CLUSTER, and UNIQ_KEY if
+missing. A batch is stored as it came. DELAY above 0 moves a message to SCHEDULE_TOPIC_XXXX.
+
+The reply leaves at once if its ack mode is met already, else it waits in the ledger.
+"""
+
+from __future__ import annotations
+
+from saturnmq.broker.context import Context, integer, text
+from saturnmq.broker.delay_levels import schedule
+from saturnmq.broker.topics import Topic
+from saturnmq.protocol import properties as names
+from saturnmq.protocol.codes import ResponseCode
+from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.errors import (
+    GroupNotExist,
+    InvalidParameter,
+    MessageIllegal,
+    NoPermission,
+    SystemBusy,
+    TopicNotExist,
+)
+from saturnmq.protocol.ids import UniqueIds, batch_ids, encode_address
+from saturnmq.protocol.properties import encode_properties
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.topics import (
+    NOT_SENDABLE,
+    RETRY_PREFIX,
+    check_topic,
+    dlq_topic,
+)
+from saturnmq.store.message_store import PendingMessage, Put
+
+# long names (code 10) to the short ones (310, 320)
+LONG_NAMES = {
+    "producerGroup": "a",
+    "topic": "b",
+    "defaultTopic": "c",
+    "defaultTopicQueueNums": "d",
+    "queueId": "e",
+    "sysFlag": "f",
+    "bornTimestamp": "g",
+    "flag": "h",
+    "properties": "i",
+    "reconsumeTimes": "j",
+    "unitMode": "k",
+    "maxReconsumeTimes": "l",
+    "batch": "m",
+    "bname": "n",
+}
+TRANSACTION_MASK = 0xC
+OWN_LANGUAGE = "PYTHON"
+
+
+class SendService:
+    def __init__(self, context: Context, unique_ids: UniqueIds) -> None:
+        self._c = context
+        self._unique_ids = unique_ids
+        config = context.config
+        self._added = (
+            f"MSG_REGION\x01{config.region}\x02TRACE_ON\x01true\x02"
+            f"CLUSTER\x01{config.cluster_name}\x02"
+        )
+        self._reply_ext = {"MSG_REGION": config.region, "TRACE_ON": "true"}
+        self._waits = config.sync_flush or config.replicas_required > 1
+        timeout_ms = config.sync_flush_timeout_ms if config.sync_flush else 0
+        if config.replicas_required > 1:
+            timeout_ms = max(timeout_ms, config.slave_timeout_ms)
+        self._timeout = timeout_ms / 1000
+        self._hosts: dict[str, bytes] = {}
+
+    # requests
+
+    def on_send(self, endpoint: Endpoint, request: Command) -> None:
+        ext = {LONG_NAMES.get(k, k): v for k, v in request.ext.items()}
+        self._send(endpoint, request, ext)
+
+    def on_send_v2(self, endpoint: Endpoint, request: Command) -> None:
+        self._send(endpoint, request, request.ext)
+
+    def _send(self, endpoint: Endpoint, request: Command, ext: dict[str, str]) -> None:
+        c = self._c
+        if c.config.is_slave:
+            raise SystemBusy(
+                f"[REJECTREQUEST]{c.config.broker_name} has role SLAVE; send to the master"
+            )
+        if c.ledger.full:
+            raise SystemBusy(
+                f"[OVERLOAD]system busy, start flow control for a while: {len(c.ledger)} sends "
+                f"wait for their ack, the limit (maxPendingAcks) is {c.ledger.limit}"
+            )
+        topic, queue_id = self._checked_queue(ext)
+        if not request.body:
+            raise MessageIllegal("the message body is empty; send at least one byte")
+        if request.code == 320 or ext.get("m") == "true":
+            self._send_batch(endpoint, request, ext, topic, queue_id)
+        else:
+            self._send_single(endpoint, request, ext, topic, queue_id)
+
+    def _checked_queue(self, ext: dict[str, str]) -> tuple[Topic, int]:
+        c = self._c
+        name = text(ext, "b")
+        topic = c.topics.get(name)
+        if topic is None:
+            check_topic(name)
+        if name in NOT_SENDABLE:
+            raise NoPermission(f"topic {name} is written by the broker only")
+        if topic is None:
+            topic = self._create(name, ext)
+        queue_id = integer(ext, "e", -1)
+        if queue_id < 0:
+            queue_id = c.runtime.random.randrange(max(topic.write_queues, 1))
+        if queue_id >= topic.queues:
+            raise InvalidParameter(
+                f"queue id {queue_id} of topic {name} is out of range; it has {topic.queues} "
+                "queues, ask the nameserver for its route"
+            )
+        return topic, queue_id
+
+    def _create(self, name: str, ext: dict[str, str]) -> Topic:
+        c = self._c
+        if name.startswith(RETRY_PREFIX):
+            group = c.groups.get(name.removeprefix(RETRY_PREFIX))
+            if group is None:
+                raise GroupNotExist(f"group {name.removeprefix(RETRY_PREFIX)} does not exist")
+            return c.topics.ensure(name, max(group.retry_queues, 1))
+        created = None
+        if c.config.auto_create_topics:
+            created = c.topics.auto_create(name, ext.get("c", ""), integer(ext, "d", 4))
+        if created is None:
+            raise TopicNotExist(
+                f"topic[{name}] not exist, apply first please! (create it with `saturnmq topic "
+                f"create {name}`)"
+            )
+        return created
+
+    def _send_single(
+        self, endpoint: Endpoint, request: Command, ext: dict[str, str], topic: Topic, queue_id: int
+    ) -> None:
+        text_ = ext.get("i") or ""
+        if text_ and text_[-1] != "\x02":
+            text_ += "\x02"
+        wait = "WAIT\x01false" not in text_
+        unique = _find(text_, "UNIQ_KEY\x01")
+        if not unique:
+            unique = self._unique_ids.next()
+            text_ += f"UNIQ_KEY\x01{unique}\x02"
+        name = topic.name
+        reconsume = integer(ext, "j", 0)
+        delayed = "DELAY\x01" in text_
+        if "TRAN_MSG\x01true" in text_:
+            raise NoPermission("transaction messages are not supported by this broker")
+        text_ += self._added
+        if name.startswith(RETRY_PREFIX):
+            name, queue_id = self._retry_or_dlq(name, queue_id, reconsume, ext)
+            delayed = delayed and not name.startswith("%DLQ%")
+        properties = text_.encode()
+        if delayed:
+            name, queue_id, properties = schedule(name, queue_id, properties)
+        message = PendingMessage(
+            topic=name,
+            queue_id=queue_id,
+            body=request.body,
+            properties=properties,
+            flag=integer(ext, "h", 0),
+            sys_flag=integer(ext, "f", 0) & ~TRANSACTION_MASK,
+            born_timestamp=integer(ext, "g", 0) or self._c.runtime.now_ms(),
+            born_host=self._host(endpoint.peer_address),
+            store_host=self._c.store_host,
+            reconsume_times=reconsume,
+        )
+        put = self._c.store.put(message)
+        if request.is_oneway:
+            self._c.appended()
+            return
+        reply = request.reply(
+            0,
+            ext={
+                **self._reply_ext,
+                "msgId": self._message_id(put.physical_offset),
+                "queueId": str(queue_id if not delayed else integer(ext, "e", 0)),
+                "queueOffset": str(put.queue_offset),
+                "transactionId": unique,
+            },
+        )
+        self.finish(endpoint, reply, put, wait=wait)
+
+    def _retry_or_dlq(
+        self, name: str, queue_id: int, reconsume: int, ext: dict[str, str]
+    ) -> tuple[str, int]:
+        """A send to %RETRY% after too many attempts goes to the dead-letter topic instead."""
+        c = self._c
+        group_name = name.removeprefix(RETRY_PREFIX)
+        group = c.groups.get(group_name)
+        if group is None:
+            raise GroupNotExist(f"group {group_name} does not exist")
+        limit = integer(ext, "l", group.retry_max)
+        if reconsume <= limit and not c.locks.holds_any(group_name, c.runtime.monotonic()):
+            return name, queue_id
+        return c.topics.ensure(dlq_topic(group_name), 1).name, 0
+
+    def _send_batch(
+        self, endpoint: Endpoint, request: Command, ext: dict[str, str], topic: Topic, queue_id: int
+    ) -> None:
+        c = self._c
+        if topic.name.startswith(RETRY_PREFIX):
+            raise MessageIllegal(f"a batch cannot go to {topic.name}; send its messages singly")
+        batch_properties = ext.get("i") or ""
+        put = c.store.put_batch(
+            topic.name,
+            queue_id,
+            request.body,
+            sys_flag=integer(ext, "f", 0) & ~TRANSACTION_MASK,
+            born_timestamp=integer(ext, "g", 0) or c.runtime.now_ms(),
+            born_host=self._host(endpoint.peer_address),
+            store_host=c.store_host,
+            reconsume_times=integer(ext, "j", 0),
+        )
+        if request.is_oneway:
+            c.appended()
+            return
+        unique = _find(batch_properties, "UNIQ_KEY\x01")
+        reply_ext = {
+            **self._reply_ext,
+            "queueId": str(queue_id),
+            "queueOffset": str(put.queue_offset),
+            "msgId": self._batch_message_ids(request, put),
+        }
+        if unique:
+            reply_ext["transactionId"] = unique
+        self.finish(
+            endpoint,
+            request.reply(0, ext=reply_ext),
+            put,
+            wait="WAIT\x01false" not in batch_properties,
+        )
+
+    def _batch_message_ids(self, request: Command, put: Put) -> str:
+        """All ids, comma-joined, as Java has it; our own client asks for the first only, because
+        for a thousand small messages the ids would outweigh what is acknowledged."""
+        if request.language == OWN_LANGUAGE or put.count == 1:
+            return self._message_id(put.physical_offset)
+        return batch_ids(self._c.store_host[:-4], self._port, put.physical_offset, put.sizes)
+
+    # what the broker itself stores
+
+    def store_message(
+        self,
+        topic: str,
+        queue_id: int,
+        body: bytes | memoryview,
+        properties: dict[str, str],
+        *,
+        flag: int,
+        sys_flag: int,
+        born_timestamp: int,
+        born_host: bytes,
+        reconsume_times: int,
+        rescheduled: bool = False,
+    ) -> Put:
+        """A retry copy, a dead letter or a delayed message whose time has come."""
+        encoded = encode_properties(properties)
+        if names.DELAY in properties and not rescheduled:
+            topic, queue_id, encoded = schedule(topic, queue_id, encoded)
+        put = self._c.store.put(
+            PendingMessage(
+                topic=topic,
+                queue_id=queue_id,
+                body=body,
+                properties=encoded,
+                flag=flag,
+                sys_flag=sys_flag & ~TRANSACTION_MASK,
+                born_timestamp=born_timestamp,
+                born_host=born_host,
+                store_host=self._c.store_host,
+                reconsume_times=reconsume_times,
+            )
+        )
+        self._c.appended()
+        return put
+
+    def finish(self, endpoint: Endpoint, reply: Command, put: Put, *, wait: bool = True) -> None:
+        """Answer now or when the ack mode is met."""
+        c = self._c
+        c.appended()
+        if not (self._waits and wait) or c.store.watermarks.confirmed >= put.end_offset:
+            if not endpoint.closed:
+                endpoint.send(reply)
+            return
+        if not c.enough_replicas():
+            reply.code = ResponseCode.SLAVE_NOT_AVAILABLE
+            reply.remark = (
+                f"stored, but fewer than {c.config.replicas_required} copies are in sync "
+                "(inSyncReplicas)"
+            )
+            if not endpoint.closed:
+                endpoint.send(reply)
+            return
+        c.ledger.add(put.end_offset, c.runtime.monotonic() + self._timeout, endpoint, reply)
+
+    @property
+    def _port(self) -> int:
+        return int.from_bytes(self._c.store_host[-4:], "big")
+
+    def _message_id(self, offset: int) -> str:
+        return f"{self._id_prefix}{offset:016X}"
+
+    @property
+    def _id_prefix(self) -> str:
+        return self._c.store_host.hex().upper()
+
+    def _host(self, address: str) -> bytes:
+        """A peer's address as a frame stores it; peers are few and send often."""
+        found = self._hosts.get(address)
+        if found is None:
+            if len(self._hosts) > 10_000:
+                self._hosts.clear()
+            try:
+                found = encode_address(address)
+            except ValueError:  # a peer without an IP address (a simulated one, a proxy)
+                found = bytes(8)
+            self._hosts[address] = found
+        return found
+
+
+def _find(properties: str, name: str) -> str:
+    """The value of a property of the encoded text, empty if absent; `name` ends with 0x01."""
+    at = 0 if properties.startswith(name) else properties.find("\x02" + name) + 1
+    if at == 0 and not properties.startswith(name):
+        return ""
+    start = at + len(name)
+    end = properties.find("\x02", start)
+    return properties[start:end] if end >= 0 else properties[start:]
