@@ -97,7 +97,7 @@ def parse_registration(command: Command) -> Registration:
         if flag(command, "compressed"):
             result.version, topics = _parse_packed(bytes(body))
         else:
-            wrapper = (jsonx.loads(body) or {}).get("topicConfigSerializeWrapper") or {}
+            wrapper = jsonx.loads(body).get("topicConfigSerializeWrapper") or {}
             result.version = DataVersion.from_json(wrapper.get("dataVersion"))
             table = wrapper.get("topicConfigTable") or {}
             topics = [

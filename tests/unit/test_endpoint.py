@@ -1,0 +1,289 @@
+"""One connection: in-place parsing, coalesced replies, time-outs, and what a bad peer can do."""
+
+import asyncio
+import struct
+from collections.abc import Awaitable, Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from saturnmq.protocol import endpoint as module
+from saturnmq.protocol.endpoint import RECEIVE_BUFFER, Endpoint, connect
+from saturnmq.protocol.errors import (
+    ConfigError,
+    ConnectFailed,
+    ConnectionLost,
+    RequestTimeout,
+    SaturnError,
+    TopicNotExist,
+    error_for,
+)
+from saturnmq.protocol.native import NativeRuntime
+from saturnmq.protocol.remoting import MAX_FRAME, Command, FrameDecoder, encode
+from saturnmq.protocol.runtime import split_address
+
+
+class Wire(asyncio.Transport):
+    """A transport that only remembers what was written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[bytes] = []
+        self.closed = False
+        self.reading = True
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        return ("127.0.0.1", 4711)
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.writes.append(bytes(data))
+
+    def writelines(self, list_of_data: object) -> None:
+        self.writes.append(b"".join(map(bytes, list_of_data)))  # type: ignore[call-overload]
+
+    def close(self) -> None:
+        self.closed = True
+
+    abort = close
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def sent(self) -> list[Command]:
+        return FrameDecoder().feed(b"".join(self.writes))
+
+
+def echo(endpoint: Endpoint, command: Command) -> None:
+    endpoint.send(command.reply(ext=command.ext, body=bytes(command.body)), command)
+
+
+def wired(handler: module.Handler | None = echo, **options: object) -> tuple[Endpoint, Wire]:
+    endpoint = Endpoint(NativeRuntime(), handler, **options)  # type: ignore[arg-type]
+    wire = Wire()
+    endpoint.connection_made(wire)
+    return endpoint, wire
+
+
+def feed(endpoint: Endpoint, data: bytes, chunk: int = 1 << 30) -> None:
+    """Deliver bytes as a socket would: never more than the buffer takes."""
+    position = 0
+    while position < len(data):
+        buffer = endpoint.get_buffer(-1)
+        part = data[position : position + min(chunk, len(buffer))]
+        assert part, "the receive buffer must never be full"
+        buffer[: len(part)] = part
+        endpoint.buffer_updated(len(part))
+        position += len(part)
+
+
+def frame(code: int, body: bytes = b"", opaque: int = 1, flag: int = 0) -> bytes:
+    return b"".join(encode(Command(code, {"n": str(code)}, body, opaque=opaque, flag=flag)))
+
+
+def run(main: Callable[[NativeRuntime], Awaitable[None]]) -> None:
+    async def limited() -> None:
+        async with asyncio.timeout(20):
+            await main(NativeRuntime())
+
+    asyncio.run(limited())
+
+
+def test_replies_of_one_read_leave_in_one_write_and_the_batch_end_hook_comes_before_it() -> None:
+    ends: list[int] = []
+    endpoint, wire = wired()
+    endpoint.on_batch_end = lambda: ends.append(len(wire.writes))
+    feed(endpoint, b"".join(frame(10, b"x", opaque) for opaque in range(50)))
+    assert len(wire.writes) == 1
+    assert ends == [0]
+    assert [reply.opaque for reply in wire.sent()] == list(range(50))
+
+
+@given(st.lists(st.integers(0, 3000), min_size=1, max_size=12), st.integers(1, 5000))
+def test_frames_of_any_size_in_any_chunks_are_served(sizes: list[int], chunk: int) -> None:
+    endpoint, wire = wired()
+    feed(endpoint, b"".join(frame(10, b"a" * n, i) for i, n in enumerate(sizes)), chunk)
+    assert [(c.opaque, len(c.body)) for c in wire.sent()] == list(enumerate(sizes))
+
+
+def test_receive_buffer_grows_with_received_bytes_only_and_shrinks_back() -> None:
+    endpoint, wire = wired()
+    feed(endpoint, struct.pack(">i", MAX_FRAME) + b"x" * 10)
+    assert len(endpoint._view) == RECEIVE_BUFFER
+    endpoint, wire = wired()
+    big = frame(10, b"b" * (MAX_FRAME - 200))
+    feed(endpoint, big[:-1])
+    assert len(endpoint._view) <= MAX_FRAME + 4
+    feed(endpoint, big[-1:] + frame(11, b"after", 2))
+    assert [(c.opaque, len(c.body)) for c in wire.sent()] == [(1, MAX_FRAME - 200), (2, 5)]
+    for _ in range(module.SHRINK_AFTER_READS):
+        feed(endpoint, frame(10, b"small"))
+    assert len(endpoint._view) == RECEIVE_BUFFER
+    feed(endpoint, frame(10, b"still fine", 77))
+    assert wire.sent()[-1].opaque == 77
+
+
+@pytest.mark.parametrize(
+    "bad", [struct.pack(">i", MAX_FRAME + 1), b"\x16\x03\x01\x00", struct.pack(">iI", 5, 2) + b"{"]
+)
+def test_malformed_frame_closes_this_connection_after_answering_what_came_before(
+    bad: bytes,
+) -> None:
+    closed: list[Endpoint] = []
+    endpoint, wire = wired(on_close=closed.append)
+    feed(endpoint, frame(10, b"good") + bad)
+    assert [reply.code for reply in wire.sent()] == [0]
+    assert wire.closed
+    assert closed == [endpoint]
+    assert "malformed" in str(endpoint.close_reason)
+    endpoint.connection_lost(None)
+    assert closed == [endpoint]
+
+
+def test_handler_errors_become_response_codes_and_the_connection_lives() -> None:
+    def handler(endpoint: Endpoint, command: Command) -> None:
+        if command.code == 1:
+            raise TopicNotExist("topic T: create it")
+        raise ZeroDivisionError("oops")
+
+    endpoint, wire = wired(handler)
+    feed(endpoint, frame(1, opaque=1) + frame(2, opaque=2) + frame(1, flag=2) + frame(2, flag=2))
+    assert [(c.opaque, c.code, c.remark) for c in wire.sent()] == [
+        (1, 17, "topic T: create it"),
+        (2, 1, "ZeroDivisionError: oops"),
+    ]
+    assert not wire.closed
+
+
+def test_without_handler_every_request_is_answered_3() -> None:
+    endpoint, wire = wired(None)
+    feed(endpoint, frame(7777))
+    assert [(c.code, c.remark) for c in wire.sent()] == [(3, " request type 7777 not supported")]
+
+
+def test_server_stops_reading_while_the_peer_does_not_read_and_a_client_does_not() -> None:
+    server, wire = wired(server=True)
+    server.pause_writing()
+    assert not wire.reading
+    server.resume_writing()
+    assert wire.reading
+    client, wire = wired()
+    client.pause_writing()
+    assert wire.reading
+
+
+def test_unknown_opaque_is_dropped() -> None:
+    endpoint, wire = wired()
+    feed(endpoint, frame(0, opaque=99, flag=1))
+    assert wire.writes == []
+    assert not wire.closed
+
+
+def test_requests_both_ways_on_one_connection() -> None:
+    async def main(runtime: NativeRuntime) -> None:
+        peers: list[Endpoint] = []
+
+        def accept() -> Endpoint:
+            peers.append(Endpoint(runtime, echo, server=True))
+            return peers[-1]
+
+        listener = await runtime.listen("127.0.0.1", 0, accept)
+        client = await connect(runtime, *split_address(listener.address), echo)
+        assert client.peer_address == listener.address
+        for size in (0, 1, 300_000, MAX_FRAME - 300):
+            reply = await client.request(Command.request(10, {"a": "é"}, b"z" * size), 5)
+            assert (len(reply.body), reply.ext, type(reply.body)) == (size, {"a": "é"}, bytes)
+        back = await peers[0].request(Command.request(40, body=b"notice"), 5)
+        assert back.body == b"notice"
+        many = [client.request(Command.request(10, body=b"%d" % i), 5) for i in range(500)]
+        assert [r.body for r in await asyncio.gather(*many)] == [b"%d" % i for i in range(500)]
+        results: list[Command | SaturnError] = []
+        done = asyncio.Event()
+        client.request_callback(
+            Command.request(10, body=b"cb"), 5, lambda r: (results.append(r), done.set())[0]
+        )
+        await done.wait()
+        assert isinstance(results[0], Command)
+        client.close()
+        listener.close()
+
+    run(main)
+
+
+def test_time_outs_share_one_timer_and_an_earlier_deadline_moves_it() -> None:
+    async def main(runtime: NativeRuntime) -> None:
+        endpoint = Endpoint(runtime, None)
+        endpoint.connection_made(Wire())
+        slow = endpoint.request(Command.request(11), 30)
+        first_timer = endpoint._timer
+        others = [endpoint.request(Command.request(11), 30) for _ in range(10)]
+        assert endpoint._timer is first_timer
+        with pytest.raises(RequestTimeout, match="request 12"):
+            await endpoint.request(Command.request(12), 0.02)
+        assert not slow.done()
+        assert endpoint._timer is not None
+        slow.cancel()
+        await asyncio.sleep(0)
+        assert len(endpoint._open) == len(others)
+        endpoint.connection_lost(None)
+        for future in others:
+            with pytest.raises(ConnectionLost):
+                await future
+        assert endpoint._timer is None
+        with pytest.raises(ConnectionLost):
+            await endpoint.request(Command.request(12), 5)
+
+    run(main)
+
+
+def test_closing_peer_fails_open_requests_at_once() -> None:
+    async def main(runtime: NativeRuntime) -> None:
+        def slam(endpoint: Endpoint, command: Command) -> None:
+            endpoint.abort()
+
+        listener = await runtime.listen("127.0.0.1", 0, lambda: Endpoint(runtime, slam))
+        client = await connect(runtime, *split_address(listener.address))
+        with pytest.raises(ConnectionLost, match="request 10"):
+            await client.request(Command.request(10), 10)
+        listener.close()
+
+    run(main)
+
+
+def test_nobody_listening_and_port_in_use_are_typed_errors() -> None:
+    async def main(runtime: NativeRuntime) -> None:
+        listener = await runtime.listen("127.0.0.1", 0, lambda: Endpoint(runtime, None))
+        host, port = split_address(listener.address)
+        with pytest.raises(ConfigError, match="choose another port"):
+            await runtime.listen(host, port, lambda: Endpoint(runtime, None))
+        listener.close()
+        await asyncio.sleep(0)
+        with pytest.raises(ConnectFailed):
+            await connect(runtime, host, port)
+
+    run(main)
+
+
+def test_oversized_frame_is_refused_before_it_is_sent() -> None:
+    endpoint, wire = wired()
+    with pytest.raises(SaturnError, match="the limit is"):
+        endpoint.send(Command(0, body=bytes(MAX_FRAME)))
+    assert wire.writes == []
+
+
+def test_every_response_code_has_one_error_and_unknown_codes_keep_their_number() -> None:
+    assert isinstance(error_for(17, "x"), TopicNotExist)
+    for code in (1, 2, 3, 10, 11, 12, 13, 14, 16, 17, 19, 22, 23, 24, 25, 26, 29, 206):
+        error = error_for(code, "why")
+        assert error.code == code
+        assert str(error) == "why"
+    assert error_for(4242, None).code == 4242
+    assert "4242" in str(error_for(4242, None))

@@ -1,0 +1,200 @@
+"""The nameserver over real sockets: every code it serves, and brokers that vanish."""
+
+import asyncio
+import struct
+from collections.abc import Awaitable, Callable
+
+import pytest
+from saturnmq.nameserver.server import NameServer, serve
+from saturnmq.protocol import jsonx
+from saturnmq.protocol.endpoint import Endpoint, connect
+from saturnmq.protocol.errors import ConfigError
+from saturnmq.protocol.native import NativeRuntime
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.route import TopicConfig
+from saturnmq.protocol.runtime import split_address
+
+BROKER = {
+    "clusterName": "DefaultCluster",
+    "brokerName": "broker-a",
+    "brokerId": "0",
+    "brokerAddr": "127.0.0.1:10911",
+    "haServerAddr": "127.0.0.1:10912",
+}
+TOPICS = ("TBW102", "T", "U")
+VERSION = {"counter": 1, "stateVersion": 0, "timestamp": 5}
+
+
+def body(topics: tuple[str, ...] = TOPICS) -> bytes:
+    table = {name: TopicConfig(name, 8, 8, 7).to_json() for name in topics}
+    wrapper = {"dataVersion": VERSION, "topicConfigTable": table}
+    return jsonx.dumps({"filterServerList": [], "topicConfigSerializeWrapper": wrapper})
+
+
+async def ask(
+    endpoint: Endpoint, code: int, ext: dict[str, str] | None = None, data: bytes = b""
+) -> Command:
+    return await endpoint.request(Command.request(code, ext, data), 5)
+
+
+async def eventually(endpoint: Endpoint, code: int, ext: dict[str, str], wanted: int) -> Command:
+    async with asyncio.timeout(5):
+        while True:
+            reply = await ask(endpoint, code, ext)
+            if reply.code == wanted:
+                return reply
+
+
+def served(main: Callable[[NativeRuntime, NameServer, Endpoint], Awaitable[None]]) -> None:
+    async def limited() -> None:
+        async with asyncio.timeout(20):
+            runtime = NativeRuntime()
+            server = NameServer(runtime, "127.0.0.1", 0)
+            await server.start()
+            client = await connect(runtime, *split_address(server.address))
+            await main(runtime, server, client)
+            client.close()
+            await server.close()
+
+    asyncio.run(limited())
+
+
+def test_broker_registers_is_routed_to_and_vanishes_with_its_connection() -> None:
+    async def main(runtime: NativeRuntime, server: NameServer, client: Endpoint) -> None:
+        broker = await connect(runtime, *split_address(server.address))
+        assert (await ask(broker, 103, BROKER, body())).code == 0
+        route = await ask(client, 105, {"topic": "T"})
+        assert bytes(route.body) == jsonx.dumps(
+            {
+                "brokerDatas": [
+                    {
+                        "brokerAddrs": {"0": "127.0.0.1:10911"},
+                        "brokerName": "broker-a",
+                        "cluster": "DefaultCluster",
+                        "enableActingMaster": False,
+                    }
+                ],
+                "filterServerTable": {},
+                "queueDatas": [
+                    {
+                        "brokerName": "broker-a",
+                        "perm": 7,
+                        "readQueueNums": 8,
+                        "topicSysFlag": 0,
+                        "writeQueueNums": 8,
+                    }
+                ],
+            }
+        )
+        slave = BROKER | {"brokerId": "1", "brokerAddr": "127.0.0.1:20911"}
+        link = await connect(runtime, *split_address(server.address))
+        joined = await ask(link, 103, slave, body())
+        assert joined.ext == {"haServerAddr": "127.0.0.1:10912", "masterAddr": "127.0.0.1:10911"}
+        broker.abort()
+        link.abort()
+        gone = await eventually(client, 105, {"topic": "T"}, 17)
+        assert "No topic route info" in str(gone.remark)
+        server.routes.validate()
+
+    served(main)
+
+
+def test_clusters_members_versions_and_topic_lists() -> None:
+    async def main(runtime: NativeRuntime, server: NameServer, client: Endpoint) -> None:
+        assert (await ask(client, 904, BROKER)).code == 0
+        unknown = await ask(client, 322, BROKER, jsonx.dumps(VERSION))
+        assert unknown.ext == {"changed": "true"}
+        await ask(client, 103, BROKER, body())
+        info = jsonx.loads((await ask(client, 106)).body)
+        assert info["clusterAddrTable"] == {"DefaultCluster": ["broker-a"]}
+        assert info["brokerAddrTable"]["broker-a"]["brokerAddrs"] == {"0": "127.0.0.1:10911"}
+        member = jsonx.loads((await ask(client, 901, BROKER)).body)
+        assert member["brokerMemberGroup"]["brokerAddrs"] == {"0": "127.0.0.1:10911"}
+        same = await ask(client, 322, BROKER, jsonx.dumps(VERSION))
+        assert (same.ext, jsonx.loads(same.body)) == ({"changed": "false"}, VERSION)
+        other = await ask(client, 322, BROKER, jsonx.dumps(VERSION | {"counter": 2}))
+        assert other.ext == {"changed": "true"}
+        for code, ext, topics in (
+            (206, {}, sorted(TOPICS)),
+            (224, {"cluster": "DefaultCluster"}, sorted(TOPICS)),
+            (224, {"cluster": "nowhere"}, []),
+            (304, {}, ["DefaultCluster", "broker-a"]),
+        ):
+            assert jsonx.loads((await ask(client, code, ext)).body)["topicList"] == topics
+        assert (await ask(client, 205, BROKER)).ext == {"wipeTopicCount": "3"}
+        assert (await ask(client, 327, BROKER)).ext == {"addTopicCount": "3"}
+        assert (await ask(client, 216, {"topic": "U"})).code == 0
+        assert (await ask(client, 105, {"topic": "U"})).code == 17
+        assert (await ask(client, 104, BROKER)).code == 0
+        assert (await ask(client, 105, {"topic": "T"})).code == 17
+
+    served(main)
+
+
+def test_key_value_configuration_reaches_registering_brokers() -> None:
+    async def main(runtime: NativeRuntime, server: NameServer, client: Endpoint) -> None:
+        entry = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T", "value": "broker-a:4"}
+        assert (await ask(client, 219, entry)).code == 22
+        assert len((await ask(client, 103, BROKER, body())).body) == 0
+        assert (await ask(client, 101, entry)).code == 22
+        assert (await ask(client, 100, entry)).code == 0
+        assert (await ask(client, 101, entry)).ext == {"value": "broker-a:4"}
+        answer = await ask(client, 103, BROKER, body())
+        assert jsonx.loads(answer.body) == {"table": {"T": "broker-a:4"}}
+        assert (await ask(client, 102, entry)).code == 0
+        assert jsonx.loads((await ask(client, 219, entry)).body) == {"table": {}}
+        assert b"listenPort=" in bytes((await ask(client, 319)).body)
+        assert (await ask(client, 318, {}, b"listenPort=1\n")).code == 16
+
+    served(main)
+
+
+@pytest.mark.parametrize(
+    ("code", "ext", "data", "answer"),
+    [
+        (7777, {}, b"", 3),
+        (105, {}, b"", 29),
+        (105, {"topic": "unknown"}, b"", 17),
+        (103, {}, b"", 29),
+        (103, BROKER, b"{broken", 1),
+        (103, BROKER | {"bodyCrc32": "5"}, b"{}", 1),
+        (103, BROKER, body(("T",)), 1),
+        (322, BROKER, b"[[[", 1),
+    ],
+)
+def test_bad_requests_get_typed_answers_and_the_connection_lives(
+    code: int, ext: dict[str, str], data: bytes, answer: int
+) -> None:
+    async def main(runtime: NativeRuntime, server: NameServer, client: Endpoint) -> None:
+        reply = await ask(client, code, ext, data)
+        assert reply.code == answer
+        assert reply.remark
+        assert (await ask(client, 206)).code == 0
+
+    served(main)
+
+
+def test_malformed_frame_costs_its_sender_the_connection_and_nobody_else() -> None:
+    async def main(runtime: NativeRuntime, server: NameServer, client: Endpoint) -> None:
+        host, port = split_address(server.address)
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(struct.pack(">i", 1 << 30))
+        assert await reader.read() == b""
+        writer.close()
+        assert (await ask(client, 206)).code == 0
+
+    served(main)
+
+
+def test_port_in_use_is_a_clear_error_and_serve_reports_its_address() -> None:
+    async def main(runtime: NativeRuntime, server: NameServer, client: Endpoint) -> None:
+        host, port = split_address(server.address)
+        with pytest.raises(ConfigError, match="choose another port"):
+            await NameServer(runtime, host, port).start()
+        ready: asyncio.Future[str] = runtime.create_future()
+        task = runtime.spawn(serve(runtime, host, 0, ready.set_result))
+        other = await connect(runtime, *split_address(await ready))
+        assert (await ask(other, 206)).code == 0
+        task.cancel()
+
+    served(main)

@@ -1,0 +1,257 @@
+"""The route table's rules, without a network; `validate` runs after every step."""
+
+import struct
+import zlib
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from saturnmq.nameserver.kv import KvConfig
+from saturnmq.nameserver.registration import Registration, parse_registration
+from saturnmq.nameserver.routes import RouteTable
+from saturnmq.protocol import jsonx
+from saturnmq.protocol.errors import InvalidParameter, QueryNotFound, SaturnError, TopicNotExist
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.route import DataVersion, TopicConfig
+
+CLUSTER = "DefaultCluster"
+
+
+def broker(
+    name: str = "broker-a",
+    broker_id: int = 0,
+    address: str = "127.0.0.1:10911",
+    topics: tuple[str, ...] = ("TBW102", "T"),
+    counter: int = 1,
+    **more: object,
+) -> Registration:
+    table = {topic: TopicConfig(topic, 4, 4, 6) for topic in topics}
+    version = DataVersion(counter, 1000)
+    return Registration(
+        CLUSTER, name, broker_id, address, f"{address}1", version=version, topics=table, **more
+    )  # type: ignore[arg-type]
+
+
+def test_first_registration_with_one_topic_is_refused_and_leaves_nothing() -> None:
+    table = RouteTable()
+    with pytest.raises(SaturnError, match="register broker failed") as caught:
+        table.register(broker(topics=("T",)), 0)
+    assert caught.value.code == 1
+    assert table.cluster_info() == {"brokerAddrTable": {}, "clusterAddrTable": {}}
+    table.register(broker(), 0)
+    table.register(broker(topics=("U",), counter=2), 0)
+    assert table.topics() == ["T", "TBW102", "U"]
+    table.validate()
+
+
+def test_slave_learns_the_master_and_adds_no_topics() -> None:
+    table = RouteTable()
+    slave = broker(broker_id=1, address="127.0.0.1:2", topics=("X", "Y"))
+    assert table.register(slave, 0) is None
+    with pytest.raises(TopicNotExist):
+        table.route("X")
+    assert table.register(broker(), 0) is None
+    master = table.register(slave, 0)
+    assert master is not None
+    assert (master.address, master.ha_address) == ("127.0.0.1:10911", "127.0.0.1:109111")
+    assert table.route("T").brokers[0].addresses == {0: "127.0.0.1:10911", 1: "127.0.0.1:2"}
+    assert table.topics() == ["T", "TBW102"]
+
+
+def test_queue_data_changes_only_with_the_version_and_vanished_topics_stay() -> None:
+    table = RouteTable()
+    table.register(broker(), 0)
+    same = broker()
+    same.topics["T"].write_queues = 16
+    table.register(same, 0)
+    assert table.route("T").queues[0].write_queues == 4
+    newer = broker(topics=("T", "U"), counter=2)
+    newer.topics["T"].write_queues = 16
+    table.register(newer, 0)
+    assert table.route("T").queues[0].write_queues == 16
+    assert table.topics() == ["T", "TBW102", "U"]
+
+
+def test_master_gone_keeps_topics_for_readers_and_last_address_removes_them() -> None:
+    table = RouteTable()
+    table.register(broker(), 0)
+    table.register(broker(broker_id=1, address="127.0.0.1:2"), 0)
+    table.unregister(CLUSTER, "broker-a", "127.0.0.1:10911")
+    assert table.route("T").brokers[0].addresses == {1: "127.0.0.1:2"}
+    table.unregister(CLUSTER, "broker-a", "127.0.0.1:2")
+    with pytest.raises(TopicNotExist):
+        table.route("T")
+    assert table.topics() == []
+    table.validate()
+
+
+def test_connection_close_removes_only_what_it_registered_last() -> None:
+    table = RouteTable()
+    old, new = object(), object()
+    table.register(broker(), 0, old)
+    table.register(broker(), 0, new)
+    assert table.connection_closed(old) == []
+    assert table.topics() == ["T", "TBW102"]
+    assert [live.address for live in table.connection_closed(new)] == ["127.0.0.1:10911"]
+    assert table.topics() == []
+    table.validate()
+
+
+def test_silent_broker_expires_and_any_sign_of_life_delays_that() -> None:
+    table = RouteTable()
+    table.register(broker(timeout_ms=1000), 0)
+    table.heartbeat(CLUSTER, "127.0.0.1:10911", 900)
+    table.heartbeat(CLUSTER, "unknown:1", 900)
+    assert table.expire(1900) == []
+    assert len(table.expire(1901)) == 1
+    assert table.topics() == []
+
+
+def test_address_under_a_new_id_leaves_the_old_one_and_older_state_is_ignored() -> None:
+    table = RouteTable()
+    table.register(broker(), 0)
+    table.register(broker(broker_id=2), 0)
+    assert table.cluster_info()["brokerAddrTable"]["broker-a"]["brokerAddrs"] == {
+        "2": "127.0.0.1:10911"
+    }
+    newer = broker(address="127.0.0.1:5")
+    newer.version.state_version = 7
+    table.register(newer, 0)
+    table.register(broker(address="127.0.0.1:6"), 0)
+    assert table.route("T").brokers[0].master == "127.0.0.1:5"
+    table.validate()
+
+
+def test_write_permission_is_wiped_and_given_back_without_inherit() -> None:
+    table = RouteTable()
+    table.register(broker(), 0)
+    assert table.wipe_write_perm("broker-a") == 2
+    assert table.route("T").queues[0].perm == 4
+    assert table.add_write_perm("broker-a") == 2
+    assert table.route("T").queues[0].perm == 6
+    assert table.wipe_write_perm("nobody") == 0
+
+
+def test_acting_master_shows_the_smallest_slave_as_master_without_writes() -> None:
+    table = RouteTable()
+    table.register(broker(enable_acting_master=True), 0)
+    for broker_id in (2, 1):
+        table.register(
+            broker(broker_id=broker_id, address=f"s:{broker_id}", enable_acting_master=True), 0
+        )
+    table.unregister(CLUSTER, "broker-a", "127.0.0.1:10911")
+    route = table.route("T")
+    assert route.brokers[0].addresses == {0: "s:1", 2: "s:2"}
+    assert not route.queues[0].writable
+
+
+class RouteMachine(RuleBasedStateMachine):
+    """Random registrations and losses against a model: a dict of who is alive."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = RouteTable()
+        self.alive: dict[str, tuple[str, int, int]] = {}
+        self.connections = [object() for _ in range(3)]
+
+    @rule(name=st.sampled_from("ab"), broker_id=st.integers(0, 2), link=st.integers(0, 2))
+    def register(self, name: str, broker_id: int, link: int) -> None:
+        address = f"{name}{broker_id}:1"
+        self.table.register(broker(name, broker_id, address), 0, self.connections[link])
+        self.alive[address] = (name, broker_id, link)
+
+    @rule(link=st.integers(0, 2))
+    def lose(self, link: int) -> None:
+        self.table.connection_closed(self.connections[link])
+        self.alive = {key: value for key, value in self.alive.items() if value[2] != link}
+
+    @invariant()
+    def brokers_are_those_alive(self) -> None:
+        self.table.validate()
+        shown = {
+            address
+            for data in self.table.cluster_info()["brokerAddrTable"].values()
+            for address in data["brokerAddrs"].values()
+        }
+        assert shown == set(self.alive)
+
+
+TestRouteMachine = RouteMachine.TestCase
+
+
+def command(body: bytes, **ext: str) -> Command:
+    fields = {"clusterName": "C", "brokerName": "b", "brokerId": "0", "brokerAddr": "h:1"}
+    return Command.request(103, fields | ext, body)
+
+
+VERSION = {"counter": 3, "stateVersion": 0, "timestamp": 9}
+
+
+def test_plain_body_with_its_crc_parses() -> None:
+    topic = TopicConfig("T", 4, 5, 6, attributes={"+message.type": "FIFO"})
+    wrapper = {"dataVersion": VERSION, "topicConfigTable": {"T": topic.to_json()}}
+    body = jsonx.dumps({"filterServerList": [], "topicConfigSerializeWrapper": wrapper})
+    crc = str(zlib.crc32(body) & 0x7FFFFFFF)
+    result = parse_registration(command(body, bodyCrc32=crc, haServerAddr="h:2"))
+    assert result.topics == {"T": topic}
+    assert (result.version, result.ha_address) == (DataVersion(3, 9), "h:2")
+    with pytest.raises(SaturnError, match="crc32 not match"):
+        parse_registration(command(body, bodyCrc32="1"))
+
+
+def test_compressed_body_parses_and_a_bomb_does_not() -> None:
+    def part(data: bytes) -> bytes:
+        return struct.pack(">i", len(data)) + data
+
+    plain = part(jsonx.dumps(VERSION)) + struct.pack(">i", 2)
+    plain += part(b"T 4 5 6 SINGLE_TAG {}") + part(b'U 1 1 7 SINGLE_TAG {"a":"b c"}') + part(b"[]")
+    result = parse_registration(command(zlib.compress(plain), compressed="true"))
+    assert result.version == DataVersion(3, 9)
+    assert result.topics["T"] == TopicConfig("T", 4, 5, 6)
+    assert result.topics["U"].attributes == {"a": "b c"}
+    for size in range(0, len(plain) - 7, 3):
+        with pytest.raises(SaturnError):
+            parse_registration(command(zlib.compress(plain[:size]), compressed="true"))
+    bomb = zlib.compress(bytes(70 * 1024 * 1024))
+    with pytest.raises(InvalidParameter, match="unpacks to more"):
+        parse_registration(command(bomb, compressed="true"))
+
+
+def test_missing_body_is_an_empty_table_of_version_zero() -> None:
+    result = parse_registration(command(b""))
+    assert (result.topics, result.version) == ({}, DataVersion())
+
+
+@pytest.mark.parametrize(
+    ("body", "ext"),
+    [
+        (b"{", {}),
+        (b"[]", {}),
+        (b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"T":{"perm":"x"}}}}', {}),
+        (b"no zlib", {"compressed": "true"}),
+        (b"", {"brokerId": "-1"}),
+        (b"", {"brokerId": "9" * 20}),
+        (b"", {"brokerName": " "}),
+    ],
+)
+def test_bad_registration_is_a_typed_error(body: bytes, ext: dict[str, str]) -> None:
+    with pytest.raises(SaturnError):
+        parse_registration(command(body, **ext))
+
+
+def test_kv_config_is_bounded_and_an_emptied_namespace_exists() -> None:
+    kv = KvConfig()
+    assert kv.table("N") is None
+    kv.put("N", "k", "v")
+    assert kv.get("N", "k") == "v"
+    kv.delete("N", "k")
+    kv.delete("N", "k")
+    assert kv.table("N") == {}
+    with pytest.raises(QueryNotFound):
+        kv.get("N", "k")
+    with pytest.raises(InvalidParameter, match="limit"):
+        kv.put("N", "k", "v" * 70_000)
+    for number in range(10_000):
+        kv.put("N", str(number), "")
+    with pytest.raises(InvalidParameter, match="delete some"):
+        kv.put("N", "one more", "")
