@@ -226,7 +226,7 @@ class PullConsumer:
                     held.queue,
                     pulled.next_offset,
                 )
-                self._restart(held, pulled.next_offset)
+                self._move(held, pulled.next_offset)
                 continue
             was_idle = state.idle
             state.put(pulled.messages, pulled.next_offset, pulled.size)
@@ -253,15 +253,16 @@ class PullConsumer:
         """The next poll of `queue` starts at `offset`; the committed offset follows by commit()."""
         if offset < 0:
             raise InvalidParameter(f"offset {offset} of {queue} is negative; the least is 0")
-        self._restart(self._require(queue), offset)
+        held = self._require(queue)
+        self._move(held, offset)
+        held.stop_pulling()  # it may be waiting for messages at the old offset
+        if self._started:
+            self._begin(held)
 
-    def _restart(self, held: HeldQueue, offset: int) -> None:
+    def _move(self, held: HeldQueue, offset: int) -> None:
         held.state.reset(offset)
         self.offsets.reset(held.queue, offset)
         self._polled[held.queue] = offset
-        if not held.tasks and self._started:
-            self._begin(held)
-        held.space.set()
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """The group's committed offset of `queue` on the broker; None if there is none."""
@@ -314,7 +315,7 @@ class PullConsumer:
 
     def _begin(self, held: HeldQueue) -> None:
         task = self.runtime.spawn(self._read_ahead(held), name=f"pull {held.queue}")
-        held.tasks.append(task)
+        held.tasks = [task]
 
     def _drop(self, queue: MessageQueue) -> None:
         held = self._held.pop(queue)
@@ -362,7 +363,7 @@ class PullConsumer:
         """Continue at `offsets` (220)."""
         for queue, offset in offsets.items():
             if queue in self._held and queue.topic == topic:
-                self._restart(self._held[queue], offset)
+                self.seek(queue, offset)
 
     def consumer_status(self, topic: str) -> dict[MessageQueue, int]:
         """Offsets of `topic` (221)."""

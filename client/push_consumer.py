@@ -61,7 +61,8 @@ class PushConsumer:
         *,
         listener: Listener | None = None,
         listener_one: OneListener | None = None,
-        orderly: bool = False,
+        ordered: bool = False,
+        orderly: bool = False,  # RocketMQ's word for `ordered`
         broadcasting: bool = False,
         from_beginning: bool = False,
         consume_from: str | int = "last",
@@ -85,12 +86,13 @@ class PushConsumer:
             raise ConfigError(
                 f"consume_from {consume_from!r}: give 'first', 'last' or a time in milliseconds"
             )
-        if orderly and broadcasting:
-            raise ConfigError("an orderly consumer cannot broadcast: choose one of the two")
+        ordered = ordered or orderly
+        if ordered and broadcasting:
+            raise ConfigError("an ordered consumer cannot broadcast: choose one of the two")
         self.core, self._owns_core = core_for(core, runtime, nameservers, client_id)
         self.runtime = self.core.runtime
         self.group = group
-        self.ordered = orderly
+        self.ordered = ordered
         self.broadcasting = broadcasting
         self.consume_from: str | int = "first" if from_beginning else consume_from
         self.max_reconsume = max_reconsume
@@ -302,7 +304,7 @@ class PushConsumer:
                     held.queue,
                     pulled.next_offset,
                 )
-                self.on_reset_offsets(held.queue.topic, {held.queue: pulled.next_offset})
+                self._move(held, pulled.next_offset)
                 continue
             state.put(pulled.messages, pulled.next_offset, pulled.size)
             if pulled.messages:
@@ -479,9 +481,13 @@ class PushConsumer:
         for queue, offset in offsets.items():
             held = self._held.get(queue)
             if held is not None and queue.topic == topic:
-                held.state.reset(offset)
-                self.offsets.reset(queue, offset)
-                held.space.set()
+                self._move(held, offset)
+                held.stop_pulling()  # it may be waiting for messages at the old offset
+                held.tasks[-1] = self.runtime.spawn(self._pull_loop(held), name=f"pull {queue}")
+
+    def _move(self, held: HeldQueue, offset: int) -> None:
+        held.state.reset(offset)
+        self.offsets.reset(held.queue, offset)
 
     def consumer_status(self, topic: str) -> dict[MessageQueue, int]:
         """Committed offsets of `topic` (221)."""

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import given
+from hypothesis import strategies as st
+from saturnmq.client.process_queue import LOCK_VALID_S, Limits, ProcessQueue
+
+
+@dataclass
+class Stub:
+    queue_offset: int
+
+
+def filled(*batches: tuple[list[int], int]) -> ProcessQueue:
+    queue = ProcessQueue(next_offset=0)
+    for offsets, following in batches:
+        queue.put([Stub(offset) for offset in offsets], following, 100 * len(offsets))
+    return queue
+
+
+def test_a_finished_chunk_behind_an_unfinished_one_is_not_committed() -> None:
+    queue = filled(([0, 1, 2, 3], 4))
+    first, second = queue.take(2), queue.take(2)
+    assert first is not None
+    assert second is not None
+    queue.finish(second)
+    assert queue.commit_offset() == 0
+    queue.finish(first)
+    assert queue.commit_offset() == 4
+    assert (queue.messages, queue.bytes) == (0, 0)
+
+
+def test_what_the_filter_dropped_is_committed_with_the_rest() -> None:
+    queue = filled(([3, 7], 20))
+    chunk = queue.take(10)
+    assert chunk is not None
+    assert queue.commit_offset() == 3
+    queue.finish(chunk)
+    assert queue.commit_offset() == 20
+
+
+def test_a_failed_message_holds_the_offset() -> None:
+    queue = filled(([0, 1, 2], 3))
+    chunk = queue.take(3)
+    assert chunk is not None
+    queue.keep(chunk, [chunk.messages[1]])
+    assert queue.commit_offset() == 1
+    assert queue.messages == 1
+    queue.finish(chunk)
+    assert queue.commit_offset() == 3
+    assert queue.bytes == 0
+
+
+def test_a_reset_forgets_chunks_under_way() -> None:
+    queue = filled(([0, 1], 2))
+    chunk = queue.take(1)
+    assert chunk is not None
+    queue.reset(40)
+    queue.finish(chunk)
+    assert not queue.holds(chunk)
+    assert (queue.commit_offset(), queue.messages, queue.bytes) == (40, 0, 0)
+
+
+def test_flow_control_by_count_and_by_bytes() -> None:
+    queue = filled((list(range(10)), 10))
+    assert queue.full(Limits(messages=10))
+    assert queue.full(Limits(bytes=1000))
+    assert not queue.full(Limits(messages=11, bytes=1001))
+
+
+def test_a_lock_ends_by_itself() -> None:
+    queue = ProcessQueue()
+    assert queue.lock(100.0)
+    assert not queue.lock(110.0)
+    assert queue.locked(110.0 + LOCK_VALID_S - 1)
+    assert not queue.locked(110.0 + LOCK_VALID_S)
+
+
+@given(st.data())
+def test_the_commit_never_passes_an_unfinished_message(data: st.DataObject) -> None:
+    queue, unfinished, put, chunks = ProcessQueue(next_offset=0), set(), 0, []
+    for _ in range(data.draw(st.integers(1, 30))):
+        action = data.draw(st.sampled_from(["put", "take", "finish", "keep"]))
+        if action == "put":
+            count = data.draw(st.integers(0, 6))
+            queue.put([Stub(put + n) for n in range(count)], put + count + 1, count)
+            unfinished.update(range(put, put + count))
+            put += count + 1
+        elif action == "take":
+            chunk = queue.take(data.draw(st.integers(1, 4)))
+            if chunk is not None:
+                chunks.append(chunk)
+        elif chunks:
+            chunk = data.draw(st.sampled_from(chunks))
+            if action == "keep" and len(chunk.messages) > 1:
+                done, rest = chunk.messages[0], chunk.messages[1:]
+                queue.keep(chunk, rest)
+                unfinished.discard(done.queue_offset)
+            else:
+                queue.finish(chunk)
+                unfinished.difference_update(m.queue_offset for m in chunk.messages)
+                chunks.remove(chunk)
+        assert queue.commit_offset() == (min(unfinished) if unfinished else put)
+        assert queue.messages == len(unfinished)

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from saturnmq.client.rebalance import STRATEGIES, assign, average, sticky, strategy
+from saturnmq.protocol.message import MessageQueue
+
+
+def queues(count: int) -> list[MessageQueue]:
+    return [MessageQueue("T", f"broker-{n % 3}", n // 3) for n in range(count)]
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+@given(count=st.integers(0, 40), members=st.integers(1, 12))
+def test_every_queue_has_exactly_one_owner(name: str, count: int, members: int) -> None:
+    clients = [f"client-{n}" for n in range(members)]
+    shares = {client: assign(strategy(name), client, queues(count), clients) for client in clients}
+    owners = Counter(queue for share in shares.values() for queue in share)
+    assert owners == Counter(queues(count))
+    if name != "CONSISTENT_HASH":
+        sizes = [len(share) for share in shares.values()]
+        assert max(sizes) - min(sizes) <= 1
+
+
+def test_average_gives_runs_as_java_does() -> None:
+    eight = sorted(queues(8))
+    shares = [average(f"c{n}", eight, ["c0", "c1", "c2"]) for n in range(3)]
+    assert [len(share) for share in shares] == [3, 3, 2]
+    assert [queue for share in shares for queue in share] == eight
+
+
+def test_by_circle_deals_queues_like_cards() -> None:
+    eight = sorted(queues(8))
+    assert assign(strategy("avg_by_circle"), "b", eight, ["a", "b", "c"]) == eight[1::3]
+
+
+def test_sticky_moves_little_when_a_member_leaves() -> None:
+    clients = [f"client-{n}" for n in range(6)]
+    many = sorted(queues(60))
+    before = {queue: client for client in clients for queue in sticky(client, many, clients)}
+    after = {queue: client for client in clients[:5] for queue in sticky(client, many, clients[:5])}
+    moved = sum(before[queue] != after[queue] for queue in many)
+    assert 10 <= moved <= 25  # the ten of the one who left, and few others
+
+
+def test_a_stranger_to_the_group_gets_nothing() -> None:
+    for name in STRATEGIES:
+        assert assign(strategy(name), "nobody", queues(4), ["a", "b"]) == []
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="AVG_BY_CIRCLE"):
+        strategy("FAIR")
