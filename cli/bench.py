@@ -54,7 +54,7 @@ def produce(
 
 
 @app.command("consume")
-def consume(
+def consume(  # noqa: PLR0917 - one argument for each option
     size: Size = 1024,
     count: Annotated[int, typer.Option(min=1, help="Messages of backlog.")] = 1_000_000,
     batch: Annotated[int, typer.Option(min=1, help="Messages for each listener call.")] = 1000,
@@ -72,7 +72,7 @@ def consume(
 
 
 @app.command("latency")
-def latency(
+def latency(  # noqa: PLR0917 - one argument for each option
     size: Size = 1024,
     count: Annotated[int, typer.Option(min=1, help="Sends.")] = 20_000,
     senders: Annotated[int, typer.Option(min=1, help="Threads that send at once.")] = 1,
@@ -102,7 +102,7 @@ def _send(servers: list[str], topic: str, size: int, count: int) -> float:
     from saturnmq import Message, Producer
 
     body = os.urandom(size)
-    with Producer("bench", nameservers=servers) as producer, progress_bar() as bar:
+    with Producer(nameservers=servers, group="bench") as producer, progress_bar() as bar:
         task = bar.add_task("producing", total=count)
         producer.send(Message(topic, body))  # route and connection
         waiting: deque[Any] = deque()
@@ -154,13 +154,12 @@ def _drain(servers: list[str], topic: str, size: int, count: int, batch: int, on
     consumer = PushConsumer(
         f"bench-{uuid.uuid4().hex[:12]}",
         nameservers=servers,
-        from_beginning=True,
+        listener=None if one else listener,
+        listener_one=listener_one if one else None,
+        consume_from="first",
         consume_message_batch_max_size=batch,
     )
-    if one:
-        consumer.subscribe(topic, "*", listener_one=listener_one)
-    else:
-        consumer.subscribe(topic, "*", listener)
+    consumer.subscribe(topic, "*")
     start = time.perf_counter()
     with consumer, progress_bar() as bar:
         task = bar.add_task("consuming", total=count)
@@ -182,7 +181,7 @@ def _one_by_one(
     body = os.urandom(size)
     times: list[float] = []
     problems: list[BaseException] = []
-    with Producer("bench", nameservers=servers) as producer:
+    with Producer(nameservers=servers, group="bench") as producer:
         for _ in range(min(500, count)):
             producer.send(Message(topic, body))
 
@@ -276,7 +275,7 @@ def machine() -> dict[str, Any]:
     }
 
 
-def _report(
+def _report(  # noqa: PLR0917
     name: str, size: int, count: int, seconds: float, extra: dict[str, Any], as_json: bool
 ) -> None:
     facts: dict[str, Any] = {

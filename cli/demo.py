@@ -1,4 +1,5 @@
-"""`saturnmq demo`: the main job. A year of departures through a cluster whose nodes are killed meanwhile.
+"""`saturnmq demo`: the main job. A year of departures through a cluster whose nodes are killed
+meanwhile.
 
 Two nameservers, two masters, each with a slave that acknowledges every send (sync replication). One
 producer sends every departure; one group consumes all, another only those of JFK and LGA. Halfway
@@ -112,7 +113,7 @@ class Job:
         nameservers = self.cluster.nameservers
         async with aio.Admin(nameservers=nameservers) as admin:
             await admin.create_topic(TOPIC, queues=8)
-        producer = aio.Producer("departures", nameservers=nameservers)
+        producer = aio.Producer(nameservers=nameservers, group="departures")
         consumers = [
             self._consumer(aio, nameservers, self.everything, "*"),
             self._consumer(aio, nameservers, self.two, "JFK || LGA"),
@@ -157,11 +158,13 @@ class Job:
         consumer = aio.PushConsumer(
             group.name,
             nameservers=nameservers,
-            orderly=True,
-            from_beginning=True,
+            listener=listener,
+            ordered=True,
+            consume_from="first",
             consume_message_batch_max_size=256,
+            rebalance_interval_s=2.0,
         )
-        consumer.subscribe(TOPIC, tags, listener)
+        consumer.subscribe(TOPIC, tags)
         return consumer
 
     # -- sending --------------------------------------------------------------------------------

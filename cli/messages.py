@@ -64,7 +64,7 @@ def produce(  # noqa: PLR0917 - one argument for each option
 
     with contextlib.ExitStack() as stack:
         lines = stack.enter_context(open(file, "rb")) if file else sys.stdin.buffer
-        producer = stack.enter_context(Producer(group, nameservers=addresses(nameserver)))
+        producer = stack.enter_context(Producer(nameservers=addresses(nameserver), group=group))
         bar = stack.enter_context(progress_bar())
         task = bar.add_task(f"producing to {topic}", total=None)
         for line in lines:
@@ -125,10 +125,10 @@ def consume(  # noqa: PLR0917 - one argument for each option
     def listener(messages: Any) -> ConsumeResult:
         nonlocal taken
         with lock:
-            if count and taken + len(messages) > count:
-                # More than was asked for: these stay with the group, undelivered.
-                enough.set()
-                return ConsumeResult.RETRY if len(messages) == 1 else ConsumeResult.SUSPEND
+            if count and taken >= count:
+                # More than was asked for: it stays first in its queue, for the next one who asks.
+                # That is why -n consumes in order: the other kind would send it back to the broker.
+                return ConsumeResult.SUSPEND
             for message in messages:
                 if as_json:
                     print(json.dumps(facts(message)))
@@ -143,10 +143,12 @@ def consume(  # noqa: PLR0917 - one argument for each option
     consumer = PushConsumer(
         group,
         nameservers=addresses(nameserver),
-        from_beginning=from_beginning,
-        batch_size=1 if count else 32,
+        listener=listener,
+        ordered=bool(count),
+        consume_from="first" if from_beginning else "last",
+        consume_message_batch_max_size=1 if count else 32,
     )
-    consumer.subscribe(topic, tag, listener)
+    consumer.subscribe(topic, tag)
     with consumer, contextlib.suppress(KeyboardInterrupt):
         enough.wait()
 

@@ -97,7 +97,9 @@ class Sends:
 
 
 class Delays:
-    """Mean departure delay per airport and hour, as the consumer computes it while messages come."""
+    """Mean departure delay per airport and hour, as the consumer computes it while messages
+    come.
+    """
 
     def __init__(self) -> None:
         self._sums: dict[tuple[str, int], list[float]] = defaultdict(lambda: [0.0, 0.0])

@@ -1,4 +1,6 @@
-"""`saturnmq topic` and `saturnmq group`: what exists on the brokers and how far groups have come."""
+"""`saturnmq topic` and `saturnmq group`: what exists on the brokers and how far groups have
+come.
+"""
 
 from __future__ import annotations
 
