@@ -42,6 +42,8 @@ from .runtime import Handle, Runtime, Transport, join_address
 
 log = logging.getLogger(__name__)
 
+# Idle connections keep the first size; one that ever fills it in one read gets the second.
+FIRST_BUFFER = 16 * 1024
 RECEIVE_BUFFER = 256 * 1024
 # Replies up to this size are joined: one copy of 64 KiB costs less than a second system call.
 JOIN_LIMIT = 64 * 1024
@@ -79,7 +81,7 @@ class Endpoint(asyncio.BufferedProtocol):
         self.last_received = runtime.monotonic()
         self.attachment: Any = None  # the owner's own record of this connection
         self._transport: Transport | None = None
-        self._view = memoryview(bytearray(RECEIVE_BUFFER))
+        self._view = memoryview(bytearray(FIRST_BUFFER))
         self._start = 0
         self._end = 0
         self._small_reads = 0
@@ -199,6 +201,9 @@ class Endpoint(asyncio.BufferedProtocol):
         start, end, view = self._start, self._end, self._view
         rest = end - start
         capacity = len(view)
+        if end == capacity < RECEIVE_BUFFER:
+            self._replace(RECEIVE_BUFFER)
+            return
         if needed <= RECEIVE_BUFFER < capacity:
             self._small_reads += 1
             if self._small_reads >= SHRINK_AFTER_READS and rest < RECEIVE_BUFFER:

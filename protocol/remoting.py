@@ -49,6 +49,8 @@ _PREFIX = struct.Struct(">iI")  # length, serialisation byte and header length i
 _BINARY_FIXED = struct.Struct(">hbhiii")  # code, language, version, opaque, flag, remark length
 _I32 = struct.Struct(">i")
 _I16 = struct.Struct(">h")
+_FOUR_I32 = struct.Struct(">iiii")
+_KNOWN_LANGUAGES = frozenset(LANGUAGES)
 
 Body = bytes | bytearray | memoryview
 _HeaderValue = int | str | Mapping[str, str]
@@ -188,31 +190,39 @@ def _parse_json_header(header: memoryview) -> Command:
         raise MalformedFrame(f"header is not JSON: {error}") from None
     if type(fields) is not dict:
         raise MalformedFrame(f"header is a JSON {type(fields).__name__}, not an object")
+    get = fields.get
     try:
-        get = fields.get
         ext = get("extFields")
         if ext is None:
             ext = {}
         elif type(ext) is not dict:
             raise MalformedFrame(f"extFields is a JSON {type(ext).__name__}, not an object")
         else:
-            for value in ext.values():
-                if type(value) is not str:
-                    ext = {name: _text(value) for name, value in ext.items() if value is not None}
-                    break
+            try:
+                "".join(ext.values())  # the cheapest question whether all are text
+            except TypeError:
+                ext = {name: _text(value) for name, value in ext.items() if value is not None}
+        code, opaque, flag = get("code", 0), get("opaque", 0), get("flag", 0)
+        version = get("version", 0)
+        try:
+            _FOUR_I32.pack(
+                code, opaque, flag, version
+            )  # all integers of 32 bits, as they should be
+        except struct.error:
+            code, opaque, flag = _int32(code), _int32(opaque), _int32(flag)
+            version = _int32(version)
         language = get("language", "JAVA")
-        if type(language) is not str or language not in LANGUAGES:
+        if type(language) is not str or language not in _KNOWN_LANGUAGES:
             language = _language(language)
+        command = Command(code, ext)
+        command.opaque = opaque
+        command.flag = flag
+        command.version = version
+        command.language = language
         remark = get("remark")
-        return Command(
-            _int32(get("code", 0)),
-            ext,
-            opaque=_int32(get("opaque", 0)),
-            flag=_int32(get("flag", 0)),
-            language=language,
-            version=_int32(get("version", 0)),
-            remark=remark if remark is None or type(remark) is str else _text(remark),
-        )
+        if remark is not None:
+            command.remark = _text(remark)
+        return command
     except (ValueError, TypeError, OverflowError) as error:
         raise MalformedFrame(f"header field of a wrong type: {error}") from None
 

@@ -107,7 +107,7 @@ def test_replies_of_one_read_leave_in_one_write_and_the_batch_end_hook_comes_bef
     assert [reply.opaque for reply in wire.sent()] == list(range(50))
 
 
-@given(st.lists(st.integers(0, 3000), min_size=1, max_size=12), st.integers(1, 5000))
+@given(st.lists(st.integers(0, 40_000), min_size=1, max_size=12), st.integers(1, 70_000))
 def test_frames_of_any_size_in_any_chunks_are_served(sizes: list[int], chunk: int) -> None:
     endpoint, wire = wired()
     feed(endpoint, b"".join(frame(10, b"a" * n, i) for i, n in enumerate(sizes)), chunk)
@@ -117,7 +117,7 @@ def test_frames_of_any_size_in_any_chunks_are_served(sizes: list[int], chunk: in
 def test_receive_buffer_grows_with_received_bytes_only_and_shrinks_back() -> None:
     endpoint, wire = wired()
     feed(endpoint, struct.pack(">i", MAX_FRAME) + b"x" * 10)
-    assert len(endpoint._view) == RECEIVE_BUFFER
+    assert len(endpoint._view) == module.FIRST_BUFFER
     endpoint, wire = wired()
     big = frame(10, b"b" * (MAX_FRAME - 200))
     feed(endpoint, big[:-1])
