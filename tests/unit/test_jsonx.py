@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from saturnmq.protocol import jsonx
 from saturnmq.protocol.errors import MalformedFrame
@@ -22,6 +22,7 @@ values = st.recursive(
 )
 
 
+@settings(deadline=None, max_examples=60)
 @given(values)
 def test_strict_json_round_trips_through_both_parsers(value: object) -> None:
     data = jsonx.dumps(value)
@@ -30,6 +31,7 @@ def test_strict_json_round_trips_through_both_parsers(value: object) -> None:
     assert parser.value(0) == value
 
 
+@settings(deadline=None, max_examples=60)
 @given(
     st.dictionaries(st.tuples(st.text("ab%_"), st.text("cd"), st.integers(0, 9)), st.integers(0, 9))
 )

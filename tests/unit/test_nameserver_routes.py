@@ -4,6 +4,7 @@ import struct
 import zlib
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from saturnmq.nameserver.kv import KvConfig
@@ -177,6 +178,7 @@ class RouteMachine(RuleBasedStateMachine):
 
 
 TestRouteMachine = RouteMachine.TestCase
+TestRouteMachine.settings = settings(deadline=None, max_examples=60)
 
 
 def command(body: bytes, **ext: str) -> Command:

@@ -1,7 +1,7 @@
 """Replication frames: RocketMQ's recorded bytes, any chunking, and refusals."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from saturnmq.protocol import ha
 from saturnmq.protocol.errors import MalformedFrame
@@ -32,6 +32,7 @@ def test_recorded_transfer_header_is_what_we_write(recorded: str) -> None:
     assert transfer.is_heartbeat == (size == 0)
 
 
+@settings(deadline=None, max_examples=60)
 @given(
     st.lists(st.tuples(st.integers(0, 2**63 - 1), st.binary(max_size=300)), max_size=8),
     st.lists(st.integers(1, 200), min_size=1),
