@@ -1,0 +1,91 @@
+"""checkpoint, abort and lock: what tells the next start how the last run ended.
+
+`checkpoint` is one page of 4096 bytes; RocketMQ's part (store-format.md section 1):
+
+    0   i64  physicMsgTimestamp      store time of the last flushed message
+    8   i64  logicsMsgTimestamp      store time of the last message in flushed queues
+    16  i64  indexMsgTimestamp       end time of the last full, flushed IndexFile
+    24  i64  masterFlushedOffset
+    32  i64  confirmPhyOffset
+
+Ours, in the part RocketMQ leaves alone: timestamps cannot say where to start exactly (#678).
+
+    64  8s   b"SATURN01"
+    72  i64  derived: every queue entry of frames below it is durable
+    80  i64  number of queues that existed then
+    88  i32  CRC-32 of bytes 64..88
+
+Replaced as a whole (written beside, renamed), never in place. `abort` exists while a broker runs.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import struct
+import zlib
+from dataclasses import dataclass
+
+from saturnmq.store.disk import Disk
+
+PAGE = 4096
+_ROCKETMQ = struct.Struct(">qqqqq")
+_OURS = struct.Struct(">8sqq")
+_MAGIC = b"SATURN01"
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """The page; `derived` is -1 when this file says nothing about it."""
+
+    physic: int = 0
+    logics: int = 0
+    index: int = 0
+    master_flushed: int = 0
+    confirm: int = 0
+    derived: int = -1
+    queues: int = 0
+
+    @classmethod
+    def load(cls, disk: Disk, root: str) -> Checkpoint:
+        path = posixpath.join(root, "checkpoint")
+        if not disk.exists(path):
+            return cls()
+        data = disk.read_file(path).ljust(PAGE, b"\0")
+        found = cls(*_ROCKETMQ.unpack_from(data))
+        magic, derived, queues = _OURS.unpack_from(data, 64)
+        crc = int.from_bytes(data[88:92], "big")
+        if magic == _MAGIC and crc == zlib.crc32(data[64:88]):
+            found.derived, found.queues = derived, queues
+        return found
+
+    def save(self, disk: Disk, root: str) -> None:
+        page = bytearray(PAGE)
+        _ROCKETMQ.pack_into(
+            page, 0, self.physic, self.logics, self.index, self.master_flushed, self.confirm
+        )
+        if self.derived >= 0:
+            _OURS.pack_into(page, 64, _MAGIC, self.derived, self.queues)
+            page[88:92] = zlib.crc32(page[64:88]).to_bytes(4, "big")
+        disk.replace_file(posixpath.join(root, "checkpoint"), bytes(page), keep_backup=False)
+
+    @property
+    def min_timestamp(self) -> int:
+        """RocketMQ's start rule for files without our part."""
+        return max(0, min(self.physic, self.logics) - 3000)
+
+
+class AbortMark:
+    """The file `abort`: there while a broker runs, gone after a clean stop."""
+
+    def __init__(self, disk: Disk, root: str) -> None:
+        self._disk = disk
+        self._path = posixpath.join(root, "abort")
+
+    def present(self) -> bool:
+        return self._disk.exists(self._path)
+
+    def set(self, text: bytes = b"1") -> None:
+        self._disk.write_file(self._path, text)
+
+    def clear(self) -> None:
+        self._disk.unlink(self._path)

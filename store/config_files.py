@@ -1,0 +1,45 @@
+"""config/*.json: small tables with a previous copy beside them (store-format.md section 1).
+
+Written as strict JSON, read as fastjson writes it (integer keys without quotes). A damaged or empty
+file falls back to `<file>.bak`; when both are bad the start is refused, so that an empty table
+never replaces a good one (fault-model.md section 4.5).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from saturnmq.protocol import jsonx
+from saturnmq.protocol.errors import StoreDamaged
+from saturnmq.store.disk import Disk
+
+
+class ConfigFile:
+    """One JSON document on disk."""
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk = disk
+        self.path = path
+
+    def load(self) -> Any | None:
+        """The document, or None if neither it nor its backup exists."""
+        problems = []
+        for path in (self.path, self.path + ".bak"):
+            if not self._disk.exists(path):
+                continue
+            try:
+                data = self._disk.read_file(path)
+                if data.strip(b" \0\r\n\t"):
+                    return jsonx.loads(data)
+                problems.append(f"{path} is empty")
+            except (ValueError, UnicodeDecodeError) as error:
+                problems.append(f"{path}: {error}")
+        if problems:
+            raise StoreDamaged(
+                "; ".join(problems) + ": restore one of them, or delete both to start empty"
+            )
+        return None
+
+    def save(self, document: Any) -> None:
+        """Replace the file; blocking."""
+        self._disk.replace_file(self.path, jsonx.dumps(document), keep_backup=True)

@@ -1,0 +1,205 @@
+"""ConsumeQueue: the index of one topic's queue (store-format.md section 3).
+
+    0   i64  CommitLog offset of the frame
+    8   i32  frame size
+    12  i64  tags code
+
+Entry n lies at byte 20 * n. Written by reput only, read by pulls. RocketMQ's rule kept: an entry
+whose place is already taken is skipped, so that dispatching twice is harmless; slots before the
+first entry of a queue that does not begin at 0 are filled with (0, 2147483647, 0). Differs: a gap
+in the middle is filled the same way instead of shifting what follows.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from saturnmq.store.disk import Disk, SegmentFile
+from saturnmq.store.segments import Segment, SegmentSeries, zero_tail
+
+UNIT = 20
+ENTRY = struct.Struct(">qiq")
+_FILLER_SIZE = 0x7FFFFFFF
+FILLER = ENTRY.pack(0, _FILLER_SIZE, 0)
+
+
+class ConsumeQueue:
+    """Entries [min_offset, max_offset) of one queue."""
+
+    def __init__(
+        self, disk: Disk, directory: str, segment_bytes: int, topic: str, queue_id: int
+    ) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.series = SegmentSeries(disk, directory, segment_bytes)
+        self.max_offset = 0
+        self.min_offset = 0
+        self._flushed = 0
+
+    def append(self, first: int, count: int, entries: bytes) -> tuple[int, bytes]:
+        """Put a run at its place: (first new index, new entries); what is there already stays."""
+        if first < self.max_offset:
+            skip = self.max_offset - first
+            if skip >= count:
+                return self.max_offset, b""
+            entries = entries[skip * UNIT :]
+            first = self.max_offset
+        elif first > self.max_offset:
+            self._fill_to(first)
+        data = memoryview(entries)
+        pos = first * UNIT
+        while data:
+            segment = self._segment(pos)
+            at = pos - segment.start
+            part = min(len(data), self.series.segment_bytes - at)
+            segment.view[at : at + part] = data[:part]
+            data = data[part:]
+            pos += part
+        self.max_offset = pos // UNIT
+        return first, entries
+
+    def _segment(self, pos: int) -> Segment:
+        segment = self.series.find(pos)
+        if segment is None:
+            segment = self.series.create(pos - pos % self.series.segment_bytes)
+            self.series.add(segment)
+        return segment
+
+    def _fill_to(self, first: int) -> None:
+        pos = self.max_offset * UNIT
+        if not self.series.segments:
+            pos = first * UNIT - first * UNIT % self.series.segment_bytes
+            self.min_offset = first
+        while pos < first * UNIT:
+            segment = self._segment(pos)
+            stop = min(segment.end, first * UNIT)
+            count = (stop - pos) // UNIT
+            segment.view[pos - segment.start : stop - segment.start] = FILLER * count
+            pos = stop
+        self.max_offset = first
+
+    def entries(self, first: int, count: int) -> memoryview:
+        """At most `count` entries from `first`, within one segment; use it before the next call."""
+        segment = self.series.find(first * UNIT)
+        if segment is None or first >= self.max_offset:
+            return memoryview(b"")
+        at = first * UNIT - segment.start
+        stop = min(at + count * UNIT, self.max_offset * UNIT - segment.start)
+        return segment.view[at : min(stop, self.series.segment_bytes)]
+
+    def entry(self, index: int) -> tuple[int, int, int] | None:
+        """(offset, size, tags code)."""
+        if not self.min_offset <= index < self.max_offset:
+            return None
+        segment = self.series.find(index * UNIT)
+        return None if segment is None else self._unpack(segment, index)
+
+    @staticmethod
+    def _unpack(segment: Segment, index: int) -> tuple[int, int, int]:
+        offset, size, code = ENTRY.unpack_from(segment.view, index * UNIT - segment.start)
+        return offset, size, code
+
+    def first_at_or_after(self, physical: int, low: int, high: int) -> int:
+        """First index in [low, high) whose offset is >= `physical` (or that is no entry)."""
+        while low < high:
+            middle = (low + high) // 2
+            segment = self.series.find(middle * UNIT)
+            if segment is None:
+                return middle
+            offset, size, _ = self._unpack(segment, middle)
+            if size > 0 and offset < physical:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    @property
+    def max_physical(self) -> int:
+        """End of the last entry's frame, -1 if none."""
+        if self.max_offset == self.series.start // UNIT:
+            return -1
+        segment = self.series.find((self.max_offset - 1) * UNIT)
+        if segment is None:
+            return -1
+        offset, size, _ = self._unpack(segment, self.max_offset - 1)
+        return -1 if size == _FILLER_SIZE else offset + size
+
+    def recover(self, limit: int) -> None:
+        """After load: the end is the first slot that is empty or points at or behind `limit`."""
+        low, high = self.series.start // UNIT, self.series.end // UNIT
+        self._cut(self.first_at_or_after(limit, low, high))
+
+    def _cut(self, end: int) -> None:
+        pos = end * UNIT
+        segment = self.series.find(pos)
+        empty = pos == self.series.start
+        self.series.drop_from(pos if empty or segment is None else pos + 1)
+        if segment is not None and not empty:
+            at = pos - segment.start
+            if zero_tail(segment, at):
+                segment.file.flush(at, self.series.segment_bytes)
+        self.max_offset = end if self.series.segments else 0
+        self.min_offset = min(max(self.min_offset, self.series.start // UNIT), self.max_offset)
+        self._flushed = min(self._flushed, self.max_offset * UNIT)
+
+    def truncate(self, physical: int) -> None:
+        """Forget entries whose frames end behind `physical`."""
+        low = self.series.start // UNIT
+        if self.max_physical > physical:
+            self._cut(self.first_at_or_after(physical, low, self.max_offset))
+
+    def correct_min(self, log_start: int) -> None:
+        """Raise min to the first entry that points at or behind the log's start."""
+        low = max(self.min_offset, self.series.start // UNIT)
+        if log_start > 0:
+            low = self.first_at_or_after(log_start, low, self.max_offset)
+        else:
+            while low < self.max_offset and self._is_filler(low):
+                low = self._after_fillers(low)
+        self.min_offset = max(self.min_offset, low)
+
+    def _is_filler(self, index: int) -> bool:
+        segment = self.series.find(index * UNIT)
+        return segment is not None and self._unpack(segment, index)[1] == _FILLER_SIZE
+
+    def _after_fillers(self, low: int) -> int:
+        high = self.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            if self._is_filler(middle):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def drop_before(self, log_start: int) -> None:
+        """Delete segments, never the last, whose last entry points below the log's start."""
+        while len(self.series.segments) > 1:
+            oldest = self.series.segments[0]
+            if self._unpack(oldest, oldest.end // UNIT - 1)[0] >= log_start:
+                break
+            self.series.drop_oldest()
+        self.correct_min(log_start)
+
+    def dirty(self) -> tuple[int, list[tuple[SegmentFile, int, int]]]:
+        """What to flush: the end it reaches and the ranges."""
+        end = self.max_offset * UNIT
+        ranges = []
+        for segment in reversed(self.series.segments):
+            if segment.end <= self._flushed:
+                break
+            start = max(self._flushed, segment.start) - segment.start
+            stop = min(end, segment.end) - segment.start
+            if stop > start:
+                ranges.append((segment.file, start, stop))
+        return end, ranges
+
+    def flushed_to(self, end: int) -> None:
+        self._flushed = max(self._flushed, min(end, self.max_offset * UNIT))
+
+    def destroy(self) -> None:
+        self.series.destroy()
+        self.max_offset = self.min_offset = self._flushed = 0
+
+    def close(self) -> None:
+        self.series.close()

@@ -1,0 +1,545 @@
+"""MessageStore: the door to everything on disk. One writer calls it; watermarks come out.
+
+All methods are for the owner of the store (the broker's event loop) except those marked blocking,
+which may run in a thread beside it: FlushTicket.run, prepare_ahead, flush_derived.
+
+A failed flush is final (fault-model.md section 4.1): the store refuses writes from then on, names
+the first error, and stays readable.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from saturnmq.protocol.errors import MessageIllegal, ServiceNotAvailable
+from saturnmq.protocol.frame import stored_properties_size
+from saturnmq.protocol.kernels import check_batch, message_size, write_batch, write_message
+from saturnmq.protocol.runtime import Runtime
+from saturnmq.store.checkpoint import AbortMark, Checkpoint
+from saturnmq.store.commitlog import CommitLog, FlushTicket
+from saturnmq.store.consumequeue import ConsumeQueue
+from saturnmq.store.disk import Disk, Lock
+from saturnmq.store.indexfile import Index
+from saturnmq.store.lookup import GetResult, GetStatus, Lookup
+from saturnmq.store.queues import Queues
+from saturnmq.store.recovery import Recovery, recover
+from saturnmq.store.reput import Arrival, Reput
+from saturnmq.store.watermarks import Watermarks
+
+__all__ = [
+    "Arrival",
+    "FlushTicket",
+    "GetResult",
+    "GetStatus",
+    "MessageStore",
+    "PendingMessage",
+    "Put",
+    "StoreConfig",
+]
+
+PROPERTIES_MAX = 32_767
+_TRANSACTION = 0xC
+_WITHOUT_QUEUE = (0x4, 0xC)  # PREPARED, ROLLBACK
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """Sizes and places; `key` is RocketMQ's name in broker.conf."""
+
+    root: str = field(default="store", metadata={"key": "storePathRootDir"})
+    commitlog_segment_bytes: int = field(
+        default=1 << 30, metadata={"key": "mappedFileSizeCommitLog"}
+    )
+    consumequeue_segment_bytes: int = field(
+        default=6_000_000, metadata={"key": "mappedFileSizeConsumeQueue"}
+    )
+    index_enable: bool = field(default=True, metadata={"key": "messageIndexEnable"})
+    index_slots: int = field(default=5_000_000, metadata={"key": "maxHashSlotNum"})
+    index_items: int = field(default=20_000_000, metadata={"key": "maxIndexNum"})
+    max_message_bytes: int = field(default=4_194_304, metadata={"key": "maxMessageSize"})
+    crc_property: bool = field(default=True, metadata={"key": "enabledAppendPropCRC"})
+    zero_ahead_bytes: int = field(default=64 << 20, metadata={"key": "zeroAheadBytes"})
+    sync_zeros: bool = field(default=False, metadata={"key": "syncZeros"})
+    suggest_slave_bytes: int = field(default=4 << 30, metadata={"key": "suggestSlaveBytes"})
+
+
+@dataclass(slots=True)
+class PendingMessage:
+    """One message to store; properties are encoded."""
+
+    topic: str
+    queue_id: int
+    body: bytes | bytearray | memoryview
+    properties: bytes = b""
+    flag: int = 0
+    sys_flag: int = 0
+    born_timestamp: int = 0
+    born_host: bytes = bytes(8)
+    store_host: bytes = bytes(8)
+    reconsume_times: int = 0
+    prepared_offset: int = 0
+
+
+@dataclass(slots=True)
+class Put:
+    """Where it went; `end_offset` is what an ack waits for."""
+
+    physical_offset: int
+    end_offset: int
+    queue_offset: int
+    count: int
+    store_timestamp: int
+    sizes: Sequence[int]
+
+
+class MessageStore:
+    """See the module's text; made by `open`."""
+
+    def __init__(self, config: StoreConfig, disk: Disk, runtime: Runtime, lock: Lock) -> None:
+        self.config = config
+        self.watermarks = Watermarks()
+        self.failed: str | None = None
+        self.recovery = Recovery(True)
+        self._disk = disk
+        self._runtime = runtime
+        self._lock = lock
+        root = config.root
+        self._log = CommitLog(
+            disk,
+            posixpath.join(root, "commitlog"),
+            config.commitlog_segment_bytes,
+            config.zero_ahead_bytes,
+            config.sync_zeros,
+        )
+        self._queues = Queues(
+            disk, posixpath.join(root, "consumequeue"), config.consumequeue_segment_bytes
+        )
+        self._index: Index | None = None
+        if config.index_enable:
+            self._index = Index(
+                disk,
+                posixpath.join(root, "index"),
+                config.index_slots,
+                config.index_items,
+                runtime.now_ms,
+            )
+        self._abort = AbortMark(disk, root)
+        self._checkpoint = Checkpoint()
+        self._saved = Checkpoint()
+        self._reput = Reput(self._log, self._queues, self._index)
+        self._lookup = Lookup(self._log, self._queues, self._index, config.suggest_slave_bytes)
+        self._last_store_ts = 0
+        self._dispatched_ts = 0
+        self._flushing: FlushTicket | None = None
+        self._closed = False
+        self._topics: dict[str, bytes] = {}
+
+    @classmethod
+    def open(
+        cls,
+        config: StoreConfig,
+        disk: Disk,
+        runtime: Runtime,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> MessageStore:
+        """Lock, load, recover; `progress(done, total)` is called in bytes."""
+        disk.make_dirs(config.root)
+        lock = disk.lock(posixpath.join(config.root, "lock"))
+        store = cls(config, disk, runtime, lock)
+        try:
+            store._load(progress)
+        except BaseException:
+            store._release()
+            raise
+        return store
+
+    def _load(self, progress: Callable[[int, int], None] | None) -> None:
+        clean = not self._abort.present()
+        self._log.series.load()
+        self._queues.load()
+        self._checkpoint = Checkpoint.load(self._disk, self.config.root)
+        if self._index is not None:
+            self._index.load()
+        self._abort.set()  # before anything changes: a crash while recovering is a crash
+        self.recovery = recover(
+            self._log,
+            self._queues,
+            self._index,
+            self._checkpoint,
+            clean=clean,
+            progress=progress,
+        )
+        stamp = self.recovery.last_store_timestamp or self._checkpoint.physic
+        self._last_store_ts = self._dispatched_ts = stamp
+        self.watermarks.reset(self._log.start, self._log.end)
+        if self._checkpoint.derived > self._log.end:
+            self._checkpoint.derived = -1
+        self.flush_derived(True)
+        self.checkpoint()
+
+    # writing
+
+    def _check_writable(self) -> None:
+        if self.failed is not None:
+            raise ServiceNotAvailable(
+                f"the store takes no more writes, a flush failed: {self.failed}; "
+                "check the disk, then restart the broker"
+            )
+        if self._closed:
+            raise ServiceNotAvailable("the store is closed")
+
+    def _topic_bytes(self, topic: str) -> bytes:
+        found = self._topics.get(topic)
+        if found is None:
+            found = topic.encode()
+            limit = 255 if topic.startswith("%RETRY%") or topic.startswith("%DLQ%") else 127
+            if not 0 < len(found) <= limit:
+                raise MessageIllegal(
+                    f"the topic name is {len(found)} bytes long, the limit is {limit}: shorten it"
+                )
+            if len(self._topics) > 65536:
+                self._topics.clear()
+            self._topics[topic] = found
+        return found
+
+    def _now(self) -> int:
+        """Store time: never runs backwards within a log."""
+        self._last_store_ts = max(self._last_store_ts, self._runtime.now_ms())
+        return self._last_store_ts
+
+    def _room(self, size: int) -> tuple[memoryview, int]:
+        if size + 8 > self.config.commitlog_segment_bytes:
+            raise MessageIllegal(
+                f"{size} bytes do not fit a segment of {self.config.commitlog_segment_bytes} "
+                "bytes: send less at once"
+            )
+        try:
+            segment, pos = self._log.room(size)
+        except OSError as error:
+            raise ServiceNotAvailable(
+                f"no room for the message: {error}; free space on the disk"
+            ) from error
+        return segment.view, pos
+
+    def put(self, message: PendingMessage) -> Put:
+        """Append one message; raises a SaturnError when it is refused."""
+        self._check_writable()
+        topic = self._topic_bytes(message.topic)
+        limit = self.config.max_message_bytes
+        if len(message.body) > limit:
+            raise MessageIllegal(
+                f"the body is {len(message.body)} bytes long, the limit is {limit}: "
+                "compress or split it, or raise maxMessageSize"
+            )
+        crc_property = self.config.crc_property
+        stored = stored_properties_size(message.properties, crc_property)
+        if stored > PROPERTIES_MAX:
+            raise MessageIllegal(
+                f"the properties are {stored} bytes long as stored, the limit is "
+                f"{PROPERTIES_MAX}: shorten them"
+            )
+        size = message_size(
+            len(message.body),
+            len(topic),
+            stored,
+            len(message.born_host),
+            len(message.store_host),
+        )
+        view, pos = self._room(size)
+        key = message.topic, message.queue_id
+        in_queue = message.sys_flag & _TRANSACTION not in _WITHOUT_QUEUE
+        queue_offset = self._queues.next.get(key, 0) if in_queue else 0
+        offset = self._log.end
+        store_ts = self._now()
+        size = write_message(
+            view,
+            pos,
+            offset,
+            queue_offset,
+            message.queue_id,
+            message.flag,
+            message.sys_flag,
+            message.born_timestamp,
+            message.born_host,
+            store_ts,
+            message.store_host,
+            message.reconsume_times,
+            message.prepared_offset,
+            message.body,
+            topic,
+            message.properties,
+            crc_property,
+        )
+        end = offset + size
+        self._log.end = end
+        if in_queue:
+            self._queues.next[key] = queue_offset + 1
+        self.watermarks.appended = end
+        return Put(offset, end, queue_offset, 1, store_ts, (size,))
+
+    def put_batch(
+        self,
+        topic: str,
+        queue_id: int,
+        body: bytes | bytearray | memoryview,
+        *,
+        sys_flag: int = 0,
+        born_timestamp: int = 0,
+        born_host: bytes = bytes(8),
+        store_host: bytes = bytes(8),
+        reconsume_times: int = 0,
+    ) -> Put:
+        """Append every entry of a MessageBatch body, or none."""
+        self._check_writable()
+        name = self._topic_bytes(topic)
+        limit = self.config.max_message_bytes
+        if len(body) > limit:
+            raise MessageIllegal(
+                f"the batch is {len(body)} bytes long, the limit is {limit}: send smaller batches"
+            )
+        if sys_flag & _TRANSACTION:
+            raise MessageIllegal(
+                "a batch cannot be part of a transaction: send its messages singly"
+            )
+        crc_property = self.config.crc_property
+        hosts_v6 = (len(born_host) == 20) + (len(store_host) == 20)
+        count, total = check_batch(body, len(name), hosts_v6, crc_property, limit, PROPERTIES_MAX)
+        view, pos = self._room(total)
+        key = topic, queue_id
+        queue_offset = self._queues.next.get(key, 0)
+        offset = self._log.end
+        store_ts = self._now()
+        count, sizes = write_batch(
+            body,
+            view,
+            pos,
+            offset,
+            queue_offset,
+            queue_id,
+            sys_flag,
+            born_timestamp,
+            born_host,
+            store_ts,
+            store_host,
+            reconsume_times,
+            name,
+            crc_property,
+        )
+        end = offset + total
+        self._log.end = end
+        self._queues.next[key] = queue_offset + count
+        self.watermarks.appended = end
+        return Put(offset, end, queue_offset, count, store_ts, sizes)
+
+    def append_raw(self, offset: int, data: bytes | bytearray | memoryview) -> None:
+        """A slave's write: the master's bytes at the master's offset."""
+        self._check_writable()
+        fresh = not self._log.series.segments
+        view = memoryview(data)
+        while view:
+            left = self._log.segment_bytes - offset % self._log.segment_bytes
+            part = view[:left]
+            self._log.append_raw(offset, part)
+            offset += len(part)
+            view = view[len(part) :]
+        if fresh:
+            start = self._log.start
+            self.watermarks.reset(start, start)
+        self.watermarks.appended = self._log.end
+
+    # flushing
+
+    def begin_flush(self) -> FlushTicket | None:
+        """What to flush now, or None: nothing is dirty, one is under way, or the store failed."""
+        if self.failed is not None or self._flushing is not None:
+            return None
+        if self._log.end <= self.watermarks.flushed:
+            return None
+        self._flushing = self._log.ticket(self.watermarks.flushed, self._last_store_ts)
+        return self._flushing
+
+    def complete_flush(self, ticket: FlushTicket, error: BaseException | None = None) -> None:
+        """Report how `ticket.run` ended."""
+        self._flushing = None
+        if error is not None:
+            self.failed = self.failed or f"{type(error).__name__}: {error}"
+            return
+        if self.failed is None:
+            self.watermarks.flushed = ticket.target
+            self._checkpoint.physic = max(self._checkpoint.physic, ticket.store_timestamp)
+
+    def prepare_ahead(self) -> None:
+        """Blocking: zero ahead of the writer and create the next segment."""
+        if self.failed is None and not self._closed:
+            self._log.prepare_ahead()
+
+    # dispatch
+
+    def reput(self) -> list[Arrival]:
+        """Dispatch one bounded step; an empty list means that everything is dispatched."""
+        marks = self.watermarks
+        while marks.dispatched < self._log.end:
+            step = self._reput.step(marks.dispatched, self._log.end)
+            if step.next_offset == marks.dispatched:
+                if step.status == "damage":
+                    raise ServiceNotAvailable(
+                        f"the CommitLog is damaged at {marks.dispatched}: {step.why}"
+                    )
+                return []  # a slave has half a frame
+            marks.dispatched = step.next_offset
+            if step.messages:
+                self._dispatched_ts = step.last_store_timestamp
+                self._last_store_ts = max(self._last_store_ts, self._dispatched_ts)
+            if step.arrivals:
+                return step.arrivals
+        return []
+
+    def flush_derived(self, thorough: bool = False) -> None:
+        """Blocking: make queue entries durable; `derived` then says up to where.
+
+        It never passes `flushed`: a checkpoint may lag behind the log, not lead it.
+        """
+        if self.failed is not None:
+            return
+        reach = min(self.watermarks.dispatched, self.watermarks.flushed)
+        stamp = min(self._dispatched_ts, self._checkpoint.physic or self._dispatched_ts)
+        count = self._queues.non_empty()
+        for queue in self._queues:
+            end, ranges = queue.dirty()
+            for file, start, stop in ranges:
+                file.flush(start, stop)
+            queue.flushed_to(end)
+        if self._index is not None:
+            while self._index.filled:
+                full = self._index.filled[0]
+                full.file.flush(0, full.file.size)
+                self._checkpoint.index = max(self._checkpoint.index, full.end_time)
+                self._index.filled.pop(0)
+            if thorough and self._closed:
+                self._index.flush()
+        self._checkpoint.derived = max(self._checkpoint.derived, reach)
+        self._checkpoint.queues = count
+        self._checkpoint.logics = max(self._checkpoint.logics, stamp)
+
+    def checkpoint(self) -> None:
+        """Blocking: write the checkpoint if it changed."""
+        page = self._checkpoint
+        current = Checkpoint(
+            page.physic,
+            page.logics,
+            page.index,
+            page.master_flushed,
+            page.confirm,
+            page.derived,
+            page.queues,
+        )
+        if current != self._saved:
+            current.save(self._disk, self.config.root)
+            self._saved = current
+
+    # reading
+
+    def get_message(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        max_bytes: int = 1 << 20,
+        codes: frozenset[int] | None = None,
+        visible: int | None = None,
+        override_limits: bool = False,
+    ) -> GetResult:
+        """Frames from a queue offset on; see `lookup.Lookup`."""
+        return self._lookup.get_message(
+            topic,
+            queue_id,
+            offset,
+            max_count,
+            max_bytes,
+            codes,
+            self._log.end if visible is None else visible,
+            override_limits,
+        )
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        queue = self._queues.table.get((topic, queue_id))
+        return 0 if queue is None else queue.min_offset
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        queue = self._queues.table.get((topic, queue_id))
+        return 0 if queue is None else queue.max_offset
+
+    def queues(self) -> dict[tuple[str, int], ConsumeQueue]:
+        """Every queue by (topic, queue id)."""
+        return dict(self._queues.table)
+
+    def offset_by_time(
+        self, topic: str, queue_id: int, timestamp: int, boundary: str = "LOWER"
+    ) -> int:
+        return self._lookup.offset_by_time(topic, queue_id, timestamp, boundary)
+
+    def store_time_of(self, topic: str, queue_id: int, offset: int) -> int | None:
+        return self._lookup.store_time_of(topic, queue_id, offset)
+
+    def message_at(self, physical: int) -> bytes | None:
+        return self._lookup.message_at(physical)
+
+    def query_by_key(self, topic: str, key: str, most: int, begin: int, end: int) -> list[bytes]:
+        return self._lookup.query_by_key(topic, key, most, begin, end)
+
+    def read_log(self, offset: int, limit: int) -> memoryview | None:
+        """Raw bytes within one segment, up to appended; valid until the next call."""
+        return self._log.read(offset, limit)
+
+    # ends
+
+    def truncate(self, offset: int) -> None:
+        """Blocking: cut the log and everything derived from it at `offset`, durably."""
+        if self._checkpoint.derived > offset:  # first: nothing may claim what is about to go
+            self._checkpoint.derived = offset
+            self.checkpoint()
+        self._log.truncate(offset)
+        for queue in self._queues:
+            queue.truncate(offset)
+        if self._index is not None:
+            self._index.truncate(offset)
+        self._queues.reset_next()
+        marks = self.watermarks
+        marks.reset(self._log.start, offset, min(marks.dispatched, offset))
+
+    def close(self) -> None:
+        """Blocking: dispatch and flush everything; `abort` goes only if all of that worked."""
+        if self._closed:
+            return
+        try:
+            if self.failed is None:
+                while self.reput():
+                    pass
+                self._flushing = None
+                ticket = self.begin_flush()
+                self._closed = True
+                if ticket is not None:
+                    try:
+                        ticket.run()
+                    except OSError as error:
+                        self.complete_flush(ticket, error)
+                    else:
+                        self.complete_flush(ticket)
+                if self.failed is None:
+                    self.flush_derived(True)
+                    self.checkpoint()
+                    if self.watermarks.dispatched == self._log.end:
+                        self._abort.clear()
+        finally:
+            self._closed = True
+            self._release()
+
+    def _release(self) -> None:
+        self._log.close()
+        self._queues.close()
+        if self._index is not None:
+            self._index.close()
+        self._lock.release()
