@@ -124,7 +124,9 @@ def _settle(handle: Any) -> None:
         fail(f"a send ended as {result.status.value}")
 
 
-def _drain(servers: list[str], topic: str, size: int, count: int, batch: int, one: bool) -> float:
+def _drain(  # noqa: PLR0917
+    servers: list[str], topic: str, size: int, count: int, batch: int, one: bool
+) -> float:
     from saturnmq import ConsumeResult, PushConsumer
 
     lock = threading.Lock()

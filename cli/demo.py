@@ -81,7 +81,10 @@ def demo(
 def _run(main: Callable[[], Any]) -> None:
     from saturnmq.protocol import native
 
-    native.run(main)
+    async def with_runtime(_runtime: Any) -> None:
+        await main()
+
+    native.run(with_runtime)
 
 
 class Job:

@@ -68,20 +68,14 @@ def _serve(build: Callable[[Any], Any], ready_file: Path | None, what: str) -> N
         level=os.environ.get("SATURNMQ_LOG", "INFO").upper(),
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
     )
-    died: list[BaseException] = []
 
-    async def main() -> None:
+    async def main(runtime: Any) -> None:
         loop = asyncio.get_running_loop()
         stop = asyncio.Event()
-
-        def on_fatal(problem: BaseException) -> None:
-            died.append(problem)
-            stop.set()
-
-        server = build(native.NativeRuntime(loop, on_fatal=on_fatal))
         # Early, so that a signal during start-up also ends in an orderly close.
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
+        server = build(runtime)
         await server.start()
         try:
             facts = {"address": server.address, "pid": os.getpid()}
@@ -95,8 +89,6 @@ def _serve(build: Callable[[Any], Any], ready_file: Path | None, what: str) -> N
             await _closed(server.close())
 
     native.run(main)
-    if died:
-        fail(f"{what} stopped after a fatal error: {died[0]}")
 
 
 async def _closed(result: Awaitable[None] | None) -> None:

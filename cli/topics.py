@@ -23,9 +23,10 @@ TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION")
 
 
 def admin(nameserver: str) -> Any:
+    servers = addresses(nameserver)
     from saturnmq import Admin
 
-    return Admin(nameservers=addresses(nameserver))
+    return Admin(nameservers=servers)
 
 
 @topic_app.command("create")

