@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from saturnmq.broker.ack import AckLedger
 from saturnmq.broker.admin import AdminService
@@ -56,6 +56,7 @@ class Broker:
         self._runtime = runtime
         self._disk = disk
         self._tasks: list[asyncio.Task[None]] = []
+        self._running: set[asyncio.Future[None]] = set()
         self._listeners: list[Listener] = []
         self._endpoints: dict[Endpoint, None] = {}
         self._handlers: dict[int, Handler] = {}
@@ -170,6 +171,7 @@ class Broker:
             interval_s=config.flush_interval_ms / 1000,
             on_flushed=self._flushed,
             on_failed=self._flush_failed,
+            guard=self._guard,
         )
         assert self._master is not None
         ha_status = self._master.status
@@ -330,6 +332,14 @@ class Broker:
             ResponseCode.FLUSH_DISK_TIMEOUT, f"stored, but the disk refused to flush: {error}"
         )
 
+    def _guard(self, work: Awaitable[None]) -> Awaitable[None]:
+        """Cancelling the caller does not stop this: a thread in the store cannot be cancelled, so
+        `close` waits for what is on its way."""
+        running = asyncio.ensure_future(work)
+        self._running.add(running)
+        running.add_done_callback(self._running.discard)
+        return asyncio.shield(running)
+
     async def _deadlines(self) -> None:
         """Whatever is late: sends, held pulls, silent clients."""
         next_scan = 0.0
@@ -346,7 +356,11 @@ class Broker:
     async def _prepare(self) -> None:
         """Zero and map the log ahead of the writer."""
         while True:
-            await self._runtime.run_blocking(self.store.prepare_ahead)
+            try:
+                await self._guard(self._runtime.run_blocking(self.store.prepare_ahead))
+            except OSError as error:
+                log.error("cannot prepare the log ahead of its writer: %s", error)
+                await self._runtime.sleep(1.0)
             await self._runtime.sleep(PREPARE_S)
 
     async def _derived(self) -> None:
@@ -355,9 +369,16 @@ class Broker:
         while True:
             await self._runtime.sleep(1.0)
             rounds += 1
-            thorough = rounds % 60 == 0
-            await self._runtime.run_blocking(self.store.flush_derived, thorough)
-            await self._runtime.run_blocking(self.store.checkpoint)
+            try:
+                await self._guard(self._flush_derived(rounds % 60 == 0))
+            except OSError as error:
+                # The checkpoint stays where it was: the next start builds these files again.
+                log.critical("queue files cannot be flushed any more: %s", error)
+                return
+
+    async def _flush_derived(self, thorough: bool) -> None:
+        await self._runtime.run_blocking(self.store.flush_derived, thorough)
+        await self._runtime.run_blocking(self.store.checkpoint)
 
     async def close(self, *, clean: bool = True) -> None:
         """Stop serving; with `clean` flush and save everything first."""
@@ -370,7 +391,7 @@ class Broker:
             await self._registration.unregister()
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, *self._running, return_exceptions=True)
         if getattr(self, "_turn", None) is not None:
             self._turn.stopped = True
         for part in (getattr(self, "_slave", None), getattr(self, "_master", None)):
@@ -380,8 +401,11 @@ class Broker:
             await self._flush.flush_once()
             confirm(self.context)
             self.context.ledger.release(self.store.watermarks.confirmed)
-            while self.store.reput():
-                pass
+            marks = self.store.watermarks
+            before = -1
+            while before < marks.dispatched:
+                before = marks.dispatched
+                self.store.reput()
             await self._saver.save_changed()
         for endpoint in list(self._endpoints):
             endpoint.close()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from saturnmq.protocol.runtime import Runtime
 from saturnmq.store.message_store import MessageStore
@@ -29,6 +29,7 @@ class FlushService:
         interval_s: float,
         on_flushed: Callable[[], None],
         on_failed: Callable[[OSError], None],
+        guard: Callable[[Awaitable[None]], Awaitable[None]],
     ) -> None:
         self._store = store
         self._runtime = runtime
@@ -36,6 +37,7 @@ class FlushService:
         self._interval = interval_s
         self._on_flushed = on_flushed
         self._on_failed = on_failed
+        self._guard = guard  # lets a flush end though its caller is cancelled
         self._wanted = asyncio.Event()
         self.failed: OSError | None = None
 
@@ -51,14 +53,17 @@ class FlushService:
                 self._wanted.clear()
             else:
                 await self._runtime.sleep(self._interval)
-            await self.flush_once()
+            await self._guard(self.flush_once())
 
     async def flush_once(self) -> None:
-        """Flush everything appended so far."""
-        while self.failed is None:
+        """Flush everything appended so far; what is appended meanwhile too, if SYNC_FLUSH."""
+        marks = self._store.watermarks
+        target = marks.appended
+        while self.failed is None and marks.flushed < target:
             ticket = self._store.begin_flush()
-            if ticket is None:
-                return
+            if ticket is None:  # another caller's flush is under way
+                await self._runtime.sleep(0.002)
+                continue
             try:
                 await self._runtime.run_blocking(ticket.run)
             except OSError as error:
@@ -69,7 +74,5 @@ class FlushService:
                 return
             self._store.complete_flush(ticket)
             self._on_flushed()
-            if self._store.watermarks.flushed >= self._store.watermarks.appended:
-                return
-            if not self._sync:
-                return  # the rest has its own 200 ms
+            if self._sync:
+                target = marks.appended

@@ -267,7 +267,7 @@ class PullService:
             result.data if code == ResponseCode.SUCCESS else b"",
         )
 
-    def _reply(  # noqa: PLR0917 - one header, field by field
+    def _reply(
         self,
         pull: Pull,
         code: int,

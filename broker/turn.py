@@ -9,10 +9,14 @@ are told. However many sends one turn of the loop handles, this runs once.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 
 from saturnmq.broker.context import Context
+from saturnmq.protocol.errors import SaturnError
 from saturnmq.store.message_store import Arrival
+
+log = logging.getLogger(__name__)
 
 
 class Turn:
@@ -20,6 +24,7 @@ class Turn:
         self._c = context
         self._scheduled = False
         self.stopped = False
+        self.damaged = ""  # why dispatch stands still
         self.on_append: list[Callable[[], None]] = []
         self.on_arrivals: list[Callable[[int, Iterable[Arrival]], None]] = []
         self.on_visible: list[Callable[[], None]] = []
@@ -41,12 +46,19 @@ class Turn:
         for tell in self.on_append:
             tell()
         if marks.dispatched < marks.appended:
-            arrivals = c.store.reput()
+            before = marks.dispatched
+            try:
+                arrivals = c.store.reput()
+            except SaturnError as error:
+                if not self.damaged:
+                    self.damaged = str(error)
+                    log.critical("messages from here on cannot be consumed: %s", error)
+                arrivals = []
             if arrivals:
                 for hear in self.on_arrivals:
                     hear(marks.dispatched, arrivals)
-                if marks.dispatched < marks.appended:
-                    self.wake()  # one bounded step per turn, so that requests keep being served
+            if before < marks.dispatched < marks.appended:
+                self.wake()  # one bounded step per turn, so that requests keep being served
         for look in self.on_visible:
             look()
 

@@ -1,0 +1,341 @@
+"""A real broker on a loopback port and a temporary directory, spoken to in Remoting commands."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from saturnmq.broker.broker import Broker
+from saturnmq.broker.config import BrokerConfig
+from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.kernels import decode_frames, encode_batch_item
+from saturnmq.protocol.native import NativeRuntime
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.runtime import split_address
+from saturnmq.store.disk import NativeDisk
+
+SMALL = {
+    "commitlog_segment_bytes": 1 << 20,
+    "consumequeue_segment_bytes": 20 * 1000,
+    "index_slots": 100,
+    "index_items": 400,
+}
+
+
+def config(root: Path, **changes: Any) -> BrokerConfig:
+    base = BrokerConfig(root=str(root), port=0, ha_port=0, ha_reconnect_ms=50, slave_sync_ms=100)
+    options = {**SMALL, **changes.pop("store_options", {})}
+    return replace(base, store_options=options, **changes)
+
+
+def run(body: Callable[[NativeRuntime], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(60):
+            await body(NativeRuntime())
+
+    asyncio.run(main())
+
+
+async def started(runtime: NativeRuntime, settings: BrokerConfig) -> Broker:
+    broker = Broker(settings, runtime, NativeDisk())
+    await broker.start()
+    return broker
+
+
+async def connected(runtime: NativeRuntime, broker: Broker) -> Endpoint:
+    endpoint = Endpoint(runtime, lambda e, c: None)
+    host, port = split_address(broker.address)
+    await runtime.connect(host, port, endpoint)
+    return endpoint
+
+
+async def ask(
+    endpoint: Endpoint, code: int, ext: dict[str, Any] | None = None, body: bytes = b""
+) -> Command:
+    texts = {k: str(v) for k, v in (ext or {}).items()}
+    return await endpoint.request(Command.request(code, texts, body), 10.0)
+
+
+async def send(endpoint: Endpoint, body: bytes, topic: str = "orders", **more: Any) -> Command:
+    ext = {
+        "a": "P",
+        "b": topic,
+        "c": "TBW102",
+        "d": 4,
+        "e": 0,
+        "f": 0,
+        "g": 1,
+        "h": 0,
+        "i": "UNIQ_KEY\x01U1\x02KEYS\x01k1\x02TAGS\x01A\x02",
+        **more,
+    }
+    return await ask(endpoint, 310, ext, body)
+
+
+async def pull(endpoint: Endpoint, offset: int, **more: Any) -> Command:
+    ext = {
+        "consumerGroup": "G",
+        "topic": "orders",
+        "queueId": 0,
+        "queueOffset": offset,
+        "maxMsgNums": 32,
+        "sysFlag": 4,
+        "commitOffset": 0,
+        "suspendTimeoutMillis": 0,
+        "subscription": "*",
+        "subVersion": 0,
+        **more,
+    }
+    return await ask(endpoint, 11, ext)
+
+
+async def until(check: Callable[[], bool], seconds: float = 10.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not check():
+            await asyncio.sleep(0.005)
+
+
+def test_a_message_sent_is_pulled_found_by_id_and_by_key(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        broker = await started(runtime, config(tmp_path))
+        client = await connected(runtime, broker)
+        sent = await send(client, b"hello")
+        assert sent.code == 0, sent.remark
+        assert sent.ext["queueOffset"] == "0"
+        assert sent.ext["transactionId"] == "U1"
+        assert sent.ext["MSG_REGION"] == "DefaultRegion"
+        got = await pull(client, 0, sysFlag=6, suspendTimeoutMillis=5000)
+        assert got.code == 0, got.remark
+        assert got.ext["nextBeginOffset"] == "1"
+        [message] = decode_frames(got.body, True)
+        assert (message.body, message.tag, message.keys) == (b"hello", "A", ["k1"])
+        assert message.properties["CLUSTER"] == "DefaultCluster"
+        seen = await ask(client, 33, {"offset": int(sent.ext["msgId"][16:], 16)})
+        assert decode_frames(seen.body, True)[0].body == b"hello"
+        key = {"topic": "orders", "key": "k1", "maxNum": 5, "beginTimestamp": 0}
+        found = await ask(client, 12, {**key, "endTimestamp": 1 << 60})
+        assert decode_frames(found.body, True)[0].body == b"hello"
+        assert (await ask(client, 30, {"topic": "orders", "queueId": 0})).ext["offset"] == "1"
+        await broker.close()
+
+    run(body)
+
+
+def test_a_batch_keeps_its_order_and_a_tag_filter_drops(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        broker = await started(runtime, config(tmp_path))
+        client = await connected(runtime, broker)
+        batch = bytearray()
+        for n in range(100):
+            tag = b"TAGS\x01" + (b"A" if n % 2 else b"B") + b"\x02"
+            encode_batch_item(batch, b"m%d" % n, tag, 0, True)
+        ext = {"a": "P", "b": "orders", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0}
+        sent = await ask(client, 320, {**ext, "m": "true"}, bytes(batch))
+        assert sent.code == 0, sent.remark
+        await until(lambda: broker.store.max_offset("orders", 0) == 100)
+        got = await pull(client, 0, subscription="A", maxMsgNums=1000)
+        assert [m.body for m in decode_frames(got.body, True)] == [
+            b"m%d" % n for n in range(1, 100, 2)
+        ]
+        await broker.close()
+
+    run(body)
+
+
+def test_a_held_pull_is_woken_and_an_idle_one_ends(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        broker = await started(runtime, config(tmp_path))
+        client = await connected(runtime, broker)
+        await send(client, b"first")
+        await until(lambda: broker.store.max_offset("orders", 0) == 1)
+        idle = await pull(client, 1, sysFlag=6, suspendTimeoutMillis=150)
+        assert (idle.code, idle.ext["nextBeginOffset"]) == (19, "1")
+        held = asyncio.ensure_future(pull(client, 1, sysFlag=6, suspendTimeoutMillis=20_000))
+        await until(lambda: broker._pulls.held_count == 1)
+        await send(client, b"second")
+        got = await held
+        assert [m.body for m in decode_frames(got.body, True)] == [b"second"]
+        assert broker._pulls.held_count == 0
+        await broker.close()
+
+    run(body)
+
+
+@pytest.mark.parametrize(
+    ("changes", "body", "code"),
+    [
+        ({"b": "bad name"}, b"x", 29),
+        ({"b": "x" * 128}, b"x", 29),
+        ({"b": "SCHEDULE_TOPIC_XXXX"}, b"x", 16),
+        ({"b": "fresh", "c": "no_template"}, b"x", 17),
+        ({"e": 99}, b"x", 29),
+        ({}, b"", 13),
+        ({}, b"x" * ((4 << 20) + 1), 13),
+        ({"i": "P\x01" + "v" * 32_768 + "\x02"}, b"x", 13),
+        ({"e": "many"}, b"x", 29),
+    ],
+)
+def test_a_bad_send_gets_its_code_and_the_next_one_works(
+    tmp_path: Path, changes: dict[str, Any], body: bytes, code: int
+) -> None:
+    async def go(runtime: NativeRuntime) -> None:
+        settings = config(tmp_path, store_options={"commitlog_segment_bytes": 8 << 20})
+        broker = await started(runtime, settings)
+        client = await connected(runtime, broker)
+        refused = await send(client, body, **changes)
+        assert refused.code == code, refused.remark
+        assert refused.remark
+        assert (await send(client, b"fine")).code == 0
+        assert (await ask(client, 7777)).code == 3
+        await broker.close()
+
+    run(go)
+
+
+def test_members_see_each_other_and_are_told_of_changes(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        broker = await started(runtime, config(tmp_path))
+        notices: list[int] = []
+
+        def heard(endpoint: Endpoint, command: Command) -> None:
+            notices.append(command.code)
+
+        first = Endpoint(runtime, heard)
+        host, port = split_address(broker.address)
+        await runtime.connect(host, port, first)
+        second = await connected(runtime, broker)
+        assert (await ask(first, 38, {"consumerGroup": "G"})).code == 1
+        for client, name in ((first, "c1"), (second, "c2")):
+            beat = {
+                "clientID": name,
+                "producerDataSet": [],
+                "consumerDataSet": [
+                    {
+                        "groupName": "G",
+                        "consumeType": "CONSUME_PASSIVELY",
+                        "messageModel": "CLUSTERING",
+                        "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+                        "subscriptionDataSet": [
+                            {"topic": "orders", "subString": "A", "subVersion": 5}
+                        ],
+                    }
+                ],
+            }
+            assert (await ask(client, 34, {}, json.dumps(beat).encode())).code == 0
+        listed = await ask(first, 38, {"consumerGroup": "G"})
+        assert json.loads(bytes(listed.body)) == {"consumerIdList": ["c1", "c2"]}
+        await until(lambda: notices.count(40) == 2)
+        assert broker.context.topics.get("%RETRY%G") is not None
+        second.close()
+        await until(lambda: notices.count(40) == 3)
+        listed = await ask(first, 38, {"consumerGroup": "G"})
+        assert json.loads(bytes(listed.body)) == {"consumerIdList": ["c1"]}
+        await broker.close()
+
+    run(body)
+
+
+def test_offsets_and_messages_survive_a_restart(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        for round_ in range(3):
+            broker = await started(runtime, config(tmp_path))
+            client = await connected(runtime, broker)
+            assert (await send(client, b"round %d" % round_)).code == 0
+            await until(lambda: broker.store.max_offset("orders", 0) == round_ + 1)  # noqa: B023
+            stored = {"consumerGroup": "G", "topic": "orders", "queueId": 0}
+            if round_:
+                assert (await ask(client, 14, stored)).ext["offset"] == str(round_)
+            else:
+                assert (await ask(client, 14, stored)).code == 22
+            assert (await ask(client, 15, {**stored, "commitOffset": round_ + 1})).code == 0
+            got = await pull(client, 0)
+            assert len(decode_frames(got.body, True)) == round_ + 1
+            client.close()
+            await broker.close()
+
+    run(body)
+
+
+def test_a_message_given_back_comes_again_and_at_last_goes_to_the_dead_letters(
+    tmp_path: Path,
+) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        broker = await started(runtime, config(tmp_path))
+        client = await connected(runtime, broker)
+        sent = await send(client, b"hard")
+        group = {"groupName": "G", "retryMaxTimes": 1}
+        assert (await ask(client, 200, {}, json.dumps(group).encode())).code == 0
+        back = {"group": "G", "originTopic": "orders", "unitMode": "false"}
+        offset = int(sent.ext["msgId"][16:], 16)
+        given = await ask(client, 36, {**back, "offset": offset, "delayLevel": 1})
+        assert given.code == 0, given.remark
+        await until(lambda: broker.store.max_offset("%RETRY%G", 0) == 1)
+        got = await pull(client, 0, topic="%RETRY%G")
+        [again] = decode_frames(got.body, True)
+        assert (again.body, again.reconsume_times) == (b"hard", 1)
+        assert again.properties["RETRY_TOPIC"] == "orders"
+        given = await ask(client, 36, {**back, "offset": again.physical_offset, "delayLevel": 0})
+        assert given.code == 0
+        await until(lambda: broker.store.max_offset("%DLQ%G", 0) == 1)
+        await broker.close()
+
+    run(body)
+
+
+def test_sync_flush_answers_when_flushed(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        broker = await started(runtime, config(tmp_path, flush_disk_type="SYNC_FLUSH"))
+        client = await connected(runtime, broker)
+        sent = await asyncio.gather(*(send(client, b"%d" % n) for n in range(64)))
+        assert {s.code for s in sent} == {0}
+        assert broker.store.watermarks.flushed == broker.store.watermarks.appended
+        await broker.close()
+
+    run(body)
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_a_slave_copies_the_log_and_the_tables_and_serves_pulls(tmp_path: Path, flush: str) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        master = await started(
+            runtime, config(tmp_path / "m", role="SYNC_MASTER", flush_disk_type=flush)
+        )
+        client = await connected(runtime, master)
+        alone = await send(client, b"alone")
+        assert alone.code == 11
+        assert alone.ext["queueOffset"] == "0"
+        assert (await pull(client, 0)).code == 19, "not confirmed, so not visible"
+        slave = await started(
+            runtime,
+            config(
+                tmp_path / "s",
+                role="SLAVE",
+                broker_id=1,
+                flush_disk_type=flush,
+                ha_master_address=master.ha_address,
+            ),
+        )
+        slave._slave.master_is(master.address, master.ha_address)
+        await until(master.context.enough_replicas)
+        sent = await asyncio.gather(*(send(client, b"m" * 50_000) for n in range(50)))
+        assert {s.code for s in sent} == {0}
+        end = master.store.watermarks.appended
+        await until(lambda: slave.store.watermarks.dispatched == end)
+        await until(lambda: slave.context.topics.get("orders") is not None)
+        reader = await connected(runtime, slave)
+        got = await pull(reader, 0)
+        assert got.code == 0
+        assert len(decode_frames(got.body, True)) > 1
+        assert (await send(reader, b"no")).code == 2
+        slave.store.watermarks  # noqa: B018
+        await slave.close()
+        await until(lambda: not master.context.enough_replicas())
+        assert (await send(client, b"alone again")).code == 11
+        await master.close()
+
+    run(body)
