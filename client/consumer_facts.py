@@ -12,6 +12,7 @@ from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.runtime import Runtime
 from saturnmq.protocol.subscription import Subscription
 
+DEFAULT_NAMESERVER = "127.0.0.1:9876"
 CONSUME_FROM = {"first": "CONSUME_FROM_FIRST_OFFSET", "last": "CONSUME_FROM_LAST_OFFSET"}
 
 
@@ -69,4 +70,4 @@ def core_for(
         from saturnmq.protocol.native import NativeRuntime
 
         runtime = NativeRuntime()
-    return ClientCore(runtime, nameservers, client_id), True
+    return ClientCore(runtime, nameservers or DEFAULT_NAMESERVER, client_id), True

@@ -48,7 +48,9 @@ LOCAL_RETRY_S = 5.0
 SUSPEND_S = 1.0
 CLOSE_WAIT_S = 10.0
 SEND_BACKS_AT_ONCE = 64
+# Bounds over all queues of a consumer: memory, and the work of Python's garbage collector.
 TOTAL_BYTES = 512 << 20
+TOTAL_MESSAGES = 32_768
 
 
 class PushConsumer:
@@ -314,8 +316,11 @@ class PushConsumer:
                 await self.runtime.sleep(ERROR_PAUSE_S)
 
     def _queue_limits(self) -> Limits:
-        share = TOTAL_BYTES // max(1, len(self._held))
-        return Limits(self._limits.messages, min(self._limits.bytes, max(share, 1 << 20)))
+        queues = max(1, len(self._held))
+        return Limits(
+            min(self._limits.messages, max(TOTAL_MESSAGES // queues, 1024)),
+            min(self._limits.bytes, max(TOTAL_BYTES // queues, 1 << 20)),
+        )
 
     # -- concurrent consumption -----------------------------------------------------------------
     def _dispatch(self, held: HeldQueue | None = None) -> None:
