@@ -14,6 +14,7 @@ lost (fault-model §2, row sync). After the faults end, everything acknowledged 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import random
 import sys
@@ -23,6 +24,7 @@ from typing import Any
 
 from saturnmq.broker.broker import Broker
 from saturnmq.broker.config import BrokerConfig
+from saturnmq.client.core import ClientCore
 from saturnmq.client.producer import Producer
 from saturnmq.client.push_consumer import PushConsumer
 from saturnmq.client.results import ConsumeResult
@@ -33,8 +35,10 @@ from saturnmq.drills.sim.network import SimNetwork
 from saturnmq.drills.sim.runtime import PoweredOff, SimRuntime
 from saturnmq.drills.sim.trace import Trace
 from saturnmq.nameserver.server import NameServer
+from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.message import Message, MessageQueue, ReceivedMessage
+from saturnmq.protocol.remoting import Command
 
 TOPIC = "orders"
 GROUP = "readers"
@@ -229,7 +233,9 @@ class Cluster:
             store_options={
                 "commitlog_segment_bytes": self.plan.segment_bytes,
                 "consumequeue_segment_bytes": 20 * self.plan.queue_entries,
-                **INDEX_SIZES,
+                "index_slots": 64,
+                "index_items": 200,
+                "zero_ahead_bytes": 8 << 10,
             },
         )
 
@@ -244,6 +250,7 @@ class Cluster:
         consumer = self.make_consumer(consuming)
         producer = Producer(group="senders", nameservers=self.nameservers, runtime=producing)
         await producer.start()
+        await self.create_topic(producer.core)
         lanes = [
             producing.spawn(self.send_lane(producer, producing, queue), name=f"lane-{queue}")
             for queue in range(self.plan.queues)
@@ -255,6 +262,18 @@ class Cluster:
         await self.until_all_arrived()
         await consumer.close()
         await producer.close()
+
+    async def create_topic(self, core: ClientCore) -> None:
+        queues = str(self.plan.queues)
+        ext = {"topic": TOPIC, "readQueueNums": queues, "writeQueueNums": queues, "perm": "6"}
+        ext |= {"defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0"}
+        request = Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC, {**ext, "order": "false"})
+        await core.invoke(f"{BROKER_IP}:10911", request)
+        for _ in range(100):
+            with contextlib.suppress(SaturnError):
+                await core.route(TOPIC, refresh=True)
+                return
+            await asyncio.sleep(0.1)
 
     def make_consumer(self, runtime: SimRuntime) -> PushConsumer:
         async def listener(messages: Sequence[ReceivedMessage]) -> ConsumeResult:
@@ -289,7 +308,7 @@ class Cluster:
                 message = Message(TOPIC, make_body(value, self.plan.padding), keys=value)
                 try:
                     result = await producer.send(
-                        message, queue=MessageQueue(TOPIC, "broker-a", lane), timeout=3.0
+                        message, queue=MessageQueue(TOPIC, "broker-a", lane)
                     )
                 except SaturnError as error:
                     if error.outcome == "rejected":
@@ -412,9 +431,6 @@ class Cluster:
         report.errors += self.loop.failures
         report.last_steps = list(self.trace.lines)
         return report
-
-
-INDEX_SIZES: dict[str, int] = {}
 
 
 def simulate(seed: int) -> Report:
