@@ -1,6 +1,6 @@
 """The asynchronous producer, and the engine under it and under the synchronous face.
 
-    async with Producer("127.0.0.1:9876") as producer:
+    async with Producer("senders", "127.0.0.1:9876") as producer:
         result = await producer.send(Message("flights", b"..."))
         handle = await producer.send_async(message)   # waits only for room in the buffer
         result = await handle
@@ -319,8 +319,8 @@ class Producer:
 
     def __init__(
         self,
-        nameservers: str | Sequence[str] = DEFAULT_NAMESERVER,
         group: str = DEFAULT_GROUP,
+        nameservers: str | Sequence[str] = DEFAULT_NAMESERVER,
         *,
         core: ClientCore | None = None,
         runtime: Runtime | None = None,

@@ -1,1 +1,58 @@
-"""SaturnMQ."""
+"""SaturnMQ: a replicated message queue that speaks RocketMQ's protocols and keeps its files.
+
+The synchronous names; `saturnmq.aio` has the same ones for asyncio. They load when first used, so
+that `import saturnmq` costs nothing and servers never load the client.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from saturnmq._version import VERSION as __version__
+
+if TYPE_CHECKING:
+    from saturnmq import aio as aio
+    from saturnmq.client.blocking import Admin as Admin
+    from saturnmq.client.blocking import Producer as Producer
+    from saturnmq.client.blocking import PullConsumer as PullConsumer
+    from saturnmq.client.blocking import PushConsumer as PushConsumer
+    from saturnmq.client.results import ConsumeResult as ConsumeResult
+    from saturnmq.client.results import SendResult as SendResult
+    from saturnmq.client.results import SendStatus as SendStatus
+    from saturnmq.protocol.errors import SaturnError as SaturnError
+    from saturnmq.protocol.message import Message as Message
+    from saturnmq.protocol.message import MessageQueue as MessageQueue
+    from saturnmq.protocol.message import ReceivedMessage as ReceivedMessage
+
+_HOMES = {
+    "Admin": "saturnmq.client.blocking",
+    "ConsumeResult": "saturnmq.client.results",
+    "Message": "saturnmq.protocol.message",
+    "MessageQueue": "saturnmq.protocol.message",
+    "Producer": "saturnmq.client.blocking",
+    "PullConsumer": "saturnmq.client.blocking",
+    "PushConsumer": "saturnmq.client.blocking",
+    "ReceivedMessage": "saturnmq.protocol.message",
+    "SaturnError": "saturnmq.protocol.errors",
+    "SendResult": "saturnmq.client.results",
+    "SendStatus": "saturnmq.client.results",
+}
+__all__ = [*sorted(_HOMES), "__version__", "aio", "errors"]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name == "aio":
+        return import_module("saturnmq.aio")
+    if name == "errors":
+        return import_module("saturnmq.protocol.errors")
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'saturnmq' has no name {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

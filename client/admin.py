@@ -1,0 +1,385 @@
+"""The asynchronous admin: topics, routes, clusters, groups and messages, over the codes of
+remoting.md 2.3, 2.6 and 3.1. The synchronous face is blocking.Admin.
+
+    async with Admin("127.0.0.1:9876") as admin:
+        await admin.create_topic("flights", queues=8)
+
+It asks nameservers for routes and every master of a topic for the rest. Works against RocketMQ's
+own servers: no code or field is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from saturnmq.client.core import ClientCore, queue_key
+from saturnmq.client.producer import DEFAULT_NAMESERVER, new_core
+from saturnmq.protocol import jsonx, kernels
+from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol.errors import (
+    InvalidParameter,
+    QueryNotFound,
+    RouteNotFound,
+    SaturnError,
+    TopicNotExist,
+)
+from saturnmq.protocol.ids import decode_message_id
+from saturnmq.protocol.message import MessageQueue, ReceivedMessage
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.route import TopicRoute
+from saturnmq.protocol.runtime import Runtime
+from saturnmq.protocol.topics import check_group, check_topic
+
+MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION")
+QUERY_TIMEOUT_S = 5.0
+KEY_RESULTS_MAX = 64
+
+
+class QueueOffsets(NamedTuple):
+    """One queue of a topic: offsets from min_offset up to, not including, max_offset."""
+
+    queue: MessageQueue
+    min_offset: int
+    max_offset: int
+    last_update_ms: int
+
+
+class QueueLag(NamedTuple):
+    """How far a group is on one queue."""
+
+    queue: MessageQueue
+    committed: int
+    end: int
+    last_timestamp_ms: int
+
+    @property
+    def lag(self) -> int:
+        return max(0, self.end - max(0, self.committed))
+
+
+class BrokerNode(NamedTuple):
+    """One broker process as a nameserver knows it; id 0 is the master."""
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    address: str
+
+
+class Admin:
+    """Administration of a cluster; used on one event loop."""
+
+    def __init__(
+        self,
+        nameservers: str | Sequence[str] = DEFAULT_NAMESERVER,
+        *,
+        core: ClientCore | None = None,
+        runtime: Runtime | None = None,
+        timeout: float = QUERY_TIMEOUT_S,
+    ) -> None:
+        self.core = core or new_core(nameservers, runtime)
+        self._own_core = core is None
+        self.timeout = timeout
+
+    async def start(self) -> Admin:
+        if self._own_core:
+            await self.core.start()
+        return self
+
+    async def close(self) -> None:
+        if self._own_core:
+            await self.core.close()
+
+    async def __aenter__(self) -> Admin:
+        return await self.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # -- cluster and topics --------------------------------------------------------------------
+
+    async def cluster(self) -> list[BrokerNode]:
+        """Every broker that the nameserver knows."""
+        command = Command.request(RequestCode.GET_BROKER_CLUSTER_INFO)
+        answer = await self.core.invoke_nameserver(command, self.timeout)
+        table = (_json(answer).get("brokerAddrTable") or {}) if answer.body else {}
+        return sorted(
+            BrokerNode(str(data.get("cluster") or ""), str(name), int(broker_id), str(address))
+            for name, data in table.items()
+            for broker_id, address in (data.get("brokerAddrs") or {}).items()
+        )
+
+    async def list_topics(self) -> list[str]:
+        """The names of all topics that the nameserver knows."""
+        command = Command.request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        answer = await self.core.invoke_nameserver(command, self.timeout)
+        return sorted(_json(answer).get("topicList") or ()) if answer.body else []
+
+    topics = list_topics
+
+    async def route(self, topic: str) -> TopicRoute:
+        """The topic's route as a nameserver gives it now."""
+        return await self.core.route(topic, refresh=True)
+
+    async def create_topic(
+        self,
+        topic: str,
+        queues: int = 8,
+        *,
+        message_type: str = "NORMAL",
+        perm: int = 6,
+        cluster: str | None = None,
+        wait_s: float = 10.0,
+    ) -> None:
+        """Create the topic on every master, or change it; returns when the route names it."""
+        check_topic(topic)
+        if queues < 1:
+            raise InvalidParameter(f"{queues} queues: a topic has at least 1 on each master")
+        if message_type not in MESSAGE_TYPES:
+            raise InvalidParameter(
+                f"message type {message_type!r}: it is one of {', '.join(MESSAGE_TYPES)}"
+            )
+        masters = [
+            node
+            for node in await self.cluster()
+            if node.broker_id == 0 and cluster in (None, node.cluster)
+        ]
+        if not masters:
+            raise RouteNotFound("no master is registered: start a broker, or name its cluster")
+        ext = {
+            "topic": topic,
+            "defaultTopic": "TBW102",
+            "readQueueNums": str(queues),
+            "writeQueueNums": str(queues),
+            "perm": str(perm),
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": "0",
+            "order": "false",
+        }
+        if message_type != "NORMAL":
+            ext["attributes"] = f"+message.type={message_type}"
+        for node in masters:
+            await self._ask(node.address, RequestCode.UPDATE_AND_CREATE_TOPIC, dict(ext))
+        await self._until_routed(topic, {node.broker_name for node in masters}, queues, wait_s)
+
+    async def _until_routed(
+        self, topic: str, brokers: set[str], queues: int, wait_s: float
+    ) -> None:
+        runtime = self.core.runtime
+        deadline = runtime.monotonic() + wait_s
+        while True:
+            try:
+                route = await self.core.route(topic, refresh=True)
+                here = {data.broker_name for data in route.queues if data.write_queues == queues}
+                if brokers <= here:
+                    return
+                missing = f"{sorted(brokers - here)} not in the route yet"
+            except (TopicNotExist, RouteNotFound) as error:
+                missing = str(error)
+            if runtime.monotonic() >= deadline:
+                raise RouteNotFound(
+                    f"topic {topic!r} is created but not announced after {wait_s:g} s: {missing}"
+                )
+            await runtime.sleep(0.05)
+
+    async def delete_topic(self, topic: str) -> None:
+        """Delete the topic on every broker and from the nameservers."""
+        for node in await self.cluster():
+            if node.broker_id == 0:
+                await self._ask(node.address, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
+        for address in self.core.nameservers:
+            await self._ask(address, RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic})
+
+    async def describe_topic(self, topic: str) -> list[QueueOffsets]:
+        """Every queue of the topic with its first and its end offset, asked of the masters."""
+        rows = []
+        for address in await self._masters(topic):
+            answer = await self._ask(address, RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
+            for key, item in (_json(answer).get("offsetTable") or {}).items():
+                rows.append(
+                    QueueOffsets(
+                        queue_key(key),
+                        int(item.get("minOffset") or 0),
+                        int(item.get("maxOffset") or 0),
+                        int(item.get("lastUpdateTimestamp") or 0),
+                    )
+                )
+        return sorted(rows)
+
+    offsets = describe_topic
+
+    # -- groups --------------------------------------------------------------------------------
+
+    async def create_group(
+        self, group: str, *, max_retries: int = 16, orderly: bool = False
+    ) -> None:
+        """Create the subscription group on every master, or change it."""
+        check_group(group)
+        body = jsonx.dumps(
+            {
+                "groupName": group,
+                "consumeEnable": True,
+                "consumeFromMinEnable": True,
+                "consumeBroadcastEnable": True,
+                "consumeMessageOrderly": orderly,
+                "retryQueueNums": 1,
+                "retryMaxTimes": max_retries,
+                "brokerId": 0,
+                "whichBrokerWhenConsumeSlowly": 1,
+                "notifyConsumerIdsChangedEnable": True,
+            }
+        )
+        code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+        for node in await self.cluster():
+            if node.broker_id == 0:
+                await self._ask(node.address, code, {}, body)
+
+    async def list_groups(self) -> list[str]:
+        """The names of all subscription groups on the masters."""
+        names: set[str] = set()
+        code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+        for node in await self.cluster():
+            if node.broker_id == 0:
+                table = _json(await self._ask(node.address, code, {}))
+                names.update(table.get("subscriptionGroupTable") or ())
+        return sorted(names)
+
+    async def group_lag(self, group: str, topic: str | None = None) -> list[QueueLag]:
+        """How far the group is on every queue it has consumed, of one topic or of all."""
+        rows: dict[MessageQueue, QueueLag] = {}
+        ext = {"consumerGroup": group}
+        if topic is not None:
+            ext["topic"] = topic
+        for node in await self.cluster():
+            if node.broker_id != 0:
+                continue
+            answer = await self._ask(node.address, RequestCode.GET_CONSUME_STATS, dict(ext))
+            for key, item in (_json(answer).get("offsetTable") or {}).items():
+                queue = queue_key(key)
+                rows[queue] = QueueLag(
+                    queue,
+                    int(item.get("consumerOffset") or 0),
+                    int(item.get("brokerOffset") or 0),
+                    int(item.get("lastTimestamp") or 0),
+                )
+        return sorted(rows.values())
+
+    async def reset_offsets(
+        self, group: str, topic: str, timestamp_ms: int = -1
+    ) -> dict[MessageQueue, int]:
+        """Set the group to the first message at or after a time; -1 is the end, 0 the beginning."""
+        ext = {
+            "topic": topic,
+            "group": group,
+            "timestamp": str(timestamp_ms),
+            "isForce": "true",
+            "queueId": "-1",
+            "offset": "-1",
+        }
+        found: dict[MessageQueue, int] = {}
+        for address in await self._masters(topic):
+            answer = await self._ask(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, dict(ext))
+            if answer.body:
+                table = _json(answer).get("offsetTable") or {}
+                found.update({queue_key(key): int(offset) for key, offset in table.items()})
+        return found
+
+    async def offset_by_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The offset of the first message of `queue` stored at or after a time."""
+        await self.core.route(queue.topic)
+        address = self.core.broker_address(queue.broker_name, master=False)
+        if address is None:
+            raise RouteNotFound(f"broker {queue.broker_name!r} does not serve {queue.topic!r}")
+        ext = {
+            "topic": queue.topic,
+            "queueId": str(queue.queue_id),
+            "timestamp": str(timestamp_ms),
+        }
+        answer = await self._ask(address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ext)
+        return int(answer.ext.get("offset") or 0)
+
+    # -- messages ------------------------------------------------------------------------------
+
+    async def message_by_offset_id(self, offset_message_id: str) -> ReceivedMessage:
+        """The message that an offset message id (of a SendResult) names; asks the broker in it."""
+        host, port, offset = decode_message_id(offset_message_id)
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        answer = await self._ask(address, RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(offset)})
+        return self._named(kernels.decode_frames(answer.body), address)[0]
+
+    async def find_message(self, message_id: str, topic: str | None = None) -> ReceivedMessage:
+        """A message by its id: an offset message id, or with its topic its unique id."""
+        if topic is not None:
+            found = await self._query(topic, message_id, 32, unique=True)
+            if found:
+                return found[0]
+        try:
+            return await self.message_by_offset_id(message_id)
+        except SaturnError as error:
+            hint = "" if topic else "; for a unique id give its topic too"
+            raise QueryNotFound(f"no message with id {message_id!r}{hint}: {error}") from None
+
+    async def find_by_id(self, message_id: str, topic: str | None = None) -> ReceivedMessage | None:
+        """`find_message`, but None when there is no such message."""
+        try:
+            return await self.find_message(message_id, topic)
+        except QueryNotFound:
+            return None
+
+    async def find_by_key(
+        self, topic: str, key: str, limit: int = KEY_RESULTS_MAX
+    ) -> list[ReceivedMessage]:
+        """The messages of a topic that carry `key`, by store time."""
+        return await self._query(topic, key, limit, unique=False)
+
+    async def _query(
+        self, topic: str, key: str, limit: int, *, unique: bool
+    ) -> list[ReceivedMessage]:
+        ext = {
+            "topic": topic,
+            "key": key,
+            "maxNum": str(limit),
+            "beginTimestamp": "0",
+            "endTimestamp": str(self.core.runtime.now_ms() + 3_600_000),
+        }
+        if unique:
+            ext["_UNIQUE_KEY_QUERY"] = "true"
+        found: list[ReceivedMessage] = []
+        ok = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
+        for address in await self._masters(topic):
+            command = Command.request(RequestCode.QUERY_MESSAGE, dict(ext))
+            answer = await self.core.invoke(address, command, self.timeout, ok)
+            if answer.code == ResponseCode.SUCCESS and answer.body:
+                found += self._named(kernels.decode_frames(answer.body), address)
+        # The index knows hashes only: strangers are sorted out here.
+        if unique:
+            found = [message for message in found if message.message_id == key]
+        else:
+            found = [message for message in found if key in message.keys]
+        return sorted(found, key=lambda message: message.store_timestamp)[:limit]
+
+    def _named(self, messages: list[ReceivedMessage], address: str) -> list[ReceivedMessage]:
+        name = self.core.routes.broker_name_of(address) or ""
+        for message in messages:
+            message.broker_name = name
+        return messages
+
+    # -- asking --------------------------------------------------------------------------------
+
+    async def _masters(self, topic: str) -> list[str]:
+        """The address of every broker of the topic: its master, or without one a slave."""
+        route = await self.core.route(topic, refresh=True)
+        names = sorted({data.broker_name for data in route.queues})
+        addresses = [self.core.broker_address(name, master=False) for name in names]
+        return [address for address in addresses if address is not None]
+
+    async def _ask(
+        self, address: str, code: int, ext: dict[str, str], body: bytes = b""
+    ) -> Command:
+        return await self.core.invoke(address, Command.request(code, ext, body), self.timeout)
+
+
+def _json(answer: Command) -> dict[str, Any]:
+    value = jsonx.loads(answer.body) if answer.body else {}
+    return value if isinstance(value, dict) else {}

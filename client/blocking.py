@@ -1,0 +1,339 @@
+"""Synchronous faces: the same names as the asynchronous classes, used from any thread.
+
+A LoopThread runs one event loop in a daemon thread. `Facade` puts a synchronous face on any
+asynchronous object: it is made on the loop, coroutine methods are waited for, plain ones are called
+there. The producer has a face of its own, because a message must not cost a trip to the loop:
+senders append to the accumulator themselves and wake the loop only when it has nothing announced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Self, TypeVar
+
+from saturnmq.client import admin as async_admin
+from saturnmq.client import producer as async_producer
+from saturnmq.client import pull_consumer as async_pull
+from saturnmq.client import push_consumer as async_push
+from saturnmq.client.accumulator import OutBatch, SendHandle
+from saturnmq.client.producer import ProducerEngine, Selector
+from saturnmq.client.results import SendResult
+from saturnmq.protocol.errors import ClientClosed, RequestTimeout
+from saturnmq.protocol.message import Message, MessageQueue
+from saturnmq.protocol.native import NativeRuntime, new_event_loop
+from saturnmq.protocol.properties import SHARDING_KEY
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """One event loop in a daemon thread of its own."""
+
+    def __init__(self, name: str = "saturnmq-client") -> None:
+        self.loop = new_event_loop()
+        self.runtime = NativeRuntime(self.loop)
+        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
+        self._thread.start()
+
+    def _main(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+        pending = asyncio.all_tasks(self.loop)
+        for task in pending:
+            task.cancel()
+        if pending:
+            self.loop.run_until_complete(asyncio.wait(pending, timeout=5))
+        self.loop.close()
+
+    def run(self, coro: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        """Run a coroutine on the loop and wait for its result."""
+        if threading.current_thread() is self._thread:
+            coro.close()
+            raise RuntimeError(
+                "a blocking call on the client's own loop would never return: in listeners and "
+                "callbacks of the loop use saturnmq.aio"
+            )
+        if not self._thread.is_alive():
+            coro.close()
+            raise ClientClosed("the client is closed")
+        future = asyncio.run_coroutine_threadsafe(coro, self.loop)
+        try:
+            return future.result(timeout)
+        except TimeoutError:
+            if future.done():
+                raise
+            future.cancel()
+            raise RequestTimeout(f"not done in {timeout} s") from None
+
+    def call(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Call a plain function on the loop and wait for its result."""
+
+        async def there() -> T:
+            return function(*args, **kwargs)
+
+        return self.run(there())
+
+    def close(self) -> None:
+        """Stop the loop; what still runs on it is cancelled."""
+        if self._thread.is_alive():
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            if threading.current_thread() is not self._thread:
+                self._thread.join(10.0)
+        self.runtime.close()
+
+
+class Facade:
+    """A synchronous face on an asynchronous object with start() and close()."""
+
+    def __init__(self, make: Callable[[NativeRuntime], Any]) -> None:
+        self._thread = LoopThread()
+        self._closed = False
+        try:
+            self._target = self._thread.call(make, self._thread.runtime)
+        except BaseException:
+            self._thread.close()
+            raise
+
+    def start(self) -> Self:
+        self._thread.run(self._target.start())
+        return self
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._thread.run(self._target.close())
+        finally:
+            self._thread.close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        value = getattr(self._target, name)
+        if not callable(value):
+            return value
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if inspect.iscoroutinefunction(value):
+                return self._thread.run(value(*args, **kwargs))
+            return self._thread.call(value, *args, **kwargs)
+
+        call.__name__ = name
+        call.__doc__ = value.__doc__
+        return call
+
+
+class PushConsumer(Facade):
+    """The synchronous PushConsumer: the arguments and methods of the asynchronous one."""
+
+    def __init__(self, group: str, nameservers: str | Sequence[str] = (), **options: Any) -> None:
+        super().__init__(
+            lambda runtime: async_push.PushConsumer(group, nameservers, runtime=runtime, **options)
+        )
+
+
+class PullConsumer(Facade):
+    """The synchronous PullConsumer: the arguments and methods of the asynchronous one."""
+
+    def __init__(self, group: str, nameservers: str | Sequence[str] = (), **options: Any) -> None:
+        super().__init__(
+            lambda runtime: async_pull.PullConsumer(group, nameservers, runtime=runtime, **options)
+        )
+
+
+class Admin(Facade):
+    """The synchronous Admin: the methods of the asynchronous one."""
+
+    def __init__(
+        self,
+        nameservers: str | Sequence[str] = async_producer.DEFAULT_NAMESERVER,
+        **options: Any,
+    ) -> None:
+        super().__init__(lambda runtime: async_admin.Admin(nameservers, runtime=runtime, **options))
+
+
+class BlockingSendHandle(SendHandle):
+    """A message under way; `result(timeout)` waits for its acknowledgement."""
+
+    __slots__ = ()
+
+    def result(self, timeout: float | None = None) -> SendResult:
+        """The SendResult, or the error of the send raised; RequestTimeout if it takes longer."""
+        batch = self.batch
+        if not batch.done:
+            # A bare lock is the cheapest thing a thread can wait for.
+            over = threading.Lock()
+            over.acquire()
+            if self.owner.watch(batch, over.release) and not over.acquire(
+                timeout=-1 if timeout is None else timeout
+            ):
+                raise RequestTimeout(f"no acknowledgement in {timeout} s; the send goes on")
+        return batch.result(self.index)
+
+
+class Producer:
+    """The synchronous producer; all methods may be called from any thread."""
+
+    def __init__(
+        self,
+        group: str = async_producer.DEFAULT_GROUP,
+        nameservers: str | Sequence[str] = async_producer.DEFAULT_NAMESERVER,
+        **options: Any,
+    ) -> None:
+        """`options` are the fields of sending.ProducerOptions."""
+        self.group = group
+        self.options = async_producer.producer_options(options)
+        self._nameservers = nameservers
+        self._thread: LoopThread | None = None
+        self._engine: ProducerEngine | None = None
+        self._room = threading.Condition()
+        self._closed = False
+
+    def start(self) -> Producer:
+        """Connect; called by `with`."""
+        if self._engine is None:
+            thread = LoopThread()
+            try:
+                self._engine = thread.run(self._make(thread))
+            except BaseException:
+                thread.close()
+                raise
+            self._thread = thread
+        return self
+
+    async def _make(self, thread: LoopThread) -> ProducerEngine:
+        core = async_producer.new_core(self._nameservers, thread.runtime)
+        await core.start()
+        engine = ProducerEngine(
+            core,
+            self.group,
+            self.options,
+            lock=threading.Lock(),
+            call_on_loop=thread.loop.call_soon_threadsafe,
+        )
+        engine.accumulator.on_space = self._on_space
+        await engine.start()
+        return engine
+
+    def __enter__(self) -> Producer:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def engine(self) -> ProducerEngine:
+        if self._engine is None:
+            raise ClientClosed("the producer is not started: use 'with' or call start()")
+        return self._engine
+
+    def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        sharding_key: str | None = None,
+        selector: Selector | None = None,
+        timeout: float | None = None,
+    ) -> SendResult:
+        """Send and wait for the acknowledgement."""
+        handle = self.send_async(message, queue=queue, sharding_key=sharding_key, selector=selector)
+        return handle.result(timeout)
+
+    def send_async(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        sharding_key: str | None = None,
+        selector: Selector | None = None,
+    ) -> BlockingSendHandle:
+        """Accept the message and return at once; blocks only while the buffer is full."""
+        engine = self._engine
+        if engine is None:
+            engine = self.engine
+        if queue is None and (
+            selector is not None
+            or sharding_key is not None
+            or (message.properties and SHARDING_KEY in message.properties)
+        ):
+            if not engine.core.routes.queues_ever(message.topic):
+                self._run(engine.route(message.topic))
+            queue = engine.queue_for(message, sharding_key, selector)
+        accepted = engine.enqueue(message, queue)
+        if accepted is None:
+            accepted = self._when_room(lambda: engine.enqueue(message, queue))
+        return BlockingSendHandle(engine.accumulator, accepted[0], accepted[1])
+
+    def send_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        queue: MessageQueue | None = None,
+        timeout: float | None = None,
+    ) -> list[SendResult]:
+        """Send messages of one topic to one queue in one request; all are stored or none."""
+        engine = self.engine
+        batch: OutBatch = self._when_room(lambda: engine.enqueue_batch(messages, queue))
+        BlockingSendHandle(engine.accumulator, batch, 0).result(timeout)
+        return [batch.result(index) for index in range(len(messages))]
+
+    def send_oneway(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        sharding_key: str | None = None,
+    ) -> None:
+        """Send without an acknowledgement."""
+        engine = self.engine
+        if engine.core.routes.route(message.topic) is None:
+            self._run(engine.route(message.topic))
+        pinned = queue or engine.queue_for(message, sharding_key, None)
+        assert self._thread is not None
+        self._thread.call(engine.oneway, message, pinned)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until everything sent so far is acknowledged or has failed."""
+        self._run(self.engine.flush(), timeout)
+
+    def close(self, timeout: float | None = 30.0) -> None:
+        """Flush and leave."""
+        thread, engine = self._thread, self._engine
+        if thread is None or engine is None or self._closed:
+            return
+        self._closed = True
+        try:
+            thread.run(engine.close(timeout))
+            self._on_space()
+            thread.run(engine.core.close())
+        finally:
+            thread.close()
+
+    def _run(self, coro: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        assert self._thread is not None
+        return self._thread.run(coro, timeout)
+
+    def _when_room(self, accept: Callable[[], T | None]) -> T:
+        while True:
+            with self._room:
+                accepted = accept()
+                if accepted is not None:
+                    return accepted
+                # The time-out covers space that came between the refusal and this wait.
+                self._room.wait(0.05)
+
+    def _on_space(self) -> None:
+        with contextlib.suppress(RuntimeError), self._room:
+            self._room.notify_all()

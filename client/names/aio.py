@@ -1,0 +1,23 @@
+"""The public names for asyncio: those of `saturnmq`, with `async` methods."""
+
+from saturnmq.client.admin import Admin
+from saturnmq.client.producer import Producer
+from saturnmq.client.pull_consumer import PullConsumer
+from saturnmq.client.push_consumer import PushConsumer
+from saturnmq.client.results import ConsumeResult, SendResult, SendStatus
+from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.message import Message, MessageQueue, ReceivedMessage
+
+__all__ = [
+    "Admin",
+    "ConsumeResult",
+    "Message",
+    "MessageQueue",
+    "Producer",
+    "PullConsumer",
+    "PushConsumer",
+    "ReceivedMessage",
+    "SaturnError",
+    "SendResult",
+    "SendStatus",
+]
