@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from saturnmq.protocol import jsonx
-from saturnmq.protocol.errors import StoreDamaged
+from saturnmq.protocol.errors import MalformedFrame, StoreDamaged
 from saturnmq.store.disk import Disk
 
 
@@ -32,7 +32,7 @@ class ConfigFile:
                 if data.strip(b" \0\r\n\t"):
                     return jsonx.loads(data)
                 problems.append(f"{path} is empty")
-            except (ValueError, UnicodeDecodeError) as error:
+            except (ValueError, MalformedFrame) as error:
                 problems.append(f"{path}: {error}")
         if problems:
             raise StoreDamaged(

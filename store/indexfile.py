@@ -18,8 +18,10 @@ import posixpath
 import struct
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from saturnmq.protocol.jhash import index_hash
+from saturnmq.protocol.kernels import COMPILED
 from saturnmq.store.disk import Disk, SegmentFile
 
 HEADER = struct.Struct(">qqqqii")
@@ -29,7 +31,7 @@ _SLOT = struct.Struct(">i")
 _INT_MAX = 0x7FFFFFFF
 
 
-def insert_items(
+def insert_items_reference(
     view: memoryview, slots: int, limit: int, header: list[int], items: memoryview
 ) -> int:
     """Insert `items` ('>iqq' each) until the file is full: how many went in.
@@ -60,6 +62,15 @@ def insert_items(
     return done
 
 
+if not TYPE_CHECKING and COMPILED:
+    try:
+        from saturnmq.store.store_kernel import insert_items
+    except ImportError:  # only the other kernel could be compiled
+        insert_items = insert_items_reference
+else:
+    insert_items = insert_items_reference
+
+
 class IndexFile:
     """One file."""
 
@@ -67,7 +78,7 @@ class IndexFile:
         self.file = file
         self.slots = slots
         self.items = items
-        self.header = list(HEADER.unpack_from(file.view))
+        self.header: list[int] = list(HEADER.unpack_from(file.view))
         self.header[5] = max(self.header[5], 1)
 
     @property

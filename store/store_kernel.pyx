@@ -1,0 +1,82 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""The loop over index items, compiled: same answers as `indexfile.insert_items_reference`."""
+
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+cdef extern from *:
+    """
+    #define bswap32 __builtin_bswap32
+    #define bswap64 __builtin_bswap64
+    """
+    uint32_t bswap32(uint32_t) nogil
+    uint64_t bswap64(uint64_t) nogil
+
+
+cdef inline int32_t get32(const unsigned char *p) noexcept nogil:
+    cdef uint32_t v
+    memcpy(&v, p, 4)
+    return <int32_t>bswap32(v)
+
+
+cdef inline int64_t get64(const unsigned char *p) noexcept nogil:
+    cdef uint64_t v
+    memcpy(&v, p, 8)
+    return <int64_t>bswap64(v)
+
+
+cdef inline void put32(unsigned char *p, int32_t x) noexcept nogil:
+    cdef uint32_t v = bswap32(<uint32_t>x)
+    memcpy(p, &v, 4)
+
+
+cdef inline void put64(unsigned char *p, int64_t x) noexcept nogil:
+    cdef uint64_t v = bswap64(<uint64_t>x)
+    memcpy(p, &v, 8)
+
+
+def insert_items(unsigned char[::1] view, int64_t slots, int64_t limit, list header, const unsigned char[::1] items):
+    """Insert items until the file is full: how many went in."""
+    cdef int64_t begin_time = header[0], end_time = header[1], begin_offset = header[2]
+    cdef int64_t end_offset = header[3], used = header[4], count = header[5]
+    cdef int64_t base = 40 + 4 * slots, total = items.shape[0] // 20, done = 0, offset, stamp, seconds, at
+    cdef int32_t key_hash, previous
+    cdef unsigned char *file
+    cdef const unsigned char *item
+    if slots <= 0 or count < 1 or view.shape[0] < base + 20 * limit:
+        raise ValueError("the index file is shorter than its slots and items need")
+    if total:
+        file = &view[0]
+        with nogil:
+            while done < total and count < limit:
+                item = &items[20 * done]
+                key_hash = get32(item)
+                if key_hash < 0:
+                    with gil:
+                        raise ValueError("a key hash is negative")
+                offset = get64(item + 4)
+                stamp = get64(item + 12)
+                at = 40 + 4 * (key_hash % slots)
+                previous = get32(file + at)
+                if not 0 < previous < count:
+                    previous = 0
+                seconds = (stamp - begin_time) // 1000 if begin_time > 0 and stamp > begin_time else 0
+                if seconds > 0x7FFFFFFF:
+                    seconds = 0x7FFFFFFF
+                put32(file + at, <int32_t>count)
+                at = base + 20 * count
+                put32(file + at, key_hash)
+                put64(file + at + 4, offset)
+                put32(file + at + 12, <int32_t>seconds)
+                put32(file + at + 16, previous)
+                if count <= 1:
+                    begin_offset = offset
+                    begin_time = stamp
+                if previous == 0:
+                    used += 1
+                count += 1
+                end_offset = offset
+                end_time = stamp
+                done += 1
+    header[:] = [begin_time, end_time, begin_offset, end_offset, used, count]
+    return done

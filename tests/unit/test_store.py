@@ -1,0 +1,338 @@
+"""The store on the simulated and the real disk: offsets, statuses, flush failures, recovery."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from saturnmq.drills.sim.disk import SimDisk
+from saturnmq.protocol.errors import (
+    DirectoryLocked,
+    MessageIllegal,
+    ServiceNotAvailable,
+    StoreDamaged,
+)
+from saturnmq.protocol.kernels import decode_frames, encode_batch_item
+from saturnmq.store.config_files import ConfigFile
+from saturnmq.store.disk import NativeDisk
+from saturnmq.store.indexfile import INCOMING, insert_items, insert_items_reference
+from saturnmq.store.message_store import GetStatus, MessageStore, PendingMessage, StoreConfig
+
+SEGMENT = 8192
+CONFIG = StoreConfig(
+    root="/store",
+    commitlog_segment_bytes=SEGMENT,
+    consumequeue_segment_bytes=400,
+    index_slots=50,
+    index_items=40,
+    zero_ahead_bytes=4096,
+)
+
+
+class Clock:
+    """The part of a runtime that the store uses."""
+
+    def __init__(self) -> None:
+        self.now = 1_700_000_000_000
+
+    def now_ms(self) -> int:
+        return self.now
+
+
+def new_disk(seed: int = 1) -> SimDisk:
+    return SimDisk(random.Random(seed))
+
+
+def open_store(disk, clock=None, config=CONFIG) -> MessageStore:
+    return MessageStore.open(config, disk, clock or Clock())
+
+
+def message(body: bytes, topic: str = "T", queue: int = 0, tag: str = "A", key: str = "k"):
+    properties = f"TAGS\x01{tag}\x02KEYS\x01{key}\x02".encode()
+    return PendingMessage(topic, queue, body, properties)
+
+
+def dispatch(store: MessageStore) -> None:
+    while store.reput():
+        pass
+
+
+def flush(store: MessageStore) -> None:
+    ticket = store.begin_flush()
+    if ticket is not None:
+        ticket.run()
+        store.complete_flush(ticket)
+
+
+def bodies(store: MessageStore, queue: int = 0, topic: str = "T") -> list[bytes]:
+    found, offset = [], store.min_offset(topic, queue)
+    while True:
+        result = store.get_message(topic, queue, offset, 32)
+        if result.status is not GetStatus.FOUND:
+            return found
+        found += [m.body for m in decode_frames(result.data, True)]
+        offset = result.next_begin_offset
+
+
+def test_messages_come_back_in_order_across_segments() -> None:
+    store = open_store(new_disk())
+    sent = [b"%d-" % i + bytes(200) for i in range(100)]
+    assert [store.put(message(b)).queue_offset for b in sent] == list(range(100))
+    dispatch(store)
+    assert bodies(store) == sent
+    assert store.watermarks.appended > 2 * SEGMENT
+
+
+def test_a_batch_never_crosses_a_segment() -> None:
+    store = open_store(new_disk())
+    store.put(message(bytes(6000)))
+    batch = bytearray()
+    for number in range(10):
+        encode_batch_item(batch, b"%d" % number + bytes(200), b"TAGS\x01B\x02", 0, True)
+    put = store.put_batch("T", 0, bytes(batch))
+    assert (put.physical_offset, put.queue_offset, put.count) == (SEGMENT, 1, 10)
+    dispatch(store)
+    assert len(bodies(store)) == 11
+
+
+def test_a_refused_batch_leaves_nothing() -> None:
+    store = open_store(new_disk())
+    batch = bytearray()
+    encode_batch_item(batch, b"first", b"", 0, True)
+    encode_batch_item(batch, b"second", b"", 0, True)
+    batch[-4] ^= 1
+    end = store.watermarks.appended
+    with pytest.raises(MessageIllegal):
+        store.put_batch("T", 0, bytes(batch))
+    assert store.watermarks.appended == end
+    assert store.put(message(b"next")).queue_offset == 0
+    dispatch(store)
+    assert bodies(store) == [b"next"]
+
+
+@pytest.mark.parametrize(
+    ("offset", "status", "following"),
+    [
+        (0, GetStatus.FOUND, 5),
+        (5, GetStatus.OFFSET_OVERFLOW_ONE, 5),
+        (6, GetStatus.OFFSET_OVERFLOW_BADLY, 5),
+        (-1, GetStatus.OFFSET_TOO_SMALL, 0),
+    ],
+)
+def test_statuses_and_next_offsets(offset: int, status: GetStatus, following: int) -> None:
+    store = open_store(new_disk())
+    for number in range(5):
+        store.put(message(b"%d" % number))
+    dispatch(store)
+    result = store.get_message("T", 0, offset, 32)
+    assert (result.status, result.next_begin_offset) == (status, following)
+    assert (result.min_offset, result.max_offset) == (0, 5)
+    assert store.get_message("none", 0, 3, 32).status is GetStatus.NO_MESSAGE_IN_QUEUE
+
+
+def test_filter_and_visible_limit() -> None:
+    store = open_store(new_disk())
+    for number in range(6):
+        last = store.put(message(b"%d" % number, tag="AB"[number % 2]))
+    dispatch(store)
+    only_b = frozenset([ord("B")])
+    result = store.get_message("T", 0, 0, 32, 1 << 20, only_b)
+    assert (result.count, result.next_begin_offset) == (3, 6)
+    result = store.get_message("T", 0, 0, 32, 1 << 20, frozenset([7]))
+    assert (result.status, result.next_begin_offset) == (GetStatus.NO_MATCHED_MESSAGE, 6)
+    limit = last.physical_offset
+    result = store.get_message("T", 0, 0, 32, 1 << 20, None, limit)
+    assert (result.count, result.next_begin_offset) == (5, 5)
+    result = store.get_message("T", 0, 5, 32, 1 << 20, None, limit)
+    assert (result.status, result.next_begin_offset) == (GetStatus.OFFSET_OVERFLOW_ONE, 5)
+
+
+def test_a_failed_flush_is_final() -> None:
+    disk = new_disk()
+    store = open_store(disk)
+    store.put(message(b"one"))
+    disk.plan("flush", times=1)
+    ticket = store.begin_flush()
+    assert ticket is not None
+    with pytest.raises(OSError, match="planned") as caught:
+        ticket.run()
+    store.complete_flush(ticket, caught.value)
+    assert store.begin_flush() is None
+    with pytest.raises(ServiceNotAvailable, match="planned"):
+        store.put(message(b"two"))
+    dispatch(store)
+    assert bodies(store) == [b"one"]
+    assert store.watermarks.flushed == 0
+    store.close()
+    assert disk.exists("/store/abort")
+
+
+def test_clean_restart() -> None:
+    disk = new_disk()
+    store = open_store(disk)
+    for number in range(60):
+        store.put(message(b"%d" % number, queue=number % 3, key=f"k{number}"))
+    store.close()
+    again = open_store(disk)
+    assert again.recovery.clean
+    assert again.recovery.messages == 0
+    assert bodies(again, 1) == [b"%d" % n for n in range(1, 60, 3)]
+    assert len(again.query_by_key("T", "k7", 10, 0, 1 << 60)) == 1
+    assert again.put(message(b"x", queue=1)).queue_offset == 20
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_flushed_messages_survive_power_loss(seed: int) -> None:
+    disk = new_disk(seed)
+    rng = random.Random(seed)
+    safe: list[bytes] = []
+    sent: list[bytes] = []
+    for life in range(4):
+        store = open_store(disk)
+        found = bodies(store)
+        assert found[: len(safe)] == safe
+        assert found == sent[: len(found)]
+        safe, sent = list(found), list(found)
+        assert store.max_offset("T", 0) == len(found)
+        for number in range(rng.randint(1, 60)):
+            body = b"%d.%d " % (life, number) + bytes(rng.randint(0, 300))
+            assert store.put(message(body, key=f"{life}.{number}")).queue_offset == len(sent)
+            sent.append(body)
+            if rng.random() < 0.3:
+                dispatch(store)
+            if rng.random() < 0.2:
+                flush(store)
+                safe = list(sent)
+            if rng.random() < 0.1:
+                store.flush_derived(True)
+                store.checkpoint()
+            if rng.random() < 0.1:
+                store.prepare_ahead()
+        disk.power_off()
+        disk.power_on()
+
+
+def test_queues_are_rebuilt_when_their_files_are_gone() -> None:
+    disk = new_disk()
+    store = open_store(disk)
+    for number in range(50):
+        store.put(message(b"%d" % number))
+    store.close()
+    disk.remove_tree("/store/consumequeue")
+    again = open_store(disk)
+    assert len(bodies(again)) == 50
+
+
+def test_a_slave_becomes_a_byte_copy() -> None:
+    master, slave = open_store(new_disk()), open_store(new_disk(2))
+    for number in range(80):
+        master.put(message(b"%d" % number + bytes(150)))
+    position = 0
+    while (view := master.read_log(position, 1000)) is not None:
+        slave.append_raw(position, bytes(view))
+        position += len(view)
+        dispatch(slave)
+    assert slave.watermarks.appended == master.watermarks.appended
+    assert len(bodies(slave)) == 80
+    with pytest.raises(StoreDamaged):
+        slave.append_raw(position + 1, b"x")
+    slave.truncate(SEGMENT)
+    assert slave.watermarks.appended == SEGMENT
+    assert slave.max_offset("T", 0) == len(bodies(slave))
+
+
+def test_lookup_by_time_and_key() -> None:
+    clock = Clock()
+    store = open_store(new_disk(), clock)
+    begin = clock.now
+    for number in range(10):
+        clock.now = begin + number // 2 * 1000
+        store.put(message(b"%d" % number, key=f"a{number} b"))
+    dispatch(store)
+    assert store.offset_by_time("T", 0, begin + 1000, "LOWER") == 2
+    assert store.offset_by_time("T", 0, begin + 1000, "UPPER") == 3
+    assert store.offset_by_time("T", 0, begin + 1500, "LOWER") == 4
+    assert store.offset_by_time("T", 0, begin + 9000, "LOWER") == 10
+    assert len(store.query_by_key("T", "b", 64, 0, 1 << 60)) == 10
+    assert len(store.query_by_key("T", "a3", 64, begin, begin + 1000)) == 1
+    assert store.query_by_key("T", "c", 64, 0, 1 << 60) == []
+
+
+def test_limits_are_named() -> None:
+    store = open_store(new_disk())
+    with pytest.raises(MessageIllegal, match="4194304"):
+        store.put(message(bytes(4_194_305)))
+    with pytest.raises(MessageIllegal, match="32767"):
+        store.put(PendingMessage("T", 0, b"", b"a\x01" + b"x" * 32_767))
+    with pytest.raises(MessageIllegal, match="127"):
+        store.put(message(b"", topic="t" * 128))
+
+
+def test_the_real_disk(tmp_path: Path) -> None:
+    config = StoreConfig(
+        root=str(tmp_path / "s"), commitlog_segment_bytes=1 << 16, index_slots=50, index_items=40
+    )
+    disk = NativeDisk()
+    store = open_store(disk, config=config)
+    with pytest.raises(DirectoryLocked, match="in use"):
+        # fcntl locks belong to a process: the second holder is another one
+        _open_elsewhere(config)
+    for number in range(300):
+        store.put(message(b"%d" % number + bytes(300)))
+        if number % 50 == 0:
+            store.prepare_ahead()
+    flush(store)
+    store.close()
+    assert not (tmp_path / "s" / "abort").exists()
+    again = open_store(disk, config=config)
+    assert len(bodies(again)) == 300
+    again.close()
+
+
+def _open_elsewhere(config: StoreConfig) -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; from saturnmq.store.disk import NativeDisk\n"
+        "from saturnmq.protocol.errors import DirectoryLocked\n"
+        "try: NativeDisk().lock(sys.argv[1])\n"
+        "except DirectoryLocked as e: print(e); sys.exit(3)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, config.root + "/lock"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode == 3:
+        raise DirectoryLocked(done.stdout)
+
+
+def test_config_file_falls_back_and_refuses_two_bad_copies() -> None:
+    disk = new_disk()
+    disk.make_dirs("/c")
+    file = ConfigFile(disk, "/c/topics.json")
+    assert file.load() is None
+    file.save({"a": 1})
+    file.save({"a": 2})
+    disk.write_file("/c/topics.json", b"{bad")
+    assert file.load() == {"a": 1}
+    disk.write_file("/c/topics.json.bak", b"")
+    with pytest.raises(StoreDamaged, match="delete both"):
+        file.load()
+
+
+def test_index_kernel_agrees_with_its_reference() -> None:
+    rng = random.Random(5)
+    items = b"".join(
+        INCOMING.pack(rng.randrange(1 << 31), n, 1000 * n + rng.randrange(900)) for n in range(60)
+    )
+    results = []
+    for insert in (insert_items, insert_items_reference):
+        view, header = bytearray(40 + 4 * 7 + 20 * 50), [0, 0, 0, 0, 0, 1]
+        done = insert(memoryview(view), 7, 50, header, memoryview(items))
+        results.append((done, header, bytes(view)))
+    assert results[0] == results[1]
+    assert results[0][0] == 49
