@@ -1,0 +1,116 @@
+"""A fake cluster for client tests: one nameserver and scripted brokers on real loopback sockets."""
+
+from __future__ import annotations
+
+from saturnmq.protocol import jsonx
+from saturnmq.protocol.batch import iterate_batch
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.properties import decode_properties
+
+
+class FakeBroker:
+    """Keeps what it is sent, per queue; `answer(cmd)` may return (code, remark) or 'silence'."""
+
+    def __init__(self, name, runtime):
+        self.name = name
+        self.runtime = runtime
+        self.log = {}  # queue id -> [(body, properties)]
+        self.requests = []
+        self.answer = None
+        self.endpoints = []
+        self.listener = None
+
+    async def start(self, port=0):
+        def factory():
+            endpoint = Endpoint(self.runtime, self.serve, server=True)
+            self.endpoints.append(endpoint)
+            return endpoint
+
+        self.listener = await self.runtime.listen("127.0.0.1", port, factory)
+        self.address = self.listener.address
+        return self
+
+    def stop(self):
+        self.listener.close()
+        for endpoint in self.endpoints:
+            endpoint.abort()
+        self.endpoints.clear()
+
+    def serve(self, endpoint, cmd):
+        self.requests.append((cmd.code, dict(cmd.ext)))
+        sends = (RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_MESSAGE_V2)
+        if cmd.code not in sends:
+            endpoint.send(cmd.reply(), cmd)
+            return
+        verdict = self.answer(cmd) if self.answer else None
+        if verdict == "silence":
+            return
+        if verdict is not None and verdict[0] not in (0, 10, 11, 12):
+            endpoint.send(cmd.reply(*verdict), cmd)
+            return
+        queue = int(cmd.ext["e"])
+        log = self.log.setdefault(queue, [])
+        first = len(log)
+        if cmd.code == RequestCode.SEND_BATCH_MESSAGE:
+            for entry in iterate_batch(cmd.body):
+                log.append((bytes(entry.body), decode_properties(entry.properties)))
+        else:
+            log.append((bytes(cmd.body), decode_properties(cmd.ext["i"].encode())))
+        ids = ",".join(f"{offset:032X}" for offset in range(first, len(log)))
+        ext = {"msgId": ids, "queueId": str(queue), "queueOffset": str(first)}
+        code = 0 if verdict is None else verdict[0]
+        endpoint.send(cmd.reply(code, ext=ext), cmd)
+
+    def bodies(self):
+        return [body for log in self.log.values() for body, _ in log]
+
+
+class FakeCluster:
+    """A nameserver whose one topic lives on `brokers`, `queues` on each."""
+
+    def __init__(self, runtime, brokers=("a",), queues=2, topic="T"):
+        self.runtime = runtime
+        self.queues = queues
+        self.topic = topic
+        self.brokers = {name: FakeBroker(name, runtime) for name in brokers}
+        self.masters = set(brokers)
+
+    async def start(self):
+        for broker in self.brokers.values():
+            await broker.start()
+        self.nameserver = await self.runtime.listen(
+            "127.0.0.1", 0, lambda: Endpoint(self.runtime, self.serve, server=True)
+        )
+        self.address = self.nameserver.address
+        return self
+
+    def stop(self):
+        self.nameserver.close()
+        for broker in self.brokers.values():
+            broker.stop()
+
+    def serve(self, endpoint, cmd):
+        if cmd.code != RequestCode.GET_ROUTEINFO_BY_TOPIC or cmd.ext["topic"] != self.topic:
+            endpoint.send(cmd.reply(17, "no such topic"), cmd)
+            return
+        route = {
+            "brokerDatas": [
+                {
+                    "brokerName": name,
+                    "cluster": "C",
+                    "brokerAddrs": {"0" if name in self.masters else "1": broker.address},
+                }
+                for name, broker in self.brokers.items()
+            ],
+            "queueDatas": [
+                {
+                    "brokerName": name,
+                    "perm": 6,
+                    "readQueueNums": self.queues,
+                    "writeQueueNums": self.queues,
+                }
+                for name in self.brokers
+            ],
+        }
+        endpoint.send(cmd.reply(body=jsonx.dumps(route)), cmd)

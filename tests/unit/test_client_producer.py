@@ -1,0 +1,272 @@
+"""The producer against scripted brokers: batching, placement, retries, order, faces."""
+
+import asyncio
+import contextlib
+import importlib.util
+import pathlib
+import zlib
+
+import pytest
+from saturnmq.client.blocking import LoopThread
+from saturnmq.client.blocking import Producer as BlockingProducer
+from saturnmq.client.producer import Producer
+from saturnmq.client.results import SendStatus
+from saturnmq.protocol.errors import (
+    ConfigError,
+    MessageIllegal,
+    SaturnError,
+    TopicNotExist,
+)
+from saturnmq.protocol.message import Message, MessageQueue
+from saturnmq.protocol.native import NativeRuntime
+
+_path = pathlib.Path(__file__).with_name("client_fakes.py")
+_spec = importlib.util.spec_from_file_location("client_fakes", _path)
+fakes = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(fakes)
+
+
+@contextlib.asynccontextmanager
+async def world(*brokers, **options):
+    runtime = NativeRuntime()
+    cluster = await fakes.FakeCluster(runtime, brokers or ("a",)).start()
+    try:
+        async with Producer("senders", cluster.address, runtime=runtime, **options) as producer:
+            yield cluster, producer
+    finally:
+        cluster.stop()
+
+
+def run(test, *brokers, **options):
+    async def main():
+        async with asyncio.timeout(30), world(*brokers, **options) as (cluster, producer):
+            await test(cluster, producer)
+
+    asyncio.run(main())
+
+
+def test_a_send_says_where_the_message_lies():
+    async def test(cluster, producer):
+        result = await producer.send(Message("T", b"hello", tag="x", keys=["k1", "k2"]))
+        assert result.status is SendStatus.OK
+        broker = cluster.brokers["a"]
+        ((body, properties),) = broker.log[result.queue.queue_id]
+        assert body == b"hello"
+        assert properties["UNIQ_KEY"] == result.message_id
+        assert (properties["WAIT"], properties["TAGS"], properties["KEYS"]) == (
+            "true",
+            "x",
+            "k1 k2",
+        )
+        assert result.queue_offset == 0
+
+    run(test)
+
+
+def test_many_sends_share_few_requests_and_each_knows_its_own_offset():
+    async def test(cluster, producer):
+        handles = [await producer.send_async(Message("T", b"%d" % n)) for n in range(1000)]
+        results = [await handle for handle in handles]
+        broker = cluster.brokers["a"]
+        for n, result in enumerate(results):
+            assert broker.log[result.queue.queue_id][result.queue_offset][0] == b"%d" % n
+        sends = [ext for code, ext in broker.requests if code == 320]
+        assert len(sends) < 20
+        assert len({result.message_id for result in results}) == 1000
+
+    run(test)
+
+
+def test_a_sharding_key_keeps_order_on_one_queue_through_failures():
+    async def test(cluster, producer):
+        calls = iter(range(10**6))
+
+        def flaky(cmd):
+            return (2, "busy") if next(calls) % 3 == 0 else None
+
+        for broker in cluster.brokers.values():
+            broker.answer = flaky
+        handles = []
+        for n in range(200):
+            handles.append(
+                await producer.send_async(Message("T", b"%03d" % n), sharding_key="plane")
+            )
+            if n % 20 == 0:
+                await asyncio.sleep(0)
+        queues = {(await handle).queue for handle in handles}
+        assert len(queues) == 1
+        (queue,) = queues
+        log = [body for body, _ in cluster.brokers[queue.broker_name].log[queue.queue_id]]
+        assert log == [b"%03d" % n for n in range(200)]
+
+    run(test, "a", "b")
+
+
+def test_sharding_does_not_move_when_a_master_leaves_the_route():
+    async def test(cluster, producer):
+        await producer.send(Message("T", b"x"))
+        engine = producer.engine
+        message = Message("T", b"x")
+        before = [engine.queue_for(message, f"k{n}", None) for n in range(50)]
+        cluster.masters.discard("b")
+        await producer.core.route("T", refresh=True)
+        assert {queue.broker_name for queue in producer.core.publish_queues("T")} == {"a"}
+        assert [engine.queue_for(message, f"k{n}", None) for n in range(50)] == before
+
+    run(test, "a", "b")
+
+
+def test_an_unpinned_send_moves_to_another_broker():
+    async def test(cluster, producer):
+        cluster.brokers["a"].answer = lambda cmd: (14, "disk full")
+        for n in range(20):
+            assert (await producer.send(Message("T", b"%d" % n))).queue.broker_name == "b"
+        assert sum(code == 320 for code, _ in cluster.brokers["a"].requests) <= 1  # back-off
+
+    run(test, "a", "b")
+
+
+def test_a_silent_broker_costs_one_timeout():
+    async def test(cluster, producer):
+        cluster.brokers["a"].answer = lambda cmd: "silence"
+        for n in range(10):
+            assert (await producer.send(Message("T", b"%d" % n))).queue.broker_name == "b"
+
+    run(test, "a", "b", send_timeout=0.3)
+
+
+def test_a_pinned_send_waits_for_its_broker_to_come_back():
+    async def test(cluster, producer):
+        broker = cluster.brokers["a"]
+        await producer.send(Message("T", b"0"), queue=MessageQueue("T", "a", 0))
+        port = int(broker.address.rpartition(":")[2])
+        broker.stop()
+        sending = asyncio.create_task(
+            producer.send(Message("T", b"1"), queue=MessageQueue("T", "a", 0))
+        )
+        await asyncio.sleep(0.2)
+        assert not sending.done()
+        await broker.start(port)
+        assert (await sending).queue == MessageQueue("T", "a", 0)
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        (10, SendStatus.FLUSH_DISK_TIMEOUT),
+        (11, SendStatus.SLAVE_NOT_AVAILABLE),
+        (12, SendStatus.FLUSH_SLAVE_TIMEOUT),
+    ],
+)
+def test_a_weaker_ack_is_a_status_not_an_error(code, status):
+    async def test(cluster, producer):
+        cluster.brokers["a"].answer = lambda cmd: (code, "late")
+        assert (await producer.send(Message("T", b"x"))).status is status
+
+    run(test)
+
+
+def test_a_refusal_is_raised_at_once():
+    async def test(cluster, producer):
+        cluster.brokers["a"].answer = lambda cmd: (13, "too large: 5 > 4")
+        with pytest.raises(MessageIllegal, match="too large"):
+            await producer.send(Message("T", b"x"))
+        assert sum(code == 320 for code, _ in cluster.brokers["a"].requests) == 1
+
+    run(test)
+
+
+def test_an_unknown_topic_and_illegal_messages_are_errors():
+    async def test(cluster, producer):
+        with pytest.raises(TopicNotExist):
+            await producer.send(Message("other", b"x"))
+        with pytest.raises(MessageIllegal, match="empty"):
+            await producer.send(Message("T", b""))
+        with pytest.raises(MessageIllegal, match="limit of 100 B"):
+            await producer.send(Message("T", b"x" * 101))
+        with pytest.raises(SaturnError):
+            await producer.send(Message("no such/topic", b"x"))
+
+    run(test, max_message_bytes=100)
+
+
+def test_delayed_and_large_messages_travel_alone():
+    async def test(cluster, producer):
+        broker = cluster.brokers["a"]
+        await producer.send(Message("T", b"later", delay_level=3))
+        await producer.send(Message("T", b"z" * 5000))
+        sends = [(code, ext["f"]) for code, ext in broker.requests if code in (310, 320)]
+        assert sends == [(310, "0"), (310, str(0x301))]
+        assert {len(body) for body in broker.bodies()} == {
+            5,
+            len(zlib.compress(b"z" * 5000, 5)),
+        }
+
+    run(test)
+
+
+def test_send_batch_is_one_request_on_one_queue():
+    async def test(cluster, producer):
+        results = await producer.send_batch([Message("T", b"%d" % n) for n in range(10)])
+        assert len({result.queue for result in results}) == 1
+        assert [result.queue_offset for result in results] == list(range(10))
+        assert sum(code == 320 for code, _ in cluster.brokers["a"].requests) == 1
+
+    run(test)
+
+
+def test_oneway_arrives_without_an_answer():
+    async def test(cluster, producer):
+        await producer.send_oneway(Message("T", b"fire"))
+        async with asyncio.timeout(5):
+            while not cluster.brokers["a"].bodies():
+                await asyncio.sleep(0.001)
+
+    run(test)
+
+
+def test_a_full_buffer_blocks_until_there_is_room():
+    async def test(cluster, producer):
+        for _ in range(200):
+            await producer.send_async(Message("T", b"x" * 500))
+            assert producer.engine.accumulator.buffered <= 20_000
+        await producer.flush()
+        assert producer.engine.accumulator.buffered == 0
+        assert len(cluster.brokers["a"].bodies()) == 200
+
+    run(test, buffer_bytes=20_000)
+
+
+def test_an_unknown_option_names_the_known_ones():
+    with pytest.raises(ConfigError, match="send_timeout"):
+        Producer("g", "127.0.0.1:1", no_such_option=1)
+
+
+@pytest.fixture
+def thread_cluster():
+    thread = LoopThread("fake-cluster")
+    cluster = fakes.FakeCluster(thread.runtime, ("a", "b"))
+    thread.run(cluster.start())
+    yield cluster
+    thread.call(cluster.stop)
+    thread.close()
+
+
+def test_the_synchronous_face(thread_cluster):
+    seen = []
+    with BlockingProducer("senders", thread_cluster.address, buffer_bytes=100_000) as producer:
+        assert producer.send(Message("T", b"one")).ok
+        handles = [producer.send_async(Message("T", b"%d" % n)) for n in range(5000)]
+        handles[-1].add_done_callback(seen.append)
+        assert all(handle.result(10).ok for handle in handles)
+        producer.flush(10)
+        assert handles[0].done()
+        assert producer.send(Message("T", b"k"), sharding_key="k").ok
+        assert len(producer.send_batch([Message("T", b"a"), Message("T", b"b")])) == 2
+        with pytest.raises(TopicNotExist):
+            producer.send(Message("other", b"x"))
+    assert seen == [handles[-1]]
+    stored = [body for broker in thread_cluster.brokers.values() for body in broker.bodies()]
+    assert len(stored) == 5004
