@@ -7,7 +7,7 @@ so that mqadmin and the Dashboard read them.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from saturnmq.broker.context import Context, answer, integer, text
@@ -35,12 +35,14 @@ class AdminService:
         *,
         ha_status: Callable[[], dict[str, Any]],
         wake_pulls: Callable[[], None],
+        save: Callable[[], Awaitable[None]],
         started_ms: int,
     ) -> None:
         self._c = context
         self._delays = delays
         self._ha_status = ha_status
         self._wake_pulls = wake_pulls
+        self._save = save
         self._started_ms = started_ms
 
     def _mq(self, topic: str, queue_id: int) -> tuple[str, str, int]:
@@ -51,6 +53,16 @@ class AdminService:
         if topic is None:
             raise TopicNotExist(f"No topic in this broker. topic: {name}")
         return topic
+
+    def _saved(self, endpoint: Endpoint, request: Command) -> None:
+        """Answer when the changed table is on disk: what was created by hand stays created."""
+
+        async def save_and_answer() -> None:
+            await self._save()
+            answer(endpoint, request, request.reply(0))
+
+        request.body = b""
+        self._c.runtime.spawn(save_and_answer(), name="save-and-answer")
 
     def _writable(self) -> None:
         if self._c.config.is_slave:
@@ -86,7 +98,7 @@ class AdminService:
                 attributes,
             )
         )
-        answer(endpoint, request, request.reply(0))
+        self._saved(endpoint, request)
 
     def on_delete_topic(self, endpoint: Endpoint, request: Command) -> None:
         self._writable()
@@ -95,7 +107,7 @@ class AdminService:
             raise InvalidParameter(f"topic {name} is a system topic; it stays")
         self._c.topics.delete(name)
         self._c.offsets.forget(topic=name)
-        answer(endpoint, request, request.reply(0))
+        self._saved(endpoint, request)
 
     def on_topic_config(self, endpoint: Endpoint, request: Command) -> None:
         topic = self._topic(text(request.ext, "topic"))
@@ -131,7 +143,7 @@ class AdminService:
         document = body_of(request)
         name = check_group(str(document.get("groupName", "")))
         self._c.groups.put(Group(name, document))
-        answer(endpoint, request, request.reply(0))
+        self._saved(endpoint, request)
 
     def on_delete_group(self, endpoint: Endpoint, request: Command) -> None:
         self._writable()
@@ -141,7 +153,7 @@ class AdminService:
             self._c.offsets.forget(group=name)
         self._c.topics.delete(retry_topic(name))
         self._c.topics.delete(dlq_topic(name))
-        answer(endpoint, request, request.reply(0))
+        self._saved(endpoint, request)
 
     def on_group_config(self, endpoint: Endpoint, request: Command) -> None:
         name = text(request.ext, "group")

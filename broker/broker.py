@@ -80,11 +80,11 @@ class Broker:
         return await opened if asyncio.iscoroutine(opened) else opened
 
     async def _start(self, config: BrokerConfig, runtime: Runtime) -> None:
+        self._saver = Saver(runtime, self._guard)
         context = self._make_context()
         self.context = context
         self._turn = Turn(context)
         context.appended = self._turn.wake
-        self._saver = Saver(runtime)
         await self._bind()
         self._make_services()
         self._load_tables()
@@ -188,6 +188,7 @@ class Broker:
             delays,
             ha_status=ha_status,
             wake_pulls=pulls.wake_all,
+            save=lambda: self._guard(self._saver.save_changed()),
             started_ms=runtime.now_ms(),
         )
         retries, lookups = RetryService(context, sends), LookupService(context)
@@ -258,6 +259,7 @@ class Broker:
             )
         )
         context.topics.load(files["topics"].load() or {})
+        context.topics.restore(self.store.queues())
         context.groups.load(files["subscriptionGroup"].load() or {})
         context.offsets.merge(files["consumerOffset"].load() or {})
         self._delays.load(files["delayOffset"].load() or {})
@@ -318,6 +320,7 @@ class Broker:
     # loops and hooks
 
     def _topics_changed(self) -> None:
+        self._saver.wake()
         if self._registration is not None:
             self._registration.topics_changed()
 

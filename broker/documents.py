@@ -7,8 +7,9 @@ tried again at the next round: what is in memory stays the truth.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from saturnmq.protocol.runtime import Runtime
@@ -28,8 +29,13 @@ class Saveable(Protocol):
 class Saver:
     """Writes tables to their files when they changed."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(
+        self, runtime: Runtime, guard: Callable[[Awaitable[None]], Awaitable[None]]
+    ) -> None:
         self._runtime = runtime
+        self._guard = guard  # a save that was begun ends, though its caller is cancelled
+        self._changed = asyncio.Event()
+        self._writing = asyncio.Lock()
         self._tables: list[tuple[Saveable, ConfigFile, Callable[[], bool]]] = []
 
     def add(
@@ -39,6 +45,11 @@ class Saver:
         self._tables.append((table, file, ready))
 
     async def save_changed(self) -> None:
+        """On disk when this returns. One at a time: two writers of one file would mix it."""
+        async with self._writing:
+            await self._save_changed()
+
+    async def _save_changed(self) -> None:
         for table, file, ready in self._tables:
             if not (table.dirty and ready()):
                 continue
@@ -50,7 +61,14 @@ class Saver:
                 log.error("cannot save a table, trying again at the next round: %s", error)
                 table.mark_dirty()
 
+    def wake(self) -> None:
+        """Save now: a topic or a group appeared, which is rare and should not be forgotten."""
+        self._changed.set()
+
     async def run(self, interval_s: float) -> None:
         while True:
-            await self._runtime.sleep(interval_s)
-            await self.save_changed()
+            timer = self._runtime.call_later(interval_s, self._changed.set)
+            await self._changed.wait()
+            timer.cancel()
+            self._changed.clear()
+            await self._guard(self.save_changed())

@@ -10,7 +10,7 @@ bit; the new topic gets min(asked, template's write queues) queues and loses the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -104,6 +104,15 @@ class TopicTable:
         for topic in topics:
             self._system.add(topic.name)
             self._topics.setdefault(topic.name, topic)
+
+    def restore(self, queues: Iterable[tuple[str, int]]) -> None:
+        """Topics that the log knows and the file does not: created just before a crash."""
+        missing: dict[str, int] = {}
+        for name, queue_id in queues:
+            if name not in self._topics:
+                missing[name] = max(missing.get(name, 0), queue_id + 1)
+        for name, count in sorted(missing.items()):
+            self.put(Topic(name, count, count))
 
     def put(self, topic: Topic) -> None:
         if self._topics.get(topic.name) != topic:

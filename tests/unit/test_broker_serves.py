@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from saturnmq.broker.broker import Broker
 from saturnmq.broker.config import BrokerConfig
+from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.kernels import decode_frames, encode_batch_item
 from saturnmq.protocol.native import NativeRuntime
@@ -195,6 +196,54 @@ def test_a_bad_send_gets_its_code_and_the_next_one_works(
         await broker.close()
 
     run(go)
+
+
+def test_master_and_slave_register_and_the_slave_finds_its_master(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        nameserver = NameServer(runtime, port=0)
+        await nameserver.start()
+        names = {"nameservers": (nameserver.address,)}
+        slave = await started(
+            runtime,
+            config(tmp_path / "s", role="SLAVE", broker_id=1, register_ms=100, **names),
+        )
+        master = await started(runtime, config(tmp_path / "m", role="SYNC_MASTER", **names))
+        await until(master.context.enough_replicas)
+        client = await connected(runtime, master)
+        assert (await send(client, b"hello")).code == 0
+        asking = Endpoint(runtime, None)
+        await runtime.connect(*split_address(nameserver.address), asking)
+        route: dict[str, Any] = {}
+        while len(route.get("brokerDatas", [{}])[0].get("brokerAddrs", {})) < 2:
+            reply = await ask(asking, 105, {"topic": "orders"})
+            route = json.loads(bytes(reply.body)) if reply.code == 0 else {}
+        addresses = route["brokerDatas"][0]["brokerAddrs"]
+        assert addresses == {"0": master.address, "1": slave.address}
+        assert route["queueDatas"][0]["writeQueueNums"] == 4
+        await master.close()
+        await slave.close()
+        await nameserver.close()
+
+    run(body)
+
+
+def test_a_topic_created_just_before_a_crash_is_there_again(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        broker = await started(runtime, config(tmp_path))
+        client = await connected(runtime, broker)
+        await send(client, b"x", e=3)
+        await until(lambda: broker.store.max_offset("orders", 3) == 1)
+        client.close()
+        await broker.close()
+        for name in ("topics.json", "topics.json.bak"):
+            (tmp_path / "config" / name).unlink(missing_ok=True)
+        broker = await started(runtime, config(tmp_path))
+        topic = broker.context.topics.get("orders")
+        assert topic is not None
+        assert topic.read_queues == 4
+        await broker.close()
+
+    run(body)
 
 
 def test_members_see_each_other_and_are_told_of_changes(tmp_path: Path) -> None:
