@@ -51,6 +51,7 @@ class CommitLog:
         self._sync_zeros = sync_zeros
         self._mutex = disk.mutex()
         self._spare: Segment | None = None
+        self._closed = False
 
     @property
     def start(self) -> int:
@@ -121,7 +122,7 @@ class CommitLog:
         self._zero_window(segment, pos)
         if pos * 4 >= self.segment_bytes * 3 and self.series.end == segment.end:
             with self._mutex:
-                if self._spare is None and self.series.end == segment.end:
+                if self._spare is None and self.series.end == segment.end and not self._closed:
                     self._spare = self.series.create(segment.end)
                 spare = self._spare
             if spare is not None:
@@ -131,12 +132,15 @@ class CommitLog:
         stop = min(pos + self._ahead, self.segment_bytes)
         while segment.zeroed < stop:
             with self._mutex:
+                if self._closed:
+                    return
                 start = segment.zeroed
                 end = min(start + _STEP, self.segment_bytes)
                 if start < end:
                     segment.file.zero_ahead(start, end)
                     segment.zeroed = end
-            if self._sync_zeros:  # else the writer's next sync would carry the whole window
+            # else the writer's next sync would carry the whole window
+            if self._sync_zeros and not self._closed:
                 segment.file.flush(start, end)
 
     def ticket(self, flushed: int, store_timestamp: int) -> FlushTicket:
@@ -182,4 +186,6 @@ class CommitLog:
 
     def close(self) -> None:
         self._drop_spare()
-        self.series.close()
+        with self._mutex:  # the thread that prepares ahead must not write to closed files
+            self._closed = True
+            self.series.close()

@@ -11,8 +11,10 @@ import enum
 import struct
 from bisect import bisect_left
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from saturnmq.protocol.frame import Frame, decode_frame
+from saturnmq.protocol.kernels import COMPILED
 from saturnmq.store.commitlog import CommitLog
 from saturnmq.store.consumequeue import ENTRY, FILLER, UNIT, ConsumeQueue
 from saturnmq.store.indexfile import Index
@@ -52,6 +54,57 @@ class GetResult:
     data: bytes = b""
     count: int = 0
     suggest_slave: bool = False
+
+
+def plan_reads_reference(
+    entries: memoryview,
+    max_count: int,
+    max_bytes: int,
+    codes: frozenset[int] | None,
+    visible: int,
+    start: int,
+) -> tuple[int, int, int, int, list[tuple[int, int]]]:
+    """(scanned, messages, removed, last offset, stretches of the log to copy)."""
+    scanned = count = total = removed = 0
+    run_start = run_end = -1
+    runs: list[tuple[int, int]] = []
+    last = start
+    for physical, size, code in ENTRY.iter_unpack(entries):
+        if size == _FILLER_SIZE and physical == 0:
+            scanned += 1
+            continue
+        if physical + size > visible:
+            break
+        if codes is not None and code not in codes:
+            scanned += 1
+            last = physical
+            continue
+        if count and (count >= max_count or total + size > max_bytes):
+            break
+        scanned += 1
+        last = physical
+        if physical < start:
+            removed += 1
+            continue
+        if physical != run_end:
+            if run_start >= 0:
+                runs.append((run_start, run_end))
+            run_start = physical
+        run_end = physical + size
+        count += 1
+        total += size
+    if run_start >= 0:
+        runs.append((run_start, run_end))
+    return scanned, count, removed, last, runs
+
+
+if not TYPE_CHECKING and COMPILED:
+    try:
+        from saturnmq.store.store_kernel import plan_reads
+    except ImportError:  # only the other kernel could be compiled
+        plan_reads = plan_reads_reference
+else:
+    plan_reads = plan_reads_reference
 
 
 class Lookup:
@@ -111,36 +164,11 @@ class Lookup:
     ) -> GetResult:
         visible = min(visible, self._log.end)
         start = self._log.start
-        scanned = count = total = 0
-        removed = False
-        run_start = run_end = -1
+        scanned, count, removed, last, runs = plan_reads(
+            entries, max_count, max_bytes, codes, visible, start
+        )
         pieces: list[bytes] = []
-        last = start
-        for physical, size, code in ENTRY.iter_unpack(entries):
-            if size == _FILLER_SIZE and physical == 0:
-                scanned += 1
-                continue
-            if physical + size > visible:
-                break
-            if codes is not None and code not in codes:
-                scanned += 1
-                last = physical
-                continue
-            if count and (count >= max_count or total + size > max_bytes):
-                break
-            scanned += 1
-            last = physical
-            if physical < start:
-                removed = True
-                continue
-            if physical != run_end:
-                if run_start >= 0:
-                    self._copy(run_start, run_end, pieces)
-                run_start = physical
-            run_end = physical + size
-            count += 1
-            total += size
-        if run_start >= 0:
+        for run_start, run_end in runs:
             self._copy(run_start, run_end, pieces)
         low, high = queue.min_offset, queue.max_offset
         if scanned == 0:

@@ -80,3 +80,41 @@ def insert_items(unsigned char[::1] view, int64_t slots, int64_t limit, list hea
                 done += 1
     header[:] = [begin_time, end_time, begin_offset, end_offset, used, count]
     return done
+
+
+def plan_reads(const unsigned char[::1] entries, int64_t max_count, int64_t max_bytes, object codes, int64_t visible, int64_t start):
+    """As `lookup.plan_reads_reference`."""
+    cdef int64_t scanned = 0, count = 0, total = 0, removed = 0, run_start = -1, run_end = -1
+    cdef int64_t last = start, physical, number = entries.shape[0] // 20, i
+    cdef int32_t size
+    cdef bint filtered = codes is not None
+    cdef list runs = []
+    for i in range(number):
+        physical = get64(&entries[20 * i])
+        size = get32(&entries[20 * i + 8])
+        if size == 0x7FFFFFFF and physical == 0:
+            scanned += 1
+            continue
+        if physical + size > visible:
+            break
+        if filtered and get64(&entries[20 * i + 12]) not in codes:
+            scanned += 1
+            last = physical
+            continue
+        if count and (count >= max_count or total + size > max_bytes):
+            break
+        scanned += 1
+        last = physical
+        if physical < start:
+            removed += 1
+            continue
+        if physical != run_end:
+            if run_start >= 0:
+                runs.append((run_start, run_end))
+            run_start = physical
+        run_end = physical + size
+        count += 1
+        total += size
+    if run_start >= 0:
+        runs.append((run_start, run_end))
+    return scanned, count, removed, last, runs

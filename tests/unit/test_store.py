@@ -15,8 +15,10 @@ from saturnmq.protocol.errors import (
 )
 from saturnmq.protocol.kernels import decode_frames, encode_batch_item
 from saturnmq.store.config_files import ConfigFile
+from saturnmq.store.consumequeue import ENTRY, FILLER
 from saturnmq.store.disk import NativeDisk
 from saturnmq.store.indexfile import INCOMING, insert_items, insert_items_reference
+from saturnmq.store.lookup import plan_reads, plan_reads_reference
 from saturnmq.store.message_store import GetStatus, MessageStore, PendingMessage, StoreConfig
 
 SEGMENT = 8192
@@ -336,3 +338,17 @@ def test_index_kernel_agrees_with_its_reference() -> None:
         results.append((done, header, bytes(view)))
     assert results[0] == results[1]
     assert results[0][0] == 49
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_read_kernel_agrees_with_its_reference(seed: int) -> None:
+    rng = random.Random(seed)
+    position, data = 100, bytearray()
+    for _ in range(200):
+        position += rng.choice([0, 0, 50])
+        size = rng.randint(91, 300)
+        data += rng.choice([ENTRY.pack(position, size, rng.randint(-3, 3)), *[FILLER] * (seed % 2)])
+        position += size
+    codes = rng.choice([None, frozenset([1, -2])])
+    arguments = memoryview(data), rng.randint(1, 90), 20_000, codes, position - 900, 1000
+    assert plan_reads(*arguments) == plan_reads_reference(*arguments)
