@@ -33,7 +33,7 @@ import struct
 import zlib
 from dataclasses import dataclass
 
-from saturnmq.protocol.properties import decode_properties
+from saturnmq.protocol.properties import PROPERTIES_BYTES_MAX, decode_properties
 
 MAGIC_V1 = 0xDAA320A7
 MAGIC_V2 = 0xDAA320AB
@@ -160,10 +160,16 @@ def encode_frame(
     crc_property: bool = False,
 ) -> bytes:
     """One frame. The host bits of sysFlag follow from the hosts, whatever the caller set."""
+    if {len(born_host), len(store_host)} - {8, 20}:
+        raise ValueError("a host has 8 bytes (IPv4) or 20 (IPv6)")
+    if not 0 < len(topic) <= 32767:
+        raise ValueError(f"a topic of {len(topic)} B cannot be stored")
     sys_flag &= ~HOST_MASK
     sys_flag |= BORN_HOST_V6 if len(born_host) == 20 else 0
     sys_flag |= STORE_HOST_V6 if len(store_host) == 20 else 0
     properties_size = stored_properties_size(properties, crc_property)
+    if properties_size > PROPERTIES_BYTES_MAX:
+        raise ValueError(f"properties of {properties_size} B exceed {PROPERTIES_BYTES_MAX} B")
     size = message_size(len(body), len(topic), properties_size, len(born_host), len(store_host))
     long_topic = len(topic) > TOPIC_BYTES_V1_MAX
     parts = [

@@ -59,7 +59,7 @@ class Scan(NamedTuple):
     messages: int
 
 
-def write_message(  # noqa: PLR0917 - one call for a batch, kept cheap
+def write_message(
     out: bytearray | memoryview,
     pos: int,
     physical_offset: int,
@@ -103,7 +103,7 @@ def write_message(  # noqa: PLR0917 - one call for a batch, kept cheap
     return len(frame)
 
 
-def write_batch(  # noqa: PLR0917 - one call for a batch, kept cheap
+def write_batch(
     body: Buffer,
     out: bytearray | memoryview,
     pos: int,
@@ -127,7 +127,8 @@ def write_batch(  # noqa: PLR0917 - one call for a batch, kept cheap
     sizes = array("i")
     at = pos
     try:
-        for number, entry in enumerate(iterate_batch(body)):
+        # The whole body is taken apart before anything is written.
+        for number, entry in enumerate(list(iterate_batch(body))):
             if entry.crc and entry.crc != crc32(entry.body):
                 raise crc_differs(number, entry.crc, crc32(entry.body))
             size = write_message(
@@ -157,7 +158,7 @@ def write_batch(  # noqa: PLR0917 - one call for a batch, kept cheap
     return len(sizes), sizes
 
 
-def scan_frames(  # noqa: PLR0917 - one call for a batch, kept cheap
+def scan_frames(
     view: Buffer,
     pos: int,
     end: int,
@@ -278,11 +279,9 @@ class FrameView:
 
     def _after_hosts(self, offset: int) -> int:
         """`offset` as if the hosts were IPv4, moved on by what they are longer."""
-        if self._sys_flag & BORN_HOST_V6 and offset > 48:
-            offset += 12
-        if self._sys_flag & STORE_HOST_V6 and offset > 72:
-            offset += 12
-        return offset
+        behind_born = 12 if self._sys_flag & BORN_HOST_V6 else 0
+        behind_store = 12 if self._sys_flag & STORE_HOST_V6 and offset >= 72 else 0
+        return offset + behind_born + behind_store
 
     @property
     def frame_size(self) -> int:
@@ -332,7 +331,7 @@ class FrameView:
 
     @property
     def reconsume_times(self) -> int:
-        return self._at(">i", self._after_hosts(73) - 1)
+        return self._at(">i", self._after_hosts(72))
 
     @property
     def prepared_offset(self) -> int:

@@ -6,6 +6,7 @@ the simulator swap them: a kernel must not change an answer); `COMPILED` says wh
 
 from __future__ import annotations
 
+import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 _kernel: Any = None
 if os.environ.get("SATURNMQ_KERNELS") != "python":
     try:
-        from saturnmq.protocol import frame_kernel as _kernel
+        _kernel = importlib.import_module("saturnmq.protocol.frame_kernel")
     except ImportError:
         _kernel = None
 

@@ -1,0 +1,1056 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, embedsignature=True
+"""The loops over message bytes, compiled; `frame_reference.py` and `batch.py` are their readable twins.
+
+Same signatures, same answers: tests/unit/test_frame_kernels.py holds one against the other on random and on
+damaged input. Nothing here knows a file, a clock or a policy.
+
+Memory: every length read from the input is checked against what is left before it is used; frames are
+measured in a first pass and written in a second, so `out` cannot be overrun. Long work (LONG_BYTES and
+more) releases the GIL: the caller keeps the buffers alive and unchanged for the call, as with any
+other call. No Python object is made per message except the views `decode_frames` is asked for.
+"""
+
+cimport cython
+from array import array
+
+from cpython.array cimport array as carray, clone
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
+from cpython.bytes cimport (
+    PyBytes_AS_STRING, PyBytes_Check, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE,
+)
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memchr, memcmp, memcpy, memset
+
+from saturnmq.protocol import batch as _batch
+from saturnmq.protocol.errors import MalformedFrame
+from saturnmq.protocol.frame import Damage, decode_frame
+from saturnmq.protocol.frame_reference import Scan
+from saturnmq.protocol.jhash import jhash
+
+cdef extern from "crc32.h":
+    void saturnmq_crc32_setup()
+    int saturnmq_crc32_is_hardware()
+    uint32_t saturnmq_crc32(uint32_t crc, const uint8_t *data, size_t size) nogil
+    uint32_t saturnmq_crc32_portable(uint32_t crc, const uint8_t *data, size_t size) nogil
+
+cdef extern from *:
+    """
+    #include <stdint.h>
+
+    /* Compilers turn each of these into one load or store with a byte swap. */
+    static inline uint32_t get32(const uint8_t *p)
+    {
+        return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
+    }
+    static inline uint64_t get64(const uint8_t *p)
+    {
+        return (uint64_t)get32(p) << 32 | get32(p + 4);
+    }
+    static inline void put32(uint8_t *p, uint32_t v)
+    {
+        p[0] = (uint8_t)(v >> 24); p[1] = (uint8_t)(v >> 16); p[2] = (uint8_t)(v >> 8); p[3] = (uint8_t)v;
+    }
+    static inline void put64(uint8_t *p, uint64_t v)
+    {
+        put32(p, (uint32_t)(v >> 32)); put32(p + 4, (uint32_t)v);
+    }
+
+    /* Bytes that a bytearray can hold without a new allocation. */
+    static Py_ssize_t bytearray_room(PyObject *o)
+    {
+        PyByteArrayObject *b = (PyByteArrayObject *)o;
+        return b->ob_alloc - (b->ob_start - b->ob_bytes) - 1;
+    }
+
+    /* An instance without the detour through type.__call__. */
+    static inline PyObject *new_instance(PyObject *type, PyObject *no_arguments)
+    {
+        return ((PyTypeObject *)type)->tp_new((PyTypeObject *)type, no_arguments, NULL);
+    }
+
+    static PyObject *new_ascii(Py_ssize_t size) { return PyUnicode_New(size, 127); }
+    static uint8_t *ascii_data(PyObject *text) { return (uint8_t *)PyUnicode_1BYTE_DATA(text); }
+    """
+    uint32_t get32(const uint8_t *p) nogil
+    uint64_t get64(const uint8_t *p) nogil
+    void put32(uint8_t *p, uint32_t v) nogil
+    void put64(uint8_t *p, uint64_t v) nogil
+    Py_ssize_t bytearray_room(object o)
+    object new_instance(object type, tuple no_arguments)
+    object new_ascii(Py_ssize_t size)
+    uint8_t *ascii_data(object text)
+
+cdef uint32_t MAGIC_V1 = 0xDAA320A7
+cdef uint32_t MAGIC_V2 = 0xDAA320AB
+cdef uint32_t BLANK_MAGIC = 0xCBD43194
+cdef enum:
+    FRAME_BYTES_MIN = 91
+    ENTRY_BYTES_MIN = 22
+    ENTRY_HEAD_BYTES = 20
+    CQ_ENTRY_BYTES = 20
+    CRC_PROPERTY_BYTES = 20
+    PROPERTIES_BYTES_MAX = 32767
+    BORN_HOST_V6 = 0x10
+    STORE_HOST_V6 = 0x20
+    TRANSACTION_MASK = 0xC
+    TRANSACTION_COMMIT = 0x8
+    TRANSACTION_ROLLBACK = 0xC
+    UNKNOWN_LEVEL_DELAY_MS = 1000
+    LONG_BYTES = 65536  # about 10 us of work; below it releasing the GIL costs more than it gives
+
+cdef uint8_t[128] NOTHING
+memset(NOTHING, 0, sizeof(NOTHING))
+cdef tuple NO_ARGUMENTS = ()
+cdef carray INTS = array("i")
+
+saturnmq_crc32_setup()
+CRC_HARDWARE = bool(saturnmq_crc32_is_hardware())
+
+
+# --- buffers ----------------------------------------------------------------------------------------
+
+cdef struct Bytes:
+    Py_buffer buffer
+    bint is_held  # the buffer must be released
+    uint8_t *at
+    Py_ssize_t size
+
+
+cdef inline int hold(object source, Bytes *b, int flags=PyBUF_SIMPLE) except -1:
+    """Borrow the bytes of `source`, which must outlive the use; ends with `release`."""
+    if flags == PyBUF_SIMPLE and PyBytes_CheckExact(source):
+        b.is_held = False
+        b.at = <uint8_t *>PyBytes_AS_STRING(source)
+        b.size = PyBytes_GET_SIZE(source)
+        return 0
+    PyObject_GetBuffer(source, &b.buffer, flags)
+    b.is_held = True
+    b.at = <uint8_t *>b.buffer.buf
+    b.size = b.buffer.len
+    return 0
+
+
+cdef inline void release(Bytes *b):
+    if b.is_held:
+        PyBuffer_Release(&b.buffer)
+
+
+cdef inline uint32_t crc_of(const uint8_t *data, Py_ssize_t size) noexcept nogil:
+    return saturnmq_crc32(0, data, <size_t>size) & 0x7FFFFFFF
+
+
+def crc32(data):
+    """The IEEE CRC-32 & 0x7FFFFFFF."""
+    cdef Bytes b
+    cdef uint32_t value
+    hold(data, &b)
+    if b.size >= LONG_BYTES:
+        with nogil:
+            value = crc_of(b.at, b.size)
+    else:
+        value = crc_of(b.at, b.size)
+    release(&b)
+    return value
+
+
+def crc32_portable(data):
+    """The same by the fallback; for tests."""
+    cdef Bytes b
+    hold(data, &b)
+    value = saturnmq_crc32_portable(0, b.at, b.size) & 0x7FFFFFFF
+    release(&b)
+    return value
+
+
+# --- batch entries ----------------------------------------------------------------------------------
+
+def encode_batch_item(bytearray out not None, body, bytes properties not None, int flag=0,
+                      bint with_crc=True):
+    """Append one entry to `out`, which doubles when it is full (it grows by an eighth by itself)."""
+    cdef Bytes b
+    cdef Py_ssize_t properties_size = PyBytes_GET_SIZE(properties)
+    cdef Py_ssize_t old = len(out), need
+    cdef uint8_t *p
+    if properties_size > PROPERTIES_BYTES_MAX:
+        _batch.encode_batch_item(out, body, properties, flag, with_crc)  # raises
+    hold(body, &b)
+    try:
+        if b.size > 0x7FFFFFFF - ENTRY_BYTES_MIN - PROPERTIES_BYTES_MAX:
+            raise OverflowError(f"a body of {b.size} B does not fit in a batch entry")
+        need = old + ENTRY_BYTES_MIN + b.size + properties_size
+        if need > bytearray_room(out):
+            PyByteArray_Resize(out, 2 * need - 2)  # shrinking to half or more keeps the room
+        PyByteArray_Resize(out, need)
+        p = <uint8_t *>PyByteArray_AS_STRING(out) + old
+        put32(p, <uint32_t>(need - old))
+        put32(p + 4, 0)
+        put32(p + 8, crc_of(b.at, b.size) if with_crc else 0)
+        put32(p + 12, <uint32_t>flag)
+        put32(p + 16, <uint32_t>b.size)
+        p += ENTRY_HEAD_BYTES
+        memcpy(p, b.at, b.size)
+        p += b.size
+        p[0] = <uint8_t>(properties_size >> 8)
+        p[1] = <uint8_t>properties_size
+        memcpy(p + 2, PyBytes_AS_STRING(properties), properties_size)
+    finally:
+        release(&b)
+
+
+cdef struct Entry:
+    int32_t size
+    uint32_t crc
+    uint32_t flag
+    const uint8_t *body
+    Py_ssize_t body_size
+    const uint8_t *properties
+    Py_ssize_t properties_size
+
+
+cdef inline bint read_entry(const uint8_t *p, Py_ssize_t left, Entry *e) noexcept nogil:
+    """False if no well-formed entry begins at `p`."""
+    if left < ENTRY_BYTES_MIN:
+        return False
+    e.size = <int32_t>get32(p)
+    e.crc = get32(p + 8)
+    e.flag = get32(p + 12)
+    e.body_size = <int32_t>get32(p + 16)
+    if e.size < ENTRY_BYTES_MIN or e.size > left:
+        return False
+    if e.body_size < 0 or e.body_size > e.size - ENTRY_BYTES_MIN:
+        return False
+    e.body = p + ENTRY_HEAD_BYTES
+    e.properties_size = (<Py_ssize_t>e.body[e.body_size] << 8) | e.body[e.body_size + 1]
+    e.properties = e.body + e.body_size + 2
+    return ENTRY_BYTES_MIN + e.body_size + e.properties_size == e.size
+
+
+cdef inline Py_ssize_t stored_properties(const uint8_t *properties, Py_ssize_t size,
+                                         bint crc_property) noexcept nogil:
+    if not crc_property:
+        return size
+    return size + CRC_PROPERTY_BYTES + (1 if size and properties[size - 1] != 2 else 0)
+
+
+cdef enum Fault:
+    NO_FAULT
+    MALFORMED
+    BODY_SIZE
+    PROPERTIES_SIZE
+    CRC
+
+
+cdef struct Check:
+    Fault fault
+    Py_ssize_t pos
+    Py_ssize_t number
+    Py_ssize_t actual  # the size, or the CRC, that was found
+    Py_ssize_t claimed
+    Py_ssize_t total
+
+
+cdef void measure(const uint8_t *p, Py_ssize_t size, Py_ssize_t fixed, bint crc_property,
+                  Py_ssize_t max_body, Py_ssize_t max_properties, Check *c) noexcept nogil:
+    """Walk the entries: their number and the bytes of their frames, `fixed` + body + properties."""
+    cdef Entry e
+    cdef Py_ssize_t stored
+    c.fault = NO_FAULT
+    c.pos = c.number = c.total = 0
+    while c.pos < size:
+        if not read_entry(p + c.pos, size - c.pos, &e):
+            c.fault = MALFORMED
+            return
+        if e.body_size > max_body:
+            c.fault = BODY_SIZE
+            c.actual = e.body_size
+            return
+        stored = stored_properties(e.properties, e.properties_size, crc_property)
+        if stored > max_properties:
+            c.fault = PROPERTIES_SIZE
+            c.actual = stored
+            return
+        c.total += fixed + e.body_size + stored
+        c.pos += e.size
+        c.number += 1
+
+
+cdef object refusal(Check *c, Py_ssize_t max_body, Py_ssize_t max_properties):
+    if c.fault == MALFORMED:
+        return _batch.malformed(c.number, c.pos)
+    if c.fault == BODY_SIZE:
+        return _batch.body_too_large(c.number, c.actual, max_body)
+    if c.fault == PROPERTIES_SIZE:
+        return _batch.properties_too_large(c.number, c.actual, max_properties)
+    return _batch.crc_differs(c.number, c.claimed, c.actual)
+
+
+def check_batch(body, int topic_len, int host6, bint crc_property, Py_ssize_t max_body,
+                Py_ssize_t max_properties=PROPERTIES_BYTES_MAX):
+    """(messages, bytes of their frames); MessageIllegal if any entry cannot be stored."""
+    cdef Bytes b
+    cdef Check c
+    cdef Py_ssize_t fixed = FRAME_BYTES_MIN + topic_len + (topic_len > 127) + 12 * host6
+    max_properties = min(max_properties, PROPERTIES_BYTES_MAX)
+    hold(body, &b)
+    # One visit per entry: a few nanoseconds each, so the GIL stays.
+    measure(b.at, b.size, fixed, crc_property, max_body, max_properties, &c)
+    release(&b)
+    if c.fault != NO_FAULT:
+        raise refusal(&c, max_body, max_properties)
+    if c.number == 0:
+        raise _batch.MessageIllegal("the batch is empty; send at least one message")
+    return c.number, c.total
+
+
+# --- writing frames ---------------------------------------------------------------------------------
+
+cdef struct Fields:
+    # What the frames of one batch share.
+    int64_t physical_offset  # of the next frame
+    int64_t queue_offset
+    int32_t queue_id
+    uint32_t sys_flag
+    int64_t born_ts
+    const uint8_t *born_host
+    Py_ssize_t born_host_size
+    int64_t store_ts
+    const uint8_t *store_host
+    Py_ssize_t store_host_size
+    int32_t reconsume
+    int64_t prepared_offset
+    const uint8_t *topic
+    Py_ssize_t topic_size
+    bint crc_property
+
+
+cdef int set_hosts_and_topic(Fields *f, bytes born_host, bytes store_host, bytes topic) except -1:
+    f.born_host = <const uint8_t *>PyBytes_AS_STRING(born_host)
+    f.born_host_size = PyBytes_GET_SIZE(born_host)
+    f.store_host = <const uint8_t *>PyBytes_AS_STRING(store_host)
+    f.store_host_size = PyBytes_GET_SIZE(store_host)
+    f.topic = <const uint8_t *>PyBytes_AS_STRING(topic)
+    f.topic_size = PyBytes_GET_SIZE(topic)
+    if f.born_host_size not in (8, 20) or f.store_host_size not in (8, 20):
+        raise ValueError("a host has 8 bytes (IPv4) or 20 (IPv6)")
+    if not 0 < f.topic_size <= 32767:
+        raise ValueError(f"a topic of {f.topic_size} B cannot be stored")
+    f.sys_flag &= ~<uint32_t>(BORN_HOST_V6 | STORE_HOST_V6)
+    if f.born_host_size == 20:
+        f.sys_flag |= BORN_HOST_V6
+    if f.store_host_size == 20:
+        f.sys_flag |= STORE_HOST_V6
+    return 0
+
+
+cdef inline Py_ssize_t fixed_size(const Fields *f) noexcept nogil:
+    """A frame without body and properties."""
+    return (FRAME_BYTES_MIN - 16 + f.born_host_size + f.store_host_size + f.topic_size
+            + (1 if f.topic_size > 127 else 0))
+
+
+cdef Py_ssize_t put_frame(uint8_t *start, const Fields *f, uint32_t flag, uint32_t body_crc,
+                          const uint8_t *body, Py_ssize_t body_size,
+                          const uint8_t *properties, Py_ssize_t properties_size) noexcept nogil:
+    cdef uint8_t *p = start
+    cdef Py_ssize_t stored = stored_properties(properties, properties_size, f.crc_property)
+    cdef Py_ssize_t size = fixed_size(f) + body_size + stored
+    cdef uint32_t crc
+    cdef int i
+    put32(p, <uint32_t>size)
+    put32(p + 4, MAGIC_V2 if f.topic_size > 127 else MAGIC_V1)
+    put32(p + 8, body_crc)
+    put32(p + 12, <uint32_t>f.queue_id)
+    put32(p + 16, flag)
+    put64(p + 20, <uint64_t>f.queue_offset)
+    put64(p + 28, <uint64_t>f.physical_offset)
+    put32(p + 36, f.sys_flag)
+    put64(p + 40, <uint64_t>f.born_ts)
+    p += 48
+    memcpy(p, f.born_host, f.born_host_size)
+    p += f.born_host_size
+    put64(p, <uint64_t>f.store_ts)
+    memcpy(p + 8, f.store_host, f.store_host_size)
+    p += 8 + f.store_host_size
+    put32(p, <uint32_t>f.reconsume)
+    put64(p + 4, <uint64_t>f.prepared_offset)
+    put32(p + 12, <uint32_t>body_size)
+    memcpy(p + 16, body, body_size)
+    p += 16 + body_size
+    if f.topic_size > 127:
+        p[0] = <uint8_t>(f.topic_size >> 8)
+        p += 1
+    p[0] = <uint8_t>f.topic_size
+    memcpy(p + 1, f.topic, f.topic_size)
+    p += 1 + f.topic_size
+    p[0] = <uint8_t>(stored >> 8)
+    p[1] = <uint8_t>stored
+    memcpy(p + 2, properties, properties_size)
+    p += 2 + properties_size
+    if f.crc_property:
+        if stored > properties_size + CRC_PROPERTY_BYTES:
+            p[0] = 2
+            p += 1
+        crc = crc_of(start, size - CRC_PROPERTY_BYTES)
+        memcpy(p, b"__CRC32#\x01", 9)
+        for i in range(10):  # least significant digit first
+            p[9 + i] = <uint8_t>(48 + crc % 10)
+            crc //= 10
+        p[19] = 2
+    return size
+
+
+def write_message(out, Py_ssize_t pos, int64_t physical_offset, int64_t queue_offset, int32_t queue_id,
+                  int32_t flag, int32_t sys_flag, int64_t born_ts, bytes born_host not None,
+                  int64_t store_ts, bytes store_host not None, int32_t reconsume,
+                  int64_t prepared_offset, body, bytes topic not None, bytes properties not None,
+                  bint crc_property=False):
+    """Write one frame at `pos` of `out`; its size."""
+    cdef Fields f
+    cdef Bytes target, b
+    cdef Py_ssize_t size, stored, properties_size = PyBytes_GET_SIZE(properties)
+    cdef const uint8_t *raw = <const uint8_t *>PyBytes_AS_STRING(properties)
+    f.physical_offset = physical_offset
+    f.queue_offset = queue_offset
+    f.queue_id = queue_id
+    f.sys_flag = <uint32_t>sys_flag
+    f.born_ts = born_ts
+    f.store_ts = store_ts
+    f.reconsume = reconsume
+    f.prepared_offset = prepared_offset
+    f.crc_property = crc_property
+    set_hosts_and_topic(&f, born_host, store_host, topic)
+    stored = stored_properties(raw, properties_size, crc_property)
+    if stored > PROPERTIES_BYTES_MAX:
+        raise ValueError(f"properties of {stored} B exceed {PROPERTIES_BYTES_MAX} B")
+    hold(body, &b)
+    try:
+        size = fixed_size(&f) + b.size + stored
+        hold(out, &target, PyBUF_WRITABLE)
+        try:
+            if pos < 0 or size > target.size - pos or size > 0x7FFFFFFF:
+                raise ValueError(f"a frame of {size} B at {pos} does not fit in {target.size} B")
+            if size >= LONG_BYTES:
+                with nogil:
+                    put_frame(target.at + pos, &f, <uint32_t>flag, crc_of(b.at, b.size), b.at, b.size,
+                              raw, properties_size)
+            else:
+                put_frame(target.at + pos, &f, <uint32_t>flag, crc_of(b.at, b.size), b.at, b.size,
+                          raw, properties_size)
+        finally:
+            release(&target)
+    finally:
+        release(&b)
+    return size
+
+
+cdef void put_batch(uint8_t *p, const uint8_t *body, Fields *f, int *sizes, Check *c) noexcept nogil:
+    """Write the `c.number` entries of a measured body; on a CRC fault zero what was written."""
+    cdef Entry e
+    cdef Py_ssize_t n, at = 0, total = c.number, source = 0
+    cdef uint32_t crc
+    for n in range(total):
+        read_entry(body + source, 0x7FFFFFFF, &e)
+        crc = crc_of(e.body, e.body_size)
+        if e.crc != 0 and e.crc != crc:
+            c.fault = CRC
+            c.number = n
+            c.claimed = e.crc
+            c.actual = crc
+            memset(p, 0, at)
+            return
+        sizes[n] = <int>put_frame(p + at, f, e.flag, crc, e.body, e.body_size,
+                                  e.properties, e.properties_size)
+        f.physical_offset += sizes[n]
+        f.queue_offset += 1
+        at += sizes[n]
+        source += e.size
+
+
+def write_batch(body, out, Py_ssize_t pos, int64_t physical_offset, int64_t queue_offset,
+                int32_t queue_id, int32_t sys_flag, int64_t born_ts, bytes born_host not None,
+                int64_t store_ts, bytes store_host not None, int32_t reconsume,
+                bytes topic not None, bint crc_property=False):
+    """Write every entry of a batch body as a frame from `pos` on: (count, frame sizes)."""
+    cdef Fields f
+    cdef Bytes source, target
+    cdef Check c
+    cdef carray sizes
+    f.physical_offset = physical_offset
+    f.queue_offset = queue_offset
+    f.queue_id = queue_id
+    f.sys_flag = <uint32_t>sys_flag
+    f.born_ts = born_ts
+    f.store_ts = store_ts
+    f.reconsume = reconsume
+    f.prepared_offset = 0
+    f.crc_property = crc_property
+    set_hosts_and_topic(&f, born_host, store_host, topic)
+    hold(body, &source)
+    try:
+        measure(source.at, source.size, fixed_size(&f), crc_property, 0x7FFFFFFF,
+                PROPERTIES_BYTES_MAX, &c)
+        if c.fault != NO_FAULT:
+            raise refusal(&c, 0x7FFFFFFF, PROPERTIES_BYTES_MAX)
+        hold(out, &target, PyBUF_WRITABLE)
+        try:
+            if pos < 0 or c.total > target.size - pos:
+                raise ValueError(f"frames of {c.total} B at {pos} do not fit in {target.size} B")
+            sizes = clone(INTS, c.number, False)
+            if c.total >= LONG_BYTES:
+                with nogil:
+                    put_batch(target.at + pos, source.at, &f, sizes.data.as_ints, &c)
+            else:
+                put_batch(target.at + pos, source.at, &f, sizes.data.as_ints, &c)
+        finally:
+            release(&target)
+    finally:
+        release(&source)
+    if c.fault != NO_FAULT:
+        raise refusal(&c, 0, 0)
+    return c.number, sizes
+
+
+# --- reading frames ---------------------------------------------------------------------------------
+
+cdef enum Status:
+    FRAME
+    END
+    BLANK
+    MORE
+    DAMAGE
+    DAMAGE_TOPIC
+    DAMAGE_OFFSET
+
+
+cdef struct Parsed:
+    Py_ssize_t size
+    uint32_t sys_flag
+    int64_t store_ts
+    const uint8_t *body
+    Py_ssize_t body_size
+    const uint8_t *topic
+    Py_ssize_t topic_size
+    const uint8_t *properties
+    Py_ssize_t properties_size
+
+
+cdef Status parse(const uint8_t *p, Py_ssize_t left, bint verify, Parsed *f) noexcept nogil:
+    """`frame.decode_frame` without the copies; the reasons of damage are told by the original."""
+    cdef int32_t size
+    cdef uint32_t magic
+    cdef Py_ssize_t at, store_end, length_bytes = 1, n
+    if left <= 0:
+        return END
+    if left < 8:
+        for at in range(left):
+            if p[at]:
+                return MORE
+        return END
+    size = <int32_t>get32(p)
+    magic = get32(p + 4)
+    f.size = size
+    if magic == BLANK_MAGIC:
+        return BLANK if size >= 8 else DAMAGE
+    if magic == MAGIC_V2:
+        length_bytes = 2
+    elif magic != MAGIC_V1:
+        return END if size == 0 and magic == 0 else DAMAGE
+    if size < FRAME_BYTES_MIN:
+        return DAMAGE
+    if size > left:
+        return MORE
+    f.sys_flag = get32(p + 36)
+    at = 48 + (20 if f.sys_flag & BORN_HOST_V6 else 8)
+    store_end = at + 8 + (20 if f.sys_flag & STORE_HOST_V6 else 8)
+    if store_end + 16 + length_bytes + 2 > size:
+        return DAMAGE
+    f.store_ts = <int64_t>get64(p + at)
+    f.body_size = <int32_t>get32(p + store_end + 12)
+    at = store_end + 16
+    if f.body_size < 0 or at + f.body_size + length_bytes + 2 > size:
+        return DAMAGE
+    f.body = p + at
+    at += f.body_size
+    if length_bytes == 2:
+        n = (<Py_ssize_t>p[at] << 8) | p[at + 1]
+        if n > 32767:
+            return DAMAGE
+    else:
+        n = p[at]
+        if n > 127:
+            return DAMAGE
+    at += length_bytes
+    if n == 0 or at + n + 2 > size:
+        return DAMAGE
+    f.topic = p + at
+    f.topic_size = n
+    at += n
+    n = (<Py_ssize_t>p[at] << 8) | p[at + 1]
+    at += 2
+    if n > 32767 or at + n != size:
+        return DAMAGE
+    f.properties = p + at
+    f.properties_size = n
+    if verify and crc_of(f.body, f.body_size) != get32(p + 8):
+        return DAMAGE
+    return FRAME
+
+
+cdef struct Slice:
+    const uint8_t *at
+    Py_ssize_t size
+
+
+cdef struct Known:
+    # The properties that dispatch looks at; size 0 = absent.
+    Slice tags
+    Slice keys
+    Slice unique
+    Slice delay
+
+
+cdef void find_known(const uint8_t *p, Py_ssize_t size, Known *k) noexcept nogil:
+    cdef const uint8_t *end = p + size
+    cdef const uint8_t *pair_end
+    cdef const uint8_t *name_end
+    cdef Py_ssize_t name_size
+    cdef Slice *slot
+    k.tags.size = k.keys.size = k.unique.size = k.delay.size = 0
+    while p < end:
+        pair_end = <const uint8_t *>memchr(p, 2, end - p)
+        if pair_end == NULL:
+            pair_end = end
+        name_end = <const uint8_t *>memchr(p, 1, pair_end - p)
+        if name_end != NULL and name_end > p and name_end + 1 < pair_end:
+            name_size = name_end - p
+            slot = NULL
+            if name_size == 4:
+                if memcmp(p, b"TAGS", 4) == 0:
+                    slot = &k.tags
+                elif memcmp(p, b"KEYS", 4) == 0:
+                    slot = &k.keys
+            elif name_size == 8 and memcmp(p, b"UNIQ_KEY", 8) == 0:
+                slot = &k.unique
+            elif name_size == 5 and memcmp(p, b"DELAY", 5) == 0:
+                slot = &k.delay
+            if slot != NULL:
+                slot.at = name_end + 1
+                slot.size = pair_end - name_end - 1
+        p = pair_end + 1
+
+
+cdef inline int32_t hash_utf8(int32_t seed, const uint8_t *p, Py_ssize_t size) noexcept nogil:
+    """jhash of UTF-8 bytes, continuing `seed`."""
+    cdef uint32_t value = <uint32_t>seed
+    cdef Py_ssize_t i
+    for i in range(size):
+        if p[i] & 0x80:
+            with gil:  # rare: beyond ASCII the reference does it
+                return jhash((<const char *>p)[:size].decode("utf-8", "replace"), seed)
+        value = 31 * value + p[i]
+    return <int32_t>value
+
+
+cdef inline bint is_utf8(const uint8_t *p, Py_ssize_t size) noexcept nogil:
+    cdef Py_ssize_t i
+    for i in range(size):
+        if p[i] & 0x80:
+            with gil:
+                try:
+                    (<const char *>p)[:size].decode("utf-8")
+                except UnicodeDecodeError:
+                    return False
+                return True
+    return True
+
+
+cdef struct RunRecord:
+    const uint8_t *topic
+    Py_ssize_t topic_size
+    int32_t queue_id
+    int64_t first
+    Py_ssize_t count
+
+
+cdef struct Growing:
+    uint8_t *at
+    Py_ssize_t size
+    Py_ssize_t room
+
+
+cdef inline uint8_t *grow(Growing *g, Py_ssize_t size) noexcept nogil:
+    """Room for `size` more bytes at the end; NULL without memory."""
+    cdef uint8_t *moved
+    cdef Py_ssize_t room
+    if g.size + size > g.room:
+        room = 2 * g.room + size + 1024
+        moved = <uint8_t *>realloc(g.at, room)
+        if moved == NULL:
+            return NULL
+        g.at = moved
+        g.room = room
+    g.size += size
+    return g.at + g.size - size
+
+
+cdef struct Scanning:
+    Py_ssize_t pos
+    Status status
+    bint is_out_of_memory
+    Py_ssize_t messages
+    int64_t last_store_ts
+    int64_t claimed_offset
+    Growing runs
+    Growing entries
+    Growing items
+
+
+cdef inline int64_t entry_code(const Parsed *f, const Known *k, const int64_t *delays,
+                               Py_ssize_t delays_count) noexcept nogil:
+    cdef Py_ssize_t i, level = 0
+    if f.topic_size == 19 and k.delay.size and memcmp(f.topic, b"SCHEDULE_TOPIC_XXXX", 19) == 0:
+        if k.delay.size < 10:
+            for i in range(k.delay.size):
+                if k.delay.at[i] < 48 or k.delay.at[i] > 57:
+                    level = 0
+                    break
+                level = 10 * level + k.delay.at[i] - 48
+        if level > 0:
+            if delays_count == 0:
+                return f.store_ts + UNKNOWN_LEVEL_DELAY_MS
+            return f.store_ts + delays[min(level, delays_count) - 1]
+    return hash_utf8(0, k.tags.at, k.tags.size) if k.tags.size else 0
+
+
+cdef inline int add_item(Growing *items, int32_t seed, const uint8_t *key, Py_ssize_t size,
+                         int64_t physical_offset, int64_t store_ts) noexcept nogil:
+    cdef int32_t value = hash_utf8(seed, key, size)
+    cdef uint8_t *p = grow(items, 20)
+    if p == NULL:
+        return -1
+    if value < 0:
+        value = 0 if value == <int32_t>0x80000000 else -value
+    put32(p, <uint32_t>value)
+    put64(p + 4, <uint64_t>physical_offset)
+    put64(p + 12, <uint64_t>store_ts)
+    return 0
+
+
+cdef int scan(const uint8_t *data, Py_ssize_t end, int64_t base, bint verify, bint index,
+              const int64_t *delays, Py_ssize_t delays_count, Scanning *s) noexcept nogil:
+    """-1 without memory."""
+    cdef Parsed f
+    cdef Known k
+    cdef RunRecord *run = NULL
+    cdef const uint8_t *topic = NULL  # of the frame before: most frames repeat it
+    cdef const uint8_t *space
+    cdef Py_ssize_t topic_size = 0, at, n
+    cdef int32_t topic_hash = 0, queue_id
+    cdef int64_t physical_offset, queue_offset
+    cdef uint32_t transaction
+    cdef const uint8_t *p
+    cdef uint8_t *q
+    while True:
+        p = data + s.pos
+        s.status = parse(p, end - s.pos, verify, &f)
+        if s.status != FRAME:
+            if s.status == BLANK:
+                s.pos += f.size
+            return 0
+        if f.topic_size != topic_size or memcmp(topic, f.topic, topic_size) != 0:
+            if not is_utf8(f.topic, f.topic_size):
+                s.status = DAMAGE_TOPIC
+                return 0
+            topic = f.topic
+            topic_size = f.topic_size
+            topic_hash = hash_utf8(0, topic, topic_size)
+            topic_hash = <int32_t>(31 * <uint32_t>topic_hash + 35)  # '#'
+            run = NULL
+        physical_offset = <int64_t>get64(p + 28)
+        if physical_offset != base + s.pos:
+            s.claimed_offset = physical_offset
+            s.status = DAMAGE_OFFSET
+            return 0
+        find_known(f.properties, f.properties_size, &k)
+        transaction = f.sys_flag & TRANSACTION_MASK
+        if transaction == 0 or transaction == TRANSACTION_COMMIT:
+            queue_id = <int32_t>get32(p + 12)
+            queue_offset = <int64_t>get64(p + 20)
+            if run == NULL or run.queue_id != queue_id or run.first + run.count != queue_offset:
+                q = grow(&s.runs, sizeof(RunRecord))
+                if q == NULL:
+                    return -1
+                run = <RunRecord *>q
+                run.topic = topic
+                run.topic_size = topic_size
+                run.queue_id = queue_id
+                run.first = queue_offset
+                run.count = 0
+            run.count += 1
+            q = grow(&s.entries, CQ_ENTRY_BYTES)
+            if q == NULL:
+                return -1
+            put64(q, <uint64_t>physical_offset)
+            put32(q + 8, <uint32_t>f.size)
+            put64(q + 12, <uint64_t>entry_code(&f, &k, delays, delays_count))
+        if index and transaction != TRANSACTION_ROLLBACK:
+            if k.unique.size:
+                if add_item(&s.items, topic_hash, k.unique.at, k.unique.size, physical_offset,
+                            f.store_ts) < 0:
+                    return -1
+            at = 0
+            while at < k.keys.size:
+                space = <const uint8_t *>memchr(k.keys.at + at, 32, k.keys.size - at)
+                n = (space - k.keys.at if space != NULL else k.keys.size) - at
+                if n and add_item(&s.items, topic_hash, k.keys.at + at, n, physical_offset,
+                                  f.store_ts) < 0:
+                    return -1
+                at += n + 1
+        s.last_store_ts = f.store_ts
+        s.messages += 1
+        s.pos += f.size
+
+
+def scan_frames(view, Py_ssize_t pos, Py_ssize_t end, int64_t physical_base, bint verify_crc=False,
+                bint index=True, tuple delay_ms=()):
+    """Read the frames in [pos, end) of `view`; `physical_base` is the offset of its first byte."""
+    cdef Bytes b
+    cdef Scanning s
+    cdef int64_t[64] delays
+    cdef Py_ssize_t delays_count = min(<Py_ssize_t>len(delay_ms), 64), i, entry = 0
+    cdef RunRecord *run
+    cdef int failed
+    for i in range(delays_count):
+        delays[i] = delay_ms[i]
+    memset(&s, 0, sizeof(s))
+    s.pos = pos
+    hold(view, &b)
+    try:
+        if pos < 0 or end > b.size:
+            raise ValueError(f"[{pos}, {end}) is not inside a view of {b.size} B")
+        if end - pos >= LONG_BYTES:
+            with nogil:
+                failed = scan(b.at, end, physical_base, verify_crc, index, delays, delays_count, &s)
+        else:
+            failed = scan(b.at, end, physical_base, verify_crc, index, delays, delays_count, &s)
+        if failed:
+            raise MemoryError
+        why = ""
+        if s.status == DAMAGE:
+            outcome = decode_frame(view, s.pos, end, verify_crc)
+            assert isinstance(outcome, Damage), outcome
+            why = outcome.why
+        elif s.status == DAMAGE_TOPIC:
+            why = "topic is not UTF-8"
+        elif s.status == DAMAGE_OFFSET:
+            why = f"frame says offset {s.claimed_offset}, it lies at {physical_base + s.pos}"
+        runs = []
+        for i in range(s.runs.size // <Py_ssize_t>sizeof(RunRecord)):
+            run = <RunRecord *>s.runs.at + i
+            runs.append((
+                (<const char *>run.topic)[:run.topic_size].decode("utf-8"),
+                run.queue_id,
+                run.first,
+                run.count,
+                PyBytes_FromStringAndSize(<const char *>s.entries.at + entry,
+                                          run.count * CQ_ENTRY_BYTES),
+            ))
+            entry += run.count * CQ_ENTRY_BYTES
+        items = PyBytes_FromStringAndSize(<const char *>s.items.at, s.items.size) if s.items.size else b""
+        return Scan(s.pos, STATUS_NAMES[<int>s.status], why, runs, items, s.last_store_ts, s.messages)
+    finally:
+        release(&b)
+        free(s.runs.at)
+        free(s.entries.at)
+        free(s.items.at)
+
+
+STATUS_NAMES = ("frame", "end", "blank", "more", "damage", "damage", "damage")
+
+
+@cython.no_gc
+cdef class FrameView:
+    """One frame inside a bytes object: every field is read when it is asked for.
+
+    The collector does not track it: thousands live at once in every consumer, and what it refers to
+    (bytes, a dict of strings) never refers back.
+    """
+
+    cdef bytes _data
+    cdef const uint8_t *_at
+    cdef public object _properties
+    cdef public object _body
+    cdef public object _topic
+    cdef public object broker_name
+
+    def __cinit__(self, *_):
+        self._at = NOTHING  # a view made without __init__ reads as zeros, not as stray memory
+        self.broker_name = ""
+
+    def __init__(self, bytes data not None, Py_ssize_t pos=0):
+        cdef Parsed f
+        if pos < 0 or parse(<const uint8_t *>PyBytes_AS_STRING(data) + pos,
+                            PyBytes_GET_SIZE(data) - pos, False, &f) != FRAME:
+            raise MalformedFrame(f"no whole frame at byte {pos} of {len(data)}")
+        self._data = data
+        self._at = <const uint8_t *>PyBytes_AS_STRING(data) + pos
+
+    cdef inline Py_ssize_t born_host_size(self) noexcept:
+        return 20 if get32(self._at + 36) & BORN_HOST_V6 else 8
+
+    cdef inline Py_ssize_t store_host_size(self) noexcept:
+        return 20 if get32(self._at + 36) & STORE_HOST_V6 else 8
+
+    cdef inline const uint8_t *tail(self) noexcept:
+        """The fields behind the hosts."""
+        return self._at + 56 + self.born_host_size() + self.store_host_size()
+
+    cdef inline void find_topic(self, Slice *topic) noexcept:
+        cdef const uint8_t *p = self.tail()
+        p += 16 + <int32_t>get32(p + 12)
+        if get32(self._at + 4) == MAGIC_V2:
+            topic.size = (<Py_ssize_t>p[0] << 8) | p[1]
+            topic.at = p + 2
+        else:
+            topic.size = p[0]
+            topic.at = p + 1
+
+    @property
+    def frame_size(self):
+        return <int32_t>get32(self._at)
+
+    @property
+    def body_crc(self):
+        return <int32_t>get32(self._at + 8)
+
+    @property
+    def queue_id(self):
+        return <int32_t>get32(self._at + 12)
+
+    @property
+    def flag(self):
+        return <int32_t>get32(self._at + 16)
+
+    @property
+    def queue_offset(self):
+        return <int64_t>get64(self._at + 20)
+
+    @property
+    def physical_offset(self):
+        return <int64_t>get64(self._at + 28)
+
+    @property
+    def sys_flag(self):
+        return <int32_t>get32(self._at + 36)
+
+    @property
+    def born_timestamp(self):
+        return <int64_t>get64(self._at + 40)
+
+    @property
+    def raw_born_host(self):
+        return PyBytes_FromStringAndSize(<const char *>self._at + 48, self.born_host_size())
+
+    @property
+    def store_timestamp(self):
+        return <int64_t>get64(self._at + 48 + self.born_host_size())
+
+    @property
+    def raw_store_host(self):
+        return PyBytes_FromStringAndSize(<const char *>self._at + 56 + self.born_host_size(),
+                                         self.store_host_size())
+
+    @property
+    def reconsume_times(self):
+        return <int32_t>get32(self.tail())
+
+    @property
+    def prepared_offset(self):
+        return <int64_t>get64(self.tail() + 4)
+
+    @property
+    def stored_body_size(self):
+        return <int32_t>get32(self.tail() + 12)
+
+    @property
+    def raw_body(self):
+        cdef const uint8_t *p = self.tail()
+        return PyBytes_FromStringAndSize(<const char *>p + 16, <int32_t>get32(p + 12))
+
+    @property
+    def raw_topic(self):
+        cdef Slice topic
+        self.find_topic(&topic)
+        return PyBytes_FromStringAndSize(<const char *>topic.at, topic.size)
+
+    @property
+    def raw_properties(self):
+        cdef Slice topic
+        cdef const uint8_t *p
+        self.find_topic(&topic)
+        p = topic.at + topic.size
+        return PyBytes_FromStringAndSize(<const char *>p + 2, (<Py_ssize_t>p[0] << 8) | p[1])
+
+    @property
+    def frame(self):
+        """The frame itself, as it lies in the log."""
+        return PyBytes_FromStringAndSize(<const char *>self._at, <int32_t>get32(self._at))
+
+
+def decode_frames(data, bint verify_crc, kind):
+    """A `kind` (FrameView or a subclass) for each frame of `data`: whole frames only."""
+    cdef bytes owned = data if PyBytes_CheckExact(data) else bytes(data)
+    cdef const uint8_t *start = <const uint8_t *>PyBytes_AS_STRING(owned)
+    cdef Py_ssize_t pos = 0, size = PyBytes_GET_SIZE(owned)
+    cdef Parsed f
+    cdef FrameView view
+    cdef list found = []
+    if not (isinstance(kind, type) and issubclass(kind, FrameView)):
+        raise TypeError(f"{kind!r} is no FrameView")
+    while pos < size:
+        if parse(start + pos, size - pos, verify_crc, &f) != FRAME:
+            outcome = decode_frame(owned, pos, None, verify_crc)
+            raise MalformedFrame(f"no whole frame at byte {pos} of {size}: {outcome}")
+        view = <FrameView>new_instance(kind, NO_ARGUMENTS)
+        view._data = owned
+        view._at = start + pos
+        found.append(view)
+        pos += f.size
+    return found
+
+
+# --- ids --------------------------------------------------------------------------------------------
+
+cdef inline void put_hex(uint8_t *p, uint64_t value) noexcept:
+    cdef int i
+    for i in range(15, -1, -1):
+        p[i] = b"0123456789ABCDEF"[value & 15]
+        value >>= 4
+
+
+def batch_ids(bytes host_bytes not None, port, int64_t physical_offset, sizes):
+    """The comma-joined offset ids of frames of `sizes` that lie back to back."""
+    cdef carray numbers
+    cdef bytes head = f"{host_bytes.hex().upper()}{port & 0xFFFFFFFF:08X}".encode()
+    cdef Py_ssize_t count, i, head_size = len(head)
+    cdef uint8_t *p
+    if isinstance(sizes, array) and sizes.typecode == "i":
+        numbers = sizes
+    else:
+        numbers = array("i", sizes)
+    count = len(numbers)
+    if count == 0:
+        return ""
+    text = new_ascii(count * (head_size + 17) - 1)
+    p = ascii_data(text)
+    for i in range(count):
+        if i:
+            p[0] = 44  # ','
+            p += 1
+        memcpy(p, PyBytes_AS_STRING(head), head_size)
+        put_hex(p + head_size, <uint64_t>physical_offset)
+        p += head_size + 16
+        physical_offset += numbers.data.as_ints[i]
+    return text

@@ -1,0 +1,282 @@
+"""Every kernel against its reference, on random and on damaged input.
+
+Without compiled kernels the references are run against themselves: the properties still hold.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import zlib
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from saturnmq.protocol import batch, frame, frame_reference, ids
+from saturnmq.protocol.errors import MalformedFrame, MessageIllegal
+from saturnmq.protocol.message import MessageView
+
+try:
+    compiled = importlib.import_module("saturnmq.protocol.frame_kernel")
+except ImportError:
+    compiled = None
+
+reference = SimpleNamespace(
+    crc32=frame.crc32,
+    encode_batch_item=batch.encode_batch_item,
+    check_batch=batch.check_batch,
+    write_batch=frame_reference.write_batch,
+    write_message=frame_reference.write_message,
+    scan_frames=frame_reference.scan_frames,
+    decode_frames=frame_reference.decode_frames,
+    FrameView=frame_reference.FrameView,
+    batch_ids=ids.batch_ids,
+)
+fast = compiled or reference
+both = pytest.mark.parametrize("k", [reference, fast], ids=["reference", "kernel"])
+HOST = b"\x7f\0\0\1\0\0\x2a\x9f"
+LEVELS = tuple(1000 * n for n in range(1, 19))
+
+words = st.text("abZ 9é漢\U0001f600", min_size=0, max_size=12)
+pairs = st.lists(
+    st.tuples(
+        st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "DELAY", "x", ""]), words | st.just("3")
+    ),
+    max_size=5,
+)
+properties = st.builds(
+    lambda items, end: "\x02".join(f"{n}\x01{v}" for n, v in items).encode() + end,
+    pairs,
+    st.sampled_from([b"", b"\x02", b"\x01", b"\xff\x02"]),
+)
+entries = st.lists(st.tuples(st.binary(max_size=200), properties, st.integers(-5, 5)), max_size=6)
+topics = st.sampled_from(["T", "SCHEDULE_TOPIC_XXXX", "é-topic", "t" * 127, "t" * 128, "t" * 255])
+hosts = st.sampled_from([HOST, bytes(range(20))])
+
+
+def outcome(call, *arguments):
+    try:
+        return call(*arguments)
+    except (MessageIllegal, MalformedFrame, ValueError) as error:
+        return type(error), str(error)
+
+
+@given(st.binary(max_size=3000), st.integers(0, 40))
+def test_crc_is_zlibs(data, offset):
+    view = memoryview(data)[offset:]
+    assert fast.crc32(view) == zlib.crc32(view) & 0x7FFFFFFF
+    if compiled:
+        assert compiled.crc32_portable(view) == fast.crc32(view)
+
+
+def test_crc_of_a_long_buffer_is_zlibs():
+    data = bytes(range(251)) * 4000
+    assert fast.crc32(data) == zlib.crc32(data) & 0x7FFFFFFF
+
+
+def encoded(k, items, with_crc):
+    out = bytearray()
+    for body, props, flag in items:
+        k.encode_batch_item(out, body, props, flag, with_crc)
+    return bytes(out)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    entries,
+    topics,
+    hosts,
+    hosts,
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 210),
+    st.integers(0, 90),
+)
+def test_batches_become_the_same_frames(
+    items, topic, born, store, with_crc, crc_property, bmax, pmax
+):
+    body = encoded(reference, items, with_crc)
+    assert encoded(fast, items, with_crc) == body
+    raw = topic.encode()
+    host6 = (len(born) == 20) + (len(store) == 20)
+    check = (body, len(raw), host6, crc_property, bmax, pmax)
+    assert outcome(fast.check_batch, *check) == outcome(reference.check_batch, *check)
+    if not items:
+        return
+    count, total = reference.check_batch(body, len(raw), host6, crc_property, 1 << 20)
+    written = []
+    for k in (reference, fast):
+        out = bytearray(total + 20)
+        got, sizes = k.write_batch(
+            body, out, 10, 5000, 70, 3, 0, 111, born, 222, store, 1, raw, crc_property
+        )
+        assert (got, sum(sizes)) == (count, total)
+        assert out[:10] == out[10 + total :] == bytes(10)
+        written.append((out, list(sizes)))
+    assert written[0] == written[1]
+    log = bytes(written[0][0])
+    for verify, index in ((True, True), (False, False)):
+        arguments = (log, 10, len(log), 4990, verify, index, LEVELS)
+        scan = reference.scan_frames(*arguments)
+        assert fast.scan_frames(*arguments) == scan
+        assert (scan.messages, scan.status, scan.next_pos) == (count, "end", 10 + total)
+
+
+@settings(deadline=None, max_examples=60)
+@given(entries.filter(len), st.data())
+def test_damaged_bytes_get_the_same_verdict(items, data):
+    body = bytearray(encoded(reference, items, True))
+    total = reference.check_batch(body, 1, 0, False, 1 << 20)[1]
+    log = bytearray(total)
+    reference.write_batch(body, log, 0, 0, 0, 3, 0, 1, HOST, 2, HOST, 1, b"T")
+    for target in (body, log):
+        for _ in range(data.draw(st.integers(1, 3))):
+            at = data.draw(st.integers(0, len(target) - 1))
+            target[at] = data.draw(st.sampled_from([0, 1, 2, 0x7F, 0x80, 0xFF]))
+        del target[data.draw(st.integers(0, len(target))) :]
+    check = (body, 1, 0, False, 1 << 20)
+    assert outcome(fast.check_batch, *check) == outcome(reference.check_batch, *check)
+    results = []
+    for k in (reference, fast):
+        out = bytearray(2 * total + 100)
+        got = outcome(k.write_batch, body, out, 0, 0, 0, 3, 0, 1, HOST, 2, HOST, 1, b"T")
+        if isinstance(got[0], type):
+            assert not any(out), "a refused batch leaves zeros"
+        results.append((got, out))
+    assert results[0] == results[1]
+    for verify in (True, False):
+        arguments = (log, 0, len(log), 0, verify, True, LEVELS)
+        assert fast.scan_frames(*arguments) == reference.scan_frames(*arguments)
+        views = [outcome(k.decode_frames, log, verify, k.FrameView) for k in (reference, fast)]
+        if isinstance(views[0], tuple):
+            assert views[1] == views[0]
+        else:
+            assert [v.frame for v in views[0]] == [v.frame for v in views[1]]
+
+
+@both
+def test_a_wrong_claimed_crc_refuses_the_whole_batch_and_leaves_zeros(k):
+    body = bytearray(encoded(k, [(b"one", b"", 0), (b"two", b"", 0)], True))
+    body[20] ^= 1  # in the first body
+    body[25 + 20] ^= 1  # and in the second
+    out = bytearray(400)
+    with pytest.raises(MessageIllegal, match="entry 0"):
+        k.write_batch(bytes(body), out, 0, 0, 0, 0, 0, 1, HOST, 2, HOST, 0, b"T")
+    body[20] ^= 1
+    with pytest.raises(MessageIllegal, match="entry 1"):
+        k.write_batch(bytes(body), out, 0, 0, 0, 0, 0, 1, HOST, 2, HOST, 0, b"T")
+    assert not any(out)
+
+
+@both
+def test_a_frame_that_does_not_fit_is_refused(k):
+    body = encoded(k, [(b"one", b"", 0)], True)
+    for room in (0, 94):
+        with pytest.raises(ValueError, match="fit"):
+            k.write_batch(body, bytearray(room), 0, 0, 0, 0, 0, 1, HOST, 2, HOST, 0, b"T")
+    assert k.write_batch(body, bytearray(95), 0, 0, 0, 0, 0, 1, HOST, 2, HOST, 0, b"T")[0] == 1
+
+
+@both
+def test_runs_break_at_queue_topic_and_gap_and_skip_prepared_frames(k):
+    out, pos = bytearray(4000), 0
+    plan = [
+        (b"A", 0, 5, 0),
+        (b"A", 0, 6, 0),
+        (b"A", 0, 0, 0x4),  # prepared: no entry, and the run goes on
+        (b"A", 0, 7, 0x8),
+        (b"A", 0, 9, 0),  # a gap
+        (b"A", 1, 0, 0),
+        (b"B", 1, 1, 0),
+        (b"B", 1, 0, 0xC),  # rolled back: neither entry nor key
+    ]
+    for topic, queue, offset, flag in plan:
+        pos += k.write_message(
+            out, pos, pos, offset, queue, 0, flag, 1, HOST, 2, HOST, 0, 0, b"b", topic,
+            b"UNIQ_KEY\x01u\x02KEYS\x01k1  k2\x02",
+        )  # fmt: skip
+    out[pos : pos + 8] = (4000 - pos).to_bytes(4, "big") + frame.BLANK_MAGIC.to_bytes(4, "big")
+    scan = k.scan_frames(out, 0, len(out), 0, True, True, LEVELS)
+    assert [run[:4] for run in scan.runs] == [
+        ("A", 0, 5, 3), ("A", 0, 9, 1), ("A", 1, 0, 1), ("B", 1, 1, 1)
+    ]  # fmt: skip
+    assert (scan.status, scan.next_pos, scan.messages) == ("blank", 4000, 8)
+    assert len(scan.index_items) == 20 * 3 * 7
+    cut = k.scan_frames(out, 0, pos - 1, 0)
+    assert (cut.status, cut.messages) == ("more", 7)
+    moved = k.scan_frames(out, 0, pos, 1)
+    assert (moved.status, moved.next_pos) == ("damage", 0)
+    assert "offset 0" in moved.why
+
+
+@both
+def test_delayed_messages_carry_their_due_time_as_code(k):
+    for level, due in ((b"1", 1000), (b"18", 18000), (b"99", 18000)):
+        out = bytearray(400)
+        size = k.write_message(
+            out, 0, 0, 0, 0, 0, 0, 1, HOST, 500, HOST, 0, 0, b"", b"SCHEDULE_TOPIC_XXXX",
+            b"DELAY\x01" + level + b"\x02TAGS\x01x\x02",
+        )  # fmt: skip
+        entry = k.scan_frames(out, 0, size, 0, True, True, LEVELS).runs[0][4]
+        assert int.from_bytes(entry[12:], "big") == 500 + due
+
+
+@both
+@pytest.mark.parametrize("born", [HOST, bytes(16) + HOST[4:]])
+@pytest.mark.parametrize("store", [HOST, bytes(15) + b"\1" + HOST[4:]])
+def test_a_received_message_reads_every_field(k, born, store):
+    class Received(MessageView, k.FrameView):
+        __slots__ = ()
+
+    out = bytearray(600)
+    size = k.write_message(
+        out, 7, 828, 41, 3, 9, 0, 111, born, 222, store, 2, 99, b"body", b"t" * 130,
+        b"TAGS\x01a\x02KEYS\x01k1 k2\x02__SHARDINGKEY\x01s\x02",
+    )  # fmt: skip
+    (m,) = k.decode_frames(memoryview(out)[7 : 7 + size], True, Received)
+    m.broker_name = "b"
+    assert (m.topic, m.body, m.tag, m.keys) == ("t" * 130, b"body", "a", ["k1", "k2"])
+    assert (m.queue_id, m.queue_offset, m.physical_offset, m.flag) == (3, 41, 828, 9)
+    assert (m.born_timestamp, m.store_timestamp, m.reconsume_times) == (111, 222, 2)
+    assert (m.prepared_offset, m.sharding_key, m.frame_size) == (99, "s", size)
+    assert (m.raw_born_host, m.raw_store_host) == (born, store)
+    assert m.body_crc == zlib.crc32(b"body") & 0x7FFFFFFF
+    assert m.message_id == m.offset_message_id
+    assert ids.decode_message_id(m.message_id)[1:] == (10911, 828)
+    assert m.store_host.endswith(":10911")
+    m.topic = "shown"
+    assert m.queue == ("shown", "b", 3)
+    with pytest.raises(AttributeError):
+        m.body = b""
+
+
+def test_a_received_message_survives_pickling():
+    from saturnmq.protocol import kernels
+
+    out = bytearray(200)
+    size = kernels.write_message(
+        out, 0, 0, 0, 0, 0, 0, 1, HOST, 2, HOST, 0, 0, b"b", b"T", b"TAGS\x01a\x02"
+    )
+    (m,) = kernels.decode_frames(out[:size])
+    copy = pickle.loads(pickle.dumps(m))
+    assert (copy.body, copy.topic, copy.tag) == (b"b", "T", "a")
+
+
+@both
+def test_a_cut_pull_reply_is_refused(k):
+    out = bytearray(200)
+    size = k.write_message(out, 0, 0, 0, 0, 0, 0, 1, HOST, 2, HOST, 0, 0, b"b", b"T", b"")
+    for data in (out[: size - 1], out[: size + 1]):
+        got = outcome(k.decode_frames, data, True, k.FrameView)
+        assert got[0] is MalformedFrame or len(got) == 1  # one trailing zero: nothing lies there
+
+
+@given(st.lists(st.integers(91, 5000), max_size=20), st.integers(0, 1 << 62))
+def test_batch_ids_are_the_offset_ids_of_the_frames(sizes, offset):
+    expected, at = [], offset
+    for size in sizes:
+        expected.append(ids.offset_message_id(HOST[:4], 10911, at))
+        at += size
+    for k in (reference, fast):
+        assert k.batch_ids(HOST[:4], 10911, offset, sizes) == ",".join(expected)
