@@ -54,7 +54,7 @@ def produce(
 
 
 @app.command("consume")
-def consume(  # noqa: PLR0917 - one argument for each option
+def consume(
     size: Size = 1024,
     count: Annotated[int, typer.Option(min=1, help="Messages of backlog.")] = 1_000_000,
     batch: Annotated[int, typer.Option(min=1, help="Messages for each listener call.")] = 1000,
@@ -72,7 +72,7 @@ def consume(  # noqa: PLR0917 - one argument for each option
 
 
 @app.command("latency")
-def latency(  # noqa: PLR0917 - one argument for each option
+def latency(
     size: Size = 1024,
     count: Annotated[int, typer.Option(min=1, help="Sends.")] = 20_000,
     senders: Annotated[int, typer.Option(min=1, help="Threads that send at once.")] = 1,
@@ -124,9 +124,7 @@ def _settle(handle: Any) -> None:
         fail(f"a send ended as {result.status.value}")
 
 
-def _drain(  # noqa: PLR0917
-    servers: list[str], topic: str, size: int, count: int, batch: int, one: bool
-) -> float:
+def _drain(servers: list[str], topic: str, size: int, count: int, batch: int, one: bool) -> float:
     from saturnmq import ConsumeResult, PushConsumer
 
     lock = threading.Lock()
@@ -277,7 +275,7 @@ def machine() -> dict[str, Any]:
     }
 
 
-def _report(  # noqa: PLR0917
+def _report(
     name: str, size: int, count: int, seconds: float, extra: dict[str, Any], as_json: bool
 ) -> None:
     facts: dict[str, Any] = {

@@ -23,7 +23,7 @@ NodeName = Annotated[str, typer.Argument(help="A node as `cluster status` names 
 
 
 @app.command()
-def up(  # noqa: PLR0917 - one argument for each option
+def up(
     nameservers: Annotated[int, typer.Option(help="How many nameservers.")] = 1,
     masters: Annotated[int, typer.Option(help="How many masters.")] = 1,
     slaves: Annotated[int, typer.Option(help="How many slaves for each master.")] = 0,

@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import signal
 import sys
 import tempfile
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -36,6 +37,7 @@ TWO_AIRPORTS = "departures-jfk-lga"
 NUMBER = "n"  # property: the departure's place in the file
 WITHOUT_TAIL = 2_000  # sends without a tail number under way at most
 DRAIN_TIMEOUT_S = 120.0
+STALL_TIMEOUT_S = 60.0
 RETRY_PAUSE_S = 0.2
 
 
@@ -60,6 +62,8 @@ def demo(
         raise typer.Exit(1) from problem
     home = data or Path(tempfile.mkdtemp(prefix="saturnmq-demo-"))
     settings = Settings(nameservers=2, masters=2, slaves=1, replication="sync")
+    # An end from outside must take the cluster down too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     say("starting 2 nameservers, 2 masters and 2 slaves with sync replication")
     cluster = LocalCluster.up(home, settings)
     try:
@@ -106,7 +110,9 @@ class Job:
         self.delays = Delays()
         self.events: list[tuple[float, str]] = []
         self.started = self.sent_by = self.consumed_by = 0.0
+        self.problems: Counter[str] = Counter()
         self._waiting: dict[str, deque[int]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
 
     # -- the run --------------------------------------------------------------------------------
 
@@ -130,7 +136,7 @@ class Job:
             asyncio.create_task(self._show_progress()),
         ]
         try:
-            await self._send_all(producer)
+            await self._send_with_deadline(producer)
             self.sent_by = time.monotonic()
             await watchers[0]
             await self._await_consumers()
@@ -172,9 +178,28 @@ class Job:
 
     # -- sending --------------------------------------------------------------------------------
 
+    async def _send_with_deadline(self, producer: Any) -> None:
+        """Give up when nothing at all was acknowledged for a while: the table then says so."""
+        sending = asyncio.create_task(self._send_all(producer))
+        moved, before = time.monotonic(), -1
+        while not sending.done():
+            await asyncio.wait({sending}, timeout=0.05)
+            if self.sends.acknowledged != before:
+                moved, before = time.monotonic(), self.sends.acknowledged
+            elif time.monotonic() - moved > STALL_TIMEOUT_S:
+                sending.cancel()
+                for task in tuple(self._tasks):
+                    task.cancel()
+                await asyncio.gather(sending, *self._tasks, return_exceptions=True)
+                self.say(f"gave up: no acknowledgement for {STALL_TIMEOUT_S:.0f} s")
+                for text, count in self.problems.most_common(5):
+                    self.say(f"  {count} times {text}")
+                return
+        await sending
+
     async def _send_all(self, producer: Any) -> None:
         room = asyncio.Semaphore(WITHOUT_TAIL)
-        tasks: set[asyncio.Task[None]] = set()
+        tasks = self._tasks
 
         def begin(coroutine: Any) -> None:
             task = asyncio.create_task(coroutine)
@@ -224,13 +249,15 @@ class Job:
             )
             try:
                 result = await producer.send(message)
-            except SaturnError:
+            except SaturnError as problem:
                 self.sends.retried += 1
+                self.problems[f"{type(problem).__name__}: {problem}"[:200]] += 1
             else:
                 if result.ok:
                     self.sends.acknowledge(number, time.monotonic())
                     return
                 self.sends.retried += 1
+                self.problems[result.status.value] += 1
             await asyncio.sleep(RETRY_PAUSE_S)
 
     # -- breaking -------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ message_app = typer.Typer(help="Look at single messages.", no_args_is_help=True)
 WINDOW = 20_000  # sends under way at most: bounds memory, not speed
 
 
-def produce(  # noqa: PLR0917 - one argument for each option
+def produce(
     topic: str,
     file: Annotated[
         Path | None, typer.Argument(help="A file of lines; standard input if left out.")
@@ -102,7 +102,7 @@ def _key(body: bytes, field: str) -> str:
         fail(f"--key-field {field}: not in {body[:60]!r}")
 
 
-def consume(  # noqa: PLR0917 - one argument for each option
+def consume(
     topic: str,
     group: Annotated[str, typer.Option(help="Consumer group: it remembers how far it came.")],
     tag: Annotated[str, typer.Option(help="Tags to take: 'A || B', or * for all.")] = "*",
@@ -173,7 +173,7 @@ def facts(message: Any) -> dict[str, Any]:
 
 
 @message_app.command("find")
-def find(  # noqa: PLR0917 - one argument for each option
+def find(
     topic: Annotated[str | None, typer.Option(help="Topic; needed with --key.")] = None,
     message_id: Annotated[str | None, typer.Option("--id", help="Message id, either kind.")] = None,
     key: Annotated[str | None, typer.Option(help="A key of the message.")] = None,
@@ -190,7 +190,7 @@ def find(  # noqa: PLR0917 - one argument for each option
         if key is not None:
             found = list(client.find_by_key(topic, key, limit))
         else:
-            one = client.find_by_id(message_id, topic)
+            one = client.find_message(message_id, topic)
             found = [] if one is None else [one]
     if as_json:
         emit({"messages": [facts(message) for message in found]})
