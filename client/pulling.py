@@ -126,7 +126,7 @@ class Puller:
             raise
         return pulled
 
-    def _request(  # noqa: PLR0917
+    def _request(
         self,
         queue: MessageQueue,
         offset: int,
