@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 Handler = Callable[[Endpoint, Command], None]
 TICK_S = 0.1  # how late a deadline may be noticed
-PREPARE_S = 0.05
+PREPARE_BYTES = 4 << 20  # appended since the log was last prepared ahead
 
 
 class Broker:
@@ -56,6 +56,9 @@ class Broker:
         self._runtime = runtime
         self._disk = disk
         self._tasks: list[asyncio.Task[None]] = []
+        self._prepare_wanted = asyncio.Event()
+        self._prepared_to = 0
+        self._prepare_step = PREPARE_BYTES
         self._running: set[asyncio.Future[None]] = set()
         self._listeners: list[Listener] = []
         self._endpoints: dict[Endpoint, None] = {}
@@ -157,6 +160,8 @@ class Broker:
         self.context.enough_replicas = ha.enough_replicas
 
     def _make_services(self) -> None:
+        segment = self.config.store_config().commitlog_segment_bytes
+        self._prepare_step = min(PREPARE_BYTES, segment // 4)
         config, runtime, context = self.config, self._runtime, self.context
         process = runtime.random.randrange(1 << 16)
         host, _ = split_address(self.address)
@@ -192,7 +197,7 @@ class Broker:
             started_ms=runtime.now_ms(),
         )
         retries, lookups = RetryService(context, sends), LookupService(context)
-        self._turn.on_append += [self._flush.wake, self._master.appended]
+        self._turn.on_append += [self._want_prepared, self._flush.wake, self._master.appended]
         self._turn.on_arrivals += [pulls.arrived, lambda _, arrivals: delays.arrived(arrivals)]
         self._turn.on_visible += [pulls.wake]
         code = RequestCode
@@ -359,12 +364,19 @@ class Broker:
     async def _prepare(self) -> None:
         """Zero and map the log ahead of the writer."""
         while True:
+            self._prepared_to = self.store.watermarks.appended
+            self._prepare_wanted.clear()
             try:
                 await self._guard(self._runtime.run_blocking(self.store.prepare_ahead))
             except OSError as error:
                 log.error("cannot prepare the log ahead of its writer: %s", error)
                 await self._runtime.sleep(1.0)
-            await self._runtime.sleep(PREPARE_S)
+            await self._prepare_wanted.wait()
+
+    def _want_prepared(self) -> None:
+        """The writer has used up a part of what was prepared for it."""
+        if self.store.watermarks.appended - self._prepared_to >= self._prepare_step:
+            self._prepare_wanted.set()
 
     async def _derived(self) -> None:
         """Queue and index files, then the checkpoint: never ahead of the log."""
