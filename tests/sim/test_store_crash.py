@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 
 import pytest
-
 from saturnmq.drills.sim.disk import SimDisk
 from saturnmq.drills.sim.loop import SimLoop
 from saturnmq.drills.sim.network import SimNetwork
