@@ -85,7 +85,7 @@ def iterate_batch(batch: bytes | bytearray | memoryview) -> Iterator[BatchEntry]
         number += 1
 
 
-def check_batch(  # noqa: PLR0917 - one call for a batch, kept cheap
+def check_batch(
     batch: bytes | bytearray | memoryview,
     topic_len: int,
     host6: int,

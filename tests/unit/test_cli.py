@@ -68,7 +68,7 @@ def test_importing_the_root_package_is_light():
         "print([m for m in sys.modules if m.startswith('saturnmq.') or m in ('uvloop', 'typer')])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert done.stdout.strip() in ("[]", "['saturnmq._version']")
 
 
 @pytest.mark.parametrize(
