@@ -216,6 +216,8 @@ class LocalCluster:
             self._spawn(node)
             self._await_ready(node)
             self._save()
+            # A nameserver comes back empty: until the brokers registered again it knows no route.
+            self.await_routes()
         return node
 
     def down(self) -> None:

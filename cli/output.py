@@ -18,7 +18,6 @@ Nameserver = Annotated[
     str,
     typer.Option(
         "--nameserver",
-        "-n",
         envvar=NAMESERVER_VARIABLE,
         metavar="HOST:PORT[,...]",
         help="Nameservers to ask for routes.",
