@@ -142,7 +142,13 @@ class BrokerConfig:
     def store_config(self) -> StoreConfig:
         options = dict(self.store_options)
         known = {f.name for f in dataclasses.fields(StoreConfig)}
-        for name, value in (("root", self.root), ("max_message_bytes", self.max_message_bytes)):
+        # Under sync flush a group commit must not carry the zeroed window ahead of the writer.
+        mine = {
+            "root": self.root,
+            "max_message_bytes": self.max_message_bytes,
+            "sync_zeros": self.sync_flush,
+        }
+        for name, value in mine.items():
             if name in known:
                 options.setdefault(name, value)
         return StoreConfig(**options)

@@ -173,6 +173,10 @@ class MessageStore:
         )
         stamp = self.recovery.last_store_timestamp or self._checkpoint.physic
         self._last_store_ts = self._dispatched_ts = stamp
+        if not clean:
+            # What recovery found may be in the page cache only (kill -9 without a sync): it counts
+            # as flushed, and so as readable under sync flush, only once it is.
+            self._log.ticket(self._log.start, 0).run()
         self.watermarks.reset(self._log.start, self._log.end)
         if self._checkpoint.derived > self._log.end:
             self._checkpoint.derived = -1

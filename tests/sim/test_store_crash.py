@@ -21,10 +21,6 @@ CONFIG = StoreConfig(
 )
 
 
-@pytest.mark.xfail(
-    reason="recovery after kill -9 reports its tail as flushed without flushing it (I9)",
-    strict=False,
-)
 @pytest.mark.parametrize("seed", range(5))
 def test_what_recovery_calls_flushed_survives_a_power_loss(seed: int) -> None:
     loop = SimLoop(random.Random(seed))
