@@ -205,6 +205,7 @@ class PullConsumer:
             generation = state.generation
             try:
                 if state.next_offset < 0:
+                    await self.core.route(held.queue.topic)  # a queue assigned after start()
                     offset = await start_offset(
                         self.core, self.offsets, held.queue, self.consume_from
                     )
@@ -221,7 +222,7 @@ class PullConsumer:
                 continue
             if pulled.moved:
                 log.warning(
-                    "offset %d of %s is outside the queue, continuing at %d",
+                    "offset %d of %s was reset or is outside the queue, continuing at %d",
                     state.next_offset,
                     held.queue,
                     pulled.next_offset,
@@ -272,6 +273,8 @@ class PullConsumer:
     async def lag(self, queue: MessageQueue | None = None) -> int:
         """Messages between what was polled and the end of the queue (or of all my queues)."""
         queues = list(self._held) if queue is None else [queue]
+        for topic in {each.topic for each in queues}:
+            await self.core.route(topic)
         ends = await asyncio.gather(
             *(ask_offset(self.core, RequestCode.GET_MAX_OFFSET, each) for each in queues)
         )

@@ -301,7 +301,7 @@ class PushConsumer:
             state.last_pull = self.runtime.monotonic()
             if pulled.moved:
                 log.warning(
-                    "offset %d of %s is outside the queue, continuing at %d",
+                    "offset %d of %s was reset or is outside the queue, continuing at %d",
                     state.next_offset,
                     held.queue,
                     pulled.next_offset,

@@ -598,3 +598,19 @@ def test_assigned_queues_seek_commit_and_lag() -> None:
             await made.poll()
 
     world.run(main)
+
+
+def test_queues_may_be_assigned_while_it_runs() -> None:
+    world = World()
+    world.send(0, b"early")
+
+    async def main() -> None:
+        async with puller(world, auto_commit=False) as made:
+            made.assign([Q0])  # nobody has asked for the topic's route before
+            assert [message.body for message in await made.poll(5.0)] == [b"early"]
+            assert await made.lag() == 0
+            made.assign([Q1])
+            assert made.assignment() == [Q1]
+            assert await made.lag() == 0
+
+    world.run(main)
