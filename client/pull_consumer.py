@@ -122,7 +122,7 @@ class PullConsumer:
                 log.debug("no route of %s yet: %s", topic, error)
         self.core.register_consumer(self.group, self)
         await self.core.heartbeat_now()
-        if not self._assigned:
+        if self.subscriptions and not self._assigned:
             self._spawn(self._membership.run(), "rebalance")
         for held in self._held.values():
             self._begin(held)

@@ -610,6 +610,7 @@ def test_queues_may_be_assigned_while_it_runs() -> None:
             assert [message.body for message in await made.poll(5.0)] == [b"early"]
             assert await made.lag() == 0
             made.assign([Q1])
+            assert await made.poll(60.0) == []  # no rebalance gives it the topic's other queue
             assert made.assignment() == [Q1]
             assert await made.lag() == 0
 
