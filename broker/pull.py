@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
 
@@ -264,7 +264,7 @@ class PullService:
             result.min_offset,
             result.max_offset,
             result.suggest_slave,
-            result.data if code == ResponseCode.SUCCESS else b"",
+            result.pieces if code == ResponseCode.SUCCESS else (),
         )
 
     def _reply(
@@ -276,7 +276,7 @@ class PullService:
         low: int,
         high: int,
         slow: bool,
-        body: bytes | memoryview = b"",
+        pieces: Sequence[memoryview] = (),
     ) -> None:
         suggested = pull.slow_broker_id if slow and self._c.config.slave_read else 0
         answer(
@@ -293,6 +293,7 @@ class PullService:
                     "topicSysFlag": "0",
                     "groupSysFlag": "0",
                 },
-                body,
+                pieces[0] if pieces else b"",
+                pieces[1:],
             ),
         )

@@ -317,18 +317,18 @@ class Endpoint(asyncio.BufferedProtocol):
     def _send(self, command: Command) -> None:
         if self.closed or self._transport is None:
             return
-        body = command.body
+        body_size = command.body_size
         head = encode_head(command)
-        if len(head) + len(body) - 4 > self._max_frame:
+        if len(head) + body_size - 4 > self._max_frame:
             raise MalformedFrame(
-                f"frame of {len(head) + len(body) - 4} bytes for code {command.code}: the limit is "
+                f"frame of {len(head) + body_size - 4} bytes for code {command.code}: the limit is "
                 f"{self._max_frame}; send less at once"
             )
         self._out.append(head)
-        self._out_size += len(head)
-        if len(body):
-            self._out.append(body)
-            self._out_size += len(body)
+        if body_size:
+            self._out.append(command.body)
+            self._out.extend(command.more)
+        self._out_size += len(head) + body_size
         if not self._in_batch or self._out_size > 1 << 20:
             self._write_out()
 

@@ -17,7 +17,7 @@ then closes that one connection.
 """
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -57,9 +57,13 @@ _HeaderValue = int | str | Mapping[str, str]
 
 
 class Command:
-    """A request or a response. A received request's `body` is a view that dies with the call."""
+    """A request or a response. A received request's `body` is a view that dies with the call.
 
-    __slots__ = ("body", "code", "ext", "flag", "language", "opaque", "remark", "version")
+    One that is sent may have `more`: pieces of the body behind `body`, so that what lies in several
+    places goes out without being joined. A received one never has.
+    """
+
+    __slots__ = ("body", "code", "ext", "flag", "language", "more", "opaque", "remark", "version")
 
     def __init__(
         self,
@@ -72,10 +76,12 @@ class Command:
         language: str | None = "PYTHON",
         version: int = VERSION,
         remark: str | None = None,
+        more: Sequence[Body] = (),
     ) -> None:
         self.code = code
         self.ext: dict[str, str] = {} if ext is None else ext
         self.body = body
+        self.more = more
         self.opaque = opaque
         self.flag = flag
         self.language = language
@@ -93,9 +99,20 @@ class Command:
         remark: str | None = None,
         ext: dict[str, str] | None = None,
         body: Body = b"",
+        more: Sequence[Body] = (),
     ) -> "Command":
         """The response to this request."""
-        return Command(int(code), ext, body, opaque=self.opaque, flag=FLAG_RESPONSE, remark=remark)
+        return Command(
+            int(code), ext, body, opaque=self.opaque, flag=FLAG_RESPONSE, remark=remark, more=more
+        )
+
+    @property
+    def body_size(self) -> int:
+        """Bytes of `body` and `more`."""
+        size = len(self.body)
+        for piece in self.more:
+            size += len(piece)
+        return size
 
     @property
     def is_response(self) -> bool:
@@ -109,7 +126,7 @@ class Command:
         kind = "response" if self.is_response else "oneway" if self.is_oneway else "request"
         return (
             f"<{kind} code={self.code} opaque={self.opaque} ext={self.ext!r} "
-            f"remark={self.remark!r} body={len(self.body)} B>"
+            f"remark={self.remark!r} body={self.body_size} B>"
         )
 
 
@@ -127,13 +144,13 @@ def encode_head(command: Command) -> bytes:
     if command.remark is not None:
         header["remark"] = command.remark
     data = orjson.dumps(header)
-    return _PREFIX.pack(4 + len(data) + len(command.body), len(data)) + data
+    return _PREFIX.pack(4 + len(data) + command.body_size, len(data)) + data
 
 
 def encode(command: Command) -> list[Body]:
     """The frame as parts to be written in this order; the body is not copied."""
     head = encode_head(command)
-    return [head, command.body] if len(command.body) else [head]
+    return [head, command.body, *command.more] if len(command.body) else [head]
 
 
 def encode_binary(command: Command) -> list[Body]:

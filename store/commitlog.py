@@ -155,7 +155,7 @@ class CommitLog:
         return ticket
 
     def read(self, offset: int, limit: int) -> memoryview | None:
-        """Bytes from `offset`, to the end of its segment at most; valid until the next call."""
+        """Bytes from `offset`, to the end of its segment at most; a view of the mapping."""
         segment = self.series.find(offset)
         if segment is None or offset >= self.end:
             return None

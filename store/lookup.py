@@ -1,8 +1,11 @@
 """Reading: by queue offset, by time, by key (store-format.md sections 3, 4 and 8).
 
 get_message follows RocketMQ's table of statuses and next offsets exactly. The tag filter looks at
-the queue entry only; frames go out as they lie in the log, copied, so that no reply depends on
-a mapping. Consumers see nothing that ends behind `visible`, a physical offset.
+the queue entry only. Frames are not copied: a result points at the stretches of the mapped log they
+lie in, and a reply is written from there. It keeps the mapping alive until it is sent, also when
+the segment is closed or deleted meanwhile. Consumers see nothing that ends behind `visible`, a
+physical offset, and below it the log does not change; when a slave cuts off a wrong tail under a
+reply, the reader's CRC check refuses the frames.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import enum
 import struct
 from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -45,15 +49,20 @@ class GetStatus(enum.Enum):
 
 @dataclass(slots=True)
 class GetResult:
-    """`data` holds `count` whole frames."""
+    """`pieces`, one behind the other, hold `count` whole frames."""
 
     status: GetStatus
     next_begin_offset: int
     min_offset: int
     max_offset: int
-    data: bytes = b""
+    pieces: Sequence[memoryview] = ()
     count: int = 0
     suggest_slave: bool = False
+
+    @property
+    def data(self) -> bytes:
+        """The frames, copied out of the log."""
+        return b"".join(self.pieces)
 
 
 def plan_reads_reference(
@@ -167,25 +176,22 @@ class Lookup:
         scanned, count, removed, last, runs = plan_reads(
             entries, max_count, max_bytes, codes, visible, start
         )
-        pieces: list[bytes] = []
-        for run_start, run_end in runs:
-            self._copy(run_start, run_end, pieces)
+        pieces = [piece for run in runs for piece in self._stretch(*run)]
         low, high = queue.min_offset, queue.max_offset
         if scanned == 0:
             return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
         status = GetStatus.FOUND
         if not count:
             status = GetStatus.MESSAGE_WAS_REMOVING if removed else GetStatus.NO_MATCHED_MESSAGE
-        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         behind = self._log.end - last > self._memory
-        return GetResult(status, offset + scanned, low, high, data, count, behind)
+        return GetResult(status, offset + scanned, low, high, pieces, count, behind)
 
-    def _copy(self, start: int, end: int, pieces: list[bytes]) -> None:
+    def _stretch(self, start: int, end: int) -> Iterator[memoryview]:
         while start < end:
             view = self._log.read(start, end - start)
             if view is None:
                 return
-            pieces.append(bytes(view))
+            yield view
             start += len(view)
 
     def message_at(self, physical: int) -> bytes | None:
