@@ -54,7 +54,10 @@ def up(
 
 @app.command()
 def status(data: Data = None, as_json: AsJson = False) -> None:
-    """The nodes, their addresses and whether they live. Exit status 1 when one does not."""
+    """The nodes, their addresses and whether they live.
+
+    Exit status 1 when one does not.
+    """
     cluster = LocalCluster.load(data or default_data())
     _show(cluster, as_json)
     if not all(node.alive() for node in cluster.nodes):
@@ -71,7 +74,10 @@ def kill(node: NodeName, data: Data = None, as_json: AsJson = False) -> None:
 
 @app.command()
 def restart(node: NodeName, data: Data = None, as_json: AsJson = False) -> None:
-    """Stop one node if it runs and start it again on the same ports and data."""
+    """Start one node again on its ports and data.
+
+    A node that runs is stopped in order first.
+    """
     cluster = LocalCluster.load(data or default_data())
     cluster.restart(node)
     _show(cluster, as_json)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -62,8 +61,6 @@ def demo(
         raise typer.Exit(1) from problem
     home = data or Path(tempfile.mkdtemp(prefix="saturnmq-demo-"))
     settings = Settings(nameservers=2, masters=2, slaves=1, replication="sync")
-    # An end from outside must take the cluster down too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     say("starting 2 nameservers, 2 masters and 2 slaves with sync replication")
     cluster = LocalCluster.up(home, settings)
     try:

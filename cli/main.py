@@ -7,17 +7,21 @@ why), 2 for a command line that makes no sense (with the nearest right name).
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
-from typing import Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from saturnmq.cli import bench, cluster, demo, messages, nodes, topics
 from saturnmq.cli.launcher import LauncherError
 from saturnmq.cli.output import AsJson, emit, table
 
+# Typer carries click in itself or beside itself, by its version; what it raises is the same.
+ClickException = typer.BadParameter.__mro__[2]
+
 app = typer.Typer(
     name="saturnmq",
-    help="A replicated message queue in Python that speaks RocketMQ's protocols.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -33,6 +37,26 @@ app.command("consume")(messages.consume)
 app.add_typer(messages.message_app, name="message")
 app.add_typer(bench.app, name="bench")
 app.command("demo")(demo.demo)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from saturnmq._version import VERSION
+
+        print(f"saturnmq {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_print_version, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """A replicated message queue in Python that speaks RocketMQ's protocols."""
 
 
 @app.command()
@@ -70,16 +94,36 @@ def main() -> None:
         sys.exit("saturnmq: does not run under python -O or PYTHONOPTIMIZE: it drops assertions")
     from saturnmq.protocol.errors import SaturnError
 
+    # An end from outside is an orderly one too: offsets committed, clusters of a demo stopped.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        app()
+        status = app(prog_name="saturnmq", standalone_mode=False)
+        sys.stdout.flush()
+    except ClickException as problem:
+        _refuse(problem)
     except (SaturnError, LauncherError) as problem:
         sys.exit(f"saturnmq: {problem}")
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)
     except BrokenPipeError:
-        sys.exit(1)  # the reader of our output left, as `head` does
+        # The reader of our output left, as `head` does. What is still buffered must not raise
+        # again when the interpreter flushes it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except OSError as problem:
         sys.exit(f"saturnmq: {problem}")
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _refuse(problem: Any) -> NoReturn:
+    """A command line that makes no sense: one line, or the help where a command was left out."""
+    text = problem.format_message()
+    if text and "\n" not in text:
+        command = problem.ctx.command_path if getattr(problem, "ctx", None) else "saturnmq"
+        text = f"saturnmq: {text.rstrip('.')} (see {command} --help)"
+    if text:  # typer prints some helps itself
+        print(text, file=sys.stderr)
+    sys.exit(problem.exit_code)
 
 
 if __name__ == "__main__":

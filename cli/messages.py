@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import queue
 import sys
 import threading
-from collections import deque
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,10 +21,11 @@ from saturnmq.cli.output import (
     progress_bar,
     table,
 )
-from saturnmq.cli.topics import admin
+from saturnmq.cli.topics import admin, named
 
 message_app = typer.Typer(help="Look at single messages.", no_args_is_help=True)
 WINDOW = 20_000  # sends under way at most: bounds memory, not speed
+POLL_MOST = 1_000
 
 
 def produce(
@@ -34,56 +35,131 @@ def produce(
     ] = None,
     key_field: Annotated[
         str | None,
-        typer.Option(help="Key of each message: a field of its JSON object, or column N of CSV."),
+        typer.Option(
+            help="Key of each message: a field of its JSON object, or column N of CSV, from 0."
+        ),
     ] = None,
     tag: Annotated[str | None, typer.Option(help="Tag of every message.")] = None,
     group: Annotated[str, typer.Option(help="Producer group.")] = "saturnmq-cli",
+    acks: Annotated[
+        bool,
+        typer.Option(
+            "--acks", help="Print what became of each line, one JSON object a line, as it comes."
+        ),
+    ] = False,
     nameserver: Nameserver = DEFAULT_NAMESERVER,
     as_json: AsJson = False,
 ) -> None:
-    """Send every line as one message; exit status 0 only if all were acknowledged."""
-    from saturnmq import Message, Producer
+    """Send every line as one message.
 
+    Exit status 0 only if all of them were acknowledged. Ctrl-C stops reading; what was read is
+    still sent.
+    """
+    from saturnmq import Producer
+    from saturnmq.protocol.topics import check_topic
+
+    check_topic(topic)
     if file is not None and not file.is_file():
         fail(f"{file}: no such file")
-    sent = acked = 0
-    problems: deque[str] = deque(maxlen=1)
-    waiting: deque[Any] = deque()
-
-    def settle(handle: Any) -> None:
-        nonlocal acked
-        try:
-            result = handle.result()
-        except Exception as problem:  # every one is counted and the last is printed
-            problems.append(str(problem) or type(problem).__name__)
-        else:
-            if result.ok:
-                acked += 1
-            else:
-                problems.append(f"stored, but {result.status.value}")
-
+    status = 0
     with contextlib.ExitStack() as stack:
         lines = stack.enter_context(open(file, "rb")) if file else sys.stdin.buffer
         producer = stack.enter_context(Producer(nameservers=addresses(nameserver), group=group))
         bar = stack.enter_context(progress_bar())
+        sending = stack.enter_context(Sending(producer, topic, acks))
         task = bar.add_task(f"producing to {topic}", total=None)
-        for line in lines:
-            body = line.rstrip(b"\r\n")
-            keys = _key(body, key_field) if key_field else ()
-            waiting.append(producer.send_async(Message(topic, body, tag=tag, keys=keys)))
-            sent += 1
-            if len(waiting) >= WINDOW:
-                settle(waiting.popleft())
-                bar.update(task, completed=acked)
-        for handle in waiting:
-            settle(handle)
-        bar.update(task, completed=acked)
+        try:
+            for line in lines:
+                sending.send(line.rstrip(b"\r\n"), key_field, tag)
+                if sending.sent % 1_000 == 0:
+                    bar.update(task, completed=sending.acked)
+        except KeyboardInterrupt:
+            status = 130
+    sent, acked = sending.sent, sending.acked
     if as_json:
         emit({"topic": topic, "sent": sent, "acknowledged": acked, "failed": sent - acked})
     else:
-        print(f"{acked:,} of {sent:,} messages acknowledged")
+        summary = f"{acked:,} of {sent:,} messages acknowledged"
+        print(summary, file=sys.stderr if acks else sys.stdout)
     if acked != sent:
-        fail(f"{sent - acked} not acknowledged; the last: {problems[-1]}")
+        fail(f"{sent - acked:,} not acknowledged; the last: {sending.problem}")
+    raise typer.Exit(status)
+
+
+class Sending:
+    """Lines under way. A thread waits for their acknowledgements in the order of the lines, so
+    that they are told while standard input is still open.
+    """
+
+    def __init__(self, producer: Any, topic: str, acks: bool) -> None:
+        self._producer = producer
+        self._topic = topic
+        self._acks = acks
+        self._room = threading.Semaphore(WINDOW)
+        self._waiting: queue.SimpleQueue[tuple[int, Any] | None] = queue.SimpleQueue()
+        self._settler = threading.Thread(target=self._settle_all, name="acknowledgements")
+        self._silent = False
+        self.sent = self.acked = 0
+        self.problem = ""
+
+    def __enter__(self) -> Sending:
+        self._settler.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Wait for everything under way."""
+        self._waiting.put(None)
+        self._settler.join()
+        if self._silent:
+            raise BrokenPipeError
+
+    def send(self, body: bytes, key_field: str | None, tag: str | None) -> None:
+        """One line; one that cannot be sent counts as not acknowledged, the next ones go on."""
+        from saturnmq import Message, SaturnError
+
+        self._room.acquire()
+        self.sent += 1
+        handle: Any
+        try:
+            keys = _key(body, key_field) if key_field else ()
+            handle = self._producer.send_async(Message(self._topic, body, tag=tag, keys=keys))
+        except (SaturnError, ValueError) as problem:
+            handle = problem
+        self._waiting.put((self.sent, handle))
+
+    def _settle_all(self) -> None:
+        while (item := self._waiting.get()) is not None:
+            line, handle = item
+            outcome = self._settle(line, handle)
+            self._room.release()
+            if self._acks and not self._silent:
+                try:
+                    print(json.dumps(outcome), flush=self._waiting.empty())
+                except BrokenPipeError:
+                    self._silent = True
+
+    def _settle(self, line: int, handle: Any) -> dict[str, Any]:
+        from saturnmq import SaturnError
+
+        try:
+            if isinstance(handle, Exception):
+                raise handle
+            result = handle.result()
+        except (SaturnError, ValueError) as problem:
+            self.problem = f"line {line}: {problem}"
+            return {"line": line, "status": type(problem).__name__, "error": str(problem)}
+        if result.ok:
+            self.acked += 1
+        else:
+            self.problem = f"line {line}: stored, but {result.status.value}"
+        return {
+            "line": line,
+            "status": result.status.value,
+            "id": result.message_id,
+            "broker": result.queue.broker_name,
+            "queue": result.queue.queue_id,
+            "offset": result.queue_offset,
+        }
 
 
 def _key(body: bytes, field: str) -> str:
@@ -92,14 +168,14 @@ def _key(body: bytes, field: str) -> str:
 
         row = next(csv.reader([body.decode("utf-8", "replace")]), [])
         if int(field) >= len(row):
-            fail(f"--key-field {field}: the line has {len(row)} columns: {body[:60]!r}")
+            raise ValueError(f"--key-field {field}: there are {len(row)} columns in {body[:60]!r}")
         return row[int(field)]
     try:
         return str(json.loads(body)[field])
     except (ValueError, TypeError):
-        fail(f"--key-field {field}: the line is no JSON object: {body[:60]!r}")
+        raise ValueError(f"--key-field {field}: no JSON object: {body[:60]!r}") from None
     except KeyError:
-        fail(f"--key-field {field}: not in {body[:60]!r}")
+        raise ValueError(f"--key-field {field}: not in {body[:60]!r}") from None
 
 
 def consume(
@@ -115,42 +191,42 @@ def consume(
     nameserver: Nameserver = DEFAULT_NAMESERVER,
     as_json: AsJson = False,
 ) -> None:
-    """Print the body of every message, or with --json one object a line."""
-    from saturnmq import ConsumeResult, PushConsumer
+    """Print the body of every message.
 
-    enough = threading.Event()
-    lock = threading.Lock()
-    taken = 0
+    With --json one object a line. Ends after -n messages or with Ctrl-C, and the group goes on
+    behind the last one printed.
+    """
+    from saturnmq import MessageQueue, PullConsumer
+    from saturnmq.protocol.topics import retry_topic
 
-    def listener(messages: Any) -> ConsumeResult:
-        nonlocal taken
-        with lock:
-            if count and taken >= count:
-                # More than was asked for: it stays first in its queue, for the next one who asks.
-                # That is why -n consumes in order: the other kind would send it back to the broker.
-                return ConsumeResult.SUSPEND
-            for message in messages:
-                if as_json:
-                    print(json.dumps(facts(message)))
-                else:
-                    sys.stdout.buffer.write(bytes(message.body) + b"\n")
-            sys.stdout.flush()
-            taken += len(messages)
-            if count and taken >= count:
-                enough.set()
-        return ConsumeResult.SUCCESS
-
-    consumer = PushConsumer(
-        group,
-        nameservers=addresses(nameserver),
-        listener=listener,
-        ordered=bool(count),
-        consume_from="first" if from_beginning else "last",
-        consume_message_batch_max_size=1 if count else 32,
-    )
+    with admin(nameserver) as client, named(topic, client):
+        client.route(topic)
+    consumer = PullConsumer(group, nameservers=addresses(nameserver), from_beginning=from_beginning)
     consumer.subscribe(topic, tag)
-    with consumer, contextlib.suppress(KeyboardInterrupt):
-        enough.wait()
+    consumer.subscribe(retry_topic(group))  # what other members of the group sent back
+    taken = 0
+    with consumer:
+        while not count or taken < count:
+            most = min(POLL_MOST, count - taken) if count else POLL_MOST
+            messages = consumer.poll(timeout_s=60.0, max_messages=most)
+            try:
+                for message in messages:
+                    _print_message(message, as_json)
+                sys.stdout.flush()
+            except (KeyboardInterrupt, OSError):
+                # Not all of it was printed: it comes again, rather than not at all.
+                first = messages[0]
+                place = MessageQueue(first.topic, first.broker_name, first.queue_id)
+                consumer.seek(place, first.queue_offset)
+                raise
+            taken += len(messages)
+
+
+def _print_message(message: Any, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(facts(message)))
+    else:
+        sys.stdout.buffer.write(bytes(message.body) + b"\n")
 
 
 def facts(message: Any) -> dict[str, Any]:
@@ -181,17 +257,25 @@ def find(
     nameserver: Nameserver = DEFAULT_NAMESERVER,
     as_json: AsJson = False,
 ) -> None:
-    """Find stored messages by id or key; exit status 1 when there is none."""
+    """Find stored messages by id or key.
+
+    Exit status 1 when there is none. The id of a message is found with its topic, or without
+    when it is an offset id, which names the broker.
+    """
     if (message_id is None) == (key is None):
         fail("message find wants one of --id ID and --key KEY")
     if key is not None and topic is None:
         fail("--key needs --topic: keys are indexed for each topic")
-    with admin(nameserver) as client:
+    with contextlib.ExitStack() as stack:
+        client = stack.enter_context(admin(nameserver))
+        if topic is not None:
+            stack.enter_context(named(topic, client))
         if key is not None:
             found = list(client.find_by_key(topic, key, limit))
         else:
-            one = client.find_message(message_id, topic)
-            found = [] if one is None else [one]
+            found = [client.find_message(message_id, topic)]
+    if not found and not as_json:
+        fail(f"no message with key {key!r} in topic {topic}")
     if as_json:
         emit({"messages": [facts(message) for message in found]})
     else:

@@ -13,6 +13,7 @@ import typer
 
 NAMESERVER_VARIABLE = "SATURNMQ_NAMESERVER"
 DEFAULT_NAMESERVER = "127.0.0.1:9876"
+FILE_WIDTH = 1_000
 
 Nameserver = Annotated[
     str,
@@ -24,6 +25,14 @@ Nameserver = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """`; did you mean 'flights'?`, or nothing when no name comes near."""
+    import difflib
+
+    near = difflib.get_close_matches(name, list(names), 1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def addresses(text: str) -> list[str]:
@@ -50,18 +59,24 @@ def emit(value: Any) -> None:
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """A table on standard output; numbers are set to the right."""
+    """A table on standard output; numbers are set to the right, nothing is cut off."""
     from rich.console import Console
     from rich.table import Table
 
     listed = [list(row) for row in rows]
-    result = Table(title=title or None, title_justify="left")
+    if title:
+        print(title)
+    result = Table()
     for index, column in enumerate(columns):
-        numeric = bool(listed) and all(isinstance(row[index], int | float) for row in listed)
-        result.add_column(column, justify="right" if numeric else "left")
+        cells = [row[index] for row in listed if row[index] not in (None, "")]
+        numeric = bool(cells) and all(isinstance(cell, int | float) for cell in cells)
+        result.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in listed:
         result.add_row(*(_cell(value) for value in row))
-    Console().print(result)
+    console = Console()
+    if not console.is_terminal:
+        console.width = FILE_WIDTH  # rich takes a file or a pipe for 80 columns
+    console.print(result)
 
 
 def _cell(value: Any) -> str:

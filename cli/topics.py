@@ -4,6 +4,8 @@ come.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
@@ -14,6 +16,7 @@ from saturnmq.cli.output import (
     addresses,
     emit,
     fail,
+    nearest,
     table,
 )
 
@@ -27,6 +30,32 @@ def admin(nameserver: str) -> Any:
     from saturnmq import Admin
 
     return Admin(nameservers=servers)
+
+
+def user_topics(client: Any) -> list[str]:
+    """The topics that somebody made: without those of the system, of clusters and of brokers."""
+    from saturnmq.protocol import topics
+
+    nodes = client.cluster()
+    own = {name for node in nodes for name in (node.cluster, node.broker_name)}
+    own |= {node.cluster + topics.REPLY_SUFFIX for node in nodes}
+    derived = (topics.RETRY_PREFIX, topics.DLQ_PREFIX)
+    return [
+        name
+        for name in client.list_topics()
+        if name not in own and not name.startswith(derived) and not topics.is_system_topic(name)
+    ]
+
+
+@contextlib.contextmanager
+def named(topic: str, client: Any) -> Iterator[None]:
+    """An unknown topic is answered with the nearest one that exists."""
+    from saturnmq.protocol.errors import RouteNotFound, TopicNotExist
+
+    try:
+        yield
+    except (RouteNotFound, TopicNotExist) as problem:
+        fail(f"{problem}{nearest(topic, user_topics(client))}")
 
 
 @topic_app.command("create")
@@ -47,10 +76,16 @@ def create(
 
 
 @topic_app.command("list")
-def list_topics(nameserver: Nameserver = DEFAULT_NAMESERVER, as_json: AsJson = False) -> None:
-    """The names of all topics."""
+def list_topics(
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also retry, dead-letter and system topics.")
+    ] = False,
+    nameserver: Nameserver = DEFAULT_NAMESERVER,
+    as_json: AsJson = False,
+) -> None:
+    """The names of the topics."""
     with admin(nameserver) as client:
-        names = sorted(client.list_topics())
+        names = client.list_topics() if everything else user_topics(client)
     if as_json:
         emit({"topics": names})
         return
@@ -63,7 +98,7 @@ def describe(
     topic: str, nameserver: Nameserver = DEFAULT_NAMESERVER, as_json: AsJson = False
 ) -> None:
     """The queues of a topic with their offsets."""
-    with admin(nameserver) as client:
+    with admin(nameserver) as client, named(topic, client):
         queues = client.describe_topic(topic)
     _show_queues(topic, queues, as_json)
 
@@ -77,6 +112,9 @@ def lag(
 ) -> None:
     """How far a group is behind, for each queue."""
     with admin(nameserver) as client:
+        groups = client.list_groups()
+        if group not in groups:
+            fail(f"no group {group!r}{nearest(group, groups)}")
         found = client.group_lag(group, topic) if topic else client.group_lag(group)
     rows = [
         {

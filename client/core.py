@@ -197,8 +197,10 @@ class ClientCore:
                 await self.runtime.connect(host, port, endpoint)
         except (OSError, TimeoutError, SaturnError) as error:
             self._connecting.pop(address, None)
+            if not isinstance(error, ConnectionLost):
+                error = ConnectionLost(f"cannot connect to {address}: {error!r}")
             if not done.done():
-                done.set_exception(ConnectionLost(f"cannot connect to {address}: {error!r}"))
+                done.set_exception(error)
                 done.exception()  # nobody may be waiting any more
             return
         self._connecting.pop(address, None)
