@@ -1,14 +1,18 @@
 """The CommitLog: all messages of a broker in one byte space (store-format.md section 2).
 
-The single writer asks for room, writes a frame or a batch into the mapping and moves `end`.
+The single writer asks for room, builds a frame or a batch in the staging buffer, which stays in the
+processor's cache, and appends it: written to the file (why not to the mapping: `disk.py`), `end`
+moved. A write that fails may have left a part of it behind `end`: the store takes no more then.
 A frame never crosses a segment: when frame + 8 > bytes left, the remainder becomes BLANK
 
     0  i32  bytes left
     4  i32  -875286124 (0xCBD43194)
 
 and the frame, or the whole batch, goes to the next segment. Another thread zeroes a window ahead of
-the writer and creates the next segment (fault-model.md section 4.3); the writer zeroes inline only
-when it overtakes that window. The mutex is what makes the two agree on `zeroed`.
+the writer, so that the disk has zeroes before it gets frames (fault-model.md section 4.3) and the
+writer finds its pages in memory, and creates the next segment. `prepared` of a segment parts the
+two: the thread zeroes behind it only and moves it when done; the writer needs the mutex only to
+move it itself, when it overtakes the window. The window then begins anew at some distance.
 """
 
 from __future__ import annotations
@@ -22,7 +26,9 @@ from saturnmq.store.segments import Segment, SegmentSeries, zero_tail
 
 BLANK_MAGIC = -875286124
 BLANK = struct.Struct(">ii")
-_STEP = 1 << 20
+_STEP = 512 << 10
+_LEAD = 4 << 20  # how far before a writer that overtook it the window begins anew
+_STAGING = 1 << 20  # kept; a larger batch gets a buffer of its own
 
 
 @dataclass(slots=True)
@@ -52,6 +58,7 @@ class CommitLog:
         self._mutex = disk.mutex()
         self._spare: Segment | None = None
         self._closed = False
+        self._staging = memoryview(bytearray())
 
     @property
     def start(self) -> int:
@@ -66,12 +73,26 @@ class CommitLog:
         left = self.segment_bytes - pos
         if size + 8 > left:
             fresh = self._next(segment.end)  # before the BLANK: a full disk changes nothing
-            self._ready(segment, pos + BLANK.size)
-            BLANK.pack_into(segment.view, pos, left, BLANK_MAGIC)
+            self._claim(segment, pos + BLANK.size)
+            segment.file.write(pos, BLANK.pack(left, BLANK_MAGIC))
             self.end = segment.end
             segment, pos = fresh, 0
-        self._ready(segment, pos + size)
         return segment, pos
+
+    def staging(self, size: int) -> memoryview:
+        """A buffer of at least `size` bytes to build frames in; valid until the next call."""
+        if size > len(self._staging):
+            if size > _STAGING:
+                return memoryview(bytearray(size))
+            self._staging = memoryview(bytearray(_STAGING))
+        return self._staging
+
+    def append(self, segment: Segment, pos: int, data: bytes | memoryview) -> int:
+        """Write whole frames where `room` said; the new end."""
+        self._claim(segment, pos + len(data))
+        segment.file.write(pos, data)
+        self.end = segment.start + pos + len(data)
+        return self.end
 
     def append_raw(self, offset: int, data: bytes | memoryview) -> None:
         """Copy the master's bytes; they never cross a segment."""
@@ -85,9 +106,7 @@ class CommitLog:
         pos = offset - segment.start
         if pos + len(data) > self.segment_bytes:
             raise StoreDamaged(f"{len(data)} bytes at {offset} would cross the segment's end")
-        self._ready(segment, pos + len(data))
-        segment.view[pos : pos + len(data)] = data
-        self.end = offset + len(data)
+        self.append(segment, pos, data)
 
     def _current(self) -> Segment:
         segment = self.series.find(self.end)
@@ -105,40 +124,38 @@ class CommitLog:
         with self._mutex:
             return self.series.create(start)
 
-    def _ready(self, segment: Segment, end: int) -> None:
-        while segment.zeroed < end:
+    def _claim(self, segment: Segment, end: int) -> None:
+        if segment.prepared < end:
             with self._mutex:
-                if segment.zeroed < end:
-                    stop = min(max(end, segment.zeroed + _STEP), self.segment_bytes)
-                    segment.file.zero_ahead(segment.zeroed, stop)
-                    segment.zeroed = stop
+                segment.prepared = max(segment.prepared, end)
 
     def prepare_ahead(self) -> None:
         """Blocking: zero the window before the writer; create the next segment at 3/4 full."""
         segment = self.series.find(self.end)
         if segment is None:
             return
+        self._prepare_window(segment)
         pos = self.end - segment.start
-        self._zero_window(segment, pos)
         if pos * 4 >= self.segment_bytes * 3 and self.series.end == segment.end:
             with self._mutex:
                 if self._spare is None and self.series.end == segment.end and not self._closed:
                     self._spare = self.series.create(segment.end)
                 spare = self._spare
             if spare is not None:
-                self._zero_window(spare, 0)
+                self._prepare_window(spare)
 
-    def _zero_window(self, segment: Segment, pos: int) -> None:
-        stop = min(pos + self._ahead, self.segment_bytes)
-        while segment.zeroed < stop:
+    def _prepare_window(self, segment: Segment) -> None:
+        while True:
             with self._mutex:
-                if self._closed:
+                pos = max(self.end - segment.start, 0)
+                start = segment.prepared
+                if 0 < start <= pos:
+                    start = pos + min(_LEAD, self._ahead // 2)
+                end = min(start + _STEP, pos + self._ahead, self.segment_bytes)
+                if start >= end or self._closed:
                     return
-                start = segment.zeroed
-                end = min(start + _STEP, self.segment_bytes)
-                if start < end:
-                    segment.file.zero_ahead(start, end)
-                    segment.zeroed = end
+                segment.file.zero(start, end)
+                segment.prepared = end
             # else the writer's next sync would carry the whole window
             if self._sync_zeros and not self._closed:
                 segment.file.flush(start, end)
@@ -173,7 +190,7 @@ class CommitLog:
             pos = end - segment.start
             if zero_tail(segment, pos):
                 segment.file.flush(pos, self.segment_bytes)
-            segment.zeroed = pos
+            segment.prepared = pos
         self.end = end
         return old - end
 

@@ -5,12 +5,16 @@ page-model disk. A segment is allocated in full before it is mapped: a sparse ma
 disk into SIGBUS. It gets its name only once it has its full size (O_TMPFILE + link), so that no
 crash leaves a short segment behind. Nothing here retries a failed sync: after an error the page
 cache may claim bytes the disk does not have.
+
+Large amounts are written with `write`, not through `view`: the kernel must take the write
+permission from every mapped page it writes back and interrupt the other processors for it, and the
+next store into that page faults. Measured for 1 GiB with one more running thread, synced every
+160 MiB: 3.1 s of processor time through the mapping, 0.35 s with pwrite.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import fcntl
 import mmap
@@ -21,9 +25,7 @@ from typing import NamedTuple, Protocol
 
 from saturnmq.protocol.errors import DirectoryLocked, StoreDamaged
 
-ZERO_CHUNK = 1 << 20
-_ZEROS = bytes(ZERO_CHUNK)
-_MADV_POPULATE_WRITE = 23  # Linux 5.14; older kernels answer EINVAL and fault page by page
+_ZEROS = memoryview(bytes(128 << 10))  # the kernel lets in one writer of a file at a time
 
 
 class Entry(NamedTuple):
@@ -45,8 +47,12 @@ class SegmentFile(Protocol):
     def flush(self, start: int, end: int) -> None:
         """Make [start, end) durable; blocking, callable from any thread; raises OSError."""
 
-    def zero_ahead(self, start: int, end: int) -> None:
-        """Write zeroes to [start, end) and fault the pages in; callable from any thread."""
+    def write(self, pos: int, data: bytes | bytearray | memoryview) -> None:
+        """Write all of `data` at `pos`; `view` shows it at once. After an OSError any part of it
+        may be there."""
+
+    def zero(self, start: int, end: int) -> None:
+        """Write zeroes to [start, end); callable from any thread."""
 
     def read(self, pos: int, n: int) -> bytes:
         """Read without the mapping: a media error is an OSError here, not a SIGBUS."""
@@ -91,25 +97,19 @@ class _NativeSegment:
         self._fd = fd
         self._map = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
         self.view = memoryview(self._map)
-        # the address is taken through a short-lived export, so that close() can still unmap
-        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
 
     def flush(self, start: int, end: int) -> None:
         if end > start:
             os.fdatasync(self._fd)  # releases the GIL and covers mapped pages
 
-    def zero_ahead(self, start: int, end: int) -> None:
-        pos = start
-        while pos < end:
-            count = min(ZERO_CHUNK, end - pos)
-            pos += os.pwrite(self._fd, _ZEROS[:count] if count != ZERO_CHUNK else _ZEROS, pos)
-        first = start & -mmap.PAGESIZE
-        # through ctypes because mmap.madvise keeps the GIL; failure only means later page faults
-        _libc.madvise(
-            ctypes.c_void_p(self._address + first),
-            ctypes.c_size_t(end - first),
-            _MADV_POPULATE_WRITE,
-        )
+    def write(self, pos: int, data: bytes | bytearray | memoryview) -> None:
+        done = os.pwrite(self._fd, data, pos)
+        while done < len(data):
+            done += os.pwrite(self._fd, memoryview(data)[done:], pos + done)
+
+    def zero(self, start: int, end: int) -> None:
+        while start < end:
+            start += os.pwrite(self._fd, _ZEROS[: end - start], start)
 
     def read(self, pos: int, n: int) -> bytes:
         return os.pread(self._fd, n, pos)
@@ -122,9 +122,6 @@ class _NativeSegment:
         with contextlib.suppress(BufferError):  # someone holds a slice: unmapped when it goes
             self.view.release()
             self._map.close()
-
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class _NativeLock:

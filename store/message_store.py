@@ -26,6 +26,7 @@ from saturnmq.store.lookup import GetResult, GetStatus, Lookup
 from saturnmq.store.queues import Queues
 from saturnmq.store.recovery import Recovery, recover
 from saturnmq.store.reput import Arrival, Reput
+from saturnmq.store.segments import Segment
 from saturnmq.store.watermarks import Watermarks
 
 __all__ = [
@@ -188,7 +189,7 @@ class MessageStore:
     def _check_writable(self) -> None:
         if self.failed is not None:
             raise ServiceNotAvailable(
-                f"the store takes no more writes, a flush failed: {self.failed}; "
+                f"the store takes no more writes, the disk failed: {self.failed}; "
                 "check the disk, then restart the broker"
             )
         if self._closed:
@@ -213,19 +214,28 @@ class MessageStore:
         self._last_store_ts = max(self._last_store_ts, self._runtime.now_ms())
         return self._last_store_ts
 
-    def _room(self, size: int) -> tuple[memoryview, int]:
+    def _room(self, size: int) -> tuple[Segment, int]:
         if size + 8 > self.config.commitlog_segment_bytes:
             raise MessageIllegal(
                 f"{size} bytes do not fit a segment of {self.config.commitlog_segment_bytes} "
                 "bytes: send less at once"
             )
         try:
-            segment, pos = self._log.room(size)
+            return self._log.room(size)
         except OSError as error:
             raise ServiceNotAvailable(
                 f"no room for the message: {error}; free space on the disk"
             ) from error
-        return segment.view, pos
+
+    def _append(self, segment: Segment, pos: int, frames: memoryview) -> int:
+        try:
+            return self._log.append(segment, pos, frames)
+        except OSError as error:
+            # A part may be there: whatever came next could leave whole frames of it behind itself.
+            self.failed = f"{type(error).__name__}: {error}"
+            raise ServiceNotAvailable(
+                f"the CommitLog cannot be written: {error}; check the disk, then restart the broker"
+            ) from error
 
     def put(self, message: PendingMessage) -> Put:
         """Append one message; raises a SaturnError when it is refused."""
@@ -251,15 +261,16 @@ class MessageStore:
             len(message.born_host),
             len(message.store_host),
         )
-        view, pos = self._room(size)
+        segment, pos = self._room(size)
+        frames = self._log.staging(size)
         key = message.topic, message.queue_id
         in_queue = message.sys_flag & _TRANSACTION not in _WITHOUT_QUEUE
         queue_offset = self._queues.next.get(key, 0) if in_queue else 0
         offset = self._log.end
         store_ts = self._now()
-        size = write_message(
-            view,
-            pos,
+        write_message(
+            frames,
+            0,
             offset,
             queue_offset,
             message.queue_id,
@@ -276,8 +287,7 @@ class MessageStore:
             message.properties,
             crc_property,
         )
-        end = offset + size
-        self._log.end = end
+        end = self._append(segment, pos, frames[:size])
         if in_queue:
             self._queues.next[key] = queue_offset + 1
         self.watermarks.appended = end
@@ -310,15 +320,16 @@ class MessageStore:
         crc_property = self.config.crc_property
         hosts_v6 = (len(born_host) == 20) + (len(store_host) == 20)
         count, total = check_batch(body, len(name), hosts_v6, crc_property, limit, PROPERTIES_MAX)
-        view, pos = self._room(total)
+        segment, pos = self._room(total)
+        frames = self._log.staging(total)
         key = topic, queue_id
         queue_offset = self._queues.next.get(key, 0)
         offset = self._log.end
         store_ts = self._now()
         count, sizes = write_batch(
             body,
-            view,
-            pos,
+            frames,
+            0,
             offset,
             queue_offset,
             queue_id,
@@ -331,8 +342,7 @@ class MessageStore:
             name,
             crc_property,
         )
-        end = offset + total
-        self._log.end = end
+        end = self._append(segment, pos, frames[:total])
         self._queues.next[key] = queue_offset + count
         self.watermarks.appended = end
         return Put(offset, end, queue_offset, count, store_ts, sizes)

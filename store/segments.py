@@ -20,16 +20,16 @@ def segment_name(start: int) -> str:
 
 
 class Segment:
-    """One file and its place; bytes below `zeroed` are written or known to be zero."""
+    """One file and its place; bytes below `prepared` are the writer's alone."""
 
-    __slots__ = ("end", "file", "start", "view", "zeroed")
+    __slots__ = ("end", "file", "prepared", "start", "view")
 
     def __init__(self, start: int, file: SegmentFile) -> None:
         self.start = start
         self.end = start + file.size
         self.file = file
         self.view = file.view
-        self.zeroed = 0
+        self.prepared = 0
 
 
 class SegmentSeries:
@@ -125,7 +125,7 @@ def zero_tail(segment: Segment, pos: int, chunk: int = 1 << 20) -> bool:
     while pos < size:
         count = min(chunk, size - pos)
         if segment.file.read(pos, count) != zeros[:count]:
-            segment.file.zero_ahead(pos, pos + count)
+            segment.file.zero(pos, pos + count)
             dirty = True
         pos += count
     return dirty

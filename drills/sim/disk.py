@@ -126,8 +126,14 @@ class SimSegment:
     def flush(self, start: int, end: int) -> None:
         self._disk.flush_pages(self.path, self._inode, start, end)
 
-    def zero_ahead(self, start: int, end: int) -> None:
-        self._disk.begin("zero_ahead", self.path)
+    def write(self, pos: int, data: bytes | bytearray | memoryview) -> None:
+        self._disk.begin("write", self.path)
+        if not 0 <= pos <= self.size - len(data):
+            raise ValueError(f"{len(data)} B at {pos} do not fit in {self.size} B")
+        self._inode.current[pos : pos + len(data)] = data
+
+    def zero(self, start: int, end: int) -> None:
+        self._disk.begin("zero", self.path)
         end = min(end, self.size)
         if start < end:
             self._inode.current[start:end] = bytes(end - start)

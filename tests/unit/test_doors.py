@@ -154,13 +154,26 @@ def test_a_segment_of_another_size_is_damage(disk: tuple[Disk, str]) -> None:
         door.open_segment(f"{root}/s", 8192)
 
 
-def test_zeroing_ahead_clears_exactly_its_range(disk: tuple[Disk, str]) -> None:
+def test_zeroing_clears_exactly_its_range(disk: tuple[Disk, str]) -> None:
     door, root = disk
     segment = door.create_segment(f"{root}/s", 16384)
     segment.view[:] = b"\xff" * 16384
-    segment.zero_ahead(4096, 12288)
+    segment.zero(4096, 12288)
     assert bytes(segment.view) == b"\xff" * 4096 + bytes(8192) + b"\xff" * 4096
     segment.close()
+
+
+def test_what_is_written_shows_in_the_view_and_stays(disk: tuple[Disk, str]) -> None:
+    door, root = disk
+    segment = door.create_segment(f"{root}/s", 1 << 20)
+    segment.write(5000, b"data")
+    segment.write((1 << 20) - 3, memoryview(b"end"))
+    assert bytes(segment.view[4999:5005]) == b"\0data\0"
+    segment.close()
+    again = door.open_segment(f"{root}/s", 1 << 20)
+    assert again.read(5000, 4) == b"data"
+    assert bytes(again.view[-4:]) == b"\0end"
+    again.close()
 
 
 def test_a_slice_outlives_the_closed_segment(disk: tuple[Disk, str]) -> None:
