@@ -12,6 +12,8 @@ The reply leaves at once if its ack mode is met already, else it waits in the le
 
 from __future__ import annotations
 
+import struct
+
 from saturnmq.broker.context import Context, integer, text
 from saturnmq.broker.delay_levels import schedule
 from saturnmq.broker.topics import Topic
@@ -55,7 +57,7 @@ LONG_NAMES = {
     "bname": "n",
 }
 TRANSACTION_MASK = 0xC
-OWN_LANGUAGE = "PYTHON"
+SIZES = "saturnSizes"  # a batch's ext: "true" asks for the frames' sizes instead of their ids
 
 
 class SendService:
@@ -146,16 +148,18 @@ class SendService:
         text_ = ext.get("i") or ""
         if text_ and text_[-1] != "\x02":
             text_ += "\x02"
-        wait = "WAIT\x01false" not in text_
+        wait = _waits(text_)
         unique = _find(text_, "UNIQ_KEY\x01")
         if not unique:
             unique = self._unique_ids.next()
             text_ += f"UNIQ_KEY\x01{unique}\x02"
         name = topic.name
         reconsume = integer(ext, "j", 0)
-        delayed = "DELAY\x01" in text_
-        if "TRAN_MSG\x01true" in text_:
+        delayed = bool(_find(text_, "DELAY\x01"))
+        if _find(text_, "TRAN_MSG\x01") == "true":
             raise NoPermission("transaction messages are not supported by this broker")
+        if "TIMER_DE" in text_ and not delayed:
+            _refuse_timers(text_)
         text_ += self._added
         if name.startswith(RETRY_PREFIX):
             name, queue_id = self._retry_or_dlq(name, queue_id, reconsume, ext)
@@ -234,17 +238,21 @@ class SendService:
         }
         if unique:
             reply_ext["transactionId"] = unique
+        sizes = b""
+        if request.ext.get(SIZES) == "true":
+            sizes = struct.pack(f">{put.count}i", *put.sizes)
         self.finish(
             endpoint,
-            request.reply(0, ext=reply_ext),
+            request.reply(0, ext=reply_ext, body=sizes),
             put,
-            wait="WAIT\x01false" not in batch_properties,
+            wait=_waits(batch_properties),
         )
 
     def _batch_message_ids(self, request: Command, put: Put) -> str:
-        """All ids, comma-joined, as Java has it; our own client asks for the first only, because
-        for a thousand small messages the ids would outweigh what is acknowledged."""
-        if request.language == OWN_LANGUAGE or put.count == 1:
+        """All ids, comma-joined, as Java has it; our own client asks for the first id and the sizes
+        (i32 each, the reply's body): for a thousand small messages the ids would outweigh what is
+        acknowledged."""
+        if request.ext.get(SIZES) == "true" or put.count == 1:
             return self._message_id(put.physical_offset)
         return batch_ids(self._c.store_host[:-4], self._port, put.physical_offset, put.sizes)
 
@@ -327,6 +335,21 @@ class SendService:
                 found = bytes(8)
             self._hosts[address] = found
         return found
+
+
+def _waits(properties: str) -> bool:
+    """Whether the sender wants its acknowledgement as the ack mode has it."""
+    return _find(properties, "WAIT\x01").lower() in ("", "true")
+
+
+def _refuse_timers(properties: str) -> None:
+    """Delivered at once, a message for a given time would be a silent lie."""
+    for name in (names.TIMER_DELIVER_MS, names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS):
+        if _find(properties, name + "\x01"):
+            raise MessageIllegal(
+                f"messages for a given time ({name}) are not supported by this broker; use one of "
+                "the 18 delay levels"
+            )
 
 
 def _find(properties: str, name: str) -> str:

@@ -1,93 +1,39 @@
-"""Messages on their way out: batches, the lanes they queue in, and the handles their senders hold.
+"""Messages on their way out, in the lanes they queue in.
 
 Senders on any thread append under one lock and wake the loop once; the loop thread alone takes
 batches out. With linger 0 there is no timer: what queued while the last batch was in flight goes in
-the next one. A message costs no future and no task: its handle is a reference to the batch and a
-position in it.
+the next one.
 
-A lane is one topic's queue of batches, or one pinned queue's (sharding keys, selectors). Batch
-bodies are encoded while appending, in the form of SEND_BATCH_MESSAGE (protocol/batch.py); a message
+A lane is one topic's queue of batches, or one pinned queue's (sharding keys, selectors). A message
 that cannot be batched (delayed, %RETRY%, compressed) is a batch of its own, sent by
 SEND_MESSAGE_V2.
+
+Most messages never come here: once a lane's open batch is known to the loop, the outbox puts them
+into it, in one step of C that no other thread sees half done.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
 
-from saturnmq.client.results import SendResult, SendStatus
-from saturnmq.protocol.errors import RequestTimeout, SaturnError
+from saturnmq.client.kernels import Outbox
+from saturnmq.client.outgoing import ITEM_OVERHEAD, OutBatch, SendHandle
+from saturnmq.protocol.errors import MessageIllegal, RequestTimeout, SaturnError
 from saturnmq.protocol.ids import UniqueIds
-from saturnmq.protocol.kernels import encode_batch_item
-from saturnmq.protocol.message import MessageQueue
+from saturnmq.protocol.message import Message, MessageQueue
 
-ITEM_OVERHEAD = 22  # bytes of a batch entry besides body and properties
+FIRST_BUFFER = 16 * 1024  # bytes; grows to the whole batch on the way
+SPARE_BUFFERS = 32
 
 
-class OutBatch:
-    """Messages that travel together; also the shared state of their handles."""
+class Lock(Protocol):
+    """A threading.Lock, or what stands for one where there is one thread."""
 
-    __slots__ = (
-        "attempts",
-        "avoid",
-        "body",
-        "born_ms",
-        "bytes",
-        "deadline",
-        "done",
-        "error",
-        "first_offset",
-        "flag",
-        "ids",
-        "lane",
-        "offset_ids",
-        "properties",
-        "queue",
-        "sent_at",
-        "single",
-        "status",
-        "sys_flag",
-        "watchers",
-    )
+    def __enter__(self) -> object: ...
 
-    def __init__(self, lane: Lane, born_ms: int, *, single: bool = False) -> None:
-        self.lane = lane
-        self.body: Any = bytearray()
-        self.ids: list[str] = []
-        self.bytes = 0
-        self.born_ms = born_ms
-        self.single = single
-        self.properties = ""
-        self.flag = 0
-        self.sys_flag = 0
-        self.attempts = 0
-        self.avoid: str | None = None  # the broker that failed last
-        self.sent_at = 0.0
-        self.deadline = 0.0
-        self.done = False
-        self.error: BaseException | None = None
-        self.status = SendStatus.OK
-        self.queue: MessageQueue | None = lane.pinned
-        self.first_offset = 0
-        self.offset_ids = ""
-        self.watchers: list[Callable[[], object]] | None = None
-
-    def result(self, index: int) -> SendResult:
-        """The result of message `index`, or its error raised; only when done."""
-        if self.error is not None:
-            raise self.error
-        offset_ids = self.offset_ids.split(",")
-        assert self.queue is not None
-        return SendResult(
-            self.status,
-            self.ids[index],
-            offset_ids[index] if index < len(offset_ids) else "",
-            self.queue,
-            self.first_offset + index,
-        )
+    def __exit__(self, *_: Any) -> object: ...
 
 
 class Lane:
@@ -98,13 +44,17 @@ class Lane:
         "in_flight",
         "next_queue",
         "open",
+        "owner",
         "pinned",
         "ready",
         "resolving",
         "topic",
     )
 
-    def __init__(self, topic: str, pinned: MessageQueue | None, next_queue: int) -> None:
+    def __init__(
+        self, owner: Accumulator, topic: str, pinned: MessageQueue | None, next_queue: int
+    ) -> None:
+        self.owner = owner
         self.topic = topic
         self.pinned = pinned
         self.open: OutBatch | None = None
@@ -115,153 +65,151 @@ class Lane:
         self.resolving = False
 
 
-class SendHandle:
-    """A message under way. Each face, synchronous and asynchronous, adds its way to wait."""
-
-    __slots__ = ("batch", "index", "owner")
-
-    def __init__(self, owner: Accumulator, batch: OutBatch, index: int) -> None:
-        self.owner = owner
-        self.batch = batch
-        self.index = index
-
-    @property
-    def message_id(self) -> str:
-        """The UNIQ_KEY this message was given."""
-        return self.batch.ids[self.index]
-
-    def done(self) -> bool:
-        return self.batch.done
-
-    def exception(self) -> BaseException | None:
-        """The error of a finished send; None if it succeeded or is still under way."""
-        return self.batch.error
-
-    def add_done_callback(self, callback: Callable[[SendHandle], object]) -> None:
-        """Call `callback(self)` on the client's loop when the send is over, or now if it is."""
-        if not self.owner.watch(self.batch, lambda: callback(self)):
-            callback(self)
-
-
 class Accumulator:
     """All lanes of one producer and the bound on what they hold."""
 
     def __init__(
         self,
-        lock: AbstractContextManager[Any],
+        lock: Lock,
         now_ms: Callable[[], int],
         ids: UniqueIds,
         wake: Callable[[], object],
+        wait: Callable[[OutBatch, float | None], object],
+        wait_async: Callable[[OutBatch], Awaitable[None]],
         *,
         batch_bytes: int,
         buffer_bytes: int,
+        alone_from: int,
         first_queue: Callable[[], int],
     ) -> None:
+        """`wait` is how a thread waits for a batch, `wait_async` how a task does; bodies of
+        `alone_from` bytes and more do not come in batches."""
         self.lock = lock
         self.now_ms = now_ms
         self.ids = ids
         self.wake = wake
+        self.wait = wait
+        self.wait_async = wait_async
         self.batch_bytes = batch_bytes
         self.buffer_bytes = buffer_bytes
         self.first_queue = first_queue
-        self.buffered = 0
+        self.buffered = 0  # bytes of all batches' buffers
         self.lanes: dict[str | MessageQueue, Lane] = {}
         self.dirty: list[Lane] = []
         self.active: set[OutBatch] = set()
+        self.spare: list[bytearray] = []
         self.on_space: Callable[[], object] | None = None
         self.starving = False
+        self._outbox = Outbox(alone_from)
+        self.offer: Callable[[Message], SendHandle | None] = self._outbox.offer
 
     # -- any thread ---------------------------------------------------------------------------
 
     def append(
-        self,
-        topic: str,
-        pinned: MessageQueue | None,
-        body: Any,
-        *,
-        extra: bytes,
-        flag: int,
-        uid: str,
-    ) -> tuple[OutBatch, int] | None:
-        """Put one message into its lane's open batch; None when the buffer is full.
+        self, lane: Lane, body: Any, extra: bytes, flag: int, given_id: str
+    ) -> SendHandle | None:
+        """Put one message into the lane's open batch; None when the buffer is full.
 
-        `extra` is the encoded properties besides UNIQ_KEY and WAIT; `uid` is empty for a new id.
+        `extra` is the encoded properties besides UNIQ_KEY and WAIT; if `given_id`, with those.
         """
-        size = ITEM_OVERHEAD + len(body) + len(extra) + 64
         with self.lock:
-            if self.buffered + size > self.buffer_bytes and self.buffered:
-                self.starving = True
-                return None
-            lane = self.lanes.get(pinned or topic)
-            if lane is None:
-                lane = self._lane(topic, pinned)
             batch = lane.open
-            if batch is None:
-                batch = lane.open = OutBatch(lane, self.now_ms())
-                self.active.add(batch)
-            elif batch.bytes + size > self.batch_bytes:
-                lane.ready.append(batch)
-                batch = lane.open = OutBatch(lane, self.now_ms())
-                self.active.add(batch)
-            if not uid:
-                uid = self.ids.next()
-            encode_batch_item(
-                batch.body,
-                body,
-                b"UNIQ_KEY\x01%b\x02WAIT\x01true\x02%b" % (uid.encode(), extra),
-                flag,
-            )
-            ids = batch.ids
-            index = len(ids)
-            ids.append(uid)
-            batch.bytes += size
-            self.buffered += size
-            if not lane.dirty:
-                self._mark(lane)
-        return batch, index
+            if batch is None or not batch.put(body, extra, flag, not given_id):
+                batch = self._with_room(lane, len(body) + len(extra) + ITEM_OVERHEAD)
+                if batch is None:
+                    return None
+                if not batch.put(body, extra, flag, not given_id):
+                    raise MessageIllegal(f"a body of {type(body).__name__}: give bytes")
+            index = batch.count - 1
+            if given_id:
+                batch.given_ids[index] = given_id
+            self._mark(lane)
+            if lane.pinned is None:
+                self._outbox.open[lane.topic] = batch
+        return batch.handle(index)
 
-    def append_batch(
-        self, topic: str, pinned: MessageQueue | None, batch_of: Callable[[Lane], OutBatch]
-    ) -> OutBatch | None:
-        """Put a batch made whole by `batch_of` into its lane, behind what is there."""
+    def _with_room(self, lane: Lane, need: int) -> OutBatch | None:
+        """An open batch with room for `need` bytes: the one there is, made larger, or a new one."""
+        batch = lane.open
+        if batch is not None and batch.bytes + need <= self.batch_bytes:
+            size = min(self.batch_bytes, max(4 * len(batch.buffer), batch.bytes + need))
+            more = size - len(batch.buffer)
+            if more > 0:
+                if self._lacks(more):
+                    return None
+                # In the old place: the outbox may be adding at this moment.
+                self._outbox.open.pop(lane.topic, None)
+                larger = bytearray(size)
+                larger[: batch.bytes] = memoryview(batch.buffer)[: batch.bytes]
+                batch.buffer = larger
+                batch.reserved = size
+                self.buffered += more
+                return batch
+        spare = self.spare and need <= self.batch_bytes
+        size = self.batch_bytes if spare else max(FIRST_BUFFER, need)
+        if self._lacks(size):
+            return None
+        if batch is not None:
+            self._outbox.open.pop(lane.topic, None)
+            lane.ready.append(batch)
+        lane.open = self.batch(lane, self.spare.pop() if spare else bytearray(size))
+        self._count(lane.open)
+        return lane.open
+
+    def batch(self, lane: Lane, buffer: Any, *, single: bool = False) -> OutBatch:
+        """A new batch for `lane`, not yet in it."""
+        head = self.ids.batch_head().encode()
+        batch = OutBatch(lane, self.now_ms(), head, buffer, single)
+        batch.queue = lane.pinned
+        return batch
+
+    def append_batch(self, lane: Lane, batch: OutBatch) -> bool:
+        """Put a whole batch into its lane, behind what is there; False when the buffer is full."""
         with self.lock:
-            lane = self.lanes.get(pinned or topic)
-            if lane is None:
-                lane = self._lane(topic, pinned)
-            batch = batch_of(lane)
-            if self.buffered + batch.bytes > self.buffer_bytes and self.buffered:
-                self.starving = True
-                return None
+            if self._lacks(batch.reserved):
+                return False
             if lane.open is not None:
+                self._outbox.open.pop(lane.topic, None)
                 lane.ready.append(lane.open)
                 lane.open = None
             lane.ready.append(batch)
-            self.active.add(batch)
-            self.buffered += batch.bytes
-            if not lane.dirty:
-                self._mark(lane)
-        return batch
+            self._count(batch)
+            self._mark(lane)
+        return True
+
+    def _lacks(self, size: int) -> bool:
+        if self.buffered and self.buffered + size > self.buffer_bytes:
+            self.starving = True
+            return True
+        return False
+
+    def _count(self, batch: OutBatch) -> None:
+        self.active.add(batch)
+        self.buffered += batch.reserved
+
+    def _mark(self, lane: Lane) -> None:
+        if not lane.dirty:
+            lane.dirty = True
+            self.dirty.append(lane)
+            if len(self.dirty) == 1:
+                self.wake()
 
     def watch(self, batch: OutBatch, call: Callable[[], object]) -> bool:
         """Have `call` called on the loop when `batch` is done; False if it already is."""
         with self.lock:
             if batch.done:
                 return False
-            if batch.watchers is None:
-                batch.watchers = [call]
-            else:
-                batch.watchers.append(call)
+            batch.watchers.append(call)
             return True
 
-    def _lane(self, topic: str, pinned: MessageQueue | None) -> Lane:
-        lane = self.lanes[pinned or topic] = Lane(topic, pinned, self.first_queue())
+    def lane(self, topic: str, pinned: MessageQueue | None) -> Lane:
+        """The lane of a topic or of a pinned queue; made when it is first asked for."""
+        key = topic if pinned is None else pinned
+        lane = self.lanes.get(key)
+        if lane is None:
+            with self.lock:
+                lane = self.lanes.setdefault(key, Lane(self, topic, pinned, self.first_queue()))
         return lane
-
-    def _mark(self, lane: Lane) -> None:
-        lane.dirty = True
-        self.dirty.append(lane)
-        if len(self.dirty) == 1:
-            self.wake()
 
     # -- the loop thread ----------------------------------------------------------------------
 
@@ -278,13 +226,16 @@ class Accumulator:
         """The batch that would go next; a closed one, or the open one as it is now."""
         if lane.ready:
             return lane.ready[0]
-        return lane.open
+        batch = lane.open
+        return batch if batch is not None and batch.count else None
 
     def pop(self, lane: Lane) -> OutBatch:
         """Take the head out; nothing is added to it from now on."""
         with self.lock:
             if lane.ready:
                 return lane.ready.popleft()
+            if lane.pinned is None:
+                self._outbox.open.pop(lane.topic, None)
             batch, lane.open = lane.open, None
             assert batch is not None
             return batch
@@ -296,17 +247,24 @@ class Accumulator:
                 return
             batch.error = error
             batch.done = True
-            watchers, batch.watchers = batch.watchers, None
+            watchers, batch.watchers = batch.watchers, []
             self.active.discard(batch)
-            self.buffered -= batch.bytes
-            batch.body = b""
+            self.buffered -= batch.reserved
+            if (
+                error is None
+                and batch.attempts == 1  # the transport of a failed attempt may hold the buffer
+                and not batch.single
+                and batch.reserved == self.batch_bytes
+                and len(self.spare) < SPARE_BUFFERS
+            ):
+                self.spare.append(batch.buffer)
+            batch.buffer = b""
             batch.properties = ""
             room = self.starving and self.buffered <= self.buffer_bytes // 2
             if room:
                 self.starving = False
-        if watchers:
-            for call in watchers:
-                call()
+        for call in watchers:
+            call()
         if room and self.on_space is not None:
             self.on_space()
 
@@ -314,6 +272,21 @@ class Accumulator:
         """Finish everything that waits in `lane` with `error`."""
         while self.head(lane) is not None:
             self.finish(self.pop(lane), error)
+
+    def refuse_offers(self) -> None:
+        """From here on every message goes through `append` and the checks before it."""
+        self.offer = _refuse
+
+    def close(self, error: SaturnError) -> None:
+        """Finish everything with `error`."""
+        for lane in list(self.lanes.values()):
+            self.fail_lane(lane, error)
+        for batch in list(self.active):
+            self.finish(batch, error)
+
+
+def _refuse(message: Message) -> None:
+    return None
 
 
 def not_in_time(batch: OutBatch, seconds: float, last: BaseException | None) -> SaturnError:

@@ -19,9 +19,8 @@ from saturnmq.client import admin as async_admin
 from saturnmq.client import producer as async_producer
 from saturnmq.client import pull_consumer as async_pull
 from saturnmq.client import push_consumer as async_push
-from saturnmq.client.accumulator import OutBatch, SendHandle
+from saturnmq.client.outgoing import OutBatch, SendHandle, SendResult
 from saturnmq.client.producer import ProducerEngine, Selector
-from saturnmq.client.results import SendResult
 from saturnmq.protocol.errors import ClientClosed, RequestTimeout
 from saturnmq.protocol.message import Message, MessageQueue
 from saturnmq.protocol.native import NativeRuntime, new_event_loop
@@ -163,23 +162,15 @@ class Admin(Facade):
         super().__init__(lambda runtime: async_admin.Admin(nameservers, runtime=runtime, **options))
 
 
-class BlockingSendHandle(SendHandle):
-    """A message under way; `result(timeout)` waits for its acknowledgement."""
-
-    __slots__ = ()
-
-    def result(self, timeout: float | None = None) -> SendResult:
-        """The SendResult, or the error of the send raised; RequestTimeout if it takes longer."""
-        batch = self.batch
-        if not batch.done:
-            # A bare lock is the cheapest thing a thread can wait for.
-            over = threading.Lock()
-            over.acquire()
-            if self.owner.watch(batch, over.release) and not over.acquire(
-                timeout=-1 if timeout is None else timeout
-            ):
-                raise RequestTimeout(f"no acknowledgement in {timeout} s; the send goes on")
-        return batch.result(self.index)
+def wait_in_thread(batch: OutBatch, timeout: float | None) -> None:
+    """Wait until `batch` is over; RequestTimeout if it takes longer than `timeout` seconds."""
+    # A bare lock is the cheapest thing a thread can wait for.
+    over = threading.Lock()
+    over.acquire()
+    if batch.lane.owner.watch(batch, over.release) and not over.acquire(
+        timeout=-1 if timeout is None else timeout
+    ):
+        raise RequestTimeout(f"no acknowledgement in {timeout} s; the send goes on")
 
 
 class Producer:
@@ -221,6 +212,7 @@ class Producer:
             self.options,
             lock=threading.Lock(),
             call_on_loop=thread.loop.call_soon_threadsafe,
+            wait=wait_in_thread,
         )
         engine.accumulator.on_space = self._on_space
         await engine.start()
@@ -258,23 +250,21 @@ class Producer:
         queue: MessageQueue | None = None,
         sharding_key: str | None = None,
         selector: Selector | None = None,
-    ) -> BlockingSendHandle:
+    ) -> SendHandle:
         """Accept the message and return at once; blocks only while the buffer is full."""
-        engine = self._engine
-        if engine is None:
-            engine = self.engine
-        if queue is None and (
-            selector is not None
-            or sharding_key is not None
-            or (message.properties and SHARDING_KEY in message.properties)
-        ):
-            if not engine.core.routes.queues_ever(message.topic):
-                self._run(engine.route(message.topic))
-            queue = engine.queue_for(message, sharding_key, selector)
-        accepted = engine.enqueue(message, queue)
-        if accepted is None:
-            accepted = self._when_room(lambda: engine.enqueue(message, queue))
-        return BlockingSendHandle(engine.accumulator, accepted[0], accepted[1])
+        engine = self.engine
+        if queue is None:
+            if sharding_key is None and selector is None:
+                handle = engine.accumulator.offer(message)
+                if handle is not None:
+                    return handle
+            if selector or sharding_key or SHARDING_KEY in message.properties:
+                if not engine.core.routes.queues_ever(message.topic):
+                    self._run(engine.route(message.topic))
+                queue = engine.queue_for(message, sharding_key, selector)
+        return engine.enqueue(message, queue) or self._when_room(
+            lambda: engine.enqueue(message, queue)
+        )
 
     def send_batch(
         self,
@@ -286,7 +276,7 @@ class Producer:
         """Send messages of one topic to one queue in one request; all are stored or none."""
         engine = self.engine
         batch: OutBatch = self._when_room(lambda: engine.enqueue_batch(messages, queue))
-        BlockingSendHandle(engine.accumulator, batch, 0).result(timeout)
+        batch.handle(0).result(timeout)
         return [batch.result(index) for index in range(len(messages))]
 
     def send_oneway(

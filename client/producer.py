@@ -15,13 +15,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from saturnmq.client.accumulator import Accumulator, Lane, OutBatch, SendHandle
+from saturnmq.client.accumulator import Accumulator, Lane, Lock
 from saturnmq.client.core import ClientCore
-from saturnmq.client.results import SendResult
+from saturnmq.client.outgoing import (
+    EXTRA_BYTES_MAX,
+    ITEM_OVERHEAD,
+    TRAVELS_ALONE,
+    OutBatch,
+    SendHandle,
+    SendResult,
+)
 from saturnmq.client.sending import ProducerOptions, Sender
 from saturnmq.protocol import compression
 from saturnmq.protocol.errors import (
@@ -34,22 +40,13 @@ from saturnmq.protocol.errors import (
 )
 from saturnmq.protocol.ids import UniqueIds
 from saturnmq.protocol.jhash import jhash
-from saturnmq.protocol.kernels import encode_batch_item
 from saturnmq.protocol.message import Message, MessageQueue
-from saturnmq.protocol.properties import (
-    DELAY,
-    PROPERTIES_BYTES_MAX,
-    SHARDING_KEY,
-    UNIQ_KEY,
-    WAIT,
-    encode_properties,
-)
+from saturnmq.protocol.properties import SHARDING_KEY, UNIQ_KEY, WAIT, encode_properties
 from saturnmq.protocol.runtime import Runtime
 from saturnmq.protocol.topics import RETRY_PREFIX, check_group, check_topic
 
 DEFAULT_GROUP = "saturnmq-producer"
 DEFAULT_NAMESERVER = "127.0.0.1:9876"
-TIMER_PROPERTIES = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TRAN_MSG")
 
 Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 
@@ -63,9 +60,11 @@ class ProducerEngine:
         group: str,
         options: ProducerOptions,
         *,
-        lock: AbstractContextManager[Any],
+        lock: Lock,
         call_on_loop: Callable[[Callable[[], None]], object],
+        wait: Callable[[OutBatch, float | None], object],
     ) -> None:
+        """`wait` is how `SendHandle.result` waits."""
         check_group(group)
         self.core = core
         self.group = group
@@ -77,8 +76,14 @@ class ProducerEngine:
             runtime.now_ms,
             ids,
             lambda: call_on_loop(self._pump),
+            wait,
+            self.wait,
             batch_bytes=options.batch_bytes,
             buffer_bytes=options.buffer_bytes,
+            alone_from=min(
+                options.max_message_bytes + 1,
+                options.compress_above if options.compress_above is not None else 1 << 62,
+            ),
             first_queue=lambda: runtime.random.randrange(1 << 16),
         )
         self.sender = Sender(core, self.accumulator, group, options)
@@ -90,44 +95,27 @@ class ProducerEngine:
 
     # -- any thread ----------------------------------------------------------------------------
 
-    def enqueue(self, message: Message, pinned: MessageQueue | None) -> tuple[OutBatch, int] | None:
+    def enqueue(self, message: Message, pinned: MessageQueue | None) -> SendHandle | None:
         """Accept one message; None when the buffer is full."""
-        body = message.body
-        topic = message.topic
-        if topic not in self._topics:
-            self._check_topic(topic)
-        if not body or len(body) > self.options.max_message_bytes:
-            raise self._bad_body(len(body))
-        if self.closed:
-            raise ClientClosed("the producer is closed")
-        properties = message.properties
-        compress_above = self.options.compress_above
-        if not properties:
-            if (compress_above is None or len(body) < compress_above) and topic[0] != "%":
-                return self.accumulator.append(
-                    topic, pinned, body, extra=b"", flag=message.flag, uid=""
-                )
-        elif not self._alone(topic, properties) and (
-            compress_above is None or len(body) < compress_above
-        ):
-            extra, uid = self._extra(properties)
-            return self.accumulator.append(
-                topic, pinned, body, extra=extra, flag=message.flag, uid=uid
-            )
-        batch = self.accumulator.append_batch(
-            topic, pinned, lambda lane: self.single(lane, message)
-        )
-        return None if batch is None else (batch, 0)
+        self._check(message)
+        lane = self.accumulator.lane(message.topic, pinned)
+        if self._alone(message.topic, message.properties) or not self._small(message.body):
+            batch = self.single(lane, message)
+            return batch.handle(0) if self.accumulator.append_batch(lane, batch) else None
+        extra, given = self._extra(message.properties)
+        if given:
+            extra = self._identity(given) + extra
+        return self.accumulator.append(lane, message.body, extra, message.flag, given)
 
     def enqueue_batch(
         self, messages: Sequence[Message], pinned: MessageQueue | None
     ) -> OutBatch | None:
-        """Accept messages of one topic as one batch, for one queue."""
+        """Accept messages of one topic as one batch; None when the buffer is full."""
         if not messages:
             raise InvalidParameter("send_batch of no messages: give at least one")
         topic = messages[0].topic
-        self._check_topic(topic)
         for message in messages:
+            self._check(message)
             if message.topic != topic:
                 raise InvalidParameter(
                     f"send_batch of topics {topic!r} and {message.topic!r}: a batch has one topic"
@@ -136,13 +124,9 @@ class ProducerEngine:
                 raise MessageIllegal(
                     "delayed, transactional and %RETRY% messages cannot be in a batch: use send"
                 )
-            if not message.body or len(message.body) > self.options.max_message_bytes:
-                raise self._bad_body(len(message.body))
-        if self.closed:
-            raise ClientClosed("the producer is closed")
-        return self.accumulator.append_batch(
-            topic, pinned, lambda lane: self._whole(lane, messages)
-        )
+        lane = self.accumulator.lane(topic, pinned)
+        batch = self._whole(lane, messages)
+        return batch if self.accumulator.append_batch(lane, batch) else None
 
     def queue_for(
         self, message: Message, sharding_key: str | None, selector: Selector | None
@@ -159,9 +143,18 @@ class ProducerEngine:
         assert key is not None
         return queues[abs(jhash(key)) % len(queues)]
 
-    def _check_topic(self, topic: str) -> None:
-        check_topic(topic)
-        self._topics.add(topic)
+    def _check(self, message: Message) -> None:
+        if message.topic not in self._topics:
+            check_topic(message.topic)
+            self._topics.add(message.topic)
+        if not 0 < len(message.body) <= self.options.max_message_bytes:
+            raise self._bad_body(len(message.body))
+        if self.closed:
+            raise ClientClosed("the producer is closed")
+
+    def _small(self, body: Any) -> bool:
+        above = self.options.compress_above
+        return above is None or len(body) < above
 
     def _bad_body(self, size: int) -> MessageIllegal:
         if not size:
@@ -175,11 +168,11 @@ class ProducerEngine:
 
     @staticmethod
     def _alone(topic: str, properties: dict[str, str]) -> bool:
-        return (
-            topic.startswith(RETRY_PREFIX)
-            or DELAY in properties
-            or any(name in properties for name in TIMER_PROPERTIES)
-        )
+        return topic.startswith(RETRY_PREFIX) or not TRAVELS_ALONE.isdisjoint(properties)
+
+    @staticmethod
+    def _identity(unique_id: str) -> bytes:
+        return f"UNIQ_KEY\x01{unique_id}\x02WAIT\x01true\x02".encode()
 
     @staticmethod
     def _extra(properties: dict[str, str]) -> tuple[bytes, str]:
@@ -191,46 +184,50 @@ class ProducerEngine:
             if "\x01" in name or "\x02" in name or "\x01" in value or "\x02" in value:
                 raise MessageIllegal(f"property {name!r} holds a byte 1 or 2: they end fields")
         extra = encode_properties(properties)
-        if len(extra) > PROPERTIES_BYTES_MAX - 64:
+        if len(extra) > EXTRA_BYTES_MAX:
             raise MessageIllegal(
-                f"properties of {len(extra)} B exceed the limit of {PROPERTIES_BYTES_MAX - 64} B: "
+                f"properties of {len(extra)} B exceed the limit of {EXTRA_BYTES_MAX} B: "
                 "shorten keys or user properties"
             )
         return extra, uid
 
     def single(self, lane: Lane, message: Message) -> OutBatch:
         """A message that travels alone, by SEND_MESSAGE_V2."""
-        batch = OutBatch(lane, self.core.runtime.now_ms(), single=True)
-        extra, uid = self._extra(message.properties)
-        uid = uid or self.accumulator.ids.next()
-        batch.ids.append(uid)
-        batch.properties = f"UNIQ_KEY\x01{uid}\x02WAIT\x01true\x02{extra.decode()}"
-        batch.flag = message.flag
+        extra, given = self._extra(message.properties)
         body: Any = message.body
-        above = self.options.compress_above
-        if above is not None and len(body) >= above:
+        sys_flag = 0
+        if not self._small(body):
             packed = compression.compress(body, compression.ZLIB, 5)
             if len(packed) < len(body):
                 body = packed
-                batch.sys_flag = compression.sys_flag_of(compression.ZLIB)
-        batch.body = bytes(body)
-        batch.bytes = len(batch.body) + len(extra) + 128
+                sys_flag = compression.sys_flag_of(compression.ZLIB)
+        batch = self.accumulator.batch(lane, bytes(body), single=True)
+        batch.count = 1
+        if given:
+            batch.given_ids[0] = given
+        batch.properties = (self._identity(batch.message_id(0)) + extra).decode()
+        batch.flag = message.flag
+        batch.sys_flag = sys_flag
         return batch
 
     def _whole(self, lane: Lane, messages: Sequence[Message]) -> OutBatch:
-        batch = OutBatch(lane, self.core.runtime.now_ms())
-        for message in messages:
-            extra, uid = self._extra(message.properties)
-            uid = uid or self.accumulator.ids.next()
-            head = f"UNIQ_KEY\x01{uid}\x02WAIT\x01true\x02".encode()
-            encode_batch_item(batch.body, message.body, head + extra, message.flag)
-            batch.ids.append(uid)
-        batch.bytes = len(batch.body)
-        if batch.bytes > self.options.max_message_bytes:
+        extras = [self._extra(message.properties) for message in messages]
+        size = sum(
+            ITEM_OVERHEAD + len(message.body) + len(extra)
+            for message, (extra, _) in zip(messages, extras, strict=True)
+        )
+        if size > self.options.max_message_bytes:
             raise MessageIllegal(
-                f"batch of {batch.bytes} B exceeds the limit of {self.options.max_message_bytes} B:"
+                f"batch of {size} B exceeds the limit of {self.options.max_message_bytes} B:"
                 " send fewer at once, or use send_async, which batches by itself"
             )
+        batch = self.accumulator.batch(lane, bytearray(size))
+        for message, (extra, given) in zip(messages, extras, strict=True):
+            if given:
+                batch.put(message.body, self._identity(given) + extra, message.flag, False)
+                batch.given_ids[batch.count - 1] = given
+            else:
+                batch.put(message.body, extra, message.flag, True)
         return batch
 
     # -- the loop thread -----------------------------------------------------------------------
@@ -258,7 +255,7 @@ class ProducerEngine:
         address = self.core.broker_address(pinned.broker_name)
         if address is None:
             raise RouteNotFound(f"broker {pinned.broker_name} has no master in the route")
-        batch = self.single(Lane(message.topic, pinned, 0), message)
+        batch = self.single(self.accumulator.lane(message.topic, pinned), message)
         self.core.oneway(address, self.sender.command(batch, pinned))
 
     async def wait(self, batch: OutBatch) -> None:
@@ -282,36 +279,13 @@ class ProducerEngine:
         if self.closed:
             return
         self.closed = True
+        self.accumulator.refuse_offers()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self.flush()
         self.sender.closed = True
-        for lane in list(self.accumulator.lanes.values()):
-            self.accumulator.fail_lane(lane, ClientClosed("the producer was closed"))
-        for batch in list(self.accumulator.active):
-            self.accumulator.finish(batch, ClientClosed("the producer was closed"))
+        self.accumulator.close(ClientClosed("the producer was closed"))
         await self.core.unregister_producer(self.group)
-
-
-class AsyncSendHandle(SendHandle):
-    """A message under way; `await handle` gives its SendResult or raises its error."""
-
-    __slots__ = ("_engine",)
-
-    def __init__(self, engine: ProducerEngine, batch: OutBatch, index: int) -> None:
-        super().__init__(engine.accumulator, batch, index)
-        self._engine = engine
-
-    def __await__(self) -> Generator[Any, None, SendResult]:
-        if not self.batch.done:
-            yield from self._engine.wait(self.batch).__await__()
-        return self.batch.result(self.index)
-
-    def result(self) -> SendResult:
-        """The result of a finished send; RequestTimeout while it is under way."""
-        if not self.batch.done:
-            raise RequestTimeout("the send is not over: await the handle")
-        return self.batch.result(self.index)
 
 
 class Producer:
@@ -347,6 +321,7 @@ class Producer:
             self.options,
             lock=contextlib.nullcontext(),
             call_on_loop=runtime.call_soon,
+            wait=_not_here,
         )
         engine.accumulator.on_space = self._on_space
         await engine.start()
@@ -393,16 +368,16 @@ class Producer:
         queue: MessageQueue | None = None,
         sharding_key: str | None = None,
         selector: Selector | None = None,
-    ) -> AsyncSendHandle:
+    ) -> SendHandle:
         """Accept the message; waits only while the buffer is full. Await the handle for the ack."""
         engine = self.engine
         if queue is None and (selector or sharding_key or SHARDING_KEY in message.properties):
             await engine.route(message.topic)
             queue = engine.queue_for(message, sharding_key, selector)
         while True:
-            accepted = engine.enqueue(message, queue)
-            if accepted is not None:
-                return AsyncSendHandle(engine, *accepted)
+            handle = engine.enqueue(message, queue)
+            if handle is not None:
+                return handle
             await self._wait_for_room()
 
     async def send_batch(
@@ -419,7 +394,7 @@ class Producer:
                 break
             await self._wait_for_room()
         await engine.wait(batch)
-        return [batch.result(index) for index in range(len(messages))]
+        return [batch.handle(index).result() for index in range(len(messages))]
 
     async def send_oneway(
         self,
@@ -459,6 +434,10 @@ class Producer:
                 future.set_result(None)
 
 
+def _not_here(batch: OutBatch, timeout: float | None) -> None:
+    raise RequestTimeout("the send is not over: await the handle")
+
+
 def new_core(nameservers: str | Sequence[str], runtime: Runtime | None) -> ClientCore:
     """A ClientCore of its own for one client; on the running loop unless a runtime is given."""
     if runtime is None:
@@ -480,7 +459,6 @@ def producer_options(options: dict[str, Any]) -> ProducerOptions:
 
 
 __all__ = [
-    "AsyncSendHandle",
     "Producer",
     "ProducerEngine",
     "new_core",

@@ -1,11 +1,8 @@
-"""What sends and listeners answer: SendResult, SendStatus, ConsumeResult."""
+"""What sends and listeners answer; a SendResult is outgoing.py's."""
 
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple
-
-from saturnmq.protocol.message import MessageQueue
 
 
 class SendStatus(enum.Enum):
@@ -23,20 +20,6 @@ STATUS_OF_CODE: dict[int, SendStatus] = {
     11: SendStatus.SLAVE_NOT_AVAILABLE,
     12: SendStatus.FLUSH_SLAVE_TIMEOUT,
 }
-
-
-class SendResult(NamedTuple):
-    """Where an acknowledged message lies."""
-
-    status: SendStatus
-    message_id: str  # UNIQ_KEY, given by the producer
-    offset_message_id: str  # given by the broker: its address and the physical offset
-    queue: MessageQueue
-    queue_offset: int
-
-    @property
-    def ok(self) -> bool:
-        return self.status is SendStatus.OK
 
 
 class ConsumeResult(enum.Enum):

@@ -18,9 +18,10 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from saturnmq.client.accumulator import Accumulator, Lane, OutBatch, not_in_time
+from saturnmq.client.accumulator import Accumulator, Lane, not_in_time
 from saturnmq.client.core import ClientCore
 from saturnmq.client.faults import DEFAULT_TABLE, FaultStrategy
+from saturnmq.client.outgoing import OutBatch
 from saturnmq.client.results import STATUS_OF_CODE, SendStatus
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
@@ -41,6 +42,7 @@ from saturnmq.protocol.remoting import Command
 log = logging.getLogger(__name__)
 
 RETRY_CODES = frozenset({17, 14, 1, 2, 16, 204, 205, 1500})
+SIZES = "saturnSizes"  # asks for the first offset id and the frames' sizes instead of all ids
 RETRY_PAUSE_S = 0.05
 RETRY_PAUSE_MAX_S = 1.0
 
@@ -113,7 +115,7 @@ class Sender:
         if not queues:
             self._resolve(lane)
             return None
-        whole = batch is not lane.open or batch.bytes >= self.options.batch_bytes
+        whole = batch is not lane.open
         limit = self.options.in_flight if whole else 1
         in_flight = lane.in_flight
         now = self.runtime.monotonic()
@@ -232,7 +234,7 @@ class Sender:
         """The request that carries `batch` to `queue`."""
         single = batch.single
         properties = (
-            batch.properties if single else f"UNIQ_KEY\x01{batch.ids[0]}\x02WAIT\x01true\x02"
+            batch.properties if single else f"UNIQ_KEY\x01{batch.message_id(0)}\x02WAIT\x01true\x02"
         )
         ext = {
             "a": self.group,
@@ -248,6 +250,7 @@ class Sender:
             "k": "false",
             "m": "false" if single else "true",
             "n": queue.broker_name,
+            SIZES: "true",
         }
         code = RequestCode.SEND_MESSAGE_V2 if single else RequestCode.SEND_BATCH_MESSAGE
         return Command(int(code), ext, batch.body)
@@ -276,6 +279,7 @@ class Sender:
             batch.status = status
             batch.first_offset = int(ext.get("queueOffset") or 0)
             batch.offset_ids = ext.get("msgId") or ""
+            batch.sizes = bytes(response.body)
             queue_id = int(ext.get("queueId") or queue.queue_id)
         except ValueError:
             self._over(batch, queue, SystemError_(f"broker answered a send with {ext}"))

@@ -51,6 +51,38 @@ def encode_batch_item(
     out += properties
 
 
+def put_batch_item(
+    buffer: bytearray,
+    at: int,
+    body: bytes | bytearray | memoryview,
+    id_head: bytes,
+    number: int,
+    extra: bytes,
+    flag: int = 0,
+) -> int:
+    """Write one entry into `buffer` at byte `at`; where the next one goes, -1 if it does not fit.
+
+    The properties are UNIQ_KEY, made of `id_head` and `number` as four hex digits (see
+    `ids.UniqueIds.batch_head`), WAIT=true, and the encoded ones of `extra`; with `number` -1 they
+    are `extra` alone.
+    """
+    properties = extra
+    if number >= 0:
+        properties = b"UNIQ_KEY\x01%b%04X\x02WAIT\x01true\x02%b" % (id_head, number, extra)
+    if len(properties) > PROPERTIES_BYTES_MAX:
+        raise _properties_too_large(len(properties), PROPERTIES_BYTES_MAX)
+    size = ENTRY_BYTES_MIN + len(body) + len(properties)
+    if at + size > len(buffer):
+        return -1
+    ENTRY_HEAD.pack_into(buffer, at, size, 0, crc32(body), flag, len(body))
+    at += ENTRY_HEAD.size
+    buffer[at : at + len(body)] = body
+    at += len(body)
+    buffer[at : at + 2] = len(properties).to_bytes(2, "big")
+    buffer[at + 2 : at + 2 + len(properties)] = properties
+    return at + 2 + len(properties)
+
+
 def encode_batch(items: Iterable[tuple[bytes, bytes, int]]) -> bytearray:
     """A whole batch body of (body, properties, flag)."""
     out = bytearray()

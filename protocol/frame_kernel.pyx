@@ -199,6 +199,61 @@ def encode_batch_item(bytearray out not None, body, bytes properties not None, i
         release(&b)
 
 
+cdef const char *ID_NAME = b"UNIQ_KEY\x01"
+cdef const char *ID_TAIL = b"\x02WAIT\x01true\x02"
+cdef const char *HEX = b"0123456789ABCDEF"
+cdef enum:
+    ID_NAME_BYTES = 9
+    ID_TAIL_BYTES = 11
+
+
+def put_batch_item(bytearray buffer not None, Py_ssize_t at, body, bytes id_head not None,
+                   Py_ssize_t number, bytes extra not None, int flag=0):
+    """Write one entry into `buffer` at byte `at`; where the next one goes, -1 if it does not fit."""
+    cdef Bytes b
+    cdef Py_ssize_t head_size = PyBytes_GET_SIZE(id_head), extra_size = PyBytes_GET_SIZE(extra)
+    cdef Py_ssize_t properties_size = extra_size
+    cdef Py_ssize_t room = len(buffer) - at, size
+    cdef uint8_t *p
+    if at < 0:
+        raise ValueError(f"position {at} in a batch buffer")
+    if number >= 0:
+        properties_size += ID_NAME_BYTES + head_size + 4 + ID_TAIL_BYTES
+    if properties_size > PROPERTIES_BYTES_MAX:
+        return _batch.put_batch_item(buffer, at, body, id_head, number, extra, flag)  # raises
+    hold(body, &b)
+    size = ENTRY_BYTES_MIN + b.size + properties_size
+    if size > room:
+        release(&b)
+        return -1
+    p = <uint8_t *>PyByteArray_AS_STRING(buffer) + at
+    put32(p, <uint32_t>size)
+    put32(p + 4, 0)
+    put32(p + 8, crc_of(b.at, b.size))
+    put32(p + 12, <uint32_t>flag)
+    put32(p + 16, <uint32_t>b.size)
+    p += ENTRY_HEAD_BYTES
+    memcpy(p, b.at, b.size)
+    p += b.size
+    release(&b)
+    p[0] = <uint8_t>(properties_size >> 8)
+    p[1] = <uint8_t>properties_size
+    p += 2
+    if number >= 0:
+        memcpy(p, ID_NAME, ID_NAME_BYTES)
+        p += ID_NAME_BYTES
+        memcpy(p, PyBytes_AS_STRING(id_head), head_size)
+        p += head_size
+        p[0] = HEX[number >> 12 & 15]
+        p[1] = HEX[number >> 8 & 15]
+        p[2] = HEX[number >> 4 & 15]
+        p[3] = HEX[number & 15]
+        memcpy(p + 4, ID_TAIL, ID_TAIL_BYTES)
+        p += 4 + ID_TAIL_BYTES
+    memcpy(p, PyBytes_AS_STRING(extra), extra_size)
+    return at + size
+
+
 cdef struct Entry:
     int32_t size
     uint32_t crc

@@ -81,12 +81,15 @@ class UniqueIds:
     """
 
     __slots__ = (
+        "_batches",
         "_counter",
+        "_elapsed",
         "_head",
         "_month_start",
         "_now_ms",
         "_offset",
         "_prefix",
+        "_salt",
         "_time",
         "_used",
     )
@@ -96,12 +99,15 @@ class UniqueIds:
     ) -> None:
         """`salt` stands for Java's class-loader hash: what tells two producers of one pid apart."""
         address = ipaddress.ip_address(ip).packed
-        self._prefix = f"{address.hex().upper()}{pid & 0xFFFF:04X}{salt & 0xFFFFFFFF:08X}"
+        self._prefix = f"{address.hex().upper()}{pid & 0xFFFF:04X}"
+        self._salt = salt & 0xFFFFFFFF
+        self._batches = 0
         self._now_ms = runtime.now_ms
         self._offset = utc_offset_ms
         self._month_start = _month_start(runtime.now_ms() + utc_offset_ms)
         self._time = -1
         self._head = ""
+        self._elapsed = ""
         self._counter = 0
         self._used = 0
 
@@ -121,7 +127,19 @@ class UniqueIds:
         if elapsed >= 31 * 86_400_000:  # some month has ended; an exact border does not matter
             self._month_start = _month_start(self._time + self._offset)
             elapsed = self._time + self._offset - self._month_start
-        self._head = f"{self._prefix}{elapsed & 0xFFFFFFFF:08X}"
+        self._elapsed = f"{elapsed & 0xFFFFFFFF:08X}"
+        self._head = f"{self._prefix}{self._salt:08X}{self._elapsed}"
+
+    def batch_head(self) -> str:
+        """What the ids of one batch begin with; message n of it, below 65,536, ends them with n as
+        four hex digits. The random field counts the batches on from the salt, so that the ids of
+        two batches, and those of `next()`, differ whatever the clock says."""
+        now = self._now_ms()
+        if now > self._time:
+            self._advance(now)
+        self._batches = self._batches % 0xFFFFFFFF + 1
+        number = (self._salt + self._batches) & 0xFFFFFFFF
+        return f"{self._prefix}{number:08X}{self._elapsed}"
 
 
 def _month_start(now_ms: int) -> int:

@@ -32,6 +32,7 @@ COMPILED: bool = _kernel is not None
 if TYPE_CHECKING or not COMPILED:
     crc32 = _frame.crc32
     encode_batch_item = _batch.encode_batch_item
+    put_batch_item = _batch.put_batch_item
     check_batch = _batch.check_batch
     write_batch = _reference.write_batch
     write_message = _reference.write_message
@@ -42,6 +43,7 @@ if TYPE_CHECKING or not COMPILED:
 else:
     crc32 = _kernel.crc32
     encode_batch_item = _kernel.encode_batch_item
+    put_batch_item = _kernel.put_batch_item
     check_batch = _kernel.check_batch
     write_batch = _kernel.write_batch
     write_message = _kernel.write_message
@@ -71,6 +73,7 @@ __all__ = [
     "decode_frames",
     "encode_batch_item",
     "message_size",
+    "put_batch_item",
     "scan_frames",
     "write_batch",
     "write_message",

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from saturnmq.client.blocking import Producer as Producer
     from saturnmq.client.blocking import PullConsumer as PullConsumer
     from saturnmq.client.blocking import PushConsumer as PushConsumer
+    from saturnmq.client.outgoing import SendResult as SendResult
     from saturnmq.client.results import ConsumeResult as ConsumeResult
-    from saturnmq.client.results import SendResult as SendResult
     from saturnmq.client.results import SendStatus as SendStatus
     from saturnmq.protocol.errors import SaturnError as SaturnError
     from saturnmq.protocol.message import Message as Message
@@ -35,7 +35,7 @@ _HOMES = {
     "PushConsumer": "saturnmq.client.blocking",
     "ReceivedMessage": "saturnmq.protocol.message",
     "SaturnError": "saturnmq.protocol.errors",
-    "SendResult": "saturnmq.client.results",
+    "SendResult": "saturnmq.client.outgoing",
     "SendStatus": "saturnmq.client.results",
 }
 __all__ = [*sorted(_HOMES), "__version__", "aio", "errors"]  # noqa: PLE0604

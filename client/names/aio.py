@@ -1,10 +1,11 @@
 """The public names for asyncio: those of `saturnmq`, with `async` methods."""
 
 from saturnmq.client.admin import Admin
+from saturnmq.client.outgoing import SendResult
 from saturnmq.client.producer import Producer
 from saturnmq.client.pull_consumer import PullConsumer
 from saturnmq.client.push_consumer import PushConsumer
-from saturnmq.client.results import ConsumeResult, SendResult, SendStatus
+from saturnmq.client.results import ConsumeResult, SendStatus
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.message import Message, MessageQueue, ReceivedMessage
 

@@ -1,0 +1,151 @@
+"""The hot half of outgoing.py in plain Python: what every message sent passes through.
+
+`client_kernel.pyx` is its compiled twin, `kernels.py` chooses.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from saturnmq.client.results import SendStatus
+from saturnmq.protocol.batch import put_batch_item
+from saturnmq.protocol.message import Message, MessageQueue
+
+if TYPE_CHECKING:
+    from saturnmq.client.outgoing import OutBatch, SendHandle, SendResult
+
+BATCH_COUNT_MAX = 0x10000  # the last four hex digits of a generated id
+
+_types: list[Any] = []
+
+
+def set_types(handle: type, result: type) -> None:
+    """The classes `handle` and `result` of a batch make."""
+    _types[:] = handle, result
+
+
+class ResultFields:
+    __slots__ = ("batch", "index")
+
+    batch: OutBatch
+    index: int
+
+
+class HandleFields:
+    __slots__ = ("batch", "index")
+
+    batch: OutBatch
+    index: int
+
+    def result(self, timeout: float | None = None) -> SendResult:
+        """The SendResult, or the error of the send raised; RequestTimeout if it takes longer."""
+        batch = self.batch
+        if not batch.done:
+            batch.wait(timeout)
+        if batch.error is not None:
+            raise batch.error
+        return batch.result(self.index)
+
+
+class BatchFields:
+    """The entries so far, and the state that all handles of a batch share."""
+
+    __slots__ = (
+        "attempts",
+        "avoid",
+        "born_ms",
+        "buffer",
+        "bytes",
+        "count",
+        "deadline",
+        "done",
+        "error",
+        "first_offset",
+        "flag",
+        "given_ids",
+        "id_head",
+        "lane",
+        "offset_ids",
+        "properties",
+        "queue",
+        "reserved",
+        "sent_at",
+        "single",
+        "sizes",
+        "status",
+        "sys_flag",
+        "watchers",
+    )
+
+    def __init__(self, lane: Any, born_ms: int, id_head: bytes, buffer: Any, single: bool) -> None:
+        self.lane = lane
+        self.buffer = buffer  # entries up to `bytes`; the whole body of a single message
+        self.bytes = 0
+        self.count = 0
+        self.reserved = len(buffer)  # of the producer's bound
+        self.id_head = id_head
+        self.given_ids: dict[int, str] = {}  # of messages that came with a UNIQ_KEY
+        self.born_ms = born_ms
+        self.single = single
+        self.properties = ""
+        self.flag = 0
+        self.sys_flag = 0
+        self.attempts = 0
+        self.avoid: str | None = None  # the broker that failed last
+        self.sent_at = 0.0
+        self.deadline = 0.0
+        self.done = False
+        self.error: BaseException | None = None
+        self.status = SendStatus.OK
+        self.queue: MessageQueue | None = None
+        self.first_offset = 0
+        self.offset_ids = ""
+        self.sizes = b""  # i32 each: bytes of the frames as stored, if the broker told them
+        self.watchers: list[Any] = []
+
+    if TYPE_CHECKING:
+
+        def wait(self, timeout: float | None) -> None: ...
+
+    def put(self, body: Any, extra: bytes, flag: int, generate: bool) -> bool:
+        """Add an entry; False if there is no room. Without `generate`, `extra` has a UNIQ_KEY."""
+        if self.count == BATCH_COUNT_MAX:
+            return False
+        number = self.count if generate else -1
+        end = put_batch_item(self.buffer, self.bytes, body, self.id_head, number, extra, flag)
+        if end < 0:
+            return False
+        self.bytes = end
+        self.count += 1
+        return True
+
+    def handle(self, index: int) -> SendHandle:
+        """The handle of message `index`."""
+        handle: SendHandle = _types[0]()
+        handle.batch = self  # type: ignore[assignment]
+        handle.index = index
+        return handle
+
+    def result(self, index: int) -> SendResult:
+        """The result of message `index`; only when done without an error."""
+        result: SendResult = _types[1]()
+        result.batch = self  # type: ignore[assignment]
+        result.index = index
+        return result
+
+
+class Outbox:
+    """The open batches that take messages without a look at anything else: those that the loop
+    knows of and will come for."""
+
+    __slots__ = ("alone_from", "open")
+
+    def __init__(self, alone_from: int) -> None:
+        self.alone_from = alone_from
+        self.open: dict[str, Any] = {}  # by topic
+
+    def offer(self, message: Message) -> SendHandle | None:
+        """Put an ordinary message (no property that means something to the client, a body of bytes
+        that is not compressed) into the open batch of its topic. None, and nothing done, for any
+        other, without an open batch, and when that is full."""
+        return None  # only the kernel is atomic without a lock: here all take the other way
