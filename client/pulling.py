@@ -201,13 +201,9 @@ class Puller:
     def _decode(
         self, queue: MessageQueue, body: bytes | bytearray | memoryview
     ) -> list[ReceivedMessage]:
-        messages = kernels.decode_frames(body, self._verify_crc)
-        broker_name = queue.broker_name
-        for message in messages:
-            message.broker_name = broker_name
+        # The broker filters by a 32-bit hash: strangers may slip through.
         tags = self._subscriptions[queue.topic].tags
-        if tags:  # the broker filters by a 32-bit hash: strangers may slip through
-            messages = [message for message in messages if message.tag in tags]
+        messages = kernels.decode_frames(body, self._verify_crc, queue.broker_name, tags)
         if queue.topic.startswith(RETRY_PREFIX):
             for message in messages:
                 message.topic = message.properties.get("RETRY_TOPIC") or message.topic

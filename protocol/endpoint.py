@@ -11,10 +11,11 @@ time-outs of all open requests share one timer, armed for the earliest deadline 
 an earlier one.
 
 Buffers. The body of a *request* is a view into the receive buffer and dies when the handler
-returns: a handler that keeps it copies it. The body of a *response* is owned bytes. A body given
-to `send` must not change until it is sent. The receive buffer doubles only when it is full of a
-frame's own bytes, so a peer that merely announces 16 MiB makes us reserve nothing; it shrinks
-back after a run of small reads.
+returns: a handler that keeps it copies it. The body of a *response* is its receiver's: bytes, or,
+of a large one that came to a client, a view of a buffer made for it, into which the socket writes
+(ResponseBuffer; it costs memory only as it fills). A body given to `send` must not change until it
+is sent. The receive buffer doubles only when it is full of a frame's own bytes, so a peer that
+merely announces 16 MiB makes us reserve nothing; it shrinks back after a run of small reads.
 
 Failure. A malformed frame closes this connection only. A handler's SaturnError becomes its
 response code and text; any other exception is logged and becomes code 1. When the connection
@@ -28,6 +29,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from .errors import ConnectionLost, MalformedFrame, RequestTimeout, SaturnError
+from .kernels import ResponseBuffer
 from .remoting import (
     FLAG_ONEWAY,
     FLAG_RESPONSE,
@@ -45,6 +47,9 @@ log = logging.getLogger(__name__)
 # Idle connections keep the first size; one that ever fills it in one read gets the second.
 FIRST_BUFFER = 16 * 1024
 RECEIVE_BUFFER = 256 * 1024
+# A client gives a frame of this size a buffer of its own once its length is known, and so that
+# little of it lies in the receive buffer by then, that one grows no larger.
+LARGE_FRAME = 64 * 1024
 # Replies up to this size are joined: one copy of 64 KiB costs less than a second system call.
 JOIN_LIMIT = 64 * 1024
 # So many reads without a large frame return the memory. Fewer would pump it on mixed traffic.
@@ -73,6 +78,7 @@ class Endpoint(asyncio.BufferedProtocol):
         self._on_close = on_close
         self._max_frame = max_frame
         self._server = server
+        self._usual_buffer = RECEIVE_BUFFER if server else LARGE_FRAME
         self.on_batch_end = on_batch_end
         self.peer_address = ""
         self.local_address = ""
@@ -85,6 +91,8 @@ class Endpoint(asyncio.BufferedProtocol):
         self._start = 0
         self._end = 0
         self._small_reads = 0
+        self._large: memoryview | None = None  # a large frame that is coming in
+        self._large_filled = 0
         self._opaque = 0
         self._open: dict[int, tuple[float, str, asyncio.Future[Command] | ResultCallback]] = {}
         self._timer: Handle | None = None
@@ -159,31 +167,37 @@ class Endpoint(asyncio.BufferedProtocol):
     # -- receiving -------------------------------------------------------------------------------
 
     def get_buffer(self, sizehint: int) -> memoryview:
+        if self._large is not None:
+            return self._large[self._large_filled :]
         return self._view[self._end :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._end += nbytes
         if self.closed:
             self._start = self._end = 0
             return
         self.last_received = self._runtime.monotonic()
+        large = self._large
+        if large is not None:
+            self._large_filled += nbytes
+            if self._large_filled < len(large):
+                return
+            self._large = None
+        else:
+            self._end += nbytes
         view, start, end = self._view, self._start, self._end
         self._in_batch = True
         needed = 0
         try:
-            while True:
+            if large is not None:
+                self._receive(parse_frame(large), owned=True)
+            while self.close_reason is None:
                 size = frame_size(view, start, end, self._max_frame)
                 if size == 0 or start + size > end:
                     needed = size
                     break
                 command = parse_frame(view[start : start + size])
                 start += size
-                if command.flag & FLAG_RESPONSE:
-                    self._response(command)
-                else:
-                    self._request(command)
-                if self.close_reason is not None:
-                    break
+                self._receive(command, owned=False)
         except MalformedFrame as error:
             log.warning("malformed frame from %s: %s", self.peer_address, error)
             self.close(f"malformed frame: {error}")
@@ -194,22 +208,40 @@ class Endpoint(asyncio.BufferedProtocol):
             self.on_batch_end()
         if self._out:
             self._write_out()
-        self._make_room(needed)
+        if needed >= LARGE_FRAME and not self._server:
+            self._large_filled = end - start
+            self._large = memoryview(ResponseBuffer(needed))
+            self._large[: self._large_filled] = view[start:end]
+            self._start = self._end = 0
+        else:
+            self._make_room(needed)
+
+    def _receive(self, command: Command, *, owned: bool) -> None:
+        if not command.flag & FLAG_RESPONSE:
+            self._request(command)
+            return
+        entry = self._open.pop(command.opaque, None)
+        if entry is None:
+            return  # late, or never asked: dropped silently, as RocketMQ does
+        if not owned:
+            command.body = bytes(command.body)
+        self._finish(entry[2], command)
 
     def _make_room(self, needed: int) -> None:
         """Keep free space behind `_end`, and the unread bytes in front."""
         start, end, view = self._start, self._end, self._view
         rest = end - start
         capacity = len(view)
-        if end == capacity < RECEIVE_BUFFER:
-            self._replace(RECEIVE_BUFFER)
+        usual = self._usual_buffer
+        if end == capacity < usual:
+            self._replace(usual)
             return
-        if needed <= RECEIVE_BUFFER < capacity:
+        if needed <= usual < capacity:
             self._small_reads += 1
-            if self._small_reads >= SHRINK_AFTER_READS and rest < RECEIVE_BUFFER:
-                self._replace(RECEIVE_BUFFER)
+            if self._small_reads >= SHRINK_AFTER_READS and rest < usual:
+                self._replace(usual)
                 return
-        elif needed > RECEIVE_BUFFER:
+        elif needed > usual:
             self._small_reads = 0
         if rest == 0:
             self._start = self._end = 0
@@ -240,13 +272,6 @@ class Endpoint(asyncio.BufferedProtocol):
         except Exception as error:
             log.exception("request %d from %s failed", command.code, self.peer_address)
             self.send(command.reply(1, f"{type(error).__name__}: {error}"), command)
-
-    def _response(self, command: Command) -> None:
-        entry = self._open.pop(command.opaque, None)
-        if entry is None:
-            return  # late, or never asked: dropped silently, as RocketMQ does
-        command.body = bytes(command.body)
-        self._finish(entry[2], command)
 
     def _finish(
         self, waiter: "asyncio.Future[Command] | ResultCallback", result: Command | SaturnError

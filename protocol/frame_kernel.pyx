@@ -14,16 +14,21 @@ cimport cython
 from array import array
 
 from cpython.array cimport array as carray, clone
-from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport (
+    PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer,
+)
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
 from cpython.bytes cimport (
     PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE,
 )
+from cpython.memoryview cimport PyMemoryView_Check, PyMemoryView_GET_BASE, PyMemoryView_GET_BUFFER
+from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset
 
 from saturnmq.protocol import batch as _batch
+from saturnmq.protocol.compression import COMPRESSED_FLAG, decompress
 from saturnmq.protocol.errors import MalformedFrame
 from saturnmq.protocol.frame import Damage, decode_frame
 from saturnmq.protocol.frame_reference import Scan
@@ -103,6 +108,7 @@ cdef enum:
 cdef uint8_t[128] NOTHING
 memset(NOTHING, 0, sizeof(NOTHING))
 cdef tuple NO_ARGUMENTS = ()
+cdef uint32_t COMPRESSED = COMPRESSED_FLAG
 cdef carray INTS = array("i")
 
 saturnmq_crc32_setup()
@@ -925,15 +931,81 @@ def scan_frames(view, Py_ssize_t pos, Py_ssize_t end, int64_t physical_base, bin
 STATUS_NAMES = ("frame", "end", "blank", "more", "damage", "damage", "damage")
 
 
+# --- received messages ------------------------------------------------------------------------------
+
+cdef enum:
+    RANK_MIN = 16  # 64 KiB
+    RANKS = 9  # the largest recycled buffer has 16 MiB, the largest frame of a connection
+    IDLE_BYTES_MAX = 8 * 1024 * 1024
+    IDLE_MAX = 64
+
+cdef uint8_t *idle_memory[RANKS][IDLE_MAX]
+cdef int idle_count[RANKS]
+cdef Py_ssize_t idle_bytes = 0
+memset(idle_count, 0, sizeof(idle_count))
+
+
+@cython.no_gc
+cdef class ResponseBuffer:
+    """Memory of one large response: filled once by its connection, then read by its messages.
+
+    It is recycled when the last of them is gone, up to IDLE_BYTES_MAX in a process: fresh memory of this
+    size comes from the system and goes back to it, and its page faults cost more than the data.
+    """
+
+    cdef uint8_t *_at
+    cdef Py_ssize_t _size
+    cdef int _rank
+
+    def __cinit__(self, Py_ssize_t size):
+        global idle_bytes
+        if size < 0:
+            raise ValueError(f"a buffer of {size} B cannot be")
+        while self._rank < RANKS and size > <Py_ssize_t>1 << (RANK_MIN + self._rank):
+            self._rank += 1
+        self._size = size
+        if self._rank == RANKS:
+            self._at = <uint8_t *>malloc(size)
+        elif idle_count[self._rank]:
+            idle_count[self._rank] -= 1
+            idle_bytes -= <Py_ssize_t>1 << (RANK_MIN + self._rank)
+            self._at = idle_memory[self._rank][idle_count[self._rank]]
+            return
+        else:
+            self._at = <uint8_t *>malloc(<Py_ssize_t>1 << (RANK_MIN + self._rank))
+        if self._at == NULL:
+            raise MemoryError(f"no memory for a buffer of {size} B")
+
+    def __dealloc__(self):
+        global idle_bytes
+        cdef Py_ssize_t room
+        if self._at == NULL:
+            return
+        room = <Py_ssize_t>1 << (RANK_MIN + self._rank)
+        if (self._rank == RANKS or idle_count[self._rank] == IDLE_MAX
+                or idle_bytes + room > IDLE_BYTES_MAX):
+            free(self._at)
+            return
+        idle_memory[self._rank][idle_count[self._rank]] = self._at
+        idle_count[self._rank] += 1
+        idle_bytes += room
+
+    def __len__(self):
+        return self._size
+
+    def __getbuffer__(self, Py_buffer *buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, self._at, self._size, False, flags)
+
+
 @cython.no_gc
 cdef class FrameView:
-    """One frame inside a bytes object: every field is read when it is asked for.
+    """One frame inside a bytes object or a ResponseBuffer: fields are read when they are asked for.
 
     The collector does not track it: thousands live at once in every consumer, and what it refers to
     (bytes, a dict of strings) never refers back.
     """
 
-    cdef bytes _data
+    cdef object _owner  # keeps the memory
     cdef const uint8_t *_at
     cdef public object _properties
     cdef public object _body
@@ -949,7 +1021,7 @@ cdef class FrameView:
         if pos < 0 or parse(<const uint8_t *>PyBytes_AS_STRING(data) + pos,
                             PyBytes_GET_SIZE(data) - pos, False, &f) != FRAME:
             raise MalformedFrame(f"no whole frame at byte {pos} of {len(data)}")
-        self._data = data
+        self._owner = data
         self._at = <const uint8_t *>PyBytes_AS_STRING(data) + pos
 
     cdef inline Py_ssize_t born_host_size(self) noexcept:
@@ -971,6 +1043,54 @@ cdef class FrameView:
         else:
             topic.size = p[0]
             topic.at = p + 1
+
+    cdef inline void find_properties(self, Slice *properties) noexcept:
+        cdef Slice topic
+        cdef const uint8_t *p
+        self.find_topic(&topic)
+        p = topic.at + topic.size
+        properties.at = p + 2
+        properties.size = (<Py_ssize_t>p[0] << 8) | p[1]
+
+    @property
+    def topic(self):
+        cdef Slice topic
+        if self._topic is None:
+            self.find_topic(&topic)
+            self._topic = text(&topic)
+        return self._topic
+
+    @topic.setter
+    def topic(self, str value):
+        self._topic = value
+
+    @property
+    def body(self):
+        cdef const uint8_t *p
+        if get32(self._at + 36) & COMPRESSED:
+            if self._body is None:
+                self._body = decompress(self.raw_body, self.sys_flag)
+            return self._body
+        p = self.tail()
+        return PyBytes_FromStringAndSize(<const char *>p + 16, <int32_t>get32(p + 12))
+
+    @property
+    def tag(self):
+        cdef Slice properties
+        cdef Known known
+        if self._properties is not None:
+            return self._properties.get("TAGS")
+        self.find_properties(&properties)
+        find_known(properties.at, properties.size, &known)
+        return text(&known.tags) if known.tags.size else None
+
+    @property
+    def properties(self):
+        cdef Slice properties
+        if self._properties is None:
+            self.find_properties(&properties)
+            self._properties = properties_of(properties.at, properties.size)
+        return self._properties
 
     @property
     def frame_size(self):
@@ -1042,11 +1162,9 @@ cdef class FrameView:
 
     @property
     def raw_properties(self):
-        cdef Slice topic
-        cdef const uint8_t *p
-        self.find_topic(&topic)
-        p = topic.at + topic.size
-        return PyBytes_FromStringAndSize(<const char *>p + 2, (<Py_ssize_t>p[0] << 8) | p[1])
+        cdef Slice properties
+        self.find_properties(&properties)
+        return PyBytes_FromStringAndSize(<const char *>properties.at, properties.size)
 
     @property
     def frame(self):
@@ -1054,25 +1172,80 @@ cdef class FrameView:
         return PyBytes_FromStringAndSize(<const char *>self._at, <int32_t>get32(self._at))
 
 
-def decode_frames(data, bint verify_crc, kind):
-    """A `kind` (FrameView or a subclass) for each frame of `data`: whole frames only."""
-    cdef bytes owned = data if PyBytes_CheckExact(data) else bytes(data)
-    cdef const uint8_t *start = <const uint8_t *>PyBytes_AS_STRING(owned)
-    cdef Py_ssize_t pos = 0, size = PyBytes_GET_SIZE(owned)
+cdef inline str text(const Slice *raw):
+    return PyUnicode_DecodeUTF8(<const char *>raw.at, raw.size, "replace")
+
+
+cdef dict properties_of(const uint8_t *p, Py_ssize_t size):
+    """`properties.decode_properties`, pair by pair: no separator is part of a longer character."""
+    cdef const uint8_t *end = p + size
+    cdef const uint8_t *pair_end
+    cdef const uint8_t *name_end
+    cdef Slice name, value
+    cdef dict properties = {}
+    while p < end:
+        pair_end = <const uint8_t *>memchr(p, 2, end - p)
+        if pair_end == NULL:
+            pair_end = end
+        name_end = <const uint8_t *>memchr(p, 1, pair_end - p)
+        if name_end != NULL and name_end > p and name_end + 1 < pair_end:
+            name.at = p
+            name.size = name_end - p
+            value.at = name_end + 1
+            value.size = pair_end - value.at
+            properties[text(&name)] = text(&value)
+        p = pair_end + 1
+    return properties
+
+
+cdef Py_ssize_t whole_frames(const uint8_t *start, Py_ssize_t size, bint verify) noexcept nogil:
+    """Where the frames end: at `size` if all of it is whole frames."""
     cdef Parsed f
+    cdef Py_ssize_t pos = 0
+    while pos < size and parse(start + pos, size - pos, verify, &f) == FRAME:
+        pos += f.size
+    return pos
+
+
+def decode_frames(data, bint verify_crc, kind, str broker_name not None="", tags=None):
+    """A `kind` (FrameView or a subclass) for each frame of `data`, whole frames only, whose tag is in
+    `tags` if there are any.
+
+    Views of bytes and of a ResponseBuffer refer to it, of anything else to a copy.
+    """
+    cdef object owner = data
+    cdef const uint8_t *start
+    cdef Py_ssize_t pos = 0, size
     cdef FrameView view
     cdef list found = []
     if not (isinstance(kind, type) and issubclass(kind, FrameView)):
         raise TypeError(f"{kind!r} is no FrameView")
+    if PyMemoryView_Check(data) and type(<object>PyMemoryView_GET_BASE(data)) is ResponseBuffer:
+        owner = <object>PyMemoryView_GET_BASE(data)
+        start = <const uint8_t *>PyMemoryView_GET_BUFFER(data).buf
+        size = PyMemoryView_GET_BUFFER(data).len
+    else:
+        if not PyBytes_CheckExact(data):
+            owner = bytes(data)
+        start = <const uint8_t *>PyBytes_AS_STRING(owner)
+        size = PyBytes_GET_SIZE(owner)
+    if size >= LONG_BYTES:
+        with nogil:
+            pos = whole_frames(start, size, verify_crc)
+    else:
+        pos = whole_frames(start, size, verify_crc)
+    if pos != size:
+        outcome = decode_frame(data, pos, None, verify_crc)
+        raise MalformedFrame(f"no whole frame at byte {pos} of {size}: {outcome}")
+    pos = 0
     while pos < size:
-        if parse(start + pos, size - pos, verify_crc, &f) != FRAME:
-            outcome = decode_frame(owned, pos, None, verify_crc)
-            raise MalformedFrame(f"no whole frame at byte {pos} of {size}: {outcome}")
         view = <FrameView>new_instance(kind, NO_ARGUMENTS)
-        view._data = owned
+        view._owner = owner
         view._at = start + pos
-        found.append(view)
-        pos += f.size
+        view.broker_name = broker_name
+        if not tags or view.tag in tags:
+            found.append(view)
+        pos += <int32_t>get32(start + pos)
     return found
 
 

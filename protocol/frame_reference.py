@@ -11,6 +11,7 @@ from array import array
 from typing import Any, NamedTuple
 
 from saturnmq.protocol.batch import crc_differs, iterate_batch
+from saturnmq.protocol.compression import COMPRESSED_FLAG, decompress
 from saturnmq.protocol.errors import MalformedFrame
 from saturnmq.protocol.frame import (
     BORN_HOST_V6,
@@ -31,6 +32,7 @@ from saturnmq.protocol.frame import (
     encode_frame,
 )
 from saturnmq.protocol.jhash import index_hash, tags_code
+from saturnmq.protocol.properties import decode_properties
 
 Buffer = bytes | bytearray | memoryview
 Run = tuple[str, int, int, int, bytes]
@@ -257,10 +259,7 @@ def _entry_code(frame: Frame, properties: dict[str, str], delay_ms: tuple[int, .
 
 
 class FrameView:
-    """One frame inside a bytes object: every field is read when it is asked for.
-
-    The slots starting with an underscore are caches of `message.ReceivedMessage`.
-    """
+    """One frame inside a bytes object: every field is read when it is asked for."""
 
     __slots__ = ("_body", "_data", "_pos", "_properties", "_sys_flag", "_topic", "broker_name")
 
@@ -282,6 +281,36 @@ class FrameView:
         behind_born = 12 if self._sys_flag & BORN_HOST_V6 else 0
         behind_store = 12 if self._sys_flag & STORE_HOST_V6 and offset >= 72 else 0
         return offset + behind_born + behind_store
+
+    @property
+    def topic(self) -> str:
+        """The topic; consumers see that of a retried message set back to the original one."""
+        if self._topic is None:
+            self._topic = str(self.raw_topic, "utf-8", "replace")
+        return self._topic
+
+    @topic.setter
+    def topic(self, value: str) -> None:
+        self._topic = value
+
+    @property
+    def body(self) -> bytes:
+        """The body as it was sent; a compressed one is unpacked once."""
+        if not self.sys_flag & COMPRESSED_FLAG:
+            return self.raw_body
+        if self._body is None:
+            self._body = decompress(self.raw_body, self.sys_flag)
+        return self._body
+
+    @property
+    def tag(self) -> str | None:
+        return self.properties.get("TAGS")
+
+    @property
+    def properties(self) -> dict[str, str]:
+        if self._properties is None:
+            self._properties = decode_properties(self.raw_properties)
+        return self._properties
 
     @property
     def frame_size(self) -> int:
@@ -369,8 +398,16 @@ class FrameView:
         return self._data[self._pos : self._pos + self.frame_size]
 
 
-def decode_frames(data: Buffer, verify_crc: bool, kind: type[Any]) -> list[Any]:
-    """A `kind` (FrameView or a subclass) for each frame of `data`: whole frames only."""
+def decode_frames(
+    data: Buffer,
+    verify_crc: bool,
+    kind: type[Any],
+    broker_name: str = "",
+    tags: frozenset[str] | None = None,
+) -> list[Any]:
+    """A `kind` (FrameView or a subclass) for each frame of `data`, whole frames only, whose tag is
+    in `tags` if there are any.
+    """
     owned = data if isinstance(data, bytes) else bytes(data)
     found = []
     pos = 0
@@ -378,6 +415,13 @@ def decode_frames(data: Buffer, verify_crc: bool, kind: type[Any]) -> list[Any]:
         outcome = decode_frame(owned, pos, None, verify_crc)
         if not isinstance(outcome, Frame):
             raise MalformedFrame(f"no whole frame at byte {pos} of {len(owned)}: {outcome}")
-        found.append(kind(owned, pos))
+        view = kind(owned, pos)
+        view.broker_name = broker_name
+        if not tags or view.tag in tags:
+            found.append(view)
         pos += outcome.size
     return found
+
+
+ResponseBuffer = bytearray
+"""Memory for one large response; the kernel's is recycled and its messages refer to it."""

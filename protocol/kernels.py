@@ -39,6 +39,7 @@ if TYPE_CHECKING or not COMPILED:
     scan_frames = _reference.scan_frames
     batch_ids = _ids.batch_ids
     FrameView = _reference.FrameView
+    ResponseBuffer = _reference.ResponseBuffer
     _decode_frames = _reference.decode_frames
 else:
     crc32 = _kernel.crc32
@@ -50,21 +51,28 @@ else:
     scan_frames = _kernel.scan_frames
     batch_ids = _kernel.batch_ids
     FrameView = _kernel.FrameView
+    ResponseBuffer = _kernel.ResponseBuffer
     _decode_frames = _kernel.decode_frames
 
 
 def decode_frames(
-    data: bytes | bytearray | memoryview, verify_crc: bool = False
+    data: bytes | bytearray | memoryview,
+    verify_crc: bool = False,
+    broker_name: str = "",
+    tags: frozenset[str] | None = None,
 ) -> list[ReceivedMessage]:
-    """The messages of a pull reply; MalformedFrame if it is not made of whole frames."""
+    """The messages of a pull reply (with `tags` only those that have one of them); MalformedFrame
+    if it is not made of whole frames.
+    """
     from saturnmq.protocol.message import ReceivedMessage  # message imports FrameView from here
 
-    return _decode_frames(data, verify_crc, ReceivedMessage)
+    return _decode_frames(data, verify_crc, ReceivedMessage, broker_name, tags)
 
 
 __all__ = [
     "COMPILED",
     "FrameView",
+    "ResponseBuffer",
     "Run",
     "Scan",
     "batch_ids",

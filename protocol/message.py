@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from saturnmq.protocol import properties as names
-from saturnmq.protocol.compression import COMPRESSED_FLAG, decompress
 from saturnmq.protocol.ids import decode_host, offset_message_id
 from saturnmq.protocol.kernels import FrameView
 from saturnmq.protocol.properties import decode_properties, encode_properties
@@ -122,39 +121,6 @@ class MessageView(_Fields):
     """
 
     __slots__ = ()
-
-    @property
-    def topic(self) -> str:
-        """The topic; consumers see that of a retried message set back to the original one."""
-        topic = self._topic
-        if topic is None:
-            topic = self._topic = str(self.raw_topic, "utf-8", "replace")
-        return topic
-
-    @topic.setter
-    def topic(self, value: str) -> None:
-        self._topic = value
-
-    @property
-    def body(self) -> bytes:
-        """The body as it was sent; a compressed one is unpacked once."""
-        if not self.sys_flag & COMPRESSED_FLAG:
-            return self.raw_body
-        body = self._body
-        if body is None:
-            body = self._body = decompress(self.raw_body, self.sys_flag)
-        return body
-
-    @property
-    def properties(self) -> dict[str, str]:
-        properties = self._properties
-        if properties is None:
-            properties = self._properties = decode_properties(self.raw_properties)
-        return properties
-
-    @property
-    def tag(self) -> str | None:
-        return self.properties.get(names.TAGS)
 
     @property
     def keys(self) -> list[str]:

@@ -31,6 +31,7 @@ reference = SimpleNamespace(
     scan_frames=frame_reference.scan_frames,
     decode_frames=frame_reference.decode_frames,
     FrameView=frame_reference.FrameView,
+    ResponseBuffer=frame_reference.ResponseBuffer,
     batch_ids=ids.batch_ids,
 )
 fast = compiled or reference
@@ -148,11 +149,19 @@ def test_damaged_bytes_get_the_same_verdict(items, data):
     for verify in (True, False):
         arguments = (log, 0, len(log), 0, verify, True, LEVELS)
         assert fast.scan_frames(*arguments) == reference.scan_frames(*arguments)
-        views = [outcome(k.decode_frames, log, verify, k.FrameView) for k in (reference, fast)]
-        if isinstance(views[0], tuple):
-            assert views[1] == views[0]
-        else:
-            assert [v.frame for v in views[0]] == [v.frame for v in views[1]]
+        for tags in (None, frozenset({"3", "a"})):
+            views = [
+                outcome(k.decode_frames, log, verify, k.FrameView, "b", tags)
+                for k in (reference, fast)
+            ]
+            if isinstance(views[0], tuple):
+                assert views[1] == views[0]
+            else:
+                assert [v.frame for v in views[0]] == [v.frame for v in views[1]]
+                for one, other in zip(*views, strict=True):
+                    assert one.tag == other.tag  # before the properties are decoded, and after
+                    assert (one.topic, one.properties) == (other.topic, other.properties)
+                    assert (one.tag, one.broker_name) == (other.tag, other.broker_name)
 
 
 @both
@@ -261,6 +270,61 @@ def test_a_received_message_survives_pickling():
     (m,) = kernels.decode_frames(out[:size])
     copy = pickle.loads(pickle.dumps(m))
     assert (copy.body, copy.topic, copy.tag) == (b"b", "T", "a")
+
+
+@both
+def test_tags_are_told_apart_by_themselves_not_by_their_hash(k):
+    out, pos = bytearray(2000), 0
+    for tags in (
+        b"TAGS\x01Aa",
+        b"TAGS\x01BB\x02",
+        b"",
+        b"TAGS\x01\x02",
+        b"TAGS\x01x\x02TAGS\x01Aa",
+    ):
+        pos += k.write_message(out, pos, pos, pos, 0, 0, 0, 1, HOST, 2, HOST, 0, 0, b"", b"T", tags)
+    data = bytes(out[:pos])
+    found = k.decode_frames(data, True, k.FrameView, "", frozenset({"Aa"}))
+    assert [view.tag for view in found] == ["Aa", "Aa"]
+    assert [view.tag for view in k.decode_frames(data, True, k.FrameView)] == [
+        "Aa", "BB", None, None, "Aa"
+    ]  # fmt: skip
+
+
+@both
+def test_messages_outlive_the_response_they_came_in(k):
+    out = bytearray(1 << 17)
+    pos = 0
+    while pos < 100_000:
+        pos += k.write_message(
+            out, pos, pos, pos, 0, 0, 0, 1, HOST, 2, HOST, 0, 0, bytes(500), b"T", b""
+        )
+    kept = []
+    for number in range(40):  # more than is recycled at once
+        response = memoryview(k.ResponseBuffer(pos + 9))
+        response[9:] = out[:pos]
+        messages = k.decode_frames(response[9:], True, k.FrameView, str(number))
+        kept.append(messages[number])
+        del response, messages
+    assert [view.broker_name for view in kept] == [str(n) for n in range(40)]
+    for number, view in enumerate(kept):
+        assert view.queue_offset == view.physical_offset == number * view.frame_size
+        assert view.raw_body == bytes(500)
+
+
+def test_compressed_bodies_are_unpacked_once_and_cannot_be_set():
+    from saturnmq.protocol import compression, kernels
+
+    flag = compression.sys_flag_of(3)
+    packed = compression.compress(b"x" * 999, 3)
+    out = bytearray(2000)
+    size = kernels.write_message(
+        out, 0, 0, 0, 0, 0, flag, 1, HOST, 2, HOST, 0, 0, packed, b"T", b""
+    )
+    (m,) = kernels.decode_frames(out[:size], True)
+    assert m.body == b"x" * 999
+    assert m.body is m.body
+    assert m.raw_body == packed
 
 
 @both
