@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from ipaddress import ip_address
+from typing import Any
 
 from saturnmq.broker.ack import AckLedger
 from saturnmq.broker.admin import AdminService
@@ -35,7 +37,7 @@ from saturnmq.broker.topics import TopicTable, system_topics
 from saturnmq.broker.turn import Turn, confirm
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.endpoint import Endpoint
-from saturnmq.protocol.errors import ConfigError, UnsupportedRequest
+from saturnmq.protocol.errors import ConfigError, StoreDamaged, UnsupportedRequest
 from saturnmq.protocol.ids import UniqueIds, encode_host
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.runtime import Listener, Runtime, join_address, split_address
@@ -71,6 +73,13 @@ class Broker:
 
     async def start(self) -> None:
         config, runtime = self.config, self._runtime
+        if config.passed_over:
+            log.warning(
+                "%d settings of RocketMQ are passed over, this version does not know what they "
+                "set: %s",
+                len(config.passed_over),
+                ", ".join(config.passed_over),
+            )
         self.store = await self._open_store()
         try:
             await self._start(config, runtime)
@@ -139,6 +148,13 @@ class Broker:
                 f"the advertised host {advertised!r} is no IP address, but every stored message "
                 "carries it as one; set brokerIP1"
             ) from error
+        if ip_address(host).is_loopback and not ip_address(advertised).is_loopback:
+            log.warning(
+                "clients are told %s (brokerIP1), but the broker listens on %s only: set "
+                "bindAddress to 0.0.0.0 to be reached from other machines",
+                self.address,
+                host,
+            )
         if config.fast_port and config.port > 2:
             try:
                 fast = await runtime.listen(config.host, config.port - 2, self._accept)
@@ -263,11 +279,11 @@ class Broker:
                 auto=config.auto_create_topics,
             )
         )
-        context.topics.load(files["topics"].load() or {})
+        _read(files["topics"], context.topics.load)
         context.topics.restore(self.store.queues())
-        context.groups.load(files["subscriptionGroup"].load() or {})
-        context.offsets.merge(files["consumerOffset"].load() or {})
-        self._delays.load(files["delayOffset"].load() or {})
+        _read(files["subscriptionGroup"], context.groups.load)
+        _read(files["consumerOffset"], context.offsets.merge)
+        _read(files["delayOffset"], self._delays.load)
         if not config.is_slave:
             for topic, group, queue_id, had, end in context.offsets.clamp(self.store.max_offset):
                 log.warning(
@@ -425,3 +441,14 @@ class Broker:
         for endpoint in list(self._endpoints):
             endpoint.close()
         await self._runtime.run_blocking(self.store.close)
+
+
+def _read(file: ConfigFile, take: Callable[[dict[str, Any]], None]) -> None:
+    """Give a table its document; one of another shape is a damaged file, not a crash."""
+    try:
+        take(file.load() or {})
+    except (AttributeError, TypeError, ValueError) as error:
+        raise StoreDamaged(
+            f"{file.path} is not what a broker writes ({error}): restore it, or delete it and its "
+            ".bak to start with an empty table"
+        ) from error

@@ -3,7 +3,8 @@
 Sources, later ones winning: a TOML file or RocketMQ's `broker.conf` (Java properties), then
 `SATURNMQ_*` environment variables, then keyword arguments (the command line's flags). A key that
 means nothing is a `ConfigError` naming the nearest right one; a RocketMQ key that has no meaning
-here but is harmless is accepted, so that a `broker.conf` of a Java broker starts ours as it is.
+here (`rocketmq_keys.py`) is passed over and named once at start, so that a `broker.conf` of a Java
+broker starts ours as it is.
 
 Both spellings are read everywhere: `flush_disk_type = "SYNC_FLUSH"` and `flushDiskType=SYNC_FLUSH`.
 Settings of the store (segment sizes, retention) are the fields of `StoreConfig`; they are read by
@@ -14,42 +15,18 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import posixpath
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from saturnmq.broker.rocketmq_keys import OLDER_NAMES, REFUSED, WITHOUT_MEANING
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.store.message_store import StoreConfig
 
 ROLES = ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE")
 FLUSH_TYPES = ("ASYNC_FLUSH", "SYNC_FLUSH")
-
-# RocketMQ keys that are accepted and change nothing here: either their behaviour is built in, or
-# they tune a thread pool that does not exist in an event loop.
-_ACCEPTED_KEYS = """
-aclEnable autoCreateSubscriptionGroupEnable brokerFastFailureEnable brokerPermission
-clientManageThreadPoolNums clusterTopicEnable brokerTopicEnable compressedRegister
-consumerManageThreadPoolNums consumerOffsetUpdateVersionStep destroyMapedFileIntervalForcibly
-diskMaxUsedSpaceRatio enableCalcFilterBitMap enablePropertyFilter
-fetchNamesrvAddrByAddressServer flushCommitLogLeastPages flushCommitLogThoroughInterval
-flushConsumeQueueLeastPages flushConsumeQueueThoroughInterval heartbeatThreadPoolNums
-highSpeedMode longPollingEnable maxTransferBytesOnMessageInDisk
-maxTransferBytesOnMessageInMemory maxTransferCountOnMessageInDisk
-maxTransferCountOnMessageInMemory messageDelayLevel messageIndexSafe
-notifyConsumerIdsChangedEnable offsetCheckInSlave osPageCacheBusyTimeOutMills
-pullMessageThreadPoolNums queryMessageThreadPoolNums putMsgIndexHightWater
-rejectTransactionMessage rocketmqHome sendMessageThreadPoolNums sendThreadPoolQueueCapacity
-serverAsyncSemaphoreValue serverCallbackExecutorThreads serverChannelMaxIdleTimeSeconds
-serverOnewaySemaphoreValue serverPooledByteBufAllocatorEnable serverSelectorThreads
-serverSocketRcvBufSize serverSocketSndBufSize serverWorkerThreads storePathAbortFile
-storePathCommitLog storePathConsumeQueue storePathIndex storePathCheckPoint storeCheckpoint
-abortFile syncFlushTimeout traceTopicEnable transactionCheckInterval transactionCheckMax
-transactionTimeOut transferMsgByHeap transientStorePoolEnable transientStorePoolSize
-useEpollNativeSelector useReentrantLockWhenPutMessage vipChannelEnabled waitTimeMillsInSendQueue
-warmMapedFileEnable timerWheelEnable enableControllerMode namesrvConfigPath
-"""
-ACCEPTED = frozenset(_ACCEPTED_KEYS.split())
 
 
 def _key(rocketmq: str, default: Any = dataclasses.MISSING, **kwargs: Any) -> Any:
@@ -74,7 +51,7 @@ class BrokerConfig:
     role: str = _key("brokerRole", "ASYNC_MASTER")
     flush_disk_type: str = _key("flushDiskType", "ASYNC_FLUSH")
     in_sync_replicas: int = _key("inSyncReplicas", 0)  # 0: 2 for SYNC_MASTER, else 1
-    sync_flush_timeout_ms: int = _key("syncFlushTimeoutMs", 5_000)
+    sync_flush_timeout_ms: int = _key("syncFlushTimeout", 5_000)
     slave_timeout_ms: int = _key("slaveTimeout", 3_000)
     flush_interval_ms: int = _key("flushIntervalCommitLog", 200)
     ha_max_gap_bytes: int = _key("haMaxGapNotInSync", 256 << 20)
@@ -95,6 +72,7 @@ class BrokerConfig:
     client_expiry_ms: int = _key("channelExpiredTimeout", 120_000)
     slave_read: bool = _key("slaveReadEnable", True)
     store_options: Mapping[str, Any] = field(default_factory=dict)
+    passed_over: tuple[str, ...] = ()  # settings of the file that have no meaning here
 
     def __post_init__(self) -> None:
         if self.role not in ROLES:
@@ -164,10 +142,14 @@ class BrokerConfig:
     ) -> BrokerConfig:
         """Merge a file's `text` (TOML if `path` ends so), the environment and `overrides`."""
         values: dict[str, Any] = {}
+        passed_over: dict[str, Any] = {}
         if text:
             pairs = _toml_pairs(text, path) if path.endswith(".toml") else _properties(text)
             for name, value in pairs.items():
-                values |= _resolve(name, value, path or "configuration")
+                known = _resolve(name, value, path or "configuration")
+                values |= known
+                if not known:
+                    passed_over[_PASSED_OVER[name.lower()]] = value
         for name, value in (environ or {}).items():
             if not name.startswith("SATURNMQ_") or name in _OTHER_VARIABLES:
                 continue
@@ -183,18 +165,25 @@ class BrokerConfig:
             values["broker_id"] = 1
         if values.get("broker_id", 0) > 0 and "role" not in values:
             values["role"] = "SLAVE"
-        return cls(**values, store_options={**store, **explicit})
+        if "port" in values and "ha_port" not in values:  # as RocketMQ has it; 0 stays "any"
+            values["ha_port"] = values["port"] and values["port"] + 1
+        config = cls(
+            **values, store_options={**store, **explicit}, passed_over=tuple(sorted(passed_over))
+        )
+        _check_passed_over(passed_over, config, path or "configuration")
+        return config
 
 
 _OTHER_VARIABLES = frozenset({"SATURNMQ_KERNELS", "SATURNMQ_NAMESERVER"})
-_BROKER_FIELDS = {f.name: f for f in dataclasses.fields(BrokerConfig)}
+_BROKER_FIELDS = {f.name: f for f in dataclasses.fields(BrokerConfig) if f.name != "passed_over"}
 _STORE_FIELDS = {f.name: f for f in dataclasses.fields(StoreConfig)}
 _BY_KEY = {
     str(f.metadata.get("key", f.name)).lower(): f.name
     for f in [*_STORE_FIELDS.values(), *_BROKER_FIELDS.values()]
 }
 _BY_KEY["nameserver"] = "nameservers"
-_ACCEPTED = {name.lower() for name in ACCEPTED}
+_BY_KEY |= {old.lower(): _BY_KEY[new.lower()] for old, new in OLDER_NAMES.items()}
+_PASSED_OVER = {name.lower(): name for name in WITHOUT_MEANING}
 
 
 def _resolve(name: str, value: Any, where: str) -> dict[str, Any]:
@@ -203,11 +192,12 @@ def _resolve(name: str, value: Any, where: str) -> dict[str, Any]:
     field_name = lowered if lowered in _BROKER_FIELDS or lowered in _STORE_FIELDS else None
     field_name = field_name or _BY_KEY.get(lowered.replace("_", "")) or _BY_KEY.get(lowered)
     if field_name is None:
-        if lowered in _ACCEPTED:
+        if lowered in _PASSED_OVER:
             return {}
-        known = [*_BROKER_FIELDS, *_STORE_FIELDS]
-        keys = [str(f.metadata["key"]) for f in _BROKER_FIELDS.values() if "key" in f.metadata]
-        near = difflib.get_close_matches(name, known + keys, n=1, cutoff=0.4)
+        fields = [*_BROKER_FIELDS.values(), *_STORE_FIELDS.values()]
+        known = [f.name for f in fields]
+        keys = [str(f.metadata["key"]) for f in fields if "key" in f.metadata]
+        near = difflib.get_close_matches(name, keys + known, n=1, cutoff=0.4)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ConfigError(f"{where}: unknown key {name!r}{hint}")
     return {field_name: _convert(field_name, name, value, where)}
@@ -232,6 +222,22 @@ def _convert(field_name: str, name: str, value: Any, where: str) -> Any:
         kind = "true or false" if isinstance(default, bool) else "a number"
         raise ConfigError(f"{where}: {name} is {value!r}; it must be {kind}") from error
     return value
+
+
+def _check_passed_over(found: Mapping[str, Any], config: BrokerConfig, where: str) -> None:
+    """Refuse what cannot be passed over without breaking what the file promises."""
+    for name, (allowed, why) in REFUSED.items():
+        if str(found.get(name, allowed)).lower() != allowed:
+            raise ConfigError(
+                f"{where}: {name}={found[name]}, but {why}; set it to {allowed or 'nothing'}"
+            )
+    ours = posixpath.normpath(f"{config.root}/commitlog")
+    theirs = posixpath.normpath(str(found.get("storePathCommitLog") or ours))
+    if theirs != ours:
+        raise ConfigError(
+            f"{where}: storePathCommitLog is {theirs!r}, but the log is always in 'commitlog' of "
+            f"storePathRootDir, that is {ours!r}; move it there or link it"
+        )
 
 
 def _toml_pairs(text: str, path: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from saturnmq.broker.broker import Broker
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.errors import StoreDamaged
 from saturnmq.protocol.kernels import decode_frames, encode_batch_item
 from saturnmq.protocol.native import NativeRuntime
 from saturnmq.protocol.remoting import Command
@@ -179,6 +180,8 @@ def test_a_held_pull_is_woken_and_an_idle_one_ends(tmp_path: Path) -> None:
         ({}, b"x" * ((4 << 20) + 1), 13),
         ({"i": "P\x01" + "v" * 32_768 + "\x02"}, b"x", 13),
         ({"e": "many"}, b"x", 29),
+        ({"i": "TRAN_MSG\x01true\x02"}, b"x", 16),
+        ({"i": "u\x01v\x02TIMER_DELAY_SEC\x015\x02"}, b"x", 13),
     ],
 )
 def test_a_bad_send_gets_its_code_and_the_next_one_works(
@@ -242,6 +245,31 @@ def test_a_topic_created_just_before_a_crash_is_there_again(tmp_path: Path) -> N
         assert topic is not None
         assert topic.read_queues == 4
         await broker.close()
+
+    run(body)
+
+
+@pytest.mark.parametrize(
+    ("name", "document"),
+    [
+        ("topics", '{"topicConfigTable":{"T":{"readQueueNums":"many"}}}'),
+        ("topics", '{"topicConfigTable":["T"]}'),
+        ("consumerOffset", '{"offsetTable":{"T@G":{"0":null}}}'),
+        ("subscriptionGroup", '{"subscriptionGroupTable":{"G":7}}'),
+        ("delayOffset", '{"offsetTable":{"x":1}}'),
+    ],
+)
+def test_a_table_of_another_shape_refuses_the_start(
+    tmp_path: Path, name: str, document: str
+) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        file = tmp_path / "config" / f"{name}.json"
+        file.parent.mkdir()
+        file.write_text(document)
+        with pytest.raises(StoreDamaged, match=name):
+            await started(runtime, config(tmp_path))
+        file.unlink()
+        await (await started(runtime, config(tmp_path))).close()
 
     run(body)
 
@@ -343,6 +371,26 @@ def test_sync_flush_answers_when_flushed(tmp_path: Path) -> None:
         sent = await asyncio.gather(*(send(client, b"%d" % n) for n in range(64)))
         assert {s.code for s in sent} == {0}
         assert broker.store.watermarks.flushed == broker.store.watermarks.appended
+        await broker.close()
+
+    run(body)
+
+
+@pytest.mark.parametrize(
+    ("properties", "code"),
+    [
+        ("", 11),
+        ("WAIT\x01true\x02", 11),
+        ("WAIT\x01false\x02", 0),
+        ("AWAIT\x01false\x02XTRAN_MSG\x01true\x02XDELAY\x013\x02", 11),  # the user's own names
+    ],
+)
+def test_only_wait_false_gives_up_the_ack_mode(tmp_path: Path, properties: str, code: int) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        broker = await started(runtime, config(tmp_path, role="SYNC_MASTER"))
+        client = await connected(runtime, broker)
+        assert (await send(client, b"nobody copies this", i=properties)).code == code
+        assert broker.store.queues().keys() == {("orders", 0)}
         await broker.close()
 
     run(body)

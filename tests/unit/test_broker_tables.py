@@ -124,8 +124,35 @@ def test_both_spellings_and_both_formats_are_read() -> None:
     assert (config.broker_name, config.port, config.auto_create_topics) == ("b2", 9, False)
 
 
-def test_a_harmless_rocketmq_key_is_accepted() -> None:
-    assert BrokerConfig.load("sendMessageThreadPoolNums=16\n").broker_id == 0
+def test_a_broker_conf_of_rocketmq_is_read_as_it_is() -> None:
+    conf = """
+    brokerClusterName=DefaultCluster
+    brokerName=broker-a
+    brokerId=0
+    deleteWhen=04
+    fileReservedTime=48
+    brokerRole=ASYNC_MASTER
+    flushDiskType=ASYNC_FLUSH
+    listenPort=20911
+    storePathRootDir=/data/rmq
+    storePathCommitLog=/data/rmq/commitlog/
+    mapedFileSizeCommitLog=1048576
+    autoCreateTopicEnable=false
+    sendMessageThreadPoolNums=16
+    syncFlushTimeout=1000
+    aclEnable=false
+    """
+    config = BrokerConfig.load(conf, path="broker.conf")
+    assert (config.port, config.ha_port, config.root) == (20911, 20912, "/data/rmq")
+    assert config.store_config().commitlog_segment_bytes == 1 << 20
+    assert (config.auto_create_topics, config.sync_flush_timeout_ms) == (False, 1000)
+    assert config.passed_over == (
+        "aclEnable",
+        "deleteWhen",
+        "fileReservedTime",
+        "sendMessageThreadPoolNums",
+        "storePathCommitLog",
+    )
 
 
 @pytest.mark.parametrize(
@@ -137,6 +164,12 @@ def test_a_harmless_rocketmq_key_is_accepted() -> None:
         ("brokerId=1\nbrokerRole=ASYNC_MASTER\n", "slave"),
         ("brokerRole=SYNC_MASTER\ninSyncReplicas=1\n", "2 or more"),
         ("nonsense\n", "key=value"),
+        ("mapedFileSizeComitLog=1\n", "mappedFileSizeCommitLog"),
+        ("passed_over=1\n", "unknown key"),
+        ("aclEnable=true\n", "no access control"),
+        ("enableControllerMode=true\n", "brokerRole"),
+        ("storeType=defaultRocksDB\n", "set it to default"),
+        ("storePathRootDir=/a\nstorePathCommitLog=/b\n", "'/a/commitlog'"),
     ],
 )
 def test_a_wrong_configuration_says_the_way_out(text: str, hint: str) -> None:
