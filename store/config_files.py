@@ -21,7 +21,7 @@ class ConfigFile:
         self._disk = disk
         self.path = path
 
-    def load(self) -> Any | None:
+    def load(self) -> dict[str, Any] | None:
         """The document, or None if neither it nor its backup exists."""
         problems = []
         for path in (self.path, self.path + ".bak"):
@@ -29,9 +29,13 @@ class ConfigFile:
                 continue
             try:
                 data = self._disk.read_file(path)
-                if data.strip(b" \0\r\n\t"):
-                    return jsonx.loads(data)
-                problems.append(f"{path} is empty")
+                if not data.strip(b" \0\r\n\t"):
+                    problems.append(f"{path} is empty")
+                    continue
+                document = jsonx.loads(data)
+                if isinstance(document, dict):
+                    return document
+                problems.append(f"{path} holds no JSON object")
             except (ValueError, MalformedFrame) as error:
                 problems.append(f"{path}: {error}")
         if problems:

@@ -326,6 +326,43 @@ def test_config_file_falls_back_and_refuses_two_bad_copies() -> None:
         file.load()
 
 
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        b"",
+        bytes(4096),
+        b"[]",
+        b"null",
+        b'"offsetTable"',
+        b"\xff\xfe{}",
+        b'{"offsetTable":{"T@G":{0:12,1:',
+        b'{"offsetTable":{"T@G":{0:12}}}trailing',
+        b'{"a":1' + b"\0" * 100,
+        b'{"a":' + b"[" * 5000,
+        b'{"a":' + b"9" * 5000 + b"}",
+    ],
+)
+def test_a_damaged_config_file_gives_way_to_its_backup(damaged: bytes) -> None:
+    disk = new_disk()
+    disk.make_dirs("/c")
+    file = ConfigFile(disk, "/c/consumerOffset.json")
+    disk.write_file("/c/consumerOffset.json.bak", b'{"offsetTable":{"T@G":{0:12,1:7}}}')
+    disk.write_file("/c/consumerOffset.json", damaged)
+    assert file.load() == {"offsetTable": {"T@G": {"0": 12, "1": 7}}}
+
+
+def test_a_config_file_cut_anywhere_gives_way_to_its_backup() -> None:
+    disk = new_disk()
+    disk.make_dirs("/c")
+    file = ConfigFile(disk, "/c/topics.json")
+    file.save({"old": True})
+    file.save({"topicConfigTable": {"T": {"perm": 6, "attributes": {"+message.type": "FIFO"}}}})
+    whole = disk.read_file("/c/topics.json")
+    for end in range(len(whole)):
+        disk.write_file("/c/topics.json", whole[:end])
+        assert file.load() == {"old": True}
+
+
 def test_index_kernel_agrees_with_its_reference() -> None:
     rng = random.Random(5)
     items = b"".join(
