@@ -11,6 +11,9 @@
  * 64-bit values sits one bit too low, so the constants are reflected and shifted up by one, i.e.
  * K(n) = reflect64(x^(n-1) mod P) with n the distance + 64 for the half nearer to the message's begin.
  * They are computed at set-up from P alone.
+ *
+ * Joining. The CRC of A|B is crc(A) * x^(8 * |B|) + crc(B): a frame's CRC covers its body, whose CRC is
+ * known already. (The inversions at both ends cancel out.)
  */
 #include "crc32.h"
 
@@ -55,6 +58,18 @@ static uint32_t shift_in(uint32_t state, const uint8_t *data, size_t size)
 uint32_t saturnmq_crc32_portable(uint32_t crc, const uint8_t *data, size_t size)
 {
     return ~shift_in(~crc, data, size);
+}
+
+/* a * b mod P: for each power of x in a, highest last, b times that power. */
+static uint32_t multiply_portable(uint32_t a, uint32_t b)
+{
+    uint32_t product = 0;
+    for (uint32_t power = 0x80000000u; power; power >>= 1) {
+        if (a & power)
+            product ^= b;
+        b = (b >> 1) ^ (b & 1 ? POLYNOMIAL : 0);
+    }
+    return product;
 }
 
 #if (defined(__x86_64__) || defined(__i386__)) && defined(__GNUC__)
@@ -121,7 +136,50 @@ FOLDING static uint32_t fold_in(uint32_t state, const uint8_t *data, size_t size
     state = shift_in(0, rest, sizeof rest);
     return shift_in(state, (const uint8_t *)blocks, size);
 }
+
+FOLDING static uint32_t multiply_hardware(uint32_t a, uint32_t b)
+{
+    __m128i product = _mm_clmulepi64_si128(_mm_cvtsi32_si128((int)a), _mm_cvtsi32_si128((int)b), 0);
+    uint64_t bits[2];
+    _mm_storeu_si128((__m128i *)bits, product);
+    /* The upper powers lie in the low half: they are reduced by as many zeros shifted in. */
+    uint64_t all = bits[0] << 1;
+    uint32_t upper = (uint32_t)all;
+    return (uint32_t)(all >> 32) ^ table[3][upper & 0xFF] ^ table[2][(upper >> 8) & 0xFF] ^
+           table[1][(upper >> 16) & 0xFF] ^ table[0][upper >> 24];
+}
 #endif
+
+static uint32_t multiply(uint32_t a, uint32_t b)
+{
+#ifdef HAS_FOLDING
+    if (is_hardware)
+        return multiply_hardware(a, b);
+#endif
+    return multiply_portable(a, b);
+}
+
+uint32_t saturnmq_crc32_shift(size_t size)
+{
+    uint32_t result = 0x80000000u; /* 1 */
+    uint32_t square = 0x00800000u; /* x^8, then its square, and so on */
+    for (; size; size >>= 1) {
+        if (size & 1)
+            result = multiply(result, square);
+        square = multiply(square, square);
+    }
+    return result;
+}
+
+uint32_t saturnmq_crc32_join(uint32_t crc_a, uint32_t crc_b, uint32_t shift_b)
+{
+    return multiply(crc_a, shift_b) ^ crc_b;
+}
+
+uint32_t saturnmq_crc32_join_portable(uint32_t crc_a, uint32_t crc_b, uint32_t shift_b)
+{
+    return multiply_portable(crc_a, shift_b) ^ crc_b;
+}
 
 void saturnmq_crc32_setup(void)
 {

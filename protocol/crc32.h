@@ -17,4 +17,11 @@ uint32_t saturnmq_crc32(uint32_t crc, const uint8_t *data, size_t size);
 /* The same without special instructions. */
 uint32_t saturnmq_crc32_portable(uint32_t crc, const uint8_t *data, size_t size);
 
+/* What `size` more bytes do to a CRC: x^(8 * size) mod P. Worth keeping for the next time. */
+uint32_t saturnmq_crc32_shift(size_t size);
+
+/* The CRC of A and B one after the other, from the CRC of each and the shift of B's size. */
+uint32_t saturnmq_crc32_join(uint32_t crc_a, uint32_t crc_b, uint32_t shift_b);
+uint32_t saturnmq_crc32_join_portable(uint32_t crc_a, uint32_t crc_b, uint32_t shift_b);
+
 #endif

@@ -76,6 +76,26 @@ def test_crc_of_a_long_buffer_is_zlibs():
     assert fast.crc32(data) == zlib.crc32(data) & 0x7FFFFFFF
 
 
+@pytest.mark.skipif(compiled is None, reason="there is no kernel")
+@given(st.binary(max_size=100), st.integers(0, 5000))
+def test_crcs_of_parts_join_to_the_crc_of_the_whole(head, size):
+    tail = bytes(i * 7 & 0xFF for i in range(size))
+    assert compiled.crc32_joined(head, tail) == zlib.crc32(head + tail)
+    assert compiled.crc32_joined(head, tail, portable=True) == zlib.crc32(head + tail)
+
+
+@given(st.lists(st.integers(250, 2000), min_size=1, max_size=5))
+def test_batches_of_long_bodies_become_the_same_frames(sizes):
+    body = encoded(reference, [(bytes([n & 0xFF]) * n, b"a\x01b", 0) for n in sizes], True)
+    _, total = reference.check_batch(body, 1, 0, True, 1 << 20)
+    written = []
+    for k in (reference, fast):
+        out = bytearray(total)
+        k.write_batch(body, out, 0, 0, 0, 0, 0, 1, HOST, 2, HOST, 0, b"T", True)
+        written.append(out)
+    assert written[0] == written[1]
+
+
 def encoded(k, items, with_crc):
     out = bytearray()
     for body, props, flag in items:
