@@ -79,6 +79,7 @@ class Node:
             "name": self.name,
             "kind": self.kind,
             "address": self.address,
+            "ha_address": f"{self.host}:{self.port + 1}" if self.broker_name else None,
             "grpc": None,  # the gRPC API does not exist yet
             "pid": self.pid if alive else None,
             "data": self.data,
@@ -129,9 +130,15 @@ class LocalCluster:
         settings = settings or Settings()
         _check(settings)
         root = Path(data).absolute()
-        root.mkdir(parents=True, exist_ok=True)
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+        except OSError as problem:
+            raise LauncherError(
+                f"cannot keep a cluster in {root}: {problem.strerror}; choose another --data DIR"
+            ) from problem
         with _locked(root):
-            if (root / STATE_FILE).exists():
+            known = (root / STATE_FILE).exists()
+            if known:
                 cluster = cls.load(root)
                 running = [node.name for node in cluster.nodes if node.alive()]
                 if running:
@@ -145,6 +152,8 @@ class LocalCluster:
                     cluster.nodes = _place(root, settings)
             else:
                 cluster = cls(root, settings, _place(root, settings))
+            for node in cluster.nodes:
+                _check_ports(node)
             try:
                 for kind in ("nameserver", "master", "slave"):
                     members = [node for node in cluster.nodes if node.kind == kind]
@@ -157,6 +166,8 @@ class LocalCluster:
                 cluster.await_routes()
             except BaseException:
                 cluster._stop_all()
+                if not known:  # nothing was kept there yet: the next one may choose afresh
+                    (root / STATE_FILE).unlink(missing_ok=True)
                 raise
         return cluster
 
@@ -193,7 +204,11 @@ class LocalCluster:
         return [node.address for node in self.nodes if node.kind == "nameserver"]
 
     def describe(self) -> dict[str, Any]:
-        return {"nodes": [node.describe() for node in self.nodes]}
+        return {
+            "data": str(self.data),
+            "nameservers": self.nameservers,
+            "nodes": [node.describe() for node in self.nodes],
+        }
 
     # -- changing -------------------------------------------------------------------------------
 
@@ -417,6 +432,15 @@ def _place(root: Path, settings: Settings) -> list[Node]:
     if port > 65536:
         raise LauncherError(f"--base-port {settings.base_port} leaves no room for {width} ports")
     return nodes
+
+
+def _check_ports(node: Node) -> None:
+    for port in (node.port, node.port + 1) if node.broker_name else (node.port,):
+        if not _is_free(node.host, port):
+            raise LauncherError(
+                f"port {port} of {node.name} is in use on {node.host}: stop what holds it, or "
+                f"pass another --base-port"
+            )
 
 
 def _free_block(host: str, width: int) -> int:

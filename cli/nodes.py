@@ -50,9 +50,14 @@ def broker(
     from saturnmq.broker.config import BrokerConfig
     from saturnmq.store.disk import NativeDisk
 
-    if config is not None and not config.exists():
-        fail(f"--config {config}: no such file")
-    text = config.read_text() if config is not None else ""
+    text = ""
+    if config is not None:
+        try:
+            text = config.read_text(encoding="utf-8")
+        except OSError as problem:
+            fail(f"--config {config}: {problem.strerror}")
+        except UnicodeDecodeError as problem:
+            fail(f"--config {config}: byte {problem.start} is not UTF-8: the file is damaged")
     settings = BrokerConfig.load(text, path=str(config or ""), environ=os.environ)
 
     def build(runtime: Any) -> Any:

@@ -9,6 +9,7 @@ loop, so that a broker dies visibly instead of serving without its flush service
 import asyncio
 import errno
 import logging
+import os
 import random
 import socket
 import time
@@ -109,7 +110,7 @@ class NativeRuntime:
         except OSError as error:
             if error.errno in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES):
                 raise ConfigError(
-                    f"cannot listen on {join_address(host, port)}: {error.strerror}; "
+                    f"cannot listen on {join_address(host, port)}: {os.strerror(error.errno)}; "
                     "stop what holds it or choose another port (0 = any free port)"
                 ) from error
             raise
