@@ -1,8 +1,9 @@
 """The CommitLog: all messages of a broker in one byte space (store-format.md section 2).
 
-The single writer asks for room, builds a frame or a batch in the staging buffer, which stays in the
-processor's cache, and appends it: written to the file (why not to the mapping: `disk.py`), `end`
-moved. A write that fails may have left a part of it behind `end`: the store takes no more then.
+The single writer asks for room, builds a frame or a batch in the staging buffer and appends it:
+written to the file (why not to the mapping: `disk.py`), `end` moved. A write that fails may have
+left a part of it behind `end`: the store takes no more then. The buffer fits the processor's cache
+and keeps the newest frames for dispatch, which comes right after.
 A frame never crosses a segment: when frame + 8 > bytes left, the remainder becomes BLANK
 
     0  i32  bytes left
@@ -28,7 +29,7 @@ BLANK_MAGIC = -875286124
 BLANK = struct.Struct(">ii")
 _STEP = 512 << 10
 _LEAD = 4 << 20  # how far before a writer that overtook it the window begins anew
-_STAGING = 1 << 20  # kept; a larger batch gets a buffer of its own
+_STAGING = 512 << 10  # it grows to the largest batch
 
 
 @dataclass(slots=True)
@@ -58,7 +59,9 @@ class CommitLog:
         self._mutex = disk.mutex()
         self._spare: Segment | None = None
         self._closed = False
-        self._staging = memoryview(bytearray())
+        self._staging = memoryview(bytearray(_STAGING))
+        self._staged_start = 0  # the log's offset at the first byte of the staging buffer
+        self._staged_end = -1  # it is a copy of the log from there to `end` if this is `end`
 
     @property
     def start(self) -> int:
@@ -73,26 +76,41 @@ class CommitLog:
         left = self.segment_bytes - pos
         if size + 8 > left:
             fresh = self._next(segment.end)  # before the BLANK: a full disk changes nothing
-            self._claim(segment, pos + BLANK.size)
-            segment.file.write(pos, BLANK.pack(left, BLANK_MAGIC))
+            self._write(segment, pos, BLANK.pack(left, BLANK_MAGIC))
             self.end = segment.end
             segment, pos = fresh, 0
         return segment, pos
 
     def staging(self, size: int) -> memoryview:
-        """A buffer of at least `size` bytes to build frames in; valid until the next call."""
-        if size > len(self._staging):
-            if size > _STAGING:
-                return memoryview(bytearray(size))
-            self._staging = memoryview(bytearray(_STAGING))
-        return self._staging
+        """Where to build `size` bytes of frames that `append` gets next; after `room`."""
+        at = self.end - self._staged_start
+        if self._staged_end != self.end or at + size > len(self._staging):
+            if size > len(self._staging):
+                self._staging = memoryview(bytearray(size))
+            self._staged_start, at = self.end, 0
+        return self._staging[at : at + size]
 
-    def append(self, segment: Segment, pos: int, data: bytes | memoryview) -> int:
-        """Write whole frames where `room` said; the new end."""
-        self._claim(segment, pos + len(data))
-        segment.file.write(pos, data)
-        self.end = segment.start + pos + len(data)
+    def append(self, segment: Segment, pos: int, frames: memoryview) -> int:
+        """Write the staged frames where `room` said; the new end."""
+        self._staged_end = -1
+        self._write(segment, pos, frames)
+        self._staged_end = self.end
         return self.end
+
+    def newest(self, offset: int) -> tuple[memoryview, int] | None:
+        """Staged bytes up to the end and the log's offset at the first, if `offset` is among them.
+        Valid until the next append."""
+        if self._staged_end != self.end or not self._staged_start <= offset < self.end:
+            return None
+        return self._staging[: self.end - self._staged_start], self._staged_start
+
+    def _write(self, segment: Segment, pos: int, data: bytes | memoryview) -> None:
+        end = pos + len(data)
+        if segment.prepared < end:
+            with self._mutex:
+                segment.prepared = max(segment.prepared, end)
+        segment.file.write(pos, data)
+        self.end = segment.start + end
 
     def append_raw(self, offset: int, data: bytes | memoryview) -> None:
         """Copy the master's bytes; they never cross a segment."""
@@ -106,7 +124,8 @@ class CommitLog:
         pos = offset - segment.start
         if pos + len(data) > self.segment_bytes:
             raise StoreDamaged(f"{len(data)} bytes at {offset} would cross the segment's end")
-        self.append(segment, pos, data)
+        self._staged_end = -1
+        self._write(segment, pos, data)
 
     def _current(self) -> Segment:
         segment = self.series.find(self.end)
@@ -123,11 +142,6 @@ class CommitLog:
     def _create(self, start: int) -> Segment:
         with self._mutex:
             return self.series.create(start)
-
-    def _claim(self, segment: Segment, end: int) -> None:
-        if segment.prepared < end:
-            with self._mutex:
-                segment.prepared = max(segment.prepared, end)
 
     def prepare_ahead(self) -> None:
         """Blocking: zero the window before the writer; create the next segment at 3/4 full."""
@@ -192,6 +206,7 @@ class CommitLog:
                 segment.file.flush(pos, self.segment_bytes)
             segment.prepared = pos
         self.end = end
+        self._staged_end = -1
         return old - end
 
     def _drop_spare(self) -> None:

@@ -287,7 +287,7 @@ class MessageStore:
             message.properties,
             crc_property,
         )
-        end = self._append(segment, pos, frames[:size])
+        end = self._append(segment, pos, frames)
         if in_queue:
             self._queues.next[key] = queue_offset + 1
         self.watermarks.appended = end
@@ -342,7 +342,7 @@ class MessageStore:
             name,
             crc_property,
         )
-        end = self._append(segment, pos, frames[:total])
+        end = self._append(segment, pos, frames)
         self._queues.next[key] = queue_offset + count
         self.watermarks.appended = end
         return Put(offset, end, queue_offset, count, store_ts, sizes)

@@ -58,15 +58,20 @@ class Reput:
         self, offset: int, limit: int, *, verify_crc: bool = False, step_bytes: int = STEP_BYTES
     ) -> Step:
         """Dispatch frames from `offset` to `limit` or for about `step_bytes`, within a segment."""
-        segment = self._log.series.find(offset)
-        if segment is None or offset >= limit:
-            return Step(offset, "end", "", 0, 0, [])
-        pos = offset - segment.start
-        final = min(limit - segment.start, self._log.segment_bytes)
+        newest = self._log.newest(offset)
+        if newest is not None:
+            view, base = newest
+        else:
+            segment = self._log.series.find(offset)
+            if segment is None or offset >= limit:
+                return Step(offset, "end", "", 0, 0, [])
+            view, base = segment.view, segment.start
+        pos = offset - base
+        final = min(limit - base, len(view))
         end = min(final, pos + step_bytes)
-        scan = self._scan(segment.view, pos, end, segment.start, verify_crc)
+        scan = self._scan(view, pos, end, base, verify_crc)
         if end < final and scan.status == "more" and scan.next_pos == pos:
-            scan = self._scan(segment.view, pos, final, segment.start, verify_crc)
+            scan = self._scan(view, pos, final, base, verify_crc)
         elif end < final and scan.status in ("more", "damage") and scan.messages:
             # the step cut a frame: the next step looks at it again, whole
             scan = scan._replace(status="more")
@@ -74,7 +79,7 @@ class Reput:
         if scan.index_items and self._index is not None:
             self._index.append(scan.index_items)
         return Step(
-            segment.start + scan.next_pos,
+            base + scan.next_pos,
             scan.status,
             scan.why,
             scan.last_store_ts,
