@@ -57,6 +57,9 @@ class SegmentFile(Protocol):
     def read(self, pos: int, n: int) -> bytes:
         """Read without the mapping: a media error is an OSError here, not a SIGBUS."""
 
+    def written(self, pos: int) -> list[tuple[int, int]]:
+        """The ranges from `pos` on that may hold something other than zeros."""
+
     def close(self) -> None:
         """Unmap and close."""
 
@@ -113,6 +116,20 @@ class _NativeSegment:
 
     def read(self, pos: int, n: int) -> bytes:
         return os.pread(self._fd, n, pos)
+
+    def written(self, pos: int) -> list[tuple[int, int]]:
+        # All of them before any is read: what the kernel reads ahead of a reader counts as written.
+        ranges = []
+        while pos < self.size:
+            try:
+                start = os.lseek(self._fd, pos, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # nothing but a hole: allocated, never written
+                    break
+                raise
+            pos = os.lseek(self._fd, start, os.SEEK_HOLE)
+            ranges.append((start, pos))
+        return ranges
 
     def close(self) -> None:
         if self._fd < 0:

@@ -120,12 +120,12 @@ class SegmentSeries:
 def zero_tail(segment: Segment, pos: int, chunk: int = 1 << 20) -> bool:
     """Zero what is not yet zero after `pos`; read with read(), a bad sector must not be SIGBUS."""
     dirty = False
-    size = segment.file.size
+    file = segment.file
     zeros = bytes(chunk)
-    while pos < size:
-        count = min(chunk, size - pos)
-        if segment.file.read(pos, count) != zeros[:count]:
-            segment.file.zero(pos, pos + count)
-            dirty = True
-        pos += count
+    for start, end in file.written(pos):
+        for at in range(start, end, chunk):
+            count = min(chunk, end - at)
+            if file.read(at, count) != zeros[:count]:
+                file.zero(at, at + count)
+                dirty = True
     return dirty

@@ -142,6 +142,9 @@ class SimSegment:
         self._disk.begin("read", self.path)
         return bytes(self._inode.current[position : position + size])
 
+    def written(self, position: int) -> list[tuple[int, int]]:
+        return [(position, self.size)]
+
     def close(self) -> None:
         with contextlib.suppress(BufferError):  # somebody holds a slice: it stays valid
             self.view.release()
