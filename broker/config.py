@@ -58,7 +58,7 @@ class BrokerConfig:
     ha_transfer_bytes: int = _key("haTransferBatchSize", 1 << 20)
     ha_heartbeat_ms: int = _key("haSendHeartbeatInterval", 5_000)
     ha_idle_ms: int = _key("haHousekeepingInterval", 20_000)
-    ha_reconnect_ms: int = _key("haReconnectInterval", 1_000)
+    ha_reconnect_ms: int = _key("haReconnectInterval", 200)
     slave_sync_ms: int = _key("slaveSyncInterval", 10_000)
     register_ms: int = _key("registerNameServerPeriod", 30_000)
     default_topic_queues: int = _key("defaultTopicQueueNums", 8)

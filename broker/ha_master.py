@@ -138,6 +138,7 @@ class HaMaster:
         self.watermarks = context.store.watermarks
         self.connections: list[SlaveConnection] = []
         self._listener: Listener | None = None
+        self._slaves_by = 0.0
         self.address = ""
 
     def now(self) -> float:
@@ -152,6 +153,8 @@ class HaMaster:
             config.host, config.ha_port, lambda: SlaveConnection(self)
         )
         self.address = self._listener.address
+        if self.watermarks.appended > 0:
+            self._slaves_by = self.now() + config.slave_timeout_ms / 1000
 
     def close(self) -> None:
         if self._listener is not None:
@@ -168,9 +171,12 @@ class HaMaster:
         return connection.next is not None and gap < self._c.config.ha_max_gap_bytes
 
     def enough_replicas(self) -> bool:
-        """Whether a send that waits for replicas can hope to be acknowledged."""
+        """Whether a send that waits for replicas can hope to be acknowledged.
+
+        Just after a restart it can: the slaves are dialling.
+        """
         needed = self._c.config.replicas_required - 1
-        if needed <= 0:
+        if needed <= 0 or self.now() < self._slaves_by:
             return True
         return sum(map(self.in_sync, self.connections)) >= needed
 

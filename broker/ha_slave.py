@@ -165,12 +165,16 @@ class HaSlave:
 
     async def run(self) -> None:
         c = self._c
+        trouble = ""
         while True:
             await self._known.wait()
             try:
                 await self._follow()
+                trouble = ""
             except (SaturnError, OSError) as error:
-                log.info("cannot follow %s: %s", self.ha_address, error)
+                if str(error) != trouble:  # it may stay away for hours
+                    trouble = str(error)
+                    log.info("cannot follow %s: %s", self.ha_address, error)
             await c.runtime.sleep(c.config.ha_reconnect_ms / 1000)
 
     async def _follow(self) -> None:

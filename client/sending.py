@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 RETRY_CODES = frozenset({17, 14, 1, 2, 16, 204, 205, 1500})
 SIZES = "saturnSizes"  # asks for the first offset id and the frames' sizes instead of all ids
 RETRY_PAUSE_S = 0.05
-RETRY_PAUSE_MAX_S = 1.0
+RETRY_PAUSE_MAX_S = 0.25
 
 
 @dataclass(frozen=True)
