@@ -105,36 +105,54 @@ FOLDING static inline __m128i fold(__m128i block, __m128i constants, __m128i nex
     return _mm_xor_si128(_mm_xor_si128(near_begin, near_end), next);
 }
 
-/* `size` >= 64. Takes all whole 16-byte blocks; the rest goes through the table. */
+/* Loaded at n these choose: a shuffle that puts the first n bytes of a block at its end behind zeros
+ * (at 16 + n: the others at its beginning before zeros), and a mask of the last n bytes. */
+#define ALL 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF
+static const uint8_t shuffles[48] = {ALL, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, ALL};
+static const uint8_t masks[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ALL};
+
+/* `size` >= 16. */
 FOLDING static uint32_t fold_in(uint32_t state, const uint8_t *data, size_t size)
 {
     const __m128i *blocks = (const __m128i *)data;
     __m128i a = _mm_xor_si128(_mm_loadu_si128(blocks), _mm_cvtsi32_si128((int)state));
-    __m128i b = _mm_loadu_si128(blocks + 1);
-    __m128i c = _mm_loadu_si128(blocks + 2);
-    __m128i d = _mm_loadu_si128(blocks + 3);
-    __m128i constants = _mm_loadu_si128((const __m128i *)by_512);
-    blocks += 4;
-    size -= 64;
-    while (size >= 64) {
-        a = fold(a, constants, _mm_loadu_si128(blocks));
-        b = fold(b, constants, _mm_loadu_si128(blocks + 1));
-        c = fold(c, constants, _mm_loadu_si128(blocks + 2));
-        d = fold(d, constants, _mm_loadu_si128(blocks + 3));
+    __m128i constants = _mm_loadu_si128((const __m128i *)by_128);
+    if (size >= 64) {
+        __m128i b = _mm_loadu_si128(blocks + 1);
+        __m128i c = _mm_loadu_si128(blocks + 2);
+        __m128i d = _mm_loadu_si128(blocks + 3);
+        __m128i far = _mm_loadu_si128((const __m128i *)by_512);
         blocks += 4;
         size -= 64;
+        while (size >= 64) {
+            a = fold(a, far, _mm_loadu_si128(blocks));
+            b = fold(b, far, _mm_loadu_si128(blocks + 1));
+            c = fold(c, far, _mm_loadu_si128(blocks + 2));
+            d = fold(d, far, _mm_loadu_si128(blocks + 3));
+            blocks += 4;
+            size -= 64;
+        }
+        a = fold(fold(fold(a, constants, b), constants, c), constants, d);
+    } else {
+        blocks += 1;
+        size -= 16;
     }
-    constants = _mm_loadu_si128((const __m128i *)by_128);
-    a = fold(fold(fold(a, constants, b), constants, c), constants, d);
     while (size >= 16) {
         a = fold(a, constants, _mm_loadu_si128(blocks));
         blocks += 1;
         size -= 16;
     }
+    if (size) { /* the register moves on by what is left: its first bytes are folded into the block at the end */
+        __m128i first = _mm_shuffle_epi8(a, _mm_loadu_si128((const __m128i *)(shuffles + size)));
+        __m128i others = _mm_shuffle_epi8(a, _mm_loadu_si128((const __m128i *)(shuffles + 16 + size)));
+        const uint8_t *end = (const uint8_t *)blocks + size;
+        __m128i last = _mm_and_si128(_mm_loadu_si128((const __m128i *)(end - 16)),
+                                     _mm_loadu_si128((const __m128i *)(masks + size)));
+        a = fold(first, constants, _mm_or_si128(others, last));
+    }
     uint8_t rest[16];
     _mm_storeu_si128((__m128i *)rest, a);
-    state = shift_in(0, rest, sizeof rest);
-    return shift_in(state, (const uint8_t *)blocks, size);
+    return shift_in(0, rest, sizeof rest);
 }
 
 FOLDING static uint32_t multiply_hardware(uint32_t a, uint32_t b)
@@ -202,7 +220,7 @@ int saturnmq_crc32_is_hardware(void)
 uint32_t saturnmq_crc32(uint32_t crc, const uint8_t *data, size_t size)
 {
 #ifdef HAS_FOLDING
-    if (is_hardware && size >= 64)
+    if (is_hardware && size >= 16)
         return ~fold_in(~crc, data, size);
 #endif
     return saturnmq_crc32_portable(crc, data, size);

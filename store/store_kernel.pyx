@@ -8,9 +8,14 @@ cdef extern from *:
     """
     #define bswap32 __builtin_bswap32
     #define bswap64 __builtin_bswap64
+    #define prefetch_to_write(address) __builtin_prefetch(address, 1)
     """
     uint32_t bswap32(uint32_t) nogil
     uint64_t bswap64(uint64_t) nogil
+    void prefetch_to_write(const void *) nogil
+
+cdef enum:
+    AHEAD = 16  # items whose slots are on their way from memory
 
 
 cdef inline int32_t get32(const unsigned char *p) noexcept nogil:
@@ -41,9 +46,10 @@ def insert_items(unsigned char[::1] view, int64_t slots, int64_t limit, list hea
     cdef int64_t end_offset = header[3], used = header[4], count = header[5]
     cdef int64_t base = 40 + 4 * slots, total = items.shape[0] // 20, done = 0, offset, stamp, seconds, at
     cdef int32_t key_hash, previous
+    cdef uint32_t slots_32 = <uint32_t>slots  # 32-bit division is several times faster
     cdef unsigned char *file
     cdef const unsigned char *item
-    if slots <= 0 or count < 1 or view.shape[0] < base + 20 * limit:
+    if not 0 < slots <= 0x7FFFFFFF or count < 1 or view.shape[0] < base + 20 * limit:
         raise ValueError("the index file is shorter than its slots and items need")
     if total:
         file = &view[0]
@@ -56,7 +62,9 @@ def insert_items(unsigned char[::1] view, int64_t slots, int64_t limit, list hea
                         raise ValueError("a key hash is negative")
                 offset = get64(item + 4)
                 stamp = get64(item + 12)
-                at = 40 + 4 * (key_hash % slots)
+                if done + AHEAD < total:
+                    prefetch_to_write(file + 40 + 4 * <int64_t>(<uint32_t>get32(item + 20 * AHEAD) % slots_32))
+                at = 40 + 4 * <int64_t>(<uint32_t>key_hash % slots_32)
                 previous = get32(file + at)
                 if not 0 < previous < count:
                     previous = 0
