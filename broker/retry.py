@@ -44,9 +44,6 @@ class RetryService:
         message = decode_frames(frame, True)[0]
         properties = dict(message.properties)
         properties.pop(names.CRC32, None)
-        # what an earlier trip through the schedule topic left behind is not true of this copy
-        for stale in (names.DELAY, names.REAL_TOPIC, names.REAL_QID):
-            properties.pop(stale, None)
         properties.setdefault(names.RETRY_TOPIC, message.topic)
         properties.setdefault(names.ORIGIN_MESSAGE_ID, message.offset_message_id)
         properties[names.WAIT] = "false"
@@ -57,6 +54,7 @@ class RetryService:
         if message.reconsume_times >= limit or level < 0:
             topic = c.topics.ensure(dlq_topic(group_name), 1)
             queue_id = 0
+            properties[names.DELAY] = "0"
         else:
             topic = c.topics.ensure(retry_topic(group_name), group.retry_queues)
             queue_id = c.runtime.random.randrange(group.retry_queues)

@@ -359,6 +359,19 @@ def test_a_message_given_back_comes_again_and_at_last_goes_to_the_dead_letters(
         given = await ask(client, 36, {**back, "offset": again.physical_offset, "delayLevel": 0})
         assert given.code == 0
         await until(lambda: broker.store.max_offset("%DLQ%G", 0) == 1)
+        got = await pull(client, 0, topic="%DLQ%G")
+        [dead] = decode_frames(got.body, True)
+        assert (dead.body, dead.reconsume_times) == (b"hard", 2)
+        # what RocketMQ leaves in a dead letter: no delay, and its last trip through the schedule
+        for name, value in {
+            "RETRY_TOPIC": "orders",
+            "ORIGIN_MESSAGE_ID": sent.ext["msgId"],
+            "WAIT": "false",
+            "DELAY": "0",
+            "REAL_TOPIC": "%RETRY%G",
+            "REAL_QID": "0",
+        }.items():
+            assert dead.properties[name] == value
         await broker.close()
 
     run(body)
