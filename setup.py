@@ -10,6 +10,13 @@ import os
 from setuptools import Extension, setup
 
 mode = os.environ.get("SATURNMQ_KERNELS", "optional")
+# Cython looks for a .pxd under its module's full name, which the folders bear only once installed.
+types = os.path.join("build", "types")
+os.makedirs(os.path.join(types, "saturnmq"), exist_ok=True)
+for package in ("protocol",):
+    if not os.path.lexists(os.path.join(types, "saturnmq", package)):
+        os.symlink(os.path.abspath(package), os.path.join(types, "saturnmq", package))
+
 kernels = {
     "saturnmq.protocol.frame_kernel": ["protocol/frame_kernel.pyx", "protocol/crc32.c"],
     "saturnmq.store.store_kernel": ["store/store_kernel.pyx"],
@@ -26,4 +33,6 @@ extensions = [
     for name, sources in kernels.items()
     if os.path.exists(sources[0])
 ]
+for extension in extensions:
+    extension.cython_include_dirs = [types]
 setup(ext_modules=[] if mode == "off" else extensions)

@@ -22,10 +22,14 @@ from saturnmq.client.kernels import Outbox
 from saturnmq.client.outgoing import ITEM_OVERHEAD, OutBatch, SendHandle
 from saturnmq.protocol.errors import MessageIllegal, RequestTimeout, SaturnError
 from saturnmq.protocol.ids import UniqueIds
-from saturnmq.protocol.message import Message, MessageQueue
+from saturnmq.protocol.message import MessageQueue
 
 FIRST_BUFFER = 16 * 1024  # bytes; grows to the whole batch on the way
 SPARE_BUFFERS = 32
+# A sender that is this many full batches ahead of the loop pauses until one is taken, or for
+# PACE_S: it holds the GIL that the loop needs to take them, and gives it up every 5 ms otherwise.
+READY_AHEAD = 2
+PACE_S = 0.002
 
 
 class Lock(Protocol):
@@ -34,6 +38,14 @@ class Lock(Protocol):
     def __enter__(self) -> object: ...
 
     def __exit__(self, *_: Any) -> object: ...
+
+
+class Gate(Protocol):
+    """A threading.Lock that is held from the start; `release` opens it."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
+
+    def release(self) -> None: ...
 
 
 class Lane:
@@ -81,9 +93,11 @@ class Accumulator:
         buffer_bytes: int,
         alone_from: int,
         first_queue: Callable[[], int],
+        gate: Callable[[], Gate] | None = None,
     ) -> None:
         """`wait` is how a thread waits for a batch, `wait_async` how a task does; bodies of
-        `alone_from` bytes and more do not come in batches."""
+        `alone_from` bytes and more do not come in batches. `gate` is given where senders are
+        threads of their own."""
         self.lock = lock
         self.now_ms = now_ms
         self.ids = ids
@@ -93,6 +107,8 @@ class Accumulator:
         self.batch_bytes = batch_bytes
         self.buffer_bytes = buffer_bytes
         self.first_queue = first_queue
+        self.gate = gate
+        self.gates: list[Gate] = []
         self.buffered = 0  # bytes of all batches' buffers
         self.lanes: dict[str | MessageQueue, Lane] = {}
         self.dirty: list[Lane] = []
@@ -101,7 +117,8 @@ class Accumulator:
         self.on_space: Callable[[], object] | None = None
         self.starving = False
         self._outbox = Outbox(alone_from)
-        self.offer: Callable[[Message], SendHandle | None] = self._outbox.offer
+        self.offer = self._outbox.offer
+        self._refusing = False
 
     # -- any thread ---------------------------------------------------------------------------
 
@@ -124,8 +141,14 @@ class Accumulator:
             if given_id:
                 batch.given_ids[index] = given_id
             self._mark(lane)
-            if lane.pinned is None:
+            if lane.pinned is None and not self._refusing:
                 self._outbox.open[lane.topic] = batch
+            gate = None
+            if self.gate is not None and len(lane.ready) >= READY_AHEAD:
+                gate = self.gate()
+                self.gates.append(gate)
+        if gate is not None:
+            gate.acquire(timeout=PACE_S)
         return batch.handle(index)
 
     def _with_room(self, lane: Lane, need: int) -> OutBatch | None:
@@ -232,6 +255,9 @@ class Accumulator:
     def pop(self, lane: Lane) -> OutBatch:
         """Take the head out; nothing is added to it from now on."""
         with self.lock:
+            for gate in self.gates:
+                gate.release()
+            self.gates.clear()
             if lane.ready:
                 return lane.ready.popleft()
             if lane.pinned is None:
@@ -275,7 +301,9 @@ class Accumulator:
 
     def refuse_offers(self) -> None:
         """From here on every message goes through `append` and the checks before it."""
-        self.offer = _refuse
+        with self.lock:
+            self._refusing = True
+            self._outbox.open.clear()
 
     def close(self, error: SaturnError) -> None:
         """Finish everything with `error`."""
@@ -283,10 +311,6 @@ class Accumulator:
             self.fail_lane(lane, error)
         for batch in list(self.active):
             self.finish(batch, error)
-
-
-def _refuse(message: Message) -> None:
-    return None
 
 
 def not_in_time(batch: OutBatch, seconds: float, last: BaseException | None) -> SaturnError:

@@ -162,11 +162,19 @@ class Admin(Facade):
         super().__init__(lambda runtime: async_admin.Admin(nameservers, runtime=runtime, **options))
 
 
+def _shut_gate() -> threading.Lock:
+    gate = threading.Lock()  # the cheapest thing a thread can wait for
+    gate.acquire()
+    return gate
+
+
+def _not_started(message: Message) -> None:
+    """No producer takes it yet."""
+
+
 def wait_in_thread(batch: OutBatch, timeout: float | None) -> None:
     """Wait until `batch` is over; RequestTimeout if it takes longer than `timeout` seconds."""
-    # A bare lock is the cheapest thing a thread can wait for.
-    over = threading.Lock()
-    over.acquire()
+    over = _shut_gate()
     if batch.lane.owner.watch(batch, over.release) and not over.acquire(
         timeout=-1 if timeout is None else timeout
     ):
@@ -188,6 +196,7 @@ class Producer:
         self._nameservers = nameservers
         self._thread: LoopThread | None = None
         self._engine: ProducerEngine | None = None
+        self._offer: Callable[[Message], SendHandle | None] = _not_started
         self._room = threading.Condition()
         self._closed = False
 
@@ -213,8 +222,10 @@ class Producer:
             lock=threading.Lock(),
             call_on_loop=thread.loop.call_soon_threadsafe,
             wait=wait_in_thread,
+            gate=_shut_gate,
         )
         engine.accumulator.on_space = self._on_space
+        self._offer = engine.accumulator.offer
         await engine.start()
         return engine
 
@@ -252,16 +263,15 @@ class Producer:
         selector: Selector | None = None,
     ) -> SendHandle:
         """Accept the message and return at once; blocks only while the buffer is full."""
+        if queue is None and sharding_key is None and selector is None:
+            handle = self._offer(message)
+            if handle is not None:
+                return handle
         engine = self.engine
-        if queue is None:
-            if sharding_key is None and selector is None:
-                handle = engine.accumulator.offer(message)
-                if handle is not None:
-                    return handle
-            if selector or sharding_key or SHARDING_KEY in message.properties:
-                if not engine.core.routes.queues_ever(message.topic):
-                    self._run(engine.route(message.topic))
-                queue = engine.queue_for(message, sharding_key, selector)
+        if queue is None and (selector or sharding_key or SHARDING_KEY in message.properties):
+            if not engine.core.routes.queues_ever(message.topic):
+                self._run(engine.route(message.topic))
+            queue = engine.queue_for(message, sharding_key, selector)
         return engine.enqueue(message, queue) or self._when_room(
             lambda: engine.enqueue(message, queue)
         )

@@ -16,22 +16,10 @@ from typing import Any
 from saturnmq.client.kernels import BatchFields, HandleFields, ResultFields, set_types
 from saturnmq.client.results import SendStatus
 from saturnmq.protocol.message import MessageQueue
-from saturnmq.protocol.properties import (
-    DELAY,
-    PROPERTIES_BYTES_MAX,
-    SHARDING_KEY,
-    TIMER_DELAY_MS,
-    TIMER_DELAY_SEC,
-    TIMER_DELIVER_MS,
-    TRAN_MSG,
-    UNIQ_KEY,
-    WAIT,
-)
+from saturnmq.protocol.properties import PROPERTIES_BYTES_MAX
 
 ITEM_OVERHEAD = 96  # bytes of a batch entry besides body and given properties, at most
 EXTRA_BYTES_MAX = PROPERTIES_BYTES_MAX - 64  # UNIQ_KEY and WAIT take 52
-TRAVELS_ALONE = frozenset({DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, TRAN_MSG})
-NOT_ORDINARY = TRAVELS_ALONE | {UNIQ_KEY, WAIT, SHARDING_KEY}
 
 
 class OutBatch(BatchFields):
@@ -66,11 +54,6 @@ class SendResult(ResultFields):
     """Where an acknowledged message lies."""
 
     __slots__ = ()
-
-    @property
-    def ok(self) -> bool:
-        """Acknowledged in the mode asked for: status is SendStatus.OK."""
-        return self.batch.status is SendStatus.OK
 
     @property
     def status(self) -> SendStatus:

@@ -30,6 +30,11 @@ class ResultFields:
     batch: OutBatch
     index: int
 
+    @property
+    def ok(self) -> bool:
+        """Acknowledged in the mode asked for: status is SendStatus.OK."""
+        return self.batch.status is SendStatus.OK
+
 
 class HandleFields:
     __slots__ = ("batch", "index")

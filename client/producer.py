@@ -18,12 +18,11 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from saturnmq.client.accumulator import Accumulator, Lane, Lock
+from saturnmq.client.accumulator import Accumulator, Gate, Lane, Lock
 from saturnmq.client.core import ClientCore
 from saturnmq.client.outgoing import (
     EXTRA_BYTES_MAX,
     ITEM_OVERHEAD,
-    TRAVELS_ALONE,
     OutBatch,
     SendHandle,
     SendResult,
@@ -41,7 +40,13 @@ from saturnmq.protocol.errors import (
 from saturnmq.protocol.ids import UniqueIds
 from saturnmq.protocol.jhash import jhash
 from saturnmq.protocol.message import Message, MessageQueue
-from saturnmq.protocol.properties import SHARDING_KEY, UNIQ_KEY, WAIT, encode_properties
+from saturnmq.protocol.properties import (
+    SHARDING_KEY,
+    TRAVELS_ALONE,
+    UNIQ_KEY,
+    WAIT,
+    encode_properties,
+)
 from saturnmq.protocol.runtime import Runtime
 from saturnmq.protocol.topics import RETRY_PREFIX, check_group, check_topic
 
@@ -63,8 +68,9 @@ class ProducerEngine:
         lock: Lock,
         call_on_loop: Callable[[Callable[[], None]], object],
         wait: Callable[[OutBatch, float | None], object],
+        gate: Callable[[], Gate] | None = None,
     ) -> None:
-        """`wait` is how `SendHandle.result` waits."""
+        """`wait` is how `SendHandle.result` waits; `gate` is the accumulator's."""
         check_group(group)
         self.core = core
         self.group = group
@@ -85,6 +91,7 @@ class ProducerEngine:
                 options.compress_above if options.compress_above is not None else 1 << 62,
             ),
             first_queue=lambda: runtime.random.randrange(1 << 16),
+            gate=gate,
         )
         self.sender = Sender(core, self.accumulator, group, options)
         self.closed = False

@@ -50,8 +50,6 @@ RECEIVE_BUFFER = 256 * 1024
 # A client gives a frame of this size a buffer of its own once its length is known, and so that
 # little of it lies in the receive buffer by then, that one grows no larger.
 LARGE_FRAME = 64 * 1024
-# Replies up to this size are joined: one copy of 64 KiB costs less than a second system call.
-JOIN_LIMIT = 64 * 1024
 # So many reads without a large frame return the memory. Fewer would pump it on mixed traffic.
 SHRINK_AFTER_READS = 256
 TIMER_GRAIN_S = 0.005
@@ -87,6 +85,7 @@ class Endpoint(asyncio.BufferedProtocol):
         self.last_received = runtime.monotonic()
         self.attachment: Any = None  # the owner's own record of this connection
         self._transport: Transport | None = None
+        self._write: Callable[[list[Body]], None]  # from when there is a transport
         self._view = memoryview(bytearray(FIRST_BUFFER))
         self._start = 0
         self._end = 0
@@ -105,6 +104,7 @@ class Endpoint(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(Transport, transport)
+        self._write = self._runtime.writer(self._transport)
         self.peer_address = _address(transport.get_extra_info("peername"))
         self.local_address = _address(transport.get_extra_info("sockname"))
 
@@ -358,17 +358,11 @@ class Endpoint(asyncio.BufferedProtocol):
             self._write_out()
 
     def _write_out(self) -> None:
-        out, size = self._out, self._out_size
+        out = self._out
         if not out:
             return
         self._out, self._out_size = [], 0
-        assert self._transport is not None, "only _send fills the list, and it checks"
-        if len(out) == 1:
-            self._transport.write(out[0])
-        elif size <= JOIN_LIMIT:
-            self._transport.write(b"".join(out))
-        else:
-            self._transport.writelines(out)
+        self._write(out)
 
     # -- time-outs -------------------------------------------------------------------------------
 

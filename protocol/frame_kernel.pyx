@@ -17,7 +17,7 @@ from cpython.array cimport array as carray, clone
 from cpython.buffer cimport (
     PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer,
 )
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
 from cpython.bytes cimport (
     PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE,
 )
@@ -246,35 +246,28 @@ cdef enum:
     ID_TAIL_BYTES = 11
 
 
-def put_batch_item(bytearray buffer not None, Py_ssize_t at, body, bytes id_head not None,
-                   Py_ssize_t number, bytes extra not None, int flag=0):
-    """Write one entry into `buffer` at byte `at`; where the next one goes, -1 if it does not fit."""
-    cdef Bytes b
+cdef Py_ssize_t put_entry(bytearray buffer, Py_ssize_t at, const uint8_t *body, Py_ssize_t body_size,
+                          bytes id_head, Py_ssize_t number, bytes extra, int flag) noexcept:
+    """-1 if it does not fit, -2 if the properties are too large for any."""
     cdef Py_ssize_t head_size = PyBytes_GET_SIZE(id_head), extra_size = PyBytes_GET_SIZE(extra)
-    cdef Py_ssize_t properties_size = extra_size
-    cdef Py_ssize_t room = len(buffer) - at, size
+    cdef Py_ssize_t properties_size = extra_size, size
     cdef uint8_t *p
-    if at < 0:
-        raise ValueError(f"position {at} in a batch buffer")
     if number >= 0:
         properties_size += ID_NAME_BYTES + head_size + 4 + ID_TAIL_BYTES
     if properties_size > PROPERTIES_BYTES_MAX:
-        return _batch.put_batch_item(buffer, at, body, id_head, number, extra, flag)  # raises
-    hold(body, &b)
-    size = ENTRY_BYTES_MIN + b.size + properties_size
-    if size > room:
-        release(&b)
+        return -2
+    size = ENTRY_BYTES_MIN + body_size + properties_size
+    if at < 0 or size > PyByteArray_GET_SIZE(buffer) - at:
         return -1
     p = <uint8_t *>PyByteArray_AS_STRING(buffer) + at
     put32(p, <uint32_t>size)
     put32(p + 4, 0)
-    put32(p + 8, crc_of(b.at, b.size))
+    put32(p + 8, crc_of(body, body_size))
     put32(p + 12, <uint32_t>flag)
-    put32(p + 16, <uint32_t>b.size)
+    put32(p + 16, <uint32_t>body_size)
     p += ENTRY_HEAD_BYTES
-    memcpy(p, b.at, b.size)
-    p += b.size
-    release(&b)
+    memcpy(p, body, body_size)
+    p += body_size
     p[0] = <uint8_t>(properties_size >> 8)
     p[1] = <uint8_t>properties_size
     p += 2
@@ -291,6 +284,19 @@ def put_batch_item(bytearray buffer not None, Py_ssize_t at, body, bytes id_head
         p += 4 + ID_TAIL_BYTES
     memcpy(p, PyBytes_AS_STRING(extra), extra_size)
     return at + size
+
+
+def put_batch_item(bytearray buffer not None, Py_ssize_t at, body, bytes id_head not None,
+                   Py_ssize_t number, bytes extra not None, int flag=0):
+    """Write one entry into `buffer` at byte `at`; where the next one goes, -1 if it does not fit."""
+    cdef Bytes b
+    cdef Py_ssize_t end
+    hold(body, &b)
+    end = put_entry(buffer, at, b.at, b.size, id_head, number, extra, flag)
+    release(&b)
+    if end == -2:
+        return _batch.put_batch_item(buffer, at, body, id_head, number, extra, flag)  # raises
+    return end
 
 
 cdef struct Entry:
@@ -1337,3 +1343,35 @@ def batch_ids(bytes host_bytes not None, port, int64_t physical_offset, sizes):
         p += head_size + 16
         physical_offset += numbers.data.as_ints[i]
     return text
+
+
+# --- messages to send -------------------------------------------------------------------------------
+
+cdef class MessageFields:
+    """The twin of `message_fields.MessageFields`; a dict of properties is made when asked for."""
+
+    def __init__(self, topic, body, *, tag=None, keys=(), properties=None, sharding_key=None,
+                 int delay_level=0, int flag=0):
+        self.topic = topic
+        self.body = body
+        self.flag = flag
+        if properties:
+            self._properties = dict(properties)
+        if tag:
+            self.tag = tag
+        if keys:
+            self.keys = keys
+        if sharding_key:
+            self.sharding_key = sharding_key
+        if delay_level:
+            self.delay_level = delay_level
+
+    @property
+    def properties(self):
+        if self._properties is None:
+            self._properties = {}
+        return self._properties
+
+    @properties.setter
+    def properties(self, dict value not None):
+        self._properties = value

@@ -39,6 +39,7 @@ if TYPE_CHECKING or not COMPILED:
     scan_frames = _reference.scan_frames
     batch_ids = _ids.batch_ids
     FrameView = _reference.FrameView
+    MessageFields = _reference.MessageFields
     ResponseBuffer = _reference.ResponseBuffer
     _decode_frames = _reference.decode_frames
 else:
@@ -51,6 +52,7 @@ else:
     scan_frames = _kernel.scan_frames
     batch_ids = _kernel.batch_ids
     FrameView = _kernel.FrameView
+    MessageFields = _kernel.MessageFields
     ResponseBuffer = _kernel.ResponseBuffer
     _decode_frames = _kernel.decode_frames
 
@@ -72,6 +74,7 @@ def decode_frames(
 __all__ = [
     "COMPILED",
     "FrameView",
+    "MessageFields",
     "ResponseBuffer",
     "Run",
     "Scan",

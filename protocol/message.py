@@ -7,12 +7,12 @@ never touched. It keeps the whole reply alive; copy the body out to keep a messa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from saturnmq.protocol import properties as names
 from saturnmq.protocol.ids import decode_host, offset_message_id
-from saturnmq.protocol.kernels import FrameView
+from saturnmq.protocol.kernels import FrameView, MessageFields
 from saturnmq.protocol.properties import decode_properties, encode_properties
 
 
@@ -31,35 +31,10 @@ class MessageQueue(NamedTuple):
         )
 
 
-class Message:
+class Message(MessageFields):
     """A message to send. Tag, keys and the rest live in `properties`, as they do on the wire."""
 
-    __slots__ = ("body", "flag", "properties", "topic")
-
-    def __init__(
-        self,
-        topic: str,
-        body: bytes | bytearray | memoryview,
-        *,
-        tag: str | None = None,
-        keys: str | Sequence[str] = (),
-        properties: Mapping[str, str] | None = None,
-        sharding_key: str | None = None,
-        delay_level: int = 0,
-        flag: int = 0,
-    ) -> None:
-        self.topic = topic
-        self.body = body
-        self.flag = flag
-        self.properties: dict[str, str] = dict(properties) if properties else {}
-        if tag:
-            self.properties[names.TAGS] = tag
-        if keys:
-            self.keys = keys
-        if sharding_key:
-            self.properties[names.SHARDING_KEY] = sharding_key
-        if delay_level:
-            self.properties[names.DELAY] = str(delay_level)
+    __slots__ = ()
 
     @property
     def tag(self) -> str | None:
@@ -106,6 +81,9 @@ class Message:
 
     def __repr__(self) -> str:
         return f"Message({self.topic!r}, {len(self.body)} B, {self.properties})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _remake, (self.topic, self.body, self.properties, self.flag)
 
 
 if TYPE_CHECKING:
@@ -172,6 +150,10 @@ class ReceivedMessage(MessageView, FrameView):
     """A message as the broker delivered it."""
 
     __slots__ = ()
+
+
+def _remake(topic: str, body: bytes, properties: dict[str, str], flag: int) -> Message:
+    return Message(topic, body, properties=properties, flag=flag)
 
 
 def _rebuild(frame: bytes, broker_name: str, topic: str | None) -> ReceivedMessage:

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar, cast
 
 from .errors import ConfigError, ConnectFailed
-from .runtime import Handle, Listener, Runtime, Transport, join_address
+from .runtime import Buffer, Handle, Listener, Runtime, Transport, join_address
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -101,6 +101,32 @@ class NativeRuntime:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(BLOCKING_THREADS, thread_name_prefix="saturnmq")
         return await self.loop.run_in_executor(self._pool, function, *args)
+
+    def writer(self, transport: Transport) -> Callable[[list[Buffer]], None]:
+        """Straight into the socket while the transport has nothing queued: no turn of the loop in
+        between, and the GIL is free while the kernel copies. What does not fit is queued."""
+        sock = transport.get_extra_info("socket")
+        if sock is None or transport.get_extra_info("sslcontext") is not None:
+            return transport.writelines
+        fd = sock.fileno()
+
+        def write(buffers: list[Buffer]) -> None:
+            if transport.get_write_buffer_size() or transport.is_closing():
+                transport.writelines(buffers)
+                return
+            try:
+                sent = os.writev(fd, buffers)
+            except OSError:  # a full socket, or a dead one: the transport finds out which
+                sent = 0
+            for buffer in buffers:
+                size = len(buffer)
+                if sent >= size:
+                    sent -= size
+                else:
+                    transport.write(memoryview(buffer)[sent:])
+                    sent = 0
+
+        return write
 
     async def listen(
         self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol]

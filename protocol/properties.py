@@ -78,6 +78,11 @@ CRC32 = "__CRC32#"
 DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
 DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
 
+TRAVELS_ALONE = frozenset({DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, TRAN_MSG})
+"""A message with one of these cannot be in a batch."""
+CLIENT_PROPERTIES = TRAVELS_ALONE | {UNIQ_KEY, WAIT, SHARDING_KEY}
+"""What a sending client looks at; all other properties just travel."""
+
 TRANSIENT_PREFIX = "__RMQ.TRANSIENT."  # properties so named are never stored
 KEY_SEPARATOR = " "  # between the keys inside KEYS
 

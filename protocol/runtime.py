@@ -87,6 +87,10 @@ class Runtime(Protocol):
         """Run a blocking call (a flush, a file write) away from the loop."""
         ...
 
+    def writer(self, transport: Transport) -> Callable[[list[Buffer]], None]:
+        """The quickest way to write buffers, in order, to `transport`; nobody else may write."""
+        ...
+
     async def listen(
         self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol]
     ) -> Listener:

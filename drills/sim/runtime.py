@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from saturnmq.drills.sim.loop import SimLoop
 from saturnmq.drills.sim.network import SimListener, SimNetwork, SimTransport
-from saturnmq.protocol.runtime import Runtime
+from saturnmq.protocol.runtime import Buffer, Runtime, Transport
 
 T = TypeVar("T")
 EPOCH_MS = 1_700_000_000_000
@@ -121,6 +121,9 @@ class SimRuntime:
         finally:
             if not self.off:
                 await asyncio.sleep(self._weather.uniform(low, high))
+
+    def writer(self, transport: Transport) -> Callable[[list[Buffer]], None]:
+        return transport.writelines
 
     async def listen(
         self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol]

@@ -1,0 +1,236 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, embedsignature=True
+"""The hot half of outgoing.py, compiled; `outgoing_reference.py` is its readable twin.
+
+`Outbox.offer` is why it exists: from the look at the message to the finished entry nothing in it gives up
+the GIL or runs Python code, so a batch is never seen half written and needs no lock. Handles and results are
+not tracked by the garbage collector: a producer holds hundreds of thousands, and they are in no cycle.
+"""
+
+cimport cython
+from cpython.bytes cimport (
+    PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE,
+)
+from cpython.dict cimport PyDict_GetItem, PyDict_Next
+from cpython.object cimport PyObject
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize
+from libc.stdint cimport uint8_t
+from libc.string cimport memchr, memcpy
+from saturnmq.protocol.frame_kernel cimport MessageFields, put_entry
+
+from saturnmq.client.results import SendStatus
+from saturnmq.protocol.kernels import put_batch_item
+from saturnmq.protocol.properties import CLIENT_PROPERTIES, PROPERTIES_BYTES_MAX
+
+cdef extern from *:
+    """
+    /* An instance without the detour through type.__call__. */
+    static inline PyObject *new_instance(PyObject *type, PyObject *no_arguments)
+    {
+        return ((PyTypeObject *)type)->tp_new((PyTypeObject *)type, no_arguments, NULL);
+    }
+    """
+    object new_instance(object type, tuple no_arguments)
+    void PyObject_GC_UnTrack(object instance)
+
+cdef enum:
+    COUNT_MAX = 0x10000
+
+BATCH_COUNT_MAX = COUNT_MAX
+cdef tuple NO_ARGUMENTS = ()
+cdef object OK = SendStatus.OK
+cdef frozenset NOT_ORDINARY = CLIENT_PROPERTIES
+cdef Py_ssize_t EXTRA_BYTES_MAX = PROPERTIES_BYTES_MAX - 64
+cdef object handle_type = None
+cdef object result_type = None
+
+
+def set_types(handle, result):
+    """The classes `handle` and `result` of a batch make."""
+    global handle_type, result_type
+    handle_type = handle
+    result_type = result
+
+
+@cython.no_gc
+cdef class ResultFields:
+    cdef readonly BatchFields batch
+    cdef readonly Py_ssize_t index
+
+    @property
+    def ok(self):
+        """Acknowledged in the mode asked for: status is SendStatus.OK."""
+        return self.batch.status is OK
+
+
+@cython.no_gc
+cdef class HandleFields:
+    cdef readonly BatchFields batch
+    cdef readonly Py_ssize_t index
+
+    def result(self, timeout=None):
+        """The SendResult, or the error of the send raised; RequestTimeout if it takes longer."""
+        if not self.batch.done:
+            self.batch.wait(timeout)
+        if self.batch.error is not None:
+            raise self.batch.error
+        return make_result(self.batch, self.index)
+
+
+cdef class BatchFields:
+    """The entries so far, and the state that all handles of a batch share."""
+
+    cdef public object lane, buffer, given_ids, avoid, error, status, queue, offset_ids, sizes, watchers
+    cdef public str properties
+    cdef public bytes id_head
+    cdef public Py_ssize_t bytes, count, reserved
+    cdef public long long born_ms, first_offset
+    cdef public int flag, sys_flag, attempts
+    cdef public double sent_at, deadline
+    cdef public bint single, done
+
+    def __init__(self, lane, long long born_ms, bytes id_head not None, buffer, bint single):
+        self.lane = lane
+        self.buffer = buffer
+        self.reserved = len(buffer)
+        self.id_head = id_head
+        self.given_ids = {}
+        self.born_ms = born_ms
+        self.single = single
+        self.properties = ""
+        self.status = OK
+        self.offset_ids = ""
+        self.sizes = b""
+        self.watchers = []
+
+    def put(self, body, bytes extra not None, int flag, bint generate):
+        """Add an entry; False if there is no room. Without `generate`, `extra` has a UNIQ_KEY."""
+        cdef Py_ssize_t end
+        if self.count == COUNT_MAX:
+            return False
+        end = put_batch_item(
+            self.buffer, self.bytes, body, self.id_head, self.count if generate else -1, extra, flag
+        )
+        if end < 0:
+            return False
+        self.bytes = end
+        self.count += 1
+        return True
+
+    def handle(self, Py_ssize_t index):
+        """The handle of message `index`."""
+        return make_handle(self, index)
+
+    def result(self, Py_ssize_t index):
+        """The result of message `index`; only when done without an error."""
+        return make_result(self, index)
+
+
+cdef inline HandleFields make_handle(BatchFields batch, Py_ssize_t index):
+    cdef HandleFields handle = <HandleFields>new_instance(handle_type, NO_ARGUMENTS)
+    PyObject_GC_UnTrack(handle)
+    handle.batch = batch
+    handle.index = index
+    return handle
+
+
+cdef inline ResultFields make_result(BatchFields batch, Py_ssize_t index):
+    cdef ResultFields result = <ResultFields>new_instance(result_type, NO_ARGUMENTS)
+    PyObject_GC_UnTrack(result)
+    result.batch = batch
+    result.index = index
+    return result
+
+
+cdef class Outbox:
+    """The open batches that take messages without a look at anything else: those that the loop
+    knows of and will come for."""
+
+    cdef readonly dict open  # by topic
+    cdef readonly Py_ssize_t alone_from
+
+    def __init__(self, Py_ssize_t alone_from):
+        self.open = {}
+        self.alone_from = alone_from
+
+    def offer(self, message):
+        """Put an ordinary message (no property that means something to the client, a body of bytes
+        that is not compressed) into the open batch of its topic. None, and nothing done, for any
+        other, without an open batch, and when that is full."""
+        cdef MessageFields fields
+        cdef PyObject *found
+        cdef BatchFields batch
+        cdef Py_ssize_t size, end
+        cdef bytes extra = b""
+        if not isinstance(message, MessageFields):
+            return None
+        fields = <MessageFields>message
+        if not PyBytes_CheckExact(fields.body):
+            return None
+        size = PyBytes_GET_SIZE(fields.body)
+        if size == 0 or size >= self.alone_from:
+            return None
+        if fields._properties is not None and fields._properties:
+            extra = plain_properties(fields._properties)
+            if extra is None:
+                return None
+        if type(fields.topic) is not str:
+            return None
+        found = PyDict_GetItem(self.open, fields.topic)
+        if found is NULL:
+            return None
+        batch = <BatchFields>found
+        if batch.count == COUNT_MAX:
+            return None
+        end = put_entry(<bytearray>batch.buffer, batch.bytes,
+                        <const uint8_t *>PyBytes_AS_STRING(fields.body), size, batch.id_head, batch.count,
+                        extra, fields.flag)
+        if end < 0:
+            return None
+        batch.bytes = end
+        batch.count += 1
+        return make_handle(batch, batch.count - 1)
+
+
+cdef bytes plain_properties(dict properties):
+    """The encoded properties; None if one means something to the client or cannot be encoded."""
+    cdef PyObject *key
+    cdef PyObject *value
+    cdef Py_ssize_t pos = 0, total = 0, key_size, value_size
+    cdef const char *text
+    cdef char *out
+    cdef bytes extra
+    while PyDict_Next(properties, &pos, &key, &value):
+        if type(<object>key) is not str or type(<object>value) is not str:
+            return None
+        if <object>key in NOT_ORDINARY:
+            return None
+        text = PyUnicode_AsUTF8AndSize(<object>key, &key_size)
+        if holds_mark(text, key_size):
+            return None
+        text = PyUnicode_AsUTF8AndSize(<object>value, &value_size)
+        if holds_mark(text, value_size):
+            return None
+        if key_size and value_size:
+            total += key_size + value_size + 2
+    if total > EXTRA_BYTES_MAX:
+        return None
+    extra = PyBytes_FromStringAndSize(NULL, total)
+    out = PyBytes_AS_STRING(extra)
+    pos = 0
+    while PyDict_Next(properties, &pos, &key, &value):
+        text = PyUnicode_AsUTF8AndSize(<object>key, &key_size)
+        if key_size == 0 or not <str>value:
+            continue
+        memcpy(out, text, key_size)
+        out[key_size] = 1
+        out += key_size + 1
+        text = PyUnicode_AsUTF8AndSize(<object>value, &value_size)
+        memcpy(out, text, value_size)
+        out[value_size] = 2
+        out += value_size + 1
+    return extra
+
+
+cdef inline bint holds_mark(const char *text, Py_ssize_t size) noexcept:
+    """Whether a name or a value holds the byte that ends names or values."""
+    return memchr(text, 1, size) is not NULL or memchr(text, 2, size) is not NULL
