@@ -101,18 +101,23 @@ class PullService:
             group.slow_broker_id,
         )
         request.body = b""  # the request may outlive the read buffer
-        moved = c.offsets.take_reset(group_name, topic_name, queue_id)
-        if moved is not None:
-            low, high = self._bounds(topic_name, queue_id)
-            self._reply(
-                pull, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", moved, low, high, False
-            )
+        if self._was_reset(pull):
             return
         result, code = self._read(pull)
         if flags & SUSPEND and self._worth_holding(pull, result, code):
             self._hold(pull, integer(ext, "suspendTimeoutMillis", 0) / 1000)
             return
         self._reply_result(pull, result, code)
+
+    def _was_reset(self, pull: Pull) -> bool:
+        """Answer with the offset the queue was reset to, if it was and nobody was told yet."""
+        group = pull.request.ext["consumerGroup"]
+        moved = self._c.offsets.take_reset(group, pull.topic, pull.queue_id)
+        if moved is None:
+            return False
+        low, high = self._bounds(pull.topic, pull.queue_id)
+        self._reply(pull, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", moved, low, high, False)
+        return True
 
     def _checked(self, group_name: str, topic_name: str, queue_id: int) -> tuple[Group, Topic, int]:
         c = self._c
@@ -220,6 +225,9 @@ class PullService:
         still = []
         for pull in waiting:
             if pull.done or pull.endpoint.closed:
+                self._finish(pull)
+                continue
+            if self._was_reset(pull):
                 self._finish(pull)
                 continue
             result, code = self._read(pull)

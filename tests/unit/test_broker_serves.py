@@ -168,6 +168,33 @@ def test_a_held_pull_is_woken_and_an_idle_one_ends(tmp_path: Path) -> None:
     run(body)
 
 
+def test_a_reset_offset_reaches_a_held_pull_at_once(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        broker = await started(runtime, config(tmp_path))
+        client = await connected(runtime, broker)
+        await send(client, b"first")
+        await until(lambda: broker.store.max_offset("orders", 0) == 1)
+        consumer = {
+            "groupName": "G",
+            "consumeType": "CONSUME_PASSIVELY",
+            "messageModel": "CLUSTERING",
+            "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+            "subscriptionDataSet": [{"topic": "orders", "subString": "*", "subVersion": 1}],
+        }
+        beat = {"clientID": "me", "consumerDataSet": [consumer], "producerDataSet": []}
+        assert (await ask(client, 34, {}, json.dumps(beat).encode())).code == 0
+        held = asyncio.ensure_future(pull(client, 1, sysFlag=6, suspendTimeoutMillis=20_000))
+        await until(lambda: broker._pulls.held_count == 1)
+        reset = await ask(client, 222, {"topic": "orders", "group": "G", "timestamp": 0})
+        assert reset.code == 0
+        async with asyncio.timeout(5):
+            moved = await held
+        assert (moved.code, moved.ext["nextBeginOffset"]) == (21, "0")
+        await broker.close()
+
+    run(body)
+
+
 @pytest.mark.parametrize(
     ("changes", "body", "code"),
     [
