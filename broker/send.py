@@ -12,7 +12,9 @@ The reply leaves at once if its ack mode is met already, else it waits in the le
 
 from __future__ import annotations
 
-import struct
+import sys
+from array import array
+from collections.abc import Sequence
 
 from saturnmq.broker.context import Context, integer, text
 from saturnmq.broker.delay_levels import schedule
@@ -28,7 +30,8 @@ from saturnmq.protocol.errors import (
     SystemBusy,
     TopicNotExist,
 )
-from saturnmq.protocol.ids import UniqueIds, batch_ids, encode_address
+from saturnmq.protocol.ids import UniqueIds, encode_address
+from saturnmq.protocol.kernels import batch_ids
 from saturnmq.protocol.properties import encode_properties
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.topics import (
@@ -76,6 +79,7 @@ class SendService:
             timeout_ms = max(timeout_ms, config.slave_timeout_ms)
         self._timeout = timeout_ms / 1000
         self._hosts: dict[str, bytes] = {}
+        self._id_prefix = context.store_host.hex().upper()
 
     # requests
 
@@ -240,7 +244,7 @@ class SendService:
             reply_ext["transactionId"] = unique
         sizes = b""
         if request.ext.get(SIZES) == "true":
-            sizes = struct.pack(f">{put.count}i", *put.sizes)
+            sizes = _big_endian(put.sizes)
         self.finish(
             endpoint,
             request.reply(0, ext=reply_ext, body=sizes),
@@ -319,10 +323,6 @@ class SendService:
     def _message_id(self, offset: int) -> str:
         return f"{self._id_prefix}{offset:016X}"
 
-    @property
-    def _id_prefix(self) -> str:
-        return self._c.store_host.hex().upper()
-
     def _host(self, address: str) -> bytes:
         """A peer's address as a frame stores it; peers are few and send often."""
         found = self._hosts.get(address)
@@ -350,6 +350,13 @@ def _refuse_timers(properties: str) -> None:
                 f"messages for a given time ({name}) are not supported by this broker; use one of "
                 "the 18 delay levels"
             )
+
+
+def _big_endian(numbers: Sequence[int]) -> bytes:
+    found = array("i", numbers)
+    if sys.byteorder == "little":
+        found.byteswap()
+    return found.tobytes()
 
 
 def _find(properties: str, name: str) -> str:

@@ -20,6 +20,7 @@ from saturnmq.store.segments import Segment, SegmentSeries, zero_tail
 UNIT = 20
 ENTRY = struct.Struct(">qiq")
 _FILLER_SIZE = 0x7FFFFFFF
+_WRITTEN = 1024  # from so many bytes on a system call costs less than the faults of the mapping
 FILLER = ENTRY.pack(0, _FILLER_SIZE, 0)
 
 
@@ -52,7 +53,10 @@ class ConsumeQueue:
             segment = self._segment(pos)
             at = pos - segment.start
             part = min(len(data), self.series.segment_bytes - at)
-            segment.view[at : at + part] = data[:part]
+            if part < _WRITTEN:
+                segment.view[at : at + part] = data[:part]
+            else:
+                segment.file.write(at, data[:part])
             data = data[part:]
             pos += part
         self.max_offset = pos // UNIT
