@@ -277,10 +277,9 @@ class Job:
             await asyncio.sleep(0.01)
 
     async def _do(self, text: str, action: Callable[[], Any]) -> None:
-        at = time.monotonic() - self.started
+        self.events.append((time.monotonic() - self.started, text))
+        self._say_event(text)
         await asyncio.to_thread(action)
-        self.events.append((at, text))
-        self.say(f"  {at:6.1f} s  {text}  ({self.sends.acknowledged:,} acknowledged)")
 
     async def _await_consumers(self) -> None:
         wanted = [
@@ -305,10 +304,20 @@ class Job:
                 (bar.add_task("consumed          ", total=total), lambda: self.everything.consumed),
                 (bar.add_task("consumed JFK, LGA ", total=two_total), lambda: self.two.consumed),
             ]
+            tenths = 0
             while True:
                 for task, count in rows:
                     bar.update(task, completed=count())
+                if bar.disable and self.sends.acknowledged * 10 // total > tenths:  # no terminal
+                    tenths = self.sends.acknowledged * 10 // total
+                    self._say_event(f"{tenths * 10:3} % acknowledged, {self._consumed()}")
                 await asyncio.sleep(0.2)
+
+    def _consumed(self) -> str:
+        return f"consumed {self.everything.consumed:,} and {self.two.consumed:,}"
+
+    def _say_event(self, text: str) -> None:
+        self.say(f"  {time.monotonic() - self.started:6.1f} s  {text}")
 
     # -- the end --------------------------------------------------------------------------------
 

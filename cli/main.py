@@ -18,7 +18,7 @@ from saturnmq.cli.launcher import LauncherError
 from saturnmq.cli.output import AsJson, emit, table
 
 # Typer carries click in itself or beside itself, by its version; what it raises is the same.
-ClickException = typer.BadParameter.__mro__[2]
+ClickException: Any = typer.BadParameter.__mro__[2]
 
 app = typer.Typer(
     name="saturnmq",
@@ -95,7 +95,9 @@ def main() -> None:
     from saturnmq.protocol.errors import SaturnError
 
     # An end from outside is an orderly one too: offsets committed, clusters of a demo stopped.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # not under nohup
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
         status = app(prog_name="saturnmq", standalone_mode=False)
         sys.stdout.flush()
