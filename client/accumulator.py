@@ -266,6 +266,11 @@ class Accumulator:
             assert batch is not None
             return batch
 
+    def adopt(self, batch: OutBatch) -> None:
+        """Answer for a batch that was sent without passing through its lane."""
+        with self.lock:
+            self._count(batch)
+
     def finish(self, batch: OutBatch, error: BaseException | None = None) -> None:
         """The batch is over: free its bytes, wake whoever waits for it or for space."""
         with self.lock:

@@ -19,6 +19,7 @@ from saturnmq.client import admin as async_admin
 from saturnmq.client import producer as async_producer
 from saturnmq.client import pull_consumer as async_pull
 from saturnmq.client import push_consumer as async_push
+from saturnmq.client.express import Express
 from saturnmq.client.outgoing import OutBatch, SendHandle, SendResult
 from saturnmq.client.producer import ProducerEngine, Selector
 from saturnmq.protocol.errors import ClientClosed, RequestTimeout
@@ -197,6 +198,7 @@ class Producer:
         self._thread: LoopThread | None = None
         self._engine: ProducerEngine | None = None
         self._offer: Callable[[Message], SendHandle | None] = _not_started
+        self._express: Express | None = None
         self._room = threading.Condition()
         self._closed = False
 
@@ -226,6 +228,7 @@ class Producer:
         )
         engine.accumulator.on_space = self._on_space
         self._offer = engine.accumulator.offer
+        self._express = Express(engine)
         await engine.start()
         return engine
 
@@ -251,6 +254,13 @@ class Producer:
         timeout: float | None = None,
     ) -> SendResult:
         """Send and wait for the acknowledgement."""
+        express = self._express
+        if express is not None and (timeout is None or timeout >= self.options.send_timeout):
+            if queue is None and (selector or sharding_key or SHARDING_KEY in message.properties):
+                queue = self._pinned(message, sharding_key, selector)
+            sent = express.send(message, queue)
+            if sent is not None:
+                return sent if isinstance(sent, SendResult) else sent.handle(0).result(timeout)
         handle = self.send_async(message, queue=queue, sharding_key=sharding_key, selector=selector)
         return handle.result(timeout)
 
@@ -269,12 +279,18 @@ class Producer:
                 return handle
         engine = self.engine
         if queue is None and (selector or sharding_key or SHARDING_KEY in message.properties):
-            if not engine.core.routes.queues_ever(message.topic):
-                self._run(engine.route(message.topic))
-            queue = engine.queue_for(message, sharding_key, selector)
+            queue = self._pinned(message, sharding_key, selector)
         return engine.enqueue(message, queue) or self._when_room(
             lambda: engine.enqueue(message, queue)
         )
+
+    def _pinned(
+        self, message: Message, sharding_key: str | None, selector: Selector | None
+    ) -> MessageQueue | None:
+        engine = self.engine
+        if not engine.core.routes.queues_ever(message.topic):
+            self._run(engine.route(message.topic))
+        return engine.queue_for(message, sharding_key, selector)
 
     def send_batch(
         self,
@@ -315,6 +331,8 @@ class Producer:
             return
         self._closed = True
         try:
+            if self._express is not None:
+                self._express.close()
             thread.run(engine.close(timeout))
             self._on_space()
             thread.run(engine.core.close())

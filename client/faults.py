@@ -39,7 +39,7 @@ class FaultStrategy:
         if out > 0.0:
             self._until[broker] = now + out
         elif broker in self._until:
-            del self._until[broker]  # it answers fast again
+            self._until.pop(broker, None)  # it answers fast again
 
     def failed(self, broker: str, now: float) -> None:
         if self._rows:

@@ -75,7 +75,10 @@ class ProducerEngine:
         self.core = core
         self.group = group
         self.options = options
+        self.call_on_loop = call_on_loop
         runtime = core.runtime
+        compress_above = options.compress_above
+        self._alone_from = options.batch_bytes if compress_above is None else compress_above
         ids = UniqueIds(runtime, core.local_ip, core.pid, salt=runtime.random.getrandbits(32))
         self.accumulator = Accumulator(
             lock,
@@ -86,10 +89,7 @@ class ProducerEngine:
             self.wait,
             batch_bytes=options.batch_bytes,
             buffer_bytes=options.buffer_bytes,
-            alone_from=min(
-                options.max_message_bytes + 1,
-                options.compress_above if options.compress_above is not None else 1 << 62,
-            ),
+            alone_from=min(self._alone_from, options.max_message_bytes + 1),
             first_queue=lambda: runtime.random.randrange(1 << 16),
             gate=gate,
         )
@@ -113,6 +113,13 @@ class ProducerEngine:
         if given:
             extra = self._identity(given) + extra
         return self.accumulator.append(lane, message.body, extra, message.flag, given)
+
+    def only(self, message: Message, lane: Lane) -> OutBatch:
+        """A batch of one, not put into its lane."""
+        self._check(message)
+        if self._alone(message.topic, message.properties) or not self._small(message.body):
+            return self.single(lane, message)
+        return self._whole(lane, [message])
 
     def enqueue_batch(
         self, messages: Sequence[Message], pinned: MessageQueue | None
@@ -160,8 +167,7 @@ class ProducerEngine:
             raise ClientClosed("the producer is closed")
 
     def _small(self, body: Any) -> bool:
-        above = self.options.compress_above
-        return above is None or len(body) < above
+        return len(body) < self._alone_from
 
     def _bad_body(self, size: int) -> MessageIllegal:
         if not size:
@@ -203,7 +209,8 @@ class ProducerEngine:
         extra, given = self._extra(message.properties)
         body: Any = message.body
         sys_flag = 0
-        if not self._small(body):
+        above = self.options.compress_above
+        if above is not None and len(body) >= above:
             packed = compression.compress(body, compression.ZLIB, 5)
             if len(packed) < len(body):
                 body = packed

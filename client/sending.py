@@ -89,7 +89,7 @@ class Sender:
             if self.closed:
                 self.accumulator.fail_lane(lane, ClientClosed("the producer is closed"))
                 return
-            queue = self._place(lane, batch)
+            queue = self._place(lane, whole=batch is not lane.open)
             if queue is None:
                 return
             batch = self.accumulator.pop(lane)
@@ -106,8 +106,8 @@ class Sender:
 
     # -- where to ------------------------------------------------------------------------------
 
-    def _place(self, lane: Lane, batch: OutBatch) -> MessageQueue | None:
-        """The queue for `batch` now, or None if it has to wait (something will pump again)."""
+    def _place(self, lane: Lane, *, whole: bool) -> MessageQueue | None:
+        """The queue for a batch now, or None if it has to wait (something will pump again)."""
         pinned = lane.pinned
         if pinned is not None:
             return None if lane.in_flight.get(pinned.broker_name) else pinned
@@ -115,7 +115,6 @@ class Sender:
         if not queues:
             self._resolve(lane)
             return None
-        whole = batch is not lane.open
         limit = self.options.in_flight if whole else 1
         in_flight = lane.in_flight
         now = self.runtime.monotonic()
@@ -256,24 +255,23 @@ class Sender:
         return Command(int(code), ext, batch.body)
 
     def _answered(self, batch: OutBatch, queue: MessageQueue, response: Command) -> None:
+        error = self.read_answer(batch, queue, response)
+        if error is not None:
+            self._refused(batch, queue, error)
+            return
         now = self.runtime.monotonic()
+        self.faults.succeeded(queue.broker_name, (now - batch.sent_at) * 1000.0, now)
+        if self.wants_another(batch):
+            self._again(batch, queue)
+        else:
+            self._over(batch, queue, None)
+
+    @staticmethod
+    def read_answer(batch: OutBatch, queue: MessageQueue, response: Command) -> SaturnError | None:
+        """Put what the broker says of a stored batch into it, or return why it is not stored."""
         status = STATUS_OF_CODE.get(response.code)
         if status is None:
-            error = error_for(response.code, response.remark)
-            if response.code in RETRY_CODES:
-                self._failed(batch, queue, error)
-            else:
-                self._over(batch, queue, error)
-            return
-        self.faults.succeeded(queue.broker_name, (now - batch.sent_at) * 1000.0, now)
-        if (
-            status is not SendStatus.OK
-            and self.options.retry_unless_stored
-            and batch.lane.pinned is None
-            and batch.attempts <= self.options.retries
-        ):
-            self._again(batch, queue)
-            return
+            return error_for(response.code, response.remark)
         ext = response.ext
         try:
             batch.status = status
@@ -282,11 +280,37 @@ class Sender:
             batch.sizes = bytes(response.body)
             queue_id = int(ext.get("queueId") or queue.queue_id)
         except ValueError:
-            self._over(batch, queue, SystemError_(f"broker answered a send with {ext}"))
-            return
+            return SystemError_(f"broker answered a send with {ext}")
         if queue_id != queue.queue_id:
             batch.queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
-        self._over(batch, queue, None)
+        return None
+
+    def wants_another(self, batch: OutBatch) -> bool:
+        """Whether a batch stored short of its ack mode is to be tried on another broker."""
+        return (
+            batch.status is not SendStatus.OK
+            and self.options.retry_unless_stored
+            and batch.lane.pinned is None
+            and batch.attempts <= self.options.retries
+        )
+
+    def queue_now(self, lane: Lane) -> MessageQueue | None:
+        """A queue for an idle lane, asked by any thread; None if something must be found first."""
+        if lane.pinned is None and not self.core.publish_queues(lane.topic):
+            return None
+        return self._place(lane, whole=True)
+
+    def take_over(self, batch: OutBatch, queue: MessageQueue, error: SaturnError | None) -> None:
+        """Go on with a batch whose first attempt another thread made; `error` None: it was stored
+        short of its ack mode."""
+        lane = batch.lane
+        batch.deadline = batch.sent_at + self._patience(lane)
+        lane.in_flight[queue.broker_name] = lane.in_flight.get(queue.broker_name, 0) + 1
+        self.accumulator.adopt(batch)
+        if error is None:
+            self._again(batch, queue)
+        else:
+            self._refused(batch, queue, error)
 
     # -- after an attempt ----------------------------------------------------------------------
 
@@ -303,6 +327,13 @@ class Sender:
             lane.in_flight[queue.broker_name] = left
         else:
             lane.in_flight.pop(queue.broker_name, None)
+
+    def _refused(self, batch: OutBatch, queue: MessageQueue, error: SaturnError) -> None:
+        """An attempt ended with `error`: repeat it, or give up at once if that cannot help."""
+        if error.code in RETRY_CODES or isinstance(error, (ConnectionLost, RequestTimeout)):
+            self._failed(batch, queue, error)
+        else:
+            self._over(batch, queue, error)
 
     def _failed(self, batch: OutBatch, queue: MessageQueue, error: SaturnError) -> None:
         if batch.done:

@@ -1,0 +1,103 @@
+"""A connection for one thread that waits for each answer: no loop, no other thread on the way.
+
+A lone synchronous send is all latency, and every change of threads costs as much as the broker's
+work. Whoever uses a channel makes sure that only one request is under way. Requests of the peer are
+not expected on it and are dropped.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+
+from .errors import ConnectFailed, ConnectionLost, RequestTimeout
+from .remoting import FLAG_RESPONSE, MAX_FRAME, Command, encode, frame_size, parse_frame
+from .runtime import Runtime, split_address
+
+RECEIVE_BUFFER = 16 * 1024
+
+
+class Channel:
+    """One blocking connection to `address`."""
+
+    def __init__(self, runtime: Runtime, address: str, timeout_s: float) -> None:
+        """Raises ConnectFailed when nobody answers in `timeout_s`."""
+        self._now = runtime.monotonic
+        self.address = address
+        try:
+            self._socket = socket.create_connection(split_address(address), timeout_s)
+        except OSError as error:
+            raise ConnectFailed(f"no connection to {address}: {error.strerror or error}") from error
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._timeout_s = timeout_s
+        self._view = memoryview(bytearray(RECEIVE_BUFFER))
+        self._end = 0
+        self._opaque = 0
+        self._used_at = self._now()
+
+    def idle_s(self) -> float:
+        """Seconds since the last answer."""
+        return self._now() - self._used_at
+
+    def is_alive(self) -> bool:
+        """Whether the peer has not closed the connection; for one that was idle."""
+        readable, _, _ = select.select([self._socket], [], [], 0)
+        return not readable
+
+    def request(self, command: Command, timeout_s: float) -> Command:
+        """The response to `command`. After RequestTimeout or ConnectionLost nobody knows whether
+        it was carried out, and the channel must be closed."""
+        self._opaque = command.opaque = (self._opaque + 1) & 0x7FFFFFFF
+        if timeout_s != self._timeout_s:
+            self._socket.settimeout(timeout_s)
+            self._timeout_s = timeout_s
+        started = self._now()
+        try:
+            self._send(encode(command))
+            while True:
+                response = self._receive()
+                if response.flag & FLAG_RESPONSE and response.opaque == self._opaque:
+                    self._used_at = self._now()
+                    return response
+                if self._now() - started > timeout_s:
+                    raise TimeoutError
+        except TimeoutError:
+            raise RequestTimeout(
+                f"no answer from {self.address} to request {command.code} in {timeout_s:g} s"
+            ) from None
+        except OSError as error:
+            raise ConnectionLost(
+                f"connection to {self.address} lost ({error.strerror or error}) before the answer "
+                f"to request {command.code}"
+            ) from error
+
+    def _send(self, parts: list[bytes | bytearray | memoryview]) -> None:
+        size = sum(len(part) for part in parts)
+        sent = self._socket.sendmsg(parts)
+        if sent < size:
+            self._socket.sendall(b"".join(parts)[sent:])
+
+    def _receive(self) -> Command:
+        """The next frame; its body is a copy."""
+        while True:
+            size = frame_size(self._view, 0, self._end)
+            if size and size <= self._end:
+                break
+            if size > len(self._view):
+                larger = memoryview(bytearray(min(size, MAX_FRAME + 4)))
+                larger[: self._end] = self._view[: self._end]
+                self._view = larger
+            count = self._socket.recv_into(self._view[self._end :])
+            if not count:
+                raise ConnectionResetError("closed by the peer")
+            self._end += count
+        command = parse_frame(self._view[:size])
+        command.body = bytes(command.body)
+        rest = self._end - size
+        if rest:
+            self._view[:rest] = self._view[size : self._end]
+        self._end = rest
+        return command
+
+    def close(self) -> None:
+        self._socket.close()
