@@ -1,6 +1,6 @@
 """What operators ask: topics, groups, statistics, configuration, and the tables slaves copy.
 
-Codes 17 21 26 28 43 45 200 201 202 207 208 215 222 300 343 351 352 402 907. Bodies are RocketMQ's,
+Codes 17 21 26 28 43 45 60 61 200 201 202 207 208 215 222 300 343 351 352 402 907. Bodies are RocketMQ's,
 so that mqadmin and the Dashboard read them.
 """
 
@@ -249,6 +249,15 @@ class AdminService:
 
     def on_request_modes(self, endpoint: Endpoint, request: Command) -> None:
         body = jsonx.dumps({"messageRequestModeMap": {}})
+        answer(endpoint, request, request.reply(0, body=body))
+
+    def on_timer_check_point(self, endpoint: Endpoint, request: Command) -> None:
+        # There are no timed messages: RocketMQ's seven i64 of the file `timercheck`, all at rest.
+        answer(endpoint, request, request.reply(0, body=bytes(7 * 8)))
+
+    def on_timer_metrics(self, endpoint: Endpoint, request: Command) -> None:
+        version = {"counter": 0, "stateVersion": 0, "timestamp": self._started_ms}
+        body = jsonx.dumps({"dataVersion": version, "timingCount": {}})
         answer(endpoint, request, request.reply(0, body=body))
 
     # the broker itself

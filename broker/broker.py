@@ -256,6 +256,8 @@ class Broker:
             code.GET_ALL_CONSUMER_OFFSET: admin.on_all_offsets,
             code.GET_ALL_DELAY_OFFSET: admin.on_all_delays,
             code.GET_ALL_MESSAGE_REQUEST_MODE: admin.on_request_modes,
+            code.GET_TIMER_CHECK_POINT: admin.on_timer_check_point,
+            code.GET_TIMER_METRICS: admin.on_timer_metrics,
             code.GET_BROKER_HA_STATUS: admin.on_ha_status,
             code.GET_BROKER_CONFIG: admin.on_config,
             code.GET_BROKER_RUNTIME_INFO: admin.on_runtime_info,

@@ -276,6 +276,27 @@ def test_a_topic_created_just_before_a_crash_is_there_again(tmp_path: Path) -> N
     run(body)
 
 
+def test_every_table_that_a_slave_of_rocketmq_asks_for_is_answered(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        broker = await started(runtime, config(tmp_path))
+        client = await connected(runtime, broker)
+        for code, part in {
+            21: "topicConfigTable",
+            43: "offsetTable",
+            45: "offsetTable",
+            201: "subscriptionGroupTable",
+            402: "messageRequestModeMap",
+            61: "timingCount",
+        }.items():
+            table = await ask(client, code)
+            assert table.code == 0, table.remark
+            assert part in json.loads(bytes(table.body))
+        assert bytes((await ask(client, 60)).body) == bytes(56)
+        await broker.close()
+
+    run(body)
+
+
 @pytest.mark.parametrize(
     ("name", "document"),
     [
