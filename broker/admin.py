@@ -1,7 +1,7 @@
 """What operators ask: topics, groups, statistics, configuration, and the tables slaves copy.
 
-Codes 17 21 26 28 43 45 60 61 200 201 202 207 208 215 222 300 343 351 352 402 907. Bodies are RocketMQ's,
-so that mqadmin and the Dashboard read them.
+Codes 17 21 26 28 43 45 60 61 200 201 202 207 208 215 222 300 343 351 352 402 907. Bodies are
+RocketMQ's, so that mqadmin and the Dashboard read them.
 """
 
 from __future__ import annotations
