@@ -2,8 +2,11 @@
 per hop.
 
 A hop to a thread costs some tens of microseconds, so a worker gets a run of messages and calls the
-listener slice by slice. How long the run is follows from how fast the listener proved to be: about
-20 ms of work, and one slice at a time for a slow one, so that many threads can share its queue.
+listener slice by slice. How long the run is, and how many runs may be under way, follows from how
+fast the listener proved to be. A fast one computes: it gets one thread, because more would only
+pass Python's lock about, and runs of about 2 ms, because the loop gets the lock for certain when
+the worker comes back for more, and after a switch interval (5 ms) otherwise. A slow one waits for
+something: it gets one slice at a time, so that many threads can share its queue.
 """
 
 from __future__ import annotations
@@ -11,28 +14,32 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from saturnmq.client.results import ConsumeResult
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.message import ReceivedMessage
-from saturnmq.protocol.runtime import Runtime
+from saturnmq.protocol.runtime import Runtime, Workers
 
 log = logging.getLogger(__name__)
 
-RUN_S = 0.02
+RUN_S = 0.002
 RUN_MOST = 8192
-# Faster than this a listener computes rather than waits, and Python threads only pass the lock
-# about.
-COMPUTING_S = 50e-6
-COMPUTING_THREADS = 2
+# Threads for a listener of at most so many seconds per message; a slower one gets all there are.
+THREADS_FOR = ((5e-6, 1), (50e-6, 2))
 
-
-RETRIES = (ConsumeResult.RETRY, ConsumeResult.SUSPEND)
+RETRY, SUSPEND = ConsumeResult.RETRY, ConsumeResult.SUSPEND
 
 Messages = Sequence[ReceivedMessage]
 Listener = Callable[[list[ReceivedMessage]], Any]
 OneListener = Callable[[ReceivedMessage], Any]
+
+
+class Run(Protocol):
+    """What a run under way is asked before every slice, from the worker's thread."""
+
+    @property
+    def dropped(self) -> bool: ...
 
 
 class Caller:
@@ -45,12 +52,14 @@ class Caller:
                 "must be at least 1"
             )
         self._runtime = runtime
+        self._workers: Workers | None = None
         self._many: Listener | None = None
         self._one: OneListener | None = None
         self.batch_size = batch_size
-        self._threads = threads
+        self.threads = threads
         self._is_async = False
-        self._pace = 0.0  # seconds per message, smoothed; 0 = not known
+        # Messages and the seconds they took, older ones weighing less.
+        self._handled = self._took = 0.0
 
     def set(self, listener: Listener | None, listener_one: OneListener | None) -> None:
         """The listener to call: `listener` with a list, or `listener_one` with each message."""
@@ -69,74 +78,108 @@ class Caller:
         return self._many is not None or self._one is not None
 
     @property
+    def pace(self) -> float:
+        """Seconds per message; 0 while it is not known."""
+        return self._took / self._handled if self._handled else 0.0
+
+    @property
     def run_length(self) -> int:
         """How many messages to hand over at once: whole slices."""
-        size = self.batch_size
-        if self._pace <= 0.0:
+        size, pace = self.batch_size, self.pace
+        if pace <= 0.0:
             return size
-        wanted = min(RUN_MOST, int(RUN_S / self._pace))
+        wanted = min(RUN_MOST, int(RUN_S / pace))
         return max(size, wanted - wanted % size)
 
     @property
     def parallel(self) -> int:
         """How many runs may be under way."""
-        if self._is_async or self._pace == 0.0 or self._pace > COMPUTING_S:
-            return self._threads
-        return min(self._threads, COMPUTING_THREADS)
+        pace = self.pace
+        if pace > 0.0 and not self._is_async:
+            for seconds, threads in THREADS_FOR:
+                if pace <= seconds:
+                    return min(threads, self.threads)
+        return self.threads
+
+    def stalled(self) -> None:
+        """A run takes far longer than the pace says: what was known of it is void."""
+        self._handled = self._took = 0.0
+
+    def close(self) -> None:
+        """No further run will come."""
+        if self._workers is not None:
+            self._workers.close()
+            self._workers = None
 
     async def run(
-        self, messages: Messages, go_on: Callable[[], bool], *, stop_at_failure: bool = False
+        self,
+        messages: Messages,
+        run: Run,
+        go_on: Callable[[], bool] | None = None,
+        *,
+        stop_at_failure: bool = False,
     ) -> tuple[int, list[ReceivedMessage]]:
         """(how many were handled, the failed ones among them).
 
-        Before every slice `go_on` is asked (from a worker thread for a sync listener); with
-        `stop_at_failure` the first failed slice ends the run and is not counted as handled.
+        It ends early when `run` is dropped or `go_on`, asked before every slice, says no; with
+        `stop_at_failure` the first failed slice ends it and is not counted as handled.
         """
         if self._is_async:
-            outcome = await self._run_async(messages, go_on, stop_at_failure)
+            outcome = await self._run_async(messages, run, go_on, stop_at_failure)
         else:
-            outcome = await self._runtime.run_blocking(
-                self._run_sync, messages, go_on, stop_at_failure
-            )
+            if self._workers is None:
+                self._workers = self._runtime.workers(self.threads, name="saturnmq-listener")
+            work = self._each if self._one is not None else self._slices
+            outcome = await self._workers.run(work, messages, run, go_on, stop_at_failure)
         handled, failed, took = outcome
         if handled:
-            pace = took / handled
-            self._pace = pace if self._pace == 0.0 else 0.7 * self._pace + 0.3 * pace
-            self._pace = max(self._pace, 1e-9)
+            self._handled = 0.7 * self._handled + handled
+            self._took = 0.7 * self._took + max(took, 1e-9)
         return handled, failed
 
-    def _run_sync(
-        self, messages: Messages, go_on: Callable[[], bool], stop_at_failure: bool
+    def _each(
+        self, messages: Messages, run: Run, go_on: Callable[[], bool] | None, stop_at_failure: bool
     ) -> tuple[int, list[ReceivedMessage], float]:
+        """The run of a listener that takes single messages; every line in it counts."""
         began = self._runtime.monotonic()
+        listener = cast(OneListener, self._one)
         handled = 0
         failed: list[ReceivedMessage] = []
-        if self._one is not None:
-            listener_one = self._one
-            for message in messages:
-                try:
-                    if not go_on():
-                        break
-                    if listener_one(message) in RETRIES:
-                        failed.append(message)
-                except Exception:
-                    log.exception("the listener failed on %s", message)
-                    failed.append(message)
-                if failed and stop_at_failure:
-                    break
-                handled += 1
-            return handled, failed, self._runtime.monotonic() - began
-        listener = cast(Listener, self._many)
-        for start in range(0, len(messages), self.batch_size):
-            if not go_on():
+        for message in messages:
+            if run.dropped or (go_on is not None and not go_on()):
                 break
+            try:
+                result = listener(message)
+            except Exception:
+                log.exception("the listener failed on %s", message)
+                result = RETRY
+            if result is RETRY or result is SUSPEND:
+                failed.append(message)
+                if stop_at_failure:
+                    break
+            handled += 1
+        return handled, failed, self._runtime.monotonic() - began
+
+    def _slices(
+        self, messages: Messages, run: Run, go_on: Callable[[], bool] | None, stop_at_failure: bool
+    ) -> tuple[int, list[ReceivedMessage], float]:
+        began = self._runtime.monotonic()
+        listener = cast(Listener, self._many)
+        handled = 0
+        failed: list[ReceivedMessage] = []
+        for start in range(0, len(messages), self.batch_size):
+            if run.dropped or (go_on is not None and not go_on()):
+                break
+            # A list of its own: the listener may do with it what it likes.
             batch = list(messages[start : start + self.batch_size])
             try:
-                bad = listener(batch) in RETRIES
+                result = listener(batch)
             except Exception:
-                log.exception("the listener failed on %d messages from %s", len(batch), batch[0])
-                bad = True
-            if bad:
+                log.exception(
+                    "the listener failed on %d messages from %s", len(batch), messages[start]
+                )
+                result = RETRY
+            if result is RETRY or result is SUSPEND:
                 failed.extend(messages[start : start + self.batch_size])
                 if stop_at_failure:
                     break
@@ -144,23 +187,24 @@ class Caller:
         return handled, failed, self._runtime.monotonic() - began
 
     async def _run_async(
-        self, messages: Messages, go_on: Callable[[], bool], stop_at_failure: bool
+        self, messages: Messages, run: Run, go_on: Callable[[], bool] | None, stop_at_failure: bool
     ) -> tuple[int, list[ReceivedMessage], float]:
         began = self._runtime.monotonic()
         handled = 0
         failed: list[ReceivedMessage] = []
         for start in range(0, len(messages), self.batch_size):
-            if not go_on():
+            if run.dropped or (go_on is not None and not go_on()):
                 break
             batch = list(messages[start : start + self.batch_size])
             try:
                 call = self._one(batch[0]) if self._one is not None else self._call_many(batch)
                 result = await cast(Awaitable[object], call)
-                bad = result in RETRIES
             except Exception:
-                log.exception("the listener failed on %d messages from %s", len(batch), batch[0])
-                bad = True
-            if bad:
+                log.exception(
+                    "the listener failed on %d messages from %s", len(batch), messages[start]
+                )
+                result = RETRY
+            if result is RETRY or result is SUSPEND:
                 failed.extend(messages[start : start + self.batch_size])
                 if stop_at_failure:
                     break

@@ -40,6 +40,15 @@ class Chunk:
     attempts: int = 0
 
 
+@dataclass(slots=True, eq=False)
+class Batch:
+    """What one pull brought; `taken` of its messages are in chunks already."""
+
+    messages: Sequence[Offsetted]
+    size: int
+    taken: int = 0
+
+
 @dataclass(slots=True)
 class Limits:
     """Flow control of one queue: no further pull while either is reached."""
@@ -60,7 +69,7 @@ class ProcessQueue:
     generation: int = 0  # counts resets: an answer to an older request is not for us
     last_pull: float = 0.0
     last_consume: float = 0.0
-    _untaken: deque[Chunk] = field(default_factory=deque)
+    _untaken: deque[Batch] = field(default_factory=deque)
     _taken: deque[Chunk] = field(default_factory=deque)
 
     # -- pulling ----------------------------------------------------------------------------------
@@ -68,7 +77,7 @@ class ProcessQueue:
         """Takes in one pull's messages; `next_offset` is the broker's nextBeginOffset."""
         self.next_offset = next_offset
         if messages:
-            self._untaken.append(Chunk(messages, messages[0].queue_offset, size))
+            self._untaken.append(Batch(messages, size))
             self.messages += len(messages)
             self.bytes += size
 
@@ -91,16 +100,19 @@ class ProcessQueue:
         """The next run of at most `count` messages, from one batch; None if nothing waits."""
         if not self._untaken:
             return None
-        head = self._untaken[0]
-        held = len(head.messages)
-        if held <= count:
-            self._untaken.popleft()
-            chunk = head
+        batch = self._untaken[0]
+        messages, size = batch.messages, batch.size
+        rest = len(messages) - batch.taken
+        if count < rest:
+            messages = messages[batch.taken : batch.taken + count]
+            size = size * count // rest
+            batch.taken += count
+            batch.size -= size
         else:
-            part = head.size * count // held
-            chunk = Chunk(head.messages[:count], head.first_offset, part)
-            rest = head.messages[count:]
-            self._untaken[0] = Chunk(rest, rest[0].queue_offset, head.size - part)
+            if batch.taken:
+                messages = messages[batch.taken :]
+            self._untaken.popleft()
+        chunk = Chunk(messages, messages[0].queue_offset, size)
         self._taken.append(chunk)
         return chunk
 
@@ -149,7 +161,8 @@ class ProcessQueue:
         if self._taken:
             return self._taken[0].first_offset
         if self._untaken:
-            return self._untaken[0].first_offset
+            batch = self._untaken[0]
+            return batch.messages[batch.taken].queue_offset
         return self.next_offset
 
     # -- ordered consumption ----------------------------------------------------------------------

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,7 +31,7 @@ from saturnmq.client.offset_store import (
     OffsetStore,
     RemoteOffsets,
 )
-from saturnmq.client.process_queue import Chunk, Limits
+from saturnmq.client.process_queue import Chunk, Limits, ProcessQueue
 from saturnmq.client.pulling import Puller
 from saturnmq.client.queue_locks import QueueLocks
 from saturnmq.client.results import ConsumeResult
@@ -38,7 +39,7 @@ from saturnmq.client.send_back import DLQ_LEVEL, SendBack
 from saturnmq.protocol import kernels, topics
 from saturnmq.protocol.errors import ClientClosed, ConfigError, SaturnError
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
-from saturnmq.protocol.runtime import Runtime
+from saturnmq.protocol.runtime import Handle, Runtime
 from saturnmq.protocol.subscription import Subscription
 
 log = logging.getLogger(__name__)
@@ -48,9 +49,11 @@ LOCAL_RETRY_S = 5.0
 SUSPEND_S = 1.0
 CLOSE_WAIT_S = 10.0
 SEND_BACKS_AT_ONCE = 64
-# Bounds over all queues of a consumer: memory, and the work of Python's garbage collector.
+STALL_S = 0.1
+# Bounds over all queues of a consumer. What is pulled ahead only has to cover the time of a pull;
+# more of it leaves the processor's caches before the listener sees it.
 TOTAL_BYTES = 512 << 20
-TOTAL_MESSAGES = 32_768
+TOTAL_MESSAGES = 8192
 
 
 class PushConsumer:
@@ -114,7 +117,9 @@ class PushConsumer:
         self._commit_interval = commit_interval_s
         self._held: dict[MessageQueue, HeldQueue] = {}
         self._running = 0
-        self._round: list[HeldQueue] = []
+        self._ended_runs = 0
+        self._stall_timer: Handle | None = None
+        self._round: deque[HeldQueue] = deque()
         self._idle = asyncio.Event()
         self._back_slots = asyncio.Semaphore(SEND_BACKS_AT_ONCE)
         self._tasks: list[asyncio.Task[Any]] = []
@@ -182,6 +187,7 @@ class PushConsumer:
             task.cancel()
         for held in self._held.values():
             held.stop_pulling()
+            held.drop()
         try:
             async with asyncio.timeout(CLOSE_WAIT_S):
                 while self._running:
@@ -194,9 +200,8 @@ class PushConsumer:
             await self.offsets.commit(confirm=True)
             if self.ordered:
                 await self._locks.release(list(self._held))
-            for held in self._held.values():
-                held.drop()
             await self.core.unregister_consumer(self.group)
+        self._caller.close()
         if self._owns_core:
             await self.core.close()
 
@@ -331,7 +336,7 @@ class PushConsumer:
             held.queued = True
             self._round.append(held)
         while self._round and self._running < self._caller.parallel and not self._closing:
-            turn = self._round.pop(0)
+            turn = self._round.popleft()
             chunk = None if turn.state.dropped else turn.state.take(self._caller.run_length)
             if chunk is None:
                 turn.queued = False
@@ -339,16 +344,25 @@ class PushConsumer:
             self._round.append(turn)
             self._running += 1
             self.runtime.spawn(self._consume(turn, chunk), name="listener run")
+        if self._round and self._running < self._caller.threads and self._stall_timer is None:
+            ended = self._ended_runs
+            self._stall_timer = self.runtime.call_later(STALL_S, self._look_for_stall, ended)
+
+    def _look_for_stall(self, ended_then: int) -> None:
+        """A fast listener gets few threads; when it blocks all the same, the others must help."""
+        self._stall_timer = None
+        if self._running and self._ended_runs == ended_then:
+            self._caller.stalled()
+        self._dispatch()
 
     async def _consume(self, held: HeldQueue, chunk: Chunk) -> None:
         state = held.state
         try:
             messages: Any = chunk.messages
-            handled, failed = await self._caller.run(
-                messages, lambda: not state.dropped and not self._closing
-            )
+            handled, failed = await self._caller.run(messages, state)
         finally:
             self._running -= 1
+            self._ended_runs += 1
             if not self._running:
                 self._idle.set()
         self._count(held, handled, len(failed))
@@ -420,7 +434,8 @@ class PushConsumer:
         try:
             handled, failed = await self._caller.run(
                 messages,
-                lambda: not state.dropped and not self._closing and state.locked(clock()),
+                state,
+                lambda: state.locked(clock()),
                 stop_at_failure=True,
             )
             self._count(held, handled, len(failed))
@@ -510,10 +525,8 @@ class PushConsumer:
     async def consume_directly(self, ext: dict[str, str], frame: bytes) -> dict[str, Any]:
         """Hand one message to the listener now (309)."""
         began = self.runtime.monotonic()
-        messages = kernels.decode_frames(frame, False)
-        for message in messages:
-            message.broker_name = ext.get("brokerName") or ""
-        _, failed = await self._caller.run(messages, lambda: True)
+        messages = kernels.decode_frames(frame, False, ext.get("brokerName") or "")
+        _, failed = await self._caller.run(messages, ProcessQueue())
         return {
             "order": self.ordered,
             "autoCommit": True,

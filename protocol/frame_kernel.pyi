@@ -2,9 +2,8 @@
 
 from array import array
 from collections.abc import Sequence
-from typing import Any
 
-from saturnmq.protocol import frame_reference
+from saturnmq.protocol import received
 from saturnmq.protocol.frame_reference import Buffer, Scan
 
 CRC_HARDWARE: bool
@@ -66,7 +65,13 @@ def scan_frames(
     index: bool = True,
     delay_ms: tuple[int, ...] = (),
 ) -> Scan: ...
-def decode_frames(data: Buffer, verify_crc: bool, kind: type[Any]) -> list[Any]: ...
+def decode_frames(
+    data: Buffer,
+    verify_crc: bool = False,
+    broker_name: str = "",
+    tags: frozenset[str] | None = None,
+) -> list[ReceivedMessage]: ...
 def batch_ids(host_bytes: bytes, port: int, physical_offset: int, sizes: Sequence[int]) -> str: ...
 
-class FrameView(frame_reference.FrameView): ...
+class ReceivedMessage(received.ReceivedMessage): ...
+class ResponseBuffer(bytearray): ...

@@ -21,7 +21,7 @@ from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyBy
 from cpython.bytes cimport (
     PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE,
 )
-from cpython.memoryview cimport PyMemoryView_Check, PyMemoryView_GET_BASE, PyMemoryView_GET_BUFFER
+from cpython.memoryview cimport PyMemoryView_Check, PyMemoryView_GET_BUFFER
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
@@ -32,7 +32,10 @@ from saturnmq.protocol.compression import COMPRESSED_FLAG, decompress
 from saturnmq.protocol.errors import MalformedFrame
 from saturnmq.protocol.frame import Damage, decode_frame
 from saturnmq.protocol.frame_reference import Scan
+from saturnmq.protocol.ids import decode_host, offset_message_id
 from saturnmq.protocol.jhash import jhash
+from saturnmq.protocol.message_queue import MessageQueue
+from saturnmq.protocol.received import rebuild
 
 cdef extern from "crc32.h":
     void saturnmq_crc32_setup()
@@ -72,12 +75,6 @@ cdef extern from *:
         return b->ob_alloc - (b->ob_start - b->ob_bytes) - 1;
     }
 
-    /* An instance without the detour through type.__call__. */
-    static inline PyObject *new_instance(PyObject *type, PyObject *no_arguments)
-    {
-        return ((PyTypeObject *)type)->tp_new((PyTypeObject *)type, no_arguments, NULL);
-    }
-
     /* Java's string hash goes on by eight characters at once: a chain of single steps would wait for each
      * multiplication. Takes whole eights while all is ASCII; the number of bytes taken. */
     static inline size_t hash_eights(uint32_t *hash, const uint8_t *p, size_t size)
@@ -104,7 +101,6 @@ cdef extern from *:
     void put32(uint8_t *p, uint32_t v) nogil
     void put64(uint8_t *p, uint64_t v) nogil
     Py_ssize_t bytearray_room(object o)
-    object new_instance(object type, tuple no_arguments)
     size_t hash_eights(uint32_t *hash, const uint8_t *p, size_t size) nogil
     object new_ascii(Py_ssize_t size)
     uint8_t *ascii_data(object text)
@@ -130,7 +126,6 @@ cdef enum:
 
 cdef uint8_t[128] NOTHING
 memset(NOTHING, 0, sizeof(NOTHING))
-cdef tuple NO_ARGUMENTS = ()
 cdef uint32_t COMPRESSED = COMPRESSED_FLAG
 cdef carray INTS = array("i")
 
@@ -995,15 +990,19 @@ STATUS_NAMES = ("frame", "end", "blank", "more", "damage", "damage", "damage")
 # --- received messages ------------------------------------------------------------------------------
 
 cdef enum:
-    RANK_MIN = 16  # 64 KiB
-    RANKS = 9  # the largest recycled buffer has 16 MiB, the largest frame of a connection
-    IDLE_BYTES_MAX = 8 * 1024 * 1024
+    ROOM_MIN = 65536
+    RANKS = 33  # rooms of 64 KiB to 16 MiB, the largest frame of a connection, four to a doubling
+    IDLE_BYTES_MAX = 16 * 1024 * 1024
     IDLE_MAX = 64
 
 cdef uint8_t *idle_memory[RANKS][IDLE_MAX]
 cdef int idle_count[RANKS]
 cdef Py_ssize_t idle_bytes = 0
 memset(idle_count, 0, sizeof(idle_count))
+
+
+cdef inline Py_ssize_t room_of(int rank) noexcept:
+    return (<Py_ssize_t>(4 + rank % 4) * ROOM_MIN // 4) << rank // 4
 
 
 @cython.no_gc
@@ -1022,18 +1021,15 @@ cdef class ResponseBuffer:
         global idle_bytes
         if size < 0:
             raise ValueError(f"a buffer of {size} B cannot be")
-        while self._rank < RANKS and size > <Py_ssize_t>1 << (RANK_MIN + self._rank):
+        while self._rank < RANKS and size > room_of(self._rank):
             self._rank += 1
         self._size = size
-        if self._rank == RANKS:
-            self._at = <uint8_t *>malloc(size)
-        elif idle_count[self._rank]:
+        if self._rank < RANKS and idle_count[self._rank]:
             idle_count[self._rank] -= 1
-            idle_bytes -= <Py_ssize_t>1 << (RANK_MIN + self._rank)
+            idle_bytes -= room_of(self._rank)
             self._at = idle_memory[self._rank][idle_count[self._rank]]
             return
-        else:
-            self._at = <uint8_t *>malloc(<Py_ssize_t>1 << (RANK_MIN + self._rank))
+        self._at = <uint8_t *>malloc(room_of(self._rank) if self._rank < RANKS else size)
         if self._at == NULL:
             raise MemoryError(f"no memory for a buffer of {size} B")
 
@@ -1042,7 +1038,7 @@ cdef class ResponseBuffer:
         cdef Py_ssize_t room
         if self._at == NULL:
             return
-        room = <Py_ssize_t>1 << (RANK_MIN + self._rank)
+        room = room_of(self._rank)
         if (self._rank == RANKS or idle_count[self._rank] == IDLE_MAX
                 or idle_bytes + room > IDLE_BYTES_MAX):
             free(self._at)
@@ -1059,11 +1055,15 @@ cdef class ResponseBuffer:
 
 
 @cython.no_gc
-cdef class FrameView:
-    """One frame inside a bytes object or a ResponseBuffer: fields are read when they are asked for.
+@cython.final
+@cython.freelist(1024)
+cdef class ReceivedMessage:
+    """A message as the broker delivered it: one frame inside a bytes object or a ResponseBuffer, of
+    which every field is read when it is asked for.
 
-    The collector does not track it: thousands live at once in every consumer, and what it refers to
-    (bytes, a dict of strings) never refers back.
+    The collector does not track it, as it would instances of a subclass made in Python: thousands live
+    at once in every consumer, and what they refer to (bytes, strings, a dict of strings) never refers
+    back.
     """
 
     cdef object _owner  # keeps the memory
@@ -1154,6 +1154,41 @@ cdef class FrameView:
         return self._properties
 
     @property
+    def keys(self):
+        return self.properties.get("KEYS", "").split()
+
+    @property
+    def sharding_key(self):
+        return self.properties.get("__SHARDINGKEY")
+
+    @property
+    def delay_level(self):
+        level = self.properties.get("DELAY", "0")
+        return int(level) if level.isascii() and level.isdigit() else 0
+
+    @property
+    def born_host(self):
+        return decode_host(self.raw_born_host)
+
+    @property
+    def store_host(self):
+        return decode_host(self.raw_store_host)
+
+    @property
+    def offset_message_id(self):
+        host = self.raw_store_host
+        ip = len(host) - 4
+        return offset_message_id(host[:ip], int.from_bytes(host[ip:], "big"), self.physical_offset)
+
+    @property
+    def message_id(self):
+        return self.properties.get("UNIQ_KEY") or self.offset_message_id
+
+    @property
+    def queue(self):
+        return MessageQueue(self.topic, self.broker_name, self.queue_id)
+
+    @property
     def frame_size(self):
         return <int32_t>get32(self._at)
 
@@ -1232,6 +1267,15 @@ cdef class FrameView:
         """The frame itself, as it lies in the log."""
         return PyBytes_FromStringAndSize(<const char *>self._at, <int32_t>get32(self._at))
 
+    def __repr__(self):
+        return (
+            f"ReceivedMessage({self.topic!r}, queue {self.queue_id}, offset {self.queue_offset}, "
+            f"{self.stored_body_size} B, {self.properties})"
+        )
+
+    def __reduce__(self):
+        return rebuild, (self.frame, self.broker_name, self._topic)
+
 
 cdef inline str text(const Slice *raw):
     return PyUnicode_DecodeUTF8(<const char *>raw.at, raw.size, "replace")
@@ -1268,21 +1312,18 @@ cdef Py_ssize_t whole_frames(const uint8_t *start, Py_ssize_t size, bint verify)
     return pos
 
 
-def decode_frames(data, bint verify_crc, kind, str broker_name not None="", tags=None):
-    """A `kind` (FrameView or a subclass) for each frame of `data`, whole frames only, whose tag is in
-    `tags` if there are any.
+def decode_frames(data, bint verify_crc=False, str broker_name not None="", tags=None):
+    """The messages of `data`, whole frames only; with `tags` only those that have one of them.
 
-    Views of bytes and of a ResponseBuffer refer to it, of anything else to a copy.
+    Messages in bytes and in a ResponseBuffer refer to it, in anything else to a copy.
     """
     cdef object owner = data
     cdef const uint8_t *start
     cdef Py_ssize_t pos = 0, size
-    cdef FrameView view
+    cdef ReceivedMessage message
     cdef list found = []
-    if not (isinstance(kind, type) and issubclass(kind, FrameView)):
-        raise TypeError(f"{kind!r} is no FrameView")
-    if PyMemoryView_Check(data) and type(<object>PyMemoryView_GET_BASE(data)) is ResponseBuffer:
-        owner = <object>PyMemoryView_GET_BASE(data)
+    if PyMemoryView_Check(data) and type(data.obj) is ResponseBuffer:
+        owner = data.obj
         start = <const uint8_t *>PyMemoryView_GET_BUFFER(data).buf
         size = PyMemoryView_GET_BUFFER(data).len
     else:
@@ -1300,12 +1341,12 @@ def decode_frames(data, bint verify_crc, kind, str broker_name not None="", tags
         raise MalformedFrame(f"no whole frame at byte {pos} of {size}: {outcome}")
     pos = 0
     while pos < size:
-        view = <FrameView>new_instance(kind, NO_ARGUMENTS)
-        view._owner = owner
-        view._at = start + pos
-        view.broker_name = broker_name
-        if not tags or view.tag in tags:
-            found.append(view)
+        message = ReceivedMessage.__new__(ReceivedMessage)
+        message._owner = owner
+        message._at = start + pos
+        message.broker_name = broker_name
+        if not tags or message.tag in tags:
+            found.append(message)
         pos += <int32_t>get32(start + pos)
     return found
 

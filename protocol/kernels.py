@@ -14,11 +14,9 @@ from saturnmq.protocol import batch as _batch
 from saturnmq.protocol import frame as _frame
 from saturnmq.protocol import frame_reference as _reference
 from saturnmq.protocol import ids as _ids
+from saturnmq.protocol import received as _received
 from saturnmq.protocol.frame import message_size
 from saturnmq.protocol.frame_reference import Run, Scan
-
-if TYPE_CHECKING:
-    from saturnmq.protocol.message import ReceivedMessage
 
 _kernel: Any = None
 if os.environ.get("SATURNMQ_KERNELS") != "python":
@@ -38,10 +36,10 @@ if TYPE_CHECKING or not COMPILED:
     write_message = _reference.write_message
     scan_frames = _reference.scan_frames
     batch_ids = _ids.batch_ids
-    FrameView = _reference.FrameView
     MessageFields = _reference.MessageFields
-    ResponseBuffer = _reference.ResponseBuffer
-    _decode_frames = _reference.decode_frames
+    ReceivedMessage = _received.ReceivedMessage
+    ResponseBuffer = _received.ResponseBuffer
+    decode_frames = _received.decode_frames
 else:
     crc32 = _kernel.crc32
     encode_batch_item = _kernel.encode_batch_item
@@ -51,30 +49,15 @@ else:
     write_message = _kernel.write_message
     scan_frames = _kernel.scan_frames
     batch_ids = _kernel.batch_ids
-    FrameView = _kernel.FrameView
     MessageFields = _kernel.MessageFields
+    ReceivedMessage = _kernel.ReceivedMessage
     ResponseBuffer = _kernel.ResponseBuffer
-    _decode_frames = _kernel.decode_frames
-
-
-def decode_frames(
-    data: bytes | bytearray | memoryview,
-    verify_crc: bool = False,
-    broker_name: str = "",
-    tags: frozenset[str] | None = None,
-) -> list[ReceivedMessage]:
-    """The messages of a pull reply (with `tags` only those that have one of them); MalformedFrame
-    if it is not made of whole frames.
-    """
-    from saturnmq.protocol.message import ReceivedMessage  # message imports FrameView from here
-
-    return _decode_frames(data, verify_crc, ReceivedMessage, broker_name, tags)
-
+    decode_frames = _kernel.decode_frames
 
 __all__ = [
     "COMPILED",
-    "FrameView",
     "MessageFields",
+    "ReceivedMessage",
     "ResponseBuffer",
     "Run",
     "Scan",

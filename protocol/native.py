@@ -7,6 +7,7 @@ loop, so that a broker dies visibly instead of serving without its flush service
 """
 
 import asyncio
+import contextlib
 import errno
 import logging
 import os
@@ -15,6 +16,8 @@ import socket
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any, TypeVar, cast
 
 from .errors import ConfigError, ConnectFailed
@@ -39,6 +42,57 @@ class NativeListener:
 
     def close(self) -> None:
         self._server.close()
+
+
+class NativeWorkers:
+    """Threads started as they are needed. A hop there and back costs a third of the executor's."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, threads: int, name: str) -> None:
+        self._loop = loop
+        self._most = threads
+        self._name = name
+        self._jobs: SimpleQueue[tuple[asyncio.Future[Any], Callable[..., Any], Any] | None] = (
+            SimpleQueue()
+        )
+        self._started = self._busy = 0
+
+    def run(self, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._busy += 1
+        if self._started < min(self._busy, self._most):
+            self._started += 1
+            name = f"{self._name}-{self._started}"
+            # A daemon: a listener that hangs must not keep the interpreter from ending.
+            Thread(target=self._work, name=name, daemon=True).start()
+        self._jobs.put((future, function, args))
+        return future
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            future, function, args = job
+            result = error = None
+            try:
+                result = function(*args)
+            except BaseException as problem:
+                error = problem
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                self._loop.call_soon_threadsafe(self._settle, future, result, error)
+            del job, future, function, args, result, error  # nothing is kept while waiting
+
+    def _settle(
+        self, future: asyncio.Future[Any], result: object, error: BaseException | None
+    ) -> None:
+        self._busy -= 1
+        if future.done():  # cancelled
+            return
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+    def close(self) -> None:
+        for _ in range(self._started):
+            self._jobs.put(None)
 
 
 class NativeRuntime:
@@ -127,6 +181,9 @@ class NativeRuntime:
                     sent = 0
 
         return write
+
+    def workers(self, threads: int, *, name: str) -> NativeWorkers:
+        return NativeWorkers(self.loop, threads, name)
 
     async def listen(
         self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol]

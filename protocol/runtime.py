@@ -12,7 +12,7 @@ given until they are sent, so the caller must not change those bytes afterwards.
 
 import asyncio
 import random as _random
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -58,6 +58,18 @@ class Listener(Protocol):
     def close(self) -> None: ...
 
 
+class Workers(Protocol):
+    """Threads that belong to one owner: a call that hangs holds up nobody else's."""
+
+    def run(self, function: Callable[..., T], *args: Any) -> Awaitable[T]:
+        """Run a blocking call in one of the threads; awaited on the loop it gives the result."""
+        ...
+
+    def close(self) -> None:
+        """End the threads once their calls return; do not wait for them."""
+        ...
+
+
 class Runtime(Protocol):
     """Time, chance, tasks and network of one process."""
 
@@ -89,6 +101,10 @@ class Runtime(Protocol):
 
     def writer(self, transport: Transport) -> Callable[[list[Buffer]], None]:
         """The quickest way to write buffers, in order, to `transport`; nobody else may write."""
+        ...
+
+    def workers(self, threads: int, *, name: str) -> Workers:
+        """At most `threads` threads for blocking calls that may take their time."""
         ...
 
     async def listen(

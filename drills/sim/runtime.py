@@ -27,6 +27,18 @@ class PoweredOff(ConnectionError):
     """The node has been switched off; only its own dying tasks ever see this."""
 
 
+class SimWorkers:
+    """Threads that are not there: every call is one of `SimRuntime.run_blocking`."""
+
+    def __init__(self, runtime: SimRuntime) -> None:
+        self._runtime = runtime
+
+    async def run(self, function: Callable[..., T], *args: Any) -> T:
+        return await self._runtime.run_blocking(function, *args)
+
+    def close(self) -> None: ...
+
+
 class SimRuntime:
     """The door to time, chance, tasks and network of the node `name`."""
 
@@ -124,6 +136,9 @@ class SimRuntime:
 
     def writer(self, transport: Transport) -> Callable[[list[Buffer]], None]:
         return transport.writelines
+
+    def workers(self, threads: int, *, name: str) -> SimWorkers:
+        return SimWorkers(self)
 
     async def listen(
         self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import threading
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ from saturnmq.protocol.errors import (
 )
 from saturnmq.protocol.frame import encode_frame
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
+from saturnmq.protocol.native import NativeRuntime
 from saturnmq.protocol.properties import encode_properties
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import TopicRoute
@@ -520,6 +522,29 @@ def test_a_slow_listener_holds_back_the_pulls() -> None:
             assert len(got) >= 20 * 25  # twenty at a time
 
     world.run(main)
+
+
+def test_a_fast_listener_that_blocks_now_and_then_gets_more_threads() -> None:
+    """Real threads: a message in each of four queues waits for those in the three others."""
+    world, together, got = World(queues=4), threading.Barrier(4), []
+    for n in range(1200):
+        world.send(n % 4, b"%d" % n)
+
+    def listener(message: ReceivedMessage) -> None:
+        if message.queue_offset == 200:
+            together.wait(30)
+        got.append(message.message_id)
+
+    async def main() -> None:
+        runtime: Any = NativeRuntime()
+        world.loop.close()
+        world.loop, world.runtime = asyncio.get_running_loop(), runtime  # type: ignore[assignment]
+        async with consumer(world, listener_one=listener):
+            await world.until(lambda: len(got) == 1200)
+        assert len(set(got)) == 1200
+        assert not together.broken
+
+    asyncio.run(main())
 
 
 def test_messages_of_the_retry_topic_show_their_own_topic() -> None:

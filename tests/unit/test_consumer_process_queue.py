@@ -31,6 +31,20 @@ def test_a_finished_chunk_behind_an_unfinished_one_is_not_committed() -> None:
     assert (queue.messages, queue.bytes) == (0, 0)
 
 
+def test_chunks_follow_each_other_and_share_the_bytes_of_their_batch() -> None:
+    queue = filled((list(range(10)), 10), ([12], 13))
+    chunks = [chunk for chunk in (queue.take(count) for count in (4, 1, 99, 99)) if chunk]
+    offsets = [[message.queue_offset for message in chunk.messages] for chunk in chunks]
+    assert offsets == [[0, 1, 2, 3], [4], [5, 6, 7, 8, 9], [12]]
+    assert [chunk.first_offset for chunk in chunks] == [0, 4, 5, 12]
+    assert sum(chunk.size for chunk in chunks) == queue.bytes == 1100
+    assert queue.take(1) is None
+    assert queue.commit_offset() == 0
+    for chunk in chunks[:2]:
+        queue.finish(chunk)
+    assert queue.commit_offset() == 5
+
+
 def test_what_the_filter_dropped_is_committed_with_the_rest() -> None:
     queue = filled(([3, 7], 20))
     chunk = queue.take(10)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -432,3 +433,32 @@ def test_spawned_tasks_run_and_give_their_result(run: Callable[[Body], None]) ->
         assert await task == 42
 
     run(body)
+
+
+def test_workers_return_or_raise(run: Callable[[Body], None]) -> None:
+    async def body(runtime: Runtime) -> None:
+        workers = runtime.workers(2, name="test")
+        assert await workers.run(max, 3, 4) == 4
+        with pytest.raises(ZeroDivisionError):
+            await workers.run(divmod, 1, 0)
+        workers.close()
+
+    run(body)
+
+
+def test_as_many_workers_as_asked_for_run_at_once_and_no_more() -> None:
+    async def body() -> None:
+        workers = NativeRuntime().workers(20, name="test")
+        together = threading.Barrier(20)
+        names: set[str] = set()
+
+        def call() -> None:
+            names.add(threading.current_thread().name)
+            together.wait(DEADLINE_S)
+
+        async with asyncio.timeout(DEADLINE_S):
+            await asyncio.gather(*(workers.run(call) for _ in range(60)))
+        assert len(names) == 20
+        workers.close()
+
+    asyncio.run(body())

@@ -5,6 +5,8 @@ Without compiled kernels the references are run against themselves: the properti
 
 from __future__ import annotations
 
+import copy
+import gc
 import importlib
 import pickle
 import zlib
@@ -13,9 +15,8 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from saturnmq.protocol import batch, frame, frame_reference, ids
+from saturnmq.protocol import batch, frame, frame_reference, ids, received
 from saturnmq.protocol.errors import MalformedFrame, MessageIllegal
-from saturnmq.protocol.message import MessageView
 
 try:
     compiled = importlib.import_module("saturnmq.protocol.frame_kernel")
@@ -29,9 +30,9 @@ reference = SimpleNamespace(
     write_batch=frame_reference.write_batch,
     write_message=frame_reference.write_message,
     scan_frames=frame_reference.scan_frames,
-    decode_frames=frame_reference.decode_frames,
-    FrameView=frame_reference.FrameView,
-    ResponseBuffer=frame_reference.ResponseBuffer,
+    decode_frames=received.decode_frames,
+    ReceivedMessage=received.ReceivedMessage,
+    ResponseBuffer=received.ResponseBuffer,
     batch_ids=ids.batch_ids,
 )
 fast = compiled or reference
@@ -170,10 +171,7 @@ def test_damaged_bytes_get_the_same_verdict(items, data):
         arguments = (log, 0, len(log), 0, verify, True, LEVELS)
         assert fast.scan_frames(*arguments) == reference.scan_frames(*arguments)
         for tags in (None, frozenset({"3", "a"})):
-            views = [
-                outcome(k.decode_frames, log, verify, k.FrameView, "b", tags)
-                for k in (reference, fast)
-            ]
+            views = [outcome(k.decode_frames, log, verify, "b", tags) for k in (reference, fast)]
             if isinstance(views[0], tuple):
                 assert views[1] == views[0]
             else:
@@ -255,15 +253,12 @@ def test_delayed_messages_carry_their_due_time_as_code(k):
 @pytest.mark.parametrize("born", [HOST, bytes(16) + HOST[4:]])
 @pytest.mark.parametrize("store", [HOST, bytes(15) + b"\1" + HOST[4:]])
 def test_a_received_message_reads_every_field(k, born, store):
-    class Received(MessageView, k.FrameView):
-        __slots__ = ()
-
     out = bytearray(600)
     size = k.write_message(
         out, 7, 828, 41, 3, 9, 0, 111, born, 222, store, 2, 99, b"body", b"t" * 130,
         b"TAGS\x01a\x02KEYS\x01k1 k2\x02__SHARDINGKEY\x01s\x02",
     )  # fmt: skip
-    (m,) = k.decode_frames(memoryview(out)[7 : 7 + size], True, Received)
+    (m,) = k.decode_frames(memoryview(out)[7 : 7 + size], True)
     m.broker_name = "b"
     assert (m.topic, m.body, m.tag, m.keys) == ("t" * 130, b"body", "a", ["k1", "k2"])
     assert (m.queue_id, m.queue_offset, m.physical_offset, m.flag) == (3, 41, 828, 9)
@@ -280,7 +275,7 @@ def test_a_received_message_reads_every_field(k, born, store):
         m.body = b""
 
 
-def test_a_received_message_survives_pickling():
+def test_received_messages_survive_pickling_and_copying_and_are_no_work_for_the_collector():
     from saturnmq.protocol import kernels
 
     out = bytearray(200)
@@ -288,8 +283,17 @@ def test_a_received_message_survives_pickling():
         out, 0, 0, 0, 0, 0, 0, 1, HOST, 2, HOST, 0, 0, b"b", b"T", b"TAGS\x01a\x02"
     )
     (m,) = kernels.decode_frames(out[:size])
-    copy = pickle.loads(pickle.dumps(m))
-    assert (copy.body, copy.topic, copy.tag) == (b"b", "T", "a")
+    m.broker_name = "broker"
+    for twin in (pickle.loads(pickle.dumps(m)), copy.copy(m), copy.deepcopy(m)):
+        assert type(twin) is type(m) is kernels.ReceivedMessage
+        assert (twin.body, twin.topic, twin.tag) == (b"b", "T", "a")
+        assert (twin.broker_name, twin.frame) == ("broker", m.frame)
+        assert repr(twin) == repr(m)
+        assert twin != m  # the same message delivered twice is two deliveries
+    assert len({m, m}) == 1
+    assert not (kernels.COMPILED and gc.is_tracked(m))
+    with pytest.raises(MalformedFrame):
+        kernels.ReceivedMessage(bytes(out[: size - 1]))
 
 
 @both
@@ -304,9 +308,9 @@ def test_tags_are_told_apart_by_themselves_not_by_their_hash(k):
     ):
         pos += k.write_message(out, pos, pos, pos, 0, 0, 0, 1, HOST, 2, HOST, 0, 0, b"", b"T", tags)
     data = bytes(out[:pos])
-    found = k.decode_frames(data, True, k.FrameView, "", frozenset({"Aa"}))
+    found = k.decode_frames(data, True, "", frozenset({"Aa"}))
     assert [view.tag for view in found] == ["Aa", "Aa"]
-    assert [view.tag for view in k.decode_frames(data, True, k.FrameView)] == [
+    assert [view.tag for view in k.decode_frames(data, True)] == [
         "Aa", "BB", None, None, "Aa"
     ]  # fmt: skip
 
@@ -323,7 +327,7 @@ def test_messages_outlive_the_response_they_came_in(k):
     for number in range(40):  # more than is recycled at once
         response = memoryview(k.ResponseBuffer(pos + 9))
         response[9:] = out[:pos]
-        messages = k.decode_frames(response[9:], True, k.FrameView, str(number))
+        messages = k.decode_frames(response[9:], True, str(number))
         kept.append(messages[number])
         del response, messages
     assert [view.broker_name for view in kept] == [str(n) for n in range(40)]
@@ -352,7 +356,7 @@ def test_a_cut_pull_reply_is_refused(k):
     out = bytearray(200)
     size = k.write_message(out, 0, 0, 0, 0, 0, 0, 1, HOST, 2, HOST, 0, 0, b"b", b"T", b"")
     for data in (out[: size - 1], out[: size + 1]):
-        got = outcome(k.decode_frames, data, True, k.FrameView)
+        got = outcome(k.decode_frames, data, True)
         assert got[0] is MalformedFrame or len(got) == 1  # one trailing zero: nothing lies there
 
 
