@@ -190,6 +190,8 @@ class ProducerEngine:
     @staticmethod
     def _extra(properties: dict[str, str]) -> tuple[bytes, str]:
         """The encoded properties without UNIQ_KEY and WAIT, and the UNIQ_KEY if one was given."""
+        if not properties:
+            return b"", ""
         uid = properties.get(UNIQ_KEY, "")
         if uid or WAIT in properties:
             properties = {k: v for k, v in properties.items() if k not in (UNIQ_KEY, WAIT)}
@@ -226,10 +228,9 @@ class ProducerEngine:
 
     def _whole(self, lane: Lane, messages: Sequence[Message]) -> OutBatch:
         extras = [self._extra(message.properties) for message in messages]
-        size = sum(
-            ITEM_OVERHEAD + len(message.body) + len(extra)
-            for message, (extra, _) in zip(messages, extras, strict=True)
-        )
+        size = 0
+        for message, (extra, _) in zip(messages, extras, strict=True):
+            size += ITEM_OVERHEAD + len(message.body) + len(extra)
         if size > self.options.max_message_bytes:
             raise MessageIllegal(
                 f"batch of {size} B exceeds the limit of {self.options.max_message_bytes} B:"

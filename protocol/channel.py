@@ -11,7 +11,15 @@ import select
 import socket
 
 from .errors import ConnectFailed, ConnectionLost, RequestTimeout
-from .remoting import FLAG_RESPONSE, MAX_FRAME, Command, encode, frame_size, parse_frame
+from .remoting import (
+    FLAG_RESPONSE,
+    MAX_FRAME,
+    Body,
+    Command,
+    encode_head,
+    frame_size,
+    parse_frame,
+)
 from .runtime import Runtime, split_address
 
 RECEIVE_BUFFER = 16 * 1024
@@ -53,7 +61,7 @@ class Channel:
             self._timeout_s = timeout_s
         started = self._now()
         try:
-            self._send(encode(command))
+            self._send(encode_head(command), command.body)
             while True:
                 response = self._receive()
                 if response.flag & FLAG_RESPONSE and response.opaque == self._opaque:
@@ -71,11 +79,10 @@ class Channel:
                 f"to request {command.code}"
             ) from error
 
-    def _send(self, parts: list[bytes | bytearray | memoryview]) -> None:
-        size = sum(len(part) for part in parts)
-        sent = self._socket.sendmsg(parts)
-        if sent < size:
-            self._socket.sendall(b"".join(parts)[sent:])
+    def _send(self, head: bytes, body: Body) -> None:
+        sent = self._socket.sendmsg((head, body))
+        if sent < len(head) + len(body):
+            self._socket.sendall(b"".join((head, body))[sent:])
 
     def _receive(self) -> Command:
         """The next frame; its body is a copy."""
