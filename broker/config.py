@@ -197,7 +197,8 @@ def _resolve(name: str, value: Any, where: str) -> dict[str, Any]:
         fields = [*_BROKER_FIELDS.values(), *_STORE_FIELDS.values()]
         known = [f.name for f in fields]
         keys = [str(f.metadata["key"]) for f in fields if "key" in f.metadata]
-        near = difflib.get_close_matches(name, keys + known, n=1, cutoff=0.4)
+        names = [*keys, *known, *WITHOUT_MEANING]
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ConfigError(f"{where}: unknown key {name!r}{hint}")
     return {field_name: _convert(field_name, name, value, where)}

@@ -165,6 +165,7 @@ def test_a_broker_conf_of_rocketmq_is_read_as_it_is() -> None:
         ("brokerRole=SYNC_MASTER\ninSyncReplicas=1\n", "2 or more"),
         ("nonsense\n", "key=value"),
         ("mapedFileSizeComitLog=1\n", "mappedFileSizeCommitLog"),
+        ("fileReservedTimes=1\n", "fileReservedTime"),
         ("passed_over=1\n", "unknown key"),
         ("aclEnable=true\n", "no access control"),
         ("enableControllerMode=true\n", "brokerRole"),
