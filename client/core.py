@@ -24,6 +24,7 @@ from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import (
     ClientClosed,
+    ConnectFailed,
     ConnectionLost,
     RequestTimeout,
     RouteNotFound,
@@ -198,7 +199,7 @@ class ClientCore:
         except (OSError, TimeoutError, SaturnError) as error:
             self._connecting.pop(address, None)
             if not isinstance(error, ConnectionLost):
-                error = ConnectionLost(f"cannot connect to {address}: {error!r}")
+                error = ConnectFailed(f"no connection to {address}: {error!r}")
             if not done.done():
                 done.set_exception(error)
                 done.exception()  # nobody may be waiting any more
