@@ -57,7 +57,7 @@ class HeldQueue:
 
     def drop(self) -> None:
         """The queue is no longer ours."""
-        self.state.dropped = True
+        self.state.drop()
         self.wake()
 
     def info(self, offsets: OffsetStore) -> dict[str, Any]:

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol, cast
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any, cast
 
+from saturnmq.client.process_queue import Chunk
 from saturnmq.client.results import ConsumeResult
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.message import ReceivedMessage
@@ -33,13 +34,6 @@ RETRY, SUSPEND = ConsumeResult.RETRY, ConsumeResult.SUSPEND
 Messages = Sequence[ReceivedMessage]
 Listener = Callable[[list[ReceivedMessage]], Any]
 OneListener = Callable[[ReceivedMessage], Any]
-
-
-class Run(Protocol):
-    """What a run under way is asked before every slice, from the worker's thread."""
-
-    @property
-    def dropped(self) -> bool: ...
 
 
 class Caller:
@@ -113,40 +107,34 @@ class Caller:
 
     async def run(
         self,
-        messages: Messages,
-        run: Run,
+        chunk: Chunk,
         go_on: Callable[[], bool] | None = None,
         *,
         stop_at_failure: bool = False,
-    ) -> tuple[int, list[ReceivedMessage]]:
-        """(how many were handled, the failed ones among them).
+    ) -> None:
+        """One attempt at `chunk`, which tells how far it came.
 
-        It ends early when `run` is dropped or `go_on`, asked before every slice, says no; with
+        It ends early when the chunk is ended or `go_on`, asked before every slice, says no; with
         `stop_at_failure` the first failed slice ends it and is not counted as handled.
         """
+        chunk.handled, chunk.failed = 0, []
         if self._is_async:
-            outcome = await self._run_async(messages, run, go_on, stop_at_failure)
+            took = await self._run_async(chunk, go_on, stop_at_failure)
         else:
             if self._workers is None:
                 self._workers = self._runtime.workers(self.threads, name="saturnmq-listener")
             work = self._each if self._one is not None else self._slices
-            outcome = await self._workers.run(work, messages, run, go_on, stop_at_failure)
-        handled, failed, took = outcome
-        if handled:
-            self._handled = 0.7 * self._handled + handled
+            took = await self._workers.run(work, chunk, go_on, stop_at_failure)
+        if chunk.handled:
+            self._handled = 0.7 * self._handled + chunk.handled
             self._took = 0.7 * self._took + max(took, 1e-9)
-        return handled, failed
 
-    def _each(
-        self, messages: Messages, run: Run, go_on: Callable[[], bool] | None, stop_at_failure: bool
-    ) -> tuple[int, list[ReceivedMessage], float]:
+    def _each(self, chunk: Chunk, go_on: Callable[[], bool] | None, stop_at_failure: bool) -> float:
         """The run of a listener that takes single messages; every line in it counts."""
         began = self._runtime.monotonic()
         listener = cast(OneListener, self._one)
-        handled = 0
-        failed: list[ReceivedMessage] = []
-        for message in messages:
-            if run.dropped or (go_on is not None and not go_on()):
+        for message in chunk.messages:
+            if chunk.ended or (go_on is not None and not go_on()):
                 break
             try:
                 result = listener(message)
@@ -154,65 +142,62 @@ class Caller:
                 log.exception("the listener failed on %s", message)
                 result = RETRY
             if result is RETRY or result is SUSPEND:
-                failed.append(message)
+                chunk.failed.append(message)
                 if stop_at_failure:
                     break
-            handled += 1
-        return handled, failed, self._runtime.monotonic() - began
+            chunk.handled += 1
+        return self._runtime.monotonic() - began
 
     def _slices(
-        self, messages: Messages, run: Run, go_on: Callable[[], bool] | None, stop_at_failure: bool
-    ) -> tuple[int, list[ReceivedMessage], float]:
+        self, chunk: Chunk, go_on: Callable[[], bool] | None, stop_at_failure: bool
+    ) -> float:
         began = self._runtime.monotonic()
         listener = cast(Listener, self._many)
-        handled = 0
-        failed: list[ReceivedMessage] = []
-        for start in range(0, len(messages), self.batch_size):
-            if run.dropped or (go_on is not None and not go_on()):
-                break
-            # A list of its own: the listener may do with it what it likes.
-            batch = list(messages[start : start + self.batch_size])
+        for batch in self._batches(chunk, go_on):
             try:
-                result = listener(batch)
+                # A list of its own: the listener may do with it what it likes.
+                result = listener(list(batch))
             except Exception:
-                log.exception(
-                    "the listener failed on %d messages from %s", len(batch), messages[start]
-                )
+                log.exception("the listener failed on %d messages from %s", len(batch), batch[0])
                 result = RETRY
-            if result is RETRY or result is SUSPEND:
-                failed.extend(messages[start : start + self.batch_size])
-                if stop_at_failure:
-                    break
-            handled = min(len(messages), start + self.batch_size)
-        return handled, failed, self._runtime.monotonic() - began
+            if not self._note(chunk, batch, result, stop_at_failure):
+                break
+        return self._runtime.monotonic() - began
 
     async def _run_async(
-        self, messages: Messages, run: Run, go_on: Callable[[], bool] | None, stop_at_failure: bool
-    ) -> tuple[int, list[ReceivedMessage], float]:
+        self, chunk: Chunk, go_on: Callable[[], bool] | None, stop_at_failure: bool
+    ) -> float:
         began = self._runtime.monotonic()
-        handled = 0
-        failed: list[ReceivedMessage] = []
-        for start in range(0, len(messages), self.batch_size):
-            if run.dropped or (go_on is not None and not go_on()):
-                break
-            batch = list(messages[start : start + self.batch_size])
+        for batch in self._batches(chunk, go_on):
             try:
                 call = self._one(batch[0]) if self._one is not None else self._call_many(batch)
                 result = await cast(Awaitable[object], call)
             except Exception:
-                log.exception(
-                    "the listener failed on %d messages from %s", len(batch), messages[start]
-                )
+                log.exception("the listener failed on %d messages from %s", len(batch), batch[0])
                 result = RETRY
-            if result is RETRY or result is SUSPEND:
-                failed.extend(messages[start : start + self.batch_size])
-                if stop_at_failure:
-                    break
-            handled = min(len(messages), start + self.batch_size)
-        return handled, failed, self._runtime.monotonic() - began
+            if not self._note(chunk, batch, result, stop_at_failure):
+                break
+        return self._runtime.monotonic() - began
 
-    def _call_many(self, batch: list[ReceivedMessage]) -> object:
-        return cast(Listener, self._many)(batch)
+    def _batches(self, chunk: Chunk, go_on: Callable[[], bool] | None) -> Iterator[Messages]:
+        messages, size = chunk.messages, self.batch_size
+        for start in range(0, len(messages), size):
+            if chunk.ended or (go_on is not None and not go_on()):
+                return
+            yield messages[start : start + size]
+
+    @staticmethod
+    def _note(chunk: Chunk, batch: Messages, result: object, stop_at_failure: bool) -> bool:
+        """False if the run ends here."""
+        if result is RETRY or result is SUSPEND:
+            chunk.failed.extend(batch)
+            if stop_at_failure:
+                return False
+        chunk.handled += len(batch)
+        return True
+
+    def _call_many(self, batch: Messages) -> object:
+        return cast(Listener, self._many)(list(batch))
 
 
 def _is_async(listener: object) -> bool:

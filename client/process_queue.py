@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 LOCK_VALID_S = 30.0
 
@@ -31,13 +31,26 @@ class Offsetted(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Chunk:
-    """A run of messages of one queue that is consumed as one piece of work."""
+    """A run of messages of one queue that is consumed as one piece of work.
 
-    messages: Sequence[Offsetted]
+    `handled` and `failed` (those among the handled) are the progress of the listener's present
+    attempt, written by its thread, which looks at `ended` before every call.
+    """
+
+    messages: Sequence[Any]
     first_offset: int
     size: int  # bytes, for flow control
     done: bool = False
     attempts: int = 0
+    begun: float = -1.0  # when the present attempt began (monotonic)
+    handled: int = 0
+    failed: list[Any] = field(default_factory=list)
+    ended: bool = False  # dropped, reset or given up: call the listener no more
+    given_up: bool = False
+
+    def give_up(self) -> None:
+        """The listener takes too long: what becomes of these messages is decided elsewhere."""
+        self.ended = self.given_up = True
 
 
 @dataclass(slots=True, eq=False)
@@ -89,6 +102,8 @@ class ProcessQueue:
         """Forgets everything held and starts again at `next_offset` (first lock, seek, offset
         moved).
         """
+        for chunk in self._taken:
+            chunk.ended = True
         self._untaken.clear()
         self._taken.clear()
         self.generation += 1
@@ -131,7 +146,7 @@ class ProcessQueue:
 
     def keep(self, chunk: Chunk, rest: Sequence[Offsetted]) -> None:
         """Only `rest` of `chunk` is still to do (in offset order); the others are done with."""
-        if not rest:
+        if not rest or chunk.done:
             self.finish(chunk)
             return
         gone = len(chunk.messages) - len(rest)
@@ -141,6 +156,20 @@ class ProcessQueue:
             self.bytes -= part
         chunk.messages, chunk.size = rest, chunk.size - part
         chunk.first_offset = rest[0].queue_offset
+
+    def drop(self) -> None:
+        """The queue is no longer ours: listeners stop after the call they are in."""
+        self.dropped = True
+        for chunk in self._taken:
+            chunk.ended = True
+
+    def begun_before(self, time: float) -> list[Chunk]:
+        """Chunks whose listener was called before `time` and is not done."""
+        return [
+            chunk
+            for chunk in self._taken
+            if 0.0 <= chunk.begun < time and not chunk.done and not chunk.given_up
+        ]
 
     def holds(self, chunk: Chunk) -> bool:
         """Whether `chunk` still belongs to this queue's present (no reset, not dropped)."""

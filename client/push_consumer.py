@@ -4,22 +4,22 @@
                  (next pull before the batch is consumed)     failed: back to the broker (36)
 
 What the modules beside it decide: which queues (rebalance.py, membership.py), from which replica
-(pulling.py), how many messages per listener run (listening.py), what may be committed
-(process_queue.py), who holds a queue's lock (queue_locks.py). RocketMQ's rules for all of it are in
-remoting.md 4: `%RETRY%<group>` is always subscribed, a missing offset is settled by `consume_from`,
-broadcasting keeps offsets in a local file.
+(pulling.py), when the listener is called (consuming.py) and with how much (listening.py), what may
+be committed (process_queue.py), who holds a queue's lock (queue_locks.py). RocketMQ's rules for all
+of it are in remoting.md 4: `%RETRY%<group>` is always subscribed, a missing offset is settled by
+`consume_from`, broadcasting keeps offsets in a local file.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
 from saturnmq.client import rebalance as strategies
 from saturnmq.client.consumer_facts import core_for, heartbeat_entry, running_info
+from saturnmq.client.consuming import Concurrent, Consumption, InOrder
 from saturnmq.client.core import ClientCore
 from saturnmq.client.held_queue import HeldQueue
 from saturnmq.client.listening import Caller, Listener, OneListener
@@ -31,25 +31,22 @@ from saturnmq.client.offset_store import (
     OffsetStore,
     RemoteOffsets,
 )
-from saturnmq.client.process_queue import Chunk, Limits, ProcessQueue
+from saturnmq.client.process_queue import Chunk, Limits
 from saturnmq.client.pulling import Puller
 from saturnmq.client.queue_locks import QueueLocks
 from saturnmq.client.results import ConsumeResult
-from saturnmq.client.send_back import DLQ_LEVEL, SendBack
+from saturnmq.client.send_back import SendBack
 from saturnmq.protocol import kernels, topics
 from saturnmq.protocol.errors import ClientClosed, ConfigError, SaturnError
-from saturnmq.protocol.message import MessageQueue, ReceivedMessage
-from saturnmq.protocol.runtime import Handle, Runtime
+from saturnmq.protocol.message import MessageQueue
+from saturnmq.protocol.runtime import Runtime
 from saturnmq.protocol.subscription import Subscription
 
 log = logging.getLogger(__name__)
 
 ERROR_PAUSE_S = 1.0
-LOCAL_RETRY_S = 5.0
-SUSPEND_S = 1.0
 CLOSE_WAIT_S = 10.0
-SEND_BACKS_AT_ONCE = 64
-STALL_S = 0.1
+CONSUME_TIMEOUT_S = 900.0
 # Bounds over all queues of a consumer. What is pulled ahead only has to cover the time of a pull;
 # more of it leaves the processor's caches before the listener sees it.
 TOTAL_BYTES = 512 << 20
@@ -74,6 +71,7 @@ class PushConsumer:
         consume_message_batch_max_size: int = 32,
         consume_threads: int = 20,
         max_reconsume: int = -1,
+        consume_timeout_s: float = CONSUME_TIMEOUT_S,
         rebalance: str = "AVG",
         rebalance_interval_s: float = 20.0,
         commit_interval_s: float = COMMIT_INTERVAL_S,
@@ -100,14 +98,27 @@ class PushConsumer:
         self.ordered = ordered
         self.broadcasting = broadcasting
         self.consume_from: str | int = "first" if from_beginning else consume_from
-        self.max_reconsume = max_reconsume
         self.subscriptions: dict[str, Subscription] = {}
         self._caller = Caller(self.runtime, consume_message_batch_max_size, consume_threads)
         if listener is not None or listener_one is not None:
             self._caller.set(listener, listener_one)
         self._limits = Limits(max_cached_messages, max_cached_bytes)
         self._puller = Puller(self.core, group, self.subscriptions, verify_crc=verify_crc)
-        self._send_back = SendBack(self.core, group, max_reconsume)
+        send_back = SendBack(self.core, group, max_reconsume)
+        self._consumption: Consumption
+        if ordered:
+            self._consumption = InOrder(
+                self.runtime, group, self._caller, send_back, max_reconsume=max_reconsume
+            )
+        else:
+            self._consumption = Concurrent(
+                self.runtime,
+                group,
+                self._caller,
+                send_back,
+                broadcasting=broadcasting,
+                timeout_s=consume_timeout_s,
+            )
         self._files, self._offsets_path = files, offsets_path
         self.offsets: OffsetStore = RemoteOffsets(self.core, group)
         self._locks = QueueLocks(self.core, group)
@@ -116,16 +127,8 @@ class PushConsumer:
         )
         self._commit_interval = commit_interval_s
         self._held: dict[MessageQueue, HeldQueue] = {}
-        self._running = 0
-        self._ended_runs = 0
-        self._stall_timer: Handle | None = None
-        self._round: deque[HeldQueue] = deque()
-        self._idle = asyncio.Event()
-        self._back_slots = asyncio.Semaphore(SEND_BACKS_AT_ONCE)
         self._tasks: list[asyncio.Task[Any]] = []
         self._started = self._closing = False
-        self.consumed = 0
-        self.failed = 0
 
     # -- life ---------------------------------------------------------------------------------
     def subscribe(
@@ -188,12 +191,7 @@ class PushConsumer:
         for held in self._held.values():
             held.stop_pulling()
             held.drop()
-        try:
-            async with asyncio.timeout(CLOSE_WAIT_S):
-                while self._running:
-                    self._idle.clear()
-                    await self._idle.wait()
-        except TimeoutError:
+        if not await self._consumption.end(CLOSE_WAIT_S):
             log.warning("group %s: a listener still runs, its messages come again", self.group)
         if self._started:
             self._note_offsets()
@@ -246,11 +244,7 @@ class PushConsumer:
             if queue not in granted or self._closing or queue in self._held:
                 continue
             held = self._held[queue] = HeldQueue(queue)
-            if self.ordered:
-                held.state.lock(self.runtime.monotonic())
-                held.tasks.append(
-                    self.runtime.spawn(self._consume_in_order(held), name=f"consume {queue}")
-                )
+            self._consumption.begin(held)
             held.tasks.append(self.runtime.spawn(self._pull_loop(held), name=f"pull {queue}"))
         return len(granted) == len(wanted)
 
@@ -315,8 +309,7 @@ class PushConsumer:
                 continue
             state.put(pulled.messages, pulled.next_offset, pulled.size)
             if pulled.messages:
-                held.data.set()
-                self._dispatch(held)
+                self._consumption.arrived(held)
             elif pulled.stalled:
                 await self.runtime.sleep(ERROR_PAUSE_S)
 
@@ -327,146 +320,11 @@ class PushConsumer:
             min(self._limits.bytes, max(TOTAL_BYTES // queues, 1 << 20)),
         )
 
-    # -- concurrent consumption -----------------------------------------------------------------
-    def _dispatch(self, held: HeldQueue | None = None) -> None:
-        """Starts listener runs while there is work and room; queues take turns."""
-        if self.ordered:
-            return
-        if held is not None and not held.queued:
-            held.queued = True
-            self._round.append(held)
-        while self._round and self._running < self._caller.parallel and not self._closing:
-            turn = self._round.popleft()
-            chunk = None if turn.state.dropped else turn.state.take(self._caller.run_length)
-            if chunk is None:
-                turn.queued = False
-                continue
-            self._round.append(turn)
-            self._running += 1
-            self.runtime.spawn(self._consume(turn, chunk), name="listener run")
-        if self._round and self._running < self._caller.threads and self._stall_timer is None:
-            ended = self._ended_runs
-            self._stall_timer = self.runtime.call_later(STALL_S, self._look_for_stall, ended)
-
-    def _look_for_stall(self, ended_then: int) -> None:
-        """A fast listener gets few threads; when it blocks all the same, the others must help."""
-        self._stall_timer = None
-        if self._running and self._ended_runs == ended_then:
-            self._caller.stalled()
-        self._dispatch()
-
-    async def _consume(self, held: HeldQueue, chunk: Chunk) -> None:
-        state = held.state
-        try:
-            messages: Any = chunk.messages
-            handled, failed = await self._caller.run(messages, state)
-        finally:
-            self._running -= 1
-            self._ended_runs += 1
-            if not self._running:
-                self._idle.set()
-        self._count(held, handled, len(failed))
-        rest = list(messages[handled:])
-        if handled < len(messages) or failed:
-            state.keep(chunk, [*failed, *rest])
-        if failed and not self.broadcasting:
-            self._running += 1  # close() waits for these too
-            try:
-                failed = await self._hand_back(failed)
-            finally:
-                self._running -= 1
-                if not self._running:
-                    self._idle.set()
-        elif failed:
-            log.error("group %s broadcasts: %d failed messages dropped", self.group, len(failed))
-            failed = []
-        remaining = [*failed, *rest]
-        if not remaining:
-            state.finish(chunk)
-        else:  # neither consumed nor handed back: once more from here, the offset waits for them
-            state.keep(chunk, remaining)
-            if not self._closing and not state.dropped:
-                self.runtime.call_later(LOCAL_RETRY_S, self._again, held, chunk)
-        held.space.set()
-        self._dispatch(held)
-
-    def _again(self, held: HeldQueue, chunk: Chunk) -> None:
-        if held.state.holds(chunk) and not self._closing:
-            self._running += 1
-            self.runtime.spawn(self._consume(held, chunk), name="listener run")
-
-    async def _hand_back(self, failed: list[ReceivedMessage]) -> list[ReceivedMessage]:
-        async def back(message: ReceivedMessage) -> bool:
-            async with self._back_slots:
-                return await self._send_back(message)
-
-        taken = await asyncio.gather(*(back(message) for message in failed))
-        return [message for message, ok in zip(failed, taken, strict=True) if not ok]
-
-    # -- ordered consumption --------------------------------------------------------------------
-    async def _consume_in_order(self, held: HeldQueue) -> None:
-        state = held.state
-        clock = self.runtime.monotonic
-        while not state.dropped and not self._closing:
-            if not state.waiting or not state.locked(clock()):
-                held.data.clear()
-                await held.wait_for_data()
-                continue
-            chunk = state.take(self._caller.run_length)
-            while chunk is not None and state.holds(chunk) and not self._closing:
-                if not state.locked(clock()):
-                    held.data.clear()
-                    await held.wait_for_data()
-                    continue
-                if await self._run_in_order(held, chunk):
-                    chunk = None
-                else:
-                    await self.runtime.sleep(SUSPEND_S)
-
-    async def _run_in_order(self, held: HeldQueue, chunk: Chunk) -> bool:
-        """One attempt at `chunk`; True once all of it is done. A failed slice stays first in
-        line.
-        """
-        state, clock = held.state, self.runtime.monotonic
-        messages: Any = chunk.messages
-        held.begin()
-        self._running += 1
-        try:
-            handled, failed = await self._caller.run(
-                messages,
-                state,
-                lambda: state.locked(clock()),
-                stop_at_failure=True,
-            )
-            self._count(held, handled, len(failed))
-            if handled:
-                chunk.attempts = 0
-            rest = list(messages[handled:])
-            if failed:
-                chunk.attempts += 1
-                if 0 <= self.max_reconsume < chunk.attempts and all(
-                    [await self._send_back(message, DLQ_LEVEL) for message in failed]
-                ):
-                    rest, chunk.attempts, failed = rest[len(failed) :], 0, []
-            if state.holds(chunk) or state.dropped:
-                state.keep(chunk, rest)
-            held.space.set()
-            return not rest
-        finally:
-            held.end()
-            self._running -= 1
-            if not self._running:
-                self._idle.set()
-
-    def _count(self, held: HeldQueue, handled: int, failed: int) -> None:
-        held.state.last_consume = self.runtime.monotonic()
-        self.consumed += handled
-        self.failed += failed
-
     # -- offsets --------------------------------------------------------------------------------
     async def _commit_loop(self) -> None:
         while not self._closing:
             await self.runtime.sleep(self._commit_interval)
+            self._consumption.look_after(self._held.values())
             self._note_offsets()
             await self.offsets.commit()
 
@@ -526,11 +384,12 @@ class PushConsumer:
         """Hand one message to the listener now (309)."""
         began = self.runtime.monotonic()
         messages = kernels.decode_frames(frame, False, ext.get("brokerName") or "")
-        _, failed = await self._caller.run(messages, ProcessQueue())
+        chunk = Chunk(messages, 0, len(frame))
+        await self._caller.run(chunk)
         return {
             "order": self.ordered,
             "autoCommit": True,
-            "consumeResult": "CR_LATER" if failed else "CR_SUCCESS",
+            "consumeResult": "CR_LATER" if chunk.failed else "CR_SUCCESS",
             "spentTimeMills": int((self.runtime.monotonic() - began) * 1000),
         }
 

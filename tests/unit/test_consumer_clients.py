@@ -547,6 +547,32 @@ def test_a_fast_listener_that_blocks_now_and_then_gets_more_threads() -> None:
     asyncio.run(main())
 
 
+def test_what_a_listener_does_not_finish_in_time_goes_back() -> None:
+    world, got = World(queues=1), []
+    for n in range(500):
+        world.send(0, b"%d" % n)
+
+    async def listener(message: ReceivedMessage) -> ConsumeResult:
+        if message.queue_offset == 300:
+            await asyncio.Event().wait()
+        got.append(message.physical_offset)
+        return ConsumeResult.RETRY if message.queue_offset == 290 else ConsumeResult.SUCCESS
+
+    async def main() -> None:
+        made = consumer(world, listener_one=listener, consume_timeout_s=60.0)
+        async with made:
+            world.refuse_backs = 4
+            await world.until(lambda: world.offsets.get(Q0) == 500, 90.0)
+            assert world.loop.time() > 60.0
+        back = [int(ext["offset"]) for ext in world.backs]
+        assert {ext["delayLevel"] for ext in world.backs} == {"3"}
+        assert len(back) == len(set(back))
+        assert len(set(got) | set(back)) == 500
+        assert len(set(got) & set(back)) == 1  # the one that failed before another one hung
+
+    world.run(main)
+
+
 def test_messages_of_the_retry_topic_show_their_own_topic() -> None:
     world, got = World(queues=1, topic="%RETRY%G"), []
     world.send(0, b"again", RETRY_TOPIC="T")

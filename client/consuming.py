@@ -1,0 +1,269 @@
+"""From a process queue to the listener and back: concurrently, or in order. Loop thread only.
+
+Concurrent: runs of any queue side by side, as many as the listener's pace asks for. A failed
+message goes back to its broker, which delivers it again later; so does what a listener has not
+finished after `consume_timeout_s` (RocketMQ's 15 minutes): one call that hangs must not hold up the
+committed offset of its queue for ever. In order: one run per queue, under the broker's lock; a
+failed slice stays first in line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from saturnmq.client.held_queue import HeldQueue
+from saturnmq.client.listening import Caller
+from saturnmq.client.process_queue import Chunk
+from saturnmq.client.send_back import DLQ_LEVEL, SendBack
+from saturnmq.protocol.message import ReceivedMessage
+from saturnmq.protocol.runtime import Handle, Runtime
+
+log = logging.getLogger(__name__)
+
+LOCAL_RETRY_S = 5.0
+SUSPEND_S = 1.0
+SEND_BACKS_AT_ONCE = 64
+STALL_S = 0.1
+TIMEOUT_DELAY_LEVEL = 3
+
+
+class Consumption:
+    """What both kinds have: the runs under way and what came of them."""
+
+    def __init__(self, runtime: Runtime, group: str, caller: Caller, send_back: SendBack) -> None:
+        self._runtime = runtime
+        self._group = group
+        self._caller = caller
+        self._send_back = send_back
+        self._running = 0
+        self._idle = asyncio.Event()
+        self._closing = False
+        self.consumed = 0
+        self.failed = 0
+
+    def begin(self, held: HeldQueue) -> None:
+        """A queue is ours from now on."""
+
+    def arrived(self, held: HeldQueue) -> None:
+        """There are messages to consume."""
+        raise NotImplementedError
+
+    def look_after(self, queues: Iterable[HeldQueue]) -> None:
+        """Called every few seconds."""
+
+    async def end(self, at_most_s: float) -> bool:
+        """Starts nothing more and waits for the runs under way; False if some did not end."""
+        self._closing = True
+        try:
+            async with asyncio.timeout(at_most_s):
+                while self._running:
+                    self._idle.clear()
+                    await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _ended(self) -> None:
+        self._running -= 1
+        if not self._running:
+            self._idle.set()
+
+    def _count(self, held: HeldQueue, chunk: Chunk) -> None:
+        held.state.last_consume = self._runtime.monotonic()
+        self.consumed += chunk.handled
+        self.failed += len(chunk.failed)
+
+
+class Concurrent(Consumption):
+    """Runs of all queues side by side; queues take turns."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        group: str,
+        caller: Caller,
+        send_back: SendBack,
+        *,
+        broadcasting: bool,
+        timeout_s: float,
+    ) -> None:
+        super().__init__(runtime, group, caller, send_back)
+        self._broadcasting = broadcasting
+        self._timeout_s = timeout_s
+        self._round: deque[HeldQueue] = deque()
+        self._ended_runs = 0
+        self._stall_timer: Handle | None = None
+        self._back_slots = asyncio.Semaphore(SEND_BACKS_AT_ONCE)
+
+    def arrived(self, held: HeldQueue) -> None:
+        if not held.queued:
+            held.queued = True
+            self._round.append(held)
+        self._dispatch()
+
+    def _dispatch(self) -> None:
+        """Starts runs while there is work and room."""
+        while self._round and self._running < self._caller.parallel and not self._closing:
+            turn = self._round.popleft()
+            chunk = None if turn.state.dropped else turn.state.take(self._caller.run_length)
+            if chunk is None:
+                turn.queued = False
+                continue
+            self._round.append(turn)
+            self._start(turn, chunk)
+        if self._round and self._running < self._caller.threads and self._stall_timer is None:
+            ended = self._ended_runs
+            self._stall_timer = self._runtime.call_later(STALL_S, self._look_for_stall, ended)
+
+    def _look_for_stall(self, ended_then: int) -> None:
+        """A fast listener gets few threads; when it blocks all the same, the others must help."""
+        self._stall_timer = None
+        if self._running and self._ended_runs == ended_then:
+            self._caller.stalled()
+        self._dispatch()
+
+    def _start(self, held: HeldQueue, chunk: Chunk) -> None:
+        self._running += 1
+        self._runtime.spawn(self._consume(held, chunk), name="listener run")
+
+    async def _consume(self, held: HeldQueue, chunk: Chunk) -> None:
+        chunk.begun = self._runtime.monotonic()
+        try:
+            await self._caller.run(chunk)
+            chunk.begun = -1.0
+            if not chunk.given_up:
+                await self._settle(held, chunk)
+        finally:
+            self._ended_runs += 1
+            self._ended()
+        held.space.set()
+        self.arrived(held)
+
+    async def _settle(self, held: HeldQueue, chunk: Chunk) -> None:
+        """After an attempt: what failed goes back, what was not reached waits here."""
+        self._count(held, chunk)
+        failed, rest = chunk.failed, list(chunk.messages[chunk.handled :])
+        if failed and self._broadcasting:
+            log.error("group %s broadcasts: %d failed messages dropped", self._group, len(failed))
+        elif failed:
+            held.state.keep(chunk, [*failed, *rest])
+            rest = [*await self._hand_back(failed), *rest]
+        held.state.keep(chunk, rest)
+        # Neither consumed nor handed back: once more from here, the offset waits for them.
+        if rest and not self._closing and not held.state.dropped:
+            self._runtime.call_later(LOCAL_RETRY_S, self._again, held, chunk)
+
+    def _again(self, held: HeldQueue, chunk: Chunk) -> None:
+        if held.state.holds(chunk) and not self._closing:
+            self._start(held, chunk)
+
+    async def _hand_back(
+        self, messages: Sequence[ReceivedMessage], level: int = 0
+    ) -> list[ReceivedMessage]:
+        """Those that no broker took."""
+
+        async def back(message: ReceivedMessage) -> bool:
+            async with self._back_slots:
+                return await self._send_back(message, level)
+
+        taken = await asyncio.gather(*(back(message) for message in messages))
+        return [message for message, ok in zip(messages, taken, strict=True) if not ok]
+
+    def look_after(self, queues: Iterable[HeldQueue]) -> None:
+        if self._broadcasting:
+            return
+        latest = self._runtime.monotonic() - self._timeout_s
+        for held in queues:
+            for chunk in held.state.begun_before(latest):
+                chunk.give_up()
+                self._runtime.spawn(self._give_up(held, chunk), name="listener time-out")
+
+    async def _give_up(self, held: HeldQueue, chunk: Chunk) -> None:
+        rest = [*chunk.failed, *chunk.messages[chunk.handled :]]
+        log.error(
+            "group %s: the listener is not done with %s after %g s: %d messages go back",
+            self._group,
+            rest[0],
+            self._timeout_s,
+            len(rest),
+        )
+        while rest and held.state.holds(chunk) and not self._closing:
+            rest = await self._hand_back(rest, TIMEOUT_DELAY_LEVEL)
+            held.state.keep(chunk, rest)
+            if rest:
+                await self._runtime.sleep(LOCAL_RETRY_S)
+        held.space.set()
+
+
+class InOrder(Consumption):
+    """One run per queue at a time, in offset order, while the broker's lock is held."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        group: str,
+        caller: Caller,
+        send_back: SendBack,
+        *,
+        max_reconsume: int,
+    ) -> None:
+        super().__init__(runtime, group, caller, send_back)
+        self._max_reconsume = max_reconsume
+
+    def begin(self, held: HeldQueue) -> None:
+        held.state.lock(self._runtime.monotonic())
+        task = self._runtime.spawn(self._consume(held), name=f"consume {held.queue}")
+        held.tasks.append(task)
+
+    def arrived(self, held: HeldQueue) -> None:
+        held.data.set()
+
+    async def _consume(self, held: HeldQueue) -> None:
+        state = held.state
+        clock = self._runtime.monotonic
+        while not state.dropped and not self._closing:
+            if not state.waiting or not state.locked(clock()):
+                held.data.clear()
+                await held.wait_for_data()
+                continue
+            chunk = state.take(self._caller.run_length)
+            while chunk is not None and state.holds(chunk) and not self._closing:
+                if not state.locked(clock()):
+                    held.data.clear()
+                    await held.wait_for_data()
+                    continue
+                if await self._run(held, chunk):
+                    chunk = None
+                else:
+                    await self._runtime.sleep(SUSPEND_S)
+
+    async def _run(self, held: HeldQueue, chunk: Chunk) -> bool:
+        """One attempt at `chunk`; True once all of it is done. A failed slice stays first in
+        line.
+        """
+        state, clock = held.state, self._runtime.monotonic
+        held.begin()
+        self._running += 1
+        try:
+            await self._caller.run(chunk, lambda: state.locked(clock()), stop_at_failure=True)
+            self._count(held, chunk)
+            if chunk.handled:
+                chunk.attempts = 0
+            rest: list[Any] = list(chunk.messages[chunk.handled :])
+            if chunk.failed:
+                chunk.attempts += 1
+                if 0 <= self._max_reconsume < chunk.attempts and all(
+                    [await self._send_back(message, DLQ_LEVEL) for message in chunk.failed]
+                ):
+                    rest, chunk.attempts = rest[len(chunk.failed) :], 0
+            if state.holds(chunk) or state.dropped:
+                state.keep(chunk, rest)
+            held.space.set()
+            return not rest
+        finally:
+            held.end()
+            self._ended()
