@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import queue
+import signal
 import sys
 import threading
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -61,20 +63,16 @@ def produce(
     check_topic(topic)
     if file is not None and not file.is_file():
         fail(f"{file}: no such file")
-    status = 0
     with contextlib.ExitStack() as stack:
-        lines = stack.enter_context(open(file, "rb")) if file else sys.stdin.buffer
+        lines = Lines(stack.enter_context(open(file, "rb")) if file else sys.stdin.buffer)
         producer = stack.enter_context(Producer(nameservers=addresses(nameserver), group=group))
         bar = stack.enter_context(progress_bar())
         sending = stack.enter_context(Sending(producer, topic, acks))
         task = bar.add_task(f"producing to {topic}", total=None)
-        try:
-            for line in lines:
-                sending.send(line.rstrip(b"\r\n"), key_field, tag)
-                if sending.sent % 1_000 == 0:
-                    bar.update(task, completed=sending.acked)
-        except KeyboardInterrupt:
-            status = 130
+        for line in lines:
+            sending.send(line.rstrip(b"\r\n"), key_field, tag)
+            if sending.sent % 1_000 == 0:
+                bar.update(task, completed=sending.acked)
     sent, acked = sending.sent, sending.acked
     if as_json:
         emit({"topic": topic, "sent": sent, "acknowledged": acked, "failed": sent - acked})
@@ -83,7 +81,41 @@ def produce(
         print(summary, file=sys.stderr if acks else sys.stdout)
     if acked != sent:
         fail(f"{sent - acked:,} not acknowledged; the last: {sending.problem}")
-    raise typer.Exit(status)
+    raise typer.Exit(130 if lines.interrupted else 0)
+
+
+class Lines:
+    """The lines of a stream, until its end or Ctrl-C.
+
+    Often both come at once, because Ctrl-C also ends the program that writes the lines. So it may
+    interrupt the reading only, not the clean-up after it.
+    """
+
+    def __init__(self, stream: Iterable[bytes]) -> None:
+        self._stream = stream
+        self._reading = False
+        self.interrupted = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        before = signal.signal(signal.SIGINT, self._interrupt)
+        try:
+            self._reading = True
+            for line in self._stream:
+                self._reading = False
+                yield line
+                if self.interrupted:
+                    break
+                self._reading = True
+        except KeyboardInterrupt:
+            pass
+        finally:
+            self._reading = False
+            signal.signal(signal.SIGINT, before)
+
+    def _interrupt(self, *_: object) -> None:
+        self.interrupted = True
+        if self._reading:
+            raise KeyboardInterrupt
 
 
 class Sending:
@@ -97,7 +129,7 @@ class Sending:
         self._acks = acks
         self._room = threading.Semaphore(WINDOW)
         self._waiting: queue.SimpleQueue[tuple[int, Any] | None] = queue.SimpleQueue()
-        self._settler = threading.Thread(target=self._settle_all, name="acknowledgements")
+        self._settler = threading.Thread(target=self._settle_all, daemon=True)
         self._silent = False
         self.sent = self.acked = 0
         self.problem = ""

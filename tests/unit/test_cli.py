@@ -3,6 +3,7 @@ status.
 """
 
 import os
+import socket
 import subprocess
 import sys
 
@@ -18,6 +19,13 @@ def run(*arguments: str):
     return runner.invoke(app, list(arguments), env={"COLUMNS": "200", "TERM": "dumb"})
 
 
+def program(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The program as a user starts it."""
+    return subprocess.run(
+        [sys.executable, "-m", "saturnmq", *arguments], capture_output=True, text=True, check=False
+    )
+
+
 def test_unknown_option_is_refused_with_the_nearest_name():
     result = run("cluster", "up", "--nameserver", "2")
     assert result.exit_code == 2
@@ -28,6 +36,65 @@ def test_unknown_command_is_refused_with_the_nearest_name():
     result = run("topc")
     assert result.exit_code == 2
     assert "topic" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["topc"], "'topic'"),
+        (["cluster", "statsu"], "'status'"),
+        (["topic", "list", "--jsn"], "--json"),
+        (["consume", "orders"], "--group"),
+        (["cluster", "up", "--base-port", "high"], "--base-port"),
+    ],
+)
+def test_a_wrong_command_line_costs_one_line_and_status_2(arguments, word):
+    done = program(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    [line] = done.stderr.splitlines()
+    assert line.startswith("saturnmq: ")
+    assert word in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["topic", "list", "--nameserver", "127.0.0.1:1"], "127.0.0.1:1"),
+        (["produce", "no/slash"], "character"),
+        (["produce", "orders", "missing.txt"], "missing.txt"),
+        (["broker", "--config", "missing.toml"], "missing.toml"),
+        (["broker", "--config", os.devnull + "/x"], "Not a directory"),
+        (["cluster", "up", "--data", os.devnull], "--data"),
+    ],
+)
+def test_what_cannot_be_done_costs_one_line_and_status_1(arguments, word):
+    done = program(*arguments)
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert line.startswith("saturnmq: ")
+    assert word in line
+
+
+def test_a_config_file_that_is_no_text_is_refused(tmp_path):
+    (tmp_path / "broker.toml").write_bytes(b"\xff\xfe")
+    done = program("broker", "--config", str(tmp_path / "broker.toml"))
+    assert done.returncode == 1
+    assert "UTF-8" in done.stderr
+
+
+def test_the_version_of_the_program_and_of_the_package_are_one():
+    import saturnmq
+
+    assert program("--version").stdout == f"saturnmq {saturnmq.__version__}\n"
+
+
+def test_a_port_in_use_is_named_before_anything_starts(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        settings = launcher.Settings(base_port=port)
+        with pytest.raises(launcher.LauncherError, match=rf"port {port} of nameserver-0"):
+            launcher.LocalCluster.up(tmp_path, settings)
+    assert not (tmp_path / launcher.STATE_FILE).exists()
 
 
 def test_nameserver_address_without_port_is_refused():
@@ -113,7 +180,7 @@ def test_pid_of_another_process_is_not_taken_for_the_node(tmp_path):
 
 def test_node_facts_have_the_promised_shape(tmp_path):
     facts = launcher.Node("master-0", "master", "127.0.0.1", 7, str(tmp_path)).describe()
-    assert {"name", "kind", "address", "grpc", "pid", "data"} <= set(facts)
+    assert {"name", "kind", "address", "ha_address", "grpc", "pid", "data"} <= set(facts)
     assert facts["address"] == "127.0.0.1:7"
     assert facts["grpc"] is None
 
