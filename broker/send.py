@@ -361,8 +361,10 @@ def _big_endian(numbers: Sequence[int]) -> bytes:
 
 def _find(properties: str, name: str) -> str:
     """The value of a property of the encoded text, empty if absent; `name` ends with 0x01."""
-    at = 0 if properties.startswith(name) else properties.find("\x02" + name) + 1
-    if at == 0 and not properties.startswith(name):
+    at = properties.find(name)
+    while at > 0 and properties[at - 1] != "\x02":  # the end of a longer name
+        at = properties.find(name, at + 1)
+    if at < 0:
         return ""
     start = at + len(name)
     end = properties.find("\x02", start)

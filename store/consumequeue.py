@@ -20,7 +20,6 @@ from saturnmq.store.segments import Segment, SegmentSeries, zero_tail
 UNIT = 20
 ENTRY = struct.Struct(">qiq")
 _FILLER_SIZE = 0x7FFFFFFF
-_WRITTEN = 1024  # from so many bytes on a system call costs less than the faults of the mapping
 FILLER = ENTRY.pack(0, _FILLER_SIZE, 0)
 
 
@@ -53,10 +52,7 @@ class ConsumeQueue:
             segment = self._segment(pos)
             at = pos - segment.start
             part = min(len(data), self.series.segment_bytes - at)
-            if part < _WRITTEN:
-                segment.view[at : at + part] = data[:part]
-            else:
-                segment.file.write(at, data[:part])
+            segment.file.write(at, data[:part])
             data = data[part:]
             pos += part
         self.max_offset = pos // UNIT
