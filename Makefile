@@ -1,7 +1,7 @@
 # make demo: set everything up and run the main job.   make test: set everything up and pass the tests.
 VENV := .venv
 PY := $(VENV)/bin/python
-SOURCES := $(shell git ls-files '*.py' '*.pyx' '*.c' '*.h' pyproject.toml 2>/dev/null)
+SOURCES := $(shell git ls-files '*.py' '*.pyi' '*.pyx' '*.pxd' '*.c' '*.h' pyproject.toml 2>/dev/null)
 
 .PHONY: setup test test-unit lint demo clean
 
