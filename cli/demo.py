@@ -299,7 +299,7 @@ class Job:
         total = len(self.departures)
         two_total = sum(map(self.two.wants, self.departures))
         with progress_bar() as bar:
-            rows = [
+            rows: list[tuple[Any, Callable[[], int]]] = [
                 (bar.add_task("acknowledged      ", total=total), lambda: self.sends.acknowledged),
                 (bar.add_task("consumed          ", total=total), lambda: self.everything.consumed),
                 (bar.add_task("consumed JFK, LGA ", total=two_total), lambda: self.two.consumed),
@@ -323,7 +323,7 @@ class Job:
 
     def report(self) -> dict[str, Any]:
         total = len(self.departures)
-        groups = []
+        groups: list[dict[str, Any]] = []
         for group in (self.everything, self.two):
             groups.append(
                 {
