@@ -277,9 +277,12 @@ class Producer:
             handle = self._offer(message)
             if handle is not None:
                 return handle
-        engine = self.engine
         if queue is None and (selector or sharding_key or SHARDING_KEY in message.properties):
             queue = self._pinned(message, sharding_key, selector)
+        return self._enqueue(message, queue)
+
+    def _enqueue(self, message: Message, queue: MessageQueue | None) -> SendHandle:
+        engine = self.engine
         return engine.enqueue(message, queue) or self._when_room(
             lambda: engine.enqueue(message, queue)
         )

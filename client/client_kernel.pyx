@@ -17,55 +17,89 @@ from libc.stdint cimport uint8_t
 from libc.string cimport memchr, memcpy
 from saturnmq.protocol.frame_kernel cimport MessageFields, put_entry
 
+from functools import partial
+
 from saturnmq.client.results import SendStatus
 from saturnmq.protocol.kernels import put_batch_item
 from saturnmq.protocol.properties import CLIENT_PROPERTIES, PROPERTIES_BYTES_MAX
-
-cdef extern from *:
-    """
-    /* An instance without the detour through type.__call__. */
-    static inline PyObject *new_instance(PyObject *type, PyObject *no_arguments)
-    {
-        return ((PyTypeObject *)type)->tp_new((PyTypeObject *)type, no_arguments, NULL);
-    }
-    """
-    object new_instance(object type, tuple no_arguments)
-    void PyObject_GC_UnTrack(object instance)
 
 cdef enum:
     COUNT_MAX = 0x10000
 
 BATCH_COUNT_MAX = COUNT_MAX
-cdef tuple NO_ARGUMENTS = ()
 cdef object OK = SendStatus.OK
 cdef frozenset NOT_ORDINARY = CLIENT_PROPERTIES
 cdef Py_ssize_t EXTRA_BYTES_MAX = PROPERTIES_BYTES_MAX - 64
-cdef object handle_type = None
-cdef object result_type = None
 
 
-def set_types(handle, result):
-    """The classes `handle` and `result` of a batch make."""
-    global handle_type, result_type
-    handle_type = handle
-    result_type = result
-
-
+@cython.final
 @cython.no_gc
-cdef class ResultFields:
+cdef class SendResult:
+    """Where an acknowledged message lies."""
+
     cdef readonly BatchFields batch
     cdef readonly Py_ssize_t index
+
+    def __init__(self, BatchFields batch not None, Py_ssize_t index):
+        self.batch = batch
+        self.index = index
 
     @property
     def ok(self):
         """Acknowledged in the mode asked for: status is SendStatus.OK."""
         return self.batch.status is OK
 
+    @property
+    def status(self):
+        return self.batch.status
 
+    @property
+    def message_id(self):
+        """The UNIQ_KEY, given by the producer."""
+        return self.batch.message_id(self.index)
+
+    @property
+    def offset_message_id(self):
+        """Given by the broker: its address and the physical offset."""
+        return self.batch.offset_id(self.index)
+
+    @property
+    def queue(self):
+        return self.batch.queue
+
+    @property
+    def queue_offset(self):
+        return self.batch.first_offset + self.index
+
+    def __repr__(self):
+        return (f"SendResult({self.status.name}, {self.message_id}, {self.queue}, "
+                f"offset {self.queue_offset})")
+
+
+@cython.final
 @cython.no_gc
-cdef class HandleFields:
+cdef class SendHandle:
+    """A message under way. `result(timeout)` waits for its acknowledgement; a handle of
+    `saturnmq.aio` is awaited instead."""
+
     cdef readonly BatchFields batch
     cdef readonly Py_ssize_t index
+
+    def __init__(self, BatchFields batch not None, Py_ssize_t index):
+        self.batch = batch
+        self.index = index
+
+    @property
+    def message_id(self):
+        """The UNIQ_KEY this message was given."""
+        return self.batch.message_id(self.index)
+
+    def done(self):
+        return self.batch.done
+
+    def exception(self):
+        """The error of a finished send; None if it succeeded or is still under way."""
+        return self.batch.error
 
     def result(self, timeout=None):
         """The SendResult, or the error of the send raised; RequestTimeout if it takes longer."""
@@ -74,6 +108,16 @@ cdef class HandleFields:
         if self.batch.error is not None:
             raise self.batch.error
         return make_result(self.batch, self.index)
+
+    def __await__(self):
+        if not self.batch.done:
+            yield from self.batch.lane.owner.wait_async(self.batch).__await__()
+        return self.result()
+
+    def add_done_callback(self, callback):
+        """Call `callback(self)` on the client's loop when the send is over, or now if it is."""
+        if not self.batch.lane.owner.watch(self.batch, partial(callback, self)):
+            callback(self)
 
 
 cdef class BatchFields:
@@ -125,17 +169,15 @@ cdef class BatchFields:
         return make_result(self, index)
 
 
-cdef inline HandleFields make_handle(BatchFields batch, Py_ssize_t index):
-    cdef HandleFields handle = <HandleFields>new_instance(handle_type, NO_ARGUMENTS)
-    PyObject_GC_UnTrack(handle)
+cdef inline SendHandle make_handle(BatchFields batch, Py_ssize_t index):
+    cdef SendHandle handle = SendHandle.__new__(SendHandle)
     handle.batch = batch
     handle.index = index
     return handle
 
 
-cdef inline ResultFields make_result(BatchFields batch, Py_ssize_t index):
-    cdef ResultFields result = <ResultFields>new_instance(result_type, NO_ARGUMENTS)
-    PyObject_GC_UnTrack(result)
+cdef inline SendResult make_result(BatchFields batch, Py_ssize_t index):
+    cdef SendResult result = SendResult.__new__(SendResult)
     result.batch = batch
     result.index = index
     return result

@@ -17,15 +17,13 @@ if _protocol.COMPILED:
 
 if TYPE_CHECKING or _kernel is None:
     BatchFields = _reference.BatchFields
-    HandleFields = _reference.HandleFields
     Outbox = _reference.Outbox
-    ResultFields = _reference.ResultFields
-    set_types = _reference.set_types
+    SendHandle = _reference.SendHandle
+    SendResult = _reference.SendResult
 else:
     BatchFields = _kernel.BatchFields
-    HandleFields = _kernel.HandleFields
     Outbox = _kernel.Outbox
-    ResultFields = _kernel.ResultFields
-    set_types = _kernel.set_types
+    SendHandle = _kernel.SendHandle
+    SendResult = _kernel.SendResult
 
-__all__ = ["BatchFields", "HandleFields", "Outbox", "ResultFields", "set_types"]
+__all__ = ["BatchFields", "Outbox", "SendHandle", "SendResult"]

@@ -9,13 +9,9 @@ sent again at once.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Generator
-from functools import partial
 from typing import Any
 
-from saturnmq.client.kernels import BatchFields, HandleFields, ResultFields, set_types
-from saturnmq.client.results import SendStatus
-from saturnmq.protocol.message import MessageQueue
+from saturnmq.client.kernels import BatchFields, SendHandle, SendResult
 from saturnmq.protocol.properties import PROPERTIES_BYTES_MAX
 
 ITEM_OVERHEAD = 96  # bytes of a batch entry besides body and given properties, at most
@@ -50,68 +46,4 @@ class OutBatch(BatchFields):
         return f"{self.offset_ids[:-16]}{int(self.offset_ids[-16:], 16) + skipped:016X}"
 
 
-class SendResult(ResultFields):
-    """Where an acknowledged message lies."""
-
-    __slots__ = ()
-
-    @property
-    def status(self) -> SendStatus:
-        return self.batch.status
-
-    @property
-    def message_id(self) -> str:
-        """The UNIQ_KEY, given by the producer."""
-        return self.batch.message_id(self.index)
-
-    @property
-    def offset_message_id(self) -> str:
-        """Given by the broker: its address and the physical offset."""
-        return self.batch.offset_id(self.index)
-
-    @property
-    def queue(self) -> MessageQueue:
-        assert self.batch.queue is not None, "an acknowledged batch has one"
-        return self.batch.queue
-
-    @property
-    def queue_offset(self) -> int:
-        return self.batch.first_offset + self.index
-
-    def __repr__(self) -> str:
-        return (
-            f"SendResult({self.status.name}, {self.message_id}, {self.queue}, "
-            f"offset {self.queue_offset})"
-        )
-
-
-class SendHandle(HandleFields):
-    """A message under way. `result(timeout)` waits for its acknowledgement; a handle of
-    `saturnmq.aio` is awaited instead."""
-
-    __slots__ = ()
-
-    @property
-    def message_id(self) -> str:
-        """The UNIQ_KEY this message was given."""
-        return self.batch.message_id(self.index)
-
-    def done(self) -> bool:
-        return bool(self.batch.done)
-
-    def exception(self) -> BaseException | None:
-        """The error of a finished send; None if it succeeded or is still under way."""
-        return self.batch.error
-
-    def __await__(self) -> Generator[Any, None, SendResult]:
-        if not self.batch.done:
-            yield from self.batch.lane.owner.wait_async(self.batch).__await__()
-        return self.result()
-
-    def add_done_callback(self, callback: Callable[[SendHandle], object]) -> None:
-        """Call `callback(self)` on the client's loop when the send is over, or now if it is."""
-        if not self.batch.lane.owner.watch(self.batch, partial(callback, self)):
-            callback(self)
-
-
-set_types(SendHandle, SendResult)
+__all__ = ["EXTRA_BYTES_MAX", "ITEM_OVERHEAD", "OutBatch", "SendHandle", "SendResult"]

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from saturnmq.client.results import SendStatus
@@ -12,44 +14,94 @@ from saturnmq.protocol.batch import put_batch_item
 from saturnmq.protocol.message import Message, MessageQueue
 
 if TYPE_CHECKING:
-    from saturnmq.client.outgoing import OutBatch, SendHandle, SendResult
+    from saturnmq.client.outgoing import OutBatch
 
 BATCH_COUNT_MAX = 0x10000  # the last four hex digits of a generated id
 
-_types: list[Any] = []
 
+class SendResult:
+    """Where an acknowledged message lies."""
 
-def set_types(handle: type, result: type) -> None:
-    """The classes `handle` and `result` of a batch make."""
-    _types[:] = handle, result
-
-
-class ResultFields:
     __slots__ = ("batch", "index")
 
-    batch: OutBatch
-    index: int
+    def __init__(self, batch: OutBatch, index: int) -> None:
+        self.batch = batch
+        self.index = index
 
     @property
     def ok(self) -> bool:
         """Acknowledged in the mode asked for: status is SendStatus.OK."""
         return self.batch.status is SendStatus.OK
 
+    @property
+    def status(self) -> SendStatus:
+        return self.batch.status
 
-class HandleFields:
+    @property
+    def message_id(self) -> str:
+        """The UNIQ_KEY, given by the producer."""
+        return self.batch.message_id(self.index)
+
+    @property
+    def offset_message_id(self) -> str:
+        """Given by the broker: its address and the physical offset."""
+        return self.batch.offset_id(self.index)
+
+    @property
+    def queue(self) -> MessageQueue:
+        assert self.batch.queue is not None, "an acknowledged batch has one"
+        return self.batch.queue
+
+    @property
+    def queue_offset(self) -> int:
+        return self.batch.first_offset + self.index
+
+    def __repr__(self) -> str:
+        return (
+            f"SendResult({self.status.name}, {self.message_id}, {self.queue}, "
+            f"offset {self.queue_offset})"
+        )
+
+
+class SendHandle:
+    """A message under way. `result(timeout)` waits for its acknowledgement; a handle of
+    `saturnmq.aio` is awaited instead."""
+
     __slots__ = ("batch", "index")
 
-    batch: OutBatch
-    index: int
+    def __init__(self, batch: OutBatch, index: int) -> None:
+        self.batch = batch
+        self.index = index
+
+    @property
+    def message_id(self) -> str:
+        """The UNIQ_KEY this message was given."""
+        return self.batch.message_id(self.index)
+
+    def done(self) -> bool:
+        return self.batch.done
+
+    def exception(self) -> BaseException | None:
+        """The error of a finished send; None if it succeeded or is still under way."""
+        return self.batch.error
 
     def result(self, timeout: float | None = None) -> SendResult:
         """The SendResult, or the error of the send raised; RequestTimeout if it takes longer."""
-        batch = self.batch
-        if not batch.done:
-            batch.wait(timeout)
-        if batch.error is not None:
-            raise batch.error
-        return batch.result(self.index)
+        if not self.batch.done:
+            self.batch.wait(timeout)
+        if self.batch.error is not None:
+            raise self.batch.error
+        return SendResult(self.batch, self.index)
+
+    def __await__(self) -> Generator[Any, None, SendResult]:
+        if not self.batch.done:
+            yield from self.batch.lane.owner.wait_async(self.batch).__await__()
+        return self.result()
+
+    def add_done_callback(self, callback: Callable[[SendHandle], object]) -> None:
+        """Call `callback(self)` on the client's loop when the send is over, or now if it is."""
+        if not self.batch.lane.owner.watch(self.batch, partial(callback, self)):
+            callback(self)
 
 
 class BatchFields:
@@ -108,10 +160,6 @@ class BatchFields:
         self.sizes = b""  # i32 each: bytes of the frames as stored, if the broker told them
         self.watchers: list[Any] = []
 
-    if TYPE_CHECKING:
-
-        def wait(self, timeout: float | None) -> None: ...
-
     def put(self, body: Any, extra: bytes, flag: int, generate: bool) -> bool:
         """Add an entry; False if there is no room. Without `generate`, `extra` has a UNIQ_KEY."""
         if self.count == BATCH_COUNT_MAX:
@@ -126,17 +174,11 @@ class BatchFields:
 
     def handle(self, index: int) -> SendHandle:
         """The handle of message `index`."""
-        handle: SendHandle = _types[0]()
-        handle.batch = self  # type: ignore[assignment]
-        handle.index = index
-        return handle
+        return SendHandle(self, index)  # type: ignore[arg-type]
 
     def result(self, index: int) -> SendResult:
         """The result of message `index`; only when done without an error."""
-        result: SendResult = _types[1]()
-        result.batch = self  # type: ignore[assignment]
-        result.index = index
-        return result
+        return SendResult(self, index)  # type: ignore[arg-type]
 
 
 class Outbox:
