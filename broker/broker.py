@@ -204,6 +204,11 @@ class Broker:
                 load_delay=delays.load,
             )
             ha_status = self._slave.status
+            # The master's tables come every few seconds; should it die before, what it
+            # acknowledged can be read here all the same.
+            self._turn.on_arrivals.append(
+                lambda _, arrivals: context.topics.restore((a.topic, a.queue_id) for a in arrivals)
+            )
         admin = AdminService(
             context,
             delays,

@@ -497,3 +497,25 @@ def test_a_slave_copies_the_log_and_the_tables_and_serves_pulls(tmp_path: Path, 
         await master.close()
 
     run(body)
+
+
+def test_a_slave_serves_a_topic_that_the_master_made_just_before_it_died(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        master = await started(runtime, config(tmp_path / "m", role="SYNC_MASTER"))
+        # Only the log is copied: the tables would come from an address that it is not told.
+        slave = await started(
+            runtime,
+            config(tmp_path / "s", role="SLAVE", broker_id=1, ha_master_address=master.ha_address),
+        )
+        await until(master.context.enough_replicas)
+        client = await connected(runtime, master)
+        assert (await send(client, b"acknowledged", e=2)).code == 0
+        await master.close(clean=False)
+        reader = await connected(runtime, slave)
+        await until(lambda: slave.store.watermarks.dispatched > 0)
+        got = await pull(reader, 0, queueId=2)
+        assert got.code == 0, got.remark
+        assert decode_frames(got.body, True)[0].body == b"acknowledged"
+        await slave.close()
+
+    run(body)
