@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 TIMEOUT_S = 60
+README = Path(__file__).parents[2] / "README.md"
 PROGRAM = [sys.executable, "-m", "saturnmq"]
 
 
@@ -64,31 +68,57 @@ def shell(tmp_path_factory):
         run("cluster", "down")
 
 
+def test_the_commands_and_the_code_of_the_readme_work_as_pasted(shell, tmp_path):
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```", README.read_text(), re.M | re.S)
+    [commands] = [text for kind, text in blocks if not kind and "topic create" in text]
+    [code] = [text for kind, text in blocks if kind == "python"]
+    for line in commands.splitlines():
+        if line.startswith("printf"):
+            texts = line.split("'")[1].encode().decode("unicode_escape")
+            shell(*shlex.split(line.partition("saturnmq ")[2]), given=texts)
+        elif line.startswith("saturnmq ") and "cluster" not in line:
+            shell(*shlex.split(line)[1:])
+    nameserver = shell.environment["SATURNMQ_NAMESERVER"].partition(",")[0]
+    assert "127.0.0.1:9876" in code
+    script = tmp_path / "example.py"
+    script.write_text(code.replace("127.0.0.1:9876", nameserver))
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_S,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("SendStatus.OK") == 10
+    assert len(re.findall(r"hello \d", done.stdout)) == 10
+
+
 def test_what_is_produced_is_consumed_counted_and_found(shell):
-    shell("topic", "create", "greetings", "--queues", "2")
-    assert "greetings" in shell("topic", "list").splitlines()
+    shell("topic", "create", "letters", "--queues", "2")
+    assert "letters" in shell("topic", "list").splitlines()
     assert shell("topic", "list").count("TBW102") == 0
     assert shell("topic", "list", "--all").count("TBW102") == 1
     lines = '{"id": 1, "text": "hello"}\n{"id": 2, "text": "world"}\n'
     acks = [
         json.loads(line)
         for line in shell(
-            "produce", "greetings", "--acks", "--key-field", "id", "--tag", "A", given=lines
+            "produce", "letters", "--acks", "--key-field", "id", "--tag", "A", given=lines
         ).splitlines()
     ]
     assert [(row["line"], row["status"]) for row in acks] == [(1, "SEND_OK"), (2, "SEND_OK")]
-    shell("produce", "greetings", "--tag", "B", given="other\n")
-    readers = ("consume", "greetings", "--group", "readers", "--from-beginning")
+    shell("produce", "letters", "--tag", "B", given="other\n")
+    readers = ("consume", "letters", "--group", "postmen", "--from-beginning")
     got = shell(*readers, "--tag", "A || C", "-n", "2").splitlines()
     assert sorted(got) == sorted(lines.splitlines())
-    lag = json.loads(shell("group", "lag", "readers", "--json"))
+    lag = json.loads(shell("group", "lag", "postmen", "--json"))
     assert lag["lag"] <= 1  # the line of tag B, unless the filter has passed it already
-    [found] = json.loads(shell("message", "find", "--topic", "greetings", "--key", "2", "--json"))[
+    [found] = json.loads(shell("message", "find", "--topic", "letters", "--key", "2", "--json"))[
         "messages"
     ]
     assert json.loads(found["body"])["text"] == "world"
     [same] = json.loads(
-        shell("message", "find", "--topic", "greetings", "--id", acks[1]["id"], "--json")
+        shell("message", "find", "--topic", "letters", "--id", acks[1]["id"], "--json")
     )["messages"]
     assert same["offset_id"] == found["offset_id"]
 
