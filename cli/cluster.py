@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 from saturnmq.cli.launcher import LocalCluster, Settings, default_data
-from saturnmq.cli.output import AsJson, emit, table
+from saturnmq.cli.output import AsJson, emit, fail, table
 
 app = typer.Typer(
     help="Start, watch, break and stop a cluster on this machine.", no_args_is_help=True
@@ -37,9 +37,16 @@ def up(
         str | None,
         typer.Option(help="async, or sync: ack when a slave has it. Default sync with slaves."),
     ] = None,
+    options: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A key of broker.toml for every broker."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Start a cluster and return when all of it serves."""
+    for option in options or ():
+        if "=" not in option:
+            fail(f"--set wants KEY=VALUE, not {option!r}")
     settings = Settings(
         nameservers=nameservers,
         masters=masters,
@@ -48,6 +55,7 @@ def up(
         base_port=base_port,
         flush=flush,
         replication=replication or ("sync" if slaves else "async"),
+        broker_options=dict(option.split("=", 1) for option in options or ()),
     )
     _show(LocalCluster.up(data or default_data(), settings), as_json)
 

@@ -38,6 +38,12 @@ WITHOUT_TAIL = 2_000  # sends without a tail number under way at most
 DRAIN_TIMEOUT_S = 120.0
 STALL_TIMEOUT_S = 60.0
 RETRY_PAUSE_S = 0.2
+# Files are allocated in full: with RocketMQ's sizes four brokers would take 6 GB to hold 0.3.
+SMALL_FILES = {
+    "mappedFileSizeCommitLog": 64 << 20,
+    "maxHashSlotNum": 500_000,
+    "maxIndexNum": 2_000_000,
+}
 
 
 def demo(
@@ -60,7 +66,9 @@ def demo(
         print(f"saturnmq: {problem}", file=sys.stderr)
         raise typer.Exit(1) from problem
     home = data or Path(tempfile.mkdtemp(prefix="saturnmq-demo-"))
-    settings = Settings(nameservers=2, masters=2, slaves=1, replication="sync")
+    settings = Settings(
+        nameservers=2, masters=2, slaves=1, replication="sync", broker_options=SMALL_FILES
+    )
     say("starting 2 nameservers, 2 masters and 2 slaves with sync replication")
     cluster = LocalCluster.up(home, settings)
     try:

@@ -147,13 +147,14 @@ class LocalCluster:
                         f"`saturnmq cluster down` stops it, --data DIR chooses another directory"
                     )
                 _same_shape(cluster.settings, settings, root)
-                cluster.settings = settings if settings.base_port else cluster.settings
-                if settings.base_port:
+                if settings.base_port or settings.host != cluster.settings.host:
                     cluster.nodes = _place(root, settings)
+                cluster.settings = settings
             else:
                 cluster = cls(root, settings, _place(root, settings))
             for node in cluster.nodes:
                 _check_ports(node)
+                cluster._check_options(node)
             try:
                 for kind in ("nameserver", "master", "slave"):
                     members = [node for node in cluster.nodes if node.kind == kind]
@@ -321,6 +322,13 @@ class LocalCluster:
             options["inSyncReplicas"] = 2  # the master and one slave
         options.update(self.settings.broker_options)
         return options
+
+    def _check_options(self, node: Node) -> None:
+        """Let a wrong option end here, by its name, rather than in the log of a broker."""
+        from saturnmq.broker.config import BrokerConfig
+
+        if node.broker_name and self.settings.broker_options:
+            BrokerConfig.load(_toml(self._broker_options(node)), path=f"{node.name}/broker.toml")
 
     def _await_ready(self, node: Node) -> None:
         ready = Path(node.data) / READY_FILE

@@ -57,7 +57,8 @@ class Shell:
 def shell(tmp_path_factory):
     run = Shell(tmp_path_factory.mktemp("commands") / "data")
     up = ("cluster", "up", "--nameservers", "2", "--masters", "2", "--slaves", "1", "--json")
-    facts = json.loads(run(*up))
+    sizes = ("mappedFileSizeCommitLog=8388608", "maxHashSlotNum=1000", "maxIndexNum=4000")
+    facts = json.loads(run(*up, *(part for size in sizes for part in ("--set", size))))
     try:
         assert len(facts["nameservers"]) == 2
         assert [node["kind"] for node in facts["nodes"]].count("slave") == 2

@@ -24,13 +24,16 @@ from saturnmq.cli.launcher import LocalCluster, Settings
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 ROUNDS = 7
+SMALL_FILES = {"mappedFileSizeCommitLog": 8 << 20, "maxHashSlotNum": 1000, "maxIndexNum": 4000}
 AHEAD = 200  # lines given to the program that it has not settled yet, at most
 LIVENESS_S = 30.0
 
 
 @pytest.mark.parametrize("victim", ["master-0", "slave-0", "nameserver-0"])
 def test_kill_9_during_produce_loses_no_acknowledged_message(tmp_path, victim):
-    settings = Settings(nameservers=2, masters=1, slaves=1, replication="sync")
+    settings = Settings(
+        nameservers=2, masters=1, slaves=1, replication="sync", broker_options=SMALL_FILES
+    )
     cluster = LocalCluster.up(tmp_path / "cluster", settings)
     try:
         for seed in range(ROUNDS):

@@ -10,6 +10,7 @@ import sys
 import pytest
 from saturnmq.cli import flights, launcher, output
 from saturnmq.cli.main import app
+from saturnmq.protocol.errors import ConfigError
 from typer.testing import CliRunner
 
 runner = CliRunner()
@@ -65,6 +66,7 @@ def test_a_wrong_command_line_costs_one_line_and_status_2(arguments, word):
         (["broker", "--config", "missing.toml"], "missing.toml"),
         (["broker", "--config", os.devnull + "/x"], "Not a directory"),
         (["cluster", "up", "--data", os.devnull], "--data"),
+        (["cluster", "up", "--data", "unused", "--set", "flushDiskType"], "KEY=VALUE"),
     ],
 )
 def test_what_cannot_be_done_costs_one_line_and_status_1(arguments, word):
@@ -94,6 +96,13 @@ def test_a_port_in_use_is_named_before_anything_starts(tmp_path):
         settings = launcher.Settings(base_port=port)
         with pytest.raises(launcher.LauncherError, match=rf"port {port} of nameserver-0"):
             launcher.LocalCluster.up(tmp_path, settings)
+    assert not (tmp_path / launcher.STATE_FILE).exists()
+
+
+def test_an_unknown_key_of_the_brokers_is_refused_before_anything_starts(tmp_path):
+    settings = launcher.Settings(broker_options={"listenPrt": "1"})
+    with pytest.raises(ConfigError, match="did you mean 'listenPort'"):
+        launcher.LocalCluster.up(tmp_path, settings)
     assert not (tmp_path / launcher.STATE_FILE).exists()
 
 
