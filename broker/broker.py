@@ -52,6 +52,11 @@ TICK_S = 0.1  # how late a deadline may be noticed
 PREPARE_BYTES = 4 << 20  # appended since the log was last prepared ahead
 
 
+SENDS = frozenset(
+    {RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
+)
+
+
 class Broker:
     def __init__(self, config: BrokerConfig, runtime: Runtime, disk: Disk) -> None:
         self.config = config
@@ -221,6 +226,7 @@ class Broker:
         self._turn.on_append += [self._want_prepared, self._flush.wake, self._master.appended]
         self._turn.on_arrivals += [pulls.arrived, lambda _, arrivals: delays.arrived(arrivals)]
         self._turn.on_visible += [pulls.wake]
+        self._turn.is_awaited = lambda: pulls.held_count > 0
         code = RequestCode
         self._handlers = {
             code.SEND_MESSAGE: sends.on_send,
@@ -343,6 +349,8 @@ class Broker:
         handler = self._handlers.get(request.code)
         if handler is None:
             raise UnsupportedRequest(f" request type {request.code} not supported")
+        if request.code not in SENDS:
+            self._turn.catch_up()  # it may ask for what was acknowledged a moment ago
         handler(endpoint, request)
 
     # loops and hooks

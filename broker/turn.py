@@ -2,9 +2,13 @@
 
 In this order: `confirmed` rises to what the ack mode allows, waiting sends are answered, flush and
 slaves are told, reput builds queue entries for the new frames, held pulls that may see them are
-answered. However many sends one turn of the loop handles, this runs once. Only dispatch does not
-wait for it when large batches come in: a turn may take in many of them, and frames are read best
-while they are in the processor's cache.
+answered. However many sends one turn of the loop handles, this runs once.
+
+Dispatch is the part that keeps its own time. When large batches come in it does not wait for the
+end of the turn: frames are read best while they are in the processor's cache. When single messages
+come in and no pull is held, nobody would see their entries at once: then it waits for DISPATCH_S
+(RocketMQ's reput service looks once per millisecond), so that a lone sender does not wait for it,
+or for the next request that could tell the difference (`catch_up`).
 
     confirmed = min(appended, flushed if SYNC_FLUSH, replicated if SYNC_MASTER)
 """
@@ -16,22 +20,27 @@ from collections.abc import Callable, Iterable
 
 from saturnmq.broker.context import Context
 from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.runtime import Handle
 from saturnmq.store.message_store import Arrival
 
 log = logging.getLogger(__name__)
 
 DISPATCH_BYTES = 128 << 10  # so much undispatched log is not left to the end of the turn
 
+DISPATCH_S = 0.001
+
 
 class Turn:
     def __init__(self, context: Context) -> None:
         self._c = context
         self._scheduled = False
+        self._due: Handle | None = None
         self.stopped = False
         self.damaged = ""  # why dispatch stands still
         self.on_append: list[Callable[[], None]] = []
         self.on_arrivals: list[Callable[[int, Iterable[Arrival]], None]] = []
         self.on_visible: list[Callable[[], None]] = []
+        self.is_awaited: Callable[[], bool] = lambda: True  # somebody waits for new entries
 
     def wake(self) -> None:
         """The log grew, was flushed or was replicated."""
@@ -57,13 +66,29 @@ class Turn:
         c.ledger.release(marks.confirmed)
         for tell in self.on_append:
             tell()
-        before = marks.dispatched
-        if before < marks.appended:
-            self._dispatch()
-            if before < marks.dispatched < marks.appended:
-                self._schedule()  # one bounded step per turn, so that requests keep being served
+        if marks.dispatched < marks.appended:
+            if self.is_awaited() or marks.appended - marks.dispatched >= DISPATCH_BYTES:
+                self.catch_up()
+            elif self._due is None:
+                self._due = c.runtime.call_later(DISPATCH_S, self._when_due)
         for look in self.on_visible:
             look()
+
+    def _when_due(self) -> None:
+        self._due = None
+        self.catch_up()
+        for look in self.on_visible:
+            look()
+
+    def catch_up(self) -> None:
+        """Dispatch what was appended: all of it, but for a backlog, which takes several turns."""
+        marks = self._c.store.watermarks
+        before = marks.dispatched
+        if before == marks.appended or self.stopped:
+            return
+        self._dispatch()
+        if before < marks.dispatched < marks.appended:
+            self._schedule()  # one bounded step per turn, so that requests keep being served
 
     def _dispatch(self) -> None:
         """One bounded step of reput."""

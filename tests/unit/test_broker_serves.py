@@ -451,7 +451,7 @@ def test_only_wait_false_gives_up_the_ack_mode(tmp_path: Path, properties: str, 
         broker = await started(runtime, config(tmp_path, role="SYNC_MASTER"))
         client = await connected(runtime, broker)
         assert (await send(client, b"nobody copies this", i=properties)).code == code
-        assert broker.store.queues().keys() == {("orders", 0)}
+        await until(lambda: broker.store.queues().keys() == {("orders", 0)})
         await broker.close()
 
     run(body)
