@@ -55,7 +55,7 @@ class ProducerOptions:
     retries: int = 2  # extra attempts of an unpinned batch
     delivery_timeout: float = 120.0  # seconds of all attempts of a pinned batch
     retry_unless_stored: bool = False  # statuses 10, 11, 12: try another broker
-    batch_bytes: int = 256 * 1024
+    batch_bytes: int = 1 << 20
     buffer_bytes: int = 64 << 20
     in_flight: int = 5  # batches per broker and lane
     max_message_bytes: int = 4 << 20
