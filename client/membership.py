@@ -125,10 +125,14 @@ class Membership:
 async def start_offset(
     core: ClientCore, offsets: OffsetStore, queue: MessageQueue, consume_from: str | int
 ) -> int:
-    """Where to begin: the group's offset, or, if it has none, what `consume_from` says."""
+    """Where to begin: the group's offset, or, if it has none, what `consume_from` says.
+
+    A broker back from a crash may know an older offset than we, or none.
+    """
     known = await offsets.load(queue)
-    if known is not None:
-        return max(known, offsets.known(queue) or 0)
+    own = offsets.known(queue)
+    if known is not None or own is not None:
+        return max(known or 0, own or 0)
     if consume_from == "first" or queue.topic.startswith(RETRY_PREFIX):
         return 0  # corrected to the minimum by the first pull
     if isinstance(consume_from, int):

@@ -121,7 +121,7 @@ class PushConsumer:
             )
         self._files, self._offsets_path = files, offsets_path
         self.offsets: OffsetStore = RemoteOffsets(self.core, group)
-        self._locks = QueueLocks(self.core, group)
+        self._locks = QueueLocks(self.core, group, self.offsets)
         self._membership = Membership(
             self.core, group, strategies.strategy(rebalance), rebalance_interval_s, self
         )

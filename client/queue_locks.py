@@ -13,6 +13,7 @@ from itertools import groupby
 
 from saturnmq.client.core import ClientCore
 from saturnmq.client.held_queue import HeldQueue
+from saturnmq.client.offset_store import OffsetStore
 from saturnmq.protocol import jsonx
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import SaturnError
@@ -29,9 +30,10 @@ TIMEOUT_S = 1.0
 class QueueLocks:
     """Lock calls of one group."""
 
-    def __init__(self, core: ClientCore, group: str) -> None:
+    def __init__(self, core: ClientCore, group: str, offsets: OffsetStore) -> None:
         self._core = core
         self._group = group
+        self._offsets = offsets
 
     async def run(self, held: Mapping[MessageQueue, HeldQueue]) -> None:
         """Keeps the locks of `held` until cancelled; a queue whose lock came anew is read anew."""
@@ -51,7 +53,8 @@ class QueueLocks:
             if queue in granted:
                 if mine.state.lock(asked_at):
                     # Somebody else may have consumed meanwhile: the offset is asked of the broker
-                    # again.
+                    # again. But a broker that comes back from a crash knows an older one than we.
+                    self._offsets.update(queue, mine.state.commit_offset())
                     mine.state.reset(-1)
             elif not mine.state.locked(self._core.runtime.monotonic()):
                 mine.state.unlock()
@@ -63,11 +66,14 @@ class QueueLocks:
         granted: list[MessageQueue] = []
         for request, address, asked in self._requests(RequestCode.LOCK_BATCH_MQ, queues):
             if address is None:
+                # Nothing else asks for the route while nothing may be pulled.
+                self._core.refresh_soon(asked[0].topic)
                 continue
             try:
                 answer = await self._core.invoke(address, request, TIMEOUT_S)
             except SaturnError as error:
                 log.info("locks of group %s at %s: %s", self._group, address, error)
+                self._core.refresh_soon(asked[0].topic)
                 continue
             listed = (jsonx.loads(answer.body) or {}).get("lockOKMQSet") or []
             names = {(str(mq["topic"]), str(mq["brokerName"]), int(mq["queueId"])) for mq in listed}

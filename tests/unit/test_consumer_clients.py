@@ -46,6 +46,7 @@ class World:
         self.offsets: dict[MessageQueue, int] = {}
         self.commits: list[tuple[MessageQueue, int]] = []
         self.down: set[str] = set()
+        self.masterless = False  # the route that a nameserver gives
         self.pulls: list[dict[str, str]] = []
         self.pulled_from: list[str] = []
         self.backs: list[dict[str, str]] = []
@@ -129,6 +130,9 @@ class WorldCore:
     async def route(self, topic: str, *, refresh: bool = False, create: bool = False) -> TopicRoute:
         if topic not in self.world.listed:
             raise error_for(17, f"no topic {topic}")
+        known = self.routes.route(topic)
+        if known is not None and not refresh:
+            return known
         count = sum(1 for queue in self.world.frames if queue.topic == topic)
         route = TopicRoute.from_json(
             {
@@ -136,7 +140,9 @@ class WorldCore:
                     {
                         "brokerName": "a",
                         "cluster": "C",
-                        "brokerAddrs": {"0": MASTER, "1": SLAVE},
+                        "brokerAddrs": {"1": SLAVE}
+                        if self.world.masterless
+                        else {"0": MASTER, "1": SLAVE},
                     }
                 ],
                 "queueDatas": [
@@ -162,7 +168,8 @@ class WorldCore:
     def broker_address(self, name: str, *, master: bool = True) -> str | None:
         return self.routes.address(name, master=master)
 
-    def refresh_soon(self, topic: str) -> None: ...
+    def refresh_soon(self, topic: str) -> None:
+        self.runtime.spawn(self.route(topic, refresh=True), name="refresh")
 
     def connected(self, address: str) -> object | None:
         return None if address in self.world.down else self
@@ -470,6 +477,29 @@ def test_nothing_is_pulled_without_the_lock() -> None:
             assert world.pulls == []
             world.locks_granted = True
             await world.until(lambda: len(got) == 1, 5.0)
+
+    world.run(main)
+
+
+def test_a_lock_lost_with_its_master_is_taken_again_and_nothing_comes_twice() -> None:
+    world, got = World(queues=1), []
+    for n in range(3):
+        world.send(0, b"%d" % n)
+
+    async def main() -> None:
+        async with consumer(world, listener_one=got.append, ordered=True) as one:
+            await world.until(lambda: len(got) == 3)
+            world.down.add(MASTER)
+            world.masterless = True
+            await one.core.route("T", refresh=True)
+            await world.runtime.sleep(60)  # longer than any lock lives
+            world.offsets.clear()  # the master was killed before it saved them
+            world.down.clear()
+            world.masterless = False
+            world.send(0, b"3")
+            await world.until(lambda: len(got) > 3, 5.0)
+            await world.runtime.sleep(5)
+        assert [message.queue_offset for message in got] == [0, 1, 2, 3]
 
     world.run(main)
 
