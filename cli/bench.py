@@ -16,7 +16,6 @@ import tempfile
 import threading
 import time
 import uuid
-from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -33,7 +32,7 @@ BenchNameserver = Annotated[
     str | None,
     typer.Option("--nameserver", help="Measure this cluster instead of one of its own."),
 ]
-WINDOW = 200_000  # handles kept at most before the oldest is waited for
+CHUNK = 100_000  # sends after which those of the chunk before are waited for
 
 
 @app.command("produce")
@@ -105,23 +104,22 @@ def _send(servers: list[str], topic: str, size: int, count: int) -> float:
     with Producer(nameservers=servers, group="bench") as producer, progress_bar() as bar:
         task = bar.add_task("producing", total=count)
         producer.send(Message(topic, body))  # route and connection
-        waiting: deque[Any] = deque()
+        send = producer.send_async
+        before: list[Any] = []
         start = time.perf_counter()
-        for number in range(count - 1):
-            waiting.append(producer.send_async(Message(topic, body)))
-            if len(waiting) >= WINDOW:
-                for _ in range(WINDOW // 2):
-                    _settle(waiting.popleft())
-                bar.update(task, completed=number)
-        while waiting:
-            _settle(waiting.popleft())
+        for done in range(0, count - 1, CHUNK):
+            handles = [send(Message(topic, body)) for _ in range(min(CHUNK, count - 1 - done))]
+            _settle(before)
+            before = handles
+            bar.update(task, completed=done)
+        _settle(before)
         return time.perf_counter() - start
 
 
-def _settle(handle: Any) -> None:
-    result = handle.result()
-    if not result.ok:
-        fail(f"a send ended as {result.status.value}")
+def _settle(handles: list[Any]) -> None:
+    for handle in handles:
+        if not handle.result().ok:
+            fail(f"a send ended as {handle.result().status.value}")
 
 
 def _drain(servers: list[str], topic: str, size: int, count: int, batch: int, one: bool) -> float:

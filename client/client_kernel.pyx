@@ -15,7 +15,7 @@ from cpython.object cimport PyObject
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from libc.stdint cimport uint8_t
 from libc.string cimport memchr, memcpy
-from saturnmq.protocol.frame_kernel cimport MessageFields, put_entry
+from saturnmq.protocol.frame_kernel cimport Message, put_entry
 
 from functools import partial
 
@@ -198,14 +198,14 @@ cdef class Outbox:
         """Put an ordinary message (no property that means something to the client, a body of bytes
         that is not compressed) into the open batch of its topic. None, and nothing done, for any
         other, without an open batch, and when that is full."""
-        cdef MessageFields fields
+        cdef Message fields
         cdef PyObject *found
         cdef BatchFields batch
         cdef Py_ssize_t size, end
         cdef bytes extra = b""
-        if not isinstance(message, MessageFields):
+        if not isinstance(message, Message):
             return None
-        fields = <MessageFields>message
+        fields = <Message>message
         if not PyBytes_CheckExact(fields.body):
             return None
         size = PyBytes_GET_SIZE(fields.body)

@@ -2,10 +2,11 @@
 from libc.stdint cimport uint8_t
 
 
-cdef class MessageFields:
+cdef class Message:
     cdef public object topic, body
     cdef public int flag
     cdef dict _properties
+    cdef _set(self, name, value)
 
 
 cdef Py_ssize_t put_entry(bytearray buffer, Py_ssize_t at, const uint8_t *body, Py_ssize_t body_size,

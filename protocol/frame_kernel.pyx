@@ -28,6 +28,8 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset
 
 from saturnmq.protocol import batch as _batch
+from saturnmq.protocol import properties as _names
+from saturnmq.protocol import sent as _sent
 from saturnmq.protocol.compression import COMPRESSED_FLAG, decompress
 from saturnmq.protocol.errors import MalformedFrame
 from saturnmq.protocol.frame import Damage, decode_frame
@@ -1388,8 +1390,10 @@ def batch_ids(bytes host_bytes not None, port, int64_t physical_offset, sizes):
 
 # --- messages to send -------------------------------------------------------------------------------
 
-cdef class MessageFields:
-    """The twin of `message_fields.MessageFields`; a dict of properties is made when asked for."""
+@cython.no_gc
+@cython.freelist(64)
+cdef class Message:
+    """A message to send. Tag, keys and the rest live in `properties`, as they do on the wire."""
 
     def __init__(self, topic, body, *, tag=None, keys=(), properties=None, sharding_key=None,
                  int delay_level=0, int flag=0):
@@ -1409,10 +1413,59 @@ cdef class MessageFields:
 
     @property
     def properties(self):
-        if self._properties is None:
+        if self._properties is None:  # most messages never have one
             self._properties = {}
         return self._properties
 
     @properties.setter
     def properties(self, dict value not None):
         self._properties = value
+
+    @property
+    def tag(self):
+        return self.properties.get(_names.TAGS)
+
+    @tag.setter
+    def tag(self, value):
+        self._set(_names.TAGS, value)
+
+    @property
+    def keys(self):
+        return self.properties.get(_names.KEYS, "").split()
+
+    @keys.setter
+    def keys(self, value):
+        self._set(_names.KEYS, value if isinstance(value, str) else _names.KEY_SEPARATOR.join(value))
+
+    @property
+    def sharding_key(self):
+        return self.properties.get(_names.SHARDING_KEY)
+
+    @sharding_key.setter
+    def sharding_key(self, value):
+        self._set(_names.SHARDING_KEY, value)
+
+    @property
+    def delay_level(self):
+        return int(self.properties.get(_names.DELAY, "0"))
+
+    @delay_level.setter
+    def delay_level(self, value):
+        self._set(_names.DELAY, str(value) if value else None)
+
+    @property
+    def unique_id(self):
+        """Set by the producer when the message is sent."""
+        return self.properties.get(_names.UNIQ_KEY)
+
+    cdef _set(self, name, value):
+        if value:
+            self.properties[name] = value
+        else:
+            self.properties.pop(name, None)
+
+    def __repr__(self):
+        return f"Message({self.topic!r}, {len(self.body)} B, {self.properties})"
+
+    def __reduce__(self):
+        return _sent.rebuild, (type(self), self.topic, self.body, self.properties, self.flag)

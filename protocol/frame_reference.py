@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from saturnmq.protocol.batch import crc_differs, iterate_batch
@@ -27,13 +26,6 @@ from saturnmq.protocol.frame import (
     encode_frame,
 )
 from saturnmq.protocol.jhash import index_hash, tags_code
-from saturnmq.protocol.properties import (
-    DELAY,
-    KEY_SEPARATOR,
-    KEYS,
-    SHARDING_KEY,
-    TAGS,
-)
 
 Buffer = bytes | bytearray | memoryview
 Run = tuple[str, int, int, int, bytes]
@@ -257,34 +249,3 @@ def _entry_code(frame: Frame, properties: dict[str, str], delay_ms: tuple[int, .
                 delay_ms[level - 1] if level else UNKNOWN_LEVEL_DELAY_MS
             )
     return tags_code(properties.get("TAGS"))
-
-
-class MessageFields:
-    """What a message to send is made of; `message.Message` adds the names of its properties."""
-
-    __slots__ = ("body", "flag", "properties", "topic")
-
-    def __init__(
-        self,
-        topic: str,
-        body: bytes | bytearray | memoryview,
-        *,
-        tag: str | None = None,
-        keys: str | Sequence[str] = (),
-        properties: Mapping[str, str] | None = None,
-        sharding_key: str | None = None,
-        delay_level: int = 0,
-        flag: int = 0,
-    ) -> None:
-        self.topic = topic
-        self.body = body
-        self.flag = flag
-        self.properties: dict[str, str] = dict(properties) if properties else {}
-        if tag:
-            self.properties[TAGS] = tag
-        if keys:
-            self.properties[KEYS] = keys if isinstance(keys, str) else KEY_SEPARATOR.join(keys)
-        if sharding_key:
-            self.properties[SHARDING_KEY] = sharding_key
-        if delay_level:
-            self.properties[DELAY] = str(delay_level)

@@ -15,6 +15,7 @@ from saturnmq.protocol import frame as _frame
 from saturnmq.protocol import frame_reference as _reference
 from saturnmq.protocol import ids as _ids
 from saturnmq.protocol import received as _received
+from saturnmq.protocol import sent as _sent
 from saturnmq.protocol.frame import message_size
 from saturnmq.protocol.frame_reference import Run, Scan
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING or not COMPILED:
     write_message = _reference.write_message
     scan_frames = _reference.scan_frames
     batch_ids = _ids.batch_ids
-    MessageFields = _reference.MessageFields
+    Message = _sent.Message
     ReceivedMessage = _received.ReceivedMessage
     ResponseBuffer = _received.ResponseBuffer
     decode_frames = _received.decode_frames
@@ -49,14 +50,14 @@ else:
     write_message = _kernel.write_message
     scan_frames = _kernel.scan_frames
     batch_ids = _kernel.batch_ids
-    MessageFields = _kernel.MessageFields
+    Message = _kernel.Message
     ReceivedMessage = _kernel.ReceivedMessage
     ResponseBuffer = _kernel.ResponseBuffer
     decode_frames = _kernel.decode_frames
 
 __all__ = [
     "COMPILED",
-    "MessageFields",
+    "Message",
     "ReceivedMessage",
     "ResponseBuffer",
     "Run",
