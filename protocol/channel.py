@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import select
 import socket
+import struct
 
 from .errors import ConnectFailed, ConnectionLost, RequestTimeout
 from .remoting import (
@@ -37,7 +38,8 @@ class Channel:
         except OSError as error:
             raise ConnectFailed(f"no connection to {address}: {error.strerror or error}") from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._timeout_s = timeout_s
+        self._socket.settimeout(None)
+        self._timeout_s = 0.0
         self._view = memoryview(bytearray(RECEIVE_BUFFER))
         self._end = 0
         self._opaque = 0
@@ -57,8 +59,7 @@ class Channel:
         it was carried out, and the channel must be closed."""
         self._opaque = command.opaque = (self._opaque + 1) & 0x7FFFFFFF
         if timeout_s != self._timeout_s:
-            self._socket.settimeout(timeout_s)
-            self._timeout_s = timeout_s
+            self._set_timeout(timeout_s)
         started = self._now()
         try:
             self._send(encode_head(command), command.body)
@@ -69,7 +70,7 @@ class Channel:
                     return response
                 if self._now() - started > timeout_s:
                     raise TimeoutError
-        except TimeoutError:
+        except (TimeoutError, BlockingIOError):
             raise RequestTimeout(
                 f"no answer from {self.address} to request {command.code} in {timeout_s:g} s"
             ) from None
@@ -78,6 +79,14 @@ class Channel:
                 f"connection to {self.address} lost ({error.strerror or error}) before the answer "
                 f"to request {command.code}"
             ) from error
+
+    def _set_timeout(self, timeout_s: float) -> None:
+        # By the kernel: Python's own time-out asks poll() before every call.
+        seconds, rest = divmod(max(timeout_s, 0.001), 1.0)
+        value = struct.pack("ll", int(seconds), int(rest * 1e6))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
+        self._timeout_s = timeout_s
 
     def _send(self, head: bytes, body: Body) -> None:
         sent = self._socket.sendmsg((head, body))
