@@ -57,7 +57,7 @@ class ProducerOptions:
     retry_unless_stored: bool = False  # statuses 10, 11, 12: try another broker
     batch_bytes: int = 1 << 20
     buffer_bytes: int = 64 << 20
-    in_flight: int = 5  # batches per broker and lane
+    in_flight: int = 10  # batches per broker and lane
     max_message_bytes: int = 4 << 20
     compress_above: int | None = 4096  # bytes of body; None never compresses
     latency_table: tuple[tuple[float, float], ...] = DEFAULT_TABLE
