@@ -14,7 +14,6 @@ the same rules and kept in `store_options`.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import posixpath
 import tomllib
 from collections.abc import Mapping
@@ -22,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from saturnmq.broker.rocketmq_keys import OLDER_NAMES, REFUSED, WITHOUT_MEANING
-from saturnmq.protocol.errors import ConfigError
+from saturnmq.protocol.errors import ConfigError, nearest
 from saturnmq.store.message_store import StoreConfig
 
 ROLES = ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE")
@@ -198,9 +197,7 @@ def _resolve(name: str, value: Any, where: str) -> dict[str, Any]:
         known = [f.name for f in fields]
         keys = [str(f.metadata["key"]) for f in fields if "key" in f.metadata]
         names = [*keys, *known, *WITHOUT_MEANING]
-        near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"{where}: unknown key {name!r}{hint}")
+        raise ConfigError(f"{where}: unknown key {name!r}{nearest(name, names, 0.4)}")
     return {field_name: _convert(field_name, name, value, where)}
 
 

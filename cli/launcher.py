@@ -35,6 +35,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from saturnmq.protocol.errors import nearest
+
 STATE_FILE = "cluster.json"
 READY_FILE = "ready.json"
 LOG_FILE = "log.txt"
@@ -193,12 +195,9 @@ class LocalCluster:
         for node in self.nodes:
             if node.name == name:
                 return node
-        import difflib
-
         names = [node.name for node in self.nodes]
-        near = difflib.get_close_matches(name, names, 1)
-        hint = f"did you mean {near[0]}?" if near else f"the nodes are {', '.join(names)}"
-        raise LauncherError(f"no node called {name!r}: {hint}")
+        hint = nearest(name, names) or f"; the nodes are {', '.join(names)}"
+        raise LauncherError(f"no node called {name!r}{hint}")
 
     @property
     def nameservers(self) -> list[str]:

@@ -27,14 +27,6 @@ Nameserver = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
-    """`; did you mean 'flights'?`, or nothing when no name comes near."""
-    import difflib
-
-    near = difflib.get_close_matches(name, list(names), 1)
-    return f"; did you mean {near[0]!r}?" if near else ""
-
-
 def addresses(text: str) -> list[str]:
     """`a:1,b:2` or RocketMQ's `a:1;b:2` as a list."""
     found = [part.strip() for part in text.replace(";", ",").split(",") if part.strip()]

@@ -16,9 +16,9 @@ from saturnmq.cli.output import (
     addresses,
     emit,
     fail,
-    nearest,
     table,
 )
+from saturnmq.protocol.errors import nearest
 
 topic_app = typer.Typer(help="Create, list and describe topics.", no_args_is_help=True)
 group_app = typer.Typer(help="Consumer groups.", no_args_is_help=True)

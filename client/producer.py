@@ -36,6 +36,7 @@ from saturnmq.protocol.errors import (
     MessageIllegal,
     RequestTimeout,
     RouteNotFound,
+    nearest,
 )
 from saturnmq.protocol.ids import UniqueIds
 from saturnmq.protocol.jhash import jhash
@@ -469,7 +470,9 @@ def producer_options(options: dict[str, Any]) -> ProducerOptions:
     known = ProducerOptions.__dataclass_fields__
     for name in options:
         if name not in known:
-            raise ConfigError(f"unknown producer option {name!r}; known: {', '.join(known)}")
+            raise ConfigError(
+                f"unknown producer option {name!r}{nearest(name, known)}; known: {', '.join(known)}"
+            )
     return ProducerOptions(**options)
 
 

@@ -16,6 +16,8 @@ stored), so their outcome is `unknown`: the log holds the message, but not with 
 that was asked for.
 """
 
+import difflib
+from collections.abc import Iterable
 from typing import ClassVar, Literal
 
 Outcome = Literal["rejected", "unknown"]
@@ -308,3 +310,10 @@ def error_for(code: int, remark: str | None) -> SaturnError:
     if cls is None:
         return SystemError_(f"{remark or 'no remark'} (response code {code})", code=code)
     return cls(remark or "")
+
+
+def nearest(name: str, names: Iterable[str], cutoff: float = 0.6) -> str:
+    """`; did you mean 'flights'?`: the end of an error about an unknown `name`, empty when no name
+    comes near."""
+    found = difflib.get_close_matches(name, list(names), 1, cutoff)
+    return f"; did you mean {found[0]!r}?" if found else ""

@@ -176,7 +176,7 @@ def test_damaged_state_file_is_named(tmp_path):
 def test_unknown_node_is_refused_with_the_nearest_name(tmp_path):
     node = launcher.Node("master-0", "master", "127.0.0.1", 1, str(tmp_path))
     cluster = launcher.LocalCluster(tmp_path, launcher.Settings(), [node])
-    with pytest.raises(launcher.LauncherError, match="did you mean master-0"):
+    with pytest.raises(launcher.LauncherError, match="did you mean 'master-0'"):
         cluster.node("mastr-0")
 
 

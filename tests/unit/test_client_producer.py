@@ -240,8 +240,8 @@ def test_a_full_buffer_blocks_until_there_is_room():
 
 
 def test_an_unknown_option_names_the_known_ones():
-    with pytest.raises(ConfigError, match="send_timeout"):
-        Producer("g", "127.0.0.1:1", no_such_option=1)
+    with pytest.raises(ConfigError, match=r"did you mean 'send_timeout'.*batch_bytes"):
+        Producer("g", "127.0.0.1:1", send_timout=1)
 
 
 @pytest.fixture
