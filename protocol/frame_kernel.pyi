@@ -10,9 +10,15 @@ CRC_HARDWARE: bool
 
 def crc32(data: Buffer) -> int: ...
 def crc32_portable(data: Buffer) -> int: ...
-def encode_batch_item(
-    out: bytearray, body: Buffer, properties: bytes, flag: int = 0, with_crc: bool = True
-) -> None: ...
+def put_batch_item(
+    buffer: bytearray,
+    at: int,
+    body: Buffer,
+    id_head: bytes,
+    number: int,
+    extra: bytes,
+    flag: int = 0,
+) -> int: ...
 def check_batch(
     body: Buffer,
     topic_len: int,

@@ -17,7 +17,7 @@ from cpython.array cimport array as carray, clone
 from cpython.buffer cimport (
     PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer,
 )
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from cpython.bytes cimport (
     PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE,
 )
@@ -70,13 +70,6 @@ cdef extern from *:
         put32(p, (uint32_t)(v >> 32)); put32(p + 4, (uint32_t)v);
     }
 
-    /* Bytes that a bytearray can hold without a new allocation. */
-    static Py_ssize_t bytearray_room(PyObject *o)
-    {
-        PyByteArrayObject *b = (PyByteArrayObject *)o;
-        return b->ob_alloc - (b->ob_start - b->ob_bytes) - 1;
-    }
-
     /* Java's string hash goes on by eight characters at once: a chain of single steps would wait for each
      * multiplication. Takes whole eights while all is ASCII; the number of bytes taken. */
     static inline size_t hash_eights(uint32_t *hash, const uint8_t *p, size_t size)
@@ -102,7 +95,6 @@ cdef extern from *:
     uint64_t get64(const uint8_t *p) nogil
     void put32(uint8_t *p, uint32_t v) nogil
     void put64(uint8_t *p, uint64_t v) nogil
-    Py_ssize_t bytearray_room(object o)
     size_t hash_eights(uint32_t *hash, const uint8_t *p, size_t size) nogil
     object new_ascii(Py_ssize_t size)
     uint8_t *ascii_data(object text)
@@ -201,39 +193,6 @@ def crc32_joined(bytes head not None, bytes tail not None, bint portable=False):
 
 
 # --- batch entries ----------------------------------------------------------------------------------
-
-def encode_batch_item(bytearray out not None, body, bytes properties not None, int flag=0,
-                      bint with_crc=True):
-    """Append one entry to `out`, which doubles when it is full (it grows by an eighth by itself)."""
-    cdef Bytes b
-    cdef Py_ssize_t properties_size = PyBytes_GET_SIZE(properties)
-    cdef Py_ssize_t old = len(out), need
-    cdef uint8_t *p
-    if properties_size > PROPERTIES_BYTES_MAX:
-        _batch.encode_batch_item(out, body, properties, flag, with_crc)  # raises
-    hold(body, &b)
-    try:
-        if b.size > 0x7FFFFFFF - ENTRY_BYTES_MIN - PROPERTIES_BYTES_MAX:
-            raise OverflowError(f"a body of {b.size} B does not fit in a batch entry")
-        need = old + ENTRY_BYTES_MIN + b.size + properties_size
-        if need > bytearray_room(out):
-            PyByteArray_Resize(out, 2 * need - 2)  # shrinking to half or more keeps the room
-        PyByteArray_Resize(out, need)
-        p = <uint8_t *>PyByteArray_AS_STRING(out) + old
-        put32(p, <uint32_t>(need - old))
-        put32(p + 4, 0)
-        put32(p + 8, crc_of(b.at, b.size) if with_crc else 0)
-        put32(p + 12, <uint32_t>flag)
-        put32(p + 16, <uint32_t>b.size)
-        p += ENTRY_HEAD_BYTES
-        memcpy(p, b.at, b.size)
-        p += b.size
-        p[0] = <uint8_t>(properties_size >> 8)
-        p[1] = <uint8_t>properties_size
-        memcpy(p + 2, PyBytes_AS_STRING(properties), properties_size)
-    finally:
-        release(&b)
-
 
 cdef const char *ID_NAME = b"UNIQ_KEY\x01"
 cdef const char *ID_TAIL = b"\x02WAIT\x01true\x02"

@@ -30,7 +30,6 @@ COMPILED: bool = _kernel is not None
 
 if TYPE_CHECKING or not COMPILED:
     crc32 = _frame.crc32
-    encode_batch_item = _batch.encode_batch_item
     put_batch_item = _batch.put_batch_item
     check_batch = _batch.check_batch
     write_batch = _reference.write_batch
@@ -43,7 +42,6 @@ if TYPE_CHECKING or not COMPILED:
     decode_frames = _received.decode_frames
 else:
     crc32 = _kernel.crc32
-    encode_batch_item = _kernel.encode_batch_item
     put_batch_item = _kernel.put_batch_item
     check_batch = _kernel.check_batch
     write_batch = _kernel.write_batch
@@ -66,7 +64,6 @@ __all__ = [
     "check_batch",
     "crc32",
     "decode_frames",
-    "encode_batch_item",
     "message_size",
     "put_batch_item",
     "scan_frames",

@@ -16,6 +16,7 @@ from saturnmq import Message, MessageQueue, aio
 from saturnmq.broker.broker import Broker
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.nameserver.server import NameServer
+from saturnmq.protocol.batch import encode_batch_item
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import (
     ConfigError,
@@ -27,7 +28,6 @@ from saturnmq.protocol.errors import (
     StoreDamaged,
     TopicNotExist,
 )
-from saturnmq.protocol.kernels import encode_batch_item
 from saturnmq.protocol.native import NativeRuntime
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.runtime import split_address

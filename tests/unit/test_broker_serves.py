@@ -13,9 +13,10 @@ import pytest
 from saturnmq.broker.broker import Broker
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.nameserver.server import NameServer
+from saturnmq.protocol.batch import encode_batch_item
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import StoreDamaged
-from saturnmq.protocol.kernels import decode_frames, encode_batch_item
+from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.native import NativeRuntime
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.runtime import split_address

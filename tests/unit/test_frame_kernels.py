@@ -25,7 +25,7 @@ except ImportError:
 
 reference = SimpleNamespace(
     crc32=frame.crc32,
-    encode_batch_item=batch.encode_batch_item,
+    put_batch_item=batch.put_batch_item,
     check_batch=batch.check_batch,
     write_batch=frame_reference.write_batch,
     write_message=frame_reference.write_message,
@@ -87,7 +87,7 @@ def test_crcs_of_parts_join_to_the_crc_of_the_whole(head, size):
 
 @given(st.lists(st.integers(250, 2000), min_size=1, max_size=5))
 def test_batches_of_long_bodies_become_the_same_frames(sizes):
-    body = encoded(reference, [(bytes([n & 0xFF]) * n, b"a\x01b", 0) for n in sizes], True)
+    body = encoded([(bytes([n & 0xFF]) * n, b"a\x01b", 0) for n in sizes], True)
     _, total = reference.check_batch(body, 1, 0, True, 1 << 20)
     written = []
     for k in (reference, fast):
@@ -97,11 +97,44 @@ def test_batches_of_long_bodies_become_the_same_frames(sizes):
     assert written[0] == written[1]
 
 
-def encoded(k, items, with_crc):
+def encoded(items, with_crc):
     out = bytearray()
     for body, props, flag in items:
-        k.encode_batch_item(out, body, props, flag, with_crc)
+        batch.encode_batch_item(out, body, props, flag, with_crc)
     return bytes(out)
+
+
+@given(
+    st.binary(max_size=300),
+    st.binary(max_size=40),
+    st.sampled_from([-1, 0, 7, 0xABCD, 0xFFFF]),
+    st.integers(0, 9),
+    st.integers(0, 420),
+)
+def test_an_entry_is_put_into_a_buffer_or_does_not_fit(body, extra, number, flag, room):
+    ends, buffers = [], []
+    for k in (reference, fast):
+        buffer = bytearray(b"\xee" * (5 + room))
+        ends.append(k.put_batch_item(buffer, 5, body, b"0123456789AB" * 2, number, extra, flag))
+        buffers.append(bytes(buffer))
+    assert (ends[0], buffers[0]) == (ends[1], buffers[1])
+    if ends[0] < 0:
+        assert set(buffers[0]) <= {0xEE}
+        return
+    (entry,) = batch.iterate_batch(buffers[0][5 : ends[0]])
+    assert (bytes(entry.body), entry.flag) == (body, flag)
+    head = b"UNIQ_KEY\x01%b%04X\x02WAIT\x01true\x02" % (b"0123456789AB" * 2, number & 0xFFFF)
+    assert entry.properties == (extra if number < 0 else head + extra)
+
+
+@pytest.mark.parametrize("number", [-1, 0])
+def test_properties_too_large_for_an_entry_are_refused(number):
+    results = [
+        outcome(k.put_batch_item, bytearray(70_000), 0, b"x", b"0" * 28, number, b"p" * 32_768, 0)
+        for k in (reference, fast)
+    ]
+    assert results[0] == results[1]
+    assert results[0][0] is MessageIllegal
 
 
 @settings(deadline=None, max_examples=60)
@@ -118,8 +151,7 @@ def encoded(k, items, with_crc):
 def test_batches_become_the_same_frames(
     items, topic, born, store, with_crc, crc_property, bmax, pmax
 ):
-    body = encoded(reference, items, with_crc)
-    assert encoded(fast, items, with_crc) == body
+    body = encoded(items, with_crc)
     raw = topic.encode()
     host6 = (len(born) == 20) + (len(store) == 20)
     check = (body, len(raw), host6, crc_property, bmax, pmax)
@@ -148,7 +180,7 @@ def test_batches_become_the_same_frames(
 @settings(deadline=None, max_examples=60)
 @given(entries.filter(len), st.data())
 def test_damaged_bytes_get_the_same_verdict(items, data):
-    body = bytearray(encoded(reference, items, True))
+    body = bytearray(encoded(items, True))
     total = reference.check_batch(body, 1, 0, False, 1 << 20)[1]
     log = bytearray(total)
     reference.write_batch(body, log, 0, 0, 0, 3, 0, 1, HOST, 2, HOST, 1, b"T")
@@ -184,7 +216,7 @@ def test_damaged_bytes_get_the_same_verdict(items, data):
 
 @both
 def test_a_wrong_claimed_crc_refuses_the_whole_batch_and_leaves_zeros(k):
-    body = bytearray(encoded(k, [(b"one", b"", 0), (b"two", b"", 0)], True))
+    body = bytearray(encoded([(b"one", b"", 0), (b"two", b"", 0)], True))
     body[20] ^= 1  # in the first body
     body[25 + 20] ^= 1  # and in the second
     out = bytearray(400)
@@ -198,7 +230,7 @@ def test_a_wrong_claimed_crc_refuses_the_whole_batch_and_leaves_zeros(k):
 
 @both
 def test_a_frame_that_does_not_fit_is_refused(k):
-    body = encoded(k, [(b"one", b"", 0)], True)
+    body = encoded([(b"one", b"", 0)], True)
     for room in (0, 94):
         with pytest.raises(ValueError, match="fit"):
             k.write_batch(body, bytearray(room), 0, 0, 0, 0, 0, 1, HOST, 2, HOST, 0, b"T")

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 from saturnmq.drills.sim.disk import SimDisk
+from saturnmq.protocol.batch import encode_batch_item
 from saturnmq.protocol.errors import (
     DirectoryLocked,
     MessageIllegal,
     ServiceNotAvailable,
     StoreDamaged,
 )
-from saturnmq.protocol.kernels import decode_frames, encode_batch_item
+from saturnmq.protocol.kernels import decode_frames
 from saturnmq.store.config_files import ConfigFile
 from saturnmq.store.consumequeue import ENTRY, FILLER
 from saturnmq.store.disk import NativeDisk
