@@ -20,6 +20,7 @@ from saturnmq.broker.context import Context, integer, text
 from saturnmq.broker.delay_levels import schedule
 from saturnmq.broker.topics import Topic
 from saturnmq.protocol import properties as names
+from saturnmq.protocol.batch import SIZES
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import (
@@ -60,7 +61,6 @@ LONG_NAMES = {
     "bname": "n",
 }
 TRANSACTION_MASK = 0xC
-SIZES = "saturnSizes"  # a batch's ext: "true" asks for the frames' sizes instead of their ids
 
 
 class SendService:

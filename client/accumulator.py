@@ -131,13 +131,14 @@ class Accumulator:
         """
         with self.lock:
             batch = lane.open
-            if batch is None or not batch.put(body, extra, flag, not given_id):
+            index = -1 if batch is None else batch.put(body, extra, flag, not given_id)
+            if batch is None or index < 0:
                 batch = self._with_room(lane, len(body) + len(extra) + ITEM_OVERHEAD)
                 if batch is None:
                     return None
-                if not batch.put(body, extra, flag, not given_id):
+                index = batch.put(body, extra, flag, not given_id)
+                if index < 0:
                     raise MessageIllegal(f"a body of {type(body).__name__}: give bytes")
-            index = batch.count - 1
             if given_id:
                 batch.given_ids[index] = given_id
             self._mark(lane)
@@ -152,7 +153,9 @@ class Accumulator:
         return batch.handle(index)
 
     def _with_room(self, lane: Lane, need: int) -> OutBatch | None:
-        """An open batch with room for `need` bytes: the one there is, made larger, or a new one."""
+        """An open batch with room for `need` bytes: the one there is, made larger, or a new one.
+        No offer adds to it meanwhile."""
+        self._hide(lane)
         batch = lane.open
         if batch is not None and batch.bytes + need <= self.batch_bytes:
             size = min(self.batch_bytes, max(4 * len(batch.buffer), batch.bytes + need))
@@ -160,8 +163,6 @@ class Accumulator:
             if more > 0:
                 if self._lacks(more):
                     return None
-                # In the old place: the outbox may be adding at this moment.
-                self._outbox.open.pop(lane.topic, None)
                 larger = bytearray(size)
                 larger[: batch.bytes] = memoryview(batch.buffer)[: batch.bytes]
                 batch.buffer = larger
@@ -173,7 +174,6 @@ class Accumulator:
         if self._lacks(size):
             return None
         if batch is not None:
-            self._outbox.open.pop(lane.topic, None)
             lane.ready.append(batch)
         lane.open = self.batch(lane, self.spare.pop() if spare else bytearray(size))
         self._count(lane.open)
@@ -192,13 +192,18 @@ class Accumulator:
             if self._lacks(batch.reserved):
                 return False
             if lane.open is not None:
-                self._outbox.open.pop(lane.topic, None)
+                self._hide(lane)
                 lane.ready.append(lane.open)
                 lane.open = None
             lane.ready.append(batch)
             self._count(batch)
             self._mark(lane)
         return True
+
+    def _hide(self, lane: Lane) -> None:
+        """From here on no offer adds to the lane's open batch; those that did are complete."""
+        if lane.pinned is None:
+            self._outbox.open.pop(lane.topic, None)
 
     def _lacks(self, size: int) -> bool:
         if self.buffered and self.buffered + size > self.buffer_bytes:
@@ -260,8 +265,7 @@ class Accumulator:
             self.gates.clear()
             if lane.ready:
                 return lane.ready.popleft()
-            if lane.pinned is None:
-                self._outbox.open.pop(lane.topic, None)
+            self._hide(lane)
             batch, lane.open = lane.open, None
             assert batch is not None
             return batch

@@ -19,17 +19,15 @@ from saturnmq.protocol.frame_kernel cimport Message, put_entry
 
 from functools import partial
 
+from saturnmq.client.outgoing_reference import BATCH_COUNT_MAX, EXTRA_BYTES_MAX
 from saturnmq.client.results import SendStatus
 from saturnmq.protocol.kernels import put_batch_item
-from saturnmq.protocol.properties import CLIENT_PROPERTIES, PROPERTIES_BYTES_MAX
+from saturnmq.protocol.properties import CLIENT_PROPERTIES
 
-cdef enum:
-    COUNT_MAX = 0x10000
-
-BATCH_COUNT_MAX = COUNT_MAX
+cdef Py_ssize_t COUNT_MAX = BATCH_COUNT_MAX
 cdef object OK = SendStatus.OK
 cdef frozenset NOT_ORDINARY = CLIENT_PROPERTIES
-cdef Py_ssize_t EXTRA_BYTES_MAX = PROPERTIES_BYTES_MAX - 64
+cdef Py_ssize_t EXTRA_MAX = EXTRA_BYTES_MAX
 
 
 @cython.final
@@ -147,18 +145,19 @@ cdef class BatchFields:
         self.watchers = []
 
     def put(self, body, bytes extra not None, int flag, bint generate):
-        """Add an entry; False if there is no room. Without `generate`, `extra` has a UNIQ_KEY."""
+        """Add an entry; its index, or -1 if there is no room. Without `generate`, `extra` has a
+        UNIQ_KEY."""
         cdef Py_ssize_t end
         if self.count == COUNT_MAX:
-            return False
+            return -1
         end = put_batch_item(
             self.buffer, self.bytes, body, self.id_head, self.count if generate else -1, extra, flag
         )
         if end < 0:
-            return False
+            return -1
         self.bytes = end
         self.count += 1
-        return True
+        return self.count - 1
 
     def handle(self, Py_ssize_t index):
         """The handle of message `index`."""
@@ -254,7 +253,7 @@ cdef bytes plain_properties(dict properties):
             return None
         if key_size and value_size:
             total += key_size + value_size + 2
-    if total > EXTRA_BYTES_MAX:
+    if total > EXTRA_MAX:
         return None
     extra = PyBytes_FromStringAndSize(NULL, total)
     out = PyBytes_AS_STRING(extra)

@@ -12,10 +12,9 @@ import struct
 from typing import Any
 
 from saturnmq.client.kernels import BatchFields, SendHandle, SendResult
-from saturnmq.protocol.properties import PROPERTIES_BYTES_MAX
+from saturnmq.client.outgoing_reference import EXTRA_BYTES_MAX
 
 ITEM_OVERHEAD = 96  # bytes of a batch entry besides body and given properties, at most
-EXTRA_BYTES_MAX = PROPERTIES_BYTES_MAX - 64  # UNIQ_KEY and WAIT take 52
 
 
 class OutBatch(BatchFields):

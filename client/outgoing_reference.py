@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 from saturnmq.client.results import SendStatus
 from saturnmq.protocol.batch import put_batch_item
 from saturnmq.protocol.message import Message, MessageQueue
+from saturnmq.protocol.properties import PROPERTIES_BYTES_MAX
 
 if TYPE_CHECKING:
     from saturnmq.client.outgoing import OutBatch
 
 BATCH_COUNT_MAX = 0x10000  # the last four hex digits of a generated id
+EXTRA_BYTES_MAX = PROPERTIES_BYTES_MAX - 64  # UNIQ_KEY and WAIT take 52
 
 
 class SendResult:
@@ -160,17 +162,18 @@ class BatchFields:
         self.sizes = b""  # i32 each: bytes of the frames as stored, if the broker told them
         self.watchers: list[Any] = []
 
-    def put(self, body: Any, extra: bytes, flag: int, generate: bool) -> bool:
-        """Add an entry; False if there is no room. Without `generate`, `extra` has a UNIQ_KEY."""
+    def put(self, body: Any, extra: bytes, flag: int, generate: bool) -> int:
+        """Add an entry; its index, or -1 if there is no room. Without `generate`, `extra` has a
+        UNIQ_KEY."""
         if self.count == BATCH_COUNT_MAX:
-            return False
+            return -1
         number = self.count if generate else -1
         end = put_batch_item(self.buffer, self.bytes, body, self.id_head, number, extra, flag)
         if end < 0:
-            return False
+            return -1
         self.bytes = end
         self.count += 1
-        return True
+        return self.count - 1
 
     def handle(self, index: int) -> SendHandle:
         """The handle of message `index`."""

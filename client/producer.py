@@ -240,8 +240,8 @@ class ProducerEngine:
         batch = self.accumulator.batch(lane, bytearray(size))
         for message, (extra, given) in zip(messages, extras, strict=True):
             if given:
-                batch.put(message.body, self._identity(given) + extra, message.flag, False)
-                batch.given_ids[batch.count - 1] = given
+                index = batch.put(message.body, self._identity(given) + extra, message.flag, False)
+                batch.given_ids[index] = given
             else:
                 batch.put(message.body, extra, message.flag, True)
         return batch

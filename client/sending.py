@@ -23,6 +23,7 @@ from saturnmq.client.core import ClientCore
 from saturnmq.client.faults import DEFAULT_TABLE, FaultStrategy
 from saturnmq.client.outgoing import OutBatch
 from saturnmq.client.results import STATUS_OF_CODE, SendStatus
+from saturnmq.protocol.batch import SIZES
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import (
@@ -42,7 +43,6 @@ from saturnmq.protocol.remoting import Command
 log = logging.getLogger(__name__)
 
 RETRY_CODES = frozenset({17, 14, 1, 2, 16, 204, 205, 1500})
-SIZES = "saturnSizes"  # asks for the first offset id and the frames' sizes instead of all ids
 RETRY_PAUSE_S = 0.05
 RETRY_PAUSE_MAX_S = 0.25
 

@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import importlib.util
 import pathlib
+import sys
+import threading
 import zlib
 
 import pytest
@@ -270,3 +272,35 @@ def test_the_synchronous_face(thread_cluster):
     assert seen == [handles[-1]]
     stored = [body for broker in thread_cluster.brokers.values() for body in broker.bodies()]
     assert len(stored) == 5004
+
+
+def test_threads_that_share_a_lane_each_get_the_offsets_of_their_own_messages(thread_cluster):
+    """Half of the messages enter their batch by the quick way, half by the slow one."""
+    per_thread = 3000
+    found = []
+
+    def work(number, producer):
+        own = []
+        for n in range(per_thread):
+            body = b"%d-%d" % (number, n)
+            message = Message("T", bytearray(body) if (n + number) % 2 else body)
+            own.append((body, producer.send_async(message)))
+        found.extend((body, handle.result(30)) for body, handle in own)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with BlockingProducer("senders", thread_cluster.address) as producer:
+            threads = [threading.Thread(target=work, args=(n, producer)) for n in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(60)
+    finally:
+        sys.setswitchinterval(interval)
+    assert len(found) == 4 * per_thread
+    for body, result in found:
+        log = thread_cluster.brokers[result.queue.broker_name].log[result.queue.queue_id]
+        stored, properties = log[result.queue_offset]
+        assert stored == body
+        assert properties["UNIQ_KEY"] == result.message_id
