@@ -18,6 +18,7 @@ from typing import Any
 
 from saturnmq.broker.context import Context
 from saturnmq.broker.delay_levels import DELAYS_MS
+from saturnmq.broker.documents import Saveable
 from saturnmq.broker.send import SendService
 from saturnmq.protocol import properties as names
 from saturnmq.protocol.errors import SaturnError
@@ -33,7 +34,7 @@ AFTER_ERROR_S = 1.0
 BATCH = 32
 
 
-class DelayService:
+class DelayService(Saveable):
     def __init__(self, context: Context, sends: SendService) -> None:
         self._c = context
         self._sends = sends
@@ -42,19 +43,8 @@ class DelayService:
         self._arrived = asyncio.Event()
         self._arrived.set()
         self._counter = 0
-        self._dirty = False
 
     # the table
-
-    @property
-    def dirty(self) -> bool:
-        return self._dirty
-
-    def clean(self) -> None:
-        self._dirty = False
-
-    def mark_dirty(self) -> None:
-        self._dirty = True
 
     def snapshot(self) -> dict[str, Any]:
         return {

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any
 
 from saturnmq.protocol.runtime import Runtime
 from saturnmq.store.config_files import ConfigFile
@@ -18,12 +19,24 @@ from saturnmq.store.config_files import ConfigFile
 log = logging.getLogger(__name__)
 
 
-class Saveable(Protocol):
+class Saveable(ABC):
+    """A table that knows whether it changed since it was last written."""
+
+    _dirty = False
+
     @property
-    def dirty(self) -> bool: ...
-    def clean(self) -> None: ...
-    def mark_dirty(self) -> None: ...
-    def snapshot(self) -> dict[str, Any]: ...
+    def dirty(self) -> bool:
+        return self._dirty
+
+    def clean(self) -> None:
+        self._dirty = False
+
+    def mark_dirty(self) -> None:
+        self._dirty = True
+
+    @abstractmethod
+    def snapshot(self) -> dict[str, Any]:
+        """The document to write."""
 
 
 class Saver:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from saturnmq.broker.documents import Saveable
 from saturnmq.protocol.topics import SYSTEM_GROUPS
 
 DEFAULTS: dict[str, Any] = {
@@ -63,7 +64,7 @@ class Group:
         return bool(self.document["notifyConsumerIdsChangedEnable"])
 
 
-class GroupTable:
+class GroupTable(Saveable):
     def __init__(self, now_ms: Callable[[], int], *, auto_create: bool) -> None:
         self._now_ms = now_ms
         self._auto_create = auto_create
@@ -71,7 +72,6 @@ class GroupTable:
         self._forbidden: dict[str, Any] = {}
         self._counter = 0
         self._timestamp = now_ms()
-        self._dirty = False
 
     def __iter__(self) -> Iterator[Group]:
         return iter(self._groups.values())
@@ -99,16 +99,6 @@ class GroupTable:
     @property
     def data_version(self) -> dict[str, int]:
         return {"counter": self._counter, "stateVersion": 0, "timestamp": self._timestamp}
-
-    @property
-    def dirty(self) -> bool:
-        return self._dirty
-
-    def clean(self) -> None:
-        self._dirty = False
-
-    def mark_dirty(self) -> None:
-        self._dirty = True
 
     def snapshot(self) -> dict[str, Any]:
         return {

@@ -13,26 +13,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from saturnmq.broker.documents import Saveable
+
 SEPARATOR = "@"
 
 
-class ConsumerOffsets:
+class ConsumerOffsets(Saveable):
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
         self._table: dict[tuple[str, str], dict[int, int]] = {}  # (topic, group) -> queue -> next
         self._resets: dict[tuple[str, str, int], int] = {}
         self._counter = 0
-        self._dirty = False
-
-    @property
-    def dirty(self) -> bool:
-        return self._dirty
-
-    def clean(self) -> None:
-        self._dirty = False
-
-    def mark_dirty(self) -> None:
-        self._dirty = True
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """False if it would move back (or a reset is pending)."""

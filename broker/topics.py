@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from saturnmq.broker.documents import Saveable
 from saturnmq.protocol.topics import AUTO_CREATE_TOPIC, SCHEDULE_TOPIC
 
 INHERIT, WRITE, READ = 1, 2, 4
@@ -81,7 +82,7 @@ def system_topics(cluster: str, broker: str, template_queues: int, *, auto: bool
     return topics
 
 
-class TopicTable:
+class TopicTable(Saveable):
     def __init__(self, now_ms: Callable[[], int], on_change: Callable[[], None]) -> None:
         self._now_ms = now_ms
         self._on_change = on_change  # registers at the nameservers at once
@@ -89,7 +90,6 @@ class TopicTable:
         self._system: set[str] = set()
         self._counter = 0
         self._timestamp = now_ms()
-        self._dirty = False
 
     def __iter__(self) -> Iterator[Topic]:
         return iter(self._topics.values())
@@ -153,16 +153,6 @@ class TopicTable:
     @property
     def data_version(self) -> dict[str, int]:
         return {"counter": self._counter, "stateVersion": 0, "timestamp": self._timestamp}
-
-    @property
-    def dirty(self) -> bool:
-        return self._dirty
-
-    def clean(self) -> None:
-        self._dirty = False
-
-    def mark_dirty(self) -> None:
-        self._dirty = True
 
     def snapshot(self) -> dict[str, Any]:
         return {
