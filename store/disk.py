@@ -16,6 +16,8 @@ for a kilobyte that is copied to a mapped page.
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import enum
 import errno
 import fcntl
 import mmap
@@ -27,6 +29,8 @@ from typing import NamedTuple, Protocol
 from saturnmq.protocol.errors import DirectoryLocked, StoreDamaged
 
 MAPPED_WRITE = 2048  # above it a system call costs less than the share of a page's faults
+_MADV_POPULATE_WRITE = 23  # Linux 5.14; the mmap module does not name it
+_MLOCK_ONFAULT = 1
 _ZEROS = memoryview(bytes(128 << 10))  # the kernel lets in one writer of a file at a time
 
 
@@ -37,6 +41,15 @@ class Entry(NamedTuple):
     size: int
     is_dir: bool
     mtime_ms: int
+
+
+class Advice(enum.Enum):
+    """What RocketMQ's options say about a mapping (store-format.md section 6)."""
+
+    WARM = "warm"  # every page in memory and writable before the first write
+    RANDOM = "random"  # no read-ahead
+    LOCK = "lock"  # pages that were touched stay in memory
+    UNLOCK = "unlock"
 
 
 class SegmentFile(Protocol):
@@ -59,6 +72,16 @@ class SegmentFile(Protocol):
     def read(self, pos: int, n: int) -> bytes:
         """Read without the mapping: a media error is an OSError here, not a SIGBUS."""
 
+    def read_into(self, pos: int, buffer: memoryview) -> int:
+        """As `read`, into `buffer`: how many bytes it holds, fewer only at the file's end."""
+
+    def forget(self, start: int, end: int) -> None:
+        """Drop what the page cache holds of [start, end) and need not write: the next read tells
+        what the disk has. After a failed sync the cache tells what it lost."""
+
+    def advise(self, advice: Advice) -> None:
+        """Tell the kernel how the mapping is used; blocking. A refused lock is an OSError."""
+
     def written(self, pos: int) -> list[tuple[int, int]]:
         """The ranges from `pos` on that may hold something other than zeros."""
 
@@ -79,7 +102,7 @@ class Disk(Protocol):
     def list(self, directory: str) -> list[Entry]: ...
     def make_dirs(self, directory: str) -> None: ...
     def exists(self, path: str) -> bool: ...
-    def create_segment(self, path: str, size: int) -> SegmentFile: ...
+    def create_segment(self, path: str, size: int, durable: bool = True) -> SegmentFile: ...
     def open_segment(self, path: str, size: int) -> SegmentFile: ...
     def read_file(self, path: str) -> bytes: ...
     def write_file(self, path: str, data: bytes) -> None: ...
@@ -122,6 +145,39 @@ class _NativeSegment:
 
     def read(self, pos: int, n: int) -> bytes:
         return os.pread(self._fd, n, pos)
+
+    def read_into(self, pos: int, buffer: memoryview) -> int:
+        done = 0
+        while done < len(buffer):
+            count = os.preadv(self._fd, [buffer[done:]], pos + done)
+            if not count:
+                break
+            done += count
+        return done
+
+    def forget(self, start: int, end: int) -> None:
+        os.posix_fadvise(self._fd, start, end - start, os.POSIX_FADV_DONTNEED)
+
+    def advise(self, advice: Advice) -> None:
+        if advice is Advice.RANDOM:
+            self._map.madvise(mmap.MADV_RANDOM)
+        elif advice is Advice.WARM:
+            self._map.madvise(_MADV_POPULATE_WRITE)
+        else:
+            first = ctypes.c_char.from_buffer(self._map)
+            lock = advice is Advice.LOCK
+            call = ctypes.CDLL(None, use_errno=True)
+            args = ctypes.c_void_p(ctypes.addressof(first)), ctypes.c_size_t(self.size)
+            failed = call.mlock2(*args, _MLOCK_ONFAULT) if lock else call.munlock(*args)
+            del first  # it would keep the mapping from closing
+            if failed:
+                number = ctypes.get_errno()
+                raise OSError(
+                    number,
+                    f"cannot lock {self.size} bytes in memory ({os.strerror(number)}): raise the "
+                    "limit (ulimit -l) or leave lockInMemory off",
+                    self.path,
+                )
 
     def written(self, pos: int) -> list[tuple[int, int]]:
         # All of them before any is read: what the kernel reads ahead of a reader counts as written.
@@ -197,8 +253,12 @@ class NativeDisk:
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
 
-    def create_segment(self, path: str, size: int) -> SegmentFile:
-        """Allocate all of it first; a full disk is ENOSPC here and nothing is left behind."""
+    def create_segment(self, path: str, size: int, durable: bool = True) -> SegmentFile:
+        """Allocate all of it first; a full disk is ENOSPC here and nothing is left behind.
+
+        Without `durable` neither file nor name is synced: for files that can be built again, whose
+        writer syncs both before it relies on them.
+        """
         directory = os.path.dirname(path)
         try:
             fd = os.open(directory, os.O_TMPFILE | os.O_RDWR, 0o644)
@@ -210,11 +270,13 @@ class NativeDisk:
             named = True
         try:
             os.posix_fallocate(fd, 0, size)
-            os.fsync(fd)
+            if durable:
+                os.fsync(fd)
             if not named:
                 # src_dir_fd makes Python use linkat with AT_SYMLINK_FOLLOW, which /proc needs
                 os.link(f"/proc/self/fd/{fd}", path, src_dir_fd=fd, follow_symlinks=True)
-            self.sync_dir(directory)
+            if durable:
+                self.sync_dir(directory)
             return _NativeSegment(path, size, fd)
         except BaseException:
             os.close(fd)
@@ -270,6 +332,8 @@ class NativeDisk:
     def rename(self, old: str, new: str) -> None:
         os.replace(old, new)
         self.sync_dir(os.path.dirname(new))
+        if os.path.dirname(old) != os.path.dirname(new):
+            self.sync_dir(os.path.dirname(old))
 
     def unlink(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):

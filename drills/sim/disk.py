@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 
 from saturnmq.drills.sim.trace import Trace
 from saturnmq.protocol.errors import DirectoryLocked, StoreDamaged
-from saturnmq.store.disk import Disk, Entry
+from saturnmq.store.disk import Advice, Disk, Entry
 
 PAGE = 4096
 SECTOR = 512
@@ -141,6 +141,23 @@ class SimSegment:
     def read(self, position: int, size: int) -> bytes:
         self._disk.begin("read", self.path)
         return bytes(self._inode.current[position : position + size])
+
+    def read_into(self, position: int, buffer: memoryview) -> int:
+        data = self.read(position, len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def forget(self, start: int, end: int) -> None:
+        self._disk.begin("forget", self.path)
+        for page, lie in list(self._inode.clean_lies.items()):
+            begin = page * PAGE
+            stop = begin + len(lie)
+            if start < stop and begin < end and self._inode.current[begin:stop] == lie:
+                self._inode.current[begin:stop] = self._inode.durable[begin:stop]
+                del self._inode.clean_lies[page]
+
+    def advise(self, advice: Advice) -> None:
+        self._disk.begin("advise", self.path)
 
     def written(self, position: int) -> list[tuple[int, int]]:
         return [(position, self.size)]
@@ -354,7 +371,7 @@ class SimDisk:
         self.begin("exists", path)
         return path in self._files or path in self._dirs
 
-    def create_segment(self, path: str, size: int) -> SimSegment:
+    def create_segment(self, path: str, size: int, durable: bool = True) -> SimSegment:
         path = posixpath.normpath(path)
         self.begin("create_segment", path)
         self._require_dir(path)
@@ -364,7 +381,8 @@ class SimDisk:
         # The name comes when the file has its size: a crash leaves all of it or nothing.
         inode = Inode(bytearray(size), bytearray(size), self.now_ms())
         self._name(path, inode)
-        self.sync_dir(posixpath.dirname(path))
+        if durable:
+            self.sync_dir(posixpath.dirname(path))
         return SimSegment(self, path, inode)
 
     def open_segment(self, path: str, size: int) -> SimSegment:
@@ -407,8 +425,11 @@ class SimDisk:
 
     def rename(self, old: str, new: str) -> None:
         new = posixpath.normpath(new)
-        self._rename(posixpath.normpath(old), new)
+        old = posixpath.normpath(old)
+        self._rename(old, new)
         self.sync_dir(posixpath.dirname(new))
+        if posixpath.dirname(old) != posixpath.dirname(new):
+            self.sync_dir(posixpath.dirname(old))
 
     def _rename(self, old: str, new: str) -> None:
         self.begin("rename", f"{old} {new}")
