@@ -177,11 +177,13 @@ class SimDisk:
         now_ms: Callable[[], int] = lambda: 0,
         total_bytes: int = 1 << 40,
         writeback: float = 0.05,
+        memory_bytes: int = 8 << 30,
     ) -> None:
         self._rng = rng
         self.trace = trace if trace is not None else Trace()
         self.now_ms = now_ms
         self.total_bytes = total_bytes
+        self._memory_bytes = memory_bytes
         self._writeback = writeback
         self._files: dict[str, Inode] = {}
         self._durable_files: dict[str, Inode] = {}
@@ -481,6 +483,9 @@ class SimDisk:
     def free_space(self, path: str) -> tuple[int, int]:
         self.begin("free_space", path)
         return self.total_bytes, self.total_bytes - self._used()
+
+    def memory_bytes(self) -> int:
+        return self._memory_bytes
 
     def _name(self, path: str, inode: Inode) -> None:
         self._files[path] = inode

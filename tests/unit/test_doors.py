@@ -203,6 +203,10 @@ def test_free_space_is_within_the_total(disk: tuple[Disk, str]) -> None:
         pass
 
 
+def test_the_machine_has_memory(disk: tuple[Disk, str]) -> None:
+    assert disk[0].memory_bytes() > 1 << 20
+
+
 def test_the_simulated_lock_refuses_a_second_holder() -> None:
     # fcntl locks are per process, so only the simulated disk can show this within one.
     door = SimDisk(random.Random(1))
