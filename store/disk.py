@@ -22,6 +22,7 @@ import errno
 import fcntl
 import mmap
 import os
+import struct
 import threading
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
@@ -31,6 +32,7 @@ from saturnmq.protocol.errors import DirectoryLocked, StoreDamaged
 MAPPED_WRITE = 2048  # above it a system call costs less than the share of a page's faults
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; the mmap module does not name it
 _MLOCK_ONFAULT = 1
+_FLOCK = "@hhqqi4x"  # struct flock: type, whence, start, length, pid
 _ZEROS = memoryview(bytes(128 << 10))  # the kernel lets in one writer of a file at a time
 
 
@@ -50,6 +52,26 @@ class Advice(enum.Enum):
     RANDOM = "random"  # no read-ahead
     LOCK = "lock"  # pages that were touched stay in memory
     UNLOCK = "unlock"
+
+
+class ReadFile(Protocol):
+    """A file that is only looked at: nothing is mapped, so a media error is an OSError and not a
+    SIGBUS, and a directory that may not be written to will do."""
+
+    path: str
+    size: int
+
+    def read(self, pos: int, n: int) -> bytes:
+        """At most `n` bytes from `pos`, fewer only at the file's end."""
+
+    def read_into(self, pos: int, buffer: memoryview) -> int:
+        """As `read`, into `buffer`: how many bytes it holds."""
+
+    def written(self, pos: int) -> list[tuple[int, int]]:
+        """The ranges from `pos` on that may hold something other than zeros."""
+
+    def close(self) -> None:
+        """Give it back; closing twice is no error."""
 
 
 class SegmentFile(Protocol):
@@ -104,6 +126,7 @@ class Disk(Protocol):
     def exists(self, path: str) -> bool: ...
     def create_segment(self, path: str, size: int, durable: bool = True) -> SegmentFile: ...
     def open_segment(self, path: str, size: int) -> SegmentFile: ...
+    def open_readonly(self, path: str) -> ReadFile: ...
     def read_file(self, path: str) -> bytes: ...
     def write_file(self, path: str, data: bytes) -> None: ...
     def replace_file(self, path: str, data: bytes, keep_backup: bool = True) -> None: ...
@@ -112,18 +135,57 @@ class Disk(Protocol):
     def remove_tree(self, path: str) -> None: ...
     def sync_dir(self, directory: str) -> None: ...
     def lock(self, path: str) -> Lock: ...
+    def locked(self, path: str) -> bool: ...
     def free_space(self, path: str) -> tuple[int, int]: ...
     def memory_bytes(self) -> int: ...
     def mutex(self) -> AbstractContextManager[object]: ...
 
 
-class _NativeSegment:
-    """A mapped file; see `SegmentFile`."""
+class _NativeReadFile:
+    """A file by its descriptor; see `ReadFile`."""
 
     def __init__(self, path: str, size: int, fd: int) -> None:
         self.path = path
         self.size = size
         self._fd = fd
+
+    def read(self, pos: int, n: int) -> bytes:
+        return os.pread(self._fd, n, pos)
+
+    def read_into(self, pos: int, buffer: memoryview) -> int:
+        done = 0
+        while done < len(buffer):
+            count = os.preadv(self._fd, [buffer[done:]], pos + done)
+            if not count:
+                break
+            done += count
+        return done
+
+    def written(self, pos: int) -> list[tuple[int, int]]:
+        # All of them before any is read: what the kernel reads ahead of a reader counts as written.
+        ranges = []
+        while pos < self.size:
+            try:
+                start = os.lseek(self._fd, pos, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # nothing but a hole: allocated, never written
+                    break
+                raise
+            pos = os.lseek(self._fd, start, os.SEEK_HOLE)
+            ranges.append((start, pos))
+        return ranges
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class _NativeSegment(_NativeReadFile):
+    """A mapped file; see `SegmentFile`."""
+
+    def __init__(self, path: str, size: int, fd: int) -> None:
+        super().__init__(path, size, fd)
         self._map = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
         self.view = memoryview(self._map)
 
@@ -143,18 +205,6 @@ class _NativeSegment:
     def zero(self, start: int, end: int) -> None:
         while start < end:
             start += os.pwrite(self._fd, _ZEROS[: end - start], start)
-
-    def read(self, pos: int, n: int) -> bytes:
-        return os.pread(self._fd, n, pos)
-
-    def read_into(self, pos: int, buffer: memoryview) -> int:
-        done = 0
-        while done < len(buffer):
-            count = os.preadv(self._fd, [buffer[done:]], pos + done)
-            if not count:
-                break
-            done += count
-        return done
 
     def forget(self, start: int, end: int) -> None:
         os.posix_fadvise(self._fd, start, end - start, os.POSIX_FADV_DONTNEED)
@@ -180,25 +230,8 @@ class _NativeSegment:
                     self.path,
                 )
 
-    def written(self, pos: int) -> list[tuple[int, int]]:
-        # All of them before any is read: what the kernel reads ahead of a reader counts as written.
-        ranges = []
-        while pos < self.size:
-            try:
-                start = os.lseek(self._fd, pos, os.SEEK_DATA)
-            except OSError as error:
-                if error.errno == errno.ENXIO:  # nothing but a hole: allocated, never written
-                    break
-                raise
-            pos = os.lseek(self._fd, start, os.SEEK_HOLE)
-            ranges.append((start, pos))
-        return ranges
-
     def close(self) -> None:
-        if self._fd < 0:
-            return
-        os.close(self._fd)
-        self._fd = -1
+        super().close()
         with contextlib.suppress(BufferError):  # someone holds a slice: unmapped when it goes
             self.view.release()
             self._map.close()
@@ -297,6 +330,10 @@ class NativeDisk:
             )
         return _NativeSegment(path, size, fd)
 
+    def open_readonly(self, path: str) -> ReadFile:
+        fd = os.open(path, os.O_RDONLY)
+        return _NativeReadFile(path, os.fstat(fd).st_size, fd)
+
     def read_file(self, path: str) -> bytes:
         with open(path, "rb") as file:
             return file.read()
@@ -379,6 +416,21 @@ class NativeDisk:
         os.pwrite(fd, b"lock", 0)
         os.fsync(fd)
         return _NativeLock(fd, real)
+
+    def locked(self, path: str) -> bool:
+        """Whether somebody holds this lock; does not take it, not even for a moment."""
+        if os.path.realpath(path) in _held_here:
+            return True
+        try:
+            fd = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        try:
+            wanted = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+            answer = fcntl.fcntl(fd, fcntl.F_GETLK, wanted)
+        finally:
+            os.close(fd)
+        return int(struct.unpack(_FLOCK, answer)[0]) != fcntl.F_UNLCK
 
     def free_space(self, path: str) -> tuple[int, int]:
         """Total and free bytes of the file system that holds `path`."""

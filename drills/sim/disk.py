@@ -1,21 +1,23 @@
 """SimDisk: the `Disk` door (store/disk.py) of one simulated machine, with a power switch.
 
-A file is an array of 4 KiB pages in two images: `current`, what reads and mappings show, and
-`durable`, what the platters hold. Writing changes `current` only; a flush copies the pages it
-names to `durable`. A name in a directory is changed at once for the running system and durably
-only by `sync_dir`.
+A file is an array of 4 KiB pages in two images (`pages.py`): writing changes what reads and
+mappings show, a flush makes the pages it names durable. A name in a directory is changed at once
+for the running system and durably only by `sync_dir`.
 
-When the power goes (`power_off`), every page whose two images differ is, independently of the
-others, kept, dropped, or torn at a 512-byte border; every directory change since the last
-`sync_dir` of its directory is, independently and in no order, kept or dropped. What survives is
-the disk's content when `power_on` hands it to the next incarnation; views that the dead one still
-holds point into the void. Between syncs the kernel may also write pages back by itself, so that a
-page on the platters can be older than its last state and newer than its last flush.
+When the power goes (`power_off`), every page that is not durable is, independently of the others,
+kept, dropped, or torn at a 512-byte border; every directory change since the last `sync_dir` of
+its directory is, independently and in no order, kept or dropped, and so is the length of a file
+that was never synced. What survives is the disk's content when `power_on` hands it to the next
+incarnation; views that the dead one still holds point into the void. Between syncs the kernel may
+also write pages back by itself, so that a page on the platters can be older than its last state
+and newer than its last flush.
 
-Faults (fault-model §5, F4 to F7): `plan` makes an operation fail a number of times. A failed
-flush marks its pages clean, as ext4 does: later flushes skip them and succeed although the
-platters never got the bytes (§4 rule 1). `step` is called before every primitive operation, so
-that a test can cut the power at each boundary in turn.
+Faults (fault-model §5, F4 to F7): `plan` makes an operation fail a number of times; a write that
+fails has written a part. `total_bytes` is the disk's size and may be changed. `flip` is bit rot.
+
+`step` is called before every primitive operation and inside writes, so that a test can cut the
+power at each boundary in turn, or take there, without disturbing the run, an image of what a power
+loss (`crash_image`) or the death of the process (`kill_image`) would leave.
 
 Durable from the start, because the file systems we run on make them so in practice: directories
 themselves.
@@ -29,14 +31,14 @@ import fnmatch
 import posixpath
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from saturnmq.drills.sim.pages import PAGE, SECTOR, Fates, Inode, Outcome
 from saturnmq.drills.sim.trace import Trace
 from saturnmq.protocol.errors import DirectoryLocked, StoreDamaged
 from saturnmq.store.disk import Advice, Disk, Entry
 
-PAGE = 4096
-SECTOR = 512
+__all__ = ["PAGE", "SECTOR", "FaultPlan", "Outcome", "PowerLoss", "SimDisk", "SimSegment"]
 
 
 class PowerLoss(BaseException):
@@ -59,34 +61,6 @@ class FaultPlan:
 
 
 @dataclass
-class Inode:
-    """One file. `clean_lies` are the pages that a failed flush left clean without writing them."""
-
-    current: bytearray
-    durable: bytearray
-    mtime_ms: int
-    clean_lies: dict[int, bytes] = field(default_factory=dict)
-
-    def dirty_pages(self, start: int = 0, end: int | None = None) -> list[int]:
-        """Page numbers whose images differ, within the byte range."""
-        stop = len(self.current) if end is None else min(end, len(self.current))
-        first, last = start // PAGE, (stop + PAGE - 1) // PAGE
-        if len(self.durable) < len(self.current):
-            self.durable.extend(bytes(len(self.current) - len(self.durable)))
-        low, high = first * PAGE, last * PAGE
-        # Slices of bytearrays compare with memcmp; memoryviews compare item by item, fifty times
-        # slower.
-        current, durable = self.current, self.durable
-        if current[low:high] == durable[low:high]:
-            return []
-        return [
-            page
-            for page in range(first, last)
-            if current[page * PAGE : (page + 1) * PAGE] != durable[page * PAGE : (page + 1) * PAGE]
-        ]
-
-
-@dataclass
 class _Change:
     """A directory change that is not durable yet: remove `source` if it still names `inode`, then
     set `target`.
@@ -95,6 +69,12 @@ class _Change:
     source: str | None
     target: str | None
     inode: Inode
+
+    def make_durable(self, names: dict[str, Inode]) -> None:
+        if self.source is not None and names.get(self.source) is self.inode:
+            del names[self.source]
+        if self.target is not None:
+            names[self.target] = self.inode
 
 
 class SimLock:
@@ -127,16 +107,35 @@ class SimSegment:
         self._disk.flush_pages(self.path, self._inode, start, end)
 
     def write(self, pos: int, data: bytes | bytearray | memoryview) -> None:
-        self._disk.begin("write", self.path)
-        if not 0 <= pos <= self.size - len(data):
-            raise ValueError(f"{len(data)} B at {pos} do not fit in {self.size} B")
-        self._inode.current[pos : pos + len(data)] = data
+        disk, inode, size = self._disk, self._inode, len(data)
+        if not 0 <= pos <= self.size - size:
+            raise ValueError(f"{size} B at {pos} do not fit in {self.size} B")
+        disk.writing = (self.path, pos, bytes(data))
+        try:
+            disk.begin("write", self.path)
+        except OSError:
+            if disk.on:
+                inode.put(pos, data[: size // 2])
+            raise
+        if disk.step is None:
+            inode.put(pos, data)
+            return
+        done = 0
+        for stop in _inner_borders(pos, size):
+            inode.put(pos + done, data[done:stop])
+            disk.step("write", self.path)
+            done = stop
+        inode.put(pos + done, data[done:])
 
     def zero(self, start: int, end: int) -> None:
         self._disk.begin("zero", self.path)
         end = min(end, self.size)
         if start < end:
-            self._inode.current[start:end] = bytes(end - start)
+            middle = (start + end) // 2
+            self._inode.put(start, bytes(middle - start))
+            if self._disk.step is not None:
+                self._disk.step("zero", self.path)
+            self._inode.put(middle, bytes(end - middle))
 
     def read(self, position: int, size: int) -> bytes:
         self._disk.begin("read", self.path)
@@ -149,12 +148,7 @@ class SimSegment:
 
     def forget(self, start: int, end: int) -> None:
         self._disk.begin("forget", self.path)
-        for page, lie in list(self._inode.clean_lies.items()):
-            begin = page * PAGE
-            stop = begin + len(lie)
-            if start < stop and begin < end and self._inode.current[begin:stop] == lie:
-                self._inode.current[begin:stop] = self._inode.durable[begin:stop]
-                del self._inode.clean_lies[page]
+        self._inode.forget(start, end)
 
     def advise(self, advice: Advice) -> None:
         self._disk.begin("advise", self.path)
@@ -165,6 +159,14 @@ class SimSegment:
     def close(self) -> None:
         with contextlib.suppress(BufferError):  # somebody holds a slice: it stays valid
             self.view.release()
+
+
+def _inner_borders(pos: int, size: int) -> list[int]:
+    """Where a crash may interrupt a write: at every page's border, and once within."""
+    borders = set(range(PAGE - pos % PAGE, size, PAGE))
+    if size > 1:
+        borders.add(size // 2)
+    return sorted(borders)
 
 
 class SimDisk:
@@ -180,7 +182,7 @@ class SimDisk:
         memory_bytes: int = 8 << 30,
     ) -> None:
         self._rng = rng
-        self.trace = trace if trace is not None else Trace()
+        self.trace = trace
         self.now_ms = now_ms
         self.total_bytes = total_bytes
         self._memory_bytes = memory_bytes
@@ -193,7 +195,8 @@ class SimDisk:
         self.plans: list[FaultPlan] = []
         self.step: Callable[[str, str], None] | None = None
         self.on = True
-        self.torn = self.dropped = self.kept = 0
+        self.writing: tuple[str, int, bytes] | None = None  # the last write: path, place, bytes
+        self.fates = Fates()
 
     # faults
 
@@ -213,8 +216,10 @@ class SimDisk:
             raise OSError(errno.EIO, "the machine is off", path)
         if self.step is not None:
             self.step(operation, path)
-        self.trace.note(f"disk.{operation}", path)
-        self._fail_if_planned(operation, path)
+        if self.trace is not None:
+            self.trace.note(f"disk.{operation}", path)
+        if self.plans:
+            self._fail_if_planned(operation, path)
 
     def _fail_if_planned(self, operation: str, path: str) -> None:
         for plan in self.plans:
@@ -222,35 +227,35 @@ class SimDisk:
                 if plan.times is not None and plan.hits >= plan.times:
                     continue
                 plan.hits += 1
-                self.trace.note("fault.disk", f"{operation} {path} {plan.error}")
+                self._note("fault.disk", f"{operation} {path} {plan.error}")
                 raise OSError(plan.error, f"planned failure of {operation}", path)
+
+    def _note(self, kind: str, text: str = "") -> None:
+        if self.trace is not None:
+            self.trace.note(kind, text)
+
+    def paths(self) -> list[str]:
+        """The names of all files."""
+        return sorted(self._files)
+
+    def flip(self, path: str, position: int, bit: int) -> None:
+        """Bit rot, in the page cache and on the platters."""
+        inode = self._find(path)
+        for content in (inode.current, inode.durable):
+            content[position] ^= 1 << bit
 
     # the power switch
 
     def power_off(self) -> None:
         """Decides what the platters hold; until `power_on` every operation fails."""
         self.on = False
-        for directory in sorted(self._changes):
-            for change in self._changes[directory]:
-                if self._rng.random() < 0.5:
-                    self._make_durable(change)
+        image = self.crash_image(self._rng)
+        self._files, self._durable_files = image._files, image._durable_files
         self._changes.clear()
-        inodes: dict[int, Inode] = {}
-        for path in sorted(self._durable_files):
-            inode = self._durable_files[path]
-            inodes.setdefault(id(inode), inode)
-        for inode in inodes.values():
-            self._tear(inode)
-        survivors = {
-            key: Inode(bytearray(inode.durable), bytearray(inode.durable), inode.mtime_ms)
-            for key, inode in inodes.items()
-        }
-        self._durable_files = {
-            path: survivors[id(inode)] for path, inode in sorted(self._durable_files.items())
-        }
-        self._files = dict(self._durable_files)
         self.locks.clear()
-        self.trace.note("disk.off", f"kept {self.kept} dropped {self.dropped} torn {self.torn}")
+        self.fates.add(image.fates)
+        fates = self.fates
+        self._note("disk.off", f"kept {fates.kept} dropped {fates.dropped} torn {fates.torn}")
 
     def power_on(self) -> None:
         self.on = True
@@ -262,26 +267,54 @@ class SimDisk:
         """
         self.on = False
         self.locks.clear()
-        self.trace.note("disk.killed")
+        self._note("disk.killed")
 
-    def _tear(self, inode: Inode) -> None:
-        for page in inode.dirty_pages():
-            begin, end = page * PAGE, min((page + 1) * PAGE, len(inode.current))
-            fate = self._rng.random()
-            if page in inode.clean_lies and inode.clean_lies[page] == inode.current[begin:end]:
-                fate = 1.0
-            if fate < 0.4:
-                self.kept += 1
-                inode.durable[begin:end] = inode.current[begin:end]
-            elif fate < 0.6:
-                self.torn += 1
-                border = begin + SECTOR * self._rng.randint(1, PAGE // SECTOR - 1)
-                if self._rng.random() < 0.5:
-                    inode.durable[begin:border] = inode.current[begin:border]
+    def crash_image(self, rng: random.Random, outcome: Outcome = Outcome()) -> SimDisk:
+        """The disk that a machine would find whose power went now; this one goes on unharmed."""
+        image = self._another(rng)
+        names = dict(self._durable_files)
+        for directory in sorted(self._changes):
+            for change in self._changes[directory]:
+                if rng.random() < outcome.names:
+                    image.fates.names_kept += 1
+                    change.make_durable(names)
                 else:
-                    inode.durable[border:end] = inode.current[border:end]
-            else:
-                self.dropped += 1
+                    image.fates.names_dropped += 1
+        found: dict[int, Inode] = {}
+        for path in sorted(names):
+            inode = names[path]
+            if id(inode) not in found:
+                found[id(inode)] = inode.after_power_loss(rng, outcome, image.fates)
+            image._files[path] = found[id(inode)]
+        image._durable_files = dict(image._files)
+        return image
+
+    def kill_image(self, rng: random.Random) -> SimDisk:
+        """The disk that the next process would find if this one died now: nothing is lost, and
+        what was not synced still is not.
+        """
+        image = self._another(rng)
+        copies: dict[int, Inode] = {}
+
+        def copied(inode: Inode) -> Inode:
+            if id(inode) not in copies:
+                copies[id(inode)] = inode.copy()
+            return copies[id(inode)]
+
+        image._files = {path: copied(inode) for path, inode in self._files.items()}
+        image._durable_files = {path: copied(inode) for path, inode in self._durable_files.items()}
+        image._changes = {
+            directory: [_Change(c.source, c.target, copied(c.inode)) for c in changes]
+            for directory, changes in self._changes.items()
+        }
+        return image
+
+    def _another(self, rng: random.Random) -> SimDisk:
+        image = SimDisk(
+            rng, None, self.now_ms, self.total_bytes, self._writeback, self._memory_bytes
+        )
+        image._dirs = dict(self._dirs)
+        return image
 
     # pages
 
@@ -292,29 +325,18 @@ class SimDisk:
         try:
             self.begin("flush", path)
         except OSError:
-            for page in inode.dirty_pages(start, end):
-                inode.clean_lies[page] = bytes(inode.current[page * PAGE : (page + 1) * PAGE])
+            inode.lie(start, end)
             raise
-        for page in inode.dirty_pages(start, end):
-            begin, stop = page * PAGE, min((page + 1) * PAGE, len(inode.current))
-            content = bytes(inode.current[begin:stop])
-            if inode.clean_lies.get(page) == content:
-                continue
-            inode.clean_lies.pop(page, None)
-            inode.durable[begin:stop] = content
-        if self._rng.random() < self._writeback:
+        inode.flush(start, end)
+        if self._writeback and self._rng.random() < self._writeback:
             self._write_back_something()
 
     def _write_back_something(self) -> None:
         """The kernel's own write-back: one random dirty page reaches the platters unasked."""
-        paths = sorted(self._files)
-        inode = self._files[self._rng.choice(paths)]
+        inode = self._files[self._rng.choice(sorted(self._files))]
         pages = inode.dirty_pages()
         if pages:
-            page = self._rng.choice(pages)
-            if page not in inode.clean_lies:
-                begin, end = page * PAGE, min((page + 1) * PAGE, len(inode.current))
-                inode.durable[begin:end] = inode.current[begin:end]
+            inode.write_back(self._rng.choice(pages))
 
     # names
 
@@ -322,12 +344,6 @@ class SimDisk:
         change = _Change(source, target, inode)
         directory = posixpath.dirname(target if target is not None else source or "")
         self._changes.setdefault(directory, []).append(change)
-
-    def _make_durable(self, change: _Change) -> None:
-        if change.source is not None and self._durable_files.get(change.source) is change.inode:
-            del self._durable_files[change.source]
-        if change.target is not None:
-            self._durable_files[change.target] = change.inode
 
     def _find(self, path: str) -> Inode:
         inode = self._files.get(path)
@@ -380,8 +396,8 @@ class SimDisk:
         if path in self._files:
             raise FileExistsError(errno.EEXIST, "file exists", path)
         self._require_space(path, size)
-        # The name comes when the file has its size: a crash leaves all of it or nothing.
-        inode = Inode(bytearray(size), bytearray(size), self.now_ms())
+        # The name comes when the file has its size, durably so unless nobody asked for that.
+        inode = Inode(bytearray(size), bytearray(size), self.now_ms(), sized=durable)
         self._name(path, inode)
         if durable:
             self.sync_dir(posixpath.dirname(path))
@@ -396,6 +412,11 @@ class SimDisk:
                 f"{path} is {len(inode.current)} bytes long, the configured segment size is {size}"
             )
         return SimSegment(self, path, inode)
+
+    def open_readonly(self, path: str) -> SimSegment:
+        path = posixpath.normpath(path)
+        self.begin("open_readonly", path)
+        return SimSegment(self, path, self._find(path))
 
     def read_file(self, path: str) -> bytes:
         path = posixpath.normpath(path)
@@ -412,7 +433,7 @@ class SimDisk:
         self._require_dir(path)
         self._require_space(path, len(data))
         # Like O_TRUNC: the old content is gone, the new one is there after the flush.
-        inode = Inode(bytearray(data), bytearray(len(data)), self.now_ms())
+        inode = Inode(bytearray(data), bytearray(len(data)), self.now_ms(), sized=False)
         self._name(path, inode)
         self.flush_pages(path, inode, 0, len(data))
 
@@ -464,7 +485,7 @@ class SimDisk:
         directory = posixpath.normpath(directory)
         self.begin("sync_dir", directory)
         for change in self._changes.pop(directory, []):
-            self._make_durable(change)
+            change.make_durable(self._durable_files)
 
     def lock(self, path: str) -> SimLock:
         path = posixpath.normpath(path)
@@ -479,6 +500,11 @@ class SimDisk:
         if path not in self._files:
             self._name(path, Inode(bytearray(b"lock"), bytearray(b"lock"), self.now_ms()))
         return SimLock(self, path)
+
+    def locked(self, path: str) -> bool:
+        path = posixpath.normpath(path)
+        self.begin("locked", path)
+        return path in self.locks
 
     def free_space(self, path: str) -> tuple[int, int]:
         self.begin("free_space", path)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import subprocess
+import sys
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -184,6 +186,46 @@ def test_a_slice_outlives_the_closed_segment(disk: tuple[Disk, str]) -> None:
     held = segment.view[:5]
     segment.close()
     assert bytes(held) == b"bytes"
+
+
+def test_a_file_opened_to_read_gives_its_bytes_and_its_size(disk: tuple[Disk, str]) -> None:
+    door, root = disk
+    door.write_file(f"{root}/f", b"0123456789")
+    file = door.open_readonly(f"{root}/f")
+    buffer = bytearray(4)
+    assert file.size == 10
+    assert file.read_into(8, memoryview(buffer)) == 2
+    assert (bytes(buffer), file.read(2, 3)) == (b"89\0\0", b"234")
+    assert file.written(0)[-1][1] == 10
+    file.close()
+    file.close()
+    with pytest.raises(FileNotFoundError):
+        door.open_readonly(f"{root}/nothing")
+
+
+def test_a_lock_is_seen_without_being_taken(disk: tuple[Disk, str]) -> None:
+    door, root = disk
+    assert not door.locked(f"{root}/lock")
+    lock = door.lock(f"{root}/lock")
+    assert door.locked(f"{root}/lock")
+    lock.release()
+    assert not door.locked(f"{root}/lock")
+
+
+def test_another_process_sees_the_lock(tmp_path: Path) -> None:
+    look = (
+        "import sys; from saturnmq.store.disk import NativeDisk; "
+        "print(NativeDisk().locked(sys.argv[1]))"
+    )
+
+    def seen() -> str:
+        command = [sys.executable, "-c", look, f"{tmp_path}/lock"]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    lock = NativeDisk().lock(f"{tmp_path}/lock")
+    assert seen() == "True"
+    lock.release()
+    assert seen() == "False"
 
 
 def test_the_lock_can_be_taken_again_after_its_release(disk: tuple[Disk, str]) -> None:
