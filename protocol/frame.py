@@ -130,8 +130,25 @@ def message_size(
     return FRAME_BYTES_MIN + long_topic + hosts + body_bytes + topic_bytes + properties_bytes
 
 
+def own_properties(properties: bytes) -> bytes:
+    """Without the CRC property of the frame they were taken from: it says nothing of another."""
+    return properties[:-CRC_PROPERTY_BYTES] if has_crc_property(properties) else properties
+
+
+def has_crc_property(properties: bytes) -> bool:
+    """Whether the last property is the frame's CRC (store-format.md section 2.2)."""
+    at = len(properties) - CRC_PROPERTY_BYTES
+    return (
+        at >= 0
+        and properties.startswith(CRC_PREFIX, at)
+        and properties[-1] == 2
+        and (at == 0 or properties[at - 1] == 2)
+    )
+
+
 def stored_properties_size(properties: bytes, crc_property: bool) -> int:
     """Bytes of the properties field: with a CRC property 20 more, and 1 if a 0x02 is missing."""
+    properties = own_properties(properties)
     if not crc_property:
         return len(properties)
     return len(properties) + CRC_PROPERTY_BYTES + (properties[-1:] not in (b"", b"\x02"))
@@ -167,6 +184,7 @@ def encode_frame(
     sys_flag &= ~HOST_MASK
     sys_flag |= BORN_HOST_V6 if len(born_host) == 20 else 0
     sys_flag |= STORE_HOST_V6 if len(store_host) == 20 else 0
+    properties = own_properties(properties)
     properties_size = stored_properties_size(properties, crc_property)
     if properties_size > PROPERTIES_BYTES_MAX:
         raise ValueError(f"properties of {properties_size} B exceed {PROPERTIES_BYTES_MAX} B")
@@ -253,6 +271,11 @@ def _decode_whole(data: memoryview, magic: int, verify: bool) -> Frame | Damage:
     body = bytes(data[body_at : body_at + body_bytes])
     if verify and crc32(body) != head[2]:
         return Damage(f"body CRC is {crc32(body)}, the frame says {head[2]}")
+    raw_properties = bytes(data[properties_at:size])
+    if verify and has_crc_property(raw_properties):
+        said, crc = raw_properties[-CRC_PROPERTY_BYTES:], crc32(data[:-CRC_PROPERTY_BYTES])
+        if said != crc_property_of(crc):
+            return Damage(f"frame CRC is {crc}, its last property says {said!r}")
     return Frame(
         size=size,
         body_crc=head[2],
@@ -269,13 +292,5 @@ def _decode_whole(data: memoryview, magic: int, verify: bool) -> Frame | Damage:
         prepared_offset=prepared_offset,
         body=body,
         topic=bytes(data[topic_at : topic_at + topic_bytes]),
-        raw_properties=bytes(data[properties_at:size]),
+        raw_properties=raw_properties,
     )
-
-
-def frame_crc_holds(frame: bytes | bytearray | memoryview) -> bool | None:
-    """Whether the CRC property of a whole frame is right; None if it has none."""
-    tail = bytes(frame[-CRC_PROPERTY_BYTES:])
-    if not tail.startswith(CRC_PREFIX) or not tail.endswith(b"\x02"):
-        return None
-    return tail == crc_property_of(crc32(memoryview(frame)[:-CRC_PROPERTY_BYTES]))

@@ -280,7 +280,23 @@ cdef inline bint read_entry(const uint8_t *p, Py_ssize_t left, Entry *e) noexcep
     e.body = p + ENTRY_HEAD_BYTES
     e.properties_size = (<Py_ssize_t>e.body[e.body_size] << 8) | e.body[e.body_size + 1]
     e.properties = e.body + e.body_size + 2
-    return ENTRY_BYTES_MIN + e.body_size + e.properties_size == e.size
+    if ENTRY_BYTES_MIN + e.body_size + e.properties_size != e.size:
+        return False
+    e.properties_size = own_properties(e.properties, e.properties_size)
+    return True
+
+
+cdef inline bint has_crc_property(const uint8_t *properties, Py_ssize_t size) noexcept nogil:
+    """Whether the last property is a frame's CRC."""
+    cdef const uint8_t *at = properties + size - CRC_PROPERTY_BYTES
+    return (size >= CRC_PROPERTY_BYTES and at[CRC_PROPERTY_BYTES - 1] == 2
+            and memcmp(at, b"__CRC32#\x01", 9) == 0
+            and (size == CRC_PROPERTY_BYTES or at[-1] == 2))
+
+
+cdef inline Py_ssize_t own_properties(const uint8_t *properties, Py_ssize_t size) noexcept nogil:
+    """Bytes without the CRC property of the frame they were taken from."""
+    return size - CRC_PROPERTY_BYTES if has_crc_property(properties, size) else size
 
 
 cdef inline Py_ssize_t stored_properties(const uint8_t *properties, Py_ssize_t size,
@@ -362,6 +378,12 @@ def check_batch(body, int topic_len, int host6, bint crc_property, Py_ssize_t ma
 
 # --- writing frames ---------------------------------------------------------------------------------
 
+cdef struct Shift:
+    # What joins a body's CRC to the CRC before it, by the body's size: batches repeat sizes.
+    Py_ssize_t size
+    uint32_t by
+
+
 cdef struct Fields:
     # What the frames of one batch share.
     int64_t physical_offset  # of the next frame
@@ -379,8 +401,7 @@ cdef struct Fields:
     const uint8_t *topic
     Py_ssize_t topic_size
     bint crc_property
-    Py_ssize_t shifted_size  # the last body's size and its CRC shift: batches repeat sizes
-    uint32_t shift
+    Shift shift
 
 
 cdef int set_hosts_and_topic(Fields *f, bytes born_host, bytes store_host, bytes topic) except -1:
@@ -390,7 +411,7 @@ cdef int set_hosts_and_topic(Fields *f, bytes born_host, bytes store_host, bytes
     f.store_host_size = PyBytes_GET_SIZE(store_host)
     f.topic = <const uint8_t *>PyBytes_AS_STRING(topic)
     f.topic_size = PyBytes_GET_SIZE(topic)
-    f.shifted_size = -1
+    f.shift.size = 0
     if f.born_host_size not in (8, 20) or f.store_host_size not in (8, 20):
         raise ValueError("a host has 8 bytes (IPv4) or 20 (IPv6)")
     if not 0 < f.topic_size <= 32767:
@@ -409,17 +430,17 @@ cdef inline Py_ssize_t fixed_size(const Fields *f) noexcept nogil:
             + (1 if f.topic_size > 127 else 0))
 
 
-cdef inline uint32_t frame_crc(Fields *f, const uint8_t *start, const uint8_t *body,
-                               Py_ssize_t body_size, const uint8_t *end,
-                               uint32_t body_crc) noexcept nogil:
+cdef inline uint32_t joined_crc(Shift *shift, const uint8_t *start, const uint8_t *body,
+                                Py_ssize_t body_size, const uint8_t *end,
+                                uint32_t body_crc) noexcept nogil:
     """The CRC of [start, end) with the body in it, whose CRC is known."""
     cdef uint32_t crc
     if body_size < JOINED_BYTES:
         return saturnmq_crc32(0, start, end - start)
-    if body_size != f.shifted_size:
-        f.shifted_size = body_size
-        f.shift = saturnmq_crc32_shift(body_size)
-    crc = saturnmq_crc32_join(saturnmq_crc32(0, start, body - start), body_crc, f.shift)
+    if body_size != shift.size:
+        shift.size = body_size
+        shift.by = saturnmq_crc32_shift(body_size)
+    crc = saturnmq_crc32_join(saturnmq_crc32(0, start, body - start), body_crc, shift.by)
     return saturnmq_crc32(crc, body + body_size, end - body - body_size)
 
 
@@ -468,7 +489,7 @@ cdef Py_ssize_t put_frame(uint8_t *start, Fields *f, uint32_t flag, uint32_t bod
         if stored > properties_size + CRC_PROPERTY_BYTES:
             p[0] = 2
             p += 1
-        crc = frame_crc(f, start, body_at, body_size, p, body_crc) & 0x7FFFFFFF
+        crc = joined_crc(&f.shift, start, body_at, body_size, p, body_crc) & 0x7FFFFFFF
         memcpy(p, b"__CRC32#\x01", 9)
         for i in range(10):  # least significant digit first
             p[9 + i] = <uint8_t>(48 + crc % 10)
@@ -497,6 +518,7 @@ def write_message(out, Py_ssize_t pos, int64_t physical_offset, int64_t queue_of
     f.prepared_offset = prepared_offset
     f.crc_property = crc_property
     set_hosts_and_topic(&f, born_host, store_host, topic)
+    properties_size = own_properties(raw, properties_size)
     stored = stored_properties(raw, properties_size, crc_property)
     if stored > PROPERTIES_BYTES_MAX:
         raise ValueError(f"properties of {stored} B exceed {PROPERTIES_BYTES_MAX} B")
@@ -610,12 +632,14 @@ cdef struct Parsed:
     Py_ssize_t topic_size
     const uint8_t *properties
     Py_ssize_t properties_size
+    Shift shift  # `size` is 0 before the first frame
 
 
 cdef Status parse(const uint8_t *p, Py_ssize_t left, bint verify, Parsed *f) noexcept nogil:
     """`frame.decode_frame` without the copies; the reasons of damage are told by the original."""
     cdef int32_t size
     cdef uint32_t magic
+    cdef uint32_t crc
     cdef Py_ssize_t at, store_end, length_bytes = 1, n
     if left <= 0:
         return END
@@ -669,9 +693,25 @@ cdef Status parse(const uint8_t *p, Py_ssize_t left, bint verify, Parsed *f) noe
         return DAMAGE
     f.properties = p + at
     f.properties_size = n
-    if verify and crc_of(f.body, f.body_size) != get32(p + 8):
-        return DAMAGE
+    if verify:
+        crc = saturnmq_crc32(0, f.body, f.body_size)
+        if crc & 0x7FFFFFFF != get32(p + 8):
+            return DAMAGE
+        if has_crc_property(f.properties, n) and not crc_property_holds(p, size, f, crc):
+            return DAMAGE
     return FRAME
+
+
+cdef bint crc_property_holds(const uint8_t *p, Py_ssize_t size, Parsed *f,
+                             uint32_t body_crc) noexcept nogil:
+    cdef const uint8_t *end = p + size - CRC_PROPERTY_BYTES
+    cdef uint32_t crc = joined_crc(&f.shift, p, f.body, f.body_size, end, body_crc) & 0x7FFFFFFF
+    cdef int i
+    for i in range(10):  # least significant digit first
+        if end[9 + i] != 48 + crc % 10:
+            return False
+        crc //= 10
+    return True
 
 
 cdef struct Slice:
@@ -830,6 +870,7 @@ cdef int scan(const uint8_t *data, Py_ssize_t end, int64_t base, bint verify, bi
     cdef uint32_t transaction
     cdef const uint8_t *p
     cdef uint8_t *q
+    f.shift.size = 0
     while True:
         p = data + s.pos
         s.status = parse(p, end - s.pos, verify, &f)
@@ -1268,6 +1309,7 @@ cdef Py_ssize_t whole_frames(const uint8_t *start, Py_ssize_t size, bint verify)
     """Where the frames end: at `size` if all of it is whole frames."""
     cdef Parsed f
     cdef Py_ssize_t pos = 0
+    f.shift.size = 0
     while pos < size and parse(start + pos, size - pos, verify, &f) == FRAME:
         pos += f.size
     return pos

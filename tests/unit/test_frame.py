@@ -13,7 +13,6 @@ from saturnmq.protocol.frame import (
     crc32,
     decode_frame,
     encode_frame,
-    frame_crc_holds,
 )
 
 GOLDEN = bytes.fromhex(
@@ -103,13 +102,31 @@ def test_ipv6_hosts_and_long_topics_round_trip(hosts):
 @pytest.mark.parametrize("properties", [b"", b"TAGS\x01d\x02", b"TAGS\x01d"])
 def test_crc_property_is_the_last_one_and_holds(properties):
     encoded = again(golden(), properties=properties, crc_property=True)
-    assert frame_crc_holds(encoded) is True
     frame = decode_frame(encoded)
     assert isinstance(frame, Frame)
     digits = frame.properties["__CRC32#"]
     assert int(digits[::-1]) == crc32(encoded[:-20])
     assert frame.properties.get("TAGS") == ("d" if properties else None)
     bent = bytearray(encoded)
-    bent[92] ^= 1
-    assert frame_crc_holds(bent) is False
-    assert frame_crc_holds(GOLDEN) is None
+    bent[17] ^= 1  # the user's flag: no other check sees it
+    assert isinstance(decode_frame(bent), Damage)
+    assert isinstance(decode_frame(bent, verify=False), Frame)
+
+
+@pytest.mark.parametrize("properties", [b"", b"TAGS\x01d\x02"])
+@pytest.mark.parametrize("crc_property", [False, True])
+def test_the_crc_property_of_another_frame_is_not_stored(properties, crc_property):
+    first = decode_frame(again(golden(), properties=properties, crc_property=True))
+    assert isinstance(first, Frame)
+    stale = properties + first.raw_properties[-20:].replace(b"\x01", b"\x011", 1)[:-2] + b"\x02"
+    second = decode_frame(again(golden(), properties=stale, crc_property=crc_property))
+    assert isinstance(second, Frame)
+    assert second.raw_properties.startswith(properties)
+    assert len(second.raw_properties) == len(properties) + 20 * crc_property
+
+
+def test_a_property_that_only_ends_like_the_crc_is_the_users():
+    mine = b"my__CRC32#\x010123456789\x02"
+    frame = decode_frame(again(golden(), properties=mine, crc_property=False))
+    assert isinstance(frame, Frame)
+    assert frame.raw_properties == mine

@@ -50,7 +50,7 @@ pairs = st.lists(
 properties = st.builds(
     lambda items, end: "\x02".join(f"{n}\x01{v}" for n, v in items).encode() + end,
     pairs,
-    st.sampled_from([b"", b"\x02", b"\x01", b"\xff\x02"]),
+    st.sampled_from([b"", b"\x02", b"\x01", b"\xff\x02", b"\x02__CRC32#\x011234567890\x02"]),
 )
 entries = st.lists(st.tuples(st.binary(max_size=200), properties, st.integers(-5, 5)), max_size=6)
 topics = st.sampled_from(["T", "SCHEDULE_TOPIC_XXXX", "é-topic", "t" * 127, "t" * 128, "t" * 255])
@@ -181,9 +181,10 @@ def test_batches_become_the_same_frames(
 @given(entries.filter(len), st.data())
 def test_damaged_bytes_get_the_same_verdict(items, data):
     body = bytearray(encoded(items, True))
-    total = reference.check_batch(body, 1, 0, False, 1 << 20)[1]
+    crc_property = data.draw(st.booleans())
+    total = reference.check_batch(body, 1, 0, crc_property, 1 << 20)[1]
     log = bytearray(total)
-    reference.write_batch(body, log, 0, 0, 0, 3, 0, 1, HOST, 2, HOST, 1, b"T")
+    reference.write_batch(body, log, 0, 0, 0, 3, 0, 1, HOST, 2, HOST, 1, b"T", crc_property)
     for target in (body, log):
         for _ in range(data.draw(st.integers(1, 3))):
             at = data.draw(st.integers(0, len(target) - 1))
