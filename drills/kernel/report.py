@@ -1,0 +1,101 @@
+"""What a kernel drill did and found; the figures of `docs/power-cuts.md` are read from it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+ASYNC_BOUND_MS = 500.0  # fault model, section 2: what async flush may lose, at any rate
+
+
+@dataclass
+class Loss:
+    """Acknowledged messages that one image of the disk does not hold."""
+
+    messages: int
+    ms: float  # how long before the power cut the oldest of them was acknowledged
+
+
+@dataclass
+class Run:
+    """One life of a broker under load, and what its power cuts or block errors left."""
+
+    kind: str  # "power cut", or the name of the block error
+    seed: int
+    flush: str  # sync | async
+    rate: int  # messages per second asked for
+    server: str = "saturnmq"
+    acked: int = 0
+    refused: int = 0
+    seconds_of_load: float = 0.0
+    losses: list[Loss] = field(default_factory=list)  # one for each image
+    faults: dict[str, int] = field(default_factory=dict)  # what the block device did
+    violations: list[str] = field(default_factory=list)
+
+
+@dataclass
+class KernelReport:
+    """All runs of a drill."""
+
+    seed: int
+    machine: str = ""
+    seconds: float = 0.0
+    runs: list[Run] = field(default_factory=list)
+
+    @property
+    def images(self) -> int:
+        """Power cuts looked at."""
+        return sum(len(run.losses) for run in self.runs if run.kind == "power cut")
+
+    @property
+    def errors(self) -> int:
+        """Runs on a block device with faults."""
+        return sum(run.kind != "power cut" for run in self.runs)
+
+    @property
+    def acked(self) -> int:
+        return sum(run.acked for run in self.runs)
+
+    @property
+    def violations(self) -> list[str]:
+        """Each names the run that shows it. Nothing done counts as one."""
+        found = [text for run in self.runs for text in run.violations]
+        return found if self.runs else ["the drill did nothing: no image, no block error"]
+
+    def table(self) -> list[dict[str, Any]]:
+        """A row for each server, kind, flush mode and rate."""
+        groups: dict[tuple[str, str, str, int], list[Run]] = {}
+        for run in self.runs:
+            groups.setdefault((run.server, run.kind, run.flush, run.rate), []).append(run)
+        return [_row(*key, runs) for key, runs in groups.items()]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "seed": self.seed,
+            "machine": self.machine,
+            "seconds": round(self.seconds, 1),
+            "images": self.images,
+            "errors": self.errors,
+            "acked": self.acked,
+            "violations": self.violations,
+            "table": self.table(),
+            "runs": [asdict(run) for run in self.runs],
+        }
+
+
+def _row(server: str, kind: str, flush: str, rate: int, runs: list[Run]) -> dict[str, Any]:
+    losses = sorted((loss for run in runs for loss in run.losses), key=lambda loss: loss.ms)
+    return {
+        "server": server,
+        "kind": kind,
+        "flush": flush,
+        "rate": rate,
+        "runs": len(runs),
+        "images": len(losses),
+        "acked": sum(run.acked for run in runs),
+        "images with loss": sum(loss.messages > 0 for loss in losses),
+        "most lost": max((loss.messages for loss in losses), default=0),
+        "median ms": round(losses[len(losses) // 2].ms, 1) if losses else 0.0,
+        "most ms": round(losses[-1].ms, 1) if losses else 0.0,
+        "violations": sum(len(run.violations) for run in runs),
+    }
