@@ -70,6 +70,7 @@ class BrokerConfig:
     flush_offsets_ms: int = _key("flushConsumerOffsetInterval", 5_000)
     client_expiry_ms: int = _key("channelExpiredTimeout", 120_000)
     slave_read: bool = _key("slaveReadEnable", True)
+    offset_check_in_slave: bool = _key("offsetCheckInSlave", False)  # else it corrects nobody
     store_options: Mapping[str, Any] = field(default_factory=dict)
     passed_over: tuple[str, ...] = ()  # settings of the file that have no meaning here
 
@@ -104,6 +105,11 @@ class BrokerConfig:
     @property
     def is_slave(self) -> bool:
         return self.role == "SLAVE"
+
+    @property
+    def corrects_offsets(self) -> bool:
+        """Whether a pull outside of a queue's offsets is told where to go on."""
+        return not self.is_slave or self.offset_check_in_slave
 
     @property
     def sync_flush(self) -> bool:

@@ -16,9 +16,6 @@ from saturnmq.protocol.errors import (
 )
 from saturnmq.protocol.remoting import Command
 
-UNIQUE_KEY_MAX = 32
-QUERY_MAX = 64
-
 
 class LookupService:
     def __init__(self, context: Context) -> None:
@@ -82,19 +79,21 @@ class LookupService:
     def on_query_message(self, endpoint: Endpoint, request: Command) -> None:
         ext = request.ext
         topic, key = text(ext, "topic"), text(ext, "key")
-        most = min(integer(ext, "maxNum", UNIQUE_KEY_MAX), QUERY_MAX)
-        if ext.get("_UNIQUE_KEY_QUERY") == "true":
-            most = UNIQUE_KEY_MAX
-        frames = self._c.store.query_by_key(
+        store = self._c.store
+        most = store.config.unique_key_count
+        if ext.get("_UNIQUE_KEY_QUERY") != "true":
+            most = integer(ext, "maxNum", most)
+        frames = store.query_by_key(
             topic,
             key,
             most,
             integer(ext, "beginTimestamp", 0),
             integer(ext, "endTimestamp", (1 << 63) - 1),
+            self._c.visible,
         )
         header = {
             "indexLastUpdateTimestamp": "0",
-            "indexLastUpdatePhyoffset": str(self._c.store.watermarks.dispatched),
+            "indexLastUpdatePhyoffset": str(store.watermarks.dispatched),
         }
         code = 0 if frames else QueryNotFound.code
         remark = None if frames else "can not find message, maybe time range not correct"

@@ -168,12 +168,13 @@ class PullService:
             pull.codes,
             self._c.visible,
             pull.max_count > JAVA_BATCH,
+            self._c.config.corrects_offsets,
         )
         name = result.status.name
         code = CODES[name]
         if name in ("NO_MESSAGE_IN_QUEUE", "NO_MATCHED_LOGIC_QUEUE") and pull.offset == 0:
             code = ResponseCode.PULL_NOT_FOUND
-        if code == ResponseCode.PULL_OFFSET_MOVED and self._c.config.is_slave:
+        if code == ResponseCode.PULL_OFFSET_MOVED and not self._c.config.corrects_offsets:
             code = ResponseCode.PULL_RETRY_IMMEDIATELY  # a slave may lag: its consumer stays
         return result, code
 

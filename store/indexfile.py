@@ -111,7 +111,7 @@ class IndexFile:
         return done
 
     def find(self, key_hash: int, begin: int, end: int) -> Iterator[int]:
-        """Offsets of items with this hash and a store second in range, newest first."""
+        """Offsets of items with this hash and a time in range, newest first."""
         view = self.file.view
         number = _SLOT.unpack_from(view, 40 + 4 * (key_hash % self.slots))[0]
         last = self.count
@@ -122,10 +122,10 @@ class IndexFile:
             if seconds < 0:
                 return
             time = self.begin_time + seconds * 1000
-            if found == key_hash and begin - 999 <= time <= end:
-                yield offset
-            if time < begin - 999:
+            if time < begin:
                 return
+            if found == key_hash and time <= end:
+                yield offset
             last, number = number, previous
 
 
@@ -212,19 +212,14 @@ class Index:
         index.file.close()
         self._disk.unlink(index.file.path)
 
-    def query(self, topic: str, key: str, most: int, begin: int, end: int) -> list[int]:
-        """Offsets of candidates, ascending; the caller checks the real keys."""
+    def candidates(self, topic: str, key: str, begin: int, end: int) -> Iterator[int]:
+        """Offsets of messages that may carry the key, newest first; a second's rest is cut off."""
         key_hash = index_hash(topic, key)
-        found: set[int] = set()
         for index in reversed(self.files):
             if index.count > 1 and index.begin_time <= end and index.end_time >= begin:
-                for offset in index.find(key_hash, begin, end):
-                    found.add(offset)
-                    if len(found) >= most:
-                        return sorted(found)
+                yield from index.find(key_hash, begin, end)
             if index.begin_time < begin:
-                break
-        return sorted(found)
+                return
 
     def flush(self) -> None:
         """Blocking: make everything durable (at stop)."""

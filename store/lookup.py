@@ -6,13 +6,15 @@ lie in, and a reply is written from there. It keeps the mapping alive until it i
 the segment is closed or deleted meanwhile. Consumers see nothing that ends behind `visible`, a
 physical offset, and below it the log does not change; when a slave cuts off a wrong tail under a
 reply, the reader's CRC check refuses the frames.
+
+What lies further behind the log's end than a share of the machine's memory is taken to be on the
+disk only: one call reads less of it, and whoever reads there is told to ask a slave.
 """
 
 from __future__ import annotations
 
 import enum
 import struct
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -24,9 +26,6 @@ from saturnmq.store.consumequeue import ENTRY, FILLER, UNIT, ConsumeQueue
 from saturnmq.store.indexfile import Index
 from saturnmq.store.queues import Queues
 
-FILTER_BYTES = 16_000
-MEMORY_BYTES = 262_144
-MEMORY_COUNT = 32
 TOTAL_BYTES = 128 << 20
 _SIZE = struct.Struct(">i")
 _FILLER_SIZE = ENTRY.unpack(FILLER)[1]
@@ -65,15 +64,33 @@ class GetResult:
         return b"".join(self.pieces)
 
 
+@dataclass(frozen=True, slots=True)
+class ReadLimits:
+    """How much one call may return or look at; see the settings of the same meaning."""
+
+    memory_bytes: int  # how far behind the log's end the page cache reaches
+    in_memory_count: int
+    in_memory_bytes: int
+    on_disk_count: int
+    on_disk_bytes: int
+    filter_bytes: int
+    query_count: int
+
+
 def plan_reads_reference(
     entries: memoryview,
-    max_count: int,
-    max_bytes: int,
+    in_memory: tuple[int, int],
+    on_disk: tuple[int, int],
+    cached: int,
     codes: frozenset[int] | None,
     visible: int,
     start: int,
 ) -> tuple[int, int, int, int, list[tuple[int, int]]]:
-    """(scanned, messages, removed, last offset, stretches of the log to copy)."""
+    """(scanned, messages, removed, last offset, stretches of the log to copy).
+
+    `in_memory` and `on_disk` are (messages, bytes) that a reply may have when the next frame lies
+    from `cached` on, or below. As in RocketMQ a full reply ends the scan before the filter looks.
+    """
     scanned = count = total = removed = 0
     run_start = run_end = -1
     runs: list[tuple[int, int]] = []
@@ -84,16 +101,16 @@ def plan_reads_reference(
             continue
         if physical + size > visible:
             break
-        if codes is not None and code not in codes:
-            scanned += 1
-            last = physical
-            continue
-        if count and (count >= max_count or total + size > max_bytes):
-            break
+        if count:
+            most, room = in_memory if physical >= cached else on_disk
+            if count >= most or total + size > room:
+                break
         scanned += 1
         last = physical
         if physical < start:
             removed += 1
+            continue
+        if codes is not None and _low_half(code) not in codes:
             continue
         if physical != run_end:
             if run_start >= 0:
@@ -105,6 +122,11 @@ def plan_reads_reference(
     if run_start >= 0:
         runs.append((run_start, run_end))
     return scanned, count, removed, last, runs
+
+
+def _low_half(code: int) -> int:
+    """The i32 in an i64: delayed messages have a time where the others have a tag's hash."""
+    return ((code + 0x80000000) & 0xFFFFFFFF) - 0x80000000
 
 
 if not TYPE_CHECKING and COMPILED:
@@ -120,12 +142,14 @@ class Lookup:
     """Read-only questions to the store."""
 
     def __init__(
-        self, log: CommitLog, queues: Queues, index: Index | None, memory_bytes: int
+        self, log: CommitLog, queues: Queues, index: Index | None, limits: ReadLimits
     ) -> None:
         self._log = log
         self._queues = queues
         self._index = index
-        self._memory = memory_bytes
+        self._limits = limits
+        self._in_memory = limits.in_memory_count, limits.in_memory_bytes
+        self._on_disk = limits.on_disk_count, limits.on_disk_bytes
 
     def get_message(
         self,
@@ -137,54 +161,44 @@ class Lookup:
         codes: frozenset[int] | None,
         visible: int,
         override_limits: bool,
+        correct: bool,
     ) -> GetResult:
         queue = self._queues.table.get((topic, queue_id))
         if queue is None or queue.max_offset == 0:
             # RocketMQ makes the queue when it is asked for, so its answer is this one as well
-            return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
+            return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0 if correct else offset, 0, 0)
         low, high = queue.min_offset, queue.max_offset
         if offset < low:
-            return GetResult(GetStatus.OFFSET_TOO_SMALL, low, low, high)
+            return GetResult(GetStatus.OFFSET_TOO_SMALL, low if correct else offset, low, high)
         if offset == high:
             return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
         if offset > high:
-            return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
-        scan = max(FILTER_BYTES // UNIT, max_count)
-        entries = queue.entries(offset, scan)
+            following = high if correct else offset
+            return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, following, low, high)
+        entries = queue.entries(offset, max(self._limits.filter_bytes // UNIT, max_count))
         if not entries:
             per_file = queue.series.segment_bytes // UNIT
-            following = offset + per_file - offset % per_file
+            following = offset + per_file - offset % per_file if correct else offset
             return GetResult(GetStatus.OFFSET_FOUND_NULL, following, low, high)
-        if not override_limits:
-            max_count = min(max_count, MEMORY_COUNT)
-            max_bytes = min(max_bytes, MEMORY_BYTES)
         max_bytes = max(100, min(max_bytes, TOTAL_BYTES))
-        return self._gather(queue, offset, entries, max_count, max_bytes, codes, visible)
-
-    def _gather(
-        self,
-        queue: ConsumeQueue,
-        offset: int,
-        entries: memoryview,
-        max_count: int,
-        max_bytes: int,
-        codes: frozenset[int] | None,
-        visible: int,
-    ) -> GetResult:
-        visible = min(visible, self._log.end)
-        start = self._log.start
+        in_memory = on_disk = max_count, max_bytes
+        if not override_limits:
+            count, room = self._in_memory
+            in_memory = min(max_count, count), min(max_bytes, room)
+            count, room = self._on_disk
+            on_disk = min(max_count, count), min(max_bytes, room)
+        end, start = self._log.end, self._log.start
+        cached = end - self._limits.memory_bytes
         scanned, count, removed, last, runs = plan_reads(
-            entries, max_count, max_bytes, codes, visible, start
+            entries, in_memory, on_disk, cached, codes, min(visible, end), start
         )
-        pieces = [piece for run in runs for piece in self._stretch(*run)]
-        low, high = queue.min_offset, queue.max_offset
         if scanned == 0:
             return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
         status = GetStatus.FOUND
         if not count:
             status = GetStatus.MESSAGE_WAS_REMOVING if removed else GetStatus.NO_MATCHED_MESSAGE
-        behind = self._log.end - last > self._memory
-        return GetResult(status, offset + scanned, low, high, pieces, count, behind)
+        pieces = [piece for run in runs for piece in self._stretch(*run)]
+        return GetResult(status, offset + scanned, low, high, pieces, count, last < cached)
 
     def _stretch(self, start: int, end: int) -> Iterator[memoryview]:
         while start < end:
@@ -222,39 +236,75 @@ class Lookup:
         return None if entry is None else self.store_time_at(entry[0])
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp: int, boundary: str) -> int:
-        """LOWER: first message stored at or after; UPPER: last stored at or before."""
+        """LOWER: first message stored at or after; UPPER: last stored at or before.
+
+        Outside of the queue's times the answer is its end, or its first message for UPPER.
+        """
         queue = self._queues.table.get((topic, queue_id))
-        if queue is None or queue.max_offset == queue.min_offset:
-            return 0 if queue is None else queue.min_offset
+        if queue is None:
+            return 0
         low, high = queue.min_offset, queue.max_offset
-        indexes = range(low, high)
-        # an unreadable entry lies below the log's start: earlier than everything
+        if boundary.upper() != "UPPER":
+            return self._first_stored_from(queue, timestamp)
+        found = self._first_stored_from(queue, timestamp + 1) - 1
+        while found >= low and self._time_of(queue, found) is None:
+            found -= 1
+        return min(max(found, low), high)
 
-        def time_of(index: int) -> int:
-            entry = queue.entry(index)
-            time = None if entry is None else self.store_time_at(entry[0])
-            return -1 if time is None else time
+    def _first_stored_from(self, queue: ConsumeQueue, timestamp: int) -> int:
+        """The first message stored at or after `timestamp`, or the queue's end."""
+        low, high = queue.min_offset, queue.max_offset
+        answer = high
+        while low < high:
+            middle = probe = (low + high) // 2
+            time = self._time_of(queue, probe)
+            while time is None and probe + 1 < high:  # a slot without a message has no time
+                probe += 1
+                time = self._time_of(queue, probe)
+            if time is None:
+                high = middle
+            elif time < timestamp:
+                low = probe + 1
+            else:
+                high, answer = middle, probe
+        return answer
 
-        if boundary.upper() == "UPPER":
-            after = bisect_left(indexes, timestamp + 1, key=time_of) + low
-            if after > low:
-                return after - 1
-            return max(low, 0)
-        return min(bisect_left(indexes, timestamp, key=time_of) + low, high)
+    def _time_of(self, queue: ConsumeQueue, index: int) -> int | None:
+        """Store time of an entry; -1, too early for anybody, if its frame is gone."""
+        entry = queue.entry(index)
+        if entry is None or entry[1] == _FILLER_SIZE:
+            return None
+        time = self.store_time_at(entry[0])
+        return -1 if time is None else time
 
-    def query_by_key(self, topic: str, key: str, most: int, begin: int, end: int) -> list[bytes]:
-        """Frames whose UNIQ_KEY or KEYS hold `key`; hash collisions are sorted out here."""
+    def query_by_key(
+        self, topic: str, key: str, most: int, begin: int, end: int, visible: int
+    ) -> list[bytes]:
+        """The newest `most` frames whose UNIQ_KEY or KEYS hold `key`, oldest first.
+
+        The index knows hashes only; who merely collides is left out here. Times are those of the
+        index: cut to seconds since the file's begin.
+        """
         if self._index is None:
             return []
-        found = []
-        for offset in self._index.query(topic, key, max(most * 2, most + 8), begin, end):
+        most = min(most, self._limits.query_count)
+        found: dict[int, bytes] = {}
+        for offset in self._index.candidates(topic, key, begin, end):
+            if len(found) >= most:
+                break
+            if offset in found or offset < self._log.start:
+                continue
             data = self.message_at(offset)
-            if data is None:
+            if data is None or offset + len(data) > visible:
                 continue
-            frame = decode_frame(data, 0, None, False)
-            if not isinstance(frame, Frame) or bytes(frame.topic).decode() != topic:
-                continue
-            names = frame.properties
-            if names.get("UNIQ_KEY") == key or key in names.get("KEYS", "").split(" "):
-                found.append(data)
-        return found[:most]
+            if _carries(data, topic, key):
+                found[offset] = data
+        return [found[offset] for offset in sorted(found)]
+
+
+def _carries(data: bytes, topic: str, key: str) -> bool:
+    frame = decode_frame(data, 0, None, False)
+    if not isinstance(frame, Frame) or bytes(frame.topic).decode() != topic:
+        return False
+    names = frame.properties
+    return names.get("UNIQ_KEY") == key or key in names.get("KEYS", "").split(" ")

@@ -22,7 +22,7 @@ from saturnmq.store.commitlog import CommitLog, FlushTicket
 from saturnmq.store.consumequeue import ConsumeQueue
 from saturnmq.store.disk import Disk, Lock
 from saturnmq.store.indexfile import Index
-from saturnmq.store.lookup import GetResult, GetStatus, Lookup
+from saturnmq.store.lookup import GetResult, GetStatus, Lookup, ReadLimits
 from saturnmq.store.queues import Queues
 from saturnmq.store.recovery import Recovery, recover
 from saturnmq.store.reput import Arrival, Reput
@@ -63,7 +63,31 @@ class StoreConfig:
     crc_property: bool = field(default=True, metadata={"key": "enabledAppendPropCRC"})
     zero_ahead_bytes: int = field(default=64 << 20, metadata={"key": "zeroAheadBytes"})
     sync_zeros: bool = field(default=False, metadata={"key": "syncZeros"})
-    suggest_slave_bytes: int = field(default=4 << 30, metadata={"key": "suggestSlaveBytes"})
+    # Percent of the machine's memory that the newest part of the log is taken to be cached in.
+    access_in_memory_ratio: int = field(
+        default=40, metadata={"key": "accessMessageInMemoryMaxRatio"}
+    )
+    in_memory_count: int = field(default=32, metadata={"key": "maxTransferCountOnMessageInMemory"})
+    in_memory_bytes: int = field(
+        default=262_144, metadata={"key": "maxTransferBytesOnMessageInMemory"}
+    )
+    on_disk_count: int = field(default=8, metadata={"key": "maxTransferCountOnMessageInDisk"})
+    on_disk_bytes: int = field(default=65_536, metadata={"key": "maxTransferBytesOnMessageInDisk"})
+    filter_bytes: int = field(default=16_000, metadata={"key": "maxFilterMessageSize"})
+    query_count: int = field(default=64, metadata={"key": "maxMsgsNumBatch"})
+    unique_key_count: int = field(default=32, metadata={"key": "defaultQueryMaxNum"})
+
+    def read_limits(self, memory_bytes: int) -> ReadLimits:
+        """What one read may return on a machine with so much memory."""
+        return ReadLimits(
+            memory_bytes * self.access_in_memory_ratio // 100,
+            self.in_memory_count,
+            self.in_memory_bytes,
+            self.on_disk_count,
+            self.on_disk_bytes,
+            self.filter_bytes,
+            self.query_count,
+        )
 
 
 @dataclass(slots=True)
@@ -130,7 +154,8 @@ class MessageStore:
         self._checkpoint = Checkpoint()
         self._saved = Checkpoint()
         self._reput = Reput(self._log, self._queues, self._index)
-        self._lookup = Lookup(self._log, self._queues, self._index, config.suggest_slave_bytes)
+        limits = config.read_limits(disk.memory_bytes())
+        self._lookup = Lookup(self._log, self._queues, self._index, limits)
         self._last_store_ts = 0
         self._dispatched_ts = 0
         self._flushing: FlushTicket | None = None
@@ -465,8 +490,12 @@ class MessageStore:
         codes: frozenset[int] | None = None,
         visible: int | None = None,
         override_limits: bool = False,
+        correct: bool = True,
     ) -> GetResult:
-        """Frames from a queue offset on; see `lookup.Lookup`."""
+        """Frames from a queue offset on; see `lookup.Lookup`.
+
+        Without `correct` an offset out of range is not replaced in the answer: a slave may lag.
+        """
         return self._lookup.get_message(
             topic,
             queue_id,
@@ -476,6 +505,7 @@ class MessageStore:
             codes,
             self._log.end if visible is None else visible,
             override_limits,
+            correct,
         )
 
     def min_offset(self, topic: str, queue_id: int) -> int:
@@ -501,8 +531,18 @@ class MessageStore:
     def message_at(self, physical: int) -> bytes | None:
         return self._lookup.message_at(physical)
 
-    def query_by_key(self, topic: str, key: str, most: int, begin: int, end: int) -> list[bytes]:
-        return self._lookup.query_by_key(topic, key, most, begin, end)
+    def query_by_key(
+        self,
+        topic: str,
+        key: str,
+        most: int,
+        begin: int,
+        end: int,
+        visible: int | None = None,
+    ) -> list[bytes]:
+        """The newest `most` messages with this key, oldest first; see `lookup.Lookup`."""
+        limit = self._log.end if visible is None else visible
+        return self._lookup.query_by_key(topic, key, most, begin, end, limit)
 
     def read_log(self, offset: int, limit: int) -> memoryview | None:
         """Raw bytes within one segment, up to appended; valid until the next call."""

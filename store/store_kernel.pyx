@@ -90,10 +90,12 @@ def insert_items(unsigned char[::1] view, int64_t slots, int64_t limit, list hea
     return done
 
 
-def plan_reads(const unsigned char[::1] entries, int64_t max_count, int64_t max_bytes, object codes, int64_t visible, int64_t start):
+def plan_reads(const unsigned char[::1] entries, tuple in_memory, tuple on_disk, int64_t cached, object codes, int64_t visible, int64_t start):
     """As `lookup.plan_reads_reference`."""
     cdef int64_t scanned = 0, count = 0, total = 0, removed = 0, run_start = -1, run_end = -1
     cdef int64_t last = start, physical, number = entries.shape[0] // 20, i
+    cdef int64_t memory_count = in_memory[0], memory_bytes = in_memory[1]
+    cdef int64_t disk_count = on_disk[0], disk_bytes = on_disk[1]
     cdef int32_t size
     cdef bint filtered = codes is not None
     cdef list runs = []
@@ -105,16 +107,18 @@ def plan_reads(const unsigned char[::1] entries, int64_t max_count, int64_t max_
             continue
         if physical + size > visible:
             break
-        if filtered and get64(&entries[20 * i + 12]) not in codes:
-            scanned += 1
-            last = physical
-            continue
-        if count and (count >= max_count or total + size > max_bytes):
-            break
+        if count:
+            if physical >= cached:
+                if count >= memory_count or total + size > memory_bytes:
+                    break
+            elif count >= disk_count or total + size > disk_bytes:
+                break
         scanned += 1
         last = physical
         if physical < start:
             removed += 1
+            continue
+        if filtered and get32(&entries[20 * i + 16]) not in codes:  # the lower half of the i64
             continue
         if physical != run_end:
             if run_start >= 0:
