@@ -33,12 +33,14 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from saturnmq.drills.sim.pages import PAGE, SECTOR, Fates, Inode, Outcome
+from saturnmq.drills.sim.pages import PAGE, SECTOR, Fates, Inode, Names, Outcome
 from saturnmq.drills.sim.trace import Trace
 from saturnmq.protocol.errors import DirectoryLocked, StoreDamaged
 from saturnmq.store.disk import Advice, Disk, Entry
 
 __all__ = ["PAGE", "SECTOR", "FaultPlan", "Outcome", "PowerLoss", "SimDisk", "SimSegment"]
+
+USUAL = Outcome()
 
 
 class PowerLoss(BaseException):
@@ -58,23 +60,6 @@ class FaultPlan:
     error: int
     times: int | None = 1
     hits: int = 0
-
-
-@dataclass
-class _Change:
-    """A directory change that is not durable yet: remove `source` if it still names `inode`, then
-    set `target`.
-    """
-
-    source: str | None
-    target: str | None
-    inode: Inode
-
-    def make_durable(self, names: dict[str, Inode]) -> None:
-        if self.source is not None and names.get(self.source) is self.inode:
-            del names[self.source]
-        if self.target is not None:
-            names[self.target] = self.inode
 
 
 class SimLock:
@@ -187,9 +172,7 @@ class SimDisk:
         self.total_bytes = total_bytes
         self._memory_bytes = memory_bytes
         self._writeback = writeback
-        self._files: dict[str, Inode] = {}
-        self._durable_files: dict[str, Inode] = {}
-        self._changes: dict[str, list[_Change]] = {}
+        self._names = Names()
         self._dirs: dict[str, bool] = {"/": True, ".": True, "": True}
         self.locks: dict[str, bool] = {}
         self.plans: list[FaultPlan] = []
@@ -236,7 +219,7 @@ class SimDisk:
 
     def paths(self) -> list[str]:
         """The names of all files."""
-        return sorted(self._files)
+        return sorted(self._names.current)
 
     def flip(self, path: str, position: int, bit: int) -> None:
         """Bit rot, in the page cache and on the platters."""
@@ -250,8 +233,7 @@ class SimDisk:
         """Decides what the platters hold; until `power_on` every operation fails."""
         self.on = False
         image = self.crash_image(self._rng)
-        self._files, self._durable_files = image._files, image._durable_files
-        self._changes.clear()
+        self._names = image._names
         self.locks.clear()
         self.fates.add(image.fates)
         fates = self.fates
@@ -269,24 +251,10 @@ class SimDisk:
         self.locks.clear()
         self._note("disk.killed")
 
-    def crash_image(self, rng: random.Random, outcome: Outcome = Outcome()) -> SimDisk:
+    def crash_image(self, rng: random.Random, outcome: Outcome = USUAL) -> SimDisk:
         """The disk that a machine would find whose power went now; this one goes on unharmed."""
         image = self._another(rng)
-        names = dict(self._durable_files)
-        for directory in sorted(self._changes):
-            for change in self._changes[directory]:
-                if rng.random() < outcome.names:
-                    image.fates.names_kept += 1
-                    change.make_durable(names)
-                else:
-                    image.fates.names_dropped += 1
-        found: dict[int, Inode] = {}
-        for path in sorted(names):
-            inode = names[path]
-            if id(inode) not in found:
-                found[id(inode)] = inode.after_power_loss(rng, outcome, image.fates)
-            image._files[path] = found[id(inode)]
-        image._durable_files = dict(image._files)
+        image._names = self._names.after_power_loss(rng, outcome, image.fates)
         return image
 
     def kill_image(self, rng: random.Random) -> SimDisk:
@@ -294,19 +262,7 @@ class SimDisk:
         what was not synced still is not.
         """
         image = self._another(rng)
-        copies: dict[int, Inode] = {}
-
-        def copied(inode: Inode) -> Inode:
-            if id(inode) not in copies:
-                copies[id(inode)] = inode.copy()
-            return copies[id(inode)]
-
-        image._files = {path: copied(inode) for path, inode in self._files.items()}
-        image._durable_files = {path: copied(inode) for path, inode in self._durable_files.items()}
-        image._changes = {
-            directory: [_Change(c.source, c.target, copied(c.inode)) for c in changes]
-            for directory, changes in self._changes.items()
-        }
+        image._names = self._names.copy()
         return image
 
     def _another(self, rng: random.Random) -> SimDisk:
@@ -333,20 +289,15 @@ class SimDisk:
 
     def _write_back_something(self) -> None:
         """The kernel's own write-back: one random dirty page reaches the platters unasked."""
-        inode = self._files[self._rng.choice(sorted(self._files))]
+        inode = self._names.current[self._rng.choice(sorted(self._names.current))]
         pages = inode.dirty_pages()
         if pages:
             inode.write_back(self._rng.choice(pages))
 
     # names
 
-    def _change(self, source: str | None, target: str | None, inode: Inode) -> None:
-        change = _Change(source, target, inode)
-        directory = posixpath.dirname(target if target is not None else source or "")
-        self._changes.setdefault(directory, []).append(change)
-
     def _find(self, path: str) -> Inode:
-        inode = self._files.get(path)
+        inode = self._names.current.get(path)
         if inode is None:
             raise FileNotFoundError(errno.ENOENT, "no such file", path)
         return inode
@@ -367,7 +318,7 @@ class SimDisk:
         self.begin("list", directory)
         entries = [
             Entry(posixpath.basename(path), len(inode.current), False, inode.mtime_ms)
-            for path, inode in self._files.items()
+            for path, inode in self._names.current.items()
             if posixpath.dirname(path) == directory
         ]
         entries += [
@@ -387,18 +338,18 @@ class SimDisk:
     def exists(self, path: str) -> bool:
         path = posixpath.normpath(path)
         self.begin("exists", path)
-        return path in self._files or path in self._dirs
+        return path in self._names.current or path in self._dirs
 
     def create_segment(self, path: str, size: int, durable: bool = True) -> SimSegment:
         path = posixpath.normpath(path)
         self.begin("create_segment", path)
         self._require_dir(path)
-        if path in self._files:
+        if path in self._names.current:
             raise FileExistsError(errno.EEXIST, "file exists", path)
         self._require_space(path, size)
         # The name comes when the file has its size, durably so unless nobody asked for that.
         inode = Inode(bytearray(size), bytearray(size), self.now_ms(), sized=durable)
-        self._name(path, inode)
+        self._names.add(path, inode)
         if durable:
             self.sync_dir(posixpath.dirname(path))
         return SimSegment(self, path, inode)
@@ -434,15 +385,15 @@ class SimDisk:
         self._require_space(path, len(data))
         # Like O_TRUNC: the old content is gone, the new one is there after the flush.
         inode = Inode(bytearray(data), bytearray(len(data)), self.now_ms(), sized=False)
-        self._name(path, inode)
+        self._names.add(path, inode)
         self.flush_pages(path, inode, 0, len(data))
 
     def replace_file(self, path: str, data: bytes, keep_backup: bool = True) -> None:
         path = posixpath.normpath(path)
         self._write_synced(path + ".tmp", data)
-        if keep_backup and path in self._files:
+        if keep_backup and path in self._names.current:
             self.begin("link", path + ".bak")
-            self._name(path + ".bak", self._files[path])
+            self._names.add(path + ".bak", self._names.current[path])
         self._rename(path + ".tmp", path)
         self.sync_dir(posixpath.dirname(path))
 
@@ -456,26 +407,23 @@ class SimDisk:
 
     def _rename(self, old: str, new: str) -> None:
         self.begin("rename", f"{old} {new}")
-        inode = self._find(old)
+        self._find(old)
         self._require_dir(new)
-        del self._files[old]
-        self._files[new] = inode
-        self._change(old, new, inode)
+        self._names.move(old, new)
 
     def unlink(self, path: str) -> None:
         path = posixpath.normpath(path)
         self.begin("unlink", path)
-        inode = self._files.pop(path, None)
-        if inode is not None:
-            self._change(path, None, inode)
+        if path in self._names.current:
+            self._names.remove(path)
             self.sync_dir(posixpath.dirname(path))
 
     def remove_tree(self, path: str) -> None:
         path = posixpath.normpath(path)
         self.begin("remove_tree", path)
-        for child in sorted(self._files):
+        for child in sorted(self._names.current):
             if child.startswith(path + "/"):
-                self._change(child, None, self._files.pop(child))
+                self._names.remove(child)
                 self.sync_dir(posixpath.dirname(child))
         for child in list(self._dirs):
             if child == path or child.startswith(path + "/"):
@@ -484,8 +432,7 @@ class SimDisk:
     def sync_dir(self, directory: str) -> None:
         directory = posixpath.normpath(directory)
         self.begin("sync_dir", directory)
-        for change in self._changes.pop(directory, []):
-            change.make_durable(self._durable_files)
+        self._names.sync(directory)
 
     def lock(self, path: str) -> SimLock:
         path = posixpath.normpath(path)
@@ -497,8 +444,8 @@ class SimDisk:
                 "stop that one or choose another directory"
             )
         self.locks[path] = True
-        if path not in self._files:
-            self._name(path, Inode(bytearray(b"lock"), bytearray(b"lock"), self.now_ms()))
+        if path not in self._names.current:
+            self._names.add(path, Inode(bytearray(b"lock"), bytearray(b"lock"), self.now_ms()))
         return SimLock(self, path)
 
     def locked(self, path: str) -> bool:
@@ -513,17 +460,13 @@ class SimDisk:
     def memory_bytes(self) -> int:
         return self._memory_bytes
 
-    def _name(self, path: str, inode: Inode) -> None:
-        self._files[path] = inode
-        self._change(None, path, inode)
-
     def _require_space(self, path: str, size: int) -> None:
         free = self.total_bytes - self._used()
         if size > free:
             raise OSError(errno.ENOSPC, f"{size} bytes do not fit, {free} are free", path)
 
     def _used(self) -> int:
-        return sum(len(inode.current) for inode in self._files.values())
+        return sum(len(inode.current) for inode in self._names.current.values())
 
 
 _check: type[Disk] = SimDisk  # the type checker compares both here

@@ -417,9 +417,9 @@ class Cluster:
             process_kills=self.machine.kills,
             connection_kills=self.kills,
             partitions=self.cuts,
-            pages_kept=disk.kept,
-            pages_dropped=disk.dropped,
-            pages_torn=disk.torn,
+            pages_kept=disk.fates.kept,
+            pages_dropped=disk.fates.dropped,
+            pages_torn=disk.fates.torn,
             steps=self.trace.steps,
             virtual_s=self.loop.time(),
         )
