@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,8 @@ from saturnmq.store.consumequeue import ENTRY, FILLER, UNIT, ConsumeQueue
 from saturnmq.store.indexfile import Index
 from saturnmq.store.queues import Queues
 
-TOTAL_BYTES = 128 << 20
+REPLY_BYTES_MIN = 100
+_NO_LIMITS = 1 << 31, 128 << 20  # messages and bytes that no request gets beyond
 _SIZE = struct.Struct(">i")
 _FILLER_SIZE = ENTRY.unpack(FILLER)[1]
 
@@ -79,6 +80,8 @@ class ReadLimits:
 
 def plan_reads_reference(
     entries: memoryview,
+    max_count: int,
+    max_bytes: int,
     in_memory: tuple[int, int],
     on_disk: tuple[int, int],
     cached: int,
@@ -88,7 +91,7 @@ def plan_reads_reference(
 ) -> tuple[int, int, int, int, list[tuple[int, int]]]:
     """(scanned, messages, removed, last offset, stretches of the log to copy).
 
-    `in_memory` and `on_disk` are (messages, bytes) that a reply may have when the next frame lies
+    `in_memory` and `on_disk` bound (messages, bytes) of a reply further, when the next frame lies
     from `cached` on, or below. As in RocketMQ a full reply ends the scan before the filter looks.
     """
     scanned = count = total = removed = 0
@@ -103,7 +106,7 @@ def plan_reads_reference(
             break
         if count:
             most, room = in_memory if physical >= cached else on_disk
-            if count >= most or total + size > room:
+            if count >= min(max_count, most) or total + size > min(max_bytes, room):
                 break
         scanned += 1
         last = physical
@@ -180,33 +183,29 @@ class Lookup:
             per_file = queue.series.segment_bytes // UNIT
             following = offset + per_file - offset % per_file if correct else offset
             return GetResult(GetStatus.OFFSET_FOUND_NULL, following, low, high)
-        max_bytes = max(100, min(max_bytes, TOTAL_BYTES))
-        in_memory = on_disk = max_count, max_bytes
-        if not override_limits:
-            count, room = self._in_memory
-            in_memory = min(max_count, count), min(max_bytes, room)
-            count, room = self._on_disk
-            on_disk = min(max_count, count), min(max_bytes, room)
-        end, start = self._log.end, self._log.start
+        log = self._log
+        end, start = log.end, log.start
         cached = end - self._limits.memory_bytes
         scanned, count, removed, last, runs = plan_reads(
-            entries, in_memory, on_disk, cached, codes, min(visible, end), start
+            entries,
+            max_count,
+            max(max_bytes, REPLY_BYTES_MIN),
+            _NO_LIMITS if override_limits else self._in_memory,
+            _NO_LIMITS if override_limits else self._on_disk,
+            cached,
+            codes,
+            visible if visible < end else end,
+            start,
         )
         if scanned == 0:
             return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
         status = GetStatus.FOUND
         if not count:
             status = GetStatus.MESSAGE_WAS_REMOVING if removed else GetStatus.NO_MATCHED_MESSAGE
-        pieces = [piece for run in runs for piece in self._stretch(*run)]
+        # Frames that touch each other lie in one segment: behind its last one there is a BLANK.
+        views = [log.read(first, stop - first) for first, stop in runs]
+        pieces = [view for view in views if view is not None]
         return GetResult(status, offset + scanned, low, high, pieces, count, last < cached)
-
-    def _stretch(self, start: int, end: int) -> Iterator[memoryview]:
-        while start < end:
-            view = self._log.read(start, end - start)
-            if view is None:
-                return
-            yield view
-            start += len(view)
 
     def message_at(self, physical: int) -> bytes | None:
         """The frame that begins at `physical`, or None."""

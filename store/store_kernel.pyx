@@ -90,12 +90,14 @@ def insert_items(unsigned char[::1] view, int64_t slots, int64_t limit, list hea
     return done
 
 
-def plan_reads(const unsigned char[::1] entries, tuple in_memory, tuple on_disk, int64_t cached, object codes, int64_t visible, int64_t start):
+def plan_reads(const unsigned char[::1] entries, int64_t max_count, int64_t max_bytes, tuple in_memory, tuple on_disk, int64_t cached, object codes, int64_t visible, int64_t start):
     """As `lookup.plan_reads_reference`."""
     cdef int64_t scanned = 0, count = 0, total = 0, removed = 0, run_start = -1, run_end = -1
     cdef int64_t last = start, physical, number = entries.shape[0] // 20, i
-    cdef int64_t memory_count = in_memory[0], memory_bytes = in_memory[1]
-    cdef int64_t disk_count = on_disk[0], disk_bytes = on_disk[1]
+    cdef int64_t memory_count = min(max_count, <int64_t>in_memory[0])
+    cdef int64_t memory_bytes = min(max_bytes, <int64_t>in_memory[1])
+    cdef int64_t disk_count = min(max_count, <int64_t>on_disk[0])
+    cdef int64_t disk_bytes = min(max_bytes, <int64_t>on_disk[1])
     cdef int32_t size
     cdef bint filtered = codes is not None
     cdef list runs = []

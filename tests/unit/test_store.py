@@ -388,7 +388,7 @@ def test_read_kernel_agrees_with_its_reference(seed: int) -> None:
         data += rng.choice([ENTRY.pack(position, size, rng.randint(-3, 3)), *[FILLER] * (seed % 2)])
         position += size
     codes = rng.choice([None, frozenset([1, -2])])
-    limits = [(rng.randint(1, 90), rng.randint(1, 20_000)) for _ in range(2)]
+    limits = [(rng.randint(1, 90), rng.randint(1, 20_000)) for _ in range(3)]
     cached = rng.randint(0, position)
-    arguments = memoryview(data), *limits, cached, codes, position - 900, 1000
+    arguments = memoryview(data), *limits[0], *limits[1:], cached, codes, position - 900, 1000
     assert plan_reads(*arguments) == plan_reads_reference(*arguments)
