@@ -413,7 +413,7 @@ def _same_shape(old: Settings, new: Settings, root: Path) -> None:
 def _place(root: Path, settings: Settings) -> list[Node]:
     """Names, directories and ports for all nodes."""
     width = settings.nameservers + settings.masters * (1 + settings.slaves) * PORTS_PER_BROKER
-    port = settings.base_port or _free_block(settings.host, width)
+    port = settings.base_port or free_block(settings.host, width)
     nodes = []
     for index in range(settings.nameservers):
         name = f"nameserver-{index}"
@@ -450,7 +450,7 @@ def _check_ports(node: Node) -> None:
             )
 
 
-def _free_block(host: str, width: int) -> int:
+def free_block(host: str, width: int) -> int:
     """The first of `width` neighbouring ports that nobody listens on."""
     below = 32768
     with contextlib.suppress(OSError, ValueError):
