@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from saturnmq.broker.documents import Saveable
-from saturnmq.protocol.topics import SYSTEM_GROUPS
+from saturnmq.protocol.topics import SYSTEM_GROUPS, check_group
 
 DEFAULTS: dict[str, Any] = {
     "attributes": {},
@@ -80,9 +80,10 @@ class GroupTable(Saveable):
         return self._groups.get(name)
 
     def get_or_create(self, name: str) -> Group | None:
+        """None if there is no such group and none is made by being used."""
         found = self._groups.get(name)
         if found is None and self._auto_create:
-            found = Group(name)
+            found = Group(check_group(name))
             self.put(found)
         return found
 

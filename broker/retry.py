@@ -31,7 +31,7 @@ class RetryService:
         if c.config.is_slave:
             raise SystemBusy("[REJECTREQUEST]this broker has role SLAVE; ask the master")
         group_name = text(ext, "group")
-        group = c.groups.get(group_name)
+        group = c.groups.get_or_create(group_name)
         if group is None:
             raise GroupNotExist(f"subscription group [{group_name}] does not exist")
         if group.retry_queues <= 0:

@@ -132,7 +132,7 @@ class SendService:
     def _create(self, name: str, ext: dict[str, str]) -> Topic:
         c = self._c
         if name.startswith(RETRY_PREFIX):
-            group = c.groups.get(name.removeprefix(RETRY_PREFIX))
+            group = c.groups.get_or_create(name.removeprefix(RETRY_PREFIX))
             if group is None:
                 raise GroupNotExist(f"group {name.removeprefix(RETRY_PREFIX)} does not exist")
             return c.topics.ensure(name, max(group.retry_queues, 1))
@@ -205,7 +205,7 @@ class SendService:
         """A send to %RETRY% after too many attempts goes to the dead-letter topic instead."""
         c = self._c
         group_name = name.removeprefix(RETRY_PREFIX)
-        group = c.groups.get(group_name)
+        group = c.groups.get_or_create(group_name)
         if group is None:
             raise GroupNotExist(f"group {group_name} does not exist")
         limit = integer(ext, "l", group.retry_max)

@@ -426,6 +426,23 @@ def test_a_message_given_back_comes_again_and_at_last_goes_to_the_dead_letters(
     run(body)
 
 
+def test_a_group_is_made_by_the_first_message_to_its_retry_topic(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        broker = await started(runtime, config(tmp_path))
+        client = await connected(runtime, broker)
+        assert (await send(client, b"again", "%RETRY%new")).code == 0
+        sent = await send(client, b"first")
+        back = {"offset": int(sent.ext["msgId"][16:], 16), "group": "newer", "delayLevel": -1}
+        assert (await ask(client, 36, back)).code == 0
+        assert {"new", "newer"} <= {group.name for group in broker.context.groups}
+        refused = await send(client, b"again", "%RETRY%" + "g" * 121)
+        assert refused.code == 29
+        assert "at most 120" in (refused.remark or "")
+        await broker.close()
+
+    run(body)
+
+
 def test_sync_flush_answers_when_flushed(tmp_path: Path) -> None:
     async def body(runtime: NativeRuntime) -> None:
         broker = await started(runtime, config(tmp_path, flush_disk_type="SYNC_FLUSH"))
