@@ -411,19 +411,17 @@ class Broker:
 
     async def _derived(self) -> None:
         """Queue and index files, then the checkpoint: never ahead of the log."""
-        rounds = 0
         while True:
             await self._runtime.sleep(1.0)
-            rounds += 1
             try:
-                await self._guard(self._flush_derived(rounds % 60 == 0))
+                await self._guard(self._flush_derived())
             except OSError as error:
-                # The checkpoint stays where it was: the next start builds these files again.
-                log.critical("queue files cannot be flushed any more: %s", error)
+                log.critical("queue files cannot be flushed, no more writes: %s", error)
+                self.failed = f"a flush failed: {error}"
                 return
 
-    async def _flush_derived(self, thorough: bool) -> None:
-        await self._runtime.run_blocking(self.store.flush_derived, thorough)
+    async def _flush_derived(self) -> None:
+        await self._runtime.run_blocking(self.store.flush_derived)
         await self._runtime.run_blocking(self.store.checkpoint)
 
     async def close(self, *, clean: bool = True) -> None:

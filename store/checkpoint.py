@@ -10,10 +10,13 @@
 
 Ours, in the part RocketMQ leaves alone: timestamps cannot say where to start exactly (#678).
 
-    64  8s   b"SATURN01"
+    64  8s   b"SATURN02"
     72  i64  derived: every queue entry of frames below it is durable
     80  i64  number of queues that existed then
-    88  i32  CRC-32 of bytes 64..88
+    88  i64  flushed: every byte of the log below it is durable
+    96  i64  name of the index file that is being filled, 0: none
+    104 40s  its header, all of whose items are durable (indexfile.py)
+    144 i32  CRC-32 of bytes 0..144: it no longer holds when a RocketMQ broker ran since
 
 Replaced as a whole (written beside, renamed), never in place. `abort` exists while a broker runs.
 """
@@ -29,13 +32,14 @@ from saturnmq.store.disk import Disk
 
 PAGE = 4096
 _ROCKETMQ = struct.Struct(">qqqqq")
-_OURS = struct.Struct(">8sqq")
-_MAGIC = b"SATURN01"
+_OURS = struct.Struct(">8sqqqq40s")
+_CRC_AT = 64 + _OURS.size
+_MAGIC = b"SATURN02"
 
 
 @dataclass(slots=True)
 class Checkpoint:
-    """The page; `derived` is -1 when this file says nothing about it."""
+    """The page; `derived` and `flushed` are -1 when this file says nothing about them."""
 
     physic: int = 0
     logics: int = 0
@@ -44,6 +48,9 @@ class Checkpoint:
     confirm: int = 0
     derived: int = -1
     queues: int = 0
+    flushed: int = -1
+    index_name: int = 0
+    index_header: bytes = bytes(40)
 
     @classmethod
     def load(cls, disk: Disk, root: str) -> Checkpoint:
@@ -52,10 +59,11 @@ class Checkpoint:
             return cls()
         data = disk.read_file(path).ljust(PAGE, b"\0")
         found = cls(*_ROCKETMQ.unpack_from(data))
-        magic, derived, queues = _OURS.unpack_from(data, 64)
-        crc = int.from_bytes(data[88:92], "big")
-        if magic == _MAGIC and crc == zlib.crc32(data[64:88]):
-            found.derived, found.queues = derived, queues
+        magic, *ours = _OURS.unpack_from(data, 64)
+        crc = int.from_bytes(data[_CRC_AT : _CRC_AT + 4], "big")
+        if magic == _MAGIC and crc == zlib.crc32(data[:_CRC_AT]):
+            found.derived, found.queues, found.flushed = ours[:3]
+            found.index_name, found.index_header = ours[3:]
         return found
 
     def save(self, disk: Disk, root: str) -> None:
@@ -63,9 +71,10 @@ class Checkpoint:
         _ROCKETMQ.pack_into(
             page, 0, self.physic, self.logics, self.index, self.master_flushed, self.confirm
         )
-        if self.derived >= 0:
-            _OURS.pack_into(page, 64, _MAGIC, self.derived, self.queues)
-            page[88:92] = zlib.crc32(page[64:88]).to_bytes(4, "big")
+        if self.derived >= 0 or self.flushed >= 0:
+            ours = self.derived, self.queues, self.flushed, self.index_name, self.index_header
+            _OURS.pack_into(page, 64, _MAGIC, *ours)
+            page[_CRC_AT : _CRC_AT + 4] = zlib.crc32(page[:_CRC_AT]).to_bytes(4, "big")
         disk.replace_file(posixpath.join(root, "checkpoint"), bytes(page), keep_backup=False)
 
     @property

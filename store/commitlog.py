@@ -14,6 +14,9 @@ the writer, so that the disk has zeroes before it gets frames (fault-model.md se
 writer finds its pages in memory, and creates the next segment. `prepared` of a segment parts the
 two: the thread zeroes behind it only and moves it when done; the writer needs the mutex only to
 move it itself, when it overtakes the window. The window then begins anew at some distance.
+
+With a TransientStorePool a segment's bytes go to a borrowed buffer first; a commit, or the next
+flush, writes them to the file. Readers see what is `committed`; without a pool that is all.
 """
 
 from __future__ import annotations
@@ -21,9 +24,10 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 
-from saturnmq.protocol.errors import StoreDamaged
-from saturnmq.store.disk import Disk, SegmentFile
+from saturnmq.protocol.errors import StoreDamaged, SystemBusy
+from saturnmq.store.disk import Advice, Disk, SegmentFile
 from saturnmq.store.segments import Segment, SegmentSeries, zero_tail
+from saturnmq.store.transient_pool import TransientStorePool
 
 BLANK_MAGIC = -875286124
 BLANK = struct.Struct(">ii")
@@ -34,13 +38,16 @@ _STAGING = 512 << 10  # it grows to the largest batch
 
 @dataclass(slots=True)
 class FlushTicket:
-    """Ranges to make durable; `run` may be called in any thread."""
+    """What to write from buffers and then to make durable; `run` may be called in any thread."""
 
     target: int
     store_timestamp: int
     ranges: list[tuple[SegmentFile, int, int]] = field(default_factory=list)
+    commits: list[tuple[SegmentFile, int, memoryview]] = field(default_factory=list)
 
     def run(self) -> None:
+        for file, start, data in self.commits:
+            file.write(start, data)
         for file, start, end in self.ranges:
             file.flush(start, end)
 
@@ -49,23 +56,57 @@ class CommitLog:
     """Segments, the append position and the window of zeroes before it."""
 
     def __init__(
-        self, disk: Disk, directory: str, segment_bytes: int, ahead: int, sync_zeros: bool
+        self,
+        disk: Disk,
+        directory: str,
+        segment_bytes: int,
+        *,
+        ahead: int,
+        sync_zeros: bool = False,
+        pool: TransientStorePool | None = None,
+        advice: tuple[Advice, ...] = (),
     ) -> None:
         self.series = SegmentSeries(disk, directory, segment_bytes)
         self.segment_bytes = segment_bytes
         self.end = 0
         self._ahead = ahead
         self._sync_zeros = sync_zeros
+        self._pool = pool
+        self._advice = advice
+        self._buffers: dict[int, memoryview] = {}  # by the start of the segment
+        self._committed = 0
         self._mutex = disk.mutex()
-        self._spare: Segment | None = None
+        self._spares: list[Segment] = []
         self._closed = False
         self._staging = memoryview(bytearray(_STAGING))
         self._staged_start = 0  # the log's offset at the first byte of the staging buffer
         self._staged_end = -1  # it is a copy of the log from there to `end` if this is `end`
 
+    def load(self) -> None:
+        """Open the segments that are there."""
+        self.series.set_aside()
+        self.series.load()
+        for segment in self.series.segments:
+            self._advise(segment)
+
+    def forget_from(self, offset: int) -> None:
+        """Have the disk asked again for what a failed sync may have left in memory only."""
+        for segment in self.series.segments:
+            if segment.end > offset:
+                segment.file.forget(max(offset - segment.start, 0), self.segment_bytes)
+
+    def _advise(self, segment: Segment) -> None:
+        for advice in self._advice:
+            segment.file.advise(advice)
+
     @property
     def start(self) -> int:
         return self.series.start
+
+    @property
+    def committed(self) -> int:
+        """Up to here the log can be read."""
+        return self._committed if self._pool is not None else self.end
 
     def room(self, size: int) -> tuple[Segment, int]:
         """The segment and position where `size` bytes go; rolls to the next segment if needed."""
@@ -100,7 +141,7 @@ class CommitLog:
     def newest(self, offset: int) -> tuple[memoryview, int] | None:
         """Staged bytes up to the end and the log's offset at the first, if `offset` is among them.
         Valid until the next append."""
-        if self._staged_end != self.end or not self._staged_start <= offset < self.end:
+        if self._staged_end != self.end or not self._staged_start <= offset < self.committed:
             return None
         return self._staging[: self.end - self._staged_start], self._staged_start
 
@@ -109,7 +150,11 @@ class CommitLog:
         if segment.prepared < end:
             with self._mutex:
                 segment.prepared = max(segment.prepared, end)
-        segment.file.write(pos, data)
+        buffer = self._buffers.get(segment.start)
+        if buffer is not None:
+            buffer[pos:end] = data
+        else:
+            segment.file.write(pos, data)
         self.end = segment.start + end
 
     def append_raw(self, offset: int, data: bytes | memoryview) -> None:
@@ -133,29 +178,46 @@ class CommitLog:
 
     def _next(self, start: int) -> Segment:
         with self._mutex:
-            segment, self._spare = self._spare, None
-            if segment is None or segment.start != start:
-                segment = self.series.create(start)
+            if self._pool is not None and not self._pool.free and self._pool.fail_fast:
+                raise SystemBusy(
+                    f"all {self._pool.size} buffers of the transient store pool wait to be "
+                    "written: send slower, or raise transientStorePoolSize"
+                )
+            spare = next((s for s in self._spares if s.start == start), None)
+            segment = self.series.create(start) if spare is None else spare
+            if spare is not None:
+                self._spares.remove(spare)
             self.series.add(segment)
-            return segment
+            buffer = None if self._pool is None else self._pool.borrow()
+            if buffer is not None:
+                self._buffers[start] = buffer
+        self._advise(segment)
+        return segment
 
     def _create(self, start: int) -> Segment:
         with self._mutex:
             return self.series.create(start)
 
     def prepare_ahead(self) -> None:
-        """Blocking: zero the window before the writer; create the next segment at 3/4 full."""
+        """Blocking: zero the window before the writer; create the next segment and, from the middle
+        of this one on, the one after it."""
         segment = self.series.find(self.end)
         if segment is None:
             return
         self._prepare_window(segment)
-        pos = self.end - segment.start
-        if pos * 4 >= self.segment_bytes * 3 and self.series.end == segment.end:
+        left = segment.end - self.end
+        count = 1 if 2 * left > self.segment_bytes else 2
+        for start in range(
+            segment.end, segment.end + count * self.segment_bytes, self.segment_bytes
+        ):
             with self._mutex:
-                if self._spare is None and self.series.end == segment.end and not self._closed:
-                    self._spare = self.series.create(segment.end)
-                spare = self._spare
-            if spare is not None:
+                if self._closed or start < self.series.end:
+                    continue  # the writer was faster
+                spare = next((s for s in self._spares if s.start == start), None)
+                if spare is None:
+                    spare = self.series.create(start)
+                    self._spares.append(spare)
+            if start == segment.end and left < self._ahead:
                 self._prepare_window(spare)
 
     def _prepare_window(self, segment: Segment) -> None:
@@ -176,7 +238,8 @@ class CommitLog:
 
     def ticket(self, flushed: int, store_timestamp: int) -> FlushTicket:
         """The dirty ranges between `flushed` and the end."""
-        ticket = FlushTicket(self.end, store_timestamp)
+        ticket = self.commit_ticket()
+        ticket.store_timestamp = store_timestamp
         for segment in self.series.segments:
             if segment.end > flushed and segment.start < self.end:
                 start = max(flushed, segment.start) - segment.start
@@ -185,19 +248,51 @@ class CommitLog:
                 )
         return ticket
 
+    def commit_ticket(self) -> FlushTicket:
+        """What is in buffers only."""
+        ticket = FlushTicket(self.end, 0)
+        for segment in self.series.segments:
+            buffer = self._buffers.get(segment.start)
+            if buffer is not None and segment.end > self._committed:
+                start = max(self._committed - segment.start, 0)
+                stop = min(self.end, segment.end) - segment.start
+                ticket.commits.append((segment.file, start, buffer[start:stop]))
+        return ticket
+
+    def committed_to(self, end: int) -> None:
+        """A ticket has run: its bytes can be read; buffers that are written go back."""
+        if self._pool is None:
+            return
+        self._committed = max(self._committed, end)
+        for start in [s for s in self._buffers if s + self.segment_bytes <= self._committed]:
+            self._pool.give_back(self._buffers.pop(start))
+
     def read(self, offset: int, limit: int) -> memoryview | None:
         """Bytes from `offset`, to the end of its segment at most; a view of the mapping."""
         segment = self.series.find(offset)
-        if segment is None or offset >= self.end:
+        end = self.committed
+        if segment is None or offset >= end:
             return None
         pos = offset - segment.start
-        stop = min(pos + limit, self.end - segment.start, self.segment_bytes)
+        stop = min(pos + limit, end - segment.start, self.segment_bytes)
         return segment.view[pos:stop]
+
+    def store_time_at(self, offset: int) -> int | None:
+        """The store time in the frame at `offset`."""
+        view = self.read(offset, 96)
+        if view is None or len(view) < 80:
+            return None
+        at = 68 if view[39] & 0x10 else 56  # the born host may be IPv6
+        return int.from_bytes(view[at : at + 8], "big", signed=True)
+
+    def take_oldest(self) -> str:
+        """Take the oldest segment out; the path of its file."""
+        return self.series.take_oldest()
 
     def truncate(self, end: int) -> int:
         """Cut durably: later segments go, the tail becomes zeroes and is synced."""
         old = max(self.end, self.series.end)
-        self._drop_spare()
+        self._drop_spares()
         segment = self.series.find(end)
         self.series.drop_from(end + (0 if segment is None or segment.start < end else 1))
         if segment is not None:
@@ -205,19 +300,19 @@ class CommitLog:
             if zero_tail(segment, pos):
                 segment.file.flush(pos, self.segment_bytes)
             segment.prepared = pos
-        self.end = end
+        self.end = self._committed = end
         self._staged_end = -1
         return old - end
 
-    def _drop_spare(self) -> None:
+    def _drop_spares(self) -> None:
         with self._mutex:
-            if self._spare is not None:
-                self._spare.file.close()
-                self.series.disk.unlink(self._spare.file.path)
-                self._spare = None
+            while self._spares:  # newest first: names without a hole after a crash
+                spare = self._spares.pop()
+                spare.file.close()
+                self.series.disk.unlink(spare.file.path)
 
     def close(self) -> None:
-        self._drop_spare()
+        self._drop_spares()
         with self._mutex:  # the thread that prepares ahead must not write to closed files
             self._closed = True
             self.series.close()

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 
-from saturnmq.store.disk import Disk, SegmentFile
+from saturnmq.store.disk import Advice, Disk
 from saturnmq.store.segments import Segment, SegmentSeries, zero_tail
 
 UNIT = 20
@@ -27,11 +27,18 @@ class ConsumeQueue:
     """Entries [min_offset, max_offset) of one queue."""
 
     def __init__(
-        self, disk: Disk, directory: str, segment_bytes: int, topic: str, queue_id: int
+        self,
+        disk: Disk,
+        directory: str,
+        segment_bytes: int,
+        topic: str,
+        queue_id: int,
+        advice: tuple[Advice, ...] = (),
     ) -> None:
         self.topic = topic
+        self._advice = advice
         self.queue_id = queue_id
-        self.series = SegmentSeries(disk, directory, segment_bytes)
+        self.series = SegmentSeries(disk, directory, segment_bytes, durable=False)
         self.max_offset = 0
         self.min_offset = 0
         self._flushed = 0
@@ -63,6 +70,8 @@ class ConsumeQueue:
         if segment is None:
             segment = self.series.create(pos - pos % self.series.segment_bytes)
             self.series.add(segment)
+            for advice in self._advice:
+                segment.file.advise(advice)
         return segment
 
     def _fill_to(self, first: int) -> None:
@@ -172,29 +181,27 @@ class ConsumeQueue:
                 high = middle
         return low
 
-    def drop_before(self, log_start: int) -> None:
-        """Delete segments, never the last, whose last entry points below the log's start."""
+    def drop_before(self, log_start: int) -> list[str]:
+        """Raise min past what the log no longer has and take out segments, never the last, all of
+        whose entries point there: what is to be deleted."""
+        self.correct_min(log_start)
+        gone = []
         while len(self.series.segments) > 1:
             oldest = self.series.segments[0]
             if self._unpack(oldest, oldest.end // UNIT - 1)[0] >= log_start:
                 break
-            self.series.drop_oldest()
-        self.correct_min(log_start)
+            gone.append(self.series.take_oldest())
+        return gone
 
-    def dirty(self) -> tuple[int, list[tuple[SegmentFile, int, int]]]:
-        """What to flush: the end it reaches and the ranges."""
+    def flush(self) -> None:
+        """Blocking, may run beside `append`: what was put before is durable then, but for the
+        names of new files."""
         end = self.max_offset * UNIT
-        ranges = []
-        for segment in reversed(self.series.segments):
-            if segment.end <= self._flushed:
-                break
-            start = max(self._flushed, segment.start) - segment.start
-            stop = min(end, segment.end) - segment.start
-            if stop > start:
-                ranges.append((segment.file, start, stop))
-        return end, ranges
-
-    def flushed_to(self, end: int) -> None:
+        for segment in self.series.segments[:]:
+            start = max(self._flushed, segment.start)
+            stop = min(end, segment.end)
+            if start < stop:
+                segment.file.flush(start - segment.start, stop - segment.start)
         self._flushed = max(self._flushed, min(end, self.max_offset * UNIT))
 
     def destroy(self) -> None:

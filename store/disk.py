@@ -122,7 +122,7 @@ class Disk(Protocol):
     """What the store needs from a file system."""
 
     def list(self, directory: str) -> list[Entry]: ...
-    def make_dirs(self, directory: str) -> None: ...
+    def make_dirs(self, directory: str, durable: bool = True) -> None: ...
     def exists(self, path: str) -> bool: ...
     def create_segment(self, path: str, size: int, durable: bool = True) -> SegmentFile: ...
     def open_segment(self, path: str, size: int) -> SegmentFile: ...
@@ -138,6 +138,7 @@ class Disk(Protocol):
     def locked(self, path: str) -> bool: ...
     def free_space(self, path: str) -> tuple[int, int]: ...
     def memory_bytes(self) -> int: ...
+    def buffer(self, size: int) -> memoryview: ...
     def mutex(self) -> AbstractContextManager[object]: ...
 
 
@@ -257,6 +258,10 @@ class _NativeLock:
 class NativeDisk:
     """The real disk."""
 
+    def buffer(self, size: int) -> memoryview:
+        """Memory that no file backs, taken from the system page by page when it is used."""
+        return memoryview(mmap.mmap(-1, size))
+
     def mutex(self) -> AbstractContextManager[object]:
         """Guard state shared with the thread that prepares segments ahead."""
         return threading.Lock()
@@ -272,8 +277,8 @@ class NativeDisk:
                 )
         return sorted(found)
 
-    def make_dirs(self, directory: str) -> None:
-        """Create a directory and make the new names durable."""
+    def make_dirs(self, directory: str, durable: bool = True) -> None:
+        """Create a directory and what is missing above it; sync the new names if `durable`."""
         missing = []
         path = os.path.abspath(directory)
         while not os.path.isdir(path):
@@ -282,7 +287,8 @@ class NativeDisk:
         for path in reversed(missing):
             with contextlib.suppress(FileExistsError):
                 os.mkdir(path)
-            self.sync_dir(os.path.dirname(path))
+            if durable:
+                self.sync_dir(os.path.dirname(path))
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
@@ -433,9 +439,10 @@ class NativeDisk:
         return int(struct.unpack(_FLOCK, answer)[0]) != fcntl.F_UNLCK
 
     def free_space(self, path: str) -> tuple[int, int]:
-        """Total and free bytes of the file system that holds `path`."""
+        """Bytes of the file system that holds `path`: what its users may use, and what is free."""
         stat = os.statvfs(path)
-        return stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize
+        used = stat.f_blocks - stat.f_bfree  # the rest, but for what is kept for root
+        return (used + stat.f_bavail) * stat.f_frsize, stat.f_bavail * stat.f_frsize
 
     def memory_bytes(self) -> int:
         """Physical memory of the machine: what its page cache can hold at most."""

@@ -8,21 +8,28 @@
                    i32 previous item of the slot; item 0 is never used
 
 Written by reput after the queue entries; read by key queries. The header is written when a batch
-of items is in. After a crash the file that was being filled is rebuilt from the CommitLog: pages
-reach the disk in any order, so a chain in it may lead into zeroes.
+of items is in. Pages reach the disk in any order, so after a crash slots and header of the file
+that was being filled may know items that are not there. But items are only ever added, and the
+checkpoint keeps the header as it was when all of them were durable: `Index.restore` takes that
+header and makes the slots anew from the items.
 """
 
 from __future__ import annotations
 
+import logging
 import posixpath
 import struct
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from saturnmq.protocol.errors import StoreDamaged
 from saturnmq.protocol.jhash import index_hash
 from saturnmq.protocol.kernels import COMPILED
 from saturnmq.store.disk import Disk, SegmentFile
+
+log = logging.getLogger(__name__)
 
 HEADER = struct.Struct(">qqqqii")
 ITEM = struct.Struct(">iqii")
@@ -62,13 +69,25 @@ def insert_items_reference(
     return done
 
 
+def fill_slots_reference(view: memoryview, slots: int, count: int) -> int:
+    """Make all slots from the items 1 to `count` - 1: how many are occupied."""
+    base = 40 + 4 * slots
+    newest: dict[int, int] = {}
+    for number in range(1, count):
+        newest[ITEM.unpack_from(view, base + 20 * number)[0] % slots] = number
+    view[40:base] = bytes(4 * slots)
+    for slot, number in newest.items():
+        _SLOT.pack_into(view, 40 + 4 * slot, number)
+    return len(newest)
+
+
 if not TYPE_CHECKING and COMPILED:
     try:
-        from saturnmq.store.store_kernel import insert_items
+        from saturnmq.store.store_kernel import fill_slots, insert_items
     except ImportError:  # only the other kernel could be compiled
-        insert_items = insert_items_reference
+        insert_items, fill_slots = insert_items_reference, fill_slots_reference
 else:
-    insert_items = insert_items_reference
+    insert_items, fill_slots = insert_items_reference, fill_slots_reference
 
 
 class IndexFile:
@@ -79,7 +98,11 @@ class IndexFile:
         self.slots = slots
         self.items = items
         self.header: list[int] = list(HEADER.unpack_from(file.view))
-        self.header[5] = max(self.header[5], 1)
+        self.header[5] = min(max(self.header[5], 1), items)
+
+    @property
+    def name(self) -> int:
+        return int(posixpath.basename(self.file.path))
 
     @property
     def begin_time(self) -> int:
@@ -110,6 +133,28 @@ class IndexFile:
         HEADER.pack_into(self.file.view, 0, *self.header)
         return done
 
+    def offset_of(self, number: int) -> int:
+        """Where the message of an item begins."""
+        at = 40 + 4 * self.slots + 20 * number
+        return int(ITEM.unpack_from(self.file.view, at)[1])
+
+    def restore(self, header: bytes) -> None:
+        """Go back to an earlier header and only the items it counts."""
+        self.header = list(HEADER.unpack(header))
+        self.header[4] = fill_slots(self.file.view, self.slots, self.count)
+        HEADER.pack_into(self.file.view, 0, *self.header)
+
+    def cut(self, end: int, store_time_at: Callable[[int], int | None]) -> None:
+        """Forget the items of messages at or behind `end`."""
+        count = bisect_left(range(self.count), end, lo=1, key=self.offset_of)
+        if count == self.count:
+            return
+        if count > 1:
+            self.header[3] = self.offset_of(count - 1)
+            self.header[1] = store_time_at(self.header[3]) or self.header[1]
+        self.header[5] = count
+        self.restore(HEADER.pack(*self.header))
+
     def find(self, key_hash: int, begin: int, end: int) -> Iterator[int]:
         """Offsets of items with this hash and a time in range, newest first."""
         view = self.file.view
@@ -129,6 +174,14 @@ class IndexFile:
             last, number = number, previous
 
 
+class IndexMark(NamedTuple):
+    """The newest file, its header while all items it counts were durable (and all older files)."""
+
+    name: int  # 0: there is no file
+    header: bytes
+    full_until: int  # end time of the newest full file
+
+
 class Index:
     """All index files, oldest first."""
 
@@ -141,37 +194,92 @@ class Index:
         self._items = items
         self._now_ms = now_ms
         self.files: list[IndexFile] = []
-        self._dirty = False
-        self.filled: list[IndexFile] = []
+        self._unsynced: list[IndexFile] = []  # filled, or made, since the last flush began
+        self._last = -1  # the message whose keys came last
+        self._have = 0  # how many of its items are there
+
+    @property
+    def file_bytes(self) -> int:
+        return 40 + 4 * self._slots + 20 * self._items
 
     def load(self) -> None:
-        size = 40 + 4 * self._slots + 20 * self._items
-        entries = [e for e in self._disk.list(self._directory) if not e.is_dir]
-        for entry in sorted(entries, key=lambda e: e.name):
-            if not entry.name.isdigit():
-                continue
-            path = posixpath.join(self._directory, entry.name)
-            if entry.size == 0:
-                self._disk.unlink(path)
-                continue
-            file = self._disk.open_segment(path, size)
-            self.files.append(IndexFile(file, self._slots, self._items))
+        """Open all files; if one has another length, they are built again from the log.
 
-    def next_offset(self) -> int:
-        """Messages below this are indexed already (-1: none)."""
-        return self.files[-1].end_offset if self.files and self.files[-1].count > 1 else -1
+        When all have another length they were written with other settings: StoreDamaged.
+        """
+        entries = [e for e in self._disk.list(self._directory) if not e.is_dir and e.name.isdigit()]
+        wrong = [e for e in entries if e.size != self.file_bytes]
+        if wrong and len(wrong) == len(entries) and any(e.size for e in wrong):
+            raise StoreDamaged(
+                f"{self._path(wrong[0].name)} is {wrong[0].size} bytes long, "
+                f"maxHashSlotNum {self._slots} and maxIndexNum {self._items} make "
+                f"{self.file_bytes}: set what it was written with, or delete the directory "
+                f"{self._directory} to have it built again"
+            )
+        for entry in wrong:
+            log.error("%s is %d bytes long: index rebuilt", self._path(entry.name), entry.size)
+        for entry in entries:
+            if wrong:
+                self._disk.unlink(self._path(entry.name))
+            else:
+                file = self._disk.open_segment(self._path(entry.name), entry.size)
+                self.files.append(IndexFile(file, self._slots, self._items))
+
+    def _path(self, name: str) -> str:
+        return posixpath.join(self._directory, name)
+
+    def restore(self, name: int, header: bytes) -> None:
+        """After a crash: back to what the checkpoint says was durable; without it to nothing."""
+        known = [index.name for index in self.files]
+        if name not in known:
+            self.destroy()
+            return
+        while self.files[-1].name > name:
+            self._remove(self.files.pop())
+        self.files[-1].restore(header)
+
+    def name_of_newest(self) -> int:
+        return self.files[-1].name if self.files else 0
+
+    def indexed_to(self) -> int | None:
+        """Where the last message begins that is known; some of its keys may be missing."""
+        for index in reversed(self.files):
+            if index.count > 1:
+                return index.end_offset
+        return None
+
+    def resume(self) -> None:
+        """After loading: learn what is there of the last message, so that it is not put twice."""
+        self._last, self._have = -1, 0
+        for index in reversed(self.files):
+            for number in range(index.count - 1, 0, -1):
+                offset = index.offset_of(number)
+                if self._last < 0:
+                    self._last = offset
+                if offset != self._last:
+                    return
+                self._have += 1
 
     def append(self, items: bytes) -> None:
         """Insert items in log order; what an earlier run indexed already is skipped."""
         view = memoryview(items)
-        last = self.next_offset()
-        while view and INCOMING.unpack_from(view)[1] < last:
-            view = view[INCOMING.size :]
+        if self._last >= 0:
+            view = self._fresh(view)
         while view:
             if not self.files or self.files[-1].full:
                 self._roll()
             view = view[self.files[-1].insert(view) * INCOMING.size :]
-            self._dirty = True
+
+    def _fresh(self, view: memoryview) -> memoryview:
+        while view and (offset := INCOMING.unpack_from(view)[1]) <= self._last:
+            if offset == self._last:
+                if not self._have:
+                    break
+                self._have -= 1
+            view = view[INCOMING.size :]
+        if view:
+            self._last = -1
+        return view
 
     def _roll(self) -> None:
         previous = self.files[-1] if self.files else None
@@ -181,32 +289,51 @@ class Index:
         while True:  # names must rise, and a name may be taken within one millisecond
             moment = datetime.fromtimestamp(stamp / 1000)
             name = moment.strftime("%Y%m%d%H%M%S") + f"{stamp % 1000:03d}"
-            path = posixpath.join(self._directory, name)
-            if not self._disk.exists(path):
+            if (previous is None or int(name) > previous.name) and not self._disk.exists(
+                path := self._path(name)
+            ):
                 break
             stamp += 1
-        size = 40 + 4 * self._slots + 20 * self._items
-        fresh = IndexFile(self._disk.create_segment(path, size), self._slots, self._items)
+        file = self._disk.create_segment(path, self.file_bytes, durable=False)
+        fresh = IndexFile(file, self._slots, self._items)
         if previous is not None:
             end = previous.header
             fresh.header[:4] = [end[1], end[1], end[3], end[3]]
-            self.filled.append(previous)
         self.files.append(fresh)
+        self._unsynced.append(fresh)
 
-    def rebuild_from(self) -> int | None:
-        """Delete the file that was being filled; where to index from (None: from the start)."""
-        if self.files and not self.files[-1].full:
+    def flush(self) -> IndexMark:
+        """Blocking, may run beside `append`: what is durable then."""
+        made, self._unsynced = self._unsynced, []
+        files = self.files[:]
+        if not files:
+            return IndexMark(0, bytes(HEADER.size), 0)
+        newest = files[-1]
+        header = HEADER.pack(*newest.header[:])
+        # those that were filled since the last flush, and the one that is being filled
+        first = files.index(made[0]) - 1 if made and made[0] in files else len(files) - 1
+        for index in files[max(first, 0) :]:
+            index.file.flush(0, index.file.size)
+        if made or self._unsynced:
+            self._disk.sync_dir(self._directory)
+        return IndexMark(newest.name, header, files[-2].end_time if files[1:] else 0)
+
+    def truncate(self, end: int, store_time_at: Callable[[int], int | None]) -> None:
+        """Forget messages at or behind `end`."""
+        while self.files and (self.files[-1].count <= 1 or self.files[-1].offset_of(1) >= end):
             self._remove(self.files.pop())
-        return self.files[-1].end_offset + 1 if self.files else None
+        if self.files:
+            self.files[-1].cut(end, store_time_at)
+        self.resume()
 
-    def truncate(self, end: int) -> None:
-        """Delete files that name messages at or behind `end` (they are rebuilt)."""
-        while self.files and self.files[-1].count > 1 and self.files[-1].end_offset >= end:
-            self._remove(self.files.pop())
-
-    def drop_before(self, log_start: int) -> None:
+    def drop_before(self, log_start: int) -> list[str]:
+        """Take out files, never the last, all of whose messages are gone: what is to be deleted."""
+        gone = []
         while len(self.files) > 1 and self.files[0].end_offset < log_start:
-            self._remove(self.files.pop(0))
+            index = self.files.pop(0)
+            index.file.close()
+            gone.append(index.file.path)
+        return gone
 
     def _remove(self, index: IndexFile) -> None:
         index.file.close()
@@ -221,16 +348,11 @@ class Index:
             if index.begin_time < begin:
                 return
 
-    def flush(self) -> None:
-        """Blocking: make everything durable (at stop)."""
-        if self._dirty and self.files:
-            self._dirty = False
-            for index in self.files[-2:]:
-                index.file.flush(0, index.file.size)
-
     def destroy(self) -> None:
         while self.files:
             self._remove(self.files.pop())
+        self._unsynced.clear()
+        self.resume()
 
     def close(self) -> None:
         for index in self.files:

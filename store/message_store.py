@@ -11,22 +11,26 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 from saturnmq.protocol.errors import MessageIllegal, ServiceNotAvailable
 from saturnmq.protocol.frame import stored_properties_size
 from saturnmq.protocol.kernels import check_batch, message_size, write_batch, write_message
 from saturnmq.protocol.runtime import Runtime
 from saturnmq.store.checkpoint import AbortMark, Checkpoint
+from saturnmq.store.cleaner import Cleaner, CleanTicket
 from saturnmq.store.commitlog import CommitLog, FlushTicket
+from saturnmq.store.config import StoreConfig
 from saturnmq.store.consumequeue import ConsumeQueue
-from saturnmq.store.disk import Disk, Lock
+from saturnmq.store.derived import Arrival, Derived
+from saturnmq.store.disk import Advice, Disk, Lock
 from saturnmq.store.indexfile import Index
-from saturnmq.store.lookup import GetResult, GetStatus, Lookup, ReadLimits
+from saturnmq.store.lookup import GetResult, GetStatus, Lookup
 from saturnmq.store.queues import Queues
 from saturnmq.store.recovery import Recovery, recover
-from saturnmq.store.reput import Arrival, Reput
+from saturnmq.store.reput import Reput
 from saturnmq.store.segments import Segment
+from saturnmq.store.transient_pool import TransientStorePool
 from saturnmq.store.watermarks import Watermarks
 
 __all__ = [
@@ -43,51 +47,6 @@ __all__ = [
 PROPERTIES_MAX = 32_767
 _TRANSACTION = 0xC
 _WITHOUT_QUEUE = (0x4, 0xC)  # PREPARED, ROLLBACK
-
-
-@dataclass(frozen=True, slots=True)
-class StoreConfig:
-    """Sizes and places; `key` is RocketMQ's name in broker.conf."""
-
-    root: str = field(default="store", metadata={"key": "storePathRootDir"})
-    commitlog_segment_bytes: int = field(
-        default=1 << 30, metadata={"key": "mappedFileSizeCommitLog"}
-    )
-    consumequeue_segment_bytes: int = field(
-        default=6_000_000, metadata={"key": "mappedFileSizeConsumeQueue"}
-    )
-    index_enable: bool = field(default=True, metadata={"key": "messageIndexEnable"})
-    index_slots: int = field(default=5_000_000, metadata={"key": "maxHashSlotNum"})
-    index_items: int = field(default=20_000_000, metadata={"key": "maxIndexNum"})
-    max_message_bytes: int = field(default=4_194_304, metadata={"key": "maxMessageSize"})
-    crc_property: bool = field(default=True, metadata={"key": "enabledAppendPropCRC"})
-    zero_ahead_bytes: int = field(default=64 << 20, metadata={"key": "zeroAheadBytes"})
-    sync_zeros: bool = field(default=False, metadata={"key": "syncZeros"})
-    # Percent of the machine's memory that the newest part of the log is taken to be cached in.
-    access_in_memory_ratio: int = field(
-        default=40, metadata={"key": "accessMessageInMemoryMaxRatio"}
-    )
-    in_memory_count: int = field(default=32, metadata={"key": "maxTransferCountOnMessageInMemory"})
-    in_memory_bytes: int = field(
-        default=262_144, metadata={"key": "maxTransferBytesOnMessageInMemory"}
-    )
-    on_disk_count: int = field(default=8, metadata={"key": "maxTransferCountOnMessageInDisk"})
-    on_disk_bytes: int = field(default=65_536, metadata={"key": "maxTransferBytesOnMessageInDisk"})
-    filter_bytes: int = field(default=16_000, metadata={"key": "maxFilterMessageSize"})
-    query_count: int = field(default=64, metadata={"key": "maxMsgsNumBatch"})
-    unique_key_count: int = field(default=32, metadata={"key": "defaultQueryMaxNum"})
-
-    def read_limits(self, memory_bytes: int) -> ReadLimits:
-        """What one read may return on a machine with so much memory."""
-        return ReadLimits(
-            memory_bytes * self.access_in_memory_ratio // 100,
-            self.in_memory_count,
-            self.in_memory_bytes,
-            self.on_disk_count,
-            self.on_disk_bytes,
-            self.filter_bytes,
-            self.query_count,
-        )
 
 
 @dataclass(slots=True)
@@ -130,35 +89,41 @@ class MessageStore:
         self._disk = disk
         self._runtime = runtime
         self._lock = lock
-        root = config.root
+        root, segment_bytes = config.root, config.commitlog_segment_bytes
+        pool = None
+        if config.transient_pool:
+            size, fail_fast = config.transient_pool_size, config.transient_fail_fast
+            pool = TransientStorePool(disk, size, segment_bytes, fail_fast=fail_fast)
         self._log = CommitLog(
             disk,
             posixpath.join(root, "commitlog"),
-            config.commitlog_segment_bytes,
-            config.zero_ahead_bytes,
-            config.sync_zeros,
+            segment_bytes,
+            ahead=config.zero_ahead_bytes,
+            sync_zeros=config.sync_zeros,
+            pool=pool,
+            advice=_advice(config),
         )
-        self._queues = Queues(
-            disk, posixpath.join(root, "consumequeue"), config.consumequeue_segment_bytes
-        )
-        self._index: Index | None = None
+        directory = posixpath.join(root, "consumequeue")
+        warm = (Advice.WARM,) if config.warm_files else ()
+        queues = Queues(disk, directory, config.consumequeue_segment_bytes, advice=warm)
+        index: Index | None = None
         if config.index_enable:
-            self._index = Index(
-                disk,
-                posixpath.join(root, "index"),
-                config.index_slots,
-                config.index_items,
-                runtime.now_ms,
-            )
+            directory = posixpath.join(root, "index")
+            slots, items = config.index_slots, config.index_items
+            index = Index(disk, directory, slots, items, runtime.now_ms)
+        self._queues = queues
+        self._derived = Derived(queues, index)
         self._abort = AbortMark(disk, root)
         self._checkpoint = Checkpoint()
         self._saved = Checkpoint()
-        self._reput = Reput(self._log, self._queues, self._index)
+        self._reput = Reput(self._log, self._derived)
         limits = config.read_limits(disk.memory_bytes())
-        self._lookup = Lookup(self._log, self._queues, self._index, limits)
+        self._lookup = Lookup(self._log, queues, index, limits)
+        self._cleaner = Cleaner(disk, self._log, self._derived, config)
         self._last_store_ts = 0
         self._dispatched_ts = 0
         self._flushing: FlushTicket | None = None
+        self._no_room = ""  # why the log or the files built from it cannot grow
         self._closed = False
         self._topics: dict[str, bytes] = {}
 
@@ -183,31 +148,26 @@ class MessageStore:
 
     def _load(self, progress: Callable[[int, int], None] | None) -> None:
         clean = not self._abort.present()
-        self._log.series.load()
-        self._queues.load()
-        self._checkpoint = Checkpoint.load(self._disk, self.config.root)
-        if self._index is not None:
-            self._index.load()
+        self._cleaner.finish_leftovers()
+        self._log.load()
+        self._derived.load()
+        page = self._checkpoint = Checkpoint.load(self._disk, self.config.root)
         self._abort.set()  # before anything changes: a crash while recovering is a crash
-        self.recovery = recover(
-            self._log,
-            self._queues,
-            self._index,
-            self._checkpoint,
-            clean=clean,
-            progress=progress,
-        )
-        stamp = self.recovery.last_store_timestamp or self._checkpoint.physic
+        if not clean and page.flushed >= 0:
+            self._log.forget_from(page.flushed)
+        self.recovery = recover(self._log, self._derived, page, clean=clean, progress=progress)
+        stamp = self.recovery.last_store_timestamp or page.physic
         self._last_store_ts = self._dispatched_ts = stamp
         if not clean:
             # What recovery found may be in the page cache only (kill -9 without a sync): it counts
             # as flushed, and so as readable under sync flush, only once it is.
-            self._log.ticket(self._log.start, 0).run()
+            self._log.ticket(min(max(page.flushed, self._log.start), self._log.end), 0).run()
         self.watermarks.reset(self._log.start, self._log.end)
-        if self._checkpoint.derived > self._log.end:
-            self._checkpoint.derived = -1
-        self.flush_derived(True)
+        if page.derived > self._log.end:
+            page.derived = -1
+        self.flush_derived()
         self.checkpoint()
+        self._cleaner.look()
 
     # writing
 
@@ -219,6 +179,19 @@ class MessageStore:
             )
         if self._closed:
             raise ServiceNotAvailable("the store is closed")
+        if self.refuses:
+            raise ServiceNotAvailable(self.refuses)
+
+    @property
+    def refuses(self) -> str:
+        """Why sends are refused for now although nothing failed; it ends by itself."""
+        space = self._cleaner.space
+        if space.full:
+            return (
+                f"the disk is used to {space.percent} %, no sends beyond "
+                f"{self.config.disk_warning_ratio} % (diskSpaceWarningLevelRatio): free some space"
+            )
+        return self._no_room
 
     def _topic_bytes(self, topic: str) -> bytes:
         found = self._topics.get(topic)
@@ -247,9 +220,9 @@ class MessageStore:
             )
         try:
             return self._log.room(size)
-        except OSError as error:
+        except OSError as error:  # before anything was written
             raise ServiceNotAvailable(
-                f"no room for the message: {error}; free space on the disk"
+                f"no room for the next segment of the log: {error}; free space on the disk"
             ) from error
 
     def _append(self, segment: Segment, pos: int, frames: memoryview) -> int:
@@ -390,6 +363,22 @@ class MessageStore:
 
     # flushing
 
+    def begin_commit(self) -> FlushTicket | None:
+        """What waits in the transient pool to be written, if nothing is under way."""
+        if not self.config.transient_pool or self.failed is not None or self._flushing is not None:
+            return None
+        ticket = self._log.commit_ticket()
+        self._flushing = ticket if ticket.commits else None
+        return self._flushing
+
+    def complete_commit(self, ticket: FlushTicket, error: BaseException | None = None) -> None:
+        """Report how its `run` ended."""
+        self._flushing = None
+        if error is not None:
+            self.failed = self.failed or f"{type(error).__name__}: {error}"
+        if self.failed is None:
+            self._log.committed_to(ticket.target)
+
     def begin_flush(self) -> FlushTicket | None:
         """What to flush now, or None: nothing is dirty, one is under way, or the store failed."""
         if self.failed is not None or self._flushing is not None:
@@ -401,26 +390,34 @@ class MessageStore:
 
     def complete_flush(self, ticket: FlushTicket, error: BaseException | None = None) -> None:
         """Report how `ticket.run` ended."""
-        self._flushing = None
-        if error is not None:
-            self.failed = self.failed or f"{type(error).__name__}: {error}"
-            return
+        self.complete_commit(ticket, error)
         if self.failed is None:
             self.watermarks.flushed = ticket.target
             self._checkpoint.physic = max(self._checkpoint.physic, ticket.store_timestamp)
 
     def prepare_ahead(self) -> None:
-        """Blocking: zero ahead of the writer and create the next segment."""
+        """Blocking: zero ahead of the writer and create the segments that come next."""
         if self.failed is None and not self._closed:
             self._log.prepare_ahead()
 
     # dispatch
 
     def reput(self) -> list[Arrival]:
-        """Dispatch one bounded step; an empty list means that everything is dispatched."""
+        """Dispatch one bounded step; an empty list means that all that can be is dispatched.
+
+        When a queue or index file cannot be made for want of room, sends are refused until a
+        later call could make it.
+        """
         marks = self.watermarks
-        while marks.dispatched < self._log.end:
-            step = self._reput.step(marks.dispatched, self._log.end)
+        while marks.dispatched < self._log.committed:
+            try:
+                step = self._reput.step(marks.dispatched, self._log.committed)
+            except OSError as error:
+                self._no_room = (
+                    f"no room for the queue and index files: {error}; free space on the disk"
+                )
+                return []
+            self._no_room = ""
             if step.next_offset == marks.dispatched:
                 if step.status == "damage":
                     raise ServiceNotAvailable(
@@ -435,48 +432,69 @@ class MessageStore:
                 return step.arrivals
         return []
 
-    def flush_derived(self, thorough: bool = False) -> None:
-        """Blocking: make queue entries durable; `derived` then says up to where.
+    def flush_derived(self) -> None:
+        """Blocking: make queue entries and index items durable; `derived` then says up to where.
 
-        It never passes `flushed`: a checkpoint may lag behind the log, not lead it.
+        It never passes `flushed`: a checkpoint may lag behind the log, not lead it. When it fails,
+        the page cache claims entries that the disk does not have: the next start must build them
+        again, and the store takes no more writes.
         """
         if self.failed is not None:
             return
-        reach = min(self.watermarks.dispatched, self.watermarks.flushed)
-        stamp = min(self._dispatched_ts, self._checkpoint.physic or self._dispatched_ts)
+        page = self._checkpoint
+        flushed = self.watermarks.flushed
+        reach = min(self.watermarks.dispatched, flushed)
+        stamp = min(self._dispatched_ts, page.physic or self._dispatched_ts)
         count = self._queues.non_empty()
-        for queue in self._queues:
-            end, ranges = queue.dirty()
-            for file, start, stop in ranges:
-                file.flush(start, stop)
-            queue.flushed_to(end)
-        if self._index is not None:
-            while self._index.filled:
-                full = self._index.filled[0]
-                full.file.flush(0, full.file.size)
-                self._checkpoint.index = max(self._checkpoint.index, full.end_time)
-                self._index.filled.pop(0)
-            if thorough and self._closed:
-                self._index.flush()
-        self._checkpoint.derived = max(self._checkpoint.derived, reach)
-        self._checkpoint.queues = count
-        self._checkpoint.logics = max(self._checkpoint.logics, stamp)
+        try:
+            mark = self._derived.flush()
+        except OSError as error:
+            self.failed = f"{type(error).__name__}: {error}"
+            self._checkpoint = replace(page, derived=-1)
+            self.checkpoint()
+            raise
+        page.flushed = max(page.flushed, flushed)
+        page.derived = max(page.derived, reach)
+        page.queues = count
+        page.logics = max(page.logics, stamp)
+        if mark is not None:
+            page.index_name, page.index_header = mark.name, mark.header
+            page.index = max(page.index, mark.full_until)
 
     def checkpoint(self) -> None:
         """Blocking: write the checkpoint if it changed."""
-        page = self._checkpoint
-        current = Checkpoint(
-            page.physic,
-            page.logics,
-            page.index,
-            page.master_flushed,
-            page.confirm,
-            page.derived,
-            page.queues,
-        )
+        current = replace(self._checkpoint)
         if current != self._saved:
             current.save(self._disk, self.config.root)
             self._saved = current
+
+    # cleaning
+
+    def watch_space(self) -> None:
+        """Look how full the disk is: sends are refused while it is too full."""
+        self._cleaner.look()
+
+    @property
+    def space_percent(self) -> int:
+        """How far the disk is used, as of the last look."""
+        return self._cleaner.space.percent
+
+    @property
+    def is_short_of_space(self) -> bool:
+        """Segments are deleted whatever their age."""
+        return self._cleaner.space.short
+
+    def clean_on_request(self, passes: int) -> None:
+        """The next passes delete what is expired at any hour (RocketMQ's manual deletion)."""
+        self._cleaner.manual = passes
+
+    def begin_clean(self) -> CleanTicket | None:
+        """Take out what is to be deleted; run the ticket in a thread. None: nothing is."""
+        marks = self.watermarks
+        safe = min(marks.flushed, marks.dispatched)
+        ticket = self._cleaner.plan(self._runtime.now_ms(), safe)
+        marks.start = self._log.start
+        return ticket
 
     # reading
 
@@ -555,12 +573,11 @@ class MessageStore:
         if self._checkpoint.derived > offset:  # first: nothing may claim what is about to go
             self._checkpoint.derived = offset
             self.checkpoint()
+        if self._checkpoint.flushed > offset:
+            self._checkpoint.flushed = offset
+            self.checkpoint()
         self._log.truncate(offset)
-        for queue in self._queues:
-            queue.truncate(offset)
-        if self._index is not None:
-            self._index.truncate(offset)
-        self._queues.reset_next()
+        self._derived.truncate(offset, self._log.store_time_at)
         marks = self.watermarks
         marks.reset(self._log.start, offset, min(marks.dispatched, offset))
 
@@ -583,7 +600,9 @@ class MessageStore:
                     else:
                         self.complete_flush(ticket)
                 if self.failed is None:
-                    self.flush_derived(True)
+                    while self.reput():  # what a transient pool held until now
+                        pass
+                    self.flush_derived()
                     self.checkpoint()
                     if self.watermarks.dispatched == self._log.end:
                         self._abort.clear()
@@ -593,7 +612,10 @@ class MessageStore:
 
     def _release(self) -> None:
         self._log.close()
-        self._queues.close()
-        if self._index is not None:
-            self._index.close()
+        self._derived.close()
         self._lock.release()
+
+
+def _advice(config: StoreConfig) -> tuple[Advice, ...]:
+    wanted = ((Advice.RANDOM, not config.read_ahead), (Advice.LOCK, config.lock_in_memory))
+    return tuple(advice for advice, yes in wanted if yes)

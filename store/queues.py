@@ -6,11 +6,15 @@
 
 from __future__ import annotations
 
+import logging
 import posixpath
 from collections.abc import Iterator
 
 from saturnmq.store.consumequeue import ConsumeQueue
-from saturnmq.store.disk import Disk
+from saturnmq.store.disk import Advice, Disk
+from saturnmq.store.segments import SegmentsDamaged, WrongLength
+
+log = logging.getLogger(__name__)
 
 Key = tuple[str, int]
 
@@ -18,25 +22,64 @@ Key = tuple[str, int]
 class Queues:
     """The table of queues."""
 
-    def __init__(self, disk: Disk, directory: str, segment_bytes: int) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        segment_bytes: int,
+        advice: tuple[Advice, ...] = (),
+    ) -> None:
         self._disk = disk
+        self._advice = advice
         self._directory = directory
         self._segment_bytes = segment_bytes + -segment_bytes % 20
         self.table: dict[Key, ConsumeQueue] = {}
         self.next: dict[Key, int] = {}
 
     def load(self) -> None:
+        """Open all queues. One whose files do not fit together is deleted, to be built again.
+
+        When every queue has files of another length they were written with another setting:
+        WrongLength.
+        """
+        damage: list[tuple[Key, SegmentsDamaged]] = []
         for topic in self._disk.list(self._directory):
             if not topic.is_dir:
                 continue
             for entry in self._disk.list(posixpath.join(self._directory, topic.name)):
                 if entry.is_dir and entry.name.isdigit():
                     queue = self._make(topic.name, int(entry.name))
-                    queue.series.load()
+                    try:
+                        queue.series.load()
+                    except SegmentsDamaged as error:
+                        damage.append(((queue.topic, queue.queue_id), error))
+        wrong = [error for _, error in damage if isinstance(error, WrongLength)]
+        if wrong and len(wrong) == len(self.table):
+            raise wrong[0]
+        for key, why in damage:
+            log.error("queue %s/%d is built again: %s", *key, why)
+            queue = self.table.pop(key)
+            queue.close()
+            self._disk.remove_tree(queue.series.directory)
+
+    def flush(self) -> None:
+        """Blocking, may run beside appends: entries put before are durable then."""
+        named = set()
+        for queue in self:
+            if queue.series.new_names:
+                queue.series.new_names = False
+                below_root = posixpath.dirname(queue.series.directory)
+                named |= {queue.series.directory, below_root, self._directory}
+                named.add(posixpath.dirname(self._directory))
+            queue.flush()
+        for directory in sorted(named):
+            self._disk.sync_dir(directory)
 
     def _make(self, topic: str, queue_id: int) -> ConsumeQueue:
         directory = posixpath.join(self._directory, topic, str(queue_id))
-        queue = ConsumeQueue(self._disk, directory, self._segment_bytes, topic, queue_id)
+        queue = ConsumeQueue(
+            self._disk, directory, self._segment_bytes, topic, queue_id, self._advice
+        )
         self.table[topic, queue_id] = queue
         return queue
 
@@ -57,9 +100,12 @@ class Queues:
     def max_physical(self) -> int:
         return max((queue.max_physical for queue in self.table.values()), default=-1)
 
-    def destroy(self) -> None:
+    def destroy(self, log_start: int = 0) -> None:
+        """Delete all entries but of queues that name no message at or behind `log_start`: nothing
+        could build them again, and their end is the next offset."""
         for queue in self.table.values():
-            queue.destroy()
+            if not 0 <= queue.max_physical <= log_start:
+                queue.destroy()
 
     def close(self) -> None:
         for queue in self.table.values():

@@ -1,36 +1,42 @@
 """What happens between opening the files and the first request.
 
 Where to start reading the log:
-  clean stop     at `derived` of our checkpoint; without it, at the newest segment whose first frame
-                 every queue has reached
-  crash          at `derived` too: entries below it were durable, everything behind is cut from the
-                 queues and built again. The index file that was being filled is dropped, and
-                 reading starts where it began. Without our part of the checkpoint (a RocketMQ
-                 store), or when queue files are missing: everything is rebuilt from the oldest
-                 segment
-Frames are read with checksums on. The first place that holds no valid frame is the end: the tail is
-zeroed and synced before anything can be appended behind it (fault-model.md I10), so that recovering
-twice, or crashing in between, ends in the same log.
+  our checkpoint  at the lesser of `derived` and the last indexed message. After a crash the queues
+                  are cut at `derived` and the index goes back to what was durable; everything
+                  behind is built again
+  without it      (a RocketMQ store, or the page is gone) after a clean stop at the newest segment
+                  whose first frame every queue has reached; after a crash, or when queue or index
+                  files are missing, everything is rebuilt from the oldest segment
+Frames are read with checksums on and with read(): a bad sector must not be a SIGBUS. Where no valid
+frame lies, two cases differ. Behind `flushed` of the checkpoint it is what a crash left: the log
+ends there, and the tail is zeroed and synced before anything can be appended behind it
+(fault-model.md I10), so that recovering twice, or crashing in between, ends in the same log. Before
+`flushed` the disk has lost what it had: that is damage, it is told, its extent is a gap that
+consumers skip, and what follows is kept (I11).
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from saturnmq.protocol.errors import StoreDamaged
+from saturnmq.protocol.frame import BLANK_MAGIC, MAGIC_V1, MAGIC_V2, Blank, Frame, decode_frame
 from saturnmq.store.checkpoint import Checkpoint
 from saturnmq.store.commitlog import CommitLog
-from saturnmq.store.indexfile import Index
-from saturnmq.store.queues import Queues
-from saturnmq.store.reput import Reput
+from saturnmq.store.derived import Derived
+from saturnmq.store.reput import STEP_BYTES, Reput
 
 log = logging.getLogger(__name__)
+
+_READ = 2 * STEP_BYTES
+_MAGICS = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2, BLANK_MAGIC))
 
 
 @dataclass(slots=True)
 class Recovery:
-    """What was found, for the log and metrics."""
+    """What was found, for the log and metrics; offsets in bytes."""
 
     clean: bool
     scanned_from: int = 0
@@ -38,12 +44,13 @@ class Recovery:
     messages: int = 0
     last_store_timestamp: int = 0
     stopped_by: str = ""
+    gaps: list[tuple[int, int]] = field(default_factory=list)  # damage between valid frames
+    lost: int = 0  # flushed bytes at the end that are gone
 
 
 def recover(
     commitlog: CommitLog,
-    queues: Queues,
-    index: Index | None,
+    derived: Derived,
     checkpoint: Checkpoint,
     *,
     clean: bool,
@@ -51,65 +58,58 @@ def recover(
 ) -> Recovery:
     """Bring log, queues and index to the same end."""
     found = Recovery(clean)
-    series = commitlog.series
-    if not series.segments:
-        queues.destroy()
-        if index is not None:
-            index.destroy()
+    if not commitlog.series.segments:
+        derived.destroy()
         return found
-    begin = _start(commitlog, queues, index, checkpoint, clean)
-    result = _scan(commitlog, queues, index, begin, found, progress)
-    if result is not None:  # a queue lacks entries below the start
-        log.warning("%s: rebuilding all queues from the oldest segment", result)
-        queues.destroy()
-        if index is not None:
-            index.destroy()
+    begin = _start(commitlog, derived, checkpoint, clean)
+    scan = _Scan(commitlog, derived, checkpoint.flushed, found, progress)
+    missing = scan.run(begin)
+    if missing is not None:  # a queue lacks entries below the start
+        log.warning("%s: rebuilding queues and index from the oldest segment", missing)
+        derived.destroy(commitlog.start)
         found.messages = 0
-        _scan(commitlog, queues, index, series.start, found, progress)
+        found.gaps.clear()
+        scan.run(commitlog.start)
+    for start, end in found.gaps:
+        log.error("the CommitLog is damaged from %d to %d: these messages are lost", start, end)
+    if found.stopped_by:
+        log.warning("the CommitLog is cut at %d: %s", found.end, found.stopped_by)
+    if found.end < checkpoint.flushed:
+        found.lost = checkpoint.flushed - found.end
+        log.error("%d bytes of the CommitLog that were on the disk are gone", found.lost)
     commitlog.truncate(found.end)
-    for queue in queues:
-        queue.truncate(found.end)
+    derived.truncate(found.end, commitlog.store_time_at)
+    for queue in derived.queues:
         queue.correct_min(commitlog.start)
-    if index is not None:
-        index.truncate(found.end)
-    queues.reset_next()
     return found
 
 
-def _start(
-    commitlog: CommitLog,
-    queues: Queues,
-    index: Index | None,
-    checkpoint: Checkpoint,
-    clean: bool,
-) -> int:
-    """Cut the queues to what can be trusted; the offset to read from."""
-    oldest = commitlog.start
-    derived = checkpoint.derived
-    if not oldest <= derived <= commitlog.series.end:
-        derived = -1
-    if clean:
-        for queue in queues:
-            queue.recover(commitlog.series.end)
-        reached = queues.max_physical()
-        if derived >= 0 and reached >= 0 and queues.non_empty() >= checkpoint.queues:
-            return derived
-        return _newest_reached(commitlog, reached) if reached >= 0 else oldest
-    if derived < 0 or queues.non_empty() < checkpoint.queues:
-        derived = oldest
-    if derived == oldest:
-        queues.destroy()
+def _start(commitlog: CommitLog, derived: Derived, checkpoint: Checkpoint, clean: bool) -> int:
+    """Cut queues and index to what can be trusted; the offset to read from."""
+    oldest, end = commitlog.start, commitlog.series.end
+    queues, index = derived.queues, derived.index
+    known = oldest <= checkpoint.derived <= end
     for queue in queues:
-        queue.recover(derived)
+        queue.recover(end if clean or not known else checkpoint.derived)
+    whole = queues.non_empty() >= checkpoint.queues
+    if clean and not known:
+        reached = queues.max_physical()
+        begin = _newest_reached(commitlog, reached) if reached >= 0 else oldest
+    elif known and whole:
+        begin = checkpoint.derived
+    else:
+        queues.destroy(oldest)
+        begin = oldest
     if index is None:
-        return derived
-    wanted = index.rebuild_from()
-    wanted = oldest if wanted is None else wanted
-    if wanted >= derived:
-        return derived
-    # `wanted` is inside a frame (its start + 1): begin at the segment, what is known is skipped
-    segment = commitlog.series.find(wanted)
-    return oldest if segment is None else max(oldest, segment.start)
+        return begin
+    if not clean or (known and index.name_of_newest() != checkpoint.index_name):
+        index.restore(checkpoint.index_name if known else 0, checkpoint.index_header)
+        indexed = index.indexed_to()
+        if indexed is None and checkpoint.index_name == 0 and known:
+            indexed = begin  # there was nothing to index
+        begin = min(begin, max(oldest, oldest if indexed is None else indexed))
+    index.resume()
+    return begin
 
 
 def _newest_reached(commitlog: CommitLog, reached: int) -> int:
@@ -119,49 +119,145 @@ def _newest_reached(commitlog: CommitLog, reached: int) -> int:
     return commitlog.start
 
 
-def _scan(
-    commitlog: CommitLog,
-    queues: Queues,
-    index: Index | None,
-    begin: int,
-    found: Recovery,
-    progress: Callable[[int, int], None] | None,
-) -> str | None:
-    """Dispatch everything from `begin`; a text if a queue turned out to have a hole."""
-    reput = Reput(commitlog, queues, index)
-    found.scanned_from = offset = begin
-    limit = commitlog.series.end
-    commitlog.end = limit
-    holes = begin > commitlog.start
-    known = {key: queue.max_offset for key, queue in queues.table.items()}
-    while offset < limit:
-        step = reput.step(offset, limit, verify_crc=True)
-        if step.messages:
-            found.messages += step.messages
-            found.last_store_timestamp = step.last_store_timestamp
-        if holes:
-            for arrival in step.arrivals:
+class _Scan:
+    """Reads the log from some offset to its end and dispatches what it finds."""
+
+    def __init__(
+        self,
+        commitlog: CommitLog,
+        derived: Derived,
+        flushed: int,
+        found: Recovery,
+        progress: Callable[[int, int], None] | None,
+    ) -> None:
+        self._log = commitlog
+        self._derived = derived
+        self._reput = Reput(commitlog, derived)
+        self._flushed = flushed
+        self._found = found
+        self._progress = progress
+        self._buffer = memoryview(bytearray(min(_READ, commitlog.segment_bytes)))
+        self._base = 0  # the log's offset at the first byte of the buffer
+        self._filled = 0
+
+    def run(self, begin: int) -> str | None:
+        """Dispatch everything from `begin`; a text if a queue turned out to have a hole."""
+        found = self._found
+        found.scanned_from = offset = begin
+        limit = self._log.series.end
+        expected = {key: queue.max_offset for key, queue in self._derived.queues.table.items()}
+        holes = begin > self._log.start
+        found.stopped_by = ""
+        while offset < limit:
+            self._read(offset)
+            step = self._reput.dispatch(
+                self._buffer, self._base, offset - self._base, self._filled, verify_crc=True
+            )
+            if step.messages:
+                found.messages += step.messages
+                found.last_store_timestamp = step.last_store_timestamp
+            for arrival in step.arrivals if holes else ():
                 key = arrival.topic, arrival.queue_id
                 first = arrival.max_offset - len(arrival.entries) // 20
-                if first != known.get(key, 0):
+                if first != expected.get(key, 0):
                     return f"queue {arrival.topic}/{arrival.queue_id} lacks entries before {first}"
-                known[key] = arrival.max_offset
-        advanced = step.next_offset > offset
-        offset = step.next_offset
-        if progress is not None:
-            progress(offset - begin, limit - begin)
-        segment_end = offset - offset % commitlog.segment_bytes + commitlog.segment_bytes
-        if not advanced or step.status == "damage":
-            found.stopped_by = step.why
-            break
-        if step.status == "end" and offset < segment_end and _is_zero(commitlog, offset):
-            break
-    found.end = offset
-    if found.stopped_by:
-        log.warning("the CommitLog is cut at %d: %s", offset, found.stopped_by)
-    return None
+                expected[key] = arrival.max_offset
+            before, offset = offset, step.next_offset
+            if self._progress is not None:
+                self._progress(offset - begin, limit - begin)
+            if step.status in ("blank", "more") and offset > before:
+                continue
+            if step.status == "more" and self._read_more(offset):
+                continue
+            if step.status == "end" and self._used_up(offset):
+                continue
+            if step.status != "end" and offset >= self._flushed:
+                found.stopped_by = step.why or f"the frame at {offset} is longer than its segment"
+            if offset >= self._flushed or (after := self._next_frame(offset)) is None:
+                break
+            holes = False  # the queues have holes here, and for ever
+            found.gaps.append((offset, after))
+            offset = after
+        found.end = offset
+        return None
+
+    def _read(self, offset: int) -> None:
+        """Have bytes from `offset` in the buffer, unless what is left of it fills a step."""
+        left = self._base + self._filled - offset
+        if self._base <= offset and left >= min(STEP_BYTES, self._end_of(offset) - offset) > 0:
+            return
+        self._fill(offset)
+
+    def _used_up(self, offset: int) -> bool:
+        """Whether the scan ended for want of bytes: it takes up to 7 zeros for the end."""
+        buffered = self._base + self._filled
+        return buffered - offset < 8 and buffered < self._end_of(offset)
+
+    def _fill(self, offset: int) -> None:
+        segment = self._log.series.find(offset)
+        assert segment is not None, f"{offset} lies between the ends of the log"
+        size = min(len(self._buffer), segment.end - offset)
+        try:
+            self._filled = segment.file.read_into(offset - segment.start, self._buffer[:size])
+        except OSError as error:
+            raise StoreDamaged(
+                f"{segment.file.path} cannot be read at {offset - segment.start}: {error}; replace "
+                "the disk and copy the directory from a slave, or set this file aside"
+            ) from error
+        if not self._filled:
+            raise StoreDamaged(f"{segment.file.path} ends before {size} bytes from {offset}")
+        self._base = offset
+
+    def _read_more(self, offset: int) -> bool:
+        """Have more of the frame at `offset` in the buffer; False if it cannot be longer."""
+        if self._base + self._filled == self._end_of(offset) and self._base == offset:
+            return False
+        if self._base == offset:
+            size = min(2 * len(self._buffer), self._end_of(offset) - offset)
+            self._buffer = memoryview(bytearray(size))
+        self._fill(offset)
+        return True
+
+    def _end_of(self, offset: int) -> int:
+        return offset - offset % self._log.segment_bytes + self._log.segment_bytes
+
+    def _next_frame(self, offset: int) -> int | None:
+        """Where the next valid frame or BLANK behind the damage at `offset` and before `flushed`
+        begins, or the next segment."""
+        position = offset + 1
+        while position < min(self._flushed, self._log.series.end):
+            if position % self._log.segment_bytes == 0:
+                return position
+            self._fill(position)
+            data = self._buffer[: self._filled].tobytes()
+            at = self._candidate(data, position)
+            if at is not None:
+                return at
+            if position + self._filled == self._end_of(position):
+                position += self._filled
+            else:
+                position += max(self._filled - 8, 1)
+        return None
+
+    def _candidate(self, data: bytes, base: int) -> int | None:
+        segment_end = self._end_of(base)
+        starts = sorted(
+            place - 4 for magic in _MAGICS for place in _find_all(data, magic) if place >= 4
+        )
+        for at in starts:
+            offset = base + at
+            outcome = decode_frame(data, at, None, True)
+            if isinstance(outcome, Frame) and outcome.physical_offset == offset:
+                return offset
+            if isinstance(outcome, Blank) and offset + outcome.size == segment_end:
+                return offset
+        return None
 
 
-def _is_zero(commitlog: CommitLog, offset: int) -> bool:
-    segment = commitlog.series.find(offset)
-    return segment is None or not any(segment.view[offset - segment.start :][:8])
+def _find_all(data: bytes, part: bytes) -> list[int]:
+    found = []
+    at = data.find(part)
+    while at >= 0:
+        found.append(at)
+        at = data.find(part, at + 1)
+    return found

@@ -2,16 +2,31 @@
 
 Name = 20-digit start offset. Loading follows RocketMQ 5: sub-directories are skipped, an empty
 file that sorts last is what a crash left of a creation and is deleted, any other file of the wrong
-length or with a name that is no number stops the load. Used by the CommitLog and every queue.
+length or with a name that is no number stops the load. The older RocketMQ, whose rule the seeds
+tell, warned and went on without such a file; `set_aside` does that with the newest one, whose place
+must be free for the next segment. Used by the CommitLog and every queue.
 """
 
 from __future__ import annotations
 
+import logging
 import posixpath
 from bisect import bisect_right
 
 from saturnmq.protocol.errors import StoreDamaged
-from saturnmq.store.disk import Disk, SegmentFile
+from saturnmq.store.disk import Disk, Entry, SegmentFile
+
+log = logging.getLogger(__name__)
+
+SET_ASIDE = "set-aside"  # RocketMQ ignores sub-directories, so nothing in one keeps it from opening
+
+
+class SegmentsDamaged(StoreDamaged):
+    """A segment is missing between others."""
+
+
+class WrongLength(SegmentsDamaged):
+    """A segment has another length than the setting says."""
 
 
 def segment_name(start: int) -> str:
@@ -35,35 +50,64 @@ class Segment:
 class SegmentSeries:
     """The segments of one log or queue, oldest first, without holes."""
 
-    def __init__(self, disk: Disk, directory: str, segment_bytes: int) -> None:
+    def __init__(
+        self, disk: Disk, directory: str, segment_bytes: int, *, durable: bool = True
+    ) -> None:
         self.disk = disk
         self.directory = directory
         self.segment_bytes = segment_bytes
         self.segments: list[Segment] = []
         self._starts: list[int] = []
+        self._durable = durable
+        self.new_names = False  # a file was created whose name is not durable
 
     def load(self) -> None:
         """Open every segment file of the directory."""
-        entries = [e for e in self.disk.list(self.directory) if not e.is_dir]
-        entries.sort(key=lambda e: e.name)
-        if entries and entries[-1].size == 0:
-            self.disk.unlink(posixpath.join(self.directory, entries.pop().name))
-        for entry in entries:
-            path = posixpath.join(self.directory, entry.name)
-            if not entry.name.isdigit():
-                raise StoreDamaged(f"{path} is no segment (its name is no offset): move it away")
+        for entry in self._entries():
+            start = int(entry.name)
+            path = self.path_of(start)
             if entry.size != self.segment_bytes:
-                raise StoreDamaged(
+                raise WrongLength(
                     f"{path} is {entry.size} bytes long, the configured segment size is "
                     f"{self.segment_bytes}: set the size it was written with, or move it away"
                 )
-            start = int(entry.name)
             if self.segments and start != self.segments[-1].end:
-                raise StoreDamaged(
+                raise SegmentsDamaged(
                     f"{path} does not follow {self.segments[-1].file.path}: a segment between "
                     "them is missing; restore it or move the older ones away"
                 )
             self.add(Segment(start, self.disk.open_segment(path, self.segment_bytes)))
+
+    def _entries(self) -> list[Entry]:
+        entries = [e for e in self.disk.list(self.directory) if not e.is_dir]
+        entries.sort(key=lambda e: e.name)
+        for entry in entries:
+            if not entry.name.isdigit():
+                path = posixpath.join(self.directory, entry.name)
+                raise StoreDamaged(f"{path} is no segment (its name is no offset): move it away")
+        if entries and entries[-1].size == 0:
+            self.disk.unlink(posixpath.join(self.directory, entries.pop().name))
+        return entries
+
+    def set_aside(self) -> None:
+        """Before `load`: take the newest file out of the way if its length alone is wrong."""
+        entries = self._entries()
+        if len(entries) < 2 or entries[-1].size == self.segment_bytes:
+            return
+        if any(entry.size != self.segment_bytes for entry in entries[:-1]):
+            return  # written with another size, or worse: `load` tells
+        newest = entries[-1]
+        aside = posixpath.join(self.directory, SET_ASIDE)
+        self.disk.make_dirs(aside)
+        path = posixpath.join(self.directory, newest.name)
+        self.disk.rename(path, posixpath.join(aside, newest.name))
+        log.error(
+            "%s is %d bytes long instead of %d: it is not read and lies in %s now",
+            path,
+            newest.size,
+            self.segment_bytes,
+            aside,
+        )
 
     def add(self, segment: Segment) -> None:
         self.segments.append(segment)
@@ -75,8 +119,10 @@ class SegmentSeries:
     def create(self, start: int) -> Segment:
         """Allocate the segment that begins at `start` without adding it."""
         if not self.segments:
-            self.disk.make_dirs(self.directory)
-        return Segment(start, self.disk.create_segment(self.path_of(start), self.segment_bytes))
+            self.disk.make_dirs(self.directory, self._durable)
+        file = self.disk.create_segment(self.path_of(start), self.segment_bytes, self._durable)
+        self.new_names = not self._durable
+        return Segment(start, file)
 
     def find(self, offset: int) -> Segment | None:
         """The segment that holds the byte at `offset`."""
@@ -91,10 +137,12 @@ class SegmentSeries:
             self._remove(self.segments.pop())
             self._starts.pop()
 
-    def drop_oldest(self) -> None:
-        """Delete the oldest segment."""
-        self._remove(self.segments.pop(0))
+    def take_oldest(self) -> str:
+        """Take out and close the oldest segment; the path of its file, which stays."""
+        segment = self.segments.pop(0)
         self._starts.pop(0)
+        segment.file.close()
+        return segment.file.path
 
     def _remove(self, segment: Segment) -> None:
         segment.file.close()

@@ -2,7 +2,7 @@
 """The loop over index items, compiled: same answers as `indexfile.insert_items_reference`."""
 
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 cdef extern from *:
     """
@@ -88,6 +88,23 @@ def insert_items(unsigned char[::1] view, int64_t slots, int64_t limit, list hea
                 done += 1
     header[:] = [begin_time, end_time, begin_offset, end_offset, used, count]
     return done
+
+
+def fill_slots(unsigned char[::1] view, int64_t slots, int64_t count):
+    """As `indexfile.fill_slots_reference`."""
+    cdef int64_t base = 40 + 4 * slots, number, at, used = 0
+    cdef uint32_t slots_32 = <uint32_t>slots
+    cdef unsigned char *file
+    if not 0 < slots <= 0x7FFFFFFF or count < 1 or view.shape[0] < base + 20 * count:
+        raise ValueError("the index file is shorter than its slots and items need")
+    file = &view[0]
+    with nogil:
+        memset(file + 40, 0, 4 * slots)
+        for number in range(1, count):
+            at = 40 + 4 * <int64_t>(<uint32_t>get32(file + base + 20 * number) % slots_32)
+            used += get32(file + at) == 0
+            put32(file + at, <int32_t>number)
+    return used
 
 
 def plan_reads(const unsigned char[::1] entries, int64_t max_count, int64_t max_bytes, tuple in_memory, tuple on_disk, int64_t cached, object codes, int64_t visible, int64_t start):

@@ -221,6 +221,14 @@ class SimDisk:
         """The names of all files."""
         return sorted(self._names.current)
 
+    def durable_paths(self, directory: str) -> list[str]:
+        """The names of the files in `directory` that a power loss would leave for sure."""
+        return self._names.durable_paths(directory)
+
+    def platters(self, path: str) -> bytes:
+        """The durable content of the file that has this name durably."""
+        return self._names.durable(path)
+
     def flip(self, path: str, position: int, bit: int) -> None:
         """Bit rot, in the page cache and on the platters."""
         inode = self._find(path)
@@ -309,6 +317,9 @@ class SimDisk:
 
     # the Disk door
 
+    def buffer(self, size: int) -> memoryview:
+        return memoryview(bytearray(size))
+
     def mutex(self) -> contextlib.AbstractContextManager[object]:
         """One thread only: nothing to guard."""
         return contextlib.nullcontext()
@@ -328,7 +339,7 @@ class SimDisk:
         ]
         return sorted(entries)
 
-    def make_dirs(self, directory: str) -> None:
+    def make_dirs(self, directory: str, durable: bool = True) -> None:
         path = posixpath.normpath(directory)
         self.begin("make_dirs", path)
         while path not in self._dirs:

@@ -144,12 +144,12 @@ def test_a_broker_conf_of_rocketmq_is_read_as_it_is() -> None:
     """
     config = BrokerConfig.load(conf, path="broker.conf")
     assert (config.port, config.ha_port, config.root) == (20911, 20912, "/data/rmq")
-    assert config.store_config().commitlog_segment_bytes == 1 << 20
+    store = config.store_config()
+    assert (store.commitlog_segment_bytes, store.delete_when) == (1 << 20, "04")
+    assert store.file_reserved_hours == 48
     assert (config.auto_create_topics, config.sync_flush_timeout_ms) == (False, 1000)
     assert config.passed_over == (
         "aclEnable",
-        "deleteWhen",
-        "fileReservedTime",
         "sendMessageThreadPoolNums",
         "storePathCommitLog",
     )

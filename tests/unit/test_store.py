@@ -208,7 +208,7 @@ def test_flushed_messages_survive_power_loss(seed: int) -> None:
                 flush(store)
                 safe = list(sent)
             if rng.random() < 0.1:
-                store.flush_derived(True)
+                store.flush_derived()
                 store.checkpoint()
             if rng.random() < 0.1:
                 store.prepare_ahead()

@@ -1,0 +1,158 @@
+"""What is deleted, and when (store-format.md section 7): whole CommitLog segments, oldest first,
+then what queues and index know of them.
+
+A pass runs for one of three reasons: the hour is in `deleteWhen`, the disk is used beyond
+`diskMaxUsedSpaceRatio`, or somebody asked. It takes segments that were not written for
+`fileReservedTime` hours, or any while the disk is used beyond `diskSpaceCleanForciblyRatio` (and
+`cleanFileForciblyEnable`); never the current one, nor what is not flushed and dispatched. Whether
+anybody consumed a message makes no difference.
+
+A segment is renamed to `deleted/<name>.delete` and deleted 60 s later, at the next start, or with
+the next pass when the disk is short. The sub-directory is there because RocketMQ refuses a store
+with such a file beside the segments, and ignores sub-directories. No queue entry points at a
+segment that is gone: a pass raises the queues' least offsets first. Readers keep their mapping of
+a deleted file.
+"""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NamedTuple
+
+from saturnmq.store.commitlog import CommitLog
+from saturnmq.store.config import StoreConfig
+from saturnmq.store.derived import Derived
+from saturnmq.store.disk import Disk
+
+log = logging.getLogger(__name__)
+
+DELETED = "deleted"
+_HOUR_MS = 3_600_000
+MANUAL_PASSES = 20  # RocketMQ: one request stands for so many passes
+
+
+class Space(NamedTuple):
+    """How full the disk is, and what follows from it."""
+
+    percent: int
+    full: bool  # beyond diskSpaceWarningLevelRatio: no more sends
+    short: bool  # beyond diskSpaceCleanForciblyRatio: delete at once, whatever its age
+    above_normal: bool  # beyond diskMaxUsedSpaceRatio: delete what is expired
+
+    @classmethod
+    def judge(cls, total: int, free: int, config: StoreConfig) -> Space:
+        """RocketMQ's rule, with its limits of what may be configured."""
+        percent = -(-100 * (total - free) // total) if total else 100
+        full = percent > min(max(config.disk_warning_ratio, 35), 90)
+        short = full or percent > min(max(config.disk_clean_forcibly_ratio, 30), 85)
+        normal = min(max(config.disk_max_used_ratio, 10), 95)
+        return cls(percent, full, short, percent > normal)
+
+
+@dataclass(slots=True)
+class CleanTicket:
+    """Files of one pass; `run` deletes them in any thread."""
+
+    disk: Disk
+    segments: list[str] = field(default_factory=list)  # to be renamed, oldest first
+    files: list[str] = field(default_factory=list)  # to be deleted: leftovers, queues, index
+
+    def run(self) -> None:
+        for path in self.segments:  # one after the other: a crash leaves no hole
+            self.disk.rename(path, deleted_path(path))
+        for path in self.files:
+            self.disk.unlink(path)
+
+
+def deleted_path(path: str) -> str:
+    """Where a segment waits for its end."""
+    directory, name = posixpath.split(path)
+    return posixpath.join(directory, DELETED, name + ".delete")
+
+
+class Cleaner:
+    """Decides on the owner's side; its tickets do the work on the disk."""
+
+    def __init__(self, disk: Disk, commitlog: CommitLog, derived: Derived, config: StoreConfig):
+        self._disk = disk
+        self._log = commitlog
+        self._derived = derived
+        self._config = config
+        self._directory = commitlog.series.directory
+        self._waiting: dict[str, int] = {}  # renamed segments and when they were
+        self.manual = 0
+        self.space = Space(0, False, False, False)
+
+    def finish_leftovers(self) -> None:
+        """Blocking, at start: delete what a pass before left."""
+        directory = posixpath.join(self._directory, DELETED)
+        for entry in self._disk.list(directory):
+            if entry.name.endswith(".delete") and not entry.is_dir:
+                self._disk.unlink(posixpath.join(directory, entry.name))
+
+    def look(self) -> Space:
+        """Measure the disk. What waits for its end counts as free already."""
+        before, self.space = self.space, self._judge()
+        if self.space.full and not before.full:
+            log.error(
+                "the disk of %s is used to %d %%: no more sends until it is below %d %%",
+                self._config.root,
+                self.space.percent,
+                self._config.disk_warning_ratio,
+            )
+        elif before.full and not self.space.full:
+            log.warning("the disk is used to %d %% now: sends go on", self.space.percent)
+        return self.space
+
+    def _judge(self, more: int = 0) -> Space:
+        total, free = self._disk.free_space(self._config.root)
+        free += (len(self._waiting) + more) * self._log.segment_bytes
+        return Space.judge(total, min(free, total), self._config)
+
+    def plan(self, now_ms: int, safe: int) -> CleanTicket | None:
+        """Take out what is to be deleted now, nothing at or behind `safe`; None: nothing is."""
+        ticket = CleanTicket(self._disk)
+        grace = 0 if self.space.short else self._config.delete_grace_ms
+        for path, since in list(self._waiting.items()):
+            if now_ms - since >= grace or now_ms < since:
+                del self._waiting[path]
+                ticket.files.append(path)
+        hours = {int(hour) for hour in self._config.delete_when.split(";") if hour.strip()}
+        by_time = datetime.fromtimestamp(now_ms / 1000).hour in hours
+        if by_time or self.space.short or self.space.above_normal or self.manual:
+            self.manual = max(self.manual - 1, 0)
+            self._take_segments(now_ms, safe, ticket)
+            if self.space.above_normal and not ticket.segments and not by_time:
+                log.warning(
+                    "the disk is used to %d %% but no segment may be deleted: none is older than "
+                    "%d hours",
+                    self.space.percent,
+                    self._config.file_reserved_hours,
+                )
+        return ticket if ticket.segments or ticket.files else None
+
+    def _take_segments(self, now_ms: int, safe: int, ticket: CleanTicket) -> None:
+        at_once = self.space.short and self._config.clean_forcibly
+        written = {e.name: e.mtime_ms for e in self._disk.list(self._directory) if not e.is_dir}
+        segments = self._log.series.segments
+        count = 0
+        for segment in segments[: min(self._config.delete_batch_max, len(segments) - 1)]:
+            mtime = written.get(posixpath.basename(segment.file.path), now_ms)
+            expired = now_ms - mtime >= self._config.file_reserved_hours * _HOUR_MS
+            enough = not self._judge(count).short  # what is not expired goes only as far as needed
+            if segment.end > safe or not (expired or (at_once and not enough)):
+                break
+            count += 1
+        if not count:
+            return
+        ticket.files += self._derived.drop_before(segments[count - 1].end)
+        if not self._waiting:
+            self._disk.make_dirs(posixpath.join(self._directory, DELETED))
+        for _ in range(count):
+            path = self._log.take_oldest()
+            ticket.segments.append(path)
+            self._waiting[deleted_path(path)] = now_ms
+            log.info("%s is deleted", path)

@@ -1,0 +1,79 @@
+"""Derived: all that is built from the CommitLog - the ConsumeQueues and, if wanted, the IndexFiles.
+
+Reput adds to it what the log got, queues first, then the index; recovery cuts it back and lets the
+same reput build it again. Nothing in it is worth more than the log: what is damaged is deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from saturnmq.protocol.kernels import Scan
+from saturnmq.store.indexfile import Index, IndexMark
+from saturnmq.store.queues import Queues
+
+
+class Arrival(NamedTuple):
+    """New entries of one queue; `entries` are 20 bytes each."""
+
+    topic: str
+    queue_id: int
+    max_offset: int
+    entries: bytes
+
+
+class Derived:
+    """Queues and index of one store."""
+
+    def __init__(self, queues: Queues, index: Index | None) -> None:
+        self.queues = queues
+        self.index = index
+
+    def load(self) -> None:
+        self.queues.load()
+        if self.index is not None:
+            self.index.load()
+
+    def append(self, scan: Scan, arrivals: list[Arrival]) -> None:
+        """Add what a scan of the log found. `arrivals` gets the new entries of each queue, also of
+        those that were done when the disk had no room for a file of the next one (OSError)."""
+        for topic, queue_id, first, _, entries in scan.runs:
+            queue = self.queues.get_or_create(topic, queue_id)
+            _, fresh = queue.append(first, len(entries) // 20, entries)
+            self.queues.raise_next(topic, queue_id, queue.max_offset)
+            if fresh:
+                arrivals.append(Arrival(topic, queue_id, queue.max_offset, fresh))
+        if scan.index_items and self.index is not None:
+            self.index.append(scan.index_items)
+
+    def flush(self) -> IndexMark | None:
+        """Blocking, may run beside `append`: what was added before is durable then."""
+        self.queues.flush()
+        return None if self.index is None else self.index.flush()
+
+    def truncate(self, end: int, store_time_at: Callable[[int], int | None]) -> None:
+        """Forget everything about the log from `end` on."""
+        for queue in self.queues:
+            queue.truncate(end)
+        self.queues.reset_next()
+        if self.index is not None:
+            self.index.truncate(end, store_time_at)
+
+    def drop_before(self, log_start: int) -> list[str]:
+        """Take out what is only about the log before `log_start`: the files to delete."""
+        gone = [path for queue in self.queues for path in queue.drop_before(log_start)]
+        if self.index is not None:
+            gone += self.index.drop_before(log_start)
+        return gone
+
+    def destroy(self, log_start: int = 0) -> None:
+        """Delete it, to be built again; see `Queues.destroy`."""
+        self.queues.destroy(log_start)
+        if self.index is not None:
+            self.index.destroy()
+
+    def close(self) -> None:
+        self.queues.close()
+        if self.index is not None:
+            self.index.close()
