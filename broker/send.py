@@ -74,9 +74,11 @@ class SendService:
         )
         self._reply_ext = {"MSG_REGION": config.region, "TRACE_ON": "true"}
         self._waits = config.sync_flush or config.replicas_required > 1
-        timeout_ms = config.sync_flush_timeout_ms if config.sync_flush else 0
-        if config.replicas_required > 1:
-            timeout_ms = max(timeout_ms, config.slave_timeout_ms)
+        timeout_ms = config.slave_timeout_ms
+        if config.replicas_required == 1:
+            timeout_ms = config.sync_flush_timeout_ms
+        elif config.sync_flush:
+            timeout_ms = max(timeout_ms, config.sync_flush_timeout_ms)
         self._timeout = timeout_ms / 1000
         self._hosts: dict[str, bytes] = {}
         self._id_prefix = context.store_host.hex().upper()
@@ -292,7 +294,8 @@ class SendService:
                 born_host=born_host,
                 store_host=self._c.store_host,
                 reconsume_times=reconsume_times,
-            )
+            ),
+            is_copy=True,
         )
         self._c.appended()
         return put
@@ -301,11 +304,12 @@ class SendService:
         """Answer now or when the ack mode is met."""
         c = self._c
         c.appended()
-        if not (self._waits and wait) or c.store.watermarks.confirmed >= put.end_offset:
+        waits = self._waits and wait
+        if c.store.watermarks.confirmed >= put.end_offset or (not waits and c.flush_keeps_up()):
             if not endpoint.closed:
                 endpoint.send(reply)
             return
-        if not c.enough_replicas():
+        if waits and not c.enough_replicas():
             reply.code = ResponseCode.SLAVE_NOT_AVAILABLE
             reply.remark = (
                 f"stored, but fewer than {c.config.replicas_required} copies are in sync "

@@ -9,6 +9,7 @@ the first error, and stays readable.
 
 from __future__ import annotations
 
+import logging
 import posixpath
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from saturnmq.protocol.frame import stored_properties_size
 from saturnmq.protocol.kernels import check_batch, message_size, write_batch, write_message
 from saturnmq.protocol.runtime import Runtime
 from saturnmq.store.checkpoint import AbortMark, Checkpoint
-from saturnmq.store.cleaner import Cleaner, CleanTicket
+from saturnmq.store.cleaner import MANUAL_PASSES, Cleaner, CleanTicket
 from saturnmq.store.commitlog import CommitLog, FlushTicket
 from saturnmq.store.config import StoreConfig
 from saturnmq.store.consumequeue import ConsumeQueue
@@ -29,6 +30,7 @@ from saturnmq.store.lookup import GetResult, GetStatus, Lookup
 from saturnmq.store.queues import Queues
 from saturnmq.store.recovery import Recovery, recover
 from saturnmq.store.reput import Reput
+from saturnmq.store.resync import next_frame
 from saturnmq.store.segments import Segment
 from saturnmq.store.transient_pool import TransientStorePool
 from saturnmq.store.watermarks import Watermarks
@@ -44,7 +46,10 @@ __all__ = [
     "StoreConfig",
 ]
 
+log = logging.getLogger(__name__)
+
 PROPERTIES_MAX = 32_767
+COPY_BYTES_MAX = 64 << 10
 _TRANSACTION = 0xC
 _WITHOUT_QUEUE = (0x4, 0xC)  # PREPARED, ROLLBACK
 
@@ -235,16 +240,14 @@ class MessageStore:
                 f"the CommitLog cannot be written: {error}; check the disk, then restart the broker"
             ) from error
 
-    def put(self, message: PendingMessage) -> Put:
-        """Append one message; raises a SaturnError when it is refused."""
+    def put(self, message: PendingMessage, *, is_copy: bool = False) -> Put:
+        """Append one message; raises a SaturnError when it is refused.
+
+        maxMessageSize bounds the whole frame, as RocketMQ 4 has it. A copy of a stored message may
+        be longer by what the broker puts into it: refused, it could never be delivered.
+        """
         self._check_writable()
         topic = self._topic_bytes(message.topic)
-        limit = self.config.max_message_bytes
-        if len(message.body) > limit:
-            raise MessageIllegal(
-                f"the body is {len(message.body)} bytes long, the limit is {limit}: "
-                "compress or split it, or raise maxMessageSize"
-            )
         crc_property = self.config.crc_property
         stored = stored_properties_size(message.properties, crc_property)
         if stored > PROPERTIES_MAX:
@@ -259,6 +262,12 @@ class MessageStore:
             len(message.born_host),
             len(message.store_host),
         )
+        limit = self.config.max_message_bytes
+        if size > limit + (COPY_BYTES_MAX if is_copy else 0):
+            raise MessageIllegal(
+                f"the message is {size} bytes long with its properties, the limit is {limit}: "
+                "compress or split it, or raise maxMessageSize"
+            )
         segment, pos = self._room(size)
         frames = self._log.staging(size)
         key = message.topic, message.queue_id
@@ -419,11 +428,10 @@ class MessageStore:
                 return []
             self._no_room = ""
             if step.next_offset == marks.dispatched:
-                if step.status == "damage":
-                    raise ServiceNotAvailable(
-                        f"the CommitLog is damaged at {marks.dispatched}: {step.why}"
-                    )
-                return []  # a slave has half a frame
+                if step.status != "damage":
+                    return []  # a slave has half a frame
+                self._skip_damage(step.why)
+                continue
             marks.dispatched = step.next_offset
             if step.messages:
                 self._dispatched_ts = step.last_store_timestamp
@@ -431,6 +439,16 @@ class MessageStore:
             if step.arrivals:
                 return step.arrivals
         return []
+
+    def _skip_damage(self, why: str) -> None:
+        """A slave may get what its master's disk had lost: go on behind it, and say so."""
+        offset = self.watermarks.dispatched
+        after = next_frame(self._log.series, offset, self._log.committed)
+        if after is None:
+            raise ServiceNotAvailable(f"the CommitLog is damaged from {offset} on: {why}")
+        log.error("the CommitLog is damaged from %d to %d: %s", offset, after, why)
+        self.recovery.gaps.append((offset, after))
+        self.watermarks.dispatched = after
 
     def flush_derived(self) -> None:
         """Blocking: make queue entries and index items durable; `derived` then says up to where.
@@ -484,9 +502,9 @@ class MessageStore:
         """Segments are deleted whatever their age."""
         return self._cleaner.space.short
 
-    def clean_on_request(self, passes: int) -> None:
-        """The next passes delete what is expired at any hour (RocketMQ's manual deletion)."""
-        self._cleaner.manual = passes
+    def clean_on_request(self) -> None:
+        """The next 20 passes delete what is expired at any hour (RocketMQ's manual deletion)."""
+        self._cleaner.manual = MANUAL_PASSES
 
     def begin_clean(self) -> CleanTicket | None:
         """Take out what is to be deleted; run the ticket in a thread. None: nothing is."""
