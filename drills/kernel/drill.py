@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+import logging
+import platform
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
-from saturnmq.drills.kernel.mounts import RigUnavailable, why_not
-from saturnmq.drills.kernel.report import KernelReport
+from saturnmq.cli.launcher import LauncherError
+from saturnmq.drills.kernel.block_errors import FAULTS, block_error
+from saturnmq.drills.kernel.mounts import RigUnavailable, reflink_host, run, why_not
+from saturnmq.drills.kernel.power_cuts import power_cuts
+from saturnmq.drills.kernel.report import KernelReport, Run
+from saturnmq.protocol.errors import InvalidParameter, SaturnError
 
 RATES = (20, 1_000, 20_000)
+FLUSHES = {"sync": ("sync",), "async": ("async",), "both": ("sync", "async")}
+CUTS_PER_LIFE = 100  # of a broker, at most
+ERROR_RATE = 500  # messages per second on a faulty disk
 Progress = Callable[[int, int, str], None]  # done, total, what is going on
 
 
@@ -28,7 +43,79 @@ def run_kernel_drill(
     Images that show a violation are copied to the directory `keep`. RigUnavailable says what this
     machine lacks.
     """
+    if flush not in FLUSHES:
+        raise InvalidParameter(f"flush is {flush!r}; it must be one of {', '.join(FLUSHES)}")
     reason = why_not(reflink=images > 0, fuse=errors > 0)
     if reason is not None:
         raise RigUnavailable(reason)
-    return KernelReport(seed)
+    report = KernelReport(seed, platform.platform())
+    begin, done, total = time.monotonic(), 0, images + errors
+
+    def step(text: str) -> None:
+        nonlocal done
+        done += 1
+        report.seconds = time.monotonic() - begin
+        progress(done, total, text)
+
+    def keep_image(image: Path, name: str) -> None:
+        if keep is not None:
+            keep.mkdir(parents=True, exist_ok=True)
+            run("cp", "--sparse=always", image, keep / name)
+
+    @contextmanager
+    def started(life: Run) -> Iterator[Path]:
+        """A directory for one life; what breaks it is a finding, the others go on."""
+        report.runs.append(life)
+        with _workshop() as directory:
+            try:
+                yield directory
+            except (OSError, SaturnError, LauncherError) as problem:
+                life.violations.append(f"the run broke: {problem}")
+
+    progress(0, total, "")
+    lives = _lives(images, [(mode, rate) for rate in rates for mode in FLUSHES[flush]])
+    with _quiet():
+        for number, (mode, rate, count) in enumerate(lives):
+            looked_at = partial(step, f"power cuts, {mode} flush, {rate:,} msg/s")
+            life = Run("power cut", seed + number, mode, rate)
+            with started(life) as directory, reflink_host(directory) as host:
+                power_cuts(host, directory, life, count, looked_at, keep_image)
+        kinds = itertools.cycle(itertools.product(FAULTS, FLUSHES[flush]))
+        for number, (fault, mode) in enumerate(itertools.islice(kinds, errors)):
+            life = Run(fault, seed + number, mode, ERROR_RATE)
+            with started(life) as directory:
+                block_error(directory, life, keep_image)
+            step(f"{fault}, {mode} flush")
+    return report
+
+
+def _lives(images: int, kinds: Sequence[tuple[str, int]]) -> Iterator[tuple[str, int, int]]:
+    """(flush, rate, images) of each broker: an equal share for every kind, in small parts."""
+    shares = [images // len(kinds) + (n < images % len(kinds)) for n in range(len(kinds))]
+    while any(shares):
+        for n, (mode, rate) in enumerate(kinds):
+            part = min(shares[n], CUTS_PER_LIFE)
+            shares[n] -= part
+            if part:
+                yield mode, rate, part
+
+
+@contextmanager
+def _workshop() -> Iterator[Path]:
+    directory = Path(tempfile.mkdtemp(prefix="saturnmq-drill-"))
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Recovery warns of every tail it cuts: here that is what is expected."""
+    log = logging.getLogger("saturnmq.store")
+    before = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(before)

@@ -59,7 +59,11 @@ class KernelReport:
     @property
     def violations(self) -> list[str]:
         """Each names the run that shows it. Nothing done counts as one."""
-        found = [text for run in self.runs for text in run.violations]
+        found = [
+            f"{run.kind}, {run.flush} flush, {run.rate:,} msg/s, seed {run.seed}: {text}"
+            for run in self.runs
+            for text in run.violations
+        ]
         return found if self.runs else ["the drill did nothing: no image, no block error"]
 
     def table(self) -> list[dict[str, Any]]:

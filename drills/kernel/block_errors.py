@@ -1,0 +1,216 @@
+"""Runs on a faulty disk (fault model, section 7, R3).
+
+The store lies on an ext4 on a loop device on a file that a `FaultyDevice` stands behind: the
+kernel's page cache and journal are the real ones, the disk below them is ours. Under load the disk
+begins to fail at a seeded moment, then the power goes, and the disk is looked at.
+
+What must hold whatever fails: sync flush loses nothing it acknowledged, async flush nothing older
+than its bound; a broker whose log could not be written refuses sends, acknowledges nothing any
+more, says so and stays readable; a flipped bit or a lost write is never delivered as a message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import mmap
+import random
+import re
+import struct
+import time
+from collections.abc import Callable, Set
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from saturnmq.client.blocking import Producer, PullConsumer
+from saturnmq.drills.kernel.device import FAULTS as DEVICE_FAULTS
+from saturnmq.drills.kernel.device import LOG_FRAME, FaultyDevice
+from saturnmq.drills.kernel.fuse import file_of
+from saturnmq.drills.kernel.images import Judge, Log
+from saturnmq.drills.kernel.load import TOPIC, Ack, Bodies, Load
+from saturnmq.drills.kernel.mounts import make_ext4, mounted
+from saturnmq.drills.kernel.report import ASYNC_BOUND_MS, Loss, Run
+from saturnmq.drills.kernel.server import STORE, SaturnServer, saturn, store_options
+from saturnmq.protocol.message import Message
+
+DISK_BYTES = 512 << 20
+MOUNT = "loop,noatime"
+FLIP = "bit flip"
+FAULTS = (*DEVICE_FAULTS, FLIP)
+SILENT = (FLIP, "lost write")  # the disk says nothing
+AIMED = 0.7  # so many faults are meant for the log, the others for whatever is written next
+HIT_S = 10.0  # so long an armed fault may wait for a write that meets it
+AFTER_S = 0.6  # of load after the first fault
+NOTICE_S = 1.0  # so long after a failed write of the log acknowledgements may still be under way
+LIVENESS_S = 20.0
+LOUD = re.compile("CommitLog.*(cut|damage|gap)")  # what a broker prints of damage it found
+
+
+@dataclass
+class _Life:
+    """What happened until the power went."""
+
+    acks: list[Ack]
+    refused: int
+    bodies: Bodies
+    hit_at: float
+    cut_at: float
+    wrong: list[str] = field(default_factory=list)
+
+
+def block_error(
+    directory: Path, run: Run, on_wrong: Callable[[Path, str], None] = lambda image, name: None
+) -> None:
+    """One life of a broker on a disk that fails as `run.kind` says."""
+    chance = random.Random(run.seed)
+    options = store_options(run.seed)
+    disk = directory / "disk.img"
+    make_ext4(disk, DISK_BYTES)
+    with contextlib.closing(FaultyDevice(disk, chance)) as device:
+        life = _live(device, directory, run, options, chance)
+        run.faults = dict(device.counts)
+    run.acked, run.refused = len(life.acks), life.refused
+    if run.kind == FLIP:
+        _flip(disk, chance)
+    look = _look_for_silent_damage if run.kind in SILENT else _look
+    run.violations = life.wrong + look(disk, directory, run, options, life)
+    if run.violations:
+        on_wrong(disk, f"seed-{run.seed}-{run.kind.replace(' ', '-')}.img")
+
+
+def _live(
+    device: FaultyDevice,
+    directory: Path,
+    run: Run,
+    options: dict[str, int],
+    chance: random.Random,
+) -> _Life:
+    fault = DEVICE_FAULTS.get(run.kind)
+    mount = directory / "live"
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(file_of(device, directory / "faulty.img"))
+        stack.enter_context(mounted(file, mount, MOUNT))
+        server = stack.enter_context(saturn(directory / "cluster", mount, run.flush, options))
+        load = stack.enter_context(Load(server.nameservers, run.rate, run.seed))
+        load.until_acked(1)
+        time.sleep(chance.uniform(0.1, 1.2))
+        wrong = []
+        if fault is not None:
+            aimed = not fault.flushes and chance.random() < AIMED
+            device.arm(fault, LOG_FRAME if aimed else b"")
+            if not device.hit.wait(HIT_S):
+                wrong.append(f"the drill armed {run.kind!r} and nothing met it in {HIT_S:.0f} s")
+            time.sleep(AFTER_S)
+            if fault.error and (aimed or fault.flushes):
+                wrong += _fenced(server, load)
+        device.power_cut()
+        acks = [ack for ack in load.acks if ack.at < device.cut_at]
+        refused = sum(at < device.cut_at for at, _ in load.refused)
+        server.kill()
+        return _Life(acks, refused, load.bodies, device.hit_at, device.cut_at, wrong)
+
+
+def _fenced(server: SaturnServer, load: Load) -> list[str]:
+    """A broker whose log could not be written: readable, and nothing else."""
+    wrong = []
+    deadline = time.monotonic() + NOTICE_S
+    while not load.refused and time.monotonic() < deadline:
+        time.sleep(0.01)
+    acked = len(load.acks)
+    if not load.refused:
+        wrong.append(f"the log could not be written and {acked} sends were acknowledged, none not")
+    before = {(ack.queue_id, ack.queue_offset): ack.number for ack in load.acks}
+    got = consume(server.nameservers, before.keys())
+    if lacking := before.keys() - got.keys():
+        wrong.append(f"{len(lacking)} acknowledged messages cannot be read after a failed flush")
+    wrong += _strange(got, before, load.bodies)
+    if len(load.acks) > acked:
+        wrong.append(f"{len(load.acks) - acked} sends were acknowledged after a failed flush")
+    return wrong
+
+
+def _look(disk: Path, directory: Path, run: Run, options: dict[str, int], life: _Life) -> list[str]:
+    """After the power cut: everything that the flush mode covers is there."""
+    with mounted(disk, directory / "image", MOUNT):
+        root = directory / "image" / STORE
+        log = Log(root / "commitlog")
+        match = log.match(life.acks, life.bodies)
+        judge = Judge(log, match.held, sync=run.flush == "sync", options=options)
+        wrong = match.wrong[:5] + judge.look(root, life.cut_at).wrong
+    # Acknowledged behind the first fault: a fenced broker could not know better a moment before.
+    horizon = min(life.cut_at, life.hit_at) if life.refused else life.cut_at
+    oldest = min((ack.at for ack in match.missing), default=math.inf)
+    loss = Loss(len(match.missing), max(0.0, horizon - oldest) * 1000)
+    run.losses.append(loss)
+    lost = f"{loss.messages} acknowledged, the oldest {loss.ms:.0f} ms before"
+    if loss.messages and run.flush == "sync":
+        wrong.append(f"I1: sync flush lost {lost}")
+    if loss.ms > ASYNC_BOUND_MS:
+        wrong.append(f"I1: async flush lost {lost}, the bound is {ASYNC_BOUND_MS:.0f} ms")
+    return wrong
+
+
+def _look_for_silent_damage(
+    disk: Path, directory: Path, run: Run, options: dict[str, int], life: _Life
+) -> list[str]:
+    """A real broker on the damaged disk starts, serves, and delivers only what was sent."""
+    acked = {(ack.queue_id, ack.queue_offset): ack.number for ack in life.acks}
+    with (
+        mounted(disk, directory / "image", MOUNT) as mount,
+        saturn(directory / "again", mount, run.flush, options) as server,
+    ):
+        got = consume(server.nameservers, acked.keys(), patience_s=2.0)
+        wrong = _strange(got, acked, life.bodies)
+        lacking = len(acked.keys() - got.keys())
+        if lacking and not LOUD.search(server.printed()):
+            wrong.append(f"I11: {lacking} acknowledged messages are gone and the broker is silent")
+        with Producer("after", server.nameservers) as producer:
+            if not producer.send(Message(TOPIC, b"after the damage")).ok:
+                wrong.append("a send after the damage was not acknowledged")
+    run.losses.append(Loss(lacking, 0.0))
+    return wrong
+
+
+def _strange(
+    got: dict[tuple[int, int], bytes], acked: dict[tuple[int, int], int], bodies: Bodies
+) -> list[str]:
+    """Messages delivered that nobody sent, or another's in the place of an acknowledged one."""
+    found = {place: bodies.number(body) for place, body in got.items()}
+    return [
+        f"I2: queue {place[0]} offset {place[1]} delivers message {number}, "
+        f"acknowledged there: {acked.get(place)}"
+        for place, number in found.items()
+        if number is None or acked.get(place, number) != number
+    ][:5]
+
+
+def consume(
+    nameservers: list[str],
+    wanted: Set[tuple[int, int]],
+    *,
+    patience_s: float = LIVENESS_S,
+) -> dict[tuple[int, int], bytes]:
+    """Bodies by (queue, offset), read until all `wanted` are there or none came for long."""
+    got: dict[tuple[int, int], bytes] = {}
+    consumer = PullConsumer(f"look-{time.monotonic_ns()}", nameservers, from_beginning=True)
+    consumer.subscribe(TOPIC)
+    with consumer:
+        deadline = time.monotonic() + patience_s
+        while not wanted <= got.keys() and time.monotonic() < deadline:
+            for message in consumer.poll(timeout_s=0.2):
+                got[message.queue_id, message.queue_offset] = bytes(message.body)
+                deadline = time.monotonic() + patience_s
+    return got
+
+
+def _flip(disk: Path, chance: random.Random) -> None:
+    """Turn one bit of one frame of the log on the medium."""
+    with open(disk, "r+b") as file, mmap.mmap(file.fileno(), 0) as medium:
+        frames, at = [], medium.find(LOG_FRAME)
+        while at >= 0:
+            (size,) = struct.unpack_from(">i", medium, at - 4)
+            if 91 <= size <= 4096:
+                frames.append((at - 4, size))
+            at = medium.find(LOG_FRAME, at + 1)
+        start, size = chance.choice(frames)
+        medium[start + chance.randrange(size)] ^= 1 << chance.randrange(8)

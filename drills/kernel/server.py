@@ -1,0 +1,64 @@
+"""The broker under test: real processes, the store on a mount of the rig."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from saturnmq.cli.launcher import LOG_FILE, LocalCluster, Settings
+
+STORE = "store"  # the store's directory on the mount
+BROKER = "master-0"
+
+
+class Server(Protocol):
+    """A nameserver and a broker."""
+
+    nameservers: list[str]
+
+    def kill(self) -> None:
+        """SIGKILL the broker: what it had not synced is in the page cache."""
+
+
+class SaturnServer:
+    """A local cluster of one broker."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self.cluster = cluster
+        self.nameservers = cluster.nameservers
+
+    def kill(self) -> None:
+        self.cluster.kill(BROKER)
+
+    def printed(self) -> str:
+        """What the broker wrote to its log."""
+        return (Path(self.cluster.node(BROKER).data) / LOG_FILE).read_text(errors="replace")
+
+
+def store_options(seed: int) -> dict[str, int]:
+    """Sizes drawn from the seed: small files, so that the log rolls under load."""
+    chance = random.Random(seed)
+    segment = chance.choice((4, 8, 16, 64)) << 20
+    return {
+        "commitlog_segment_bytes": segment,
+        "consumequeue_segment_bytes": chance.choice((40_000, 400_000)),
+        "index_slots": 1_000,
+        "index_items": chance.choice((5_000, 50_000)),
+        "zero_ahead_bytes": min(segment, 8 << 20),
+    }
+
+
+@contextlib.contextmanager
+def saturn(
+    directory: Path, mount: Path, flush: str, options: dict[str, Any]
+) -> Iterator[SaturnServer]:
+    """SaturnMQ with its store on `mount` and its logs below `directory`."""
+    broker_options = {**options, "storePathRootDir": str(mount / STORE)}
+    cluster = LocalCluster.up(directory, Settings(flush=flush, broker_options=broker_options))
+    try:
+        yield SaturnServer(cluster)
+    finally:
+        cluster.down()
