@@ -1,0 +1,271 @@
+"""Nameservers and brokers of both makes as processes of this test, on loopback, ended by their pid.
+
+`ROCKETMQ` is Apache RocketMQ 5.4.0 from Maven, `SATURNMQ` is this repository. Both makes of broker
+are given the same `broker.conf`, to the letter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from saturnmq.aio import Admin
+from saturnmq.cli.launcher import free_block
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.remoting import Command
+
+ROCKETMQ, SATURNMQ = "rocketmq", "saturnmq"
+VERSION = "5.4.0"
+LIB_VARIABLE = "SATURNMQ_ROCKETMQ_LIB"
+DOWNLOAD_S = 600.0
+START_S = 60.0
+STOP_S = 60.0
+CLUSTER = "InteropCluster"
+BROKER = "broker-a"
+
+# What the broker's mapped files and its netty need of the Java modules since Java 16.
+_JAVA = [
+    "java",
+    "-server",
+    "-Xms128m",
+    "-Xmx512m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:MaxDirectMemorySize=512m",
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+    *(
+        f"--add-opens=java.base/{name}=ALL-UNNAMED"
+        for name in ("java.nio", "sun.nio.ch", "java.lang", "java.util")
+    ),
+]
+
+
+class Unavailable(Exception):
+    """No real RocketMQ on this machine; the text says why and what to do."""
+
+
+def why_not() -> str | None:
+    """What is missing for a real RocketMQ, as far as can be told without downloading anything."""
+    if shutil.which("java") is None:
+        return "no `java` on the path"
+    if not os.environ.get(LIB_VARIABLE) and shutil.which("mvn") is None and not _cache().is_dir():
+        return f"no `mvn` on the path to fetch RocketMQ with, and {LIB_VARIABLE} names no jars"
+    return None
+
+
+def _cache() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(home) / "saturnmq" / f"rocketmq-{VERSION}"
+
+
+def rocketmq_jars() -> Path:
+    """The directory of RocketMQ's jars; fetched by Maven once, then kept in the user's cache."""
+    given = os.environ.get(LIB_VARIABLE)
+    if given:
+        if not list(Path(given).glob("rocketmq-broker-*.jar")):
+            raise Unavailable(f"{LIB_VARIABLE} is {given!r}, which holds no rocketmq-broker jar")
+        return Path(given)
+    cache = _cache()
+    if cache.is_dir():
+        return cache
+    cache.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache.parent) as fresh:
+        jars = Path(fresh) / "jars"
+        command = ["mvn", "-q", "-B", "-f", str(Path(__file__).with_name("pom.xml"))]
+        command += ["dependency:copy-dependencies", "-DincludeScope=runtime"]
+        command += [f"-DoutputDirectory={jars}"]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, timeout=DOWNLOAD_S
+            )
+        except subprocess.TimeoutExpired:
+            raise Unavailable(f"Maven had not fetched RocketMQ after {DOWNLOAD_S:.0f} s") from None
+        if done.returncode:
+            last = (done.stdout + done.stderr).strip().splitlines()[:1]
+            raise Unavailable(f"Maven could not fetch RocketMQ: {''.join(last)}")
+        jars.rename(cache)
+    return cache
+
+
+@dataclass
+class Node:
+    """One running process."""
+
+    make: str
+    process: subprocess.Popen[bytes]
+    port: int
+    log: Path
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def stop(self) -> None:
+        """SIGTERM: an orderly end."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(
+                f"{self.make} had not stopped {STOP_S:.0f} s after SIGTERM\n{self.tail()}"
+            ) from None
+
+    def kill(self) -> None:
+        """SIGKILL: nothing is flushed, closed or said good-bye to."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(STOP_S)
+
+    def until_open(self) -> None:
+        deadline = time.monotonic() + START_S
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port)):
+                return
+            assert self.process.poll() is None, f"{self.make} ended at its start\n{self.tail()}"
+            assert time.monotonic() < deadline, f"{self.make} does not listen\n{self.tail()}"
+            time.sleep(0.02)
+
+    def tail(self) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-15:])
+
+
+@dataclass
+class Nodes:
+    """Starts processes below `home` and ends what is left of them."""
+
+    home: Path
+    jars: Path
+    running: list[Node] = field(default_factory=list)
+    _nameservers: dict[str, Node] = field(default_factory=dict)
+
+    def nameserver(self, make: str) -> str:
+        """The address of the one nameserver of this make."""
+        if make not in self._nameservers:
+            port = free_block("127.0.0.1", 1)
+            if make == ROCKETMQ:
+                conf = self._conf("namesrv", {"bindAddress": "127.0.0.1", "listenPort": port})
+                main = ["org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(conf)]
+                node = self._java("namesrv", port, main)
+            else:
+                node = self._python("nameserver", port, ["nameserver", "--port", str(port)])
+            node.until_open()
+            self._nameservers[make] = node
+        return self._nameservers[make].address
+
+    def broker(self, make: str, store: Path, port: int, settings: dict[str, object]) -> Node:
+        """A broker over `store`, serving and registered."""
+        nameserver = self.nameserver(make)
+        options = {
+            "brokerClusterName": CLUSTER,
+            "brokerName": BROKER,
+            "brokerId": 0,
+            "brokerRole": "ASYNC_MASTER",
+            "bindAddress": "127.0.0.1",
+            "brokerIP1": "127.0.0.1",
+            "listenPort": port,
+            "haListenPort": port + 1,
+            "namesrvAddr": nameserver,
+            "storePathRootDir": store,
+            "storePathCommitLog": store / "commitlog",
+            "autoCreateTopicEnable": "true",
+            "timerWheelEnable": "false",  # 100 MiB of files that nothing here needs
+            **settings,
+        }
+        conf = self._conf(f"{make}-{port}", options)
+        if make == ROCKETMQ:
+            main = ["org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf)]
+            node = self._java("broker", port, main)
+        else:
+            node = self._python("broker", port, ["broker", "--config", str(conf)])
+        node.until_open()
+        asyncio.run(_until_registered(nameserver, node))
+        return node
+
+    def mqadmin(self, *arguments: str) -> str:
+        """What RocketMQ's own mqadmin prints."""
+        main = "org.apache.rocketmq.tools.command.MQAdminStartup"
+        done = subprocess.run(
+            self._java_command([main, *arguments]),
+            env=self._environment(),
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=START_S,
+        )
+        return done.stdout
+
+    def close(self) -> None:
+        """End every process that is still running."""
+        for node in self.running:
+            node.kill()
+
+    def _conf(self, name: str, options: dict[str, object]) -> Path:
+        path = self.home / f"{name}.conf"
+        path.write_text("".join(f"{key}={value}\n" for key, value in options.items()))
+        return path
+
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, "ROCKETMQ_HOME": str(self.home)}
+
+    def _java_command(self, main: list[str]) -> list[str]:
+        return [*_JAVA, f"-Duser.home={self.home}", "-cp", f"{self.jars}/*", *main]
+
+    def _java(self, name: str, port: int, main: list[str]) -> Node:
+        return self._start(ROCKETMQ, f"{ROCKETMQ}-{name}", port, self._java_command(main))
+
+    def _python(self, name: str, port: int, arguments: list[str]) -> Node:
+        command = [sys.executable, "-m", "saturnmq", *arguments]
+        return self._start(SATURNMQ, f"{SATURNMQ}-{name}", port, command)
+
+    def _start(self, make: str, name: str, port: int, command: list[str]) -> Node:
+        log = self.home / f"{name}-{port}.log"
+        with open(log, "ab") as out:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=self._environment(),
+            )
+        node = Node(make, process, port, log)
+        self.running.append(node)
+        return node
+
+
+async def _until_registered(nameserver: str, node: Node) -> None:
+    # A RocketMQ broker finds no nameserver when it starts and looks again 10 s later, unless
+    # something it has to announce changes.
+    nudge = Command.request(RequestCode.UPDATE_BROKER_CONFIG, {}, b"brokerPermission=6")
+    deadline = time.monotonic() + START_S
+    async with Admin(nameserver) as admin:
+        while True:
+            with contextlib.suppress(SaturnError):
+                if any(known.address == node.address for known in await admin.cluster()):
+                    return
+                if node.make == ROCKETMQ:
+                    await admin.core.invoke(node.address, nudge, START_S)
+            assert time.monotonic() < deadline, f"{node.make} did not register\n{node.tail()}"
+            await asyncio.sleep(0.1)
+
+
+@contextlib.contextmanager
+def nodes(home: Path, jars: Path) -> Iterator[Nodes]:
+    """Nodes that are ended however the block ends."""
+    made = Nodes(home, jars)
+    try:
+        yield made
+    finally:
+        made.close()
