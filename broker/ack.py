@@ -52,13 +52,13 @@ class AckLedger:
                 done.endpoint.send(done.reply)
         return released
 
-    def expire(self, now: float, flushed: int | None, remark: str = "") -> int:
-        """Answer what is overdue. `flushed` is None where the mode does not wait for the disk."""
+    def expire(self, now: float, flushed: int, remark: str = "") -> int:
+        """Answer what is overdue: the disk was too slow, or else the slaves."""
         waiting, expired = self._waiting, 0
         while waiting and waiting[0].deadline <= now:
             late = waiting.popleft()
             expired += 1
-            disk = flushed is not None and flushed < late.end
+            disk = flushed < late.end
             code = ResponseCode.FLUSH_DISK_TIMEOUT if disk else ResponseCode.FLUSH_SLAVE_TIMEOUT
             self._fail(late, code, remark)
         return expired

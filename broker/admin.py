@@ -34,6 +34,8 @@ class AdminService:
         delays: DelayService,
         *,
         ha_status: Callable[[], dict[str, Any]],
+        flush_behind_ms: Callable[[], int],
+        request_cleaning: Callable[[], None],
         wake_pulls: Callable[[], None],
         save: Callable[[], Awaitable[None]],
         started_ms: int,
@@ -41,6 +43,8 @@ class AdminService:
         self._c = context
         self._delays = delays
         self._ha_status = ha_status
+        self._flush_behind_ms = flush_behind_ms
+        self._request_cleaning = request_cleaning
         self._wake_pulls = wake_pulls
         self._save = save
         self._started_ms = started_ms
@@ -275,6 +279,11 @@ class AdminService:
         body = "\n".join(sorted(lines)).encode() + b"\n"
         answer(endpoint, request, request.reply(0, ext=ext, body=body))
 
+    def on_clean(self, endpoint: Endpoint, request: Command) -> None:
+        """Delete expired segments now, and with them what queues and index know of them."""
+        self._request_cleaning()
+        answer(endpoint, request, request.reply(0))
+
     def on_runtime_info(self, endpoint: Endpoint, request: Command) -> None:
         body = jsonx.dumps({"table": self.runtime_info()})
         answer(endpoint, request, request.reply(0, body=body))
@@ -295,8 +304,6 @@ class AdminService:
                 "pullThreadPoolQueueHeadWaitTimeMills",
                 "queryThreadPoolQueueHeadWaitTimeMills",
                 "pageCacheLockTimeMills",
-                "commitLogDiskRatio",
-                "consumeQueueDiskRatio",
             ),
             "0",
         )
@@ -325,6 +332,11 @@ class AdminService:
             "commitLogReplicatedOffset": str(marks.replicated),
             "commitLogConfirmedOffset": str(marks.confirmed),
             "commitLogDispatchedOffset": str(marks.dispatched),
+            "commitLogDiskRatio": f"{c.store.space_percent / 100}",
+            "consumeQueueDiskRatio": f"{c.store.space_percent / 100}",
+            "flushBehindMs": str(self._flush_behind_ms()),
+            "refusesWrites": c.store.failed or c.store.refuses,
+            "damagedRanges": ";".join(f"{a}-{b}" for a, b in c.store.recovery.gaps),
             "dispatchBehindBytes": str(marks.appended - marks.dispatched),
             "remainHowManyDataToFlush": f"{marks.appended - marks.flushed} B",
             "startAcceptSendRequestTimeStamp": "0",

@@ -16,6 +16,7 @@ from typing import Any
 
 from saturnmq.broker.ack import AckLedger
 from saturnmq.broker.admin import AdminService
+from saturnmq.broker.cleaning import CleaningService
 from saturnmq.broker.clients import ClientTable
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.broker.context import Context
@@ -199,6 +200,10 @@ class Broker:
             on_failed=self._flush_failed,
             guard=self._guard,
         )
+        context.flush_keeps_up = self._flush.keeps_up
+        self._cleaning = CleaningService(
+            self.store, runtime, retry_dispatch=self._turn.catch_up, guard=self._guard
+        )
         assert self._master is not None
         ha_status = self._master.status
         if config.is_slave:
@@ -218,6 +223,8 @@ class Broker:
             context,
             delays,
             ha_status=ha_status,
+            flush_behind_ms=self._flush.behind_ms,
+            request_cleaning=self._cleaning.request,
             wake_pulls=pulls.wake_all,
             save=lambda: self._guard(self._saver.save_changed()),
             started_ms=runtime.now_ms(),
@@ -272,6 +279,8 @@ class Broker:
             code.GET_BROKER_HA_STATUS: admin.on_ha_status,
             code.GET_BROKER_CONFIG: admin.on_config,
             code.GET_BROKER_RUNTIME_INFO: admin.on_runtime_info,
+            code.DELETE_EXPIRED_COMMITLOG: admin.on_clean,
+            code.CLEAN_EXPIRED_CONSUMEQUEUE: admin.on_clean,
         }
         self._handlers = {int(number): handler for number, handler in self._handlers.items()}
 
@@ -324,7 +333,12 @@ class Broker:
             (self._deadlines(), "deadlines"),
             (self._prepare(), "prepare-segments"),
             (self._derived(), "flush-derived"),
+            (self._cleaning.run(), "cleaning"),
         ]
+        store_config = self.store.config
+        if store_config.transient_pool:
+            commits = self._flush.run_commits(store_config.commit_interval_ms / 1000)
+            work.append((commits, "commit"))
         assert self._master is not None
         work.append((self._master.run(), "ha-master"))
         if self._slave is not None:
@@ -366,7 +380,7 @@ class Broker:
             self._slave.flushed()
 
     def _flush_failed(self, error: OSError) -> None:
-        self.failed = f"a flush failed: {error}"
+        self.failed = f"a flush failed: {error}"  # told in the status and at the end
         self.context.ledger.fail_all(
             ResponseCode.FLUSH_DISK_TIMEOUT, f"stored, but the disk refused to flush: {error}"
         )
@@ -385,8 +399,7 @@ class Broker:
         while True:
             await self._runtime.sleep(TICK_S)
             now = self._runtime.monotonic()
-            flushed = self.store.watermarks.flushed if self.config.sync_flush else None
-            self.context.ledger.expire(now, flushed)
+            self.context.ledger.expire(now, self.store.watermarks.flushed)
             self._pulls.expire(now)
             if now >= next_scan:
                 next_scan = now + 10

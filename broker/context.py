@@ -36,6 +36,7 @@ class Context:
     ledger: AckLedger
     appended: Callable[[], None] = lambda: None  # tells the turn that the log grew
     enough_replicas: Callable[[], bool] = lambda: True
+    flush_keeps_up: Callable[[], bool] = lambda: True
     address: str = ""  # as clients are told
     store_host: bytes = field(default=bytes(8))
 

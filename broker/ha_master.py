@@ -110,6 +110,16 @@ class SlaveConnection(asyncio.BufferedProtocol):
         while self._transport.get_write_buffer_size() < UNSENT_MAX:
             data = self._master.read(self.next)
             if data is None or not len(data):
+                start = self._master.watermarks.start
+                if self.next < start:
+                    log.error(
+                        "slave %s wants the log from %d, deleted up to %d: it must begin with an "
+                        "empty directory",
+                        self.address,
+                        self.next,
+                        start,
+                    )
+                    self.close()
                 return
             self._write(HEADER.pack(self.next, len(data)) + data)
             self.next += len(data)

@@ -11,6 +11,8 @@ come in and no pull is held, nobody would see their entries at once: then it wai
 or for the next request that could tell the difference (`catch_up`).
 
     confirmed = min(appended, flushed if SYNC_FLUSH, replicated if SYNC_MASTER)
+
+With ASYNC_FLUSH it stands still while the disk is too far behind (`FlushService.keeps_up`).
 """
 
 from __future__ import annotations
@@ -110,7 +112,7 @@ def confirm(c: Context) -> None:
     marks = c.store.watermarks
     position = marks.appended
     if not c.config.is_slave:
-        if c.config.sync_flush:
+        if c.config.sync_flush or not c.flush_keeps_up():
             position = min(position, marks.flushed)
         if c.config.replicas_required > 1:
             position = min(position, marks.replicated)

@@ -92,6 +92,8 @@ def _serve(build: Callable[[Any], Any], ready_file: Path | None, what: str) -> N
             await stop.wait()
         finally:
             await _closed(server.close())
+        if failed := getattr(server, "failed", None):
+            fail(f"the {what} had stopped taking writes: {failed}")
 
     native.run(main)
 

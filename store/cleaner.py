@@ -43,11 +43,13 @@ class Space(NamedTuple):
     above_normal: bool  # beyond diskMaxUsedSpaceRatio: delete what is expired
 
     @classmethod
-    def judge(cls, total: int, free: int, config: StoreConfig) -> Space:
-        """RocketMQ's rule, with its limits of what may be configured."""
+    def judge(cls, total: int, free: int, config: StoreConfig, was_full: bool = False) -> Space:
+        """RocketMQ's rule, with its limits of what may be configured: a disk that was full is so
+        until it is no longer short."""
         percent = -(-100 * (total - free) // total) if total else 100
+        short = percent > min(max(config.disk_clean_forcibly_ratio, 30), 85)
         full = percent > min(max(config.disk_warning_ratio, 35), 90)
-        short = full or percent > min(max(config.disk_clean_forcibly_ratio, 30), 85)
+        short, full = short or full, full or (was_full and short)
         normal = min(max(config.disk_max_used_ratio, 10), 95)
         return cls(percent, full, short, percent > normal)
 
@@ -98,10 +100,10 @@ class Cleaner:
         before, self.space = self.space, self._judge()
         if self.space.full and not before.full:
             log.error(
-                "the disk of %s is used to %d %%: no more sends until it is below %d %%",
+                "the disk of %s is used to %d %%: no more sends until it is at %d %% again",
                 self._config.root,
                 self.space.percent,
-                self._config.disk_warning_ratio,
+                self._config.disk_clean_forcibly_ratio,
             )
         elif before.full and not self.space.full:
             log.warning("the disk is used to %d %% now: sends go on", self.space.percent)
@@ -110,7 +112,7 @@ class Cleaner:
     def _judge(self, more: int = 0) -> Space:
         total, free = self._disk.free_space(self._config.root)
         free += (len(self._waiting) + more) * self._log.segment_bytes
-        return Space.judge(total, min(free, total), self._config)
+        return Space.judge(total, min(free, total), self._config, self.space.full)
 
     def plan(self, now_ms: int, safe: int) -> CleanTicket | None:
         """Take out what is to be deleted now, nothing at or behind `safe`; None: nothing is."""

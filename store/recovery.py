@@ -22,16 +22,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from saturnmq.protocol.errors import StoreDamaged
-from saturnmq.protocol.frame import BLANK_MAGIC, MAGIC_V1, MAGIC_V2, Blank, Frame, decode_frame
 from saturnmq.store.checkpoint import Checkpoint
 from saturnmq.store.commitlog import CommitLog
 from saturnmq.store.derived import Derived
 from saturnmq.store.reput import STEP_BYTES, Reput
+from saturnmq.store.resync import next_frame
 
 log = logging.getLogger(__name__)
 
 _READ = 2 * STEP_BYTES
-_MAGICS = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2, BLANK_MAGIC))
 
 
 @dataclass(slots=True)
@@ -173,7 +172,8 @@ class _Scan:
                 continue
             if step.status != "end" and offset >= self._flushed:
                 found.stopped_by = step.why or f"the frame at {offset} is longer than its segment"
-            if offset >= self._flushed or (after := self._next_frame(offset)) is None:
+            after = next_frame(self._log.series, offset, self._flushed)
+            if after is None:
                 break
             holes = False  # the queues have holes here, and for ever
             found.gaps.append((offset, after))
@@ -220,44 +220,3 @@ class _Scan:
 
     def _end_of(self, offset: int) -> int:
         return offset - offset % self._log.segment_bytes + self._log.segment_bytes
-
-    def _next_frame(self, offset: int) -> int | None:
-        """Where the next valid frame or BLANK behind the damage at `offset` and before `flushed`
-        begins, or the next segment."""
-        position = offset + 1
-        while position < min(self._flushed, self._log.series.end):
-            if position % self._log.segment_bytes == 0:
-                return position
-            self._fill(position)
-            data = self._buffer[: self._filled].tobytes()
-            at = self._candidate(data, position)
-            if at is not None:
-                return at
-            if position + self._filled == self._end_of(position):
-                position += self._filled
-            else:
-                position += max(self._filled - 8, 1)
-        return None
-
-    def _candidate(self, data: bytes, base: int) -> int | None:
-        segment_end = self._end_of(base)
-        starts = sorted(
-            place - 4 for magic in _MAGICS for place in _find_all(data, magic) if place >= 4
-        )
-        for at in starts:
-            offset = base + at
-            outcome = decode_frame(data, at, None, True)
-            if isinstance(outcome, Frame) and outcome.physical_offset == offset:
-                return offset
-            if isinstance(outcome, Blank) and offset + outcome.size == segment_end:
-                return offset
-        return None
-
-
-def _find_all(data: bytes, part: bytes) -> list[int]:
-    found = []
-    at = data.find(part)
-    while at >= 0:
-        found.append(at)
-        at = data.find(part, at + 1)
-    return found
