@@ -93,10 +93,10 @@ class FlushService:
         try:
             await self._runtime.run_blocking(ticket.run)
         except OSError as error:
-            self._store.complete_commit(ticket, error)
+            self._store.complete_flush(ticket, error)
             self._fail(error)
             return
-        self._store.complete_commit(ticket)
+        self._store.complete_flush(ticket)
         self._on_flushed()
 
     def _fail(self, error: OSError) -> None:

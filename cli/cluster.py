@@ -62,13 +62,14 @@ def up(
 
 @app.command()
 def status(data: Data = None, as_json: AsJson = False) -> None:
-    """The nodes, their addresses and whether they live.
+    """The nodes, their addresses and whether they serve.
 
-    Exit status 1 when one does not.
+    Exit status 1 when one does not live or takes no sends.
     """
     cluster = LocalCluster.load(data or default_data())
-    _show(cluster, as_json)
-    if not all(node.alive() for node in cluster.nodes):
+    refusals = _refusals(cluster)
+    _show(cluster, as_json, refusals)
+    if refusals or not all(node.alive() for node in cluster.nodes):
         raise typer.Exit(1)
 
 
@@ -99,8 +100,28 @@ def down(data: Data = None, as_json: AsJson = False) -> None:
     _show(cluster, as_json)
 
 
-def _show(cluster: LocalCluster, as_json: bool) -> None:
+def _refusals(cluster: LocalCluster) -> dict[str, str]:
+    """Masters that live but take no sends, by name, and why."""
+    from saturnmq import Admin, SaturnError
+
+    found = {}
+    with Admin(cluster.nameservers, timeout=3.0) as admin:
+        for node in cluster.nodes:
+            if node.kind != "master" or not node.alive():
+                continue
+            try:
+                reason = admin.broker_status(node.address).get("refusesWrites")
+            except SaturnError as error:
+                reason = f"no answer: {error}"
+            if reason:
+                found[node.name] = reason
+    return found
+
+
+def _show(cluster: LocalCluster, as_json: bool, refusals: dict[str, str] | None = None) -> None:
     facts = cluster.describe()
+    for node in facts["nodes"]:
+        node["refuses"] = (refusals or {}).get(node["name"], "")
     if as_json:
         emit(facts)
         return
@@ -113,7 +134,7 @@ def _show(cluster: LocalCluster, as_json: bool) -> None:
                 node["kind"],
                 node["address"],
                 str(node["pid"] or "-"),
-                "serving" if node["alive"] else "stopped",
+                (node["refuses"] or "serving") if node["alive"] else "stopped",
             )
             for node in facts["nodes"]
         ],

@@ -110,6 +110,15 @@ class Admin:
             for broker_id, address in (data.get("brokerAddrs") or {}).items()
         )
 
+    async def broker_status(self, address: str) -> dict[str, str]:
+        """What the broker at `address` tells of itself, as mqadmin's brokerStatus shows it.
+
+        `refusesWrites` says why it takes no sends, empty if it does; `flushBehindMs` how long the
+        oldest message that is not on the disk has been waiting.
+        """
+        answer = await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO, {})
+        return {str(k): str(v) for k, v in (_json(answer).get("table") or {}).items()}
+
     async def list_topics(self) -> list[str]:
         """The names of all topics that the nameserver knows."""
         command = Command.request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)

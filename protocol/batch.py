@@ -17,6 +17,7 @@ from saturnmq.protocol.errors import MessageIllegal
 from saturnmq.protocol.frame import (
     CRC_PROPERTY_BYTES,
     crc32,
+    is_torn,
     message_size,
     stored_properties_size,
 )
@@ -141,6 +142,8 @@ def check_batch(
         properties_size = stored_properties_size(entry.properties, crc_property)
         if properties_size > limit:
             raise properties_too_large(count, properties_size, limit)
+        if not crc_property and is_torn(entry.properties):
+            raise properties_with_zeros(count)
         total += message_size(len(entry.body), topic_len, properties_size) + 12 * int(host6)
         count += 1
     if not count:
@@ -161,6 +164,13 @@ def body_too_large(number: int, size: int, limit: int) -> MessageIllegal:
 def properties_too_large(number: int, size: int, limit: int) -> MessageIllegal:
     return MessageIllegal(
         f"batch entry {number}: properties of {size} B exceed the limit of {limit} B"
+    )
+
+
+def properties_with_zeros(number: int) -> MessageIllegal:
+    return MessageIllegal(
+        f"batch entry {number}: the last {CRC_PROPERTY_BYTES} B of properties hold a zero byte, "
+        "which would look like a frame that a crash tore; leave it out"
     )
 
 

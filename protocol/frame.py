@@ -146,6 +146,12 @@ def has_crc_property(properties: bytes) -> bool:
     )
 
 
+def is_torn(properties: bytes) -> bool:
+    """Whether zeros lie where the CRC property was: the last page or sector of a frame never
+    reached the disk. Properties that end like this are not taken in."""
+    return not has_crc_property(properties) and 0 in properties[-CRC_PROPERTY_BYTES:]
+
+
 def stored_properties_size(properties: bytes, crc_property: bool) -> int:
     """Bytes of the properties field: with a CRC property 20 more, and 1 if a 0x02 is missing."""
     properties = own_properties(properties)

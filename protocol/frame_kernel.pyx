@@ -294,6 +294,13 @@ cdef inline bint has_crc_property(const uint8_t *properties, Py_ssize_t size) no
             and (size == CRC_PROPERTY_BYTES or at[-1] == 2))
 
 
+cdef inline bint is_torn(const uint8_t *properties, Py_ssize_t size) noexcept nogil:
+    """Whether zeros lie where the CRC property was."""
+    cdef Py_ssize_t last = min(size, CRC_PROPERTY_BYTES)
+    return (not has_crc_property(properties, size)
+            and memchr(properties + size - last, 0, last) != NULL)
+
+
 cdef inline Py_ssize_t own_properties(const uint8_t *properties, Py_ssize_t size) noexcept nogil:
     """Bytes without the CRC property of the frame they were taken from."""
     return size - CRC_PROPERTY_BYTES if has_crc_property(properties, size) else size
@@ -311,6 +318,7 @@ cdef enum Fault:
     MALFORMED
     BODY_SIZE
     PROPERTIES_SIZE
+    PROPERTIES_ZEROS
     CRC
 
 
@@ -343,6 +351,9 @@ cdef void measure(const uint8_t *p, Py_ssize_t size, Py_ssize_t fixed, bint crc_
             c.fault = PROPERTIES_SIZE
             c.actual = stored
             return
+        if not crc_property and is_torn(e.properties, e.properties_size):
+            c.fault = PROPERTIES_ZEROS
+            return
         c.total += fixed + e.body_size + stored
         c.pos += e.size
         c.number += 1
@@ -355,6 +366,8 @@ cdef object refusal(Check *c, Py_ssize_t max_body, Py_ssize_t max_properties):
         return _batch.body_too_large(c.number, c.actual, max_body)
     if c.fault == PROPERTIES_SIZE:
         return _batch.properties_too_large(c.number, c.actual, max_properties)
+    if c.fault == PROPERTIES_ZEROS:
+        return _batch.properties_with_zeros(c.number)
     return _batch.crc_differs(c.number, c.claimed, c.actual)
 
 
@@ -620,6 +633,7 @@ cdef enum Status:
     DAMAGE
     DAMAGE_TOPIC
     DAMAGE_OFFSET
+    DAMAGE_TORN
 
 
 cdef struct Parsed:
@@ -892,6 +906,9 @@ cdef int scan(const uint8_t *data, Py_ssize_t end, int64_t base, bint verify, bi
             s.claimed_offset = physical_offset
             s.status = DAMAGE_OFFSET
             return 0
+        if verify and is_torn(f.properties, f.properties_size):
+            s.status = DAMAGE_TORN
+            return 0
         find_known(f.properties, f.properties_size, &k)
         transaction = f.sys_flag & TRANSACTION_MASK
         if transaction == 0 or transaction == TRANSACTION_COMMIT:
@@ -963,6 +980,8 @@ def scan_frames(view, Py_ssize_t pos, Py_ssize_t end, int64_t physical_base, bin
             why = outcome.why
         elif s.status == DAMAGE_TOPIC:
             why = "topic is not UTF-8"
+        elif s.status == DAMAGE_TORN:
+            why = "the last properties are zeros"
         elif s.status == DAMAGE_OFFSET:
             why = f"frame says offset {s.claimed_offset}, it lies at {physical_base + s.pos}"
         runs = []
@@ -986,7 +1005,7 @@ def scan_frames(view, Py_ssize_t pos, Py_ssize_t end, int64_t physical_base, bin
         free(s.items.at)
 
 
-STATUS_NAMES = ("frame", "end", "blank", "more", "damage", "damage", "damage")
+STATUS_NAMES = ("frame", "end", "blank", "more", "damage", "damage", "damage", "damage")
 
 
 # --- received messages ------------------------------------------------------------------------------

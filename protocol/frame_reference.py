@@ -24,6 +24,7 @@ from saturnmq.protocol.frame import (
     crc32,
     decode_frame,
     encode_frame,
+    is_torn,
 )
 from saturnmq.protocol.jhash import index_hash, tags_code
 
@@ -186,6 +187,9 @@ def scan_frames(
                         f"frame says offset {outcome.physical_offset}, "
                         f"it lies at {physical_base + pos}"
                     )
+                    break
+                if verify_crc and is_torn(outcome.raw_properties):
+                    status, why = "damage", "the last properties are zeros"
                     break
                 properties = outcome.properties
                 transaction = outcome.sys_flag & TRANSACTION_MASK

@@ -34,7 +34,7 @@ PAGE = 4096
 _ROCKETMQ = struct.Struct(">qqqqq")
 _OURS = struct.Struct(">8sqqqq40s")
 _CRC_AT = 64 + _OURS.size
-_MAGIC = b"SATURN02"
+MAGIC = b"SATURN02"
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class Checkpoint:
         found = cls(*_ROCKETMQ.unpack_from(data))
         magic, *ours = _OURS.unpack_from(data, 64)
         crc = int.from_bytes(data[_CRC_AT : _CRC_AT + 4], "big")
-        if magic == _MAGIC and crc == zlib.crc32(data[:_CRC_AT]):
+        if magic == MAGIC and crc == zlib.crc32(data[:_CRC_AT]):
             found.derived, found.queues, found.flushed = ours[:3]
             found.index_name, found.index_header = ours[3:]
         return found
@@ -73,7 +73,7 @@ class Checkpoint:
         )
         if self.derived >= 0 or self.flushed >= 0:
             ours = self.derived, self.queues, self.flushed, self.index_name, self.index_header
-            _OURS.pack_into(page, 64, _MAGIC, *ours)
+            _OURS.pack_into(page, 64, MAGIC, *ours)
             page[_CRC_AT : _CRC_AT + 4] = zlib.crc32(page[:_CRC_AT]).to_bytes(4, "big")
         disk.replace_file(posixpath.join(root, "checkpoint"), bytes(page), keep_backup=False)
 

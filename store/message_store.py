@@ -14,8 +14,8 @@ import posixpath
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from saturnmq.protocol.errors import MessageIllegal, ServiceNotAvailable
-from saturnmq.protocol.frame import stored_properties_size
+from saturnmq.protocol.errors import FlushDiskTimeout, MessageIllegal, ServiceNotAvailable
+from saturnmq.protocol.frame import is_torn, stored_properties_size
 from saturnmq.protocol.kernels import check_batch, message_size, write_batch, write_message
 from saturnmq.protocol.runtime import Runtime
 from saturnmq.store.checkpoint import AbortMark, Checkpoint
@@ -167,7 +167,8 @@ class MessageStore:
             # What recovery found may be in the page cache only (kill -9 without a sync): it counts
             # as flushed, and so as readable under sync flush, only once it is.
             self._log.ticket(min(max(page.flushed, self._log.start), self._log.end), 0).run()
-        self.watermarks.reset(self._log.start, self._log.end)
+        end = self._log.end
+        self.watermarks.reset(self._log.start, end, flushed=end, dispatched=end)
         if page.derived > self._log.end:
             page.derived = -1
         self.flush_derived()
@@ -234,10 +235,12 @@ class MessageStore:
         try:
             return self._log.append(segment, pos, frames)
         except OSError as error:
-            # A part may be there: whatever came next could leave whole frames of it behind itself.
+            # A part may be there, whole frames of a batch too: whatever came next could leave them
+            # behind itself, and the next start may find them. So this is no refusal.
             self.failed = f"{type(error).__name__}: {error}"
-            raise ServiceNotAvailable(
-                f"the CommitLog cannot be written: {error}; check the disk, then restart the broker"
+            raise FlushDiskTimeout(
+                f"the CommitLog cannot be written, the message may be stored: {error}; check the "
+                "disk, then restart the broker"
             ) from error
 
     def put(self, message: PendingMessage, *, is_copy: bool = False) -> Put:
@@ -254,6 +257,11 @@ class MessageStore:
             raise MessageIllegal(
                 f"the properties are {stored} bytes long as stored, the limit is "
                 f"{PROPERTIES_MAX}: shorten them"
+            )
+        if not crc_property and is_torn(message.properties):
+            raise MessageIllegal(
+                "the last properties hold a zero byte, which would look like a frame that a crash "
+                "tore; leave it out"
             )
         size = message_size(
             len(message.body),
@@ -367,7 +375,7 @@ class MessageStore:
             view = view[len(part) :]
         if fresh:
             start = self._log.start
-            self.watermarks.reset(start, start)
+            self.watermarks.reset(start, start, flushed=start, dispatched=start)
         self.watermarks.appended = self._log.end
 
     # flushing
@@ -380,13 +388,16 @@ class MessageStore:
         self._flushing = ticket if ticket.commits else None
         return self._flushing
 
-    def complete_commit(self, ticket: FlushTicket, error: BaseException | None = None) -> None:
-        """Report how its `run` ended."""
-        self._flushing = None
+    def complete_flush(self, ticket: FlushTicket, error: BaseException | None = None) -> None:
+        """Report how the `run` of a flush or a commit ended."""
         if error is not None:
             self.failed = self.failed or f"{type(error).__name__}: {error}"
-        if self.failed is None:
+        if self._flushing is ticket and self.failed is None:
             self._log.committed_to(ticket.target)
+            if ticket.ranges:
+                self.watermarks.flushed = ticket.target
+                self._checkpoint.physic = max(self._checkpoint.physic, ticket.store_timestamp)
+        self._flushing = None
 
     def begin_flush(self) -> FlushTicket | None:
         """What to flush now, or None: nothing is dirty, one is under way, or the store failed."""
@@ -396,13 +407,6 @@ class MessageStore:
             return None
         self._flushing = self._log.ticket(self.watermarks.flushed, self._last_store_ts)
         return self._flushing
-
-    def complete_flush(self, ticket: FlushTicket, error: BaseException | None = None) -> None:
-        """Report how `ticket.run` ended."""
-        self.complete_commit(ticket, error)
-        if self.failed is None:
-            self.watermarks.flushed = ticket.target
-            self._checkpoint.physic = max(self._checkpoint.physic, ticket.store_timestamp)
 
     def prepare_ahead(self) -> None:
         """Blocking: zero ahead of the writer and create the segments that come next."""
@@ -588,16 +592,17 @@ class MessageStore:
 
     def truncate(self, offset: int) -> None:
         """Blocking: cut the log and everything derived from it at `offset`, durably."""
-        if self._checkpoint.derived > offset:  # first: nothing may claim what is about to go
-            self._checkpoint.derived = offset
-            self.checkpoint()
-        if self._checkpoint.flushed > offset:
-            self._checkpoint.flushed = offset
+        while self.reput():  # the next queue offsets are known only of what is dispatched
+            pass
+        page, marks = self._checkpoint, self.watermarks
+        if max(page.derived, page.flushed) > offset:  # nothing may claim what is about to go
+            page.derived = min(page.derived, offset)
+            page.flushed = min(page.flushed, offset)
             self.checkpoint()
         self._log.truncate(offset)
         self._derived.truncate(offset, self._log.store_time_at)
-        marks = self.watermarks
-        marks.reset(self._log.start, offset, min(marks.dispatched, offset))
+        marks.reset(self._log.start, offset, flushed=marks.flushed, dispatched=marks.dispatched)
+        self._flushing = None  # what is under way does not count any more
 
     def close(self) -> None:
         """Blocking: dispatch and flush everything; `abort` goes only if all of that worked."""

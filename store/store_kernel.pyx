@@ -1,5 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The loop over index items, compiled: same answers as `indexfile.insert_items_reference`."""
+"""The loops over index items and queue entries, compiled; the reference of each stands in the module
+that uses it: `indexfile.py`, `verify_index.py`, `lookup.py`."""
 
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
@@ -105,6 +106,41 @@ def fill_slots(unsigned char[::1] view, int64_t slots, int64_t count):
             used += get32(file + at) == 0
             put32(file + at, <int32_t>number)
     return used
+
+
+def match_items(const unsigned char[::1] expected, const unsigned char[::1] items, int64_t begin_time):
+    """As `verify_index.match_items_reference`."""
+    cdef int64_t total = min(expected.shape[0], items.shape[0]) // 20, number = 0, since
+    cdef const unsigned char *want
+    cdef const unsigned char *have
+    while number < total:
+        want = &expected[20 * number]
+        have = &items[20 * number]
+        if get32(want) != get32(have) or get64(want + 4) != get64(have + 4):
+            break
+        if begin_time >= 0:
+            since = (get64(want + 12) - begin_time) // 1000 if begin_time else 0
+            if get32(have + 12) != max(0, min(since, <int64_t>0x7FFFFFFF)):
+                break
+        number += 1
+    return number
+
+
+def follow_chains(const unsigned char[::1] items, int32_t[::1] newest, int32_t number):
+    """As `verify_index.follow_chains_reference`."""
+    cdef int64_t total = items.shape[0] // 20, done
+    cdef uint32_t slots = <uint32_t>newest.shape[0]
+    cdef int32_t key_hash
+    cdef const unsigned char *item
+    if not slots:
+        raise ValueError("an index file has slots")
+    for done in range(total):
+        item = &items[20 * done]
+        key_hash = get32(item)
+        if key_hash < 0 or newest[<uint32_t>key_hash % slots] != get32(item + 16):
+            return done
+        newest[<uint32_t>key_hash % slots] = number + <int32_t>done
+    return total
 
 
 def plan_reads(const unsigned char[::1] entries, int64_t max_count, int64_t max_bytes, tuple in_memory, tuple on_disk, int64_t cached, object codes, int64_t visible, int64_t start):

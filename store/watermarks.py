@@ -17,11 +17,10 @@ class Watermarks:
         self._start = self._appended = self._flushed = 0
         self._replicated = self._confirmed = self._dispatched = 0
 
-    def reset(self, start: int, end: int, dispatched: int | None = None) -> None:
-        """Everything up to `end` is on disk (after recovery or a truncation)."""
-        self._start = start
-        self._appended = self._flushed = end
-        self._dispatched = end if dispatched is None else dispatched
+    def reset(self, start: int, end: int, *, flushed: int, dispatched: int) -> None:
+        """The log goes from `start` to `end` (after recovery or a truncation)."""
+        self._start, self._appended = start, end
+        self._flushed, self._dispatched = min(flushed, end), min(dispatched, end)
         self._confirmed = min(self._confirmed, end)
         self._replicated = min(self._replicated, end)
 

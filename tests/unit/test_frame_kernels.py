@@ -216,6 +216,34 @@ def test_damaged_bytes_get_the_same_verdict(items, data):
 
 
 @both
+def test_a_frame_whose_last_sector_is_missing_is_damage_at_every_border(k):
+    size = 200
+    out = bytearray(size)
+    properties = b"KEYS\x01abc\x02TAGS\x01ab"
+    end = k.write_message(
+        out, 0, 0, 0, 0, 0, 0, 1, HOST, 2, HOST, 0, 0, b"body", b"T", properties, True
+    )
+    whole = k.scan_frames(out, 0, end, 0, True)
+    assert (whole.status, whole.messages) == ("end", 1)
+    for lost in range(1, end - 8):
+        torn = out[: end - lost] + bytes(lost)
+        scan = k.scan_frames(torn, 0, end, 0, True)
+        assert (scan.status, scan.messages) == ("damage", 0), lost
+        later = out[: end - 20] + bytes(20)
+        later[end - 20 + lost % 20 : end] = out[end - 20 + lost % 20 : end]
+        if lost % 20:
+            assert k.scan_frames(later, 0, end, 0, True).status == "damage", lost
+
+
+@both
+def test_properties_that_end_like_a_torn_frame_are_refused_where_no_crc_follows(k):
+    body = encoded([(b"x", b"a\x01b\0\x02", 0)], True)
+    assert k.check_batch(body, 1, 0, True, 1 << 20)[0] == 1
+    with pytest.raises(MessageIllegal, match="zero byte"):
+        k.check_batch(body, 1, 0, False, 1 << 20)
+
+
+@both
 def test_a_wrong_claimed_crc_refuses_the_whole_batch_and_leaves_zeros(k):
     body = bytearray(encoded([(b"one", b"", 0), (b"two", b"", 0)], True))
     body[20] ^= 1  # in the first body
