@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
+import pathlib
 import random
 from pathlib import Path
 
 import pytest
-from saturnmq.drills.sim.disk import SimDisk
 from saturnmq.protocol.batch import encode_batch_item
 from saturnmq.protocol.errors import (
     DirectoryLocked,
@@ -14,68 +15,22 @@ from saturnmq.protocol.errors import (
     ServiceNotAvailable,
     StoreDamaged,
 )
-from saturnmq.protocol.kernels import decode_frames
 from saturnmq.store.config_files import ConfigFile
 from saturnmq.store.consumequeue import ENTRY, FILLER
 from saturnmq.store.disk import NativeDisk
 from saturnmq.store.indexfile import INCOMING, insert_items, insert_items_reference
 from saturnmq.store.lookup import plan_reads, plan_reads_reference
-from saturnmq.store.message_store import GetStatus, MessageStore, PendingMessage, StoreConfig
+from saturnmq.store.message_store import GetStatus, PendingMessage, StoreConfig
 
-SEGMENT = 8192
-CONFIG = StoreConfig(
-    root="/store",
-    commitlog_segment_bytes=SEGMENT,
-    consumequeue_segment_bytes=400,
-    index_slots=50,
-    index_items=40,
-    zero_ahead_bytes=4096,
-)
-
-
-class Clock:
-    """The part of a runtime that the store uses."""
-
-    def __init__(self) -> None:
-        self.now = 1_700_000_000_000
-
-    def now_ms(self) -> int:
-        return self.now
-
-
-def new_disk(seed: int = 1) -> SimDisk:
-    return SimDisk(random.Random(seed))
-
-
-def open_store(disk, clock=None, config=CONFIG) -> MessageStore:
-    return MessageStore.open(config, disk, clock or Clock())
-
-
-def message(body: bytes, topic: str = "T", queue: int = 0, tag: str = "A", key: str = "k"):
-    properties = f"TAGS\x01{tag}\x02KEYS\x01{key}\x02".encode()
-    return PendingMessage(topic, queue, body, properties)
-
-
-def dispatch(store: MessageStore) -> None:
-    while store.reput():
-        pass
-
-
-def flush(store: MessageStore) -> None:
-    ticket = store.begin_flush()
-    if ticket is not None:
-        ticket.run()
-        store.complete_flush(ticket)
-
-
-def bodies(store: MessageStore, queue: int = 0, topic: str = "T") -> list[bytes]:
-    found, offset = [], store.min_offset(topic, queue)
-    while True:
-        result = store.get_message(topic, queue, offset, 32)
-        if result.status is not GetStatus.FOUND:
-            return found
-        found += [m.body for m in decode_frames(result.data, True)]
-        offset = result.next_begin_offset
+_path = pathlib.Path(__file__).with_name("store_rig.py")
+_spec = importlib.util.spec_from_file_location("store_rig", _path)
+assert _spec is not None
+assert _spec.loader is not None
+rig = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(rig)
+CONFIG, SEGMENT, Clock = rig.CONFIG, rig.SEGMENT, rig.Clock
+new_disk, open_store, message = rig.new_disk, rig.open_store, rig.message
+dispatch, flush, bodies = rig.dispatch, rig.flush, rig.bodies
 
 
 def test_messages_come_back_in_order_across_segments() -> None:

@@ -1,0 +1,314 @@
+"""What a start makes of what it finds: nothing lost, nothing invented, nothing silent."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import logging
+import pathlib
+import random
+
+import pytest
+from saturnmq.protocol.errors import StoreDamaged
+from saturnmq.store.indexfile import INCOMING, fill_slots, fill_slots_reference, insert_items
+from saturnmq.store.message_store import MessageStore
+
+_path = pathlib.Path(__file__).with_name("store_rig.py")
+_spec = importlib.util.spec_from_file_location("store_rig", _path)
+assert _spec is not None
+assert _spec.loader is not None
+rig = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(rig)
+SEGMENT, open_store, message = rig.SEGMENT, rig.open_store, rig.message
+dispatch, flush, bodies = rig.dispatch, rig.flush, rig.bodies
+
+LONG_AGO, FAR = 0, 1 << 60
+
+
+def filled(disk, count: int, *, start: int = 0) -> MessageStore:
+    """A store with `count` messages, all flushed and in the checkpoint."""
+    store = open_store(disk)
+    put(store, range(start, start + count))
+    save(store)
+    return store
+
+
+def put(store: MessageStore, numbers) -> list:
+    return [store.put(message(b"%d" % n + bytes(150), key=f"k{n} both{n}")) for n in numbers]
+
+
+def save(store: MessageStore) -> None:
+    dispatch(store)
+    flush(store)
+    store.flush_derived()
+    store.checkpoint()
+
+
+def die(disk) -> None:
+    disk.kill()
+    disk.power_on()
+
+
+def lose_power(disk) -> None:
+    disk.power_off()
+    disk.power_on()
+
+
+def numbers(store: MessageStore) -> list[int]:
+    return [int(body.rstrip(b"\0")) for body in bodies(store)]
+
+
+def found(store: MessageStore, numbers) -> list[int]:
+    return [
+        n
+        for n in numbers
+        for key in (f"k{n}", f"both{n}")
+        if len(store.query_by_key("T", key, 10, LONG_AGO, FAR)) == 1
+    ]
+
+
+@pytest.mark.parametrize("end", [die, lose_power])
+def test_only_the_tail_since_the_checkpoint_is_read_again(end) -> None:
+    disk = rig.new_disk()
+    store = filled(disk, 100)  # several segments, queue files and index files
+    derived = store.watermarks.dispatched
+    put(store, range(100, 110))
+    flush(store)
+    end(disk)
+    again = open_store(disk)
+    assert again.recovery.scanned_from > derived - 300  # the last message that was indexed
+    assert again.recovery.messages <= 11
+    assert numbers(again) == list(range(110))
+    assert found(again, range(110)) == [n for n in range(110) for _ in "kb"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_index_is_that_of_a_rebuild_wherever_the_power_went(seed: int) -> None:
+    disk = rig.new_disk(seed)
+    rng = random.Random(seed)
+    store = open_store(disk)
+    written = 0
+    for _ in range(4):
+        for _ in range(rng.randint(1, 30)):
+            put(store, [written])
+            written += 1
+            if rng.random() < 0.3:
+                dispatch(store)
+            if rng.random() < 0.2:
+                save(store)
+        lose_power(disk)
+        store = open_store(disk)
+        dispatch(store)
+        there = numbers(store)
+        written = len(there)
+        assert there == list(range(written))
+        assert found(store, there) == [n for n in there for _ in "kb"]
+        assert found(store, [written, written + 1]) == []
+
+
+@pytest.mark.parametrize("end", [die, MessageStore.close])
+@pytest.mark.parametrize("gone", ["/store/consumequeue", "/store/index", "/store/checkpoint"])
+def test_what_was_deleted_is_built_again(end, gone: str) -> None:
+    disk = rig.new_disk()
+    store = filled(disk, 60)
+    end(disk if end is die else store)
+    disk.remove_tree(gone)
+    disk.unlink(gone)
+    again = open_store(disk)
+    assert numbers(again) == list(range(60))
+    assert found(again, range(60)) == [n for n in range(60) for _ in "kb"]
+    assert put(again, [60])[0].queue_offset == 60
+
+
+@pytest.mark.parametrize("end", [die, MessageStore.close])
+@pytest.mark.parametrize("directory", ["/store/consumequeue/T/0", "/store/index"])
+def test_a_derived_file_of_wrong_length_is_built_again(end, directory: str) -> None:
+    disk = rig.new_disk()
+    store = filled(disk, 60)
+    end(disk if end is die else store)
+    newest = disk.list(directory)[-1].name
+    disk.unlink(f"{directory}/{newest}")
+    disk.write_file(f"{directory}/{newest}", b"short")
+    if directory.endswith("0"):  # another queue is sound: not a matter of settings
+        disk.make_dirs("/store/consumequeue/U/0")
+    again = open_store(disk)
+    assert numbers(again) == list(range(60))
+    assert found(again, range(60)) == [n for n in range(60) for _ in "kb"]
+
+
+def test_files_of_another_setting_are_not_taken_for_damage() -> None:
+    disk = rig.new_disk()
+    filled(disk, 60).close()
+    for change in (
+        {"consumequeue_segment_bytes": 800},
+        {"index_slots": 60},
+        {"commitlog_segment_bytes": 2 * SEGMENT},
+    ):
+        other = dataclasses.replace(rig.CONFIG, **change)
+        with pytest.raises(StoreDamaged, match="set "):
+            open_store(disk, config=other)
+    assert numbers(open_store(disk)) == list(range(60))
+
+
+def test_a_newest_segment_of_wrong_length_is_set_aside(caplog) -> None:
+    disk = rig.new_disk()
+    store = filled(disk, 100)
+    end = store.watermarks.appended // SEGMENT * SEGMENT
+    store.close()
+    path = f"/store/commitlog/{end:020d}"
+    disk.unlink(path)
+    disk.write_file(path, b"x" * 100)
+    with caplog.at_level(logging.ERROR):
+        again = open_store(disk)
+    assert "set-aside" in caplog.text
+    assert disk.read_file(f"/store/commitlog/set-aside/{end:020d}") == b"x" * 100
+    there = numbers(again)
+    assert there == list(range(len(there)))
+    assert again.watermarks.appended <= end
+    assert again.recovery.lost > 0
+    put(again, range(len(there), 120))
+    dispatch(again)
+    assert numbers(again) == list(range(120))
+
+
+def test_a_segment_of_wrong_length_in_the_middle_refuses_the_start() -> None:
+    disk = rig.new_disk()
+    filled(disk, 100).close()
+    path = f"/store/commitlog/{SEGMENT:020d}"
+    disk.unlink(path)
+    disk.write_file(path, b"x" * 100)
+    with pytest.raises(StoreDamaged, match=r"00000000000000008192 is 100 bytes"):
+        open_store(disk)
+
+
+def damaged_store(disk, damage) -> tuple[MessageStore, list]:
+    """A store that crashed with all on the disk but nothing dispatched, and then was damaged."""
+    store = open_store(disk)
+    puts = put(store, range(90))
+    flush(store)
+    store.flush_derived()
+    store.checkpoint()
+    die(disk)
+    damage(puts)
+    return open_store(disk), puts
+
+
+@pytest.mark.parametrize("at", [0, 4, 8, 12, 30, 60, 100, 200])
+def test_a_damaged_flushed_frame_is_a_gap_that_is_told(at: int, caplog) -> None:
+    disk = rig.new_disk()
+
+    def damage(puts):
+        offset = puts[40].physical_offset + at
+        disk.flip(f"/store/commitlog/{offset // SEGMENT * SEGMENT:020d}", offset % SEGMENT, 3)
+
+    with caplog.at_level(logging.ERROR):
+        store, puts = damaged_store(disk, damage)
+    assert store.recovery.gaps == [(puts[40].physical_offset, puts[41].physical_offset)]
+    assert f"damaged from {puts[40].physical_offset}" in caplog.text
+    assert numbers(store) == [n for n in range(90) if n != 40]
+    assert store.max_offset("T", 0) == 90
+    assert store.message_at(puts[40].physical_offset) is None
+    put(store, [90])
+    save(store)
+    die(disk)
+    again = open_store(disk)
+    assert numbers(again) == [n for n in range(91) if n != 40]
+
+
+@pytest.mark.parametrize("count", [2, 30])
+def test_damage_over_frames_and_segments_is_one_gap(count: int) -> None:
+    disk = rig.new_disk()
+
+    def damage(puts):
+        begin, end = puts[20].physical_offset + 5, puts[20 + count].physical_offset
+        for offset in range(begin, end, 16):
+            path = f"/store/commitlog/{offset // SEGMENT * SEGMENT:020d}"
+            disk.flip(path, offset % SEGMENT, offset % 8)
+
+    store, _ = damaged_store(disk, damage)
+    assert numbers(store) == [n for n in range(90) if not 20 <= n < 20 + count]
+    assert sum(b - a for a, b in store.recovery.gaps) > 0
+
+
+def test_zeros_where_flushed_frames_were_are_no_end() -> None:
+    disk = rig.new_disk()
+
+    def damage(puts):
+        begin, end = puts[5].physical_offset, puts[9].physical_offset
+        for offset in range(begin, end):
+            path = f"/store/commitlog/{0:020d}"
+            segment = disk.open_segment(path, SEGMENT)
+            segment.write(offset, b"\0")
+            segment.close()
+
+    store, _ = damaged_store(disk, damage)
+    assert numbers(store) == [n for n in range(90) if not 5 <= n < 9]
+
+
+def test_a_lost_end_of_the_log_is_told(caplog) -> None:
+    disk = rig.new_disk()
+
+    def damage(puts):
+        newest = puts[-1].physical_offset // SEGMENT * SEGMENT
+        segment = disk.open_segment(f"/store/commitlog/{newest:020d}", SEGMENT)
+        segment.write(0, bytes(SEGMENT))
+        segment.close()
+
+    with caplog.at_level(logging.ERROR):
+        store, puts = damaged_store(disk, damage)
+    assert store.recovery.lost == puts[-1].end_offset - store.watermarks.appended > 0
+    assert "are gone" in caplog.text
+
+
+def test_damage_in_what_a_running_slave_gets_is_skipped() -> None:
+    master = filled(rig.new_disk(), 50)
+    slave = open_store(rig.new_disk(2))
+    data = bytearray()
+    while (view := master.read_log(len(data), 4096)) is not None:
+        data += view
+    offset = int.from_bytes(bytes(master.get_message("T", 0, 7, 1).data[28:36]), "big")
+    data[offset + 4] ^= 1
+    slave.append_raw(0, data)
+    dispatch(slave)
+    assert numbers(slave) == [n for n in range(50) if n != 7]
+    assert len(slave.recovery.gaps) == 1
+
+
+def test_a_page_that_rocketmq_wrote_since_says_nothing_of_ours() -> None:
+    disk = rig.new_disk()
+    store = filled(disk, 60)
+    die(disk)
+    page = bytearray(disk.read_file("/store/checkpoint"))
+    page[7] ^= 1  # its broker touches its part only
+    disk.replace_file("/store/checkpoint", bytes(page), keep_backup=False)
+    again = open_store(disk)
+    assert again.recovery.scanned_from == 0
+    assert numbers(again) == list(range(60))
+    assert again.watermarks.appended == store.watermarks.appended
+
+
+def test_after_a_failed_sync_the_next_start_asks_the_disk() -> None:
+    disk = rig.new_disk()
+    store = filled(disk, 10)
+    put(store, range(10, 15))
+    disk.plan("flush", pattern="*commitlog*")
+    ticket = store.begin_flush()
+    assert ticket is not None
+    with pytest.raises(OSError, match="planned"):
+        ticket.run()
+    die(disk)  # the cache shows 15 messages and calls them clean
+    again = open_store(disk)
+    assert numbers(again) == list(range(10))
+
+
+def test_slots_made_by_the_kernel_are_those_of_its_reference_and_of_the_inserts() -> None:
+    rng = random.Random(3)
+    slots, limit = 7, 50
+    items = b"".join(INCOMING.pack(rng.randrange(1 << 31), n, 1000 * n) for n in range(30))
+    view, header = bytearray(40 + 4 * slots + 20 * limit), [0, 0, 0, 0, 0, 1]
+    insert_items(memoryview(view), slots, limit, header, memoryview(items))
+    inserted = bytes(view)
+    for fill in (fill_slots, fill_slots_reference):
+        view[40 : 40 + 4 * slots] = rng.randbytes(4 * slots)
+        assert fill(memoryview(view), slots, header[5]) == header[4]
+        assert view == inserted
