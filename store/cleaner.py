@@ -84,7 +84,8 @@ class Cleaner:
         self._derived = derived
         self._config = config
         self._directory = commitlog.series.directory
-        self._waiting: dict[str, int] = {}  # renamed segments and when they were
+        self._waiting: dict[str, int] = {}  # renamed segments and when they may be deleted
+        self._warned = False
         self.manual = 0
         self.space = Space(0, False, False, False)
 
@@ -117,9 +118,8 @@ class Cleaner:
     def plan(self, now_ms: int, safe: int) -> CleanTicket | None:
         """Take out what is to be deleted now, nothing at or behind `safe`; None: nothing is."""
         ticket = CleanTicket(self._disk)
-        grace = 0 if self.space.short else self._config.delete_grace_ms
-        for path, since in list(self._waiting.items()):
-            if now_ms - since >= grace or now_ms < since:
+        for path, due in list(self._waiting.items()):
+            if now_ms >= due or self.space.short:
                 del self._waiting[path]
                 ticket.files.append(path)
         hours = {int(hour) for hour in self._config.delete_when.split(";") if hour.strip()}
@@ -127,13 +127,15 @@ class Cleaner:
         if by_time or self.space.short or self.space.above_normal or self.manual:
             self.manual = max(self.manual - 1, 0)
             self._take_segments(now_ms, safe, ticket)
-            if self.space.above_normal and not ticket.segments and not by_time:
+            useless = self.space.above_normal and not ticket.segments
+            if useless and not self._warned:
                 log.warning(
                     "the disk is used to %d %% but no segment may be deleted: none is older than "
                     "%d hours",
                     self.space.percent,
                     self._config.file_reserved_hours,
                 )
+            self._warned = useless
         return ticket if ticket.segments or ticket.files else None
 
     def _take_segments(self, now_ms: int, safe: int, ticket: CleanTicket) -> None:
@@ -151,10 +153,11 @@ class Cleaner:
         if not count:
             return
         ticket.files += self._derived.drop_before(segments[count - 1].end)
+        grace = 0 if at_once else self._config.delete_grace_ms
         if not self._waiting:
             self._disk.make_dirs(posixpath.join(self._directory, DELETED))
         for _ in range(count):
             path = self._log.take_oldest()
             ticket.segments.append(path)
-            self._waiting[deleted_path(path)] = now_ms
+            self._waiting[deleted_path(path)] = now_ms + grace
             log.info("%s is deleted", path)

@@ -1,0 +1,359 @@
+"""Deletion by time and space, disk-full as a state, the transient pool."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import importlib.util
+import pathlib
+from datetime import datetime
+
+import pytest
+from saturnmq.protocol.errors import ConfigError, ServiceNotAvailable, SystemBusy
+from saturnmq.store.cleaner import Space
+from saturnmq.store.message_store import GetStatus, MessageStore, StoreConfig
+
+_path = pathlib.Path(__file__).with_name("store_rig.py")
+_spec = importlib.util.spec_from_file_location("store_rig", _path)
+assert _spec is not None
+assert _spec.loader is not None
+rig = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(rig)
+CONFIG, SEGMENT, message = rig.CONFIG, rig.SEGMENT, rig.message
+dispatch, flush, bodies = rig.dispatch, rig.flush, rig.bodies
+
+HOUR = 3_600_000
+NOON = int(datetime(2026, 5, 5, 12).timestamp() * 1000)
+FOUR = int(datetime(2026, 5, 9, 4, 30).timestamp() * 1000)
+
+
+class World:
+    """A store with messages in about ten segments, its disk and its clock."""
+
+    def __init__(self, config: StoreConfig = CONFIG, count: int = 300) -> None:
+        self.clock = rig.Clock()
+        self.clock.now = NOON
+        self.disk = rig.new_disk()
+        self.disk.now_ms = self.clock.now_ms
+        self.config = config
+        self.store = self.open()
+        for number in range(count):
+            self.store.put(message(b"%d" % number + bytes(150), key=f"k{number}"))
+        self.save()
+
+    def open(self) -> MessageStore:
+        return rig.open_store(self.disk, self.clock, self.config)
+
+    def save(self) -> None:
+        dispatch(self.store)
+        flush(self.store)
+        self.store.flush_derived()
+        self.store.checkpoint()
+
+    def clean(self) -> bool:
+        self.store.watch_space()
+        ticket = self.store.begin_clean()
+        if ticket is not None:
+            ticket.run()
+        return ticket is not None
+
+    def use(self, percent: int) -> None:
+        """Make the disk as large as what is on it now is `percent` of it."""
+        used = self.disk.total_bytes - self.disk.free_space("/")[1]
+        self.disk.total_bytes = -(-used * 100 // percent)
+
+    @property
+    def segments(self) -> list[str]:
+        return [e.name for e in self.disk.list("/store/commitlog") if not e.is_dir]
+
+    @property
+    def waiting(self) -> list[str]:
+        return [e.name for e in self.disk.list("/store/commitlog/deleted")]
+
+
+def test_nothing_goes_before_its_time_or_at_another_hour() -> None:
+    world = World()
+    segments = world.segments
+    world.clock.now = NOON + 100 * HOUR  # expired, but it is four in the afternoon
+    assert not world.clean()
+    world.clock.now = FOUR
+    assert (world.clock.now - NOON) / HOUR > 72
+    assert world.clean()
+    assert world.segments == segments[10:]
+
+
+def test_a_young_segment_stays_at_the_hour_of_deletion() -> None:
+    world = World(dataclasses.replace(CONFIG, file_reserved_hours=96))
+    segments = world.segments
+    world.clock.now = FOUR
+    assert not world.clean()
+    assert world.segments == segments
+
+
+def test_at_most_a_batch_goes_and_never_the_segment_being_written() -> None:
+    world = World(dataclasses.replace(CONFIG, delete_batch_max=4))
+    segments = world.segments
+    world.clock.now = FOUR
+    world.clean()
+    assert world.segments == segments[4:]
+    for _ in range(20):
+        world.clean()
+    current = world.store.watermarks.appended // SEGMENT * SEGMENT
+    assert world.segments[0] == f"{current:020d}"
+    assert world.store.put(message(b"next")).queue_offset == 300
+
+
+def test_queues_and_index_follow_the_log() -> None:
+    world = World()
+    store = world.store
+    world.clock.now = FOUR
+    before = {e.name for e in world.disk.list("/store/consumequeue/T/0")}
+    index_before = {e.name for e in world.disk.list("/store/index")}
+    world.clean()
+    low = store.min_offset("T", 0)
+    assert 0 < low < 300
+    first = store.get_message("T", 0, low, 1)
+    assert first.status is GetStatus.FOUND
+    physical = int.from_bytes(bytes(first.data[28:36]), "big")
+    assert store.watermarks.start <= physical < store.watermarks.start + 400
+    result = store.get_message("T", 0, low - 1, 1)
+    assert (result.status, result.next_begin_offset) == (GetStatus.OFFSET_TOO_SMALL, low)
+    assert len(bodies(store)) == 300 - low
+    assert store.query_by_key("T", f"k{low - 1}", 9, 0, 1 << 60) == []
+    assert len(store.query_by_key("T", f"k{low}", 9, 0, 1 << 60)) == 1
+    assert {e.name for e in world.disk.list("/store/consumequeue/T/0")} < before
+    assert {e.name for e in world.disk.list("/store/index")} < index_before
+
+
+def test_a_deleted_segment_waits_a_minute_in_a_directory_of_its_own() -> None:
+    world = World()
+    first = world.segments[0]
+    world.clock.now = FOUR
+    world.clean()
+    assert f"{first}.delete" in world.waiting
+    world.clock.now += 59_000
+    world.clean()
+    assert f"{first}.delete" in world.waiting
+    world.clock.now += 1_000
+    world.clean()
+    assert f"{first}.delete" not in world.waiting
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_start_ends_what_deletion_left(clean: bool) -> None:
+    world = World()
+    world.clock.now = FOUR
+    world.clean()
+    low, segments = world.store.min_offset("T", 0), world.segments
+    assert world.waiting
+    if clean:
+        world.store.close()
+    else:
+        world.disk.kill()
+        world.disk.power_on()
+    again = world.open()
+    assert world.waiting == []
+    assert world.segments == segments
+    assert again.min_offset("T", 0) == low
+    assert (again.watermarks.start, again.max_offset("T", 0)) == (int(segments[0]), 300)
+
+
+def test_a_reader_keeps_what_it_found() -> None:
+    world = World()
+    result = world.store.get_message("T", 0, 0, 5)
+    before = result.data
+    world.clock.now = FOUR
+    world.clean()
+    world.clock.now += HOUR
+    world.clean()
+    assert result.data == before
+
+
+def test_a_full_disk_refuses_sends_until_space_returns_and_stays_readable() -> None:
+    world = World(dataclasses.replace(CONFIG, clean_forcibly=False))
+    store = world.store
+    total = world.disk.total_bytes
+    world.use(91)
+    world.clean()
+    with pytest.raises(ServiceNotAvailable, match="91 %"):
+        store.put(message(b"no"))
+    assert "91 %" in store.refuses
+    assert len(bodies(store)) == 300
+    world.use(88)  # no longer at the limit, but not yet out of it
+    store.watch_space()
+    with pytest.raises(ServiceNotAvailable):
+        store.put(message(b"no"))
+    world.disk.total_bytes = total
+    store.watch_space()
+    assert store.put(message(b"yes")).queue_offset == 300
+
+
+def test_a_short_disk_takes_the_oldest_whatever_its_age_and_no_more_than_it_needs() -> None:
+    world = World()
+    segments = world.segments
+    world.use(86)
+    world.clean()
+    left = len(segments) - len(world.segments)
+    assert 1 <= left < 5
+    assert world.segments == segments[left:]
+    world.clean()
+    assert world.waiting == []  # no minute is waited for
+    assert world.segments == segments[left:]
+
+
+def test_a_disk_above_its_normal_use_takes_only_what_is_expired() -> None:
+    world = World()
+    segments = world.segments
+    world.use(80)
+    assert not world.clean()
+    world.clock.now += 72 * HOUR
+    assert world.clean()
+    assert len(world.segments) < len(segments)
+
+
+def test_on_request_expired_segments_go_at_any_hour() -> None:
+    world = World(dataclasses.replace(CONFIG, delete_batch_max=1))
+    segments = world.segments
+    world.clock.now = NOON + 73 * HOUR
+    assert not world.clean()
+    world.store.clean_on_request()
+    world.clean()
+    world.clean()
+    assert world.segments == segments[2:]
+
+
+def test_what_is_not_flushed_and_dispatched_stays() -> None:
+    world = World()
+    for number in range(60):
+        world.store.put(message(b"%d" % number + bytes(150)))
+    flushed = world.store.watermarks.flushed
+    world.clock.now = FOUR + 96 * HOUR
+    for _ in range(10):
+        world.clean()
+    assert int(world.segments[0]) <= flushed
+
+
+@pytest.mark.parametrize(
+    ("percent", "was_full", "expected"),
+    [
+        (75, False, (False, False, False)),
+        (76, False, (False, False, True)),
+        (86, False, (False, True, True)),
+        (90, False, (False, True, True)),
+        (91, False, (True, True, True)),
+        (86, True, (True, True, True)),
+        (85, True, (False, False, True)),
+    ],
+)
+def test_the_three_ratios(percent: int, was_full: bool, expected: tuple) -> None:
+    space = Space.judge(1000, 1000 - 10 * percent, CONFIG, was_full)
+    assert space == (percent, *expected)
+    assert Space.judge(1000, 1000 - 10 * percent - 1, CONFIG).percent == percent + 1
+
+
+def test_hours_of_deletion_are_checked() -> None:
+    with pytest.raises(ConfigError, match="deleteWhen is '25'"):
+        StoreConfig(delete_when="25")
+
+
+def test_without_room_for_a_segment_a_send_is_refused_and_nothing_is_written() -> None:
+    world = World(count=20)
+    store, disk = world.store, world.disk
+    plan = disk.plan("create_segment", errno.ENOSPC, "*commitlog*", times=None)
+    end, refused = -1, ""
+    while not refused:
+        end = store.watermarks.appended
+        try:
+            store.put(message(bytes(150)))
+        except ServiceNotAvailable as error:
+            refused = str(error)
+    assert "free space" in refused
+    assert store.watermarks.appended == end
+    disk.plans.remove(plan)
+    accepted = store.put(message(b"again" + bytes(150)))
+    dispatch(store)
+    assert accepted.queue_offset + 1 == len(bodies(store))
+
+
+@pytest.mark.parametrize("pattern", ["*consumequeue*", "*index*"])
+def test_without_room_for_a_queue_file_dispatch_waits_and_goes_on(pattern: str) -> None:
+    world = World(count=5)
+    store, disk = world.store, world.disk
+    plan = disk.plan("create_segment", errno.ENOSPC, pattern, times=None)
+    for number in range(60):
+        store.put(message(b"%d" % number, key=f"n{number}"))
+    dispatch(store)
+    assert store.watermarks.dispatched < store.watermarks.appended
+    with pytest.raises(ServiceNotAvailable, match="no room for the queue and index files"):
+        store.put(message(b"no"))
+    disk.plans.remove(plan)
+    arrivals = []
+    while step := store.reput():
+        arrivals += step
+    assert store.refuses == ""
+    assert len(bodies(store)) == 65
+    assert max(a.max_offset for a in arrivals) == 65
+    assert len(store.query_by_key("T", "n59", 9, 0, 1 << 60)) == 1
+
+
+POOL = dataclasses.replace(CONFIG, transient_pool=True, transient_pool_size=2)
+
+
+def commit(store: MessageStore) -> None:
+    ticket = store.begin_commit()
+    if ticket is not None:
+        ticket.run()
+        store.complete_flush(ticket)
+
+
+def test_with_a_transient_pool_only_what_is_committed_can_be_read() -> None:
+    world = World(POOL, count=0)
+    store = world.store
+    for number in range(10):
+        store.put(message(b"%d" % number))
+    dispatch(store)
+    assert bodies(store) == []
+    commit(store)
+    dispatch(store)
+    assert len(bodies(store)) == 10
+    assert store.watermarks.flushed == 0
+    store.put(message(b"lost"))
+    world.disk.kill()
+    world.disk.power_on()
+    again = world.open()
+    assert bodies(again) == [b"%d" % n for n in range(10)]
+
+
+def test_a_flush_commits_first() -> None:
+    world = World(POOL, count=0)
+    world.store.put(message(b"safe"))
+    flush(world.store)
+    world.disk.power_off()
+    world.disk.power_on()
+    assert bodies(world.open()) == [b"safe"]
+
+
+def test_an_exhausted_pool_gives_way_to_the_file() -> None:
+    world = World(POOL, count=0)
+    for number in range(200):
+        world.store.put(message(b"%d" % number + bytes(150)))
+    assert world.store.watermarks.appended > 4 * SEGMENT
+    world.store.close()
+    assert len(bodies(world.open())) == 200
+
+
+def test_an_exhausted_pool_refuses_if_told_to_until_a_commit() -> None:
+    world = World(dataclasses.replace(POOL, transient_fail_fast=True), count=0)
+    sent, refused = 0, ""
+    while not refused:
+        try:
+            world.store.put(message(b"%d" % sent + bytes(150)))
+            sent += 1
+        except SystemBusy as error:
+            refused = str(error)
+    assert "transientStorePoolSize" in refused
+    assert world.store.watermarks.appended <= 2 * SEGMENT
+    commit(world.store)
+    world.store.put(message(b"%d" % sent + bytes(150)))
+    world.store.close()
+    assert len(bodies(world.open())) == sent + 1
