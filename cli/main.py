@@ -13,7 +13,7 @@ import sys
 from typing import Annotated, Any, NoReturn
 
 import typer
-from saturnmq.cli import bench, cluster, demo, messages, nodes, topics
+from saturnmq.cli import bench, cluster, demo, messages, nodes, store, topics
 from saturnmq.cli.launcher import LauncherError
 from saturnmq.cli.output import AsJson, emit, table
 
@@ -36,6 +36,7 @@ app.command("produce")(messages.produce)
 app.command("consume")(messages.consume)
 app.add_typer(messages.message_app, name="message")
 app.add_typer(bench.app, name="bench")
+app.add_typer(store.app, name="store")
 app.command("demo")(demo.demo)
 
 

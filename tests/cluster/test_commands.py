@@ -124,6 +124,17 @@ def test_what_is_produced_is_consumed_counted_and_found(shell):
     assert same["offset_id"] == found["offset_id"]
 
 
+def test_the_stores_of_running_brokers_are_checked_beside_them(shell):
+    shell("produce", "checked", given="line\n" * 1000)
+    for name in ("master-0", "slave-0"):
+        directory = os.path.join(shell.environment["SATURNMQ_DATA"], name, "store")
+        facts = json.loads(shell("store", "check", directory, "--json"))
+        assert (facts["sound"], facts["running"], facts["notes"]) == (True, True, [])
+        assert facts["messages"] > 0
+        assert '"body": "line"' in shell("store", "dump", directory, "--topic", "checked", "--json")
+        assert "in use" in shell.run("store", "rebuild", directory, "--yes").stderr
+
+
 def test_a_group_goes_on_behind_the_last_line_printed(shell):
     shell("produce", "numbers", given="".join(f"{number}\n" for number in range(100)))
     group = ("consume", "numbers", "--group", "counters", "--from-beginning")

@@ -1,0 +1,247 @@
+"""`saturnmq store`: look into a broker's directory, check it, build its derived files again."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from saturnmq.cli.output import AsJson, emit, fail, progress_bar, table
+
+if TYPE_CHECKING:
+    from saturnmq.store.verify import Report, Sizes
+
+app = typer.Typer(
+    help="Look into a store directory, ours or RocketMQ's: check, dump, rebuild.",
+    no_args_is_help=True,
+)
+BAR_AFTER_S = 2.0
+MIB = 1 << 20
+
+Directory = Annotated[
+    Path, typer.Argument(metavar="DIR", help="storePathRootDir of the broker: has commitlog/.")
+]
+SegmentBytes = Annotated[
+    int, typer.Option(min=0, help="Size of a CommitLog file, where the files do not tell it.")
+]
+QueueFileBytes = Annotated[
+    int, typer.Option(min=0, help="Size of a ConsumeQueue file, where the files do not tell it.")
+]
+IndexSlots = Annotated[
+    int, typer.Option(min=0, help="maxHashSlotNum of the broker, where the files do not tell it.")
+]
+IndexItems = Annotated[
+    int, typer.Option(min=0, help="maxIndexNum of the broker, where the files do not tell it.")
+]
+
+
+@app.command("check")
+def check_store(
+    directory: Directory,
+    segment_bytes: SegmentBytes = 0,
+    queue_file_bytes: QueueFileBytes = 0,
+    index_slots: IndexSlots = 0,
+    index_items: IndexItems = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Verify every frame, and queues and index against what a rebuild would give.
+
+    Reads only, also beside a running broker: then up to where the log ended at the start. Exit
+    status 1 if anything is damaged.
+    """
+    from saturnmq.store.disk import NativeDisk
+    from saturnmq.store.verify import check
+
+    sizes = _sizes(segment_bytes, queue_file_bytes, index_slots, index_items)
+    with _bytes_bar(f"checking {directory}") as progress:
+        report = check(NativeDisk(), str(directory), sizes, progress)
+    if as_json:
+        emit({"sound": not report.damage, **asdict(report)})
+    else:
+        _print_report(report)
+    raise typer.Exit(1 if report.damage else 0)
+
+
+def _print_report(report: Report) -> None:
+    if report.running:
+        print("a broker runs on this directory: checked up to where the log ended at the start")
+    elif report.crashed:
+        print("the broker did not stop in order: the next start repairs what notes speak of")
+    print(
+        f"log     {report.log_start:,} to {report.log_end:,}, {report.messages:,} messages\n"
+        f"queues  {report.queues:,}, {report.queue_entries:,} entries\n"
+        f"index   {report.index_files:,} files, {report.index_items:,} items"
+    )
+    for finding in report.notes:
+        print(f"note    {_finding(finding)}")
+    for finding in report.damage:
+        print(f"DAMAGE  {_finding(finding)}")
+    if not report.damage:
+        print("sound")
+        return
+    count = sum(finding.count for finding in report.damage)
+    first = report.damage[0]
+    print(f"damaged: {count:,} places, the first in {first.path} at {first.position:,}")
+    if any(finding.what.startswith(("queue:", "queue ", "index:")) for finding in report.damage):
+        print(f"`saturnmq store rebuild {report.directory}` builds queues and index again")
+    if any(finding.what.startswith("log:") for finding in report.damage):
+        print(
+            "the log itself is damaged: a broker goes on without the messages that stood there; a "
+            "slave's directory or a copy may still have them"
+        )
+
+
+def _finding(finding: Any) -> str:
+    times = f" ({finding.count:,} times, first)" if finding.count > 1 else ""
+    offset = "" if finding.offset is None else f", log offset {finding.offset:,}"
+    return f"{finding.what}{times}: {finding.path} at {finding.position:,}{offset}"
+
+
+@app.command("rebuild")
+def rebuild_store(
+    directory: Directory,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    segment_bytes: SegmentBytes = 0,
+    queue_file_bytes: QueueFileBytes = 0,
+    index_slots: IndexSlots = 0,
+    index_items: IndexItems = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Delete ConsumeQueues and IndexFiles and build them again from the CommitLog.
+
+    No broker may run there. If it is interrupted, the next start of a broker does it all.
+    """
+    from saturnmq.store.disk import NativeDisk
+    from saturnmq.store.rebuild import rebuild
+    from saturnmq.store.verify import open_log
+
+    disk = NativeDisk()
+    sizes = _sizes(segment_bytes, queue_file_bytes, index_slots, index_items)
+    open_log(disk, str(directory), sizes)  # before asking: that it is a store
+    if not yes:
+        if not sys.stdin.isatty():
+            fail("nobody can be asked here: pass --yes to delete queues and index")
+        typer.confirm(f"Delete queues and index of {directory} and build them again?", abort=True)
+    begin = time.monotonic()
+    with _bytes_bar(f"rebuilding {directory}") as progress:
+        built = rebuild(disk, str(directory), lambda: time.time_ns() // 1_000_000, sizes, progress)
+    seconds = max(time.monotonic() - begin, 1e-6)
+    rate = built.messages / seconds
+    if as_json:
+        emit({**asdict(built), "seconds": seconds, "messages_per_second": rate})
+        return
+    used = built.sizes
+    print(
+        f"{built.messages:,} messages in {seconds:,.1f} s ({rate:,.0f}/s, "
+        f"{(built.log_end - built.log_start) / seconds / MIB:,.0f} MiB/s): "
+        f"{built.queues:,} queues, {built.index_items:,} index items\n"
+        f"files of {used.queue_file_bytes:,} bytes in queues, {used.index_slots:,} slots and "
+        f"{used.index_items:,} items in the index"
+    )
+    for gap in built.gaps:
+        print(f"skipped {gap.end - gap.start:,} bytes of the log at {gap.start:,}: {gap.why}")
+    if built.stopped_by:
+        print(f"the log ends at {built.log_end:,}: {built.stopped_by}")
+    if built.not_queues:
+        print(f"skipped {built.not_queues:,} runs of frames whose topic or queue cannot be")
+
+
+@app.command("dump")
+def dump_store(
+    directory: Directory,
+    begin: Annotated[
+        int | None, typer.Option("--from", min=0, help="Log offset to begin at, or the next frame.")
+    ] = None,
+    end: Annotated[
+        int | None, typer.Option("--to", min=0, help="Log offset to end before.")
+    ] = None,
+    topic: Annotated[str | None, typer.Option(help="This topic only.")] = None,
+    queue: Annotated[int | None, typer.Option(min=0, help="This queue id only.")] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", min=1, help="So many at most.")
+    ] = None,
+    queue_entries: Annotated[
+        bool, typer.Option("--queue-entries", help="Entries of the ConsumeQueues instead.")
+    ] = False,
+    index: Annotated[
+        bool, typer.Option("--index", help="Items of the IndexFiles instead.")
+    ] = False,
+    summary: Annotated[
+        bool, typer.Option("--summary", help="Files, checkpoint and tables instead.")
+    ] = False,
+    segment_bytes: SegmentBytes = 0,
+    queue_file_bytes: QueueFileBytes = 0,
+    index_slots: IndexSlots = 0,
+    index_items: IndexItems = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Print the frames of the CommitLog, one a line; with --json all fields of each.
+
+    Reads only, also beside a running broker. What holds no frames is told on standard error.
+    """
+    from saturnmq.cli import store_dump
+    from saturnmq.store.disk import NativeDisk
+
+    disk, root = NativeDisk(), str(directory)
+    sizes = _sizes(segment_bytes, queue_file_bytes, index_slots, index_items)
+    if summary + index + queue_entries > 1:
+        fail("--summary, --index and --queue-entries exclude each other: pass one")
+    if summary:
+        _print_summary(store_dump.summary(disk, root, sizes), as_json)
+        return
+    if index and (topic is not None or queue is not None):
+        fail("--index knows hashes only: --topic and --queue do not go with it")
+    read = store_dump.frames
+    if queue_entries:
+        read = store_dump.queue_entries
+    elif index:
+        read = store_dump.index_items
+    wanted = store_dump.Wanted(begin, end, topic, queue)
+    for record in islice(read(disk, root, sizes, wanted), limit):
+        print(json.dumps(record.fields) if as_json else record.line)
+
+
+def _print_summary(found: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        emit(found)
+        return
+    rows = []
+    for name, value in found.items():
+        if isinstance(value, dict):
+            rows += [(name, key, json.dumps(below)) for key, below in value.items()]
+        else:
+            rows.append((name, "", json.dumps(value)))
+    table("", ["", "", ""], rows)
+
+
+def _sizes(segment: int, queue_file: int, index_slots: int, index_items: int) -> Sizes:
+    from saturnmq.store.verify import Sizes
+
+    return Sizes(segment, queue_file, index_slots, index_items)
+
+
+@contextlib.contextmanager
+def _bytes_bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar in MiB for what takes longer than a moment."""
+    begin = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        bar: Any = None
+        task: Any = None
+
+        def show(done: int, total: int) -> None:
+            nonlocal bar, task
+            if bar is None:
+                if time.monotonic() - begin < BAR_AFTER_S:
+                    return
+                bar = stack.enter_context(progress_bar())
+                task = bar.add_task(f"{what}, MiB")
+            bar.update(task, completed=done // MIB, total=total // MIB)
+
+        yield show

@@ -1,0 +1,278 @@
+"""What `saturnmq store dump` prints: each record as a dictionary for programs and as a line for
+people.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import posixpath
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from saturnmq.protocol.errors import MalformedFrame, StoreDamaged
+from saturnmq.protocol.frame import Frame, decode_frame
+from saturnmq.protocol.ids import decode_host
+from saturnmq.protocol.jsonx import loads
+from saturnmq.store.checkpoint import AbortMark, Checkpoint
+from saturnmq.store.consumequeue import ENTRY, FILLER, UNIT
+from saturnmq.store.disk import Disk
+from saturnmq.store.indexfile import HEADER, ITEM
+from saturnmq.store.log_files import NOTHING, Gap, LogReader, SegmentFiles
+from saturnmq.store.verify import Sizes, found_sizes, open_log
+from saturnmq.store.verify_index import IndexSizes
+
+_BODY_SHOWN = 60
+_HEADER_NAMES = ("begin_time", "end_time", "begin_offset", "end_offset", "used_slots", "count")
+_FILLED = ENTRY.unpack(FILLER)
+
+
+class Record(NamedTuple):
+    """One thing found; `line` shows the same in short."""
+
+    fields: dict[str, Any]
+    line: str
+
+
+class Wanted(NamedTuple):
+    """What to show; None = all."""
+
+    begin: int | None = None
+    end: int | None = None
+    topic: str | None = None
+    queue: int | None = None
+
+    def has(self, topic: str, queue: int, offset: int) -> bool:
+        return (
+            self.topic in (None, topic)
+            and self.queue in (None, queue)
+            and (self.begin is None or offset >= self.begin)
+            and (self.end is None or offset < self.end)
+        )
+
+
+def frames(disk: Disk, root: str, sizes: Sizes, wanted: Wanted) -> Iterator[Record]:
+    """The frames of the log; gaps are told on standard error."""
+    files = open_log(disk, root, sizes)
+    reader = LogReader(files, index=False)
+    begin = files.start
+    if wanted.begin is not None and wanted.begin > begin:
+        begin = wanted.begin
+        if not isinstance(reader.frame_at(begin), Frame):
+            found = reader.next_frame(begin)
+            if found is None:
+                return
+            begin = found
+    for piece in reader.read(begin):
+        if wanted.end is not None and piece.start >= wanted.end:
+            return
+        if isinstance(piece, Gap):
+            told = f"{piece.end - piece.start} bytes at {piece.start} hold no frames: {piece.why}"
+            print(f"saturnmq: {told}", file=sys.stderr)
+            continue
+        pos = 0
+        for _ in range(piece.scan.messages):
+            frame = decode_frame(piece.view, pos, None, False)
+            assert isinstance(frame, Frame), f"{piece.start + pos}: {frame}"
+            if wanted.has(frame.topic.decode(), frame.queue_id, frame.physical_offset):
+                yield _frame(frame, piece.view[pos + 4 : pos + 8].hex())
+            pos += frame.size
+    if reader.stopped_by not in ("", NOTHING):
+        print(f"saturnmq: the log ends at {reader.end}: {reader.stopped_by}", file=sys.stderr)
+
+
+def _frame(frame: Frame, magic: str) -> Record:
+    topic, properties = frame.topic.decode(), frame.properties
+    fields: dict[str, Any] = {
+        "size": frame.size,
+        "magic": f"0x{magic}",
+        "body_crc": frame.body_crc,
+        "queue_id": frame.queue_id,
+        "flag": frame.flag,
+        "queue_offset": frame.queue_offset,
+        "physical_offset": frame.physical_offset,
+        "sys_flag": frame.sys_flag,
+        "born_timestamp": frame.born_timestamp,
+        "born_host": decode_host(frame.born_host),
+        "store_timestamp": frame.store_timestamp,
+        "store_host": decode_host(frame.store_host),
+        "reconsume_times": frame.reconsume_times,
+        "prepared_offset": frame.prepared_offset,
+    }
+    text = _text(frame.body)
+    if text is None:
+        fields["body_base64"] = base64.b64encode(frame.body).decode()
+    else:
+        fields["body"] = text
+    fields |= {"topic": topic, "properties": properties}
+    shown = f"{len(frame.body)} B" if text is None else json.dumps(text[:_BODY_SHOWN])
+    if text is not None and len(text) > _BODY_SHOWN:
+        shown += f"... {len(frame.body)} B"
+    marks = [f"tag={properties['TAGS']}"] if "TAGS" in properties else []
+    marks += [f"keys={properties['KEYS']}"] if "KEYS" in properties else []
+    line = (
+        f"{frame.physical_offset:>14} {_moment(frame.store_timestamp)} "
+        f"{topic}/{frame.queue_id}@{frame.queue_offset} {frame.size} B {' '.join([*marks, shown])}"
+    )
+    return Record(fields, line)
+
+
+def _text(data: bytes) -> str | None:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _moment(stamp_ms: int) -> str:
+    try:
+        return datetime.fromtimestamp(stamp_ms / 1000).isoformat(" ", "milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return str(stamp_ms)
+
+
+def queue_entries(disk: Disk, root: str, sizes: Sizes, wanted: Wanted) -> Iterator[Record]:
+    """The entries of the ConsumeQueues; `begin` and `end` are log offsets here, too."""
+    open_log(disk, root, sizes)
+    for topic, queue, files in _queues(disk, root, found_sizes(disk, root, sizes)):
+        if wanted.topic not in (None, topic) or wanted.queue not in (None, queue):
+            continue
+        for start, end in files.written(0):
+            for at in range(start - start % UNIT, end, UNIT << 10):
+                data = files.read(at, min(UNIT << 10, end - at))
+                whole = data[: len(data) // UNIT * UNIT]
+                for index, entry in enumerate(ENTRY.iter_unpack(whole), at // UNIT):
+                    offset, size, _ = entry
+                    if size and wanted.has(topic, queue, offset):
+                        yield _queue_entry(topic, queue, index, entry)
+        files.close()
+
+
+def _queues(disk: Disk, root: str, sizes: Sizes) -> Iterator[tuple[str, int, SegmentFiles]]:
+    directory = posixpath.join(root, "consumequeue")
+    for topic in disk.list(directory):
+        below = posixpath.join(directory, topic.name)
+        numbers = [int(e.name) for e in disk.list(below) if e.is_dir and e.name.isdigit()]
+        for number in sorted(numbers):
+            path = posixpath.join(below, str(number))
+            yield topic.name, number, SegmentFiles(disk, path, sizes.queue_file_bytes)
+
+
+def _queue_entry(topic: str, queue: int, index: int, entry: tuple[int, int, int]) -> Record:
+    offset, size, code = entry
+    fields = {
+        "topic": topic,
+        "queue_id": queue,
+        "queue_offset": index,
+        "physical_offset": offset,
+        "size": size,
+        "tags_code": code,
+        "filler": entry == _FILLED,
+    }
+    shown = "filler" if fields["filler"] else f"{offset:>14} {size} B tags code {code}"
+    return Record(fields, f"{topic}/{queue}@{index} {shown}")
+
+
+def index_items(disk: Disk, root: str, sizes: Sizes, wanted: Wanted) -> Iterator[Record]:
+    """The items of the IndexFiles, whose headers come before them."""
+    open_log(disk, root, sizes)
+    directory = posixpath.join(root, "index")
+    for entry in disk.list(directory):
+        if entry.is_dir or not entry.name.isdigit():
+            continue
+        found = IndexSizes.of(entry.size, sizes.index_slots, sizes.index_items)
+        if found is None:
+            raise StoreDamaged(
+                f"{directory}/{entry.name}: {entry.size} bytes do not tell its slots and items: "
+                "give --index-slots or --index-items"
+            )
+        file = disk.open_readonly(posixpath.join(directory, entry.name))
+        try:
+            header = HEADER.unpack(file.read(0, HEADER.size))
+            yield _index_header(entry.name, found, header)
+            count = min(header[5], found.items)
+            base = HEADER.size + 4 * found.slots
+            for first in range(1, count, 1024):
+                step = min(1024, count - first)
+                data = file.read(base + ITEM.size * first, ITEM.size * step)
+                for number, item in enumerate(ITEM.iter_unpack(data), first):
+                    if wanted.has("", 0, item[1]):
+                        yield _index_item(entry.name, number, header[0], item)
+        finally:
+            file.close()
+
+
+def _index_header(name: str, sizes: IndexSizes, header: tuple[int, ...]) -> Record:
+    fields = {"file": name, **asdict(sizes), **dict(zip(_HEADER_NAMES, header, strict=True))}
+    begin, end = _moment(header[0]), _moment(header[1])
+    line = (
+        f"{name} {begin} to {end}, offsets {header[2]} to {header[3]}, "
+        f"{header[5] - 1} of {sizes.items - 1} items, {header[4]} of {sizes.slots} slots used"
+    )
+    return Record(fields, line)
+
+
+def _index_item(name: str, number: int, begin: int, item: tuple[int, int, int, int]) -> Record:
+    key_hash, offset, seconds, previous = item
+    fields = {
+        "file": name,
+        "item": number,
+        "key_hash": key_hash,
+        "physical_offset": offset,
+        "seconds": seconds,
+        "previous": previous,
+    }
+    when = _moment(begin + 1000 * seconds)
+    return Record(fields, f"  {number:>9} hash {key_hash:>10} {offset:>14} {when} -> {previous}")
+
+
+def summary(disk: Disk, root: str, sizes: Sizes) -> dict[str, Any]:
+    """What lies in the directory, without reading any of the messages."""
+    log = open_log(disk, root, sizes)
+    queues = list(_queues(disk, root, found_sizes(disk, root, sizes)))
+    index = [e for e in disk.list(posixpath.join(root, "index")) if e.name.isdigit()]
+    page = asdict(Checkpoint.load(disk, root))
+    header = HEADER.unpack(page["index_header"])
+    page["index_header"] = dict(zip(_HEADER_NAMES, header, strict=True))
+    return {
+        "directory": root,
+        "running": disk.locked(posixpath.join(root, "lock")),
+        "abort": AbortMark(disk, root).present(),
+        "commitlog": {
+            "files": len(log.segments),
+            "file_bytes": log.segment_bytes,
+            "start": log.start,
+            "end_of_files": log.end,
+            "odd": [f"{odd.path}: {odd.why}" for odd in log.odd],
+        },
+        "queues": {
+            "count": len(queues),
+            "topics": len({topic for topic, _, _ in queues}),
+            "files": sum(len(files.segments) for _, _, files in queues),
+        },
+        "index": {"files": len(index), "file_bytes": sorted({e.size for e in index})},
+        "checkpoint": page,
+        "config": {
+            entry.name: _table_sizes(disk.read_file(posixpath.join(root, "config", entry.name)))
+            for entry in disk.list(posixpath.join(root, "config"))
+            if entry.name.endswith(".json")
+        },
+    }
+
+
+def _table_sizes(data: bytes) -> Any:
+    """The number of entries of each table in a config file."""
+    try:
+        document = loads(data)
+    except MalformedFrame as error:
+        return f"cannot be read: {error}"
+    if not isinstance(document, dict):
+        return "no table"
+    return {
+        name: len(value)
+        for name, value in document.items()
+        if isinstance(value, dict | list) and name != "dataVersion"
+    }

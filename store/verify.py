@@ -1,0 +1,267 @@
+"""Checking a store: every frame of the CommitLog, and all that is derived from it against what a
+rebuild would give.
+
+The log is read once, from its first frame to its end (`log_files.py`); the queues
+(`verify_queues.py`), index (`verify_index.py`) and checkpoint are compared on the way. Nothing is
+written, no lock is taken, nothing is mapped; memory does not grow with the store. RocketMQ's
+directories are read the same way; what it does differently, and what the next start repairs by
+itself after a crash, are notes, not damage.
+
+While a broker runs the log is checked up to where it ended when the check began.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from saturnmq.protocol.errors import StoreDamaged
+from saturnmq.protocol.frame_reference import Run
+from saturnmq.store.checkpoint import MAGIC, PAGE, AbortMark, Checkpoint
+from saturnmq.store.disk import Disk
+from saturnmq.store.findings import CERTAIN, Finding, Findings, Trust
+from saturnmq.store.log_files import NOTHING, Gap, LogReader, SegmentFiles, Stretch
+from saturnmq.store.verify_index import IndexCheck, IndexSizes
+from saturnmq.store.verify_queues import QueueChecks
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What the files do not tell; 0 = they do, or RocketMQ's default."""
+
+    segment_bytes: int = 0
+    queue_file_bytes: int = 0
+    index_slots: int = 0
+    index_items: int = 0
+
+
+UNKNOWN = Sizes()
+_DEFAULTS = Sizes(1 << 30, 6_000_000, 5_000_000, 20_000_000)
+
+
+@dataclass(slots=True)
+class Report:
+    """What was found; sound if `damage` is empty."""
+
+    directory: str
+    running: bool = False  # a broker holds the lock
+    crashed: bool = False  # the last one did not stop in order
+    foreign: bool = False  # the checkpoint is not ours
+    log_start: int = 0
+    log_end: int = 0
+    messages: int = 0
+    queues: int = 0
+    queue_entries: int = 0
+    index_files: int = 0
+    index_items: int = 0
+    damage: list[Finding] = field(default_factory=list)
+    notes: list[Finding] = field(default_factory=list)
+
+
+def open_log(disk: Disk, root: str, sizes: Sizes = UNKNOWN) -> SegmentFiles:
+    """The CommitLog's files; StoreDamaged if `root` holds no store."""
+    directory = posixpath.join(root, "commitlog")
+    if not disk.exists(directory) and not disk.exists(posixpath.join(root, "checkpoint")):
+        inner = posixpath.join(root, "store")
+        hint = f"; did you mean {inner}?" if disk.exists(f"{inner}/commitlog") else ""
+        raise StoreDamaged(
+            f"{root} is no store: it has no directory commitlog with files named by 20 digits "
+            f"(storePathRootDir of the broker is wanted){hint}"
+        )
+    files = SegmentFiles(disk, directory, sizes.segment_bytes)
+    if files.segments and not files.segment_bytes:
+        raise StoreDamaged(
+            f"{directory}: no file tells the size of a segment: give --segment-bytes"
+        )
+    return files
+
+
+def expected_end(files: SegmentFiles) -> int:
+    """About where the log ends, for progress."""
+    if not files.segments:
+        return 0
+    newest = files.segments[-1].start
+    return max((end for _, end in files.written(newest)), default=newest)
+
+
+def found_sizes(disk: Disk, root: str, sizes: Sizes) -> Sizes:
+    """`sizes` with what the derived files tell, else RocketMQ's defaults."""
+    queues = posixpath.join(root, "consumequeue")
+    lengths = Counter(
+        SegmentFiles(disk, posixpath.join(queues, topic.name, queue.name)).segment_bytes
+        for topic in disk.list(queues)
+        if topic.is_dir
+        for queue in disk.list(posixpath.join(queues, topic.name))
+        if queue.is_dir
+    )
+    del lengths[0]
+    queue_file_bytes = max(lengths, key=lengths.__getitem__, default=_DEFAULTS.queue_file_bytes)
+    files = [entry for entry in disk.list(posixpath.join(root, "index")) if entry.name.isdigit()]
+    told = (IndexSizes.of(e.size, sizes.index_slots, sizes.index_items) for e in files)
+    index = next((size for size in told if size is not None), None)
+    return Sizes(
+        sizes.segment_bytes,
+        sizes.queue_file_bytes or queue_file_bytes,
+        sizes.index_slots or (index.slots if index else _DEFAULTS.index_slots),
+        sizes.index_items or (index.items if index else _DEFAULTS.index_items),
+    )
+
+
+def check(
+    disk: Disk, root: str, sizes: Sizes = UNKNOWN, progress: Progress | None = None
+) -> Report:
+    """Look at everything; `progress(done, total)` is called in bytes of the log."""
+    return _Check(disk, root, sizes).run(progress)
+
+
+class _Check:
+    """One check of one directory."""
+
+    def __init__(self, disk: Disk, root: str, sizes: Sizes) -> None:
+        self._disk = disk
+        self._root = root
+        self._files = open_log(disk, root, sizes)
+        self._findings = findings = Findings()
+        self._page = Checkpoint.load(disk, root)
+        self._report = report = Report(
+            root,
+            running=disk.locked(posixpath.join(root, "lock")),
+            crashed=AbortMark(disk, root).present(),
+            foreign=self._page.derived < 0 and self._page.flushed < 0,
+            damage=findings.damage,
+            notes=findings.notes,
+        )
+        unsure = report.running or report.crashed
+        self._trust = trust = Trust(
+            log_start=self._files.start,
+            log_end=self._files.end,
+            below=max(self._page.derived, 0) if unsure else CERTAIN,
+            running=report.running,
+            foreign=report.foreign,
+        )
+        self._last_store_time = 0
+        self._reader = LogReader(
+            self._files,
+            cut_from=None if report.foreign else max(self._page.flushed, self._page.derived),
+            limit=self._end_now() if report.running else None,
+        )
+        self._queues = QueueChecks(
+            disk, posixpath.join(root, "consumequeue"), sizes.queue_file_bytes, findings, trust
+        )
+        self._index = IndexCheck(
+            disk,
+            posixpath.join(root, "index"),
+            (sizes.index_slots, sizes.index_items),
+            findings,
+            trust,
+            self._reader.frame_at,
+        )
+        batches = posixpath.join(root, "batchconsumequeue")
+        self._batch_topics = {entry.name for entry in disk.list(batches)}
+        for topic in sorted(self._batch_topics):
+            findings.add(
+                "queue: queues of batches are not checked", f"{batches}/{topic}", 0, note=True
+            )
+
+    def _end_now(self) -> int:
+        """Where the log of a running broker ends."""
+        last = self._files.start
+        for segment in self._files.segments:
+            if any(self._files.read(segment.start, 8)):
+                last = segment.start
+        flushed = self._page.flushed
+        reader = LogReader(self._files, cut_from=flushed if flushed >= 0 else None, index=False)
+        for _ in reader.read(last):
+            pass
+        return reader.end
+
+    def run(self, progress: Progress | None) -> Report:
+        report, reader = self._report, self._reader
+        self._findings.add_odd("log", self._files)
+        total = expected_end(self._files)
+        for piece in reader.read(self._files.start):
+            if isinstance(piece, Gap):
+                self._gap(piece)
+            else:
+                self._trust.log_end = reader.end
+                self._stretch(piece)
+            if progress is not None:
+                progress(reader.end - self._files.start, max(total, reader.end) - self._files.start)
+        self._trust.log_end = reader.end
+        self._end_of_log()
+        self._queues.finish()
+        self._index.finish()
+        self._checkpoint()
+        report.log_start, report.log_end = self._files.start, reader.end
+        report.queues = len(self._queues.table)
+        report.queue_entries = sum(check.entries for check in self._queues.table.values())
+        report.index_files, report.index_items = self._index.files, self._index.items
+        self._files.close()
+        return report
+
+    def _stretch(self, piece: Stretch) -> None:
+        scan = piece.scan
+        self._report.messages += scan.messages
+        if scan.messages:
+            if scan.last_store_ts < self._last_store_time:
+                place = self._files.place(piece.start)
+                self._findings.add("log: store times run backwards", *place, piece.start, note=True)
+            self._last_store_time = scan.last_store_ts
+        self._queues.expect(run for run in scan.runs if self._can_be(run, piece))
+        if self._index.exists:
+            self._index.expect(scan.index_items)
+
+    def _can_be(self, run: Run, piece: Stretch) -> bool:
+        topic, queue_id, first, _, _ = run
+        if topic in self._batch_topics:
+            return False
+        if is_queue(run):
+            return True
+        what = f"log: a frame of topic {topic!r}, queue {queue_id}, queue offset {first} cannot be"
+        self._findings.add(what, *self._files.place(piece.start), piece.start)
+        return False
+
+    def _gap(self, gap: Gap) -> None:
+        self._trust.gaps.append((gap.start, gap.end))
+        what = f"log: {gap.end - gap.start} bytes hold no frames: {gap.why}"
+        self._findings.add(what, *self._files.place(gap.start), gap.start, together=False)
+
+    def _end_of_log(self) -> None:
+        """What is behind the end; while a broker runs it writes there."""
+        reader, report = self._reader, self._report
+        if report.running:
+            return
+        place = self._files.place(reader.end)
+        if reader.stopped_by not in ("", NOTHING):
+            what = f"log: its end is torn ({reader.stopped_by}); the next start cuts it off"
+            self._findings.add(what, *place, reader.end, note=True)
+        elif (leftover := reader.leftover()) is not None:
+            what = "log: bytes behind its end are not zero; the next start clears them"
+            self._findings.add(what, *self._files.place(leftover), leftover, note=True)
+
+    def _checkpoint(self) -> None:
+        path = posixpath.join(self._root, "checkpoint")
+        if not self._disk.exists(path):
+            self._findings.add("checkpoint: there is none", path, 0, note=True)
+            return
+        data = self._disk.read_file(path)
+        if len(data) != PAGE:
+            self._findings.add(f"checkpoint: {len(data)} bytes long, not {PAGE}", path, 0)
+        if self._report.foreign and data[64:72] == MAGIC:
+            what = "checkpoint: damaged, or another broker ran since ours; it counts as RocketMQ's"
+            self._findings.add(what, path, 64, note=True)
+        end = self._reader.end
+        known = max(self._page.flushed, self._page.derived)
+        if known > end:
+            what = f"checkpoint: {known} bytes of log were durable, it ends at {end}"
+            self._findings.add(what, path, 64, end)
+
+
+def is_queue(run: Run) -> bool:
+    """Whether topic and numbers of a run can name a queue: a directory, and not one elsewhere."""
+    topic, queue_id, first, _, _ = run
+    return queue_id >= 0 and first >= 0 and "/" not in topic and topic not in (".", "..")
