@@ -1,0 +1,467 @@
+"""Rows 2.01 to 2.28: ConsumeQueue and IndexFile. See `rows.tsv` for what each row says."""
+
+from __future__ import annotations
+
+import errno
+import json
+import random
+import struct
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rig import (
+    NOW,
+    SEGMENT,
+    SMALL,
+    Clock,
+    World,
+    bodies,
+    build_frame,
+    dispatch,
+    entries_of,
+    files_of,
+    found_by_key,
+    frames,
+    indexes_of,
+    java_hash,
+    log_frames,
+    message,
+    new_disk,
+    open_store,
+    run,
+)
+from saturnmq.broker.config import BrokerConfig
+from saturnmq.drills.sim.disk import SimDisk
+from saturnmq.protocol.errors import ServiceNotAvailable
+from saturnmq.store.config import StoreConfig
+from saturnmq.store.disk import NativeDisk
+from saturnmq.store.message_store import GetStatus
+
+NONE, PREPARED, COMMIT, ROLLBACK = 0x0, 0x4, 0x8, 0xC
+I32_MIN = -(1 << 31)
+
+
+def test_row_2_01_where_queue_files_lie() -> None:
+    disk = new_disk()
+    store = open_store(disk)
+    store.put(message(topic="Orders", queue=3))
+    dispatch(store)
+    assert [e.name for e in disk.list("/store/consumequeue")] == ["Orders"]
+    assert [e.name for e in disk.list("/store/consumequeue/Orders")] == ["3"]
+    assert list(files_of(disk, "/store/consumequeue/Orders/3")) == [f"{0:020d}"]
+
+
+def test_row_2_02_300_000_entries_per_file_and_the_name_of_the_second() -> None:
+    per_file = StoreConfig().consumequeue_segment_bytes // 20
+    assert per_file == 300_000
+    disk = new_disk()
+    store = open_store(disk, consumequeue_segment_bytes=6_000_000)
+    physical = SEGMENT
+    store.append_raw(physical, build_frame(b"x", queue_offset=per_file, physical=physical))
+    dispatch(store)
+    assert list(files_of(disk, "/store/consumequeue/T/0")) == ["00000000000006000000"]
+
+
+def test_row_2_03_a_queue_file_is_named_by_the_byte_offset_of_its_first_entry() -> None:
+    disk = new_disk()
+    store = open_store(disk)
+    puts = [store.put(message()) for _ in range(45)]
+    dispatch(store)
+    found = files_of(disk, "/store/consumequeue/T/0")
+    assert list(found) == [f"{n:020d}" for n in (0, 400, 800)]
+    for name, data in found.items():
+        first = puts[int(name) // 20]
+        assert struct.unpack_from(">q", data) == (first.physical_offset,)
+
+
+def test_row_2_04_reput_goes_frame_by_frame_and_checks_no_crc() -> None:
+    disk = new_disk()
+    store = open_store(disk)
+    good = build_frame(b"good", queue_offset=0, physical=0)
+    bad = bytearray(build_frame(b"bad", queue_offset=1, physical=len(good)))
+    bad[8] ^= 1  # its CRC
+    store.append_raw(0, good)
+    store.append_raw(len(good), bad)
+    dispatch(store)
+    assert entries_of(disk) == [(0, len(good), 0), (len(good), len(bad), 0)]
+    assert store.watermarks.dispatched == len(good) + len(bad)
+
+    async def body(world: World) -> None:
+        broker = await world.broker()
+        client = await world.connect(broker.address)
+        for number in range(20):
+            await client.send(b"%d" % number)
+            sent = world.loop.time()
+            await world.until(lambda n=number: broker.store.max_offset("T", 0) == n + 1)
+            assert world.loop.time() - sent < 0.005
+        await broker.close()
+
+    run(body)
+
+
+def test_row_2_05_plain_and_commit_frames_get_entries() -> None:
+    disk = new_disk()
+    store = open_store(disk)
+    kinds = (NONE, PREPARED, COMMIT, ROLLBACK, NONE)
+    puts = [store.put(message(keys="k", sys_flag=kind)) for kind in kinds]
+    dispatch(store)
+    queued = [puts[n] for n in (0, 2, 4)]
+    assert [entry[0] for entry in entries_of(disk)] == [put.physical_offset for put in queued]
+    assert [put.queue_offset for put in puts] == [0, 0, 1, 0, 2]
+    assert [f.queue_offset for f in log_frames(disk)] == [0, 0, 1, 0, 2]
+    indexed = [item[1] for item in indexes_of(disk)[0].items[1:]]
+    assert indexed == [puts[n].physical_offset for n in (0, 1, 2, 4)], "all but the rollback"
+
+
+def test_row_2_06_an_entry_is_offset_size_and_tags_code_at_its_place() -> None:
+    disk = new_disk()
+    store = open_store(disk)
+    for number in range(7):
+        store.put(message(b"x" * number, queue=number % 2, tag=f"t{number}"))
+    dispatch(store)
+    for frame in log_frames(disk):
+        entry = entries_of(disk, queue=frame.queue)[frame.queue_offset]
+        assert entry == (frame.physical, frame.size, java_hash(frame.properties["TAGS"]))
+
+
+def test_row_2_07_an_empty_queue() -> None:
+    store = open_store()
+    for offset in (0, 5):
+        result = store.get_message("T", 0, offset, 32)
+        assert (result.status, result.next_begin_offset) == (GetStatus.NO_MESSAGE_IN_QUEUE, 0)
+
+    async def body(world: World) -> None:
+        broker = await world.broker()
+        client = await world.connect(broker.address)
+        await client.send(b"x", queue=1)
+        for offset, code in ((0, 19), (5, 21)):
+            got = await client.pull(offset, queue=0)
+            assert (got.code, got.ext["nextBeginOffset"]) == (code, "0")
+        await broker.close()
+
+    run(body)
+
+
+def test_row_2_08_next_is_behind_the_last_entry_looked_at() -> None:
+    store = open_store()
+    for number in range(9):
+        store.put(message(b"%d" % number, tag="AAABBBBBB"[number]))
+    dispatch(store)
+    for offset in range(9):
+        result = store.get_message("T", 0, offset, 1)
+        assert (result.status, result.next_begin_offset) == (GetStatus.FOUND, offset + 1)
+    only_a = store.get_message("T", 0, 0, 32, 1 << 20, frozenset([65]))
+    assert (only_a.count, only_a.next_begin_offset) == (3, 9)
+    full = store.get_message("T", 0, 0, 3, 1 << 20, frozenset([65]))
+    assert (full.count, full.next_begin_offset) == (3, 3), "a full reply looks at no more"
+
+
+def test_row_2_09_100_million_messages_are_2_gb_of_queue() -> None:
+    disk = new_disk()
+    store = open_store(disk, consumequeue_segment_bytes=20_000)
+    for _ in range(1000):
+        store.put(message(b""))
+    dispatch(store)
+    assert store.max_offset("T", 0) == 1000
+    [data] = files_of(disk, "/store/consumequeue/T/0").values()
+    assert len(data) == 20_000, "exactly full"
+    assert len(data) * 100_000 == 2_000_000_000
+
+
+def test_row_2_10_index_names_are_local_times() -> None:
+    moment = time.mktime((2025, 11, 14, 0, 0, 0, 0, 0, -1))
+    disk, clock = new_disk(), Clock(int(moment) * 1000)
+    store = open_store(disk, clock, index_items=3)
+    for _ in range(2):
+        store.put(message(keys="a b"))
+        dispatch(store)
+    assert [index.name for index in indexes_of(disk)] == [
+        *("20251114000000000", "20251114000000001"),
+    ], "two of one millisecond have different names"
+
+
+def test_row_2_11_the_parts_of_an_index_file() -> None:
+    config = StoreConfig()
+    parts = (40, 4 * config.index_slots, 20 * config.index_items)
+    assert parts == (40, 20_000_000, 400_000_000)
+    disk = new_disk()
+    store = open_store(disk, index_slots=1000, index_items=2000)
+    store.put(message(keys="k"))
+    dispatch(store)
+    assert [len(data) for data in files_of(disk, "/store/index").values()] == [40 + 4000 + 40_000]
+
+
+def test_row_2_12_the_header_counts_occupied_slots() -> None:
+    disk = new_disk()
+    store = open_store(disk, index_slots=1000)
+    for number in (1, 2, 2, 3):
+        store.put(message(keys=f"k{number}"))
+    dispatch(store)
+    [index] = indexes_of(disk, 1000)
+    assert index.header[4] == 3 == sum(slot > 0 for slot in index.slots)
+
+
+def test_row_2_13_item_0_stays_unused() -> None:
+    disk = new_disk()
+    store = open_store(disk)
+    for number in range(60):
+        store.put(message(keys=f"k{number}"))
+    dispatch(store)
+    first, second = indexes_of(disk)
+    assert first.items[0] == second.items[0] == (0, 0, 0, 0)
+    assert len(first.items) - 1 == SMALL.index_items - 1
+
+
+def test_row_2_14_full_when_the_count_reaches_max_index_num() -> None:
+    disk = new_disk()
+    store = open_store(disk, index_items=10)
+    for number in range(9):
+        store.put(message(keys=f"k{number}"))
+    dispatch(store)
+    assert [index.header[5] for index in indexes_of(disk)] == [10]
+    store.put(message(keys="k9"))
+    dispatch(store)
+    assert [index.header[5] for index in indexes_of(disk)] == [10, 2]
+
+
+def test_row_2_15_topic_and_key_are_hashed() -> None:
+    disk = new_disk()
+    store = open_store(disk)
+    store.put(message(topic="TopicTest", keys="order_3"))
+    dispatch(store)
+    assert indexes_of(disk)[0].items[1][0] == 1829191872 == abs(java_hash("TopicTest#order_3"))
+    assert abs(java_hash("order_3")) != 1829191872
+    assert found_by_key(store, "order_3", "TopicTest") == [b"x"]
+
+
+def test_row_2_16_the_end_offset_is_the_start_of_the_last_message() -> None:
+    disk = new_disk()
+    store = open_store(disk)
+    for _ in range(3):
+        put = store.put(message(bytes(100), keys="k"))
+    dispatch(store)
+    assert indexes_of(disk)[0].header[3] == put.physical_offset < put.end_offset
+
+
+@pytest.mark.parametrize("key", ["order_3", "k", "order_123"])
+def test_row_2_17_the_hash_is_never_negative(key: str) -> None:
+    disk = new_disk()
+    store = open_store(disk)
+    store.put(message(topic="TopicTest", keys=key))
+    dispatch(store)
+    full = java_hash(f"TopicTest#{key}")
+    assert indexes_of(disk)[0].items[1][0] == (0 if full == I32_MIN else abs(full)) >= 0
+
+
+def test_row_2_18_files_outside_of_the_time_range_are_left_out() -> None:
+    disk, clock = new_disk(), Clock()
+    store = open_store(disk, clock, index_items=6)
+    for number in range(20):  # four files of five items
+        clock.now = NOW + 60_000 * number
+        store.put(message(b"%d" % number, keys="k"))
+    dispatch(store)
+    assert len(indexes_of(disk)) == 4
+
+    def found(begin: int, end: int, most: int = 64) -> list[int]:
+        hits = store.query_by_key("T", "k", most, NOW + 60_000 * begin, NOW + 60_000 * end)
+        return [int(next(frames(data)).body) for data in hits]
+
+    for begin in range(-1, 21, 2):
+        for end in range(-1, 21, 3):
+            inside = [n for n in range(20) if begin <= n <= end]
+            # The first item of a later file counts from the end of the one before, and so a
+            # minute late (RocketMQ's quirk, kept).
+            odd = {5, 10, 15}
+            exact = [n for n in inside if n not in odd]
+            assert [n for n in found(begin, end) if n not in odd] == exact
+    assert found(0, 25, 3) == [17, 18, 19], "the newest"
+    # A file that does not overlap is not looked at, whatever its items claim.
+    store.close()
+    name = indexes_of(disk)[1].name
+    data = bytearray(disk.read_file(f"/store/index/{name}"))
+    struct.pack_into(">qq", data, 0, NOW - 10_000_000, NOW - 9_000_000)
+    disk.write_file(f"/store/index/{name}", bytes(data))
+    store = open_store(disk, clock, index_items=6)
+    assert not {5, 6, 7, 8, 9} & set(found(-1, 25))
+
+
+def test_row_2_19_a_hit_lies_within_both_ends() -> None:
+    clock = Clock()
+    store = open_store(clock=clock)
+    for second in range(10):
+        clock.now = NOW + 1000 * second
+        store.put(message(b"%d" % second, keys="k" if second % 2 else "other"))
+    dispatch(store)
+    for begin, end in ((0, 9), (1, 7), (2, 6), (3, 3), (4, 4)):
+        hits = store.query_by_key("T", "k", 64, NOW + 1000 * begin, NOW + 1000 * end)
+        found = [int(next(frames(data)).body) for data in hits]
+        assert found == [n for n in (1, 3, 5, 7, 9) if begin <= n <= end]
+
+
+def test_row_2_20_a_query_of_the_last_hour_returns_64_at_most() -> None:
+    clock = Clock()
+    store = open_store(clock=clock, index_items=1000)
+    for number in range(100):
+        clock.now = NOW + 60_000 * number
+        store.put(message(b"%d" % number, keys="k"))
+    dispatch(store)
+    hits = store.query_by_key("T", "k", 1000, clock.now - 3_600_000, clock.now)
+    assert [next(frames(data)).body for data in hits] == [b"%d" % n for n in range(39, 100)]
+    hits = store.query_by_key("T", "k", 1000, NOW, clock.now)
+    assert [next(frames(data)).body for data in hits] == [b"%d" % n for n in range(36, 100)]
+
+
+def test_row_2_21_the_real_keys_are_compared_after_reading() -> None:
+    store = open_store(index_slots=1)
+    assert java_hash("T#x1Aa") == java_hash("T#x1BB")
+    store.put(message(b"keys", keys="first x1Aa last"))
+    store.put(message(b"unique", unique="x1Aa"))
+    store.put(message(b"other", keys="x1BB", unique="x1BB0"))
+    dispatch(store)
+    assert found_by_key(store, "x1Aa") == [b"keys", b"unique"]
+    assert found_by_key(store, "x1BB") == [b"other"]
+
+
+def test_row_2_22_queues_are_built_without_an_index() -> None:
+    config = BrokerConfig.load("messageIndexEnable=false").store_config()
+    assert not config.index_enable
+    disk = new_disk()
+    store = open_store(disk, index_enable=False)
+    for number in range(30):
+        store.put(message(b"%d" % number, keys="k"))
+    dispatch(store)
+    assert bodies(store) == [b"%d" % number for number in range(30)]
+    assert len(entries_of(disk)) == 30
+
+
+def resident_bytes(directory: Path) -> int:
+    """How much of the files of a directory this process has mapped in and touched."""
+    found, here = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if "-" in line.split()[0]:
+            here = str(directory) in line
+        elif here and line.startswith("Rss:"):
+            found += 1024 * int(line.split()[1])
+    return found
+
+
+class WatchedDisk(SimDisk):
+    """Remembers what was zeroed before a writer came there."""
+
+    def __init__(self) -> None:
+        super().__init__(random.Random(1))
+        self.zeroed: dict[str, list[tuple[int, int]]] = {}
+
+    def create_segment(self, path: str, size: int, durable: bool = True) -> Any:
+        segment = super().create_segment(path, size, durable)
+        zero = segment.zero
+
+        def watched(start: int, end: int) -> None:
+            self.zeroed.setdefault(path, []).append((start, end))
+            zero(start, end)
+
+        segment.zero = watched
+        return segment
+
+
+def test_row_2_23_warming_touches_every_page(tmp_path: Path) -> None:
+    assert BrokerConfig.load("warmMapedFileEnable=true").store_config().warm_files
+    for warm in (False, True):
+        root = tmp_path / str(warm)
+        sizes = {"commitlog_segment_bytes": 1 << 20, "consumequeue_segment_bytes": 409_600}
+        store = open_store(NativeDisk(), root=str(root), warm_files=warm, **sizes)
+        store.put(message())
+        dispatch(store)
+        touched = resident_bytes(root / "consumequeue/T/0")
+        assert (touched == 409_600) if warm else (touched < 100_000)
+        store.close()
+    # A CommitLog segment is written from end to end before the writer comes, warm_files or not.
+    disk = WatchedDisk()
+    store = open_store(disk, commitlog_segment_bytes=SEGMENT, zero_ahead_bytes=SEGMENT)
+    store.put(message(bytes(SEGMENT // 2)))
+    store.prepare_ahead()
+    covered = 0
+    for start, stop in disk.zeroed[f"/store/commitlog/{SEGMENT:020d}"]:
+        assert start == covered
+        covered = stop
+    assert covered == SEGMENT
+
+
+def test_row_2_24_32_entries_are_read_at_once() -> None:
+    store = open_store()
+    for number in range(50):
+        store.put(message(b"%d" % number, tag="A"))
+    dispatch(store)
+    result = store.get_message("T", 0, 0, 1000)
+    assert (result.count, result.next_begin_offset) == (20, 20), "as far as the queue's file"
+    store = open_store(consumequeue_segment_bytes=6_000)
+    for number in range(50):
+        store.put(message(b"%d" % number, tag="A"))
+    dispatch(store)
+    assert StoreConfig().in_memory_count == 32
+    result = store.get_message("T", 0, 0, 1000)
+    assert (result.count, result.next_begin_offset) == (32, 32)
+
+
+def test_row_2_25_slots_are_a_quarter_of_the_items() -> None:
+    config = StoreConfig()
+    assert (config.index_slots, config.index_items) == (5_000_000, 20_000_000)
+    assert 4 * config.index_slots == config.index_items
+
+
+def test_row_2_26_what_is_still_to_be_built_is_a_figure() -> None:
+    store = open_store()
+    ends = [store.put(message()).end_offset for _ in range(3)]
+    marks = store.watermarks
+    assert marks.appended - marks.dispatched == ends[-1]
+    dispatch(store)
+    assert marks.appended - marks.dispatched == 0
+
+    async def body(world: World) -> None:
+        broker = await world.broker()
+        client = await world.connect(broker.address)
+        await client.send(b"x")
+        await world.until(lambda: broker.store.max_offset("T", 0) == 1)
+        answer = await client.ask(28)
+        assert json.loads(bytes(answer.body))["table"]["dispatchBehindBytes"] == "0"
+        await broker.close()
+
+    run(body)
+
+
+def test_row_2_27_keys_that_share_a_slot_are_chained() -> None:
+    disk = new_disk()
+    store = open_store(disk, index_slots=3)
+    for number in range(30):
+        store.put(message(b"%d" % number, keys=f"k{number}"))
+    dispatch(store)
+    [index] = indexes_of(disk, 3)
+    reached = []
+    for slot in index.slots:
+        number = slot
+        while number:
+            reached.append(number)
+            assert index.items[number][3] < number
+            number = index.items[number][3]
+    assert sorted(reached) == list(range(1, 31))
+    assert [found_by_key(store, f"k{n}") for n in range(30)] == [[b"%d" % n] for n in range(30)]
+
+
+def test_row_2_28_without_room_for_a_queue_consumption_and_sends_stop_until_there_is() -> None:
+    disk = new_disk()
+    store = open_store(disk)
+    store.put(message(b"built"))
+    dispatch(store)
+    store.put(message(b"not built", queue=1))
+    disk.plan("create_segment", errno.ENOSPC, "*/consumequeue/*", times=3)
+    for _ in range(3):
+        assert store.reput() == []
+        assert store.get_message("T", 1, 0, 32).status is GetStatus.NO_MESSAGE_IN_QUEUE
+        with pytest.raises(ServiceNotAvailable, match="queue"):
+            store.put(message(b"refused"))
+        assert bodies(store) == [b"built"]
+    dispatch(store)
+    assert bodies(store, queue=1) == [b"not built"]
+    assert store.put(message(b"again")).queue_offset == 1
