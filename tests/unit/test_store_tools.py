@@ -768,3 +768,18 @@ def test_what_is_no_store_costs_one_line(command: str, tmp_path: Path) -> None:
     [line] = done.stderr.splitlines()
     assert "no directory commitlog" in line
     assert os.listdir(tmp_path) == []
+
+
+def test_the_benchmark_of_the_kernels_runs(tmp_path: Path) -> None:
+    script = Path(__file__).parents[2] / "benchmarks" / "store_kernels.py"
+    done = subprocess.run(
+        [sys.executable, str(script), "--quick", "--json", "--directory", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    facts = json.loads(done.stdout)
+    assert all(row["figure"] > 0 and row["reference"] > 0 for row in facts["rows"])
+    works = [row["work"] for row in facts["rows"]]
+    assert set(facts["targets"]) <= set(works)
+    assert os.listdir(tmp_path) == []
