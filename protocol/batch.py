@@ -19,6 +19,7 @@ from saturnmq.protocol.frame import (
     crc32,
     is_torn,
     message_size,
+    own_properties,
     stored_properties_size,
 )
 from saturnmq.protocol.properties import PROPERTIES_BYTES_MAX
@@ -142,7 +143,7 @@ def check_batch(
         properties_size = stored_properties_size(entry.properties, crc_property)
         if properties_size > limit:
             raise properties_too_large(count, properties_size, limit)
-        if not crc_property and is_torn(entry.properties):
+        if not crc_property and is_torn(own_properties(entry.properties)):
             raise properties_with_zeros(count)
         total += message_size(len(entry.body), topic_len, properties_size) + 12 * int(host6)
         count += 1
@@ -169,8 +170,8 @@ def properties_too_large(number: int, size: int, limit: int) -> MessageIllegal:
 
 def properties_with_zeros(number: int) -> MessageIllegal:
     return MessageIllegal(
-        f"batch entry {number}: the last {CRC_PROPERTY_BYTES} B of properties hold a zero byte, "
-        "which would look like a frame that a crash tore; leave it out"
+        f"batch entry {number}: the last {CRC_PROPERTY_BYTES + 1} B of properties hold a zero "
+        "byte, which would look like a frame that a crash tore; leave it out"
     )
 
 

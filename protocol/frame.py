@@ -147,9 +147,9 @@ def has_crc_property(properties: bytes) -> bool:
 
 
 def is_torn(properties: bytes) -> bool:
-    """Whether zeros lie where the CRC property was: the last page or sector of a frame never
-    reached the disk. Properties that end like this are not taken in."""
-    return not has_crc_property(properties) and 0 in properties[-CRC_PROPERTY_BYTES:]
+    """Whether zeros lie where the CRC property was, or the 0x02 before it: a page or sector at the
+    end of a frame never reached the disk. Properties that end like this are not taken in."""
+    return not has_crc_property(properties) and 0 in properties[-CRC_PROPERTY_BYTES - 1 :]
 
 
 def stored_properties_size(properties: bytes, crc_property: bool) -> int:

@@ -295,8 +295,8 @@ cdef inline bint has_crc_property(const uint8_t *properties, Py_ssize_t size) no
 
 
 cdef inline bint is_torn(const uint8_t *properties, Py_ssize_t size) noexcept nogil:
-    """Whether zeros lie where the CRC property was."""
-    cdef Py_ssize_t last = min(size, CRC_PROPERTY_BYTES)
+    """Whether zeros lie where the CRC property was, or the 0x02 before it."""
+    cdef Py_ssize_t last = min(size, CRC_PROPERTY_BYTES + 1)
     return (not has_crc_property(properties, size)
             and memchr(properties + size - last, 0, last) != NULL)
 

@@ -10,7 +10,7 @@ import struct
 from array import array
 from typing import NamedTuple
 
-from saturnmq.protocol.batch import crc_differs, iterate_batch
+from saturnmq.protocol.batch import crc_differs, iterate_batch, properties_with_zeros
 from saturnmq.protocol.frame import (
     TRANSACTION_COMMIT,
     TRANSACTION_MASK,
@@ -25,6 +25,7 @@ from saturnmq.protocol.frame import (
     decode_frame,
     encode_frame,
     is_torn,
+    own_properties,
 )
 from saturnmq.protocol.jhash import index_hash, tags_code
 
@@ -124,7 +125,12 @@ def write_batch(
     at = pos
     try:
         # The whole body is taken apart before anything is written.
-        for number, entry in enumerate(list(iterate_batch(body))):
+        entries = []
+        for number, entry in enumerate(iterate_batch(body)):
+            if not crc_property and is_torn(own_properties(entry.properties)):
+                raise properties_with_zeros(number)
+            entries.append(entry)
+        for number, entry in enumerate(entries):
             if entry.crc and entry.crc != crc32(entry.body):
                 raise crc_differs(number, entry.crc, crc32(entry.body))
             size = write_message(

@@ -233,6 +233,8 @@ def test_a_frame_whose_last_sector_is_missing_is_damage_at_every_border(k):
         later[end - 20 + lost % 20 : end] = out[end - 20 + lost % 20 : end]
         if lost % 20:
             assert k.scan_frames(later, 0, end, 0, True).status == "damage", lost
+    before = out[: end - 21] + b"\0" + out[end - 20 : end]
+    assert k.scan_frames(before, 0, end, 0, True).status == "damage", "the 0x02 in front of it"
 
 
 @both
