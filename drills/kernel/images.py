@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from saturnmq.drills.kernel.load import TOPIC, Ack, Bodies
-from saturnmq.drills.kernel.report import ASYNC_BOUND_MS, Loss
+from saturnmq.drills.kernel.report import Loss
 from saturnmq.protocol.frame import Frame, decode_frame
 from saturnmq.protocol.kernels import scan_frames
 from saturnmq.protocol.native import NativeRuntime
@@ -26,6 +26,7 @@ from saturnmq.store.reput import DELAY_MS
 
 _ENTRY = struct.Struct(">qiq")
 _Queue = tuple[str, int]
+Progress = Callable[[int, int], None]
 
 
 class Log:
@@ -123,8 +124,16 @@ class Verdict:
     """What an image holds and what is wrong with it."""
 
     end: int = 0
-    loss: Loss = field(default_factory=lambda: Loss(0, 0.0))
+    loss: Loss = field(default_factory=Loss)
     wrong: list[str] = field(default_factory=list)
+
+
+def open_store(
+    root: Path, options: dict[str, Any], progress: Progress | None = None
+) -> MessageStore:
+    """Recover the store on an image as a broker would."""
+    config = StoreConfig(root=str(root), **options)
+    return MessageStore.open(config, NativeDisk(), NativeRuntime(), progress)
 
 
 class Judge:
@@ -140,13 +149,10 @@ class Judge:
 
     def loss(self, end: int, at: float) -> Loss:
         """Messages acknowledged before `at` that a log up to `end` lacks."""
-        missing = [acked for frame_end, acked in self._held if frame_end > end and acked < at]
-        return Loss(len(missing), (at - min(missing)) * 1000 if missing else 0.0)
+        return Loss.of([acked for frame_end, acked in self._held if frame_end > end and acked < at])
 
-    def open(self, root: Path, progress: Callable[[int, int], None] | None = None) -> MessageStore:
-        """Recover the store on an image as a broker would."""
-        config = StoreConfig(root=str(root), **self._options)
-        return MessageStore.open(config, NativeDisk(), NativeRuntime(), progress)
+    def open(self, root: Path, progress: Progress | None = None) -> MessageStore:
+        return open_store(root, self._options, progress)
 
     def look(self, root: Path, at: float) -> Verdict:
         """Recover the store at `root`, read all of it, use it, recover it again."""
@@ -199,11 +205,7 @@ class Judge:
         for queue in log.ends.keys() | store.queues().keys():
             self._compare_queue(store, queue, log.count(queue, end), wrong)
         verdict.loss = self.loss(end, at)
-        lost = f"{verdict.loss.messages} acknowledged, the oldest {verdict.loss.ms:.0f} ms before"
-        if verdict.loss.messages and self._sync:
-            wrong.append(f"I1: sync flush lost {lost}")
-        if verdict.loss.ms > ASYNC_BOUND_MS:
-            wrong.append(f"I1: async flush lost {lost}, the bound is {ASYNC_BOUND_MS:.0f} ms")
+        wrong += verdict.loss.violations(sync=self._sync)
 
     def _compare_queue(
         self, store: MessageStore, key: _Queue, count: int, wrong: list[str]

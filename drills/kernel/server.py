@@ -31,7 +31,12 @@ class SaturnServer:
         self.nameservers = cluster.nameservers
 
     def kill(self) -> None:
-        self.cluster.kill(BROKER)
+        if self.cluster.node(BROKER).alive():
+            self.cluster.kill(BROKER)
+
+    def stop(self) -> None:
+        """In good order."""
+        self.cluster.down()
 
     def printed(self) -> str:
         """What the broker wrote to its log."""
