@@ -14,7 +14,7 @@ Ours, in the part RocketMQ leaves alone: timestamps cannot say where to start ex
     72  i64  derived: every queue entry of frames below it is durable
     80  i64  number of queues that existed then
     88  i64  flushed: every byte of the log below it is durable
-    96  i64  name of the index file that is being filled, 0: none
+    96  i64  name of the index file that is being filled, 0: there is none, -1: not known
     104 40s  its header, all of whose items are durable (indexfile.py)
     144 i32  CRC-32 of bytes 0..144: it no longer holds when a RocketMQ broker ran since
 
@@ -35,6 +35,7 @@ _ROCKETMQ = struct.Struct(">qqqqq")
 _OURS = struct.Struct(">8sqqqq40s")
 _CRC_AT = 64 + _OURS.size
 MAGIC = b"SATURN02"
+NO_INDEX, INDEX_UNKNOWN = 0, -1
 
 
 @dataclass(slots=True)
@@ -49,7 +50,7 @@ class Checkpoint:
     derived: int = -1
     queues: int = 0
     flushed: int = -1
-    index_name: int = 0
+    index_name: int = NO_INDEX
     index_header: bytes = bytes(40)
 
     @classmethod

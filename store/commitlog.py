@@ -25,6 +25,7 @@ import struct
 from dataclasses import dataclass, field
 
 from saturnmq.protocol.errors import StoreDamaged, SystemBusy
+from saturnmq.protocol.frame import Frame, decode_frame
 from saturnmq.store.disk import Advice, Disk, SegmentFile
 from saturnmq.store.segments import Segment, SegmentSeries, zero_tail
 from saturnmq.store.transient_pool import TransientStorePool
@@ -34,6 +35,10 @@ BLANK = struct.Struct(">ii")
 _STEP = 512 << 10
 _LEAD = 4 << 20  # how far before a writer that overtook it the window begins anew
 _STAGING = 512 << 10  # it grows to the largest batch
+
+
+class LogFailed(Exception):
+    """A write or a sync of the log failed: nobody knows what of it is on the disk."""
 
 
 @dataclass(slots=True)
@@ -109,7 +114,10 @@ class CommitLog:
         return self._committed if self._pool is not None else self.end
 
     def room(self, size: int) -> tuple[Segment, int]:
-        """The segment and position where `size` bytes go; rolls to the next segment if needed."""
+        """The segment and position where `size` bytes go; rolls to the next segment if needed.
+
+        OSError: there is no room for that segment, and nothing was written.
+        """
         if size + 8 > self.segment_bytes:
             raise ValueError(f"{size} bytes do not fit a segment of {self.segment_bytes} bytes")
         segment = self._current()
@@ -154,7 +162,10 @@ class CommitLog:
         if buffer is not None:
             buffer[pos:end] = data
         else:
-            segment.file.write(pos, data)
+            try:
+                segment.file.write(pos, data)
+            except OSError as error:
+                raise LogFailed(f"a write failed: {error}") from error
         self.end = segment.start + end
 
     def append_raw(self, offset: int, data: bytes | memoryview) -> None:
@@ -234,7 +245,10 @@ class CommitLog:
                 segment.prepared = end
             # else the writer's next sync would carry the whole window
             if self._sync_zeros and not self._closed:
-                segment.file.flush(start, end)
+                try:
+                    segment.file.flush(start, end)
+                except OSError as error:  # the only report of what the file's other pages lost too
+                    raise LogFailed(f"a sync failed: {error}") from error
 
     def ticket(self, flushed: int, store_timestamp: int) -> FlushTicket:
         """The dirty ranges between `flushed` and the end."""
@@ -277,6 +291,21 @@ class CommitLog:
         stop = min(pos + limit, end - segment.start, self.segment_bytes)
         return segment.view[pos:stop]
 
+    def is_frame(
+        self, offset: int, size: int, topic: str, queue_id: int, queue_offset: int
+    ) -> bool:
+        """Whether this frame lies at `offset`, as far as its header says; yes where nobody knows
+        any more, before the start."""
+        segment = self.series.find(offset)
+        if segment is None or offset + size > segment.end:
+            return offset < self.start
+        data = segment.file.read(offset - segment.start, size)
+        found = decode_frame(data, 0, size, False)
+        return isinstance(found, Frame) and (
+            (found.physical_offset, found.size, found.queue_id, found.queue_offset, found.topic)
+            == (offset, size, queue_id, queue_offset, topic.encode())
+        )
+
     def store_time_at(self, offset: int) -> int | None:
         """The store time in the frame at `offset`."""
         view = self.read(offset, 96)
@@ -297,8 +326,9 @@ class CommitLog:
         self.series.drop_from(end + (0 if segment is None or segment.start < end else 1))
         if segment is not None:
             pos = end - segment.start
-            if zero_tail(segment, pos):
-                segment.file.flush(pos, self.segment_bytes)
+            zero_tail(segment, pos)
+            # also when it reads as zeros: the process before may have died before its sync
+            segment.file.flush(pos, self.segment_bytes)
             segment.prepared = pos
         self.end = self._committed = end
         self._staged_end = -1

@@ -13,6 +13,7 @@ in the middle is filled the same way instead of shifting what follows.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
 from saturnmq.store.disk import Advice, Disk
 from saturnmq.store.segments import Segment, SegmentSeries, zero_tail
@@ -21,6 +22,9 @@ UNIT = 20
 ENTRY = struct.Struct(">qiq")
 _FILLER_SIZE = 0x7FFFFFFF
 FILLER = ENTRY.pack(0, _FILLER_SIZE, 0)
+
+FrameCheck = Callable[[int, int, str, int, int], bool]
+"""Whether a frame of this size, topic, queue and queue offset lies at a physical offset (first)."""
 
 
 class ConsumeQueue:
@@ -133,10 +137,27 @@ class ConsumeQueue:
         offset, size, _ = self._unpack(segment, self.max_offset - 1)
         return -1 if size == _FILLER_SIZE else offset + size
 
-    def recover(self, limit: int) -> None:
-        """After load: the end is the first slot that is empty or points at or behind `limit`."""
+    def recover(self, limit: int, is_frame: FrameCheck) -> None:
+        """After load: the end is the first slot that is empty or points at or behind `limit`.
+
+        Behind it a crash may have left anything, also the torn half of an entry that points before
+        `limit` now: the last entry that is kept must name a frame of this queue.
+        """
         low, high = self.series.start // UNIT, self.series.end // UNIT
-        self._cut(self.first_at_or_after(limit, low, high))
+        end = self.first_at_or_after(limit, low, high)
+        while end > low and not self._is_sound(end - 1, limit, is_frame):
+            end -= 1
+        self._cut(end)
+
+    def _is_sound(self, index: int, limit: int, is_frame: FrameCheck) -> bool:
+        segment = self.series.find(index * UNIT)
+        assert segment is not None
+        offset, size, _ = self._unpack(segment, index)
+        return (
+            0 < size < _FILLER_SIZE
+            and 0 <= offset < limit
+            and is_frame(offset, size, self.topic, self.queue_id, index)
+        )
 
     def _cut(self, end: int) -> None:
         pos = end * UNIT
@@ -145,8 +166,8 @@ class ConsumeQueue:
         self.series.drop_from(pos if empty or segment is None else pos + 1)
         if segment is not None and not empty:
             at = pos - segment.start
-            if zero_tail(segment, at):
-                segment.file.flush(at, self.series.segment_bytes)
+            zero_tail(segment, at)
+            segment.file.flush(at, self.series.segment_bytes)
         self.max_offset = end if self.series.segments else 0
         self.min_offset = min(max(self.min_offset, self.series.start // UNIT), self.max_offset)
         self._flushed = min(self._flushed, self.max_offset * UNIT)

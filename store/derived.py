@@ -30,10 +30,10 @@ class Derived:
         self.queues = queues
         self.index = index
 
-    def load(self) -> None:
-        self.queues.load()
+    def load(self, *, clean: bool) -> None:
+        self.queues.load(clean=clean)
         if self.index is not None:
-            self.index.load()
+            self.index.load(clean=clean)
 
     def append(self, scan: Scan, arrivals: list[Arrival]) -> None:
         """Add what a scan of the log found. `arrivals` gets the new entries of each queue, also of

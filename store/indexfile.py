@@ -202,8 +202,9 @@ class Index:
     def file_bytes(self) -> int:
         return 40 + 4 * self._slots + 20 * self._items
 
-    def load(self) -> None:
-        """Open all files; if one has another length, they are built again from the log.
+    def load(self, *, clean: bool) -> None:
+        """Open all files; if one has another length, they are built again from the log. After a
+        crash nobody knows whether they are durable.
 
         When all have another length they were written with other settings: StoreDamaged.
         """
@@ -224,6 +225,8 @@ class Index:
             else:
                 file = self._disk.open_segment(self._path(entry.name), entry.size)
                 self.files.append(IndexFile(file, self._slots, self._items))
+        if not clean:
+            self._unsynced = self.files[:]
 
     def _path(self, name: str) -> str:
         return posixpath.join(self._directory, name)
@@ -267,7 +270,11 @@ class Index:
             view = self._fresh(view)
         while view:
             if not self.files or self.files[-1].full:
-                self._roll()
+                try:
+                    self._roll()
+                except OSError:
+                    self.resume()  # the same items come again
+                    raise
             view = view[self.files[-1].insert(view) * INCOMING.size :]
 
     def _fresh(self, view: memoryview) -> memoryview:

@@ -18,9 +18,9 @@ from saturnmq.protocol.errors import FlushDiskTimeout, MessageIllegal, ServiceNo
 from saturnmq.protocol.frame import is_torn, own_properties, stored_properties_size
 from saturnmq.protocol.kernels import check_batch, message_size, write_batch, write_message
 from saturnmq.protocol.runtime import Runtime
-from saturnmq.store.checkpoint import AbortMark, Checkpoint
+from saturnmq.store.checkpoint import INDEX_UNKNOWN, AbortMark, Checkpoint
 from saturnmq.store.cleaner import MANUAL_PASSES, Cleaner, CleanTicket
-from saturnmq.store.commitlog import CommitLog, FlushTicket
+from saturnmq.store.commitlog import CommitLog, FlushTicket, LogFailed
 from saturnmq.store.config import StoreConfig
 from saturnmq.store.consumequeue import ConsumeQueue
 from saturnmq.store.derived import Arrival, Derived
@@ -155,7 +155,7 @@ class MessageStore:
         clean = not self._abort.present()
         self._cleaner.finish_leftovers()
         self._log.load()
-        self._derived.load()
+        self._derived.load(clean=clean)
         page = self._checkpoint = Checkpoint.load(self._disk, self.config.root)
         self._abort.set()  # before anything changes: a crash while recovering is a crash
         if not clean and page.flushed >= 0:
@@ -226,6 +226,8 @@ class MessageStore:
             )
         try:
             return self._log.room(size)
+        except LogFailed as error:
+            raise self._fence(error) from error
         except OSError as error:  # before anything was written
             raise ServiceNotAvailable(
                 f"no room for the next segment of the log: {error}; free space on the disk"
@@ -234,14 +236,17 @@ class MessageStore:
     def _append(self, segment: Segment, pos: int, frames: memoryview) -> int:
         try:
             return self._log.append(segment, pos, frames)
-        except OSError as error:
-            # A part may be there, whole frames of a batch too: whatever came next could leave them
-            # behind itself, and the next start may find them. So this is no refusal.
-            self.failed = f"{type(error).__name__}: {error}"
-            raise FlushDiskTimeout(
-                f"the CommitLog cannot be written, the message may be stored: {error}; check the "
-                "disk, then restart the broker"
-            ) from error
+        except LogFailed as error:
+            raise self._fence(error) from error
+
+    def _fence(self, error: LogFailed) -> FlushDiskTimeout:
+        # A part may be there, whole frames of a batch too: whatever came next could leave them
+        # behind itself, and the next start may find them. So this is no refusal.
+        self.failed = self.failed or str(error)
+        return FlushDiskTimeout(
+            f"the CommitLog cannot be written, the message may be stored: {error}; check the "
+            "disk, then restart the broker"
+        )
 
     def put(self, message: PendingMessage, *, is_copy: bool = False) -> Put:
         """Append one message; raises a SaturnError when it is refused.
@@ -370,7 +375,14 @@ class MessageStore:
         while view:
             left = self._log.segment_bytes - offset % self._log.segment_bytes
             part = view[:left]
-            self._log.append_raw(offset, part)
+            try:
+                self._log.append_raw(offset, part)
+            except LogFailed as error:
+                raise self._fence(error) from error
+            except OSError as error:
+                raise ServiceNotAvailable(
+                    f"no room for the next segment of the log: {error}; free space on the disk"
+                ) from error
             offset += len(part)
             view = view[len(part) :]
         if fresh:
@@ -409,9 +421,15 @@ class MessageStore:
         return self._flushing
 
     def prepare_ahead(self) -> None:
-        """Blocking: zero ahead of the writer and create the segments that come next."""
+        """Blocking: zero ahead of the writer and create the segments that come next.
+
+        OSError: there is no room for them now. A failed sync fences the store, as any does.
+        """
         if self.failed is None and not self._closed:
-            self._log.prepare_ahead()
+            try:
+                self._log.prepare_ahead()
+            except LogFailed as error:
+                self.failed = self.failed or str(error)
 
     # dispatch
 
@@ -513,7 +531,9 @@ class MessageStore:
     def begin_clean(self) -> CleanTicket | None:
         """Take out what is to be deleted; run the ticket in a thread. None: nothing is."""
         marks = self.watermarks
-        safe = min(marks.flushed, marks.dispatched)
+        # Of a segment that is gone nothing can be built again: what queues and index have of it
+        # must be on the disk, and the checkpoint must say so.
+        safe = min(marks.flushed, self._saved.derived)
         ticket = self._cleaner.plan(self._runtime.now_ms(), safe)
         marks.start = self._log.start
         return ticket
@@ -598,6 +618,7 @@ class MessageStore:
         if max(page.derived, page.flushed) > offset:  # nothing may claim what is about to go
             page.derived = min(page.derived, offset)
             page.flushed = min(page.flushed, offset)
+            page.index_name = INDEX_UNKNOWN
             self.checkpoint()
         self._log.truncate(offset)
         self._derived.truncate(offset, self._log.store_time_at)

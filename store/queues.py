@@ -36,8 +36,9 @@ class Queues:
         self.table: dict[Key, ConsumeQueue] = {}
         self.next: dict[Key, int] = {}
 
-    def load(self) -> None:
+    def load(self, *, clean: bool) -> None:
         """Open all queues. One whose files do not fit together is deleted, to be built again.
+        After a crash nobody knows whether their names are durable.
 
         When every queue has files of another length they were written with another setting:
         WrongLength.
@@ -51,6 +52,7 @@ class Queues:
                     queue = self._make(topic.name, int(entry.name))
                     try:
                         queue.series.load()
+                        queue.series.new_names = not clean
                     except SegmentsDamaged as error:
                         damage.append(((queue.topic, queue.queue_id), error))
         wrong = [error for _, error in damage if isinstance(error, WrongLength)]

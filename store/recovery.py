@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from saturnmq.protocol.errors import StoreDamaged
-from saturnmq.store.checkpoint import Checkpoint
+from saturnmq.store.checkpoint import NO_INDEX, Checkpoint
 from saturnmq.store.commitlog import CommitLog
 from saturnmq.store.derived import Derived
 from saturnmq.store.reput import STEP_BYTES, Reput
@@ -88,8 +88,9 @@ def _start(commitlog: CommitLog, derived: Derived, checkpoint: Checkpoint, clean
     oldest, end = commitlog.start, commitlog.series.end
     queues, index = derived.queues, derived.index
     known = oldest <= checkpoint.derived <= end
+    limit = end if clean or not known else checkpoint.derived
     for queue in queues:
-        queue.recover(end if clean or not known else checkpoint.derived)
+        queue.recover(limit, commitlog.is_frame)
     whole = queues.non_empty() >= checkpoint.queues
     if clean and not known:
         reached = queues.max_physical()
@@ -104,7 +105,7 @@ def _start(commitlog: CommitLog, derived: Derived, checkpoint: Checkpoint, clean
     if not clean or (known and index.name_of_newest() != checkpoint.index_name):
         index.restore(checkpoint.index_name if known else 0, checkpoint.index_header)
         indexed = index.indexed_to()
-        if indexed is None and checkpoint.index_name == 0 and known:
+        if indexed is None and checkpoint.index_name == NO_INDEX and known:
             indexed = begin  # there was nothing to index
         begin = min(begin, max(oldest, oldest if indexed is None else indexed))
     index.resume()

@@ -66,6 +66,8 @@ class SegmentSeries:
         for entry in self._entries():
             start = int(entry.name)
             path = self.path_of(start)
+            if not entry.size:
+                raise SegmentsDamaged(f"{path} is empty, and others follow it")
             if entry.size != self.segment_bytes:
                 raise WrongLength(
                     f"{path} is {entry.size} bytes long, the configured segment size is "
@@ -165,9 +167,8 @@ class SegmentSeries:
         return self.segments[-1].end if self.segments else 0
 
 
-def zero_tail(segment: Segment, pos: int, chunk: int = 1 << 20) -> bool:
+def zero_tail(segment: Segment, pos: int, chunk: int = 1 << 20) -> None:
     """Zero what is not yet zero after `pos`; read with read(), a bad sector must not be SIGBUS."""
-    dirty = False
     file = segment.file
     zeros = bytes(chunk)
     for start, end in file.written(pos):
@@ -175,5 +176,3 @@ def zero_tail(segment: Segment, pos: int, chunk: int = 1 << 20) -> bool:
             count = min(chunk, end - at)
             if file.read(at, count) != zeros[:count]:
                 file.zero(at, at + count)
-                dirty = True
-    return dirty
