@@ -6,14 +6,16 @@ Unique ids are given, not generated, so that two stores can be compared down to 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from saturnmq.aio import Admin, Message, MessageQueue, Producer, PullConsumer, ReceivedMessage
 from saturnmq.client.send_back import DLQ_LEVEL, SendBack
 from saturnmq.protocol.batch import encode_batch
 from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.ids import decode_message_id
 from saturnmq.protocol.properties import encode_properties
 from saturnmq.protocol.remoting import Command
 
@@ -40,38 +42,47 @@ class Sent:
     message_id: str
     offset_id: str
 
+    @property
+    def physical_offset(self) -> int:
+        return decode_message_id(self.offset_id)[2]
+
 
 class Speaker:
-    """Sends to the one broker that a nameserver knows; `sent` is what was acknowledged."""
+    """Sends to the one broker that a nameserver knows: `sent` is what was acknowledged, `said` maps
+    the unique id of whatever was tried to its body."""
 
     def __init__(self, admin: Admin, producer: Producer, address: str, seed: int) -> None:
         self.sent: list[Sent] = []
-        self._admin = admin
-        self._producer = producer
-        self._address = address
-        self._chance = random.Random(seed)
-        self._seed = seed
+        self.said: dict[str, bytes] = {}
+        self.admin = admin
+        self.producer = producer
+        self.address = address
+        self.chance = random.Random(seed)
+        self.seed = seed
         self._count = 0
-        self._broker = ""
+        self.broker = ""
 
     async def prepare(self) -> None:
-        await self._admin.create_topic(TOPIC, QUEUES)
+        await self.admin.create_topic(TOPIC, QUEUES)
         for group in (GROUP, LONGEST_GROUP):
-            await self._admin.create_group(group)
-        self._broker = (await self._admin.route(TOPIC)).queues[0].broker_name
+            await self.admin.create_group(group)
+        self.broker = (await self.admin.route(TOPIC)).queues[0].broker_name
 
     def queue(self, queue_id: int, topic: str = TOPIC) -> MessageQueue:
-        return MessageQueue(topic, self._broker, queue_id)
+        return MessageQueue(topic, self.broker, queue_id)
 
     def message(self, size: int, *, packs: bool = False, delay_level: int = 0) -> Message:
         """The next message: seeded body, tag, keys, properties and flag."""
         self._count += 1
-        chance, number = self._chance, self._count
-        head = f"{self._seed}/{number} ".encode()
+        chance, number = self.chance, self._count
+        head = f"{self.seed}/{number} ".encode()
         rest = max(0, size - len(head))
         body = head + (b"saturn" * (rest // 6) if packs else chance.randbytes(rest))
-        keys = [f"k{number}", f"order_{number % 100}", "schlüssel"][: chance.randrange(4)]
-        properties = {"UNIQ_KEY": f"{self._seed:016X}{number:016X}"}
+        keys = [f"k{self.seed}-{number}", f"order_{number % 100}", "schlüssel"][
+            : chance.randrange(4)
+        ]
+        properties = {"UNIQ_KEY": f"{self.seed:016X}{number:016X}"}
+        self.said[properties["UNIQ_KEY"]] = body
         for name in ("colour", "Aa", "BB", "größe")[: chance.randrange(5)]:
             properties[name] = "x" * chance.randrange(1, 40)
         return Message(
@@ -91,14 +102,14 @@ class Speaker:
     async def send(self, messages: Iterable[Message], queue: MessageQueue | None = None) -> None:
         """One request each, one after the other."""
         for message in messages:
-            result = await self._producer.send(message, queue=queue or self.next_queue())
-            self._note([message], [result])
+            result = await self.producer.send(message, queue=queue or self.next_queue())
+            self.note([message], [result])
 
     async def send_batch(self, messages: Sequence[Message]) -> None:
-        results = await self._producer.send_batch(messages, queue=self.next_queue())
-        self._note(messages, results)
+        results = await self.producer.send_batch(messages, queue=self.next_queue())
+        self.note(messages, results)
 
-    def _note(self, messages, results) -> None:
+    def note(self, messages, results) -> None:
         for message, result in zip(messages, results, strict=True):
             self.sent.append(
                 Sent(
@@ -114,7 +125,7 @@ class Speaker:
     async def ask(self, code: int, ext: dict[str, str], body: bytes = b"") -> Command:
         """A request that our client would not make."""
         command = Command.request(code, ext, body)
-        return await self._admin.core.invoke(self._address, command, 10.0)
+        return await self.admin.core.invoke(self.address, command, 10.0)
 
     async def max_offset(self, topic: str, queue_id: int) -> int:
         ext = {"topic": topic, "queueId": str(queue_id)}
@@ -130,7 +141,7 @@ class Speaker:
 
     async def received(self, queue: MessageQueue, offset: int) -> ReceivedMessage:
         """The message at one place, as a consumer gets it."""
-        core = self._admin.core
+        core = self.admin.core
         async with PullConsumer("interop-looker", core=core, auto_commit=False) as consumer:
             consumer.assign([queue])
             consumer.seek(queue, offset)
@@ -161,8 +172,7 @@ class Speaker:
 
 async def everything(speaker: Speaker) -> None:
     """Every form a message can take, in an order that no clock decides."""
-    chance = random.Random(speaker._seed)
-    await speaker.prepare()
+    chance = random.Random(speaker.seed)
     await speaker.send(speaker.message(chance.randrange(1, 1200)) for _ in range(1500))
     for _ in range(60):
         await speaker.send_batch(
@@ -195,7 +205,7 @@ async def _delayed(speaker: Speaker) -> None:
 async def _sent_back(speaker: Speaker) -> None:
     """Twice to the retry topic, then over the limit and directly to the dead letters."""
     for group in (GROUP, LONGEST_GROUP):
-        send_back = SendBack(speaker._admin.core, group, 2)
+        send_back = SendBack(speaker.admin.core, group, 2)
         retry = speaker.queue(0, f"%RETRY%{group}")
         for at in (0, 1, -1, -2):  # short ones, then compressed or large ones
             sent = speaker.sent[at]
@@ -211,7 +221,7 @@ async def _sent_back(speaker: Speaker) -> None:
 
 
 async def _end(speaker: Speaker, queue: MessageQueue) -> int:
-    await speaker._admin.core.route(TOPIC)
+    await speaker.admin.core.route(TOPIC)
     return await speaker.max_offset(queue.topic, queue.queue_id)
 
 
@@ -230,24 +240,22 @@ async def _empty_bodies(speaker: Speaker) -> None:
 
 async def until(done: Callable[[], Awaitable[bool]], what: str) -> None:
     """Wait for a condition, at most LIVENESS_S."""
-    async with asyncio.timeout(LIVENESS_S):
-        while not await done():
-            await asyncio.sleep(0.02)
+    try:
+        async with asyncio.timeout(LIVENESS_S):
+            while not await done():
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        raise AssertionError(f"not within {LIVENESS_S:.0f} s: {what}") from None
 
 
-def say(
-    nameserver: str, address: str, seed: int, what: Callable[[Speaker], Awaitable[None]]
-) -> list[Sent]:
-    """Hold a conversation with the broker at `address`; what it acknowledged."""
-
-    async def hold() -> list[Sent]:
-        async with (
-            Admin(nameserver) as admin,
-            # A broker that is slow to answer must not get a message twice.
-            Producer("interop", nameserver, send_timeout=30.0, retries=0) as producer,
-        ):
-            speaker = Speaker(admin, producer, address, seed)
-            await what(speaker)
-            return speaker.sent
-
-    return asyncio.run(hold())
+@contextlib.asynccontextmanager
+async def speaking(nameserver: str, address: str, seed: int) -> AsyncIterator[Speaker]:
+    """A speaker for the broker at `address`."""
+    async with (
+        Admin(nameserver) as admin,
+        # A broker that is slow to answer must not get a message twice.
+        Producer("interop", nameserver, send_timeout=30.0, retries=0) as producer,
+    ):
+        made = Speaker(admin, producer, address, seed)
+        await made.prepare()
+        yield made

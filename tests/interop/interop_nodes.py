@@ -221,7 +221,8 @@ class Nodes:
         return {**os.environ, "ROCKETMQ_HOME": str(self.home)}
 
     def _java_command(self, main: list[str]) -> list[str]:
-        return [*_JAVA, f"-Duser.home={self.home}", "-cp", f"{self.jars}/*", *main]
+        places = [f"-Duser.home={self.home}", f"-Djava.io.tmpdir={self.home}"]
+        return [*_JAVA, *places, "-cp", f"{self.jars}/*", *main]
 
     def _java(self, name: str, port: int, main: list[str]) -> Node:
         return self._start(ROCKETMQ, f"{ROCKETMQ}-{name}", port, self._java_command(main))

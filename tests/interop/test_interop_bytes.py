@@ -7,13 +7,14 @@ checked against the store times of their frames.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from interop_files import SCHEDULE, Entry, StoreFiles
-from interop_messages import GROUPS_FILE, everything, say
+from interop_messages import GROUPS_FILE, everything, speaking
 from interop_nodes import ROCKETMQ, SATURNMQ, Nodes
 from saturnmq.cli.launcher import free_block
 from saturnmq.protocol.frame import Frame, has_crc_property
@@ -36,7 +37,7 @@ def test_frames_queues_and_index_are_those_of_a_real_rocketmq(
         (store.root / "config").mkdir(parents=True)
         (store.root / "config" / "subscriptionGroup.json").write_text(json.dumps(GROUPS_FILE))
         broker = nodes.broker(make, store.root, free_block("127.0.0.1", 4) + 2, settings)
-        say(nodes.nameserver(make), broker.address, 7, everything)
+        asyncio.run(tell(nodes.nameserver(make), broker.address))
         broker.stop()
         assert not (store.root / "abort").exists()
         store.check()
@@ -65,6 +66,11 @@ def test_frames_queues_and_index_are_those_of_a_real_rocketmq(
     figures["index items compared"] += len(indexed)
     same_order = sum(list(our.properties) == list(their.properties) for their, our in frames)
     figures["frames with properties in the same order"] += same_order
+
+
+async def tell(nameserver: str, address: str) -> None:
+    async with speaking(nameserver, address, seed=7) as made:
+        await everything(made)
 
 
 def without(
