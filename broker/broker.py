@@ -49,6 +49,7 @@ from saturnmq.store.message_store import MessageStore
 log = logging.getLogger(__name__)
 
 Handler = Callable[[Endpoint, Command], None]
+TELL_S = 2.0  # how often a long recovery tells how far it is
 TICK_S = 0.1  # how late a deadline may be noticed
 PREPARE_BYTES = 4 << 20  # appended since the log was last prepared ahead
 
@@ -86,16 +87,36 @@ class Broker:
                 len(config.passed_over),
                 ", ".join(config.passed_over),
             )
-        self.store = await self._open_store()
+        self.store = self._open_store()
         try:
             await self._start(config, runtime)
         except BaseException:
             await self.close(clean=False)
             raise
 
-    async def _open_store(self) -> MessageStore:
-        opened = MessageStore.open(self.config.store_config(), self._disk, self._runtime)
-        return await opened if asyncio.iscoroutine(opened) else opened
+    def _open_store(self) -> MessageStore:
+        begun = told = self._runtime.monotonic()
+
+        def progress(done: int, total: int) -> None:
+            nonlocal told
+            now = self._runtime.monotonic()
+            if now - told >= TELL_S:
+                told = now
+                log.info("recovering: read %d of at most %d MB", done >> 20, total >> 20)
+
+        config = self.config.store_config()
+        store = MessageStore.open(config, self._disk, self._runtime, progress)
+        found = store.recovery
+        log.info(
+            "recovered in %.2f s after a %s: read %d bytes of the log with %d messages, it ends at "
+            "%d",
+            self._runtime.monotonic() - begun,
+            "clean stop" if found.clean else "crash",
+            found.end - found.scanned_from,
+            found.messages,
+            found.end,
+        )
+        return store
 
     async def _start(self, config: BrokerConfig, runtime: Runtime) -> None:
         self._saver = Saver(runtime, self._guard)
@@ -197,7 +218,7 @@ class Broker:
             sync=config.sync_flush,
             interval_s=config.flush_interval_ms / 1000,
             on_flushed=self._flushed,
-            on_failed=self._flush_failed,
+            on_failed=self._look_for_failure,
             guard=self._guard,
         )
         context.flush_keeps_up = self._flush.keeps_up
@@ -379,10 +400,15 @@ class Broker:
         if self._slave is not None:
             self._slave.flushed()
 
-    def _flush_failed(self, error: OSError) -> None:
-        self.failed = f"a flush failed: {error}"  # told in the status and at the end
+    def _look_for_failure(self) -> None:
+        """A write or a sync that failed, whoever asked for it, is final: every waiter is told."""
+        if self.store.failed is None or self.failed is not None:
+            return
+        self.failed = self.store.failed  # told in the status and at the end
+        log.critical("the disk failed, the broker takes no more writes: %s", self.failed)
         self.context.ledger.fail_all(
-            ResponseCode.FLUSH_DISK_TIMEOUT, f"stored, but the disk refused to flush: {error}"
+            ResponseCode.FLUSH_DISK_TIMEOUT,
+            f"stored, but the disk did not take it for good: {self.failed}",
         )
 
     def _guard(self, work: Awaitable[None]) -> Awaitable[None]:
@@ -399,6 +425,7 @@ class Broker:
         while True:
             await self._runtime.sleep(TICK_S)
             now = self._runtime.monotonic()
+            self._look_for_failure()
             self.context.ledger.expire(now, self.store.watermarks.flushed)
             self._pulls.expire(now)
             if now >= next_scan:
@@ -428,9 +455,8 @@ class Broker:
             await self._runtime.sleep(1.0)
             try:
                 await self._guard(self._flush_derived())
-            except OSError as error:
-                log.critical("queue files cannot be flushed, no more writes: %s", error)
-                self.failed = f"a flush failed: {error}"
+            except OSError:
+                self._look_for_failure()
                 return
 
     async def _flush_derived(self) -> None:

@@ -14,13 +14,10 @@ With a transient pool a commit writes what is in memory only, every `commit_inte
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 
 from saturnmq.protocol.runtime import Runtime
 from saturnmq.store.message_store import MessageStore
-
-log = logging.getLogger(__name__)
 
 BOUND_S = 0.4  # below the 500 ms that are promised: an acknowledgement takes its time to leave
 
@@ -34,7 +31,7 @@ class FlushService:
         sync: bool,
         interval_s: float,
         on_flushed: Callable[[], None],
-        on_failed: Callable[[OSError], None],
+        on_failed: Callable[[], None],
         guard: Callable[[Awaitable[None]], Awaitable[None]],
     ) -> None:
         self._store = store
@@ -46,7 +43,11 @@ class FlushService:
         self._guard = guard  # lets a flush end though its caller is cancelled
         self._wanted = asyncio.Event()
         self._dirty_since: float | None = None  # no later than the oldest append not yet flushed
-        self.failed: OSError | None = None
+
+    @property
+    def stopped(self) -> bool:
+        """The store takes no more writes, whatever failed: nothing is flushed any more."""
+        return self._store.failed is not None
 
     def wake(self) -> None:
         """Something was appended."""
@@ -70,7 +71,7 @@ class FlushService:
 
     async def run(self) -> None:
         wait = self._interval
-        while self.failed is None:
+        while not self.stopped:
             if self._sync:
                 await self._wanted.wait()
                 self._wanted.clear()
@@ -82,7 +83,7 @@ class FlushService:
 
     async def run_commits(self, interval_s: float) -> None:
         """Write what the transient pool holds."""
-        while self.failed is None:
+        while not self.stopped:
             await self._runtime.sleep(interval_s)
             await self._guard(self._commit())
 
@@ -94,21 +95,16 @@ class FlushService:
             await self._runtime.run_blocking(ticket.run)
         except OSError as error:
             self._store.complete_flush(ticket, error)
-            self._fail(error)
+            self._on_failed()
             return
         self._store.complete_flush(ticket)
         self._on_flushed()
-
-    def _fail(self, error: OSError) -> None:
-        self.failed = error
-        log.critical("flush failed, the broker takes no more writes: %s", error)
-        self._on_failed(error)
 
     async def flush_once(self) -> None:
         """Flush everything appended so far; what is appended meanwhile too, if SYNC_FLUSH."""
         marks = self._store.watermarks
         target = marks.appended
-        while self.failed is None and marks.flushed < target:
+        while not self.stopped and marks.flushed < target:
             ticket = self._store.begin_flush()
             if ticket is None:  # another caller's flush is under way
                 await self._runtime.sleep(0.002)
@@ -118,7 +114,7 @@ class FlushService:
                 await self._runtime.run_blocking(ticket.run)
             except OSError as error:
                 self._store.complete_flush(ticket, error)
-                self._fail(error)
+                self._on_failed()
                 return
             self._store.complete_flush(ticket)
             later = marks.appended > marks.flushed  # it was not part of this flush
