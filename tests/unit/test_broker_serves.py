@@ -537,3 +537,31 @@ def test_a_slave_serves_a_topic_that_the_master_made_just_before_it_died(tmp_pat
         await slave.close()
 
     run(body)
+
+
+@pytest.mark.parametrize(("checks", "code", "following"), [(False, 20, "99"), (True, 21, "1")])
+def test_a_slave_corrects_an_offset_only_if_told_to(
+    tmp_path: Path, checks: bool, code: int, following: str
+) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        master = await started(runtime, config(tmp_path))
+        client = await connected(runtime, master)
+        assert (await send(client, b"one")).code == 0
+        await master.close()
+        slave = await started(
+            runtime,
+            config(
+                tmp_path,
+                role="SLAVE",
+                broker_id=1,
+                ha_master_address="127.0.0.1:1",
+                offset_check_in_slave=checks,
+            ),
+        )
+        reader = await connected(runtime, slave)
+        moved = await pull(reader, 99)
+        assert (moved.code, moved.ext["nextBeginOffset"]) == (code, following)
+        assert (await pull(reader, 0)).code == 0
+        await slave.close()
+
+    run(body)
