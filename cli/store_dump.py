@@ -22,7 +22,7 @@ from saturnmq.store.consumequeue import ENTRY, FILLER, UNIT
 from saturnmq.store.disk import Disk
 from saturnmq.store.indexfile import HEADER, ITEM
 from saturnmq.store.log_files import NOTHING, Gap, LogReader, SegmentFiles
-from saturnmq.store.verify import Sizes, found_sizes, open_log
+from saturnmq.store.verify import Sizes, directories, found_sizes, open_log
 from saturnmq.store.verify_index import IndexSizes
 
 _BODY_SHOWN = 60
@@ -152,13 +152,11 @@ def queue_entries(disk: Disk, root: str, sizes: Sizes, wanted: Wanted) -> Iterat
 
 
 def _queues(disk: Disk, root: str, sizes: Sizes) -> Iterator[tuple[str, int, SegmentFiles]]:
-    directory = posixpath.join(root, "consumequeue")
-    for topic in disk.list(directory):
-        below = posixpath.join(directory, topic.name)
-        numbers = [int(e.name) for e in disk.list(below) if e.is_dir and e.name.isdigit()]
-        for number in sorted(numbers):
-            path = posixpath.join(below, str(number))
-            yield topic.name, number, SegmentFiles(disk, path, sizes.queue_file_bytes)
+    for topic in directories(disk, posixpath.join(root, "consumequeue")):
+        found = {posixpath.basename(path): path for path in directories(disk, topic)}
+        for name in sorted(filter(str.isdigit, found), key=int):
+            files = SegmentFiles(disk, found[name], sizes.queue_file_bytes)
+            yield posixpath.basename(topic), int(name), files
 
 
 def _queue_entry(topic: str, queue: int, index: int, entry: tuple[int, int, int]) -> Record:

@@ -173,7 +173,7 @@ class SegmentFiles:
     def _file(self, segment: Found) -> ReadFile:
         file = self._open.get(segment.path)
         if file is None:
-            self.close()  # one descriptor at a time: a store may have thousands of queues
+            self.close()  # one descriptor at a time
             file = self._open[segment.path] = self._disk.open_readonly(segment.path)
         return file
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from saturnmq.store.checkpoint import AbortMark, Checkpoint
+from saturnmq.store.consumequeue import ENTRY, UNIT
 from saturnmq.store.derived import Derived
 from saturnmq.store.disk import Disk
 from saturnmq.store.indexfile import Index
@@ -23,6 +24,7 @@ from saturnmq.store.verify import (
     UNKNOWN,
     Progress,
     Sizes,
+    directories,
     expected_end,
     found_sizes,
     is_queue,
@@ -90,9 +92,11 @@ class _Rebuild:
 
     def run(self, progress: Progress | None) -> Rebuilt:
         try:
-            self._derived.load()  # refuses sizes that none of the files has
             clean = not self._abort.present()
             self._forget()
+            self._derived.load(clean=clean)
+            for queue in self._derived.queues:
+                queue.recover(self._files.end, _any_frame)
             known = max(self._page.flushed, self._page.derived)
             reader = LogReader(self._files, cut_from=known if known >= 0 else None)
             last_store_time = self._build(reader, progress)
@@ -108,12 +112,28 @@ class _Rebuild:
     def _forget(self) -> None:
         """From here to `_promise` the next start builds everything again."""
         self._abort.set()
-        replace(self._page, physic=0, logics=0, index=0, derived=-1, queues=0, index_name=0).save(
-            self._disk, self._root
+        page = self._page
+        blank = Checkpoint(
+            master_flushed=page.master_flushed, confirm=page.confirm, flushed=page.flushed
         )
-        for queue in self._derived.queues:
-            queue.recover(self._files.end)
-        self._derived.destroy(self._files.start)
+        blank.save(self._disk, self._root)
+        self._disk.remove_tree(posixpath.join(self._root, "index"))
+        for topic in directories(self._disk, posixpath.join(self._root, "consumequeue")):
+            for queue in directories(self._disk, topic):
+                if not self._is_over(queue):
+                    self._disk.remove_tree(queue)
+
+    def _is_over(self, directory: str) -> bool:
+        """Whether these are the sound files of a queue that has no message left."""
+        files = SegmentFiles(self._disk, directory, self._built.sizes.queue_file_bytes)
+        if files.odd or not files.segments:
+            return False
+        newest = files.segments[-1]
+        written = files.read(newest.start, newest.size).rstrip(b"\0")
+        files.close()
+        at = max(len(written) - 1, 0) // UNIT * UNIT
+        offset, size, _ = ENTRY.unpack_from(written.ljust(at + UNIT, b"\0"), at)
+        return bool(size > 0 and 0 <= offset + size <= self._files.start)
 
     def _build(self, reader: LogReader, progress: Progress | None) -> int:
         built = self._built
@@ -157,3 +177,8 @@ class _Rebuild:
             page.index_name, page.index_header = mark.name, mark.header
             page.index = mark.full_until
         page.save(self._disk, self._root)
+
+
+def _any_frame(offset: int, size: int, topic: str, queue_id: int, queue_offset: int) -> bool:
+    """The queues' ends are only looked at to tell what is deleted."""
+    return True

@@ -80,6 +80,11 @@ def open_log(disk: Disk, root: str, sizes: Sizes = UNKNOWN) -> SegmentFiles:
     return files
 
 
+def directories(disk: Disk, path: str) -> list[str]:
+    """The directories in a directory."""
+    return [posixpath.join(path, entry.name) for entry in disk.list(path) if entry.is_dir]
+
+
 def expected_end(files: SegmentFiles) -> int:
     """About where the log ends, for progress."""
     if not files.segments:
@@ -90,13 +95,10 @@ def expected_end(files: SegmentFiles) -> int:
 
 def found_sizes(disk: Disk, root: str, sizes: Sizes) -> Sizes:
     """`sizes` with what the derived files tell, else RocketMQ's defaults."""
-    queues = posixpath.join(root, "consumequeue")
     lengths = Counter(
-        SegmentFiles(disk, posixpath.join(queues, topic.name, queue.name)).segment_bytes
-        for topic in disk.list(queues)
-        if topic.is_dir
-        for queue in disk.list(posixpath.join(queues, topic.name))
-        if queue.is_dir
+        SegmentFiles(disk, queue).segment_bytes
+        for topic in directories(disk, posixpath.join(root, "consumequeue"))
+        for queue in directories(disk, topic)
     )
     del lengths[0]
     queue_file_bytes = max(lengths, key=lengths.__getitem__, default=_DEFAULTS.queue_file_bytes)

@@ -132,12 +132,15 @@ class QueueCheck:
             stop = min(end, self.files.following(at)) if at < self.files.end else end
             parts.append(self.files.read(at, stop - at).ljust(stop - at, b"\0"))
             at = stop
+        self.files.close()  # a store may have more queues than a process may have open files
         return b"".join(parts)
 
     def finish(self) -> None:
         """What stands behind the last entry; a queue whose frames all expired is only that."""
         self._compare()
-        for start, end in list(self.files.written(self._next * UNIT)):
+        ranges = list(self.files.written(self._next * UNIT))
+        self.files.close()
+        for start, end in ranges:
             first = max(start, self._next * UNIT) // UNIT
             for at in range(first, end // UNIT, _CHUNK // UNIT):
                 count = min(_CHUNK // UNIT, end // UNIT - at)
@@ -199,4 +202,3 @@ class QueueChecks:
     def finish(self) -> None:
         for check in self.table.values():
             check.finish()
-            check.files.close()

@@ -555,6 +555,36 @@ def test_a_rebuild_gives_a_sound_store_that_reads_the_same(disk: SimDisk) -> Non
     assert checked(disk).damage == []
 
 
+def test_a_rebuild_copes_with_whatever_became_of_the_derived_files() -> None:
+    reference = SimDisk(random.Random(1))
+    made(reference, "/store")
+    before = bodies(reference)
+    for seed in range(25):
+        rng = random.Random(seed)
+        door = SimDisk(rng)
+        made(door, "/store")
+        for _ in range(4):
+            directory = rng.choice(
+                ["/store/index"]
+                + [f"/store/consumequeue/T{t}/{q}" for t in range(2) for q in range(3)]
+            )
+            names = [entry.name for entry in door.list(directory)]
+            path = f"{directory}/{rng.choice(names)}"
+            match rng.randrange(4):
+                case 0:
+                    door.rename(path, path + rng.choice(["x", "0", ".delete"]))
+                case 1:
+                    door.write_file(path, rng.randbytes(rng.randrange(600)))
+                case 2:
+                    change(door, path, 0, rng.randbytes(len(door.read_file(path))))
+                case 3:
+                    door.write_file(f"{directory}/{rng.randrange(999)}", b"")
+        checked(door)
+        rebuilt(door)
+        assert checked(door).damage == [], seed
+        assert bodies(door) == before, seed
+
+
 def test_a_rebuild_refuses_while_a_broker_runs() -> None:
     door = SimDisk(random.Random(1))
     store = MessageStore.open(config("/store"), door, Clock())
