@@ -6,13 +6,17 @@ queue. Ours on top: a replica that failed is passed over for a few seconds if th
 a slave can never move a reader backwards or past messages that the master still has, and a broker
 that answers in our own language is asked for up to 2048 messages and 1 MiB at once (ext
 `saturnLimits`) instead of RocketMQ's 32.
+
+A damaged message must not end its queue (fault-model.md I11): after an answer that fails its checks
+messages are asked for one by one, of each replica in turn; one that is damaged on all of them is
+told and passed over.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from saturnmq.client.core import ClientCore
 from saturnmq.protocol import kernels
@@ -62,6 +66,14 @@ class Pulled:
     stalled: bool = False  # a slave that lags: nothing moved, ask again a little later
 
 
+@dataclass(slots=True)
+class Careful:
+    """A queue is read one by one: an answer was damaged."""
+
+    left: int  # so many messages may be in front of the damaged one
+    damaged_at: set[str] = field(default_factory=set)  # replicas that have it damaged
+
+
 class Puller:
     """Pulls for one group; remembers per queue which replica to ask."""
 
@@ -84,6 +96,7 @@ class Puller:
         self._suggested: dict[MessageQueue, int] = {}
         self._avoid: dict[str, float] = {}
         self._own: set[str] = set()
+        self._careful: dict[MessageQueue, Careful] = {}
 
     def choose(self, queue: MessageQueue) -> tuple[int, str]:
         """(broker id, address) to ask next: the suggested one, the master, any; failing ones
@@ -112,19 +125,56 @@ class Puller:
     ) -> Pulled:
         """Pulls once from `offset`, waiting up to `suspend_s` for a first message."""
         broker_id, address = self.choose(queue)
+        if queue in self._careful:
+            max_count = 1
         ext = self._request(queue, offset, broker_id, address, commit_offset, suspend_s, max_count)
         request = Command.request(RequestCode.PULL_MESSAGE, ext)
         try:
             answer = await self._core.invoke(
                 address, request, suspend_s + ANSWER_MARGIN_S, ok=PULL_CODES
             )
-            pulled = self._read(queue, offset, broker_id, address, answer)
         except SaturnError:
             self._avoid[address] = self._core.runtime.monotonic() + AVOID_S
             self._suggested.pop(queue, None)
             self._core.refresh_soon(queue.topic)
             raise
+        try:
+            pulled = self._read(queue, offset, broker_id, address, answer)
+        except MalformedFrame as error:
+            self._avoid[address] = self._core.runtime.monotonic() + AVOID_S
+            return self._pass_damage(queue, offset, address, answer, error)
+        careful = self._careful.get(queue)
+        if careful is not None and pulled.messages:
+            careful.damaged_at.clear()
+            careful.left -= 1
+            if careful.left <= 0:
+                del self._careful[queue]
         return pulled
+
+    def _pass_damage(
+        self, queue: MessageQueue, offset: int, address: str, answer: Command, error: MalformedFrame
+    ) -> Pulled:
+        """Ask again, one by one, or go on behind a message that no replica has whole."""
+        nothing = Pulled([], offset, 0, 0, 0, stalled=True)
+        careful = self._careful.get(queue)
+        if careful is None:
+            log.warning("%s answered with damage in %s from %d: %s", address, queue, offset, error)
+            self._careful[queue] = Careful(self._max_count)
+            return nothing
+        careful.damaged_at.add(address)
+        replicas = self._core.routes.brokers().get(queue.broker_name) or {}
+        if not careful.damaged_at.issuperset(replicas.values()):
+            return nothing
+        behind = int((answer.ext or {}).get("nextBeginOffset") or offset + 1)
+        log.error(
+            "the message at %d of %s is damaged on every broker that has it and is passed over: %s",
+            offset,
+            queue,
+            error,
+        )
+        careful.damaged_at.clear()
+        careful.left = min(careful.left, 1)  # the next whole message ends the care
+        return Pulled([], max(behind, offset + 1), 0, 0, 0)
 
     def _request(
         self,
@@ -180,6 +230,8 @@ class Puller:
         if broker_id != 0 and self._slave_misleads(queue, offset, pulled):
             self._avoid[address] = self._core.runtime.monotonic() + AVOID_S
             return Pulled([], offset, pulled.min_offset, pulled.max_offset, 0, stalled=True)
+        if broker_id != 0 and pulled.min_offset > offset:  # no master: what it lacks is nowhere
+            pulled.next_offset = max(pulled.next_offset, pulled.min_offset)
         if answer.code == OFFSET_MOVED:
             pulled.moved = True
         elif answer.code == FOUND:
@@ -193,7 +245,8 @@ class Puller:
 
     def _slave_misleads(self, queue: MessageQueue, offset: int, pulled: Pulled) -> bool:
         # A slave that lags answers from a shorter queue; one that started late from a younger one.
-        if pulled.next_offset < offset:
+        # Either it says where to go on, or, RocketMQ's default, only what it has.
+        if min(pulled.next_offset, pulled.max_offset) < offset:
             return True
         master = self._core.broker_address(queue.broker_name)
         return pulled.min_offset > offset and master is not None

@@ -56,7 +56,9 @@ class World:
         self.unlocked: list[MessageQueue] = []
         self.suggest = 0
         self.first_kept = 0
+        self.slave_lacks = 0
         self.more = asyncio.Condition()
+        self.damaged: dict[str, set[int]] = {}  # queue offsets whose frames a replica has damaged
         self.routes = RouteTable()
         self.listed = [topic]
         self.physical = 0
@@ -241,17 +243,25 @@ class WorldCore:
         world.pulled_from.append(address)
         queue = MessageQueue(ext["topic"], "a", int(ext["queueId"]))
         log, offset = world.frames.get(queue, []), int(ext["queueOffset"])
+        if address == SLAVE and world.slave_lacks:
+            log = log[: -world.slave_lacks]
         until = world.loop.time() + int(ext["suspendTimeoutMillis"]) / 1000
         while offset == len(log) and world.loop.time() < until and address not in world.down:
             await self.runtime.sleep(0.05)
         if address in world.down:
             raise ConnectionLost(f"{address} went down")
-        taken = log[offset : offset + int(ext["maxMsgNums"])]
+        stop = min(offset + int(ext["maxMsgNums"]), len(log))
+        bad = world.damaged.get(address, set())
+        taken = [
+            log[n][:88] + b"?" + log[n][89:] if n in bad else log[n] for n in range(offset, stop)
+        ]
         code, following = (0, offset + len(taken)) if taken else (19, offset)
         if offset > len(log):
             code, following, taken = 21, len(log), []
         if offset < world.first_kept:
             code, following, taken = 21, world.first_kept, []
+        if code == 21 and address == SLAVE:  # without offsetCheckInSlave, its default
+            code, following = 20, offset
         header = {
             "suggestWhichBrokerId": str(world.suggest),
             "nextBeginOffset": str(following),
@@ -269,6 +279,29 @@ def consumer(world: World, **options: Any) -> PushConsumer:
     made = PushConsumer("G", core=core, **{"from_beginning": True, **options})
     made.subscribe("T", "*")
     return made
+
+
+@pytest.mark.parametrize("at_slave", [set(), {3, 900}])
+def test_a_damaged_message_is_read_elsewhere_or_told_and_passed_over(
+    at_slave: set[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    world, got = World(queues=1), []
+    for n in range(2000):
+        world.send(0, b"%d" % n)
+    world.damaged = {MASTER: {3, 900, 901}, SLAVE: at_slave}
+
+    def listener(messages: Sequence[ReceivedMessage]) -> None:
+        got.extend(int(bytes(message.body)) for message in messages)
+
+    async def main() -> None:
+        async with consumer(world, listener=listener):
+            await world.until(lambda: len(got) == 2000 - len(at_slave), 3000.0)
+
+    world.run(main)
+    assert sorted(got) == [n for n in range(2000) if n not in at_slave]
+    told = [record for record in caplog.records if "is damaged on every broker" in record.message]
+    assert len(told) == len(at_slave)
+    assert set(world.offsets.values()) == {2000}
 
 
 def test_a_backlog_is_consumed_once_and_committed_at_shutdown() -> None:
@@ -387,6 +420,42 @@ def test_offsets_outside_the_queue_are_corrected() -> None:
         async with consumer(world, listener_one=got.append):
             await world.until(lambda: len(got) == 4)
         assert sorted(message.queue_offset for message in got) == [6, 7, 8, 9]
+
+    world.run(main)
+
+
+def test_a_slave_alone_is_read_from_its_first_message_though_it_corrects_nobody() -> None:
+    world, got = World(queues=1), []
+    for n in range(10):
+        world.send(0, b"%d" % n)
+    world.masterless = True
+    world.first_kept = 6
+
+    async def main() -> None:
+        async with consumer(world, listener_one=got.append):
+            await world.until(lambda: len(got) == 4)
+        assert sorted(message.queue_offset for message in got) == [6, 7, 8, 9]
+        assert set(world.pulled_from) == {SLAVE}
+
+    world.run(main)
+
+
+def test_a_slave_that_lags_is_asked_again_a_little_later() -> None:
+    world, got = World(queues=1), []
+    for n in range(3):
+        world.send(0, b"%d" % n)
+
+    async def main() -> None:
+        async with consumer(world, listener_one=got.append):
+            await world.until(lambda: len(got) == 3)
+            world.slave_lacks = 2
+            world.down.add(MASTER)
+            asked = len(world.pulled_from)
+            await asyncio.sleep(10)
+            assert 1 <= world.pulled_from[asked:].count(SLAVE) < 30
+            world.slave_lacks = 0
+            world.send(0, b"3")
+            await world.until(lambda: len(got) == 4)
 
     world.run(main)
 
