@@ -87,10 +87,13 @@ class CommitLog:
         self._staged_start = 0  # the log's offset at the first byte of the staging buffer
         self._staged_end = -1  # it is a copy of the log from there to `end` if this is `end`
 
-    def load(self) -> None:
-        """Open the segments that are there."""
+    def load(self, *, clean: bool) -> None:
+        """Open the segments that are there. After a crash nobody knows whether the names that are
+        gone are so for good."""
         self.series.set_aside()
         self.series.load()
+        if self.series.segments and not clean:
+            self.series.disk.sync_dir(self.series.directory)
         for segment in self.series.segments:
             self._advise(segment)
 

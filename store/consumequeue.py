@@ -155,9 +155,17 @@ class ConsumeQueue:
         offset, size, _ = self._unpack(segment, index)
         return (
             0 < size < _FILLER_SIZE
-            and 0 <= offset < limit
+            and self._end_before(index) <= offset < limit
             and is_frame(offset, size, self.topic, self.queue_id, index)
         )
+
+    def _end_before(self, index: int) -> int:
+        """Where the frame of the entry before ends: entries rise."""
+        segment = self.series.find((index - 1) * UNIT)
+        if index == 0 or segment is None:
+            return 0
+        offset, size, _ = self._unpack(segment, index - 1)
+        return 0 if size == _FILLER_SIZE else offset + size
 
     def _cut(self, end: int) -> None:
         pos = end * UNIT

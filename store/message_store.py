@@ -154,7 +154,7 @@ class MessageStore:
     def _load(self, progress: Callable[[int, int], None] | None) -> None:
         clean = not self._abort.present()
         self._cleaner.finish_leftovers()
-        self._log.load()
+        self._log.load(clean=clean)
         self._derived.load(clean=clean)
         page = self._checkpoint = Checkpoint.load(self._disk, self.config.root)
         self._abort.set()  # before anything changes: a crash while recovering is a crash
@@ -615,11 +615,11 @@ class MessageStore:
         while self.reput():  # the next queue offsets are known only of what is dispatched
             pass
         page, marks = self._checkpoint, self.watermarks
-        if max(page.derived, page.flushed) > offset:  # nothing may claim what is about to go
-            page.derived = min(page.derived, offset)
-            page.flushed = min(page.flushed, offset)
-            page.index_name = INDEX_UNKNOWN
-            self.checkpoint()
+        # Nothing may claim what is about to go. The index runs ahead of the others.
+        page.derived = min(page.derived, offset)
+        page.flushed = min(page.flushed, offset)
+        page.index_name = INDEX_UNKNOWN
+        self.checkpoint()
         self._log.truncate(offset)
         self._derived.truncate(offset, self._log.store_time_at)
         marks.reset(self._log.start, offset, flushed=marks.flushed, dispatched=marks.dispatched)
