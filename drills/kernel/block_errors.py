@@ -43,6 +43,7 @@ AFTER_S = 0.6  # of load after the first fault
 SETTLED_S = 1.5  # flushes and checkpoints are less far apart
 NOTICE_S = 1.0  # so long after a failed write of the log acknowledgements may still be under way
 LIVENESS_S = 20.0
+ENDED = "had stopped taking writes"  # how a fenced broker ends, with exit status 1
 LOUD = re.compile("CommitLog.*(cut|damage|gap)")  # what a broker prints of damage it found
 
 
@@ -102,6 +103,8 @@ def _live(
             time.sleep(AFTER_S)
             if fault.error and (aimed or fault.flushes):
                 wrong += _fenced(server, load)
+                if chance.random() < 0.5:
+                    wrong += _ended(server)
         if run.kind in SILENT:
             load.stop()
             _settle(server, chance)
@@ -136,7 +139,15 @@ def _fenced(server: SaturnServer, load: Load) -> list[str]:
     wrong += _strange(got, before, load.bodies)
     if len(load.acks) > acked:
         wrong.append(f"{len(load.acks) - acked} sends were acknowledged after a failed flush")
+    if not server.status().get("refusesWrites"):
+        wrong.append("the broker's status does not say that it refuses writes")
     return wrong
+
+
+def _ended(server: SaturnServer) -> list[str]:
+    """Stop a fenced broker in good order: it must not pass for a broker that flushed all it had."""
+    server.stop()
+    return [] if ENDED in server.printed() else ["the broker ended without saying what failed"]
 
 
 def _look(disk: Path, directory: Path, run: Run, options: dict[str, int], life: _Life) -> list[str]:

@@ -17,7 +17,8 @@ from saturnmq.cli.launcher import LauncherError
 from saturnmq.drills.kernel.block_errors import FAULTS, block_error
 from saturnmq.drills.kernel.mounts import RigUnavailable, reflink_host, run, why_not
 from saturnmq.drills.kernel.power_cuts import power_cuts
-from saturnmq.drills.kernel.report import KernelReport, Run
+from saturnmq.drills.kernel.report import ROCKETMQ, SATURNMQ, KernelReport, Run
+from saturnmq.drills.kernel.rocketmq import why_not as why_no_rocketmq
 from saturnmq.protocol.errors import InvalidParameter, SaturnError
 
 RATES = (20, 1_000, 20_000)
@@ -36,16 +37,24 @@ def run_kernel_drill(
     rates: Sequence[int] = RATES,
     progress: Progress = lambda done, total, text: None,
     keep: Path | None = None,
+    server: str = SATURNMQ,
 ) -> KernelReport:
     """`images` power cuts and `errors` runs on a faulty disk, shared out over the flush modes
     ("sync", "async" or "both") and the rates (messages per second).
 
-    Images that show a violation are copied to the directory `keep`. RigUnavailable says what this
-    machine lacks.
+    Images that show a violation are copied to the directory `keep`. With `server` "rocketmq" the
+    power cuts hit a real RocketMQ, and what it loses is measured, not judged. RigUnavailable says
+    what this machine lacks.
     """
+    if server not in (SATURNMQ, ROCKETMQ):
+        raise InvalidParameter(f"server is {server!r}; it must be {SATURNMQ} or {ROCKETMQ}")
+    if server == ROCKETMQ and errors:
+        raise InvalidParameter(f"errors is {errors}; runs on a faulty disk are for {SATURNMQ} only")
     if flush not in FLUSHES:
         raise InvalidParameter(f"flush is {flush!r}; it must be one of {', '.join(FLUSHES)}")
     reason = why_not(reflink=images > 0, fuse=errors > 0)
+    if server == ROCKETMQ:
+        reason = reason or why_no_rocketmq()
     if reason is not None:
         raise RigUnavailable(reason)
     report = KernelReport(seed, platform.platform())
@@ -77,7 +86,7 @@ def run_kernel_drill(
     with _quiet():
         for number, (mode, rate, count) in enumerate(lives):
             looked_at = partial(step, f"power cuts, {mode} flush, {rate:,} msg/s")
-            life = Run("power cut", seed + number, mode, rate)
+            life = Run("power cut", seed + number, mode, rate, server)
             with started(life) as directory, reflink_host(directory) as host:
                 power_cuts(host, directory, life, count, looked_at, keep_image)
         kinds = itertools.cycle(itertools.product(FAULTS, FLUSHES[flush]))

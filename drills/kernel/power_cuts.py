@@ -14,17 +14,20 @@ import random
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
 from saturnmq.drills.kernel.images import Cut, Judge, Log, Verdict
 from saturnmq.drills.kernel.load import Load
 from saturnmq.drills.kernel.mounts import clone, make_ext4, mounted
-from saturnmq.drills.kernel.report import Run
+from saturnmq.drills.kernel.report import ROCKETMQ, Run
+from saturnmq.drills.kernel.rocketmq import rocketmq
 from saturnmq.drills.kernel.server import STORE, Server, saturn, store_options
 
 MOUNT = "loop,noatime"
 LOOK = "loop,noatime,barrier=0"  # an image must outlive no power cut of this machine
 PAUSE_S = (0.005, 0.08)  # between two cuts
+ROCKETMQ_PAUSE_S = (0.1, 0.7)  # it may sync every ten seconds only
 SHOWN = 5  # violations of a kind in the log itself
 NESTED = 4  # one image in so many suffers a second power cut while it recovers
 
@@ -49,7 +52,8 @@ def power_cuts(
     options = store_options(run.seed)
 
     def server(mount: Path) -> AbstractContextManager[Server]:
-        return saturn(directory / "cluster", mount, flush or run.flush, options)
+        make = rocketmq if run.server == ROCKETMQ else partial(saturn, options=options)
+        return make(directory / "cluster", mount, flush or run.flush)
 
     disk = host / "disk.img"
     cuts: list[Cut] = []
@@ -60,7 +64,10 @@ def power_cuts(
         run.violations += [f"I1: not in the log: {ack}" for ack in match.missing[:SHOWN]]
         judge = Judge(log, match.held, sync=run.flush == "sync", options=options)
         for number, cut in enumerate(cuts):
-            verdict = _look(judge, cut, directory, random.Random(f"{run.seed}/{number}"))
+            if run.server == ROCKETMQ:
+                verdict = _read(judge, cut, directory)
+            else:
+                verdict = _look(judge, cut, directory, random.Random(f"{run.seed}/{number}"))
             run.losses.append(verdict.loss)
             run.violations += [f"image {number}: {text}" for text in verdict.wrong]
             if verdict.wrong:
@@ -82,6 +89,7 @@ def live(
 ) -> tuple[Log, Load]:
     """Put a broker on `disk` under load, take the cuts, kill it; the log it had and the load."""
     chance = random.Random(run.seed)
+    pause = ROCKETMQ_PAUSE_S if run.server == ROCKETMQ else PAUSE_S
     make_ext4(disk)
     with contextlib.ExitStack() as stack:
         stack.enter_context(mounted(disk, mount, MOUNT))
@@ -89,7 +97,7 @@ def live(
         load = stack.enter_context(Load(broker.nameservers, run.rate, run.seed))
         load.until_acked(1)
         for number in range(count):
-            time.sleep(chance.uniform(*PAUSE_S))
+            time.sleep(chance.uniform(*pause))
             image = disk.with_name(f"cut-{number}.img")
             at = time.monotonic()
             clone(disk, image)
@@ -99,6 +107,13 @@ def live(
         run.acked, run.refused = len(load.acks), len(load.refused)
         run.seconds_of_load = round(load.seconds, 2)
         return Log(mount / STORE / "commitlog"), load
+
+
+def _read(judge: Judge, cut: Cut, directory: Path) -> Verdict:
+    """Measure an image of RocketMQ's disk as it lies."""
+    with mounted(cut.image, directory / "image", LOOK) as image:
+        end = Log(image / STORE / "commitlog").end
+    return Verdict(end, judge.loss(end, cut.at))
 
 
 def _look(judge: Judge, cut: Cut, directory: Path, chance: random.Random) -> Verdict:

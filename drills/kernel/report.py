@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+SATURNMQ, ROCKETMQ = "saturnmq", "rocketmq"
 ASYNC_BOUND_MS = 500.0  # fault model, section 2: what async flush may lose, at any rate
 
 
@@ -39,7 +40,7 @@ class Run:
     seed: int
     flush: str  # sync | async
     rate: int  # messages per second asked for
-    server: str = "saturnmq"
+    server: str = SATURNMQ
     acked: int = 0
     refused: int = 0
     seconds_of_load: float = 0.0

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from saturnmq.cli.launcher import LOG_FILE, LocalCluster, Settings
+from saturnmq.client.blocking import Admin
 
 STORE = "store"  # the store's directory on the mount
 BROKER = "master-0"
@@ -37,6 +38,12 @@ class SaturnServer:
     def stop(self) -> None:
         """In good order."""
         self.cluster.down()
+
+    def status(self) -> dict[str, str]:
+        """What the broker tells of itself."""
+        with Admin(self.nameservers) as admin:
+            found: dict[str, str] = admin.broker_status(self.cluster.node(BROKER).address)
+        return found
 
     def printed(self) -> str:
         """What the broker wrote to its log."""
