@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import logging
 import posixpath
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
-from saturnmq.protocol.errors import FlushDiskTimeout, MessageIllegal, ServiceNotAvailable
-from saturnmq.protocol.frame import is_torn, own_properties, stored_properties_size
-from saturnmq.protocol.kernels import check_batch, message_size, write_batch, write_message
+from saturnmq.protocol.errors import ServiceNotAvailable
 from saturnmq.protocol.runtime import Runtime
 from saturnmq.store.checkpoint import INDEX_UNKNOWN, AbortMark, Checkpoint
 from saturnmq.store.cleaner import MANUAL_PASSES, Cleaner, CleanTicket
@@ -31,9 +30,9 @@ from saturnmq.store.queues import Queues
 from saturnmq.store.recovery import Recovery, recover
 from saturnmq.store.reput import Reput
 from saturnmq.store.resync import next_frame
-from saturnmq.store.segments import Segment
 from saturnmq.store.transient_pool import TransientStorePool
 from saturnmq.store.watermarks import Watermarks
+from saturnmq.store.writer import PendingMessage, Put, Writer
 
 __all__ = [
     "Arrival",
@@ -48,40 +47,6 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-PROPERTIES_MAX = 32_767
-COPY_BYTES_MAX = 64 << 10
-_TRANSACTION = 0xC
-_WITHOUT_QUEUE = (0x4, 0xC)  # PREPARED, ROLLBACK
-
-
-@dataclass(slots=True)
-class PendingMessage:
-    """One message to store; properties are encoded."""
-
-    topic: str
-    queue_id: int
-    body: bytes | bytearray | memoryview
-    properties: bytes = b""
-    flag: int = 0
-    sys_flag: int = 0
-    born_timestamp: int = 0
-    born_host: bytes = bytes(8)
-    store_host: bytes = bytes(8)
-    reconsume_times: int = 0
-    prepared_offset: int = 0
-
-
-@dataclass(slots=True)
-class Put:
-    """Where it went; `end_offset` is what an ack waits for."""
-
-    physical_offset: int
-    end_offset: int
-    queue_offset: int
-    count: int
-    store_timestamp: int
-    sizes: Sequence[int]
-
 
 class MessageStore:
     """See the module's text; made by `open`."""
@@ -89,7 +54,7 @@ class MessageStore:
     def __init__(self, config: StoreConfig, disk: Disk, runtime: Runtime, lock: Lock) -> None:
         self.config = config
         self.watermarks = Watermarks()
-        self.failed: str | None = None
+        self._failed: str | None = None
         self.recovery = Recovery(True)
         self._disk = disk
         self._runtime = runtime
@@ -124,13 +89,12 @@ class MessageStore:
         self._reput = Reput(self._log, self._derived)
         limits = config.read_limits(disk.memory_bytes())
         self._lookup = Lookup(self._log, queues, index, limits)
+        self._writer = Writer(config, self._log, queues, self.watermarks, runtime.now_ms)
         self._cleaner = Cleaner(disk, self._log, self._derived, config)
-        self._last_store_ts = 0
         self._dispatched_ts = 0
         self._flushing: FlushTicket | None = None
         self._no_room = ""  # why the log or the files built from it cannot grow
         self._closed = False
-        self._topics: dict[str, bytes] = {}
 
     @classmethod
     def open(
@@ -162,7 +126,7 @@ class MessageStore:
             self._log.forget_from(page.flushed)
         self.recovery = recover(self._log, self._derived, page, clean=clean, progress=progress)
         stamp = self.recovery.last_store_timestamp or page.physic
-        self._last_store_ts = self._dispatched_ts = stamp
+        self._writer.last_store_timestamp = self._dispatched_ts = stamp
         if not clean:
             # What recovery found may be in the page cache only (kill -9 without a sync): it counts
             # as flushed, and so as readable under sync flush, only once it is.
@@ -177,7 +141,12 @@ class MessageStore:
 
     # writing
 
-    def _check_writable(self) -> None:
+    @property
+    def failed(self) -> str | None:
+        """The first write or sync that failed; it is final."""
+        return self._failed or self._writer.failed
+
+    def _check_open(self) -> None:
         if self.failed is not None:
             raise ServiceNotAvailable(
                 f"the store takes no more writes, the disk failed: {self.failed}; "
@@ -185,6 +154,9 @@ class MessageStore:
             )
         if self._closed:
             raise ServiceNotAvailable("the store is closed")
+
+    def _check_writable(self) -> None:
+        self._check_open()
         if self.refuses:
             raise ServiceNotAvailable(self.refuses)
 
@@ -199,196 +171,23 @@ class MessageStore:
             )
         return self._no_room
 
-    def _topic_bytes(self, topic: str) -> bytes:
-        found = self._topics.get(topic)
-        if found is None:
-            found = topic.encode()
-            limit = 255 if topic.startswith("%RETRY%") or topic.startswith("%DLQ%") else 127
-            if not 0 < len(found) <= limit:
-                raise MessageIllegal(
-                    f"the topic name is {len(found)} bytes long, the limit is {limit}: shorten it"
-                )
-            if len(self._topics) > 65536:
-                self._topics.clear()
-            self._topics[topic] = found
-        return found
-
-    def _now(self) -> int:
-        """Store time: never runs backwards within a log."""
-        self._last_store_ts = max(self._last_store_ts, self._runtime.now_ms())
-        return self._last_store_ts
-
-    def _room(self, size: int) -> tuple[Segment, int]:
-        if size + 8 > self.config.commitlog_segment_bytes:
-            raise MessageIllegal(
-                f"{size} bytes do not fit a segment of {self.config.commitlog_segment_bytes} "
-                "bytes: send less at once"
-            )
-        try:
-            return self._log.room(size)
-        except LogFailed as error:
-            raise self._fence(error) from error
-        except OSError as error:  # before anything was written
-            raise ServiceNotAvailable(
-                f"no room for the next segment of the log: {error}; free space on the disk"
-            ) from error
-
-    def _append(self, segment: Segment, pos: int, frames: memoryview) -> int:
-        try:
-            return self._log.append(segment, pos, frames)
-        except LogFailed as error:
-            raise self._fence(error) from error
-
-    def _fence(self, error: LogFailed) -> FlushDiskTimeout:
-        # A part may be there, whole frames of a batch too: whatever came next could leave them
-        # behind itself, and the next start may find them. So this is no refusal.
-        self.failed = self.failed or str(error)
-        return FlushDiskTimeout(
-            f"the CommitLog cannot be written, the message may be stored: {error}; check the "
-            "disk, then restart the broker"
-        )
-
     def put(self, message: PendingMessage, *, is_copy: bool = False) -> Put:
-        """Append one message; raises a SaturnError when it is refused.
-
-        maxMessageSize bounds the whole frame, as RocketMQ 4 has it. A copy of a stored message may
-        be longer by what the broker puts into it: refused, it could never be delivered.
-        """
+        """Append one message; see `Writer`. A SaturnError says why it is refused."""
         self._check_writable()
-        topic = self._topic_bytes(message.topic)
-        crc_property = self.config.crc_property
-        stored = stored_properties_size(message.properties, crc_property)
-        if stored > PROPERTIES_MAX:
-            raise MessageIllegal(
-                f"the properties are {stored} bytes long as stored, the limit is "
-                f"{PROPERTIES_MAX}: shorten them"
-            )
-        if not crc_property and is_torn(own_properties(message.properties)):
-            raise MessageIllegal(
-                "the last properties hold a zero byte, which would look like a frame that a crash "
-                "tore; leave it out"
-            )
-        size = message_size(
-            len(message.body),
-            len(topic),
-            stored,
-            len(message.born_host),
-            len(message.store_host),
-        )
-        limit = self.config.max_message_bytes
-        if size > limit + (COPY_BYTES_MAX if is_copy else 0):
-            raise MessageIllegal(
-                f"the message is {size} bytes long with its properties, the limit is {limit}: "
-                "compress or split it, or raise maxMessageSize"
-            )
-        segment, pos = self._room(size)
-        frames = self._log.staging(size)
-        key = message.topic, message.queue_id
-        in_queue = message.sys_flag & _TRANSACTION not in _WITHOUT_QUEUE
-        queue_offset = self._queues.next.get(key, 0) if in_queue else 0
-        offset = self._log.end
-        store_ts = self._now()
-        write_message(
-            frames,
-            0,
-            offset,
-            queue_offset,
-            message.queue_id,
-            message.flag,
-            message.sys_flag,
-            message.born_timestamp,
-            message.born_host,
-            store_ts,
-            message.store_host,
-            message.reconsume_times,
-            message.prepared_offset,
-            message.body,
-            topic,
-            message.properties,
-            crc_property,
-        )
-        end = self._append(segment, pos, frames)
-        if in_queue:
-            self._queues.next[key] = queue_offset + 1
-        self.watermarks.appended = end
-        return Put(offset, end, queue_offset, 1, store_ts, (size,))
+        return self._writer.put(message, is_copy=is_copy)
 
     def put_batch(
-        self,
-        topic: str,
-        queue_id: int,
-        body: bytes | bytearray | memoryview,
-        *,
-        sys_flag: int = 0,
-        born_timestamp: int = 0,
-        born_host: bytes = bytes(8),
-        store_host: bytes = bytes(8),
-        reconsume_times: int = 0,
+        self, topic: str, queue_id: int, body: bytes | bytearray | memoryview, **fields: Any
     ) -> Put:
-        """Append every entry of a MessageBatch body, or none."""
+        """Append every entry of a MessageBatch body, or none; see `Writer`."""
         self._check_writable()
-        name = self._topic_bytes(topic)
-        limit = self.config.max_message_bytes
-        if len(body) > limit:
-            raise MessageIllegal(
-                f"the batch is {len(body)} bytes long, the limit is {limit}: send smaller batches"
-            )
-        if sys_flag & _TRANSACTION:
-            raise MessageIllegal(
-                "a batch cannot be part of a transaction: send its messages singly"
-            )
-        crc_property = self.config.crc_property
-        hosts_v6 = (len(born_host) == 20) + (len(store_host) == 20)
-        count, total = check_batch(body, len(name), hosts_v6, crc_property, limit, PROPERTIES_MAX)
-        segment, pos = self._room(total)
-        frames = self._log.staging(total)
-        key = topic, queue_id
-        queue_offset = self._queues.next.get(key, 0)
-        offset = self._log.end
-        store_ts = self._now()
-        count, sizes = write_batch(
-            body,
-            frames,
-            0,
-            offset,
-            queue_offset,
-            queue_id,
-            sys_flag,
-            born_timestamp,
-            born_host,
-            store_ts,
-            store_host,
-            reconsume_times,
-            name,
-            crc_property,
-        )
-        end = self._append(segment, pos, frames)
-        self._queues.next[key] = queue_offset + count
-        self.watermarks.appended = end
-        return Put(offset, end, queue_offset, count, store_ts, sizes)
+        return self._writer.put_batch(topic, queue_id, body, **fields)
 
     def append_raw(self, offset: int, data: bytes | bytearray | memoryview) -> None:
-        """A slave's write: the master's bytes at the master's offset."""
-        self._check_writable()
-        fresh = not self._log.series.segments
-        view = memoryview(data)
-        while view:
-            left = self._log.segment_bytes - offset % self._log.segment_bytes
-            part = view[:left]
-            try:
-                self._log.append_raw(offset, part)
-            except LogFailed as error:
-                raise self._fence(error) from error
-            except OSError as error:
-                raise ServiceNotAvailable(
-                    f"no room for the next segment of the log: {error}; free space on the disk"
-                ) from error
-            offset += len(part)
-            view = view[len(part) :]
-        if fresh:
-            start = self._log.start
-            self.watermarks.reset(start, start, flushed=start, dispatched=start)
-        self.watermarks.appended = self._log.end
+        """A slave's write: the master's bytes at the master's offset, also on a disk that takes no
+        sends any more."""
+        self._check_open()
+        self._writer.append_raw(offset, data)
 
     # flushing
 
@@ -403,7 +202,7 @@ class MessageStore:
     def complete_flush(self, ticket: FlushTicket, error: BaseException | None = None) -> None:
         """Report how the `run` of a flush or a commit ended."""
         if error is not None:
-            self.failed = self.failed or f"{type(error).__name__}: {error}"
+            self._failed = self.failed or f"{type(error).__name__}: {error}"
         if self._flushing is ticket and self.failed is None:
             self._log.committed_to(ticket.target)
             if ticket.ranges:
@@ -417,7 +216,9 @@ class MessageStore:
             return None
         if self._log.end <= self.watermarks.flushed:
             return None
-        self._flushing = self._log.ticket(self.watermarks.flushed, self._last_store_ts)
+        self._flushing = self._log.ticket(
+            self.watermarks.flushed, self._writer.last_store_timestamp
+        )
         return self._flushing
 
     def prepare_ahead(self) -> None:
@@ -429,7 +230,7 @@ class MessageStore:
             try:
                 self._log.prepare_ahead()
             except LogFailed as error:
-                self.failed = self.failed or str(error)
+                self._failed = self.failed or str(error)
 
     # dispatch
 
@@ -457,7 +258,9 @@ class MessageStore:
             marks.dispatched = step.next_offset
             if step.messages:
                 self._dispatched_ts = step.last_store_timestamp
-                self._last_store_ts = max(self._last_store_ts, self._dispatched_ts)
+                self._writer.last_store_timestamp = max(
+                    self._writer.last_store_timestamp, self._dispatched_ts
+                )
             if step.arrivals:
                 return step.arrivals
         return []
@@ -489,7 +292,7 @@ class MessageStore:
         try:
             mark = self._derived.flush()
         except OSError as error:
-            self.failed = f"{type(error).__name__}: {error}"
+            self._failed = f"{type(error).__name__}: {error}"
             self._checkpoint = replace(page, derived=-1)
             self.checkpoint()
             raise
