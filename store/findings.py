@@ -44,8 +44,8 @@ class Findings:
         count: int = 1,
         together: bool = True,
     ) -> None:
-        """Things of one kind in one file are counted together, unless asked otherwise."""
-        key = note, what, path
+        """Damage of one kind in one file is counted together, notes of one kind everywhere."""
+        key = note, what, "" if note else path
         known = self._known.get(key) if together else None
         if known is not None:
             known.count += count
@@ -65,7 +65,7 @@ class Trust:
     """What may be expected of derived files; see the module's text."""
 
     log_start: int
-    log_end: int  # moves on while the log is read
+    log_end: int  # until the log was read: as far as it may reach
     below: int
     running: bool
     foreign: bool  # the last to stop it was not us: RocketMQ loses keys and entries in a crash

@@ -138,9 +138,10 @@ class _Check:
             notes=findings.notes,
         )
         unsure = report.running or report.crashed
+        limit = self._end_now() if report.running else self._files.end
         self._trust = trust = Trust(
             log_start=self._files.start,
-            log_end=self._files.end,
+            log_end=limit,
             below=max(self._page.derived, 0) if unsure else CERTAIN,
             running=report.running,
             foreign=report.foreign,
@@ -149,7 +150,7 @@ class _Check:
         self._reader = LogReader(
             self._files,
             cut_from=None if report.foreign else max(self._page.flushed, self._page.derived),
-            limit=self._end_now() if report.running else None,
+            limit=limit,
         )
         self._queues = QueueChecks(
             disk, posixpath.join(root, "consumequeue"), sizes.queue_file_bytes, findings, trust
@@ -189,7 +190,6 @@ class _Check:
             if isinstance(piece, Gap):
                 self._gap(piece)
             else:
-                self._trust.log_end = reader.end
                 self._stretch(piece)
             if progress is not None:
                 progress(reader.end - self._files.start, max(total, reader.end) - self._files.start)
