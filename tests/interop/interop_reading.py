@@ -1,4 +1,6 @@
-"""Whether a broker has what was acknowledged, whoever stored it: by queue offset, by key, by id."""
+"""Whether a broker has what was acknowledged, whoever stored it: by queue offset, by tag, by time,
+by key and by id.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,10 @@ from interop_messages import GROUP, LIVENESS_S, Sent
 from saturnmq.aio import Admin, MessageQueue, PullConsumer, ReceivedMessage
 
 LOOKUPS = 60  # of each kind, spread over all messages
+TIMES = 10  # of each queue
+FILTER = "标签-🪐 || BB"  # the hash of BB is that of Aa
+
+Messages = dict[tuple[MessageQueue, int], ReceivedMessage]
 
 
 async def read_back(
@@ -18,9 +24,11 @@ async def read_back(
     """Assert that everything of `sent` is where it was acknowledged and nothing is there that was
     never said; what was looked at, by kind."""
     figures: Counter[str] = Counter()
-    found: dict[tuple[MessageQueue, int], ReceivedMessage] = {}
+    found: Messages = {}
     for topic in {each.queue.topic for each in sent}:
         found |= await read_topic(nameserver, topic)
+        figures["messages read by tag"] += await read_by_tag(nameserver, topic, found)
+        figures["lookups by time"] += await look_up_by_time(nameserver, found)
     for message in found.values():
         assert bytes(message.body) == said[message.message_id], "changed, or never sent"
     for each in sent:
@@ -44,24 +52,56 @@ async def read_back(
     return figures
 
 
-async def read_topic(
-    nameserver: str, topic: str
-) -> dict[tuple[MessageQueue, int], ReceivedMessage]:
+async def read_topic(nameserver: str, topic: str) -> Messages:
     """Every message of a topic, by its place; its queues have no holes."""
-    found: dict[tuple[MessageQueue, int], ReceivedMessage] = {}
     async with Admin(nameserver) as admin:
         places = await admin.describe_topic(topic)
-    ranges = [(place.queue, range(place.min_offset, place.max_offset)) for place in places]
-    wanted = {(queue, at) for queue, offsets in ranges for at in offsets}
+    return await _read(
+        nameserver,
+        {place.queue: place.min_offset for place in places},
+        {(each.queue, at) for each in places for at in range(each.min_offset, each.max_offset)},
+        "*",
+    )
+
+
+async def read_by_tag(nameserver: str, topic: str, messages: Messages) -> int:
+    """Read once more with a filter, which the broker applies to its queue entries."""
+    wanted = {place for place, each in messages.items() if each.tag in FILTER.split(" || ")}
+    starts = {queue: at for queue, at in sorted(messages, reverse=True) if queue.topic == topic}
+    filtered = await _read(nameserver, starts, wanted, FILTER)
+    assert filtered.keys() == wanted
+    return len(wanted)
+
+
+async def _read(
+    nameserver: str,
+    starts: Mapping[MessageQueue, int],
+    wanted: set[tuple[MessageQueue, int]],
+    expression: str,
+) -> Messages:
+    found: Messages = {}
     async with PullConsumer("interop-reader", nameserver, auto_commit=False) as consumer:
-        consumer.assign(queue for queue, _ in ranges)
-        for queue, offsets in ranges:
-            consumer.seek(queue, offsets.start)
+        consumer.assign(starts, expression)
+        for queue, offset in starts.items():
+            consumer.seek(queue, offset)
         async with asyncio.timeout(LIVENESS_S):
             while not wanted <= found.keys():
                 for message in await consumer.poll(1.0):
                     found[message.queue, message.queue_offset] = message
     return found
+
+
+async def look_up_by_time(nameserver: str, messages: Messages) -> int:
+    """The offset of a time is that of the first message stored then or later."""
+    count = 0
+    async with Admin(nameserver, timeout=30.0) as admin:
+        for queue in {queue for queue, _ in messages}:
+            times = {at: each.store_timestamp for (q, at), each in messages.items() if q == queue}
+            for at in sorted(times)[:: max(1, len(times) // TIMES)]:
+                first = min(offset for offset, time in times.items() if time >= times[at])
+                assert await admin.offset_by_time(queue, times[at]) == first
+                count += 1
+    return count
 
 
 async def consume_some(nameserver: str, queues: Sequence[MessageQueue]) -> dict[MessageQueue, int]:

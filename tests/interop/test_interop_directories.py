@@ -205,6 +205,8 @@ def test_a_directory_goes_from_hand_to_hand(directory: Directory, makes: tuple[s
 def test_a_directory_goes_from_hand_to_hand_by_kill_9(
     directory: Directory, makes: tuple[str, ...]
 ) -> None:
+    # Recovering, RocketMQ holds every frame against the CRC among its properties.
+    directory.settings |= {"enabledAppendPropCRC": "true", "forceVerifyPropCRC": "true"}
     directory.turn(makes[0], kill=True)
     directory.turn(makes[1], kill=True, after_crash=True)
     directory.turn(makes[2], after_crash=True)
