@@ -107,7 +107,7 @@ def test_replies_of_one_read_leave_in_one_write_and_the_batch_end_hook_comes_bef
     assert [reply.opaque for reply in wire.sent()] == list(range(50))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.lists(st.integers(0, 40_000) | st.integers(60_000, 200_000), min_size=1, max_size=12),
     st.integers(99, 70_000),
@@ -121,7 +121,7 @@ def test_frames_of_any_size_in_any_chunks_are_served(
     assert [(c.opaque, len(c.body)) for c in wire.sent()] == list(enumerate(sizes))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(st.integers(0, 200_000), min_size=1, max_size=8), st.integers(999, 300_000))
 def test_bodies_of_responses_stay_as_they_came(sizes: list[int], chunk: int) -> None:
     async def main(runtime: NativeRuntime) -> None:

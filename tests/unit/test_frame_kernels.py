@@ -137,7 +137,7 @@ def test_properties_too_large_for_an_entry_are_refused(number):
     assert results[0][0] is MessageIllegal
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     entries,
     topics,
@@ -177,7 +177,7 @@ def test_batches_become_the_same_frames(
         assert (scan.messages, scan.status, scan.next_pos) == (count, "end", 10 + total)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(entries.filter(len), st.data())
 def test_damaged_bytes_get_the_same_verdict(items, data):
     body = bytearray(encoded(items, True))

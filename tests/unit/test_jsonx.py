@@ -22,7 +22,7 @@ values = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(values)
 def test_strict_json_round_trips_through_both_parsers(value: object) -> None:
     data = jsonx.dumps(value)
@@ -31,7 +31,7 @@ def test_strict_json_round_trips_through_both_parsers(value: object) -> None:
     assert parser.value(0) == value
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.dictionaries(st.tuples(st.text("ab%_"), st.text("cd"), st.integers(0, 9)), st.integers(0, 9))
 )

@@ -178,7 +178,7 @@ class RouteMachine(RuleBasedStateMachine):
 
 
 TestRouteMachine = RouteMachine.TestCase
-TestRouteMachine.settings = settings(deadline=None, max_examples=60)
+TestRouteMachine.settings = settings(max_examples=60)
 
 
 def command(body: bytes, **ext: str) -> Command:

@@ -121,14 +121,14 @@ commands = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(commands)
 def test_json_and_binary_round_trip(command: Command) -> None:
     assert fields(parse_frame(memoryview(b"".join(encode(command))))) == fields(command)
     assert fields(parse_frame(memoryview(b"".join(encode_binary(command))))) == fields(command)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.binary(max_size=120), st.sampled_from([0, 1, 2]))
 def test_garbage_header_is_malformed_or_parsed_but_nothing_else(header: bytes, kind: int) -> None:
     with contextlib.suppress(MalformedFrame):
