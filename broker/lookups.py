@@ -71,8 +71,8 @@ class LookupService:
 
     def on_view_message(self, endpoint: Endpoint, request: Command) -> None:
         offset = integer(request.ext, "offset")
-        frame = self._c.store.message_at(offset) if 0 <= offset < self._c.visible else None
-        if frame is None:
+        frame = self._c.store.message_at(offset)
+        if frame is None or offset + len(frame) > self._c.visible:
             raise SystemError_(f"can not find message by the offset, {offset}")
         answer(endpoint, request, request.reply(0, body=frame))
 

@@ -220,19 +220,10 @@ class Lookup:
             return None
         return bytes(view[:size])
 
-    def store_time_at(self, physical: int) -> int | None:
-        """The store time in the frame at `physical`."""
-        view = self._log.read(physical, 96)
-        if view is None or len(view) < 80:
-            return None
-        born_v6 = view[39] & 0x10
-        at = 68 if born_v6 else 56
-        return int.from_bytes(view[at : at + 8], "big", signed=True)
-
     def store_time_of(self, topic: str, queue_id: int, offset: int) -> int | None:
         queue = self._queues.table.get((topic, queue_id))
         entry = None if queue is None else queue.entry(offset)
-        return None if entry is None else self.store_time_at(entry[0])
+        return None if entry is None else self._log.store_time_at(entry[0])
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp: int, boundary: str) -> int:
         """LOWER: first message stored at or after; UPPER: last stored at or before.
@@ -273,7 +264,7 @@ class Lookup:
         entry = queue.entry(index)
         if entry is None or entry[1] == _FILLER_SIZE:
             return None
-        time = self.store_time_at(entry[0])
+        time = self._log.store_time_at(entry[0])
         return -1 if time is None else time
 
     def query_by_key(

@@ -100,6 +100,14 @@ def flush(store: MessageStore) -> None:
         store.complete_flush(ticket)
 
 
+def settle(store: MessageStore) -> None:
+    """Everything written is dispatched and durable, and the checkpoint says so."""
+    dispatch(store)
+    flush(store)
+    store.flush_derived()
+    store.checkpoint()
+
+
 def bodies(store: MessageStore, topic: str = "T", queue: int = 0) -> list[bytes]:
     """Every body of a queue, in order."""
     found: list[bytes] = []
@@ -117,13 +125,12 @@ def found_by_key(store: MessageStore, key: str, topic: str = "T", most: int = 64
 
 
 def fill(store: MessageStore, segments: int, **names: Any) -> None:
-    """Write, dispatch and flush until the log has so many segments; bodies are numbered."""
+    """Write and settle until the log has so many segments; bodies are numbered."""
     number = 0
     while store.watermarks.appended <= (segments - 1) * SEGMENT:
         store.put(message(b"%d " % number + bytes(900), keys=f"k{number}", **names))
         number += 1
-    dispatch(store)
-    flush(store)
+    settle(store)
 
 
 def clean(store: MessageStore) -> list[str]:

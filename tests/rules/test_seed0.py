@@ -35,6 +35,7 @@ from rig import (
     open_store,
     run,
     saved_json,
+    settle,
 )
 from saturnmq.client.push_consumer import PushConsumer
 from saturnmq.client.results import ConsumeResult
@@ -288,8 +289,7 @@ def test_row_0_15_after_a_cleaning_no_entry_points_below_the_log() -> None:
     store, disk = found.store, found.disk
     for number in range(40):  # other queues, some of whose messages stay
         store.put(message(bytes(300), "U", number % 3))
-    dispatch(store)
-    flush(store)
+    settle(store)
     assert clean(store) == [], "neither time nor disk: nothing goes"
     found.clock.now = at_hour(4) + 240 * HOUR
     assert clean(store) != []

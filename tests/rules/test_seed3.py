@@ -32,6 +32,7 @@ from rig import (
     raw_frame,
     run,
     segment_names,
+    settle,
 )
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.protocol.errors import SystemBusy
@@ -123,10 +124,7 @@ def test_row_3_05_queues_are_rebuilt_the_same(crash: bool) -> None:
     store = open_store(disk)
     for number in range(200):
         store.put(message(bytes(100), "TU"[number % 2], number % 3, tag="A", keys=f"k{number}"))
-    dispatch(store)
-    flush(store)
-    store.flush_derived()
-    store.checkpoint()
+    settle(store)
     directories = [f"/store/consumequeue/{t}/{q}" for t in "TU" for q in range(3)]
     before = {name: files_of(disk, name) for name in directories}
     if crash:
@@ -442,8 +440,7 @@ def test_row_3_21_an_index_file_goes_when_its_end_is_below_the_log() -> None:
     # The last one stays although all of its messages are gone.
     for _ in range(30):
         store.put(message(bytes(900)))
-    dispatch(store)
-    flush(store)
+    settle(store)
     found.clock.now += 96 * HOUR
     while clean(store):
         pass
