@@ -91,9 +91,10 @@ class LookupService:
             integer(ext, "endTimestamp", (1 << 63) - 1),
             self._c.visible,
         )
+        time_, offset = store.indexed_until()
         header = {
-            "indexLastUpdateTimestamp": "0",
-            "indexLastUpdatePhyoffset": str(store.watermarks.dispatched),
+            "indexLastUpdateTimestamp": str(time_),
+            "indexLastUpdatePhyoffset": str(offset),
         }
         code = 0 if frames else QueryNotFound.code
         remark = None if frames else "can not find message, maybe time range not correct"

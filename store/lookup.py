@@ -291,6 +291,13 @@ class Lookup:
                 found[offset] = data
         return [found[offset] for offset in sorted(found)]
 
+    def indexed_until(self) -> tuple[int, int]:
+        """Store time and offset of the last message in the index."""
+        if self._index is None or not self._index.files:
+            return 0, 0
+        newest = self._index.files[-1]
+        return newest.end_time, newest.end_offset
+
 
 def _carries(data: bytes, topic: str, key: str) -> bool:
     frame = decode_frame(data, 0, None, False)

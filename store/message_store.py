@@ -407,6 +407,10 @@ class MessageStore:
         limit = self._log.end if visible is None else visible
         return self._lookup.query_by_key(topic, key, most, begin, end, limit)
 
+    def indexed_until(self) -> tuple[int, int]:
+        """Store time and offset of the last message in the index; zeroes while there is none."""
+        return self._lookup.indexed_until()
+
     def read_log(self, offset: int, limit: int) -> memoryview | None:
         """Raw bytes within one segment, up to appended; valid until the next call."""
         return self._log.read(offset, limit)

@@ -23,6 +23,7 @@ from rig import (
     message,
     new_disk,
     open_store,
+    raw_frame,
     run,
     segment_names,
     text_of_hash,
@@ -232,6 +233,9 @@ def test_row_0_39_a_query_names_topic_key_most_begin_and_end() -> None:
         async def ask(**changes: object) -> list[bytes]:
             got = await client.ask(12, {**query, "endTimestamp": high, **changes})
             assert got.code == (0 if got.body else 22)
+            last = int(got.ext["indexLastUpdatePhyoffset"])
+            assert raw_frame(broker.store.message_at(last) or b"").body == b"3"
+            assert NOW <= int(got.ext["indexLastUpdateTimestamp"]) <= NOW + 60_000
             return [frame.body for frame in frames(bytes(got.body))]
 
         assert await ask() == [b"2"]
