@@ -13,7 +13,7 @@ import sys
 from typing import Annotated, Any, NoReturn
 
 import typer
-from saturnmq.cli import bench, cluster, demo, messages, nodes, store, topics
+from saturnmq.cli import admin, bench, cluster, demo, messages, nodes, store, topics
 from saturnmq.cli.launcher import LauncherError
 from saturnmq.cli.output import AsJson, emit, table
 
@@ -35,6 +35,7 @@ app.add_typer(topics.group_app, name="group")
 app.command("produce")(messages.produce)
 app.command("consume")(messages.consume)
 app.add_typer(messages.message_app, name="message")
+app.add_typer(admin.app, name="admin")
 app.add_typer(bench.app, name="bench")
 app.add_typer(store.app, name="store")
 app.command("demo")(demo.demo)

@@ -119,6 +119,10 @@ class Admin:
         answer = await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO, {})
         return {str(k): str(v) for k, v in (_json(answer).get("table") or {}).items()}
 
+    async def delete_expired(self, address: str) -> None:
+        """Have the broker at `address` delete what its retention no longer keeps, at any hour."""
+        await self._ask(address, RequestCode.DELETE_EXPIRED_COMMITLOG, {})
+
     async def list_topics(self) -> list[str]:
         """The names of all topics that the nameserver knows."""
         command = Command.request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)

@@ -124,6 +124,18 @@ def test_what_is_produced_is_consumed_counted_and_found(shell):
     assert same["offset_id"] == found["offset_id"]
 
 
+def test_brokers_tell_how_they_are_and_clean_when_asked(shell):
+    rows = json.loads(shell("admin", "status", "--json"))
+    assert {row["broker"] for row in rows} == {"broker-0", "broker-1"}
+    assert all(row["refusesWrites"] == "" for row in rows)
+    assert all(int(row["flushBehindMs"]) < 500 for row in rows)
+    assert "taken" in shell("admin", "status", "--broker", "broker-0")
+    assert len(json.loads(shell("admin", "clean", "--json"))) == len(rows)
+    refused = shell.run("admin", "clean", "--broker", "broker-7")
+    assert refused.returncode == 1
+    assert "did you mean 'broker-" in refused.stderr
+
+
 def test_the_stores_of_running_brokers_are_checked_beside_them(shell):
     shell("produce", "checked", given="line\n" * 1000)
     for name in ("master-0", "slave-0"):
