@@ -14,9 +14,9 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from saturnmq.protocol.errors import MalformedFrame, StoreDamaged
-from saturnmq.protocol.frame import Frame, decode_frame
-from saturnmq.protocol.ids import decode_host
+from saturnmq.protocol.frame import Frame
 from saturnmq.protocol.jsonx import loads
+from saturnmq.protocol.kernels import ReceivedMessage, decode_frames
 from saturnmq.store.checkpoint import AbortMark, Checkpoint
 from saturnmq.store.consumequeue import ENTRY, FILLER, UNIT
 from saturnmq.store.disk import Disk
@@ -73,49 +73,46 @@ def frames(disk: Disk, root: str, sizes: Sizes, wanted: Wanted) -> Iterator[Reco
             told = f"{piece.end - piece.start} bytes at {piece.start} hold no frames: {piece.why}"
             print(f"saturnmq: {told}", file=sys.stderr)
             continue
-        pos = 0
-        for _ in range(piece.scan.messages):
-            frame = decode_frame(piece.view, pos, None, False)
-            assert isinstance(frame, Frame), f"{piece.start + pos}: {frame}"
-            if wanted.has(frame.topic.decode(), frame.queue_id, frame.physical_offset):
-                yield _frame(frame, piece.view[pos + 4 : pos + 8].hex())
-            pos += frame.size
+        for message in decode_frames(piece.frames):
+            if wanted.has(message.topic, message.queue_id, message.physical_offset):
+                yield _frame(message)
     if reader.stopped_by not in ("", NOTHING):
         print(f"saturnmq: the log ends at {reader.end}: {reader.stopped_by}", file=sys.stderr)
 
 
-def _frame(frame: Frame, magic: str) -> Record:
-    topic, properties = frame.topic.decode(), frame.properties
+def _frame(message: ReceivedMessage) -> Record:
+    frame, body, properties = message.frame, message.raw_body, message.properties
     fields: dict[str, Any] = {
-        "size": frame.size,
-        "magic": f"0x{magic}",
-        "body_crc": frame.body_crc,
-        "queue_id": frame.queue_id,
-        "flag": frame.flag,
-        "queue_offset": frame.queue_offset,
-        "physical_offset": frame.physical_offset,
-        "sys_flag": frame.sys_flag,
-        "born_timestamp": frame.born_timestamp,
-        "born_host": decode_host(frame.born_host),
-        "store_timestamp": frame.store_timestamp,
-        "store_host": decode_host(frame.store_host),
-        "reconsume_times": frame.reconsume_times,
-        "prepared_offset": frame.prepared_offset,
+        "size": len(frame),
+        "magic": f"0x{frame[4:8].hex()}",
+        "body_crc": message.body_crc,
+        "queue_id": message.queue_id,
+        "flag": message.flag,
+        "queue_offset": message.queue_offset,
+        "physical_offset": message.physical_offset,
+        "sys_flag": message.sys_flag,
+        "born_timestamp": message.born_timestamp,
+        "born_host": message.born_host,
+        "store_timestamp": message.store_timestamp,
+        "store_host": message.store_host,
+        "reconsume_times": message.reconsume_times,
+        "prepared_offset": message.prepared_offset,
     }
-    text = _text(frame.body)
+    text = _text(body)
     if text is None:
-        fields["body_base64"] = base64.b64encode(frame.body).decode()
+        fields["body_base64"] = base64.b64encode(body).decode()
     else:
         fields["body"] = text
-    fields |= {"topic": topic, "properties": properties}
-    shown = f"{len(frame.body)} B" if text is None else json.dumps(text[:_BODY_SHOWN])
+    fields |= {"topic": message.topic, "properties": properties}
+    shown = f"{len(body)} B" if text is None else json.dumps(text[:_BODY_SHOWN])
     if text is not None and len(text) > _BODY_SHOWN:
-        shown += f"... {len(frame.body)} B"
+        shown += f"... {len(body)} B"
     marks = [f"tag={properties['TAGS']}"] if "TAGS" in properties else []
     marks += [f"keys={properties['KEYS']}"] if "KEYS" in properties else []
     line = (
-        f"{frame.physical_offset:>14} {_moment(frame.store_timestamp)} "
-        f"{topic}/{frame.queue_id}@{frame.queue_offset} {frame.size} B {' '.join([*marks, shown])}"
+        f"{message.physical_offset:>14} {_moment(message.store_timestamp)} "
+        f"{message.topic}/{message.queue_id}@{message.queue_offset} {len(frame)} B "
+        f"{' '.join([*marks, shown])}"
     )
     return Record(fields, line)
 

@@ -191,10 +191,10 @@ def _segment_bytes(files: list[Found]) -> int:
 
 
 class Stretch(NamedTuple):
-    """Whole frames from `start` on; `view` begins there and is valid until the next one."""
+    """Whole frames from `start` on, and a BLANK behind them or none; valid until the next one."""
 
     start: int
-    view: memoryview
+    frames: memoryview
     scan: Scan
 
 
@@ -236,10 +236,15 @@ class LogReader:
             view = self._view(offset, asked)
             scan = scan_frames(view, 0, len(view), offset, True, self._index, DELAY_MS)
             if scan.next_pos:
-                why = scan.why
-                if scan.status == "blank" and scan.next_pos != border - offset:
-                    scan, why = _without_blank(scan, view, border - offset)
-                yield Stretch(offset, view, scan)
+                why, end = scan.why, scan.next_pos
+                if scan.status == "blank":
+                    end = _blank_at(view)
+                    if scan.next_pos != border - offset:  # it has to fill its segment
+                        why = (
+                            f"a BLANK of {scan.next_pos - end} bytes, {border - offset - end} left"
+                        )
+                        scan = scan._replace(next_pos=end)
+                yield Stretch(offset, view[:end], scan)
             elif len(view) < asked:
                 why = "the disk does not give it, or no segment file holds it"
             elif scan.status == "more":
@@ -320,15 +325,14 @@ class LogReader:
         return None
 
 
-def _without_blank(scan: Scan, view: memoryview, left: int) -> tuple[Scan, str]:
-    """A BLANK has to fill its segment exactly: the scan up to one that does not."""
+def _blank_at(view: memoryview) -> int:
+    """Where behind whole frames the BLANK begins."""
     pos = 0
     size, magic = _HEAD.unpack_from(view)
     while magic != BLANK_MAGIC:
         pos += size
         size, magic = _HEAD.unpack_from(view, pos)
-    why = f"a BLANK says {size} bytes are left of the segment, it is {left - pos}"
-    return scan._replace(next_pos=pos), why
+    return pos
 
 
 def _magic_places(data: bytes) -> Iterator[int]:
