@@ -220,6 +220,7 @@ def test_row_0_10_min_offset_is_the_smallest_that_is_kept() -> None:
     assert (store.min_offset("T", 0), store.max_offset("T", 0)) == (7, 8)
     assert store.get_message("T", 0, 6, 32).status is GetStatus.OFFSET_TOO_SMALL
     assert bodies(store) == [b"seventh"]
+    assert entries_of(disk)[:7] == [(0, 2147483647, 0)] * 7, "places that were never filled"
 
 
 def test_row_0_11_max_offset_is_the_next_to_be_written() -> None:

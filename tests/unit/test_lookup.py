@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from saturnmq.broker.config import BrokerConfig
 from saturnmq.drills.sim.disk import SimDisk
 from saturnmq.protocol.jhash import index_hash, jhash
 from saturnmq.store.config import StoreConfig
+from saturnmq.store.lookup import ReadLimits
 from saturnmq.store.message_store import GetStatus, MessageStore, PendingMessage
 
 NOW = 1_700_000_000_000
@@ -365,6 +367,22 @@ def test_transfer_limits_are_settings(key: str, value: int, count: int) -> None:
     store, _ = open_store(**{key: value})
     append(store, build([(0, "A", 0, 1)] * 20))
     assert store.get_message("T", 0, 0, 32).count == count
+
+
+def test_limits_have_the_keys_of_rocketmq() -> None:
+    text = """
+    accessMessageInMemoryMaxRatio = 25
+    maxTransferCountOnMessageInMemory = 1
+    maxTransferBytesOnMessageInMemory = 2
+    maxTransferCountOnMessageInDisk = 3
+    maxTransferBytesOnMessageInDisk = 4
+    maxFilterMessageSize = 5
+    maxMsgsNumBatch = 6
+    """
+    limits = BrokerConfig.load(text).store_config().read_limits(1000)
+    assert limits == ReadLimits(250, 1, 2, 3, 4, 5, 6)
+    default = StoreConfig().read_limits(1000)
+    assert default == ReadLimits(400, 32, 262_144, 8, 65_536, 16_000, 64)
 
 
 def test_a_slave_that_corrects_nobody_repeats_the_offset() -> None:
