@@ -13,7 +13,7 @@ import sys
 from typing import Annotated, Any, NoReturn
 
 import typer
-from saturnmq.cli import admin, bench, cluster, demo, messages, nodes, store, topics
+from saturnmq.cli import admin, bench, cluster, demo, drill, messages, nodes, store, topics
 from saturnmq.cli.launcher import LauncherError
 from saturnmq.cli.output import AsJson, emit, table
 
@@ -39,6 +39,7 @@ app.add_typer(admin.app, name="admin")
 app.add_typer(bench.app, name="bench")
 app.add_typer(store.app, name="store")
 app.command("demo")(demo.demo)
+app.add_typer(drill.app, name="drill")
 
 
 def _print_version(asked: bool) -> None:

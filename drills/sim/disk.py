@@ -394,9 +394,12 @@ class SimDisk:
         self.begin("write_file", path)
         self._require_dir(path)
         self._require_space(path, len(data))
-        # Like O_TRUNC: the old content is gone, the new one is there after the flush.
-        inode = Inode(bytearray(data), bytearray(len(data)), self.now_ms(), sized=False)
-        self._names.add(path, inode)
+        inode = self._names.current.get(path)
+        if inode is None:
+            inode = Inode(bytearray(data), bytearray(len(data)), self.now_ms(), sized=False)
+            self._names.add(path, inode)
+        else:
+            inode.overwrite(data)
         self.flush_pages(path, inode, 0, len(data))
 
     def replace_file(self, path: str, data: bytes, keep_backup: bool = True) -> None:

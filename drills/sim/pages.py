@@ -2,8 +2,9 @@
 
 An `Inode` has two images of equal length: `current`, what reads and mappings show, and `durable`,
 what the platters hold. Every page in which they differ when the power goes is, independently of
-the others, kept, dropped, or torn at a sector's border (fault-model §6). The length of a new file
-is a change like that of a name: until the file was synced once, a crash may leave it empty.
+the others, kept, dropped, or torn at a sector's border (fault-model §6). The length of a new
+or overwritten file is a change like that of a name: until the file was synced, a crash may leave it
+empty.
 
 A failed flush marks its pages clean, as ext4 does (`lies`): later flushes skip them and succeed
 although the platters never got the bytes, until the page is written again or forgotten (§4 rule 1).
@@ -77,6 +78,13 @@ class Inode:
         if self.lies:
             for page in range(pos // PAGE, (end + PAGE - 1) // PAGE):
                 self.lies.pop(page, None)
+
+    def overwrite(self, data: bytes) -> None:
+        """Like O_TRUNC and a write: the old content is gone, the new one there after a flush."""
+        self.current[:] = data
+        self.durable[:] = bytes(len(data))
+        self.sized = False
+        self.lies.clear()
 
     def dirty_pages(self, start: int = 0, end: int | None = None) -> list[int]:
         """Page numbers whose images differ, within the byte range."""
@@ -198,6 +206,12 @@ class Names:
     def sync(self, directory: str) -> None:
         for change in self._changes.pop(directory, []):
             change.apply(self._durable)
+
+    def durable_paths(self, directory: str) -> list[str]:
+        return sorted(p for p in self._durable if posixpath.dirname(p) == directory)
+
+    def durable(self, path: str) -> bytes:
+        return bytes(self._durable[path].durable)
 
     def after_power_loss(self, rng: random.Random, outcome: Outcome, fates: Fates) -> Names:
         """The tree that the next incarnation finds."""

@@ -1,0 +1,126 @@
+"""The crash drill: seeds, the exhaustive workload, and both on all processors.
+
+A random seed is one life with what it drew, photographed now and then (`run_seed`). The exhaustive
+mode is one fixed mix of 200 operations, photographed at every boundary with every outcome
+(`run_exhaustive`); `parts` processes that live the same life share its boundaries out. Seed and
+mutant decide everything: the line that `repro` gives shows a failure again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import random
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
+from itertools import islice
+
+from saturnmq.drills.crash.images import OUTCOMES
+from saturnmq.drills.crash.life import Life
+from saturnmq.drills.crash.plan import EXHAUSTIVE_WEIGHTS, Plan
+from saturnmq.drills.crash.report import Report
+
+IMAGES_PER_SEED = 60
+_BOUNDARIES_PER_OPERATION = 5  # about
+_EXHAUSTIVE_PARTS = 40
+Job = Callable[[], Report]
+
+
+def run_seed(seed: int, mutant: str | None = None, images: int = IMAGES_PER_SEED) -> Report:
+    """The life of `seed`, with about `images` crash images at chance boundaries."""
+    rng = random.Random(f"crash {seed}")
+    plan = Plan.draw(rng)
+    share = images / (plan.operations * _BOUNDARIES_PER_OPERATION)
+
+    def shutter(boundary: int) -> tuple[str, ...]:
+        return (rng.choice(OUTCOMES),) if rng.random() < share else ()
+
+    return _live(f"seed {seed}", plan, shutter, mutant, repro(seed, mutant=mutant))
+
+
+def run_exhaustive(
+    seed: int, part: int = 0, parts: int = 1, mutant: str | None = None, every: int = 1
+) -> Report:
+    """Every `every`-th boundary of the fixed mix with every outcome; of these the share `part`."""
+
+    def shutter(boundary: int) -> tuple[str, ...]:
+        number, rest = divmod(boundary, every)
+        return OUTCOMES if rest == 0 and number % parts == part else ()
+
+    plan = Plan(weights=EXHAUSTIVE_WEIGHTS)
+    again = repro(seed, mutant=mutant, exhaustive=True)
+    report = _live(f"exhaustive {seed}", plan, shutter, mutant, again)
+    if part:  # the life is the same in all parts: it counts once
+        report.seeds = report.boundaries = report.messages = report.acked = 0
+        report.operations.clear()
+    return report
+
+
+def repro(seed: int, *, mutant: str | None = None, exhaustive: bool = False) -> str:
+    """The command that runs one seed again."""
+    parts = ["saturnmq drill crash", "--exhaustive" if exhaustive else "", f"--seed {seed}"]
+    parts.append(f"--mutant {mutant}" if mutant else "")
+    return " ".join(part for part in parts if part)
+
+
+def _live(
+    name: str, plan: Plan, shutter: Callable[[int], tuple[str, ...]], mutant: str | None, again: str
+) -> Report:
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)  # the store tells of every crash, thousands of times
+    try:
+        with _mutated(mutant):
+            report = Life(name, plan, shutter).run()
+    finally:
+        logging.disable(level)
+    report.violations = [f"{text}\n  again: {again}" for text in report.violations]
+    return report
+
+
+def _mutated(name: str | None) -> AbstractContextManager[object]:
+    if name is None:
+        return contextlib.nullcontext()
+    from saturnmq.drills.mutants import MUTANTS
+
+    return MUTANTS[name].active()
+
+
+def seed_jobs(
+    first: int, last: int | None, mutant: str | None, images: int = IMAGES_PER_SEED
+) -> Iterator[Job]:
+    """Seeds from `first` to `last`, or without end."""
+    seed = first
+    while last is None or seed <= last:
+        yield partial(run_seed, seed, mutant, images)
+        seed += 1
+
+
+def exhaustive_jobs(seed: int, mutant: str | None) -> Iterator[Job]:
+    for part in range(_EXHAUSTIVE_PARTS):
+        yield partial(run_exhaustive, seed, part, _EXHAUSTIVE_PARTS, mutant)
+
+
+def run_jobs(
+    jobs: Iterator[Job],
+    images: int | None = None,
+    progress: Callable[[Report], None] = lambda report: None,
+    processes: int | None = None,
+) -> Report:
+    """Run jobs on all processors until there are `images` images (None: all jobs); a violation
+    ends it. `progress` gets the sums so far.
+    """
+    from multiprocess import get_context
+
+    total = Report()
+    count = processes or os.cpu_count() or 1
+    with get_context("fork").Pool(count) as pool:
+        waiting = [pool.apply_async(job) for job in islice(jobs, 2 * count)]
+        while waiting:
+            total.add(waiting.pop(0).get())
+            progress(total)
+            enough = images is not None and total.images >= images
+            if not total.violations and not enough and (job := next(jobs, None)) is not None:
+                waiting.append(pool.apply_async(job))
+    return total

@@ -1,0 +1,39 @@
+"""Does the crash drill work? Every known bug of the table must be found within its budget."""
+
+from __future__ import annotations
+
+import pytest
+from saturnmq.drills.crash.run import run_seed
+from saturnmq.drills.mutants import MUTANTS, Mutant
+
+SEEDS = 41  # test_crash.py shows that the store itself passes these
+IMAGES = 3_000
+
+
+@pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS)
+def test_the_drill_finds(mutant: Mutant) -> None:
+    images = 0
+    for seed in range(1, SEEDS):
+        report = run_seed(seed, mutant.name)
+        images += report.images
+        if report.violations:
+            break
+    else:
+        pytest.fail(f"not found with {images} images: {mutant.failure}")
+    assert images <= IMAGES
+
+
+def test_a_mutant_leaves_no_trace() -> None:
+    before = {
+        (patch.owner, patch.name): vars(patch.owner)[patch.name]
+        for mutant in MUTANTS.values()
+        for patch in mutant.patches
+    }
+    for mutant in MUTANTS.values():
+        with mutant.active():
+            assert any(
+                vars(patch.owner)[patch.name] is not before[patch.owner, patch.name]
+                for patch in mutant.patches
+            )
+    for (owner, name), original in before.items():
+        assert vars(owner)[name] is original
