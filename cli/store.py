@@ -241,7 +241,7 @@ def _bytes_bar(what: str) -> Iterator[Callable[[int, int], None]]:
                 if time.monotonic() - begin < BAR_AFTER_S:
                     return
                 bar = stack.enter_context(progress_bar())
-                task = bar.add_task(f"{what}, MiB")
-            bar.update(task, completed=done // MIB, total=total // MIB)
+                task = bar.add_task(f"{what}, MiB", total=total // MIB)
+            bar.update(task, completed=done // MIB)
 
         yield show

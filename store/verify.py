@@ -23,6 +23,7 @@ from saturnmq.store.checkpoint import MAGIC, PAGE, AbortMark, Checkpoint
 from saturnmq.store.disk import Disk
 from saturnmq.store.findings import CERTAIN, Finding, Findings, Trust
 from saturnmq.store.log_files import NOTHING, Gap, LogReader, SegmentFiles, Stretch
+from saturnmq.store.segments import SET_ASIDE
 from saturnmq.store.verify_index import IndexCheck, IndexSizes
 from saturnmq.store.verify_queues import QueueChecks
 
@@ -185,6 +186,10 @@ class _Check:
     def run(self, progress: Progress | None) -> Report:
         report, reader = self._report, self._reader
         self._findings.add_odd("log", self._files)
+        aside = posixpath.join(self._files.directory, SET_ASIDE)
+        if count := len(self._disk.list(aside)):
+            what = "log: segments of wrong length were set aside by a start"
+            self._findings.add(what, aside, 0, note=True, count=count)
         total = expected_end(self._files)
         for piece in reader.read(self._files.start):
             if isinstance(piece, Gap):

@@ -294,6 +294,15 @@ def test_a_segment_of_wrong_length_is_damage_and_an_empty_last_one_is_not(disk: 
     assert "5 bytes long" in whats(checked(disk).damage)
 
 
+def test_deleted_segments_on_their_way_are_ignored_and_those_set_aside_noted(disk: SimDisk) -> None:
+    for below in ("deleted", "set-aside"):
+        disk.make_dirs(f"/store/commitlog/{below}")
+        disk.write_file(f"/store/commitlog/{below}/{0:020d}.delete", b"old")
+    report = checked(disk)
+    assert report.damage == []
+    assert whats(report.notes) == "log: segments of wrong length were set aside by a start x1"
+
+
 def test_a_page_that_cannot_be_read_is_damage_not_the_end(disk: SimDisk) -> None:
     real = disk.open_readonly
 
