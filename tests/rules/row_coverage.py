@@ -1,7 +1,7 @@
 """Which rows of the store's rules have a test: `rows.tsv` against the test functions beside it.
 
 A row is covered by a function whose name begins with its id (`test_row_1_17_...`); a last column in
-`rows.tsv` names what of the row this version does not have yet. `docs/store-coverage.md` is this
+`rows.tsv` names what of the row this version does not have or does otherwise. `docs/store-coverage.md` is this
 table: `python tests/rules/row_coverage.py --write`.
 """
 
@@ -76,7 +76,7 @@ def document(rows: Iterable[Row]) -> str:
         for row in rows:
             if row.id.startswith(source):
                 tests = ", ".join(f"`{name}`" for _, name in row.tests) or "**none**"
-                lacks = f" (not yet: {row.lacks})" if row.lacks else ""
+                lacks = f" (but: {row.lacks})" if row.lacks else ""
                 lines.append(f"| {row.id} | {row.mark} | {row.statement}{lacks} | {tests} |")
     return "\n".join(lines) + "\n"
 
