@@ -170,7 +170,7 @@ class SegmentSeries:
 def zero_tail(segment: Segment, pos: int, chunk: int = 1 << 20) -> None:
     """Zero what is not yet zero after `pos`; read with read(), a bad sector must not be SIGBUS."""
     file = segment.file
-    zeros = bytes(chunk)
+    zeros = bytes(min(chunk, file.size - pos))
     for start, end in file.written(pos):
         for at in range(start, end, chunk):
             count = min(chunk, end - at)

@@ -41,6 +41,7 @@ from saturnmq.store.disk import Advice, Disk, Entry
 __all__ = ["PAGE", "SECTOR", "FaultPlan", "Outcome", "PowerLoss", "SimDisk", "SimSegment"]
 
 USUAL = Outcome()
+_ROOTS = frozenset(("", ".", "/"))
 
 
 class PowerLoss(BaseException):
@@ -173,7 +174,7 @@ class SimDisk:
         self._memory_bytes = memory_bytes
         self._writeback = writeback
         self._names = Names()
-        self._dirs: dict[str, bool] = {"/": True, ".": True, "": True}
+        self._dirs: dict[str, bool] = dict.fromkeys(_ROOTS, True)
         self.locks: dict[str, bool] = {}
         self.plans: list[FaultPlan] = []
         self.step: Callable[[str, str], None] | None = None
@@ -327,15 +328,17 @@ class SimDisk:
     def list(self, directory: str) -> list[Entry]:
         directory = posixpath.normpath(directory)
         self.begin("list", directory)
+        prefix = "" if directory == "." else directory.rstrip("/") + "/"
+        start = len(prefix)
         entries = [
-            Entry(posixpath.basename(path), len(inode.current), False, inode.mtime_ms)
+            Entry(path[start:], len(inode.current), False, inode.mtime_ms)
             for path, inode in self._names.current.items()
-            if posixpath.dirname(path) == directory
+            if path.startswith(prefix) and path.find("/", start) < 0
         ]
         entries += [
-            Entry(posixpath.basename(path), 0, True, 0)
+            Entry(path[start:], 0, True, 0)
             for path in self._dirs
-            if path not in {"", ".", "/"} and posixpath.dirname(path) == directory
+            if path.startswith(prefix) and path.find("/", start) < 0 and path not in _ROOTS
         ]
         return sorted(entries)
 
