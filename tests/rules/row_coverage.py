@@ -1,8 +1,8 @@
 """Which rows of the store's rules have a test: `rows.tsv` against the test functions beside it.
 
 A row is covered by a function whose name begins with its id (`test_row_1_17_...`); a last column in
-`rows.tsv` names what of the row this version does not have or does otherwise. `docs/store-coverage.md` is this
-table: `python tests/rules/row_coverage.py --write`.
+`rows.tsv` names what of the row this version does not have or does otherwise. This table is
+`docs/store-coverage.md`: `python tests/rules/row_coverage.py --write`.
 """
 
 from __future__ import annotations
