@@ -116,6 +116,18 @@ def flip(disk: Disk, path: str, at: int) -> None:
     change(disk, path, at, bytes([disk.read_file(path)[at] ^ 0x10]))
 
 
+def cut_power_at(door: SimDisk, place: int) -> None:
+    passed = 0
+
+    def step(operation: str, path: str) -> None:
+        nonlocal passed
+        if passed == place:
+            raise PowerLoss
+        passed += 1
+
+    door.step = step
+
+
 def frame_starts(disk: Disk) -> list[int]:
     """Of the first segment."""
     frames, pos = disk.read_file("/store" + LOG), 0
@@ -344,6 +356,38 @@ def test_what_a_crash_tore_off_is_a_note_and_recovery_does_what_it_says() -> Non
     MessageStore.open(config("/store"), door, Clock()).close()
     report = checked(door)
     assert (report.crashed, report.damage, report.notes, report.log_end) == (False, [], [], end)
+
+
+def work_for_ever(store: MessageStore, rng: random.Random) -> None:
+    while True:
+        put_messages(store, 2, rng.randrange(1000))
+        if rng.random() < 0.5:
+            while store.reput():
+                pass
+        if rng.random() < 0.4 and (ticket := store.begin_flush()) is not None:
+            ticket.run()
+            store.complete_flush(ticket)
+        if rng.random() < 0.2:
+            store.flush_derived()
+        if rng.random() < 0.2:
+            store.checkpoint()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_a_power_cut_leaves_is_no_damage_and_the_next_start_makes_it_sound(seed: int) -> None:
+    rng = random.Random(seed)
+    door = SimDisk(random.Random(seed))
+    store = MessageStore.open(config("/store"), door, Clock())
+    cut_power_at(door, rng.randrange(20, 1500))
+    with pytest.raises(PowerLoss):
+        work_for_ever(store, rng)
+    door.step = None
+    door.power_off()
+    door.power_on()
+    assert checked(door).damage == []
+    MessageStore.open(config("/store"), door, Clock()).close()
+    report = checked(door)
+    assert (report.damage, report.notes) == ([], [])
 
 
 def test_bytes_behind_the_end_are_a_note(disk: SimDisk) -> None:
@@ -658,18 +702,6 @@ def test_an_interrupted_rebuild_is_done_by_the_next_start() -> None:
         door.power_on()
         assert bodies(door) == before, boundaries[place]
         assert checked(door).damage == [], boundaries[place]
-
-
-def cut_power_at(door: SimDisk, place: int) -> None:
-    passed = 0
-
-    def step(operation: str, path: str) -> None:
-        nonlocal passed
-        if passed == place:
-            raise PowerLoss
-        passed += 1
-
-    door.step = step
 
 
 def test_a_rebuild_of_a_crashed_store_leaves_recovery_to_the_next_start() -> None:
