@@ -57,6 +57,7 @@ class FaultyDevice:
         self.hit = threading.Event()
         self.hit_at = math.inf  # monotonic seconds of the first fault
         self.cut_at = math.inf  # and of the power cut
+        self.lost = b""  # what a lost write held
         self._chance = chance
         self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         self._cache: dict[int, bytes] = {}
@@ -103,6 +104,7 @@ class FaultyDevice:
         self.counts["writes"] += 1
         met = self._meets(data)
         if met is not None and met.lose:
+            self.lost = data.tobytes()
             return
         with self._mutex:
             self._put(pos, data)
