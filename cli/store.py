@@ -60,8 +60,11 @@ def check_store(
     from saturnmq.store.verify import check
 
     sizes = _sizes(segment_bytes, queue_file_bytes, index_slots, index_items)
-    with _bytes_bar(f"checking {directory}") as progress:
-        report = check(NativeDisk(), str(directory), sizes, progress)
+    try:
+        with _bytes_bar(f"checking {directory}") as progress:
+            report = check(NativeDisk(), str(directory), sizes, progress)
+    except FileNotFoundError as gone:
+        fail(f"{gone.filename} was deleted during the check, as a running broker does: check again")
     if as_json:
         emit({"sound": not report.damage, **asdict(report)})
     else:
