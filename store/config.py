@@ -63,6 +63,12 @@ class StoreConfig:
                 "separated by semicolons"
             )
 
+        if self.transient_pool_size < 2:
+            raise ConfigError(
+                f"transientStorePoolSize is {self.transient_pool_size}; it must be 2 or more: the "
+                "next segment needs a buffer while the one before is being written"
+            )
+
     def read_limits(self, memory_bytes: int) -> ReadLimits:
         """What one read may return on a machine with so much memory."""
         return ReadLimits(

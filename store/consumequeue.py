@@ -13,7 +13,7 @@ in the middle is filled the same way instead of shifting what follows.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from saturnmq.store.disk import Advice, Disk
 from saturnmq.store.segments import Segment, SegmentSeries, zero_tail
@@ -22,6 +22,7 @@ UNIT = 20
 ENTRY = struct.Struct(">qiq")
 _FILLER_SIZE = 0x7FFFFFFF
 FILLER = ENTRY.pack(0, _FILLER_SIZE, 0)
+_FILLERS = FILLER * 512
 
 FrameCheck = Callable[[int, int, str, int, int], bool]
 """Whether a frame of this size, topic, queue and queue offset lies at a physical offset (first)."""
@@ -116,15 +117,33 @@ class ConsumeQueue:
         """First index in [low, high) whose offset is >= `physical` (or that is no entry)."""
         while low < high:
             middle = (low + high) // 2
-            segment = self.series.find(middle * UNIT)
-            if segment is None:
-                return middle
-            offset, size, _ = self._unpack(segment, middle)
+            entry = self._next_entry(middle, high)  # slots without one say nothing of the order
+            segment = self.series.find(entry * UNIT)
+            if entry == high or segment is None:
+                high = middle
+                continue
+            offset, size, _ = self._unpack(segment, entry)
             if size > 0 and offset < physical:
-                low = middle + 1
+                low = entry + 1
             else:
                 high = middle
         return low
+
+    def _next_entry(self, index: int, high: int) -> int:
+        """First index in [index, high) that is not a filler; `high` if all are."""
+        while index < high and (segment := self.series.find(index * UNIT)) is not None:
+            at = index * UNIT - segment.start
+            count = min(
+                high - index, (self.series.segment_bytes - at) // UNIT, len(_FILLERS) // UNIT
+            )
+            if segment.view[at : at + count * UNIT] == _FILLERS[: count * UNIT]:
+                index += count
+                continue
+            for _, size, _ in ENTRY.iter_unpack(segment.view[at : at + count * UNIT]):
+                if size != _FILLER_SIZE:
+                    return index
+                index += 1
+        return index
 
     @property
     def max_physical(self) -> int:
@@ -137,27 +156,54 @@ class ConsumeQueue:
         offset, size, _ = self._unpack(segment, self.max_offset - 1)
         return -1 if size == _FILLER_SIZE else offset + size
 
-    def recover(self, limit: int, is_frame: FrameCheck) -> None:
+    def recover(self, limit: int, is_frame: FrameCheck, *, nothing_behind: bool = False) -> bool:
         """After load: the end is the first slot that is empty or points at or behind `limit`.
 
         Behind it a crash may have left anything, also the torn half of an entry that points before
-        `limit` now: the last entry that is kept must name a frame of this queue.
+        `limit` now: the last entry that is kept must name a frame of this queue. False: what lies
+        behind the end shows that entries before it were lost, because one of them names a frame of
+        this queue, or because `nothing_behind` it can be.
         """
         low, high = self.series.start // UNIT, self.series.end // UNIT
         end = self.first_at_or_after(limit, low, high)
         while end > low and not self._is_sound(end - 1, limit, is_frame):
             end -= 1
+        whole = not any(
+            nothing_behind or self._names_frame(index, entry, limit, is_frame)
+            for index, entry in self._slots_behind(end)
+        )
         self._cut(end)
+        return whole
+
+    def _slots_behind(self, index: int) -> Iterator[tuple[int, tuple[int, int, int]]]:
+        """What is not empty from slot `index` on; read with read(), as all of recovery."""
+        for segment in self.series.segments:
+            if segment.end <= index * UNIT:
+                continue
+            first = max(index * UNIT - segment.start, 0)
+            for start, end in segment.file.written(first):
+                aligned = start - (start - first) % UNIT
+                data = segment.file.read(aligned, (end - aligned) // UNIT * UNIT)
+                if data.strip(b"\0"):
+                    slots = enumerate(ENTRY.iter_unpack(data), (segment.start + aligned) // UNIT)
+                    yield from ((at, entry) for at, entry in slots if any(entry))
+
+    def _names_frame(
+        self, index: int, entry: tuple[int, int, int], limit: int, is_frame: FrameCheck
+    ) -> bool:
+        offset, size, _ = entry
+        return (
+            0 < size < _FILLER_SIZE
+            and 0 <= offset < limit
+            and is_frame(offset, size, self.topic, self.queue_id, index)
+        )
 
     def _is_sound(self, index: int, limit: int, is_frame: FrameCheck) -> bool:
         segment = self.series.find(index * UNIT)
         assert segment is not None
-        offset, size, _ = self._unpack(segment, index)
-        return (
-            0 < size < _FILLER_SIZE
-            and self._end_before(index) <= offset < limit
-            and is_frame(offset, size, self.topic, self.queue_id, index)
-        )
+        entry = self._unpack(segment, index)
+        rises = self._end_before(index) <= entry[0]
+        return rises and self._names_frame(index, entry, limit, is_frame)
 
     def _end_before(self, index: int) -> int:
         """Where the frame of the entry before ends: entries rise."""
@@ -189,36 +235,17 @@ class ConsumeQueue:
     def correct_min(self, log_start: int) -> None:
         """Raise min to the first entry that points at or behind the log's start."""
         low = max(self.min_offset, self.series.start // UNIT)
-        if log_start > 0:
-            low = self.first_at_or_after(log_start, low, self.max_offset)
-        else:
-            while low < self.max_offset and self._is_filler(low):
-                low = self._after_fillers(low)
-        self.min_offset = max(self.min_offset, low)
-
-    def _is_filler(self, index: int) -> bool:
-        segment = self.series.find(index * UNIT)
-        return segment is not None and self._unpack(segment, index)[1] == _FILLER_SIZE
-
-    def _after_fillers(self, low: int) -> int:
-        high = self.max_offset
-        while low < high:
-            middle = (low + high) // 2
-            if self._is_filler(middle):
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        low = self.first_at_or_after(log_start, low, self.max_offset)
+        self.min_offset = max(self.min_offset, self._next_entry(low, self.max_offset))
 
     def drop_before(self, log_start: int) -> list[str]:
         """Raise min past what the log no longer has and take out segments, never the last, all of
         whose entries point there: what is to be deleted."""
         self.correct_min(log_start)
         gone = []
-        while len(self.series.segments) > 1:
-            oldest = self.series.segments[0]
-            if self._unpack(oldest, oldest.end // UNIT - 1)[0] >= log_start:
-                break
+        while (
+            len(self.series.segments) > 1 and self.series.segments[0].end <= self.min_offset * UNIT
+        ):
             gone.append(self.series.take_oldest())
         return gone
 

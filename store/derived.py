@@ -6,12 +6,15 @@ same reput build it again. Nothing in it is worth more than the log: what is dam
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
 from saturnmq.protocol.kernels import Scan
 from saturnmq.store.indexfile import Index, IndexMark
 from saturnmq.store.queues import Queues
+
+log = logging.getLogger(__name__)
 
 
 class Arrival(NamedTuple):
@@ -39,6 +42,9 @@ class Derived:
         """Add what a scan of the log found. `arrivals` gets the new entries of each queue, also of
         those that were done when the disk had no room for a file of the next one (OSError)."""
         for topic, queue_id, first, _, entries in scan.runs:
+            if "/" in topic or topic.startswith("."):  # a file name from the network
+                log.error("messages of topic %r are not dispatched: no name of a topic", topic)
+                continue
             queue = self.queues.get_or_create(topic, queue_id)
             _, fresh = queue.append(first, len(entries) // 20, entries)
             self.queues.raise_next(topic, queue_id, queue.max_offset)

@@ -195,6 +195,7 @@ class Index:
         self._now_ms = now_ms
         self.files: list[IndexFile] = []
         self._unsynced: list[IndexFile] = []  # filled, or made, since the last flush began
+        self._highest = 0  # no new file gets a name up to this one
         self._last = -1  # the message whose keys came last
         self._have = 0  # how many of its items are there
 
@@ -220,6 +221,7 @@ class Index:
         for entry in wrong:
             log.error("%s is %d bytes long: index rebuilt", self._path(entry.name), entry.size)
         for entry in entries:
+            self._highest = max(self._highest, int(entry.name))
             if wrong:
                 self._disk.unlink(self._path(entry.name))
             else:
@@ -233,6 +235,7 @@ class Index:
 
     def restore(self, name: int, header: bytes) -> None:
         """After a crash: back to what the checkpoint says was durable; without it to nothing."""
+        self._highest = max(self._highest, name)
         known = [index.name for index in self.files]
         if name not in known:
             self.destroy()
@@ -293,14 +296,12 @@ class Index:
         if not self.files:
             self._disk.make_dirs(self._directory)
         stamp = self._now_ms()
-        while True:  # names must rise, and a name may be taken within one millisecond
-            moment = datetime.fromtimestamp(stamp / 1000)
-            name = moment.strftime("%Y%m%d%H%M%S") + f"{stamp % 1000:03d}"
-            if (previous is None or int(name) > previous.name) and not self._disk.exists(
-                path := self._path(name)
-            ):
-                break
-            stamp += 1
+        moment = datetime.fromtimestamp(stamp / 1000)
+        name = int(moment.strftime("%Y%m%d%H%M%S") + f"{stamp % 1000:03d}")
+        # Names rise, whatever the clock does, and none is given twice: what a checkpoint says of a
+        # file that is gone must not be taken for another one.
+        self._highest = max(name, self._highest + 1)
+        path = self._path(f"{self._highest:017d}")
         file = self._disk.create_segment(path, self.file_bytes, durable=False)
         fresh = IndexFile(file, self._slots, self._items)
         if previous is not None:

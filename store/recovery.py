@@ -89,10 +89,17 @@ def _start(commitlog: CommitLog, derived: Derived, checkpoint: Checkpoint, clean
     queues, index = derived.queues, derived.index
     known = oldest <= checkpoint.derived <= end
     limit = end if clean or not known else checkpoint.derived
-    for queue in queues:
-        queue.recover(limit, commitlog.is_frame)
-    whole = queues.non_empty() >= checkpoint.queues
-    if clean and not known:
+    ours = clean and known
+    damaged = [
+        queue
+        for queue in queues
+        if not queue.recover(limit, commitlog.is_frame, nothing_behind=ours)
+    ]
+    for queue in damaged:
+        log.error("queue %s/%d has lost entries: rebuilding", queue.topic, queue.queue_id)
+        queue.destroy()
+    whole = queues.non_empty() >= checkpoint.queues and not damaged
+    if clean and not known and whole:
         reached = queues.max_physical()
         begin = _newest_reached(commitlog, reached) if reached >= 0 else oldest
     elif known and whole:

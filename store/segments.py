@@ -84,9 +84,11 @@ class SegmentSeries:
         entries = [e for e in self.disk.list(self.directory) if not e.is_dir]
         entries.sort(key=lambda e: e.name)
         for entry in entries:
-            if not entry.name.isdigit():
+            if not entry.name.isdigit() or len(entry.name) != len(segment_name(0)):
                 path = posixpath.join(self.directory, entry.name)
-                raise StoreDamaged(f"{path} is no segment (its name is no offset): move it away")
+                raise StoreDamaged(
+                    f"{path} is no segment (its name is no offset of 20 digits): move it away"
+                )
         if entries and entries[-1].size == 0:
             self.disk.unlink(posixpath.join(self.directory, entries.pop().name))
         return entries

@@ -274,6 +274,43 @@ def test_damage_in_what_a_running_slave_gets_is_skipped() -> None:
     assert len(slave.recovery.gaps) == 1
 
 
+def test_a_topic_that_is_no_file_name_makes_no_file() -> None:
+    store = open_store(rig.new_disk())
+    store.put(message(b"0", topic="T"))
+    master = open_store(rig.new_disk(3))
+    master.put(message(b"0", topic="../../x"))
+    master.put(message(b"1", topic="T"))
+    slave_disk = rig.new_disk(4)
+    slave = open_store(slave_disk)
+    slave.append_raw(0, bytes(master.read_log(0, 4096)))
+    dispatch(slave)
+    assert numbers(slave) == [1]
+    assert set(slave.queues()) == {("T", 0)}
+
+
+@pytest.mark.parametrize("directory", ["/store/commitlog", "/store/consumequeue/T/0"])
+def test_a_name_that_is_no_offset_refuses_the_start(directory: str) -> None:
+    disk = rig.new_disk()
+    filled(disk, 5).close()
+    disk.rename(f"{directory}/{0:020d}", f"{directory}/{0:021d}")
+    with pytest.raises(StoreDamaged, match="20 digits"):
+        open_store(disk)
+
+
+@pytest.mark.parametrize("end", [die, MessageStore.close])
+def test_a_hole_in_a_queue_has_it_built_again(end, caplog) -> None:
+    disk = rig.new_disk()
+    store = filled(disk, 60)
+    end(disk if end is die else store)
+    segment = disk.open_segment(f"/store/consumequeue/T/0/{400:020d}", 400)
+    segment.write(200, bytes(20))  # entry 30, which a search looks at first
+    segment.close()
+    with caplog.at_level(logging.ERROR):
+        again = open_store(disk)
+    assert numbers(again) == list(range(60))
+    assert "has lost entries" in caplog.text
+
+
 def test_a_page_that_rocketmq_wrote_since_says_nothing_of_ours() -> None:
     disk = rig.new_disk()
     store = filled(disk, 60)
