@@ -25,7 +25,7 @@ test: .stamps/dev
 	$(PY) -m pytest -n 2 -q
 
 test-unit: .stamps/dev
-	$(PY) -m pytest -n 2 -q tests/unit
+	$(PY) -m pytest -n 2 -q tests/unit tests/rules
 
 lint: .stamps/dev
 	$(VENV)/bin/ruff check .
