@@ -220,7 +220,8 @@ class Index:
             )
         for entry in wrong:
             log.error("%s is %d bytes long: index rebuilt", self._path(entry.name), entry.size)
-        for entry in entries:
+        # Newest first when they go: none may be left that a checkpoint names, without those before.
+        for entry in reversed(entries) if wrong else entries:
             self._highest = max(self._highest, int(entry.name))
             if wrong:
                 self._disk.unlink(self._path(entry.name))
@@ -318,9 +319,10 @@ class Index:
             return IndexMark(0, bytes(HEADER.size), 0)
         newest = files[-1]
         header = HEADER.pack(*newest.header[:])
-        # those that were filled since the last flush, and the one that is being filled
-        first = files.index(made[0]) - 1 if made and made[0] in files else len(files) - 1
-        for index in files[max(first, 0) :]:
+        # those that were filled since the last flush, and the one that is being filled; what was
+        # made may be gone again
+        first = next((files.index(index) for index in made if index in files), len(files))
+        for index in files[max(first - 1, 0) :]:
             index.file.flush(0, index.file.size)
         if made or self._unsynced:
             self._disk.sync_dir(self._directory)
