@@ -23,7 +23,7 @@ from saturnmq.drills.sim.runtime import SimRuntime
 from saturnmq.protocol.errors import ConfigError, ConnectFailed, DirectoryLocked, StoreDamaged
 from saturnmq.protocol.native import NativeRuntime
 from saturnmq.protocol.runtime import Runtime
-from saturnmq.store.disk import Disk, NativeDisk
+from saturnmq.store.disk import Advice, Disk, NativeDisk
 
 DEADLINE_S = 10.0
 
@@ -177,6 +177,31 @@ def test_what_is_written_shows_in_the_view_and_stays(disk: tuple[Disk, str]) -> 
     assert again.read(5000, 4) == b"data"
     assert bytes(again.view[-4:]) == b"\0end"
     again.close()
+
+
+@pytest.mark.parametrize("advice", list(Advice))
+def test_advice_changes_no_byte_and_does_not_keep_a_segment_open(
+    disk: tuple[Disk, str], advice: Advice
+) -> None:
+    door, root = disk
+    door.make_dirs(f"{root}/s", durable=False)
+    segment = door.create_segment(f"{root}/s/0", 64 << 10, durable=False)
+    segment.write(100, b"here")
+    segment.advise(advice)
+    segment.flush(0, 64 << 10)
+    segment.forget(0, 64 << 10)
+    buffer = memoryview(bytearray(10))
+    assert segment.read_into(98, buffer) == 10
+    assert bytes(buffer) == b"\0\0here\0\0\0\0"
+    assert segment.read_into((64 << 10) - 4, buffer) == 4
+    segment.close()
+    assert door.open_segment(f"{root}/s/0", 64 << 10).view[100:104] == b"here"
+
+
+def test_a_buffer_is_memory_of_its_size(disk: tuple[Disk, str]) -> None:
+    buffer = disk[0].buffer(8192)
+    buffer[8190:] = b"ok"
+    assert (len(buffer), bytes(buffer[8189:])) == (8192, b"\0ok")
 
 
 def test_a_slice_outlives_the_closed_segment(disk: tuple[Disk, str]) -> None:

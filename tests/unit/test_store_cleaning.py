@@ -11,6 +11,7 @@ from datetime import datetime
 import pytest
 from saturnmq.protocol.errors import ConfigError, ServiceNotAvailable, SystemBusy
 from saturnmq.store.cleaner import Space
+from saturnmq.store.disk import NativeDisk
 from saturnmq.store.message_store import GetStatus, MessageStore, StoreConfig
 
 _path = pathlib.Path(__file__).with_name("store_rig.py")
@@ -137,6 +138,11 @@ def test_a_deleted_segment_waits_a_minute_in_a_directory_of_its_own() -> None:
     world.clock.now += 1_000
     world.clean()
     assert f"{first}.delete" not in world.waiting
+
+
+def test_a_pool_of_one_buffer_cannot_roll() -> None:
+    with pytest.raises(ConfigError, match="2 or more"):
+        StoreConfig(transient_pool=True, transient_pool_size=1)
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -294,6 +300,24 @@ def test_without_room_for_a_queue_file_dispatch_waits_and_goes_on(pattern: str) 
     assert len(bodies(store)) == 65
     assert max(a.max_offset for a in arrivals) == 65
     assert len(store.query_by_key("T", "n59", 9, 0, 1 << 60)) == 1
+
+
+def test_the_options_of_memory_change_no_byte(tmp_path: pathlib.Path) -> None:
+    contents = []
+    for name, options in {
+        "plain": {},
+        "all": {"warm_files": True, "lock_in_memory": True, "read_ahead": False},
+    }.items():
+        config = dataclasses.replace(CONFIG, root=str(tmp_path / name), **options)
+        store = rig.open_store(NativeDisk(), None, config)
+        for number in range(100):
+            store.put(message(b"%d" % number + bytes(150)))
+        store.close()
+        files = sorted((tmp_path / name / "consumequeue").rglob("0*"))
+        log = sorted((tmp_path / name / "commitlog").iterdir())
+        contents.append([file.read_bytes() for file in [*log, *files] if file.is_file()])
+        assert len(bodies(rig.open_store(NativeDisk(), None, config))) == 100
+    assert contents[0] == contents[1]
 
 
 POOL = dataclasses.replace(CONFIG, transient_pool=True, transient_pool_size=2)
