@@ -17,7 +17,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from saturnmq.protocol.runtime import Runtime
-from saturnmq.store.message_store import MessageStore
+from saturnmq.store.message_store import FlushTicket, MessageStore
 
 BOUND_S = 0.4  # below the 500 ms that are promised: an acknowledgement takes its time to leave
 
@@ -91,14 +91,20 @@ class FlushService:
         ticket = self._store.begin_commit()
         if ticket is None:  # nothing to write, or a flush is under way, which writes it too
             return
+        if await self._run(ticket):
+            self._on_flushed()
+
+    async def _run(self, ticket: FlushTicket) -> bool:
+        """Let a thread do it; False: it failed, and the store takes no more."""
+        error = None
         try:
             await self._runtime.run_blocking(ticket.run)
-        except OSError as error:
-            self._store.complete_flush(ticket, error)
+        except OSError as caught:
+            error = caught
+        self._store.complete_flush(ticket, error)
+        if error is not None:
             self._on_failed()
-            return
-        self._store.complete_flush(ticket)
-        self._on_flushed()
+        return error is None
 
     async def flush_once(self) -> None:
         """Flush everything appended so far; what is appended meanwhile too, if SYNC_FLUSH."""
@@ -110,13 +116,8 @@ class FlushService:
                 await self._runtime.sleep(0.002)
                 continue
             begun = self._runtime.monotonic()
-            try:
-                await self._runtime.run_blocking(ticket.run)
-            except OSError as error:
-                self._store.complete_flush(ticket, error)
-                self._on_failed()
+            if not await self._run(ticket):
                 return
-            self._store.complete_flush(ticket)
             later = marks.appended > marks.flushed  # it was not part of this flush
             self._dirty_since = begun if later else None
             self._on_flushed()

@@ -26,6 +26,7 @@ from saturnmq.protocol.remoting import Command
 from saturnmq.store.config import StoreConfig
 from saturnmq.store.disk import Disk
 from saturnmq.store.message_store import GetStatus, MessageStore, PendingMessage
+from store_rig import dispatch, flush
 
 NOW = 1_700_000_000_000
 HOUR = 3_600_000
@@ -86,18 +87,6 @@ def message(
     names = {"UNIQ_KEY": unique, "KEYS": keys, "TAGS": tag}
     properties = "".join(f"{k}\x01{v}\x02" for k, v in names.items() if v is not None)
     return PendingMessage(topic, queue, body, properties.encode(), **more)
-
-
-def dispatch(store: MessageStore) -> None:
-    while store.reput():
-        pass
-
-
-def flush(store: MessageStore) -> None:
-    ticket = store.begin_flush()
-    if ticket is not None:
-        ticket.run()
-        store.complete_flush(ticket)
 
 
 def settle(store: MessageStore) -> None:

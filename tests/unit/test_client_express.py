@@ -1,10 +1,9 @@
 """The lone synchronous send, which never leaves its thread, against scripted brokers."""
 
-import importlib.util
-import pathlib
 import re
 import threading
 
+import client_fakes as fakes
 import pytest
 from saturnmq.client import express
 from saturnmq.client.blocking import LoopThread, Producer
@@ -19,11 +18,6 @@ from saturnmq.protocol.errors import (
 from saturnmq.protocol.message import Message, MessageQueue
 from saturnmq.protocol.native import NativeRuntime
 from saturnmq.protocol.remoting import Command
-
-_path = pathlib.Path(__file__).with_name("client_fakes.py")
-_spec = importlib.util.spec_from_file_location("client_fakes", _path)
-fakes = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(fakes)
 
 
 @pytest.fixture

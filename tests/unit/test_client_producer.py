@@ -2,12 +2,11 @@
 
 import asyncio
 import contextlib
-import importlib.util
-import pathlib
 import sys
 import threading
 import zlib
 
+import client_fakes as fakes
 import pytest
 from saturnmq.client.blocking import LoopThread
 from saturnmq.client.blocking import Producer as BlockingProducer
@@ -21,11 +20,6 @@ from saturnmq.protocol.errors import (
 )
 from saturnmq.protocol.message import Message, MessageQueue
 from saturnmq.protocol.native import NativeRuntime
-
-_path = pathlib.Path(__file__).with_name("client_fakes.py")
-_spec = importlib.util.spec_from_file_location("client_fakes", _path)
-fakes = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(fakes)
 
 
 @contextlib.asynccontextmanager

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import pathlib
 import random
 from pathlib import Path
 
@@ -21,16 +19,7 @@ from saturnmq.store.disk import NativeDisk
 from saturnmq.store.indexfile import INCOMING, insert_items, insert_items_reference
 from saturnmq.store.lookup import plan_reads, plan_reads_reference
 from saturnmq.store.message_store import GetStatus, PendingMessage, StoreConfig
-
-_path = pathlib.Path(__file__).with_name("store_rig.py")
-_spec = importlib.util.spec_from_file_location("store_rig", _path)
-assert _spec is not None
-assert _spec.loader is not None
-rig = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(rig)
-CONFIG, SEGMENT, Clock = rig.CONFIG, rig.SEGMENT, rig.Clock
-new_disk, open_store, message = rig.new_disk, rig.open_store, rig.message
-dispatch, flush, bodies = rig.dispatch, rig.flush, rig.bodies
+from store_rig import SEGMENT, Clock, bodies, dispatch, flush, message, new_disk, open_store
 
 
 def test_messages_come_back_in_order_across_segments() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import importlib.util
 import pathlib
 from datetime import datetime
 
@@ -13,15 +12,7 @@ from saturnmq.protocol.errors import ConfigError, ServiceNotAvailable, SystemBus
 from saturnmq.store.cleaner import Space
 from saturnmq.store.disk import NativeDisk
 from saturnmq.store.message_store import GetStatus, MessageStore, StoreConfig
-
-_path = pathlib.Path(__file__).with_name("store_rig.py")
-_spec = importlib.util.spec_from_file_location("store_rig", _path)
-assert _spec is not None
-assert _spec.loader is not None
-rig = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(rig)
-CONFIG, SEGMENT, message = rig.CONFIG, rig.SEGMENT, rig.message
-dispatch, flush, bodies = rig.dispatch, rig.flush, rig.bodies
+from store_rig import CONFIG, SEGMENT, Clock, bodies, dispatch, flush, message, new_disk, open_store
 
 HOUR = 3_600_000
 NOON = int(datetime(2026, 5, 5, 12).timestamp() * 1000)
@@ -32,9 +23,9 @@ class World:
     """A store with messages in about ten segments, its disk and its clock."""
 
     def __init__(self, config: StoreConfig = CONFIG, count: int = 300) -> None:
-        self.clock = rig.Clock()
+        self.clock = Clock()
         self.clock.now = NOON
-        self.disk = rig.new_disk()
+        self.disk = new_disk()
         self.disk.now_ms = self.clock.now_ms
         self.config = config
         self.store = self.open()
@@ -43,7 +34,7 @@ class World:
         self.save()
 
     def open(self) -> MessageStore:
-        return rig.open_store(self.disk, self.clock, self.config)
+        return open_store(self.disk, self.clock, self.config)
 
     def save(self) -> None:
         dispatch(self.store)
@@ -309,14 +300,14 @@ def test_the_options_of_memory_change_no_byte(tmp_path: pathlib.Path) -> None:
         "all": {"warm_files": True, "lock_in_memory": True, "read_ahead": False},
     }.items():
         config = dataclasses.replace(CONFIG, root=str(tmp_path / name), **options)
-        store = rig.open_store(NativeDisk(), None, config)
+        store = open_store(NativeDisk(), None, config)
         for number in range(100):
             store.put(message(b"%d" % number + bytes(150)))
         store.close()
         files = sorted((tmp_path / name / "consumequeue").rglob("0*"))
         log = sorted((tmp_path / name / "commitlog").iterdir())
         contents.append([file.read_bytes() for file in [*log, *files] if file.is_file()])
-        assert len(bodies(rig.open_store(NativeDisk(), None, config))) == 100
+        assert len(bodies(open_store(NativeDisk(), None, config))) == 100
     assert contents[0] == contents[1]
 
 

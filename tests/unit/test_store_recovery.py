@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import logging
-import pathlib
 import random
 
 import pytest
 from saturnmq.protocol.errors import StoreDamaged
 from saturnmq.store.indexfile import INCOMING, fill_slots, fill_slots_reference, insert_items
 from saturnmq.store.message_store import MessageStore
-
-_path = pathlib.Path(__file__).with_name("store_rig.py")
-_spec = importlib.util.spec_from_file_location("store_rig", _path)
-assert _spec is not None
-assert _spec.loader is not None
-rig = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(rig)
-SEGMENT, open_store, message = rig.SEGMENT, rig.open_store, rig.message
-dispatch, flush, bodies = rig.dispatch, rig.flush, rig.bodies
+from store_rig import CONFIG, SEGMENT, bodies, dispatch, flush, message, new_disk, open_store
 
 LONG_AGO, FAR = 0, 1 << 60
 
@@ -69,7 +59,7 @@ def found(store: MessageStore, numbers) -> list[int]:
 
 @pytest.mark.parametrize("end", [die, lose_power])
 def test_only_the_tail_since_the_checkpoint_is_read_again(end) -> None:
-    disk = rig.new_disk()
+    disk = new_disk()
     store = filled(disk, 100)  # several segments, queue files and index files
     derived = store.watermarks.dispatched
     put(store, range(100, 110))
@@ -84,7 +74,7 @@ def test_only_the_tail_since_the_checkpoint_is_read_again(end) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_index_is_that_of_a_rebuild_wherever_the_power_went(seed: int) -> None:
-    disk = rig.new_disk(seed)
+    disk = new_disk(seed)
     rng = random.Random(seed)
     store = open_store(disk)
     written = 0
@@ -109,7 +99,7 @@ def test_the_index_is_that_of_a_rebuild_wherever_the_power_went(seed: int) -> No
 @pytest.mark.parametrize("end", [die, MessageStore.close])
 @pytest.mark.parametrize("gone", ["/store/consumequeue", "/store/index", "/store/checkpoint"])
 def test_what_was_deleted_is_built_again(end, gone: str) -> None:
-    disk = rig.new_disk()
+    disk = new_disk()
     store = filled(disk, 60)
     end(disk if end is die else store)
     disk.remove_tree(gone)
@@ -123,7 +113,7 @@ def test_what_was_deleted_is_built_again(end, gone: str) -> None:
 @pytest.mark.parametrize("end", [die, MessageStore.close])
 @pytest.mark.parametrize("directory", ["/store/consumequeue/T/0", "/store/index"])
 def test_a_derived_file_of_wrong_length_is_built_again(end, directory: str) -> None:
-    disk = rig.new_disk()
+    disk = new_disk()
     store = filled(disk, 60)
     end(disk if end is die else store)
     newest = disk.list(directory)[-1].name
@@ -137,21 +127,21 @@ def test_a_derived_file_of_wrong_length_is_built_again(end, directory: str) -> N
 
 
 def test_files_of_another_setting_are_not_taken_for_damage() -> None:
-    disk = rig.new_disk()
+    disk = new_disk()
     filled(disk, 60).close()
     for change in (
         {"consumequeue_segment_bytes": 800},
         {"index_slots": 60},
         {"commitlog_segment_bytes": 2 * SEGMENT},
     ):
-        other = dataclasses.replace(rig.CONFIG, **change)
+        other = dataclasses.replace(CONFIG, **change)
         with pytest.raises(StoreDamaged, match="set "):
             open_store(disk, config=other)
     assert numbers(open_store(disk)) == list(range(60))
 
 
 def test_a_newest_segment_of_wrong_length_is_set_aside(caplog) -> None:
-    disk = rig.new_disk()
+    disk = new_disk()
     store = filled(disk, 100)
     end = store.watermarks.appended // SEGMENT * SEGMENT
     store.close()
@@ -172,7 +162,7 @@ def test_a_newest_segment_of_wrong_length_is_set_aside(caplog) -> None:
 
 
 def test_a_segment_of_wrong_length_in_the_middle_refuses_the_start() -> None:
-    disk = rig.new_disk()
+    disk = new_disk()
     filled(disk, 100).close()
     path = f"/store/commitlog/{SEGMENT:020d}"
     disk.unlink(path)
@@ -195,7 +185,7 @@ def damaged_store(disk, damage) -> tuple[MessageStore, list]:
 
 @pytest.mark.parametrize("at", [0, 4, 8, 12, 30, 60, 100, 200])
 def test_a_damaged_flushed_frame_is_a_gap_that_is_told(at: int, caplog) -> None:
-    disk = rig.new_disk()
+    disk = new_disk()
 
     def damage(puts):
         offset = puts[40].physical_offset + at
@@ -217,7 +207,7 @@ def test_a_damaged_flushed_frame_is_a_gap_that_is_told(at: int, caplog) -> None:
 
 @pytest.mark.parametrize("count", [2, 30])
 def test_damage_over_frames_and_segments_is_one_gap(count: int) -> None:
-    disk = rig.new_disk()
+    disk = new_disk()
 
     def damage(puts):
         begin, end = puts[20].physical_offset + 5, puts[20 + count].physical_offset
@@ -231,7 +221,7 @@ def test_damage_over_frames_and_segments_is_one_gap(count: int) -> None:
 
 
 def test_zeros_where_flushed_frames_were_are_no_end() -> None:
-    disk = rig.new_disk()
+    disk = new_disk()
 
     def damage(puts):
         begin, end = puts[5].physical_offset, puts[9].physical_offset
@@ -246,7 +236,7 @@ def test_zeros_where_flushed_frames_were_are_no_end() -> None:
 
 
 def test_a_lost_end_of_the_log_is_told(caplog) -> None:
-    disk = rig.new_disk()
+    disk = new_disk()
 
     def damage(puts):
         newest = puts[-1].physical_offset // SEGMENT * SEGMENT
@@ -261,8 +251,8 @@ def test_a_lost_end_of_the_log_is_told(caplog) -> None:
 
 
 def test_damage_in_what_a_running_slave_gets_is_skipped() -> None:
-    master = filled(rig.new_disk(), 50)
-    slave = open_store(rig.new_disk(2))
+    master = filled(new_disk(), 50)
+    slave = open_store(new_disk(2))
     data = bytearray()
     while (view := master.read_log(len(data), 4096)) is not None:
         data += view
@@ -275,12 +265,12 @@ def test_damage_in_what_a_running_slave_gets_is_skipped() -> None:
 
 
 def test_a_topic_that_is_no_file_name_makes_no_file() -> None:
-    store = open_store(rig.new_disk())
+    store = open_store(new_disk())
     store.put(message(b"0", topic="T"))
-    master = open_store(rig.new_disk(3))
+    master = open_store(new_disk(3))
     master.put(message(b"0", topic="../../x"))
     master.put(message(b"1", topic="T"))
-    slave_disk = rig.new_disk(4)
+    slave_disk = new_disk(4)
     slave = open_store(slave_disk)
     slave.append_raw(0, bytes(master.read_log(0, 4096)))
     dispatch(slave)
@@ -290,7 +280,7 @@ def test_a_topic_that_is_no_file_name_makes_no_file() -> None:
 
 @pytest.mark.parametrize("directory", ["/store/commitlog", "/store/consumequeue/T/0"])
 def test_a_name_that_is_no_offset_refuses_the_start(directory: str) -> None:
-    disk = rig.new_disk()
+    disk = new_disk()
     filled(disk, 5).close()
     disk.rename(f"{directory}/{0:020d}", f"{directory}/{0:021d}")
     with pytest.raises(StoreDamaged, match="20 digits"):
@@ -299,7 +289,7 @@ def test_a_name_that_is_no_offset_refuses_the_start(directory: str) -> None:
 
 @pytest.mark.parametrize("end", [die, MessageStore.close])
 def test_a_hole_in_a_queue_has_it_built_again(end, caplog) -> None:
-    disk = rig.new_disk()
+    disk = new_disk()
     store = filled(disk, 60)
     end(disk if end is die else store)
     segment = disk.open_segment(f"/store/consumequeue/T/0/{400:020d}", 400)
@@ -312,7 +302,7 @@ def test_a_hole_in_a_queue_has_it_built_again(end, caplog) -> None:
 
 
 def test_a_page_that_rocketmq_wrote_since_says_nothing_of_ours() -> None:
-    disk = rig.new_disk()
+    disk = new_disk()
     store = filled(disk, 60)
     die(disk)
     page = bytearray(disk.read_file("/store/checkpoint"))
@@ -325,7 +315,7 @@ def test_a_page_that_rocketmq_wrote_since_says_nothing_of_ours() -> None:
 
 
 def test_after_a_failed_sync_the_next_start_asks_the_disk() -> None:
-    disk = rig.new_disk()
+    disk = new_disk()
     store = filled(disk, 10)
     put(store, range(10, 15))
     disk.plan("flush", pattern="*commitlog*")
