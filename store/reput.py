@@ -72,8 +72,9 @@ class Reput:
                 scan = self._scan(view, pos, final, base, verify_crc)
             else:  # the end may have cut a frame: the next step looks at it again, whole
                 scan = scan._replace(status="more")
-        offset = base + scan.next_pos
-        if scan.status == "blank" and offset % self._log.segment_bytes:
+        begin, offset = base + pos, base + scan.next_pos
+        segment_end = begin - begin % self._log.segment_bytes + self._log.segment_bytes
+        if scan.status == "blank" and offset != segment_end:
             why = f"a BLANK ends at {offset}, not at its segment's end"
             offset = base + _first_that_is_no_frame(view, pos, final)
             scan = scan._replace(status="damage", why=why)

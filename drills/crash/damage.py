@@ -69,6 +69,8 @@ class BitRot:
         model, marks, recovery = self._model, store.watermarks, store.recovery
         frame = self._frame(hit)
         end = marks.appended
+        if end > len(model.log):
+            return f"the log ends at {end}, it was written up to {len(model.log)} only"
         if end < len(model.log) and not (recovery.lost and hit >= end):
             return f"the log ends at {end}, not at {len(model.log)}, and nothing is told as lost"
         at = marks.start
