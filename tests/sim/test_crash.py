@@ -18,6 +18,7 @@ CORPUS = {
     243: "a truncation left the checkpoint's mark on index items that were cut",
     357: "a new index file got the name of one that the checkpoint still named",
     688: "one bit of a BLANK's size made the log end behind its last segment",
+    1183: "a damaged queue was deleted oldest first, a crash left one without its beginning",
 }
 
 
