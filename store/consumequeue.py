@@ -206,11 +206,13 @@ class ConsumeQueue:
         return rises and self._names_frame(index, entry, limit, is_frame)
 
     def _end_before(self, index: int) -> int:
-        """Where the frame of the entry before ends: entries rise."""
+        """Where the frame before ends: entries rise, and none follows an empty slot."""
         segment = self.series.find((index - 1) * UNIT)
         if index == 0 or segment is None:
             return 0
         offset, size, _ = self._unpack(segment, index - 1)
+        if size <= 0:
+            return 1 << 63
         return 0 if size == _FILLER_SIZE else offset + size
 
     def _cut(self, end: int) -> None:

@@ -13,6 +13,7 @@ SHARES = 8
 SEEDS = 40
 # Seeds beyond those that have found something; they stay.
 CORPUS = {
+    163: "the torn half of a queue entry behind an empty slot counted as an entry",
     104: "an index of wrong length went oldest first, a crash left the newest file alone",
     142: "the thread ahead of the writer met the one error of a sync and told nobody",
     243: "a truncation left the checkpoint's mark on index items that were cut",
