@@ -385,13 +385,14 @@ class NativeDisk:
             self.sync_dir(os.path.dirname(path))
 
     def remove_tree(self, path: str) -> None:
-        """Remove a directory and everything below it."""
-        for entry in self.list(path):
+        """Remove a directory and everything below it, the last name first and each for good: of
+        segments a crash in between leaves the oldest ones."""
+        for entry in reversed(self.list(path)):
             child = os.path.join(path, entry.name)
             if entry.is_dir:
                 self.remove_tree(child)
             else:
-                os.unlink(child)
+                self.unlink(child)
         with contextlib.suppress(FileNotFoundError):
             os.rmdir(path)
             self.sync_dir(os.path.dirname(path))

@@ -62,12 +62,7 @@ class Queues:
             log.error("queue %s/%d is built again: %s", *key, why)
             queue = self.table.pop(key)
             queue.close()
-            # Newest first: a crash in between must not leave a queue without its beginning.
-            directory = queue.series.directory
-            for entry in reversed(self._disk.list(directory)):
-                if not entry.is_dir:
-                    self._disk.unlink(posixpath.join(directory, entry.name))
-            self._disk.remove_tree(directory)
+            self._disk.remove_tree(queue.series.directory)
 
     def flush(self) -> None:
         """Blocking, may run beside appends: entries put before are durable then."""

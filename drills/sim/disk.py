@@ -438,7 +438,7 @@ class SimDisk:
     def remove_tree(self, path: str) -> None:
         path = posixpath.normpath(path)
         self.begin("remove_tree", path)
-        for child in sorted(self._names.current):
+        for child in sorted(self._names.current, reverse=True):
             if child.startswith(path + "/"):
                 self._names.remove(child)
                 self.sync_dir(posixpath.dirname(child))
