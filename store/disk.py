@@ -191,8 +191,14 @@ class _NativeSegment(_NativeReadFile):
         self.view = memoryview(self._map)
 
     def flush(self, start: int, end: int) -> None:
-        if end > start:
+        if end <= start:
+            return
+        try:
             os.fdatasync(self._fd)  # releases the GIL and covers mapped pages
+        except OSError as error:
+            # Another thread has closed it meanwhile: whoever deletes a file needs none of it.
+            if error.errno != errno.EBADF or self._fd >= 0:
+                raise
 
     def write(self, pos: int, data: bytes | bytearray | memoryview) -> None:
         size = len(data)

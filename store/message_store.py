@@ -418,7 +418,8 @@ class MessageStore:
     # ends
 
     def truncate(self, offset: int) -> None:
-        """Blocking: cut the log and everything derived from it at `offset`, durably."""
+        """Blocking: cut the log and everything derived from it at `offset`, durably. Nothing else
+        may be under way: no flush, no `flush_derived`, no `prepare_ahead`."""
         while self.reput():  # the next queue offsets are known only of what is dispatched
             pass
         page, marks = self._checkpoint, self.watermarks
