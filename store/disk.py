@@ -177,9 +177,9 @@ class _NativeReadFile:
         return ranges
 
     def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
 
 
 class _NativeSegment(_NativeReadFile):
