@@ -79,6 +79,8 @@ def run_kernel_drill(
             try:
                 yield directory
             except (OSError, SaturnError, LauncherError) as problem:
+                if _interrupted(problem):
+                    raise
                 life.violations.append(f"the run broke: {problem}")
 
     progress(0, total, "")
@@ -96,6 +98,13 @@ def run_kernel_drill(
                 block_error(directory, life, keep_image)
             step(f"{fault}, {mode} flush")
     return report
+
+
+def _interrupted(problem: BaseException | None) -> bool:
+    """Whether it came of cleaning up after a Ctrl-C."""
+    while problem is not None and not isinstance(problem, KeyboardInterrupt | SystemExit):
+        problem = problem.__context__
+    return problem is not None
 
 
 def _lives(images: int, kinds: Sequence[tuple[str, int]]) -> Iterator[tuple[str, int, int]]:

@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import stat
 import struct
 import threading
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 from typing import Protocol
 
-from saturnmq.drills.kernel.mounts import mounted
+from saturnmq.drills.kernel.mounts import mounted, undisturbed
 
 GETATTR, OPEN, READ, WRITE, RELEASE, FSYNC, FLUSH, INIT = 3, 14, 15, 16, 18, 20, 25, 26
 _WITHOUT_REPLY = frozenset({2, 36, 42})  # FORGET, INTERRUPT, BATCH_FORGET
@@ -53,31 +53,26 @@ def file_of(device: BlockDevice, path: Path) -> Iterator[Path]:
     wait, with the interpreter's lock, for that thread.
     """
     path.touch()
-    fd = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
-    server = threading.Thread(target=_serve, args=(fd, device), name=f"fuse {path.name}")
-    try:
+    with open("/dev/fuse", "r+b", buffering=0) as kernel:
+        server = threading.Thread(target=_serve, args=(kernel, device), name="fuse", daemon=True)
+        fd = kernel.fileno()
         options = f"fd={fd},rootmode={stat.S_IFREG:o},user_id=0,group_id=0"
         with mounted("saturnmq", path, options, kind="fuse.saturnmq", pass_fds=[fd]):
-            server.start()
+            with undisturbed():
+                server.start()
             yield path
-    finally:
-        if server.ident is None:
-            os.close(fd)
-        else:
-            server.join()  # unmounted: its next read says so
+        server.join()  # its next read says that it is unmounted
 
 
-def _serve(fd: int, device: BlockDevice) -> None:
-    try:
-        _answer_all(fd, device)
-    finally:
-        os.close(fd)  # nobody waits for a thread that died
+def _serve(kernel: FileIO, device: BlockDevice) -> None:
+    with kernel:  # closed, so that nobody waits for a thread that died
+        _answer_all(kernel, device)
 
 
-def _answer_all(fd: int, device: BlockDevice) -> None:
+def _answer_all(kernel: FileIO, device: BlockDevice) -> None:
     while True:
         try:
-            request = memoryview(os.read(fd, _WRITE_MAX + 8192))
+            request = memoryview(kernel.read(_WRITE_MAX + 8192))
         except OSError as error:
             if error.errno == errno.ENODEV:
                 return
@@ -93,7 +88,7 @@ def _answer_all(fd: int, device: BlockDevice) -> None:
         except OSError as error:
             status = -(error.errno or errno.EIO)
         with contextlib.suppress(FileNotFoundError):  # the asker was killed meanwhile
-            os.write(fd, _REPLY.pack(_REPLY.size + len(data), status, unique) + data)
+            kernel.write(_REPLY.pack(_REPLY.size + len(data), status, unique) + data)
 
 
 def _answer(device: BlockDevice, opcode: int, data: memoryview) -> bytes:

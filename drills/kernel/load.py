@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from saturnmq import Message, Producer
 from saturnmq.client.outgoing import SendHandle
+from saturnmq.drills.kernel.mounts import undisturbed
 
 TICK_S = 0.005
 TOPIC = "power-cuts"
@@ -62,11 +63,12 @@ class Load:
         self._producer = Producer(
             "power-cuts", nameservers, send_timeout=SEND_TIMEOUT_S, retries=0, compress_above=None
         )
-        self._thread = threading.Thread(target=self._work, name="power-cuts-load")
+        self._thread = threading.Thread(target=self._work, name="load", daemon=True)
 
     def __enter__(self) -> Load:
-        self._producer.start()
-        self._thread.start()
+        with undisturbed():
+            self._producer.start()
+            self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:

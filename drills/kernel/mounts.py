@@ -11,9 +11,12 @@ import contextlib
 import fcntl
 import os
 import shutil
+import signal
 import subprocess
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 
 from saturnmq.protocol.errors import SaturnError
 
@@ -51,6 +54,27 @@ def _may_mount() -> bool:
     return False
 
 
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Let a Ctrl-C or SIGTERM wait for the end of a step that starts something: half-way through,
+    nobody would know what there is to stop."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    arrived: list[tuple[int, FrameType | None]] = []
+    before = {
+        number: signal.signal(number, lambda *args: arrived.append(args))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for late, _ in arrived[:1]:
+            signal.raise_signal(late)
+
+
 def run(*command: str | Path, pass_fds: Sequence[int] = ()) -> None:
     """Run a program of the system; its complaint is the error's text."""
     done = subprocess.run(
@@ -81,14 +105,18 @@ def mounted(
         target.mkdir(parents=True)
     command: list[str | Path] = ["mount", *(["-i", "-t", kind] if kind else []), "-o", options]
     try:
-        run(*command, source, target, pass_fds=pass_fds)
+        with undisturbed():
+            run(*command, source, target, pass_fds=pass_fds)
         yield target
     finally:
         _unmount(target)
 
 
 def _unmount(target: Path) -> None:
-    if not os.path.ismount(target):
+    # Not os.path.ismount: what is mounted may not answer any more.
+    name = str(target).replace(" ", "\\040")
+    mounts = Path("/proc/self/mounts").read_text().splitlines()
+    if all(line.split()[1] != name for line in mounts):
         return
     try:
         run("umount", target)

@@ -26,7 +26,7 @@ from saturnmq.drills.kernel.server import STORE, Server, saturn, store_options
 
 MOUNT = "loop,noatime"
 LOOK = "loop,noatime,barrier=0"  # an image must outlive no power cut of this machine
-PAUSE_S = (0.005, 0.08)  # between two cuts
+PAUSE_S = (0.002, 0.05)  # between two cuts
 ROCKETMQ_PAUSE_S = (0.1, 0.7)  # it may sync every ten seconds only
 SHOWN = 5  # violations of a kind in the log itself
 NESTED = 4  # one image in so many suffers a second power cut while it recovers

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from saturnmq.cli.launcher import free_block
 from saturnmq.client.blocking import Admin
-from saturnmq.drills.kernel.mounts import RigUnavailable
+from saturnmq.drills.kernel.mounts import RigUnavailable, undisturbed
 from saturnmq.drills.kernel.server import STORE
 from saturnmq.protocol.errors import SaturnError
 
@@ -95,7 +95,7 @@ class RocketServer:
     def _launch(self, main: str, config: str) -> None:
         home = self._directory
         classes = f"{home}:{os.environ[LIB_VARIABLE]}/*"
-        with open(home / f"{main}.txt", "wb") as out:
+        with open(home / f"{main}.txt", "wb") as out, undisturbed():
             process = subprocess.Popen(
                 [
                     *(*_JAVA, f"-Duser.home={home}", "-cp", classes),
@@ -107,7 +107,7 @@ class RocketServer:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self._processes.append(process)
+            self._processes.append(process)
 
     def _printed(self) -> str:
         texts = [path.read_text(errors="replace") for path in self._directory.glob("*.txt")]

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from saturnmq.cli.launcher import LOG_FILE, LocalCluster, Settings
 from saturnmq.client.blocking import Admin
+from saturnmq.drills.kernel.mounts import undisturbed
 
 STORE = "store"  # the store's directory on the mount
 BROKER = "master-0"
@@ -69,8 +70,9 @@ def saturn(
 ) -> Iterator[SaturnServer]:
     """SaturnMQ with its store on `mount` and its logs below `directory`."""
     broker_options = {**options, "storePathRootDir": str(mount / STORE)}
-    cluster = LocalCluster.up(directory, Settings(flush=flush, broker_options=broker_options))
-    try:
+    with contextlib.ExitStack() as stack:
+        with undisturbed():
+            settings = Settings(flush=flush, broker_options=broker_options)
+            cluster = LocalCluster.up(directory, settings)
+            stack.callback(cluster.down)
         yield SaturnServer(cluster)
-    finally:
-        cluster.down()

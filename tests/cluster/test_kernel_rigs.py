@@ -12,10 +12,13 @@ from pathlib import Path
 
 import pytest
 from saturnmq.drills.kernel import run_kernel_drill, why_not
+from saturnmq.drills.kernel.block_errors import block_error
 from saturnmq.drills.kernel.device import BLOCK, FAULTS, FaultyDevice
 from saturnmq.drills.kernel.mounts import reflink_host
 from saturnmq.drills.kernel.power_cuts import power_cuts
 from saturnmq.drills.kernel.report import KernelReport, Run
+from saturnmq.drills.kernel.rocketmq import why_not as why_no_rocketmq
+from saturnmq.protocol.errors import InvalidParameter
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(200)]
 needs_the_kernel = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
@@ -30,10 +33,24 @@ def test_power_cuts_under_load_lose_no_more_than_the_flush_mode_allows(flush: st
 
 
 @needs_the_kernel
-def test_a_failing_disk_fences_the_broker_and_costs_nothing_it_acknowledged() -> None:
-    report = run_kernel_drill(images=0, errors=5, seed=1, flush="sync")
-    assert (report.errors, report.violations) == (5, [])
-    assert all(run.faults["faults"] for run in report.runs)
+@pytest.mark.parametrize(
+    ("kind", "flush"),
+    [
+        ("torn write", "sync"),
+        ("EIO once", "sync"),
+        ("EIO on flush", "async"),
+        ("slow disk", "async"),
+        ("bit flip", "sync"),
+    ],
+)
+def test_a_failing_disk_costs_nothing_that_the_flush_mode_covers(
+    tmp_path: Path, kind: str, flush: str
+) -> None:
+    run = Run(kind, 1, flush, 500)
+    block_error(tmp_path, run)
+    assert run.violations == []
+    assert run.acked > 20
+    assert kind == "bit flip" or run.faults["faults"]
 
 
 @needs_the_kernel
@@ -42,6 +59,24 @@ def test_the_rig_sees_that_async_flush_breaks_the_promise_of_sync_flush(tmp_path
     with reflink_host(tmp_path) as host:
         power_cuts(host, tmp_path, run, 5, flush="async")
     assert any("sync flush lost" in text for text in run.violations), run.violations
+
+
+@pytest.mark.interop
+@pytest.mark.skipif(why_no_rocketmq() is not None, reason=str(why_no_rocketmq()))
+@needs_the_kernel
+def test_the_same_power_cuts_hit_a_real_rocketmq() -> None:
+    report = run_kernel_drill(
+        images=5, errors=0, seed=1, flush="async", rates=(1_000,), server="rocketmq"
+    )
+    assert (report.images, report.violations) == (5, [])
+    assert report.acked > 100
+
+
+def test_a_drill_refuses_what_it_cannot_do() -> None:
+    with pytest.raises(InvalidParameter, match="one of sync, async, both"):
+        run_kernel_drill(flush="never")
+    with pytest.raises(InvalidParameter, match="for saturnmq only"):
+        run_kernel_drill(server="rocketmq", errors=1)
 
 
 def test_a_drill_that_did_nothing_is_not_a_green_one() -> None:
