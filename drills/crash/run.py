@@ -25,6 +25,7 @@ from saturnmq.drills.crash.report import Report
 IMAGES_PER_SEED = 60
 _BOUNDARIES_PER_OPERATION = 5  # about
 _EXHAUSTIVE_PARTS = 40
+JOB_S = 300.0
 Job = Callable[[], Report]
 
 
@@ -111,6 +112,7 @@ def run_jobs(
     """Run jobs on all processors until there are `images` images (None: all jobs); a violation
     ends it. `progress` gets the sums so far.
     """
+    from multiprocess import TimeoutError as StillWaiting
     from multiprocess import get_context
 
     total = Report()
@@ -118,7 +120,11 @@ def run_jobs(
     with get_context("fork").Pool(count) as pool:
         waiting = [pool.apply_async(job) for job in islice(jobs, 2 * count)]
         while waiting:
-            total.add(waiting.pop(0).get())
+            try:
+                total.add(waiting.pop(0).get(JOB_S))
+            except StillWaiting:  # a pool does not tell when one of its processes is killed
+                total.violations.append(f"no result within {JOB_S} s: a process hangs or is gone")
+                break
             progress(total)
             enough = images is not None and total.images >= images
             if not total.violations and not enough and (job := next(jobs, None)) is not None:
