@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
+from saturnmq.protocol.kernels import COMPILED
 from saturnmq.store.disk import Advice, Disk
 from saturnmq.store.segments import Segment, SegmentSeries, zero_tail
 
@@ -23,6 +25,24 @@ ENTRY = struct.Struct(">qiq")
 _FILLER_SIZE = 0x7FFFFFFF
 FILLER = ENTRY.pack(0, _FILLER_SIZE, 0)
 _FILLERS = FILLER * 512
+
+
+def entries_before_reference(entries: bytes, limit: int) -> list[int]:
+    """Which of these entries could name a frame that begins before `limit`."""
+    return [
+        number
+        for number, (offset, size, _) in enumerate(ENTRY.iter_unpack(entries))
+        if 0 < size < _FILLER_SIZE and 0 <= offset < limit
+    ]
+
+
+if not TYPE_CHECKING and COMPILED:
+    try:
+        from saturnmq.store.store_kernel import entries_before
+    except ImportError:  # only the other kernel could be compiled
+        entries_before = entries_before_reference
+else:
+    entries_before = entries_before_reference
 
 FrameCheck = Callable[[int, int, str, int, int], bool]
 """Whether a frame of this size, topic, queue and queue offset lies at a physical offset (first)."""
@@ -169,14 +189,23 @@ class ConsumeQueue:
         while end > low and not self._is_sound(end - 1, limit, is_frame):
             end -= 1
         whole = not any(
-            nothing_behind or self._names_frame(index, entry, limit, is_frame)
-            for index, entry in self._slots_behind(end)
+            nothing_behind or self._names_frame(first, data, limit, is_frame)
+            for first, data in self._slots_behind(end)
         )
         self._cut(end)
         return whole
 
-    def _slots_behind(self, index: int) -> Iterator[tuple[int, tuple[int, int, int]]]:
-        """What is not empty from slot `index` on; read with read(), as all of recovery."""
+    def _names_frame(self, first: int, data: bytes, limit: int, is_frame: FrameCheck) -> bool:
+        """Whether one of these slots, the first of which is `first`, holds an entry of ours."""
+        for number in entries_before(data, limit):
+            offset, size, _ = ENTRY.unpack_from(data, UNIT * number)
+            if is_frame(offset, size, self.topic, self.queue_id, first + number):
+                return True
+        return False
+
+    def _slots_behind(self, index: int) -> Iterator[tuple[int, bytes]]:
+        """Stretches of slots from `index` on that are not all empty, each with the first one's
+        number; read with read(), as all of recovery."""
         for segment in self.series.segments:
             if segment.end <= index * UNIT:
                 continue
@@ -185,25 +214,17 @@ class ConsumeQueue:
                 aligned = start - (start - first) % UNIT
                 data = segment.file.read(aligned, (end - aligned) // UNIT * UNIT)
                 if data.strip(b"\0"):
-                    slots = enumerate(ENTRY.iter_unpack(data), (segment.start + aligned) // UNIT)
-                    yield from ((at, entry) for at, entry in slots if any(entry))
-
-    def _names_frame(
-        self, index: int, entry: tuple[int, int, int], limit: int, is_frame: FrameCheck
-    ) -> bool:
-        offset, size, _ = entry
-        return (
-            0 < size < _FILLER_SIZE
-            and 0 <= offset < limit
-            and is_frame(offset, size, self.topic, self.queue_id, index)
-        )
+                    yield (segment.start + aligned) // UNIT, data
 
     def _is_sound(self, index: int, limit: int, is_frame: FrameCheck) -> bool:
         segment = self.series.find(index * UNIT)
         assert segment is not None
-        entry = self._unpack(segment, index)
-        rises = self._end_before(index) <= entry[0]
-        return rises and self._names_frame(index, entry, limit, is_frame)
+        offset, size, _ = self._unpack(segment, index)
+        return (
+            0 < size < _FILLER_SIZE
+            and self._end_before(index) <= offset < limit
+            and is_frame(offset, size, self.topic, self.queue_id, index)
+        )
 
     def _end_before(self, index: int) -> int:
         """Where the frame before ends: entries rise, and none follows an empty slot."""

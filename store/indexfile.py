@@ -282,15 +282,17 @@ class Index:
             view = view[self.files[-1].insert(view) * INCOMING.size :]
 
     def _fresh(self, view: memoryview) -> memoryview:
-        while view and (offset := INCOMING.unpack_from(view)[1]) <= self._last:
-            if offset == self._last:
-                if not self._have:
-                    break
-                self._have -= 1
-            view = view[INCOMING.size :]
-        if view:
+        def offset_of(number: int) -> int:
+            return int(INCOMING.unpack_from(view, INCOMING.size * number)[1])
+
+        count = len(view) // INCOMING.size
+        first = bisect_left(range(count), self._last, key=offset_of)
+        while first < count and self._have and offset_of(first) == self._last:
+            first += 1
+            self._have -= 1
+        if first < count:
             self._last = -1
-        return view
+        return view[INCOMING.size * first :]
 
     def _roll(self) -> None:
         previous = self.files[-1] if self.files else None

@@ -108,6 +108,20 @@ def fill_slots(unsigned char[::1] view, int64_t slots, int64_t count):
     return used
 
 
+def entries_before(const unsigned char[::1] entries, int64_t limit):
+    """As `consumequeue.entries_before_reference`."""
+    cdef int64_t number, offset
+    cdef int32_t size
+    cdef list found = []
+    for number in range(entries.shape[0] // 20):
+        size = get32(&entries[20 * number + 8])
+        if 0 < size < 0x7FFFFFFF:
+            offset = get64(&entries[20 * number])
+            if 0 <= offset < limit:
+                found.append(number)
+    return found
+
+
 def match_items(const unsigned char[::1] expected, const unsigned char[::1] items, int64_t begin_time):
     """As `verify_index.match_items_reference`."""
     cdef int64_t total = min(expected.shape[0], items.shape[0]) // 20, number = 0, since

@@ -14,7 +14,12 @@ from saturnmq.protocol.errors import (
     StoreDamaged,
 )
 from saturnmq.store.config_files import ConfigFile
-from saturnmq.store.consumequeue import ENTRY, FILLER
+from saturnmq.store.consumequeue import (
+    ENTRY,
+    FILLER,
+    entries_before,
+    entries_before_reference,
+)
 from saturnmq.store.disk import NativeDisk
 from saturnmq.store.indexfile import INCOMING, insert_items, insert_items_reference
 from saturnmq.store.lookup import plan_reads, plan_reads_reference
@@ -306,6 +311,18 @@ def test_a_config_file_cut_anywhere_gives_way_to_its_backup() -> None:
     for end in range(len(whole)):
         disk.write_file("/c/topics.json", whole[:end])
         assert file.load() == {"old": True}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_kernel_that_looks_behind_a_queue_agrees_with_its_reference(seed: int) -> None:
+    rng = random.Random(seed)
+    sizes = [0, -1, 1, 300, 0x7FFFFFFF]
+    offsets = [0, -5, 999, 1000, 1 << 40]
+    data = b"".join(
+        ENTRY.pack(rng.choice(offsets), rng.choice(sizes), rng.randint(-9, 9)) for _ in range(200)
+    )
+    assert entries_before(data, 1000) == entries_before_reference(data, 1000)
+    assert entries_before(b"", 1000) == []
 
 
 def test_index_kernel_agrees_with_its_reference() -> None:
