@@ -78,11 +78,6 @@ class Checkpoint:
             page[_CRC_AT : _CRC_AT + 4] = zlib.crc32(page[:_CRC_AT]).to_bytes(4, "big")
         disk.replace_file(posixpath.join(root, "checkpoint"), bytes(page), keep_backup=False)
 
-    @property
-    def min_timestamp(self) -> int:
-        """RocketMQ's start rule for files without our part."""
-        return max(0, min(self.physic, self.logics) - 3000)
-
 
 class AbortMark:
     """The file `abort`: there while a broker runs, gone after a clean stop."""
