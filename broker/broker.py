@@ -455,9 +455,12 @@ class Broker:
             await self._runtime.sleep(1.0)
             try:
                 await self._guard(self._flush_derived())
-            except OSError:
+            except OSError as error:
                 self._look_for_failure()
-                return
+                if self.failed is not None:
+                    return
+                # The one before stays valid, and a disk that is full is not so for ever.
+                log.error("the checkpoint cannot be written: %s", error)
 
     async def _flush_derived(self) -> None:
         await self._runtime.run_blocking(self.store.flush_derived)

@@ -5,6 +5,7 @@ that is; a disk that fails ends in a state that says so.
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
@@ -18,6 +19,7 @@ from saturnmq.drills.sim.network import SimNetwork
 from saturnmq.drills.sim.runtime import SimRuntime
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.remoting import Command
+from saturnmq.store.checkpoint import Checkpoint
 
 IP = "10.0.0.2"
 
@@ -103,6 +105,24 @@ def test_a_disk_that_takes_longer_than_the_timeout_is_answered_as_such() -> None
         assert codes == {0, 10}  # FLUSH_DISK_TIMEOUT: stored, but the promise is not kept in time
 
     run(14.0, "ASYNC_FLUSH", body)
+
+
+def test_a_checkpoint_that_finds_no_room_is_written_later(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def body(machine: Machine) -> None:
+        await machine.start()
+        plan = machine.disk.plan("write_file", errno.ENOSPC, "*/checkpoint.tmp", times=2)
+        await machine.load(20, 0.01)
+        await machine.client.sleep(5.0)
+        assert plan.hits == 2
+        assert caplog.text.count("the checkpoint cannot be written") == 2
+        assert machine.broker.failed is None
+        end = machine.broker.store.watermarks.appended
+        page = Checkpoint.load(machine.disk, "/store")
+        assert (page.flushed, page.derived) == (end, end)
+
+    run(0.01, "ASYNC_FLUSH", body)
 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
