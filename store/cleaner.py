@@ -122,8 +122,7 @@ class Cleaner:
             if now_ms >= due or self.space.short:
                 del self._waiting[path]
                 ticket.files.append(path)
-        hours = {int(hour) for hour in self._config.delete_when.split(";") if hour.strip()}
-        by_time = datetime.fromtimestamp(now_ms / 1000).hour in hours
+        by_time = datetime.fromtimestamp(now_ms / 1000).hour in self._config.delete_hours
         if by_time or self.space.short or self.space.above_normal or self.manual:
             self.manual = max(self.manual - 1, 0)
             self._take_segments(now_ms, safe, ticket)
@@ -157,7 +156,7 @@ class Cleaner:
         if not self._waiting:
             self._disk.make_dirs(posixpath.join(self._directory, DELETED))
         for _ in range(count):
-            path = self._log.take_oldest()
+            path = self._log.series.take_oldest()
             ticket.segments.append(path)
             self._waiting[deleted_path(path)] = now_ms + grace
             log.info("%s is deleted", path)

@@ -81,7 +81,7 @@ class CommitLog:
         self._buffers: dict[int, memoryview] = {}  # by the start of the segment
         self._committed = 0
         self._mutex = disk.mutex()
-        self._spares: list[Segment] = []
+        self._spares: dict[int, Segment] = {}  # allocated ahead, by their start
         self._closed = False
         self._staging = memoryview(bytearray(_STAGING))
         self._staged_start = 0  # the log's offset at the first byte of the staging buffer
@@ -197,10 +197,7 @@ class CommitLog:
                     f"all {self._pool.size} buffers of the transient store pool wait to be "
                     "written: send slower, or raise transientStorePoolSize"
                 )
-            spare = next((s for s in self._spares if s.start == start), None)
-            segment = self.series.create(start) if spare is None else spare
-            if spare is not None:
-                self._spares.remove(spare)
+            segment = self._spares.pop(start, None) or self.series.create(start)
             self.series.add(segment)
             buffer = None if self._pool is None else self._pool.borrow()
             if buffer is not None:
@@ -227,10 +224,9 @@ class CommitLog:
             with self._mutex:
                 if self._closed or start < self.series.end:
                     continue  # the writer was faster
-                spare = next((s for s in self._spares if s.start == start), None)
-                if spare is None:
-                    spare = self.series.create(start)
-                    self._spares.append(spare)
+                if start not in self._spares:
+                    self._spares[start] = self.series.create(start)
+                spare = self._spares[start]
             if start == segment.end and left < self._ahead:
                 self._prepare_window(spare)
 
@@ -317,10 +313,6 @@ class CommitLog:
         at = 68 if view[39] & 0x10 else 56  # the born host may be IPv6
         return int.from_bytes(view[at : at + 8], "big", signed=True)
 
-    def take_oldest(self) -> str:
-        """Take the oldest segment out; the path of its file."""
-        return self.series.take_oldest()
-
     def truncate(self, end: int) -> int:
         """Cut durably: later segments go, the tail becomes zeroes and is synced."""
         old = max(self.end, self.series.end)
@@ -339,8 +331,8 @@ class CommitLog:
 
     def _drop_spares(self) -> None:
         with self._mutex:
-            while self._spares:  # newest first: names without a hole after a crash
-                spare = self._spares.pop()
+            for start in sorted(self._spares, reverse=True):  # a crash in between leaves no hole
+                spare = self._spares.pop(start)
                 spare.file.close()
                 self.series.disk.unlink(spare.file.path)
 

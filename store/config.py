@@ -56,18 +56,24 @@ class StoreConfig:
     unique_key_count: int = _key("defaultQueryMaxNum", 32)
 
     def __post_init__(self) -> None:
-        hours = [hour.strip() for hour in self.delete_when.split(";") if hour.strip()]
-        if not all(hour.isdigit() and int(hour) < 24 for hour in hours):
+        if not all(hour.isdigit() and int(hour) < 24 for hour in self._hours()):
             raise ConfigError(
                 f"deleteWhen is {self.delete_when!r}; it must be hours of the day, 00 to 23, "
                 "separated by semicolons"
             )
-
         if self.transient_pool_size < 2:
             raise ConfigError(
                 f"transientStorePoolSize is {self.transient_pool_size}; it must be 2 or more: the "
                 "next segment needs a buffer while the one before is being written"
             )
+
+    @property
+    def delete_hours(self) -> set[int]:
+        """The local hours of `delete_when`."""
+        return {int(hour) for hour in self._hours()}
+
+    def _hours(self) -> list[str]:
+        return [hour.strip() for hour in self.delete_when.split(";") if hour.strip()]
 
     def read_limits(self, memory_bytes: int) -> ReadLimits:
         """What one read may return on a machine with so much memory."""
