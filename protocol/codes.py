@@ -1,7 +1,8 @@
 """Request codes, response codes and flag bits of the Remoting protocol (remoting.md 2, 3, 1.8).
 
 `RequestCode` lists what SaturnMQ or a Java peer may send; a server answers 3 to those it does
-not serve. Names are RocketMQ's, without the words that only repeat the type.
+not serve. Names are RocketMQ's, without the words that only repeat the type. Numbers from 390000
+on are ours: RocketMQ has none there.
 """
 
 from enum import IntEnum
@@ -116,6 +117,11 @@ class RequestCode(IntEnum):
     NOTIFICATION = 200054
     POLLING_INFO = 200055
     BATCH_ACK_MESSAGE = 200151
+    REPLICA_STATE = 390001
+    FENCE = 390002
+    PROMOTE = 390003
+    ROUTE_CHANGED = 390010
+    ROLE_CHANGED = 390011
 
 
 class ResponseCode(IntEnum):
