@@ -1,0 +1,1 @@
+"""Drills: a real cluster under load meets faults, and a checker of its history decides."""
