@@ -50,10 +50,17 @@ class BrokerConfig:
     role: str = _key("brokerRole", "ASYNC_MASTER")
     flush_disk_type: str = _key("flushDiskType", "ASYNC_FLUSH")
     in_sync_replicas: int = _key("inSyncReplicas", 0)  # 0: 2 for SYNC_MASTER, else 1
+    min_in_sync_replicas: int = _key("minInSyncReplicas", 1)  # fewer: sends are refused
+    all_ack: bool = _key("allAckInSyncStateSet", False)  # wait for every slave in sync
+    total_replicas: int = _key("totalReplicas", 0)  # copies there are at most; 0: not known
     sync_flush_timeout_ms: int = _key("syncFlushTimeout", 5_000)
     slave_timeout_ms: int = _key("slaveTimeout", 3_000)
     flush_interval_ms: int = _key("flushIntervalCommitLog", 200)
     ha_max_gap_bytes: int = _key("haMaxGapNotInSync", 256 << 20)
+    ha_max_lag_ms: int = _key("haMaxTimeSlaveNotCatchup", 15_000)
+    ha_flow_control: bool = _key("haFlowControlEnable", False)
+    ha_max_bytes_per_s: int = _key("maxHaTransferByteInSecond", 100 << 20)  # to one slave
+    sync_from_last_file: bool = _key("syncFromLastFile", False)  # an empty slave skips the rest
     ha_transfer_bytes: int = _key("haTransferBatchSize", 1 << 20)
     ha_heartbeat_ms: int = _key("haSendHeartbeatInterval", 5_000)
     ha_idle_ms: int = _key("haHousekeepingInterval", 20_000)
@@ -96,6 +103,24 @@ class BrokerConfig:
             raise ConfigError(
                 "inSyncReplicas is 1 but brokerRole is SYNC_MASTER: nobody would be waited for; "
                 "use 2 or more, or ASYNC_MASTER"
+            )
+        copies = max(self.replicas_required, self.min_in_sync_replicas)
+        if self.total_replicas and copies > self.total_replicas:
+            raise ConfigError(
+                f"a send waits for {copies} copies (inSyncReplicas, minInSyncReplicas), but "
+                f"totalReplicas is {self.total_replicas}: that can never be met; add slaves, or "
+                "ask for fewer copies"
+            )
+        if self.role == "SYNC_MASTER" and self.min_in_sync_replicas > self.replicas_required:
+            raise ConfigError(
+                f"minInSyncReplicas is {self.min_in_sync_replicas}, more than the "
+                f"{self.replicas_required} copies that a send waits for (inSyncReplicas); raise "
+                "that, too"
+            )
+        if self.role == "ASYNC_MASTER" and (self.min_in_sync_replicas > 1 or self.all_ack):
+            raise ConfigError(
+                "minInSyncReplicas above 1 or allAckInSyncStateSet with brokerRole ASYNC_MASTER, "
+                "which waits for nobody; use SYNC_MASTER"
             )
         for name in ("port", "ha_port"):
             value = getattr(self, name)

@@ -1,4 +1,6 @@
-"""RocketMQ's classic replication frames, both ways, without I/O (remoting.md 5.1).
+"""Replication frames, both dialects and both ways, without I/O.
+
+RocketMQ's classic protocol (remoting.md 5.1), spoken with Java peers:
 
 | direction | bytes |
 |---|---|
@@ -6,130 +8,245 @@
 | master to slave, "transfer" | i64 offset of the first byte, i32 size, then `size` raw log bytes |
 | master to slave, heartbeat | a transfer of size 0 with the offset of the next byte to send |
 
-Who writes and reads: the two ends of an HA connection. A transfer may cut a message anywhere but
-never crosses a segment's end; that is the sender's duty, the frame does not show it. Header and
-body must fit the 4 MiB buffer of a Java slave, or it stalls for ever: BODY_MAX. Java reads the
-last whole 8 bytes of what came in as the report, so a report is always written in one piece. An
-offset or size that cannot be (negative, too large) raises MalformedFrame; the connection must
-then be closed, as nothing in the stream marks a new start.
+Ours, between our own nodes. A slave of ours opens with the i64 GREETING in front of its first
+report. A Java master goes by the last whole 8 bytes it has read and takes a -1 for "nothing
+reported yet", so it never notices; a master of ours answers with a HELLO, whose first i64 is
+negative, as no Java master's can be. From then on, on this connection:
+
+| direction | bytes |
+|---|---|
+| both, "control" | i64 kind < 0, i32 size, u32 CRC-32 of the body, i64 0, then `size` bytes of JSON |
+| master to slave, "transfer" | i64 offset, i32 size, u32 rolling checksum, i64 confirmed, then bytes |
+| slave to master, "report" | i64 appended, i64 flushed |
+
+The rolling checksum covers all log bytes transferred on this connection, these included (`roll`).
+`confirmed` is how far the slave's consumers may see. A heartbeat is a transfer of size 0.
+
+A transfer may cut a message anywhere but never crosses a segment's end; that is the sender's
+duty. Header and body must fit the 4 MiB buffer of a Java slave, or it stalls for ever: BODY_MAX.
+Java reads the last whole 8 bytes as the report, so reports are written in one piece. What cannot
+be (a size too large, a wrong checksum) raises MalformedFrame; the connection must then be closed,
+as nothing in the stream marks a new start.
 """
 
 import struct
-from typing import NamedTuple
+from enum import IntEnum
+from typing import Any, NamedTuple
 
+from . import jsonx
 from .errors import MalformedFrame
+from .kernels import crc32
 
 _REPORT = struct.Struct(">q")
 _HEADER = struct.Struct(">qi")
+_OUR_REPORT = struct.Struct(">qq")
+_OUR_HEADER = struct.Struct(">qiIq")
 REPORT_SIZE = _REPORT.size
-HEADER_SIZE = _HEADER.size
-BODY_MAX = 4 * 1024 * 1024 - HEADER_SIZE
-assert HEADER_SIZE == 12, "i64 and i32"
+BODY_MAX = 4 * 1024 * 1024 - _OUR_HEADER.size
+assert _HEADER.size == 12, "i64 and i32"
+GREETING = -1
+CONTROL_MAX = 1 << 20
+FIRST_BUFFER = 8 * 1024
 
 Buffer = bytes | bytearray | memoryview
 
 
+class Kind(IntEnum):
+    """What a control frame says."""
+
+    HELLO = -2  # master: who I am, my epochs
+    JOIN = -3  # slave: who I am, where to go on
+    REFUSE = -4  # master: why not; it closes then
+
+
 class Transfer(NamedTuple):
-    """Log bytes from `offset` on; empty in a heartbeat."""
+    """Log bytes from `offset` on; empty in a heartbeat. The data is a slice of the buffer."""
 
     offset: int
-    data: Buffer
-
-    @property
-    def is_heartbeat(self) -> bool:
-        return not len(self.data)
+    data: memoryview
+    rolled: int = -1  # the rolling checksum; -1: the classic protocol has none
+    confirmed: int = -1
 
 
-def encode_report(end_offset: int) -> bytes:
-    """The slave's report."""
-    return _REPORT.pack(end_offset)
+class Control(NamedTuple):
+    """A control frame's document."""
+
+    kind: Kind
+    document: dict[str, Any]
+
+
+class Report(NamedTuple):
+    """What a slave has; in the classic protocol nobody knows what is flushed (-1)."""
+
+    appended: int
+    flushed: int = -1
+
+
+def roll(rolled: int, data: Buffer) -> int:
+    """The rolling checksum after `data`. Both ends roll over the same transfers."""
+    return (rolled * 31 + crc32(data)) & 0xFFFFFFFF
+
+
+def encode_report(appended: int) -> bytes:
+    """A classic report."""
+    return _REPORT.pack(appended)
+
+
+def encode_our_report(appended: int, flushed: int) -> bytes:
+    return _OUR_REPORT.pack(appended, flushed)
+
+
+def encode_greeting(appended: int) -> bytes:
+    """A slave's first bytes: the greeting, and the report that a Java master goes by."""
+    return _REPORT.pack(GREETING) + _REPORT.pack(appended)
 
 
 def encode_transfer_header(offset: int, size: int) -> bytes:
-    """What goes before `size` log bytes; a heartbeat with size 0."""
-    if not 0 <= size <= BODY_MAX:
-        raise ValueError(f"transfer of {size} bytes: 0 to {BODY_MAX} fit a Java slave's buffer")
+    """What goes before `size` log bytes in the classic protocol; a heartbeat with size 0."""
+    _check_size(size)
     return _HEADER.pack(offset, size)
 
 
-def encode_transfer(offset: int, data: Buffer = b"") -> list[Buffer]:
-    """A transfer as parts to be written in this order; the log bytes are not copied."""
-    head = encode_transfer_header(offset, len(data))
-    return [head, data] if len(data) else [head]
+def encode_our_transfer_header(offset: int, size: int, rolled: int, confirmed: int) -> bytes:
+    _check_size(size)
+    return _OUR_HEADER.pack(offset, size, rolled, confirmed)
 
 
-def parse_transfer(
-    view: memoryview, start: int, end: int, body_max: int = BODY_MAX
-) -> tuple[Transfer, int] | None:
-    """The transfer at `start` and where the next one begins, or None while it is incomplete.
+def _check_size(size: int) -> None:
+    if not 0 <= size <= BODY_MAX:
+        raise ValueError(f"transfer of {size} bytes: 0 to {BODY_MAX} fit a Java slave's buffer")
 
-    Its data is a slice of `view`, not a copy.
+
+def encode_control(kind: Kind, document: dict[str, Any]) -> bytes:
+    body = jsonx.dumps(document)
+    return _OUR_HEADER.pack(kind, len(body), crc32(body), 0) + body
+
+
+class Inbox:
+    """The receive buffer of one connection: what the socket wrote, and the frames in it.
+
+    `next_*` gives a frame and moves behind it, or None while it is incomplete. `make_room` after
+    the frames of one read are handled: what they point into is overwritten then.
     """
-    if end - start < HEADER_SIZE:
-        return None
-    offset, size = _HEADER.unpack_from(view, start)
-    if offset < 0 or not 0 <= size <= body_max:
+
+    def __init__(self, size: int = FIRST_BUFFER) -> None:
+        self._view = memoryview(bytearray(size))
+        self._start = self._end = 0
+        self._needed = 0
+
+    def free(self) -> memoryview:
+        """Where the socket may write."""
+        return self._view[self._end :]
+
+    def filled(self, size: int) -> None:
+        self._end += size
+
+    @property
+    def pending(self) -> int:
+        """Bytes of an incomplete frame."""
+        return self._end - self._start
+
+    def make_room(self) -> None:
+        rest = self._end - self._start
+        if self._needed > len(self._view):
+            fresh = memoryview(bytearray(self._needed))
+            fresh[:rest] = self._view[self._start : self._end]
+            self._view = fresh
+        elif self._start:
+            self._view[:rest] = self._view[self._start : self._end]
+        self._start, self._end = 0, rest
+
+    def _take(self, header: int, body: int) -> memoryview | None:
+        """The body behind a header of this size, once all of it is here."""
+        self._needed = header + body
+        if self._end - self._start < self._needed:
+            return None
+        at = self._start + header
+        self._start += self._needed
+        self._needed = 0
+        return self._view[at : at + body]
+
+    def _peek(self) -> int | None:
+        if self._end - self._start < _REPORT.size:
+            return None
+        first: int = _REPORT.unpack_from(self._view, self._start)[0]
+        return first
+
+    # what a slave reads
+
+    def is_ours(self) -> bool | None:
+        """Whether the master's first frame is a HELLO; None while nobody can tell."""
+        first = self._peek()
+        return None if first is None else first < 0
+
+    def next_transfer(self) -> Transfer | None:
+        """A classic transfer."""
+        if self._end - self._start < _HEADER.size:
+            return None
+        offset, size = _HEADER.unpack_from(self._view, self._start)
+        _check_transfer(offset, size)
+        data = self._take(_HEADER.size, size)
+        return None if data is None else Transfer(offset, data)
+
+    def next_of_master(self) -> Transfer | Control | None:
+        """A transfer or a control frame of a master of ours."""
+        if self._end - self._start < _OUR_HEADER.size:
+            return None
+        offset, size, check, confirmed = _OUR_HEADER.unpack_from(self._view, self._start)
+        if offset < 0:
+            return self._control(offset, size, check)
+        _check_transfer(offset, size)
+        data = self._take(_OUR_HEADER.size, size)
+        return None if data is None else Transfer(offset, data, check, confirmed)
+
+    # what a master reads
+
+    def next_report(self) -> int | None:
+        """An i64 of the classic protocol: a report, or the GREETING."""
+        first = self._peek()
+        if first is not None:
+            self._take(_REPORT.size, 0)
+            if first < GREETING:
+                raise MalformedFrame(f"report of offset {first}: it cannot be negative")
+        return first
+
+    def next_of_slave(self) -> Report | Control | None:
+        """A report or a control frame of a slave of ours."""
+        first = self._peek()
+        if first is None:
+            return None
+        if first >= 0:
+            if self.pending < _OUR_REPORT.size:
+                return None
+            report = Report(*_OUR_REPORT.unpack_from(self._view, self._start))
+            self._take(_OUR_REPORT.size, 0)
+            return report
+        if self.pending < _OUR_HEADER.size:
+            return None
+        kind, size, check, _ = _OUR_HEADER.unpack_from(self._view, self._start)
+        return self._control(kind, size, check)
+
+    def _control(self, kind: int, size: int, crc: int) -> Control | None:
+        if kind not in Kind.__members__.values() or not 0 <= size <= CONTROL_MAX:
+            raise MalformedFrame(
+                f"control frame of kind {kind} and {size} bytes: kinds are "
+                f"{[int(k) for k in Kind]}, the limit is {CONTROL_MAX} bytes"
+            )
+        body = self._take(_OUR_HEADER.size, size)
+        if body is None:
+            return None
+        data = bytes(body)
+        if crc32(data) != crc:
+            raise MalformedFrame(f"control frame of kind {kind}: its checksum does not match")
+        document = jsonx.loads(data)
+        if not isinstance(document, dict):
+            raise MalformedFrame(f"control frame of kind {kind} holds no JSON object")
+        return Control(Kind(kind), document)
+
+
+def _check_transfer(offset: int, size: int) -> None:
+    if offset < 0 or not 0 <= size <= BODY_MAX:
         raise MalformedFrame(
-            f"transfer of {size} bytes at offset {offset}: 0 to {body_max} bytes at an offset "
+            f"transfer of {size} bytes at offset {offset}: 0 to {BODY_MAX} bytes at an offset "
             "from 0 on are allowed"
         )
-    body = start + HEADER_SIZE
-    if end - body < size:
-        return None
-    return Transfer(offset, view[body : body + size]), body + size
-
-
-class TransferDecoder:
-    """Bytes in, transfers out; the slave's end of the stream."""
-
-    def __init__(self, body_max: int = BODY_MAX) -> None:
-        self._body_max = body_max
-        self._rest = bytearray()
-
-    @property
-    def pending(self) -> int:
-        """Bytes of an incomplete transfer."""
-        return len(self._rest)
-
-    def feed(self, data: Buffer) -> list[Transfer]:
-        """The transfers that are complete now; each owns its data."""
-        self._rest += data
-        if len(self._rest) < HEADER_SIZE:
-            return []
-        transfers: list[Transfer] = []
-        start = 0
-        with memoryview(self._rest) as view:
-            while True:
-                parsed = parse_transfer(view, start, len(view), self._body_max)
-                if parsed is None:
-                    break
-                transfer, start = parsed
-                with memoryview(transfer.data) as part:
-                    transfers.append(Transfer(transfer.offset, bytes(part)))
-                if isinstance(transfer.data, memoryview):
-                    transfer.data.release()  # or the buffer below could not shrink
-        del self._rest[:start]
-        return transfers
-
-
-class ReportDecoder:
-    """Bytes in, reports out; the master's end of the stream."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-
-    @property
-    def pending(self) -> int:
-        """Bytes of an incomplete report."""
-        return len(self._rest)
-
-    def feed(self, data: Buffer) -> list[int]:
-        """The reports that are complete now, oldest first."""
-        whole = self._rest + bytes(data)
-        end = len(whole) - len(whole) % REPORT_SIZE
-        self._rest = whole[end:]
-        offsets = [offset for (offset,) in _REPORT.iter_unpack(whole[:end])]
-        for offset in offsets:
-            if offset < 0:
-                raise MalformedFrame(f"report of offset {offset}: it cannot be negative")
-        return offsets

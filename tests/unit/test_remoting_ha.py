@@ -1,4 +1,7 @@
-"""Replication frames: RocketMQ's recorded bytes, any chunking, and refusals."""
+"""Replication frames: RocketMQ's recorded bytes, any chunking, and refusals, in both dialects."""
+
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,11 +17,32 @@ RECORDED_HEADERS = (
 )
 
 
+def feed(inbox: ha.Inbox, data: bytes, take: Callable[[], Any]) -> list[Any]:
+    """What comes out when these bytes arrive, whatever room the inbox has at a time."""
+    found = []
+    while True:
+        while (frame := take()) is not None:
+            if isinstance(frame, ha.Transfer):
+                frame = frame._replace(data=bytes(frame.data))
+            found.append(frame)
+        inbox.make_room()
+        if not data:
+            return found
+        room = inbox.free()
+        assert len(room), "the inbox takes no more and gives nothing"
+        part = data[: len(room)]
+        room[: len(part)] = part
+        inbox.filled(len(part))
+        data = data[len(part) :]
+
+
 def test_recorded_reports_parse_whole_and_byte_by_byte() -> None:
     expected = [0, 0x8000, 0xB089]
-    assert ha.ReportDecoder().feed(RECORDED_REPORTS) == expected
-    decoder = ha.ReportDecoder()
-    assert [x for byte in RECORDED_REPORTS for x in decoder.feed(bytes([byte]))] == expected
+    inbox = ha.Inbox()
+    assert feed(inbox, RECORDED_REPORTS, inbox.next_report) == expected
+    inbox = ha.Inbox()
+    found = [x for b in RECORDED_REPORTS for x in feed(inbox, bytes([b]), inbox.next_report)]
+    assert found == expected
     assert b"".join(map(ha.encode_report, expected)) == RECORDED_REPORTS
 
 
@@ -27,48 +51,104 @@ def test_recorded_transfer_header_is_what_we_write(recorded: str) -> None:
     header = bytes.fromhex(recorded)
     offset, size = int(recorded[:16], 16), int(recorded[16:], 16)
     assert ha.encode_transfer_header(offset, size) == header
-    (transfer,) = ha.TransferDecoder().feed(header + bytes(size))
-    assert transfer == (offset, bytes(size))
-    assert transfer.is_heartbeat == (size == 0)
+    inbox = ha.Inbox()
+    (transfer,) = feed(inbox, header + bytes(size), inbox.next_transfer)
+    assert transfer == (offset, bytes(size), -1, -1)
+
+
+def test_a_java_master_reads_our_first_bytes_as_the_report_at_their_end() -> None:
+    first = ha.encode_greeting(0x8000)
+    assert len(first) % ha.REPORT_SIZE == 0
+    assert first[-ha.REPORT_SIZE :] == ha.encode_report(0x8000)
+    assert first[: ha.REPORT_SIZE] == b"\xff" * 8  # -1: RocketMQ's "nothing reported yet"
+
+
+def test_our_hello_cannot_be_taken_for_a_java_masters_transfer() -> None:
+    for data, ours in (
+        (ha.encode_control(ha.Kind.HELLO, {}), True),
+        (ha.encode_transfer_header(0, 0), False),
+        (b"\x00" * 7, None),
+    ):
+        inbox = ha.Inbox()
+        inbox.free()[: len(data)] = data
+        inbox.filled(len(data))
+        assert inbox.is_ours() is ours
+
+
+offsets = st.integers(0, 2**63 - 1)
+frames = st.one_of(
+    st.tuples(offsets, st.binary(max_size=300), st.integers(0, 2**32 - 1), offsets),
+    st.dictionaries(st.text(max_size=5), st.integers(0, 9), max_size=3),
+)
+
+
+def encoded(frame: Any) -> bytes:
+    if isinstance(frame, dict):
+        return ha.encode_control(ha.Kind.HELLO, frame)
+    offset, data, rolled, confirmed = frame
+    return ha.encode_our_transfer_header(offset, len(data), rolled, confirmed) + data
+
+
+def decoded(frame: Any) -> Any:
+    if isinstance(frame, ha.Control):
+        return frame.document
+    return (frame.offset, frame.data, frame.rolled, frame.confirmed)
 
 
 @settings(deadline=None, max_examples=60)
-@given(
-    st.lists(st.tuples(st.integers(0, 2**63 - 1), st.binary(max_size=300)), max_size=8),
-    st.lists(st.integers(1, 200), min_size=1),
-)
-def test_transfers_survive_any_chunking(
-    transfers: list[tuple[int, bytes]], chunks: list[int]
-) -> None:
-    stream = b"".join(b"".join(ha.encode_transfer(*transfer)) for transfer in transfers)
-    decoder = ha.TransferDecoder()
-    seen: list[tuple[int, bytes]] = []
+@given(st.lists(frames, max_size=8), st.lists(st.integers(1, 200), min_size=1))
+def test_a_masters_frames_survive_any_chunking(sent: list[Any], chunks: list[int]) -> None:
+    stream = b"".join(map(encoded, sent))
+    inbox = ha.Inbox(64)
+    seen: list[Any] = []
     position = step = 0
     while position < len(stream):
         size = chunks[step % len(chunks)]
-        seen += [
-            (t.offset, bytes(t.data)) for t in decoder.feed(stream[position : position + size])
-        ]
+        seen += feed(inbox, stream[position : position + size], inbox.next_of_master)
         position, step = position + size, step + 1
-    assert seen == transfers
-    assert decoder.pending == 0
+    assert list(map(decoded, seen)) == sent
+    assert inbox.pending == 0
 
 
-def test_truncated_transfer_waits_at_every_length() -> None:
-    stream = b"".join(ha.encode_transfer(77, b"abcdef"))
-    for size in range(len(stream)):
-        decoder = ha.TransferDecoder()
-        assert decoder.feed(stream[:size]) == []
-        assert decoder.pending == size
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(offsets, offsets), max_size=8), st.integers(1, 50))
+def test_a_slaves_frames_survive_any_chunking(reports: list[tuple[int, int]], chunk: int) -> None:
+    stream = ha.encode_control(ha.Kind.JOIN, {"end": 7})
+    stream += b"".join(ha.encode_our_report(*report) for report in reports)
+    inbox = ha.Inbox(64)
+    seen = []
+    for at in range(0, len(stream), chunk):
+        seen += feed(inbox, stream[at : at + chunk], inbox.next_of_slave)
+    assert seen == [(ha.Kind.JOIN, {"end": 7}), *reports]
 
 
-@pytest.mark.parametrize(("offset", "size"), [(-1, 0), (0, -1), (0, ha.BODY_MAX + 1)])
-def test_impossible_transfer_is_refused_before_memory_is_taken(offset: int, size: int) -> None:
+def test_the_rolling_checksum_tells_other_bytes_and_another_order() -> None:
+    one = ha.roll(ha.roll(0, b"abc"), b"def")
+    assert one != ha.roll(ha.roll(0, b"def"), b"abc")
+    assert one != ha.roll(ha.roll(0, b"abc"), b"deg")
+    assert one == ha.roll(ha.roll(0, memoryview(b"abc")), b"def")
+
+
+@pytest.mark.parametrize(("offset", "size"), [(-9, 0), (0, -1), (0, ha.BODY_MAX + 1)])
+@pytest.mark.parametrize("dialect", ["next_transfer", "next_of_master"])
+def test_what_cannot_be_is_refused_before_memory_is_taken(
+    offset: int, size: int, dialect: str
+) -> None:
     header = offset.to_bytes(8, "big", signed=True) + size.to_bytes(4, "big", signed=True)
-    with pytest.raises(MalformedFrame, match="transfer of"):
-        ha.TransferDecoder().feed(header)
+    inbox = ha.Inbox()
+    with pytest.raises(MalformedFrame, match=r"transfer of|control frame of"):
+        feed(inbox, header + bytes(12), getattr(inbox, dialect))
+
+
+def test_a_damaged_control_frame_is_refused() -> None:
+    data = bytearray(ha.encode_control(ha.Kind.JOIN, {"end": 7}))
+    data[-2] ^= 1
+    inbox = ha.Inbox()
+    with pytest.raises(MalformedFrame, match="checksum"):
+        feed(inbox, bytes(data), inbox.next_of_slave)
 
 
 def test_negative_report_is_refused() -> None:
+    inbox = ha.Inbox()
     with pytest.raises(MalformedFrame, match="negative"):
-        ha.ReportDecoder().feed(b"\xff" * 8)
+        feed(inbox, b"\xff" * 7 + b"\xfe", inbox.next_report)

@@ -1,0 +1,175 @@
+"""Which part this broker plays in its group now, and whether it may take writes.
+
+It begins with what the configuration says. A promotion changes it while the broker runs; from then
+on `config/role.json` decides at every start:
+
+| key | meaning |
+|---|---|
+| decided | a promotion made this role: it wins over brokerRole and brokerId |
+| brokerId | 0: master |
+| epoch | the highest epoch this node knows: it serves and follows no lower one |
+| required | copies a send waits for, as the last master had it |
+| replicas | the slaves that ever followed this master, by id: their addresses |
+
+It is written, durably, before what it says is acted on.
+
+A master takes writes only while nothing says that there is another one (fault-model.md I1 across a
+fail-over). It does not at its start and after a pause of its own (a stopped process wakes up with
+requests in its sockets), until those who would know have been asked; not while it may lack what a
+slave has (RECOVERING); and not once it knows of a higher epoch (FENCED).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any
+
+from saturnmq.broker.config import BrokerConfig
+from saturnmq.broker.documents import Saveable
+
+PAUSE_S = 1.0  # the loop stood still for longer: others may have acted meanwhile
+MASTER_ID = 0
+
+
+class State(Enum):
+    """What a node does with writes, and why."""
+
+    UNSURE = "asks whether it still is the master"
+    RECOVERING = "waits for slaves that may have what it lost"
+    MASTER = "takes writes"
+    FENCED = "is deposed, and does not know its new master yet"
+    SLAVE = "follows its master"
+
+
+class Role(Saveable):
+    def __init__(self, config: BrokerConfig, on_unsure: Callable[[], None]) -> None:
+        self._config = config
+        self._on_unsure = on_unsure  # ask the others, and then say `sure`
+        self.broker_id = config.broker_id
+        self.decided = False
+        self.epoch = 0
+        self.required = config.replicas_required
+        self.replicas: dict[int, str] = {}
+        self.state = State.SLAVE if config.is_slave else State.UNSURE
+        self.why = ""  # what is special about this state, for status and refusals
+        self.alive_at = 0.0  # when the loop was last seen turning
+        self._before = State.MASTER  # the state an answer to UNSURE leads back to
+
+    # what it is
+
+    @property
+    def is_slave(self) -> bool:
+        return self.state in (State.SLAVE, State.FENCED)
+
+    @property
+    def name(self) -> str:
+        """RocketMQ's word."""
+        if self.is_slave:
+            return "SLAVE"
+        return "SYNC_MASTER" if self.required > 1 else "ASYNC_MASTER"
+
+    @property
+    def state_name(self) -> str:
+        """For the status: master, slave, recovering or fenced."""
+        return "unsure" if self.state is State.UNSURE else self.state.name.lower()
+
+    def refuses(self, now: float) -> str:
+        """Why this node takes no writes now; empty if it does."""
+        if self.state is State.MASTER:
+            if now - self.alive_at <= PAUSE_S:
+                return ""
+            self.doubt()
+        text = f"{self._config.broker_name} (id {self.broker_id}) {self.state.value}"
+        return f"{text}: {self.why}" if self.why else text
+
+    def tick(self, now: float) -> None:
+        """The loop turns; after a pause the first to see it says so."""
+        if self.state is State.MASTER and now - self.alive_at > PAUSE_S:
+            self.doubt()
+        self.alive_at = now
+
+    # how it changes
+
+    def doubt(self) -> None:
+        """Somebody may have taken over meanwhile."""
+        if self.state in (State.MASTER, State.RECOVERING):
+            self._before, self.state = self.state, State.UNSURE
+            self._on_unsure()
+
+    def sure(self) -> None:
+        """Nobody knows of a higher epoch."""
+        if self.state is State.UNSURE:
+            self.state = self._before
+
+    def recovering(self, why: str) -> None:
+        self.why = why
+        if self.state is State.UNSURE:
+            self._before = State.RECOVERING
+        else:
+            self.state = State.RECOVERING
+
+    def lead(self, epoch: int, *, decided: bool) -> None:
+        """Master from this epoch on. Save before acting on it."""
+        self.decided = self.decided or decided
+        if self.broker_id != MASTER_ID:
+            self.replicas.pop(self.broker_id, None)
+        self.broker_id = MASTER_ID
+        self.epoch = max(self.epoch, epoch)
+        self.why = ""
+        if self.state is State.UNSURE and not decided:
+            self._before = State.MASTER
+        else:
+            self.state = State.MASTER
+        self.mark_dirty()
+
+    def promise(self, epoch: int) -> None:
+        """Nothing below `epoch` is served or followed any more."""
+        if epoch > self.epoch:
+            self.epoch = epoch
+            self.mark_dirty()
+
+    def depose(self, why: str) -> None:
+        """There is a newer master."""
+        if self.state is not State.SLAVE:
+            self.state, self.why = State.FENCED, why
+
+    def follow(self, broker_id: int) -> None:
+        """Slave under this id."""
+        self.decided, self.broker_id, self.state, self.why = True, broker_id, State.SLAVE, ""
+        self.mark_dirty()
+
+    def knows(self, broker_id: int, address: str) -> None:
+        """A slave has joined."""
+        if self.replicas.get(broker_id) != address:
+            for other in [i for i, known in self.replicas.items() if known == address]:
+                del self.replicas[other]
+            self.replicas[broker_id] = address
+            self.mark_dirty()
+
+    def told(self, required: int, replicas: Mapping[int, str]) -> None:
+        """What the master says of its group: a slave that is promoted goes on with it."""
+        if (required, dict(replicas)) != (self.required, self.replicas):
+            self.required, self.replicas = required, dict(replicas)
+            self.mark_dirty()
+
+    # the file
+
+    def snapshot(self) -> dict[str, Any]:
+        return {
+            "decided": self.decided,
+            "brokerId": self.broker_id,
+            "epoch": self.epoch,
+            "required": self.required,
+            "replicas": {str(i): address for i, address in sorted(self.replicas.items())},
+        }
+
+    def load(self, document: Mapping[str, Any]) -> None:
+        self.epoch = int(document.get("epoch", 0))
+        self.replicas = {int(i): str(a) for i, a in (document.get("replicas") or {}).items()}
+        self.decided = document.get("decided") is True
+        if self.decided:
+            self.broker_id = int(document["brokerId"])
+        if self.decided or self._config.is_slave:
+            self.required = int(document.get("required", self.required))
+        self.state = State.SLAVE if self.broker_id != MASTER_ID else State.UNSURE

@@ -1,0 +1,125 @@
+"""epochFileCheckpoint: which master wrote which part of the log.
+
+A term of a master is an epoch; its entry says at which offset that master began to write. Within
+one epoch there is one writer, so two logs that both have an epoch with the same start are equal up
+to where the shorter one ends in it (fault-model.md I7), whatever their lengths are.
+
+The file is text, as RocketMQ's auto-switch HA writes it (store-format.md section 9): line 1 the
+number of entries, line 2 the CRC of the lines behind it (0: not checked), then one line
+`epoch-startOffset` each, both rising. Damaged, it falls back to `.bak`; with both bad a start is
+refused. Master and slave write it before they write a byte of that epoch.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from saturnmq.protocol.errors import StoreDamaged
+from saturnmq.protocol.kernels import crc32
+from saturnmq.store.disk import Disk
+
+FILE = "epochFileCheckpoint"
+
+
+class Epoch(NamedTuple):
+    """A master's term, and the physical offset it began to write at."""
+
+    number: int
+    start: int
+
+
+class Epochs:
+    """The entries of one log, oldest first."""
+
+    def __init__(self, disk: Disk, root: str, entries: Iterable[Epoch] = ()) -> None:
+        self._disk = disk
+        self._path = posixpath.join(root, FILE)
+        self.entries = list(entries)
+
+    @classmethod
+    def load(cls, disk: Disk, root: str, log_end: int) -> Epochs:
+        """What the file says of a log that ends at `log_end`: a power loss may have taken the
+        part that the newest entries are about.
+        """
+        found = cls(disk, root)
+        problems = []
+        for path in (found._path, found._path + ".bak"):
+            if disk.exists(path):
+                entries = _parse(disk.read_file(path))
+                if entries is not None:
+                    found.entries = [epoch for epoch in entries if epoch.start <= log_end]
+                    return found
+                problems.append(path)
+        if problems:
+            raise StoreDamaged(
+                f"{' and '.join(problems)}: damaged, so nobody knows which master wrote which "
+                "part of this log; restore the file, or delete it on every node of the group"
+            )
+        return found
+
+    @property
+    def last(self) -> int:
+        """The newest epoch, 0 if there is none."""
+        return self.entries[-1].number if self.entries else 0
+
+    def open(self, number: int, start: int) -> None:
+        """A new term begins at `start`; durable when this returns. Blocking."""
+        assert number > self.last, f"epoch {number} is opened after {self.last}"
+        self.entries.append(Epoch(number, start))
+        self._save()
+
+    def cut(self, newest: int) -> None:
+        """Forget the epochs behind `newest`: their bytes are cut off. Blocking."""
+        kept = [epoch for epoch in self.entries if epoch.number <= newest]
+        if kept != self.entries:
+            self.entries = kept
+            self._save()
+
+    def replace(self, entries: Sequence[Epoch]) -> None:
+        """A slave without a table of its own takes its master's. Blocking."""
+        if list(entries) != self.entries:
+            self.entries = list(entries)
+            self._save()
+
+    def common(
+        self, end: int, others: Sequence[Epoch], others_end: int
+    ) -> tuple[Epoch, int] | None:
+        """The newest epoch that both logs have with the same start, and the offset up to which
+        both logs hold it; None if they share none.
+        """
+        theirs = set(others)
+        for mine in reversed(self.entries):
+            if mine in theirs:
+                return mine, min(
+                    _end_of(self.entries, mine, end), _end_of(others, mine, others_end)
+                )
+        return None
+
+    def _save(self) -> None:
+        lines = "".join(f"{epoch.number}-{epoch.start}\n" for epoch in self.entries).encode()
+        head = f"{len(self.entries)}\n{crc32(lines)}\n".encode()
+        self._disk.replace_file(self._path, head + lines, keep_backup=True)
+
+
+def _end_of(entries: Sequence[Epoch], epoch: Epoch, log_end: int) -> int:
+    starts = [other.start for other in entries if other.number > epoch.number]
+    return min([*starts, log_end])
+
+
+def _parse(data: bytes) -> list[Epoch] | None:
+    """The entries, or None if this is not a whole file of rising entries."""
+    try:
+        count, crc, *lines = data.decode("ascii").splitlines()
+        entries = [Epoch(*map(int, line.split("-"))) for line in lines if line]
+        whole = "".join(line + "\n" for line in lines).encode()
+        if len(entries) != int(count) or int(crc) not in (0, crc32(whole)):
+            return None
+    except (TypeError, ValueError):
+        return None
+    numbers, starts = [e.number for e in entries], [e.start for e in entries]
+    rising = all(a < b for a, b in zip(numbers, numbers[1:], strict=False))
+    if not rising or starts != sorted(starts) or any(number < 0 for number in numbers):
+        return None
+    return entries

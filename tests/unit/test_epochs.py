@@ -1,0 +1,86 @@
+"""The epoch table: where two logs part, and a file that survives damage and power losses."""
+
+import random
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from saturnmq.drills.sim.disk import SimDisk
+from saturnmq.protocol.errors import StoreDamaged
+from saturnmq.store.epochs import Epoch, Epochs
+
+
+def epochs(*entries: tuple[int, int]) -> Epochs:
+    return Epochs(SimDisk(random.Random(1)), "/", [Epoch(*entry) for entry in entries])
+
+
+@pytest.mark.parametrize(
+    ("mine", "end", "theirs", "their_end", "expected"),
+    [
+        ([(1, 0)], 100, [(1, 0)], 300, (1, 100)),  # a slave that lags
+        ([(1, 0)], 300, [(1, 0)], 100, (1, 100)),  # a master that lost its tail
+        ([(1, 0)], 300, [(1, 0), (2, 200)], 500, (1, 200)),  # a deposed master
+        ([(1, 0), (2, 200)], 300, [(1, 0), (3, 250)], 500, (1, 200)),  # two masters parted
+        ([(1, 0), (2, 200)], 200, [(1, 0), (2, 200)], 200, (2, 200)),
+        ([(1, 0), (2, 200)], 300, [(1, 0), (2, 210)], 500, (1, 200)),
+        ([(4, 50)], 300, [(1, 0)], 500, None),
+        ([], 300, [(1, 0)], 500, None),
+    ],
+)
+def test_two_logs_are_equal_up_to_the_end_of_their_newest_common_epoch(
+    mine: list[tuple[int, int]],
+    end: int,
+    theirs: list[tuple[int, int]],
+    their_end: int,
+    expected: tuple[int, int] | None,
+) -> None:
+    found = epochs(*mine).common(end, [Epoch(*entry) for entry in theirs], their_end)
+    assert (found and (found[0].number, found[1])) == expected
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 1000)), max_size=8))
+def test_what_was_opened_is_read_again(steps: list[tuple[int, int]]) -> None:
+    disk = SimDisk(random.Random(1))
+    table = Epochs(disk, "/")
+    number = start = 0
+    for more, further in steps:
+        number, start = number + more, start + further
+        table.open(number, start)
+    assert Epochs.load(disk, "/", start).entries == table.entries
+    assert all(a < b for a, b in pairwise(table.entries))
+    half = start // 2
+    assert Epochs.load(disk, "/", half).entries == [e for e in table.entries if e.start <= half]
+
+
+def test_the_file_is_rocketmqs_text() -> None:
+    disk = SimDisk(random.Random(1))
+    table = Epochs(disk, "/")
+    table.open(1, 0)
+    table.open(3, 4096)
+    count, _, *lines = disk.read_file("/epochFileCheckpoint").decode().splitlines()
+    assert (count, lines) == ("2", ["1-0", "3-4096"])
+    disk.write_file("/epochFileCheckpoint", b"1\n0\n7-12\n")  # 0: the CRC is not checked
+    assert Epochs.load(disk, "/", 100).entries == [(7, 12)]
+
+
+@pytest.mark.parametrize("damage", [b"", b"2\n0\n1-0\n", b"1\n5\n1-0\n", b"1\n0\n1-x\n", b"\xff\n"])
+def test_a_damaged_file_falls_back_and_is_refused_with_its_backup(damage: bytes) -> None:
+    disk = SimDisk(random.Random(1))
+    table = Epochs(disk, "/")
+    table.open(1, 0)
+    table.open(2, 50)
+    disk.write_file("/epochFileCheckpoint", damage)
+    assert Epochs.load(disk, "/", 100).entries == [(1, 0)]
+    disk.write_file("/epochFileCheckpoint.bak", damage)
+    with pytest.raises(StoreDamaged, match="epochFileCheckpoint"):
+        Epochs.load(disk, "/", 100)
+
+
+def test_what_is_cut_is_forgotten_for_good() -> None:
+    disk = SimDisk(random.Random(1))
+    table = Epochs(disk, "/")
+    for number, start in ((1, 0), (2, 50), (4, 70)):
+        table.open(number, start)
+    table.cut(2)
+    assert Epochs.load(disk, "/", 100).entries == [(1, 0), (2, 50)]
