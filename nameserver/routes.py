@@ -1,4 +1,4 @@
-"""The route table: four maps and the rules that change them (remoting.md 3.3). Pure; callers pass
+"""The route table: five maps and the rules that change them (remoting.md 3.3). Pure; callers pass
 the time.
 
 | map | from | to |
@@ -7,6 +7,7 @@ the time.
 | `_brokers` | broker name | cluster and the address of each broker id |
 | `_clusters` | cluster | its broker names |
 | `_live` | cluster, address | last sign of life, table version, HA address, connection |
+| `_terms` | cluster, broker name | the highest epoch of a master there, and that master |
 
 Who writes: the server, from requests 103 104 904 322 205 327 216, from closed connections and
 from the scan. Nothing is stored: after a restart the brokers' next registrations (10-60 s apart)
@@ -18,6 +19,11 @@ has no entry yet. Topics that vanish from a broker's table stay. A first registr
 exactly one topic is refused, because such a partial table is what a running broker sends after
 one topic changed. Removing a name's last address removes its queue data. A broker is removed at
 once when the connection of its last registration closes.
+
+Ours on top. The stateVersion of our masters is their epoch, and RocketMQ's is 0. A master of an
+epoch below the highest known of its group, be that one's holder alive or not, is deposed: it is not
+taken, and learns from the answer whom to follow. A higher epoch takes over at once. Of two live
+masters in one epoch the first stays. `changed` collects the topics whose route is another one.
 """
 
 from collections.abc import Hashable
@@ -29,6 +35,9 @@ from saturnmq.protocol.errors import SystemError_, TopicNotExist
 from saturnmq.protocol.route import MASTER_ID, BrokerData, DataVersion, QueueData, TopicRoute
 
 from .registration import Registration
+
+# Epochs are remembered when nobody of their group lives, so there must be a bound.
+TERMS_MAX = 10_000
 
 
 @dataclass(slots=True)
@@ -47,10 +56,28 @@ class LiveBroker:
 
 @dataclass(slots=True)
 class Master:
-    """What a slave learns from its registration."""
+    """Whom a slave follows."""
 
     address: str
     ha_address: str
+
+
+@dataclass(slots=True)
+class Term:
+    """The highest epoch in which a master of a group registered."""
+
+    epoch: int
+    holder: Master
+
+
+@dataclass(slots=True)
+class Registered:
+    """What became of a registration."""
+
+    taken: bool
+    epoch: int  # the highest known of the group, 0 with RocketMQ's brokers
+    master: Master | None  # of the group, for a slave and for a deposed master
+    deposed: LiveBroker | None = None  # was master until now, and should register again
 
 
 class RouteTable:
@@ -61,37 +88,31 @@ class RouteTable:
         self._brokers: dict[str, BrokerData] = {}
         self._clusters: dict[str, set[str]] = {}
         self._live: dict[tuple[str, str], LiveBroker] = {}
+        self._terms: dict[tuple[str, str], Term] = {}
+        self.changed: dict[str, None] = {}
 
     # -- brokers ---------------------------------------------------------------------------------
 
     def register(
         self, broker: Registration, now_ms: int, connection: Hashable = None
-    ) -> Master | None:
-        """Take a registration; the live master of the group when the broker is a slave."""
+    ) -> Registered:
+        """Take a registration, or tell a deposed master whom to follow."""
         group = self._brokers.get(broker.name)
-        known = group.addresses if group is not None else {}
-        holder = known.get(broker.broker_id)
-        if holder is not None and holder != broker.address:
-            other = self._live.get((broker.cluster, holder))
-            if other is not None and other.version.state_version > broker.version.state_version:
-                return None  # a deposed process that still announces its old role
+        holder = None if group is None else group.addresses.get(broker.broker_id)
+        term = self._terms.get((broker.cluster, broker.name))
+        if self._is_deposed(broker, holder, term):
+            return Registered(False, term.epoch if term else 0, term.holder if term else None)
         if holder is None and len(broker.topics) == 1:
             raise SystemError_(
                 "register broker failed: the first registration of a broker must carry its whole "
                 "topic table, not one topic"
             )
-        if group is None:
-            group = self._brokers[broker.name] = BrokerData(broker.cluster, broker.name)
-        elif group.cluster != broker.cluster:
-            self._leave_cluster(group)
-            group.cluster = broker.cluster
-        self._clusters.setdefault(broker.cluster, set()).add(broker.name)
-        group.enable_acting_master = broker.enable_acting_master
-        for broker_id, address in list(group.addresses.items()):
-            if address == broker.address and broker_id != broker.broker_id:
-                del group.addresses[broker_id]
-        group.addresses[broker.broker_id] = broker.address
-
+        deposed = None
+        if broker.broker_id == MASTER_ID and broker.version.state_version:
+            term = self._begin_term(broker)
+            if holder is not None and holder != broker.address:
+                deposed = self._live.pop((broker.cluster, holder), None)
+        group = self._join(broker, group)
         key = (broker.cluster, broker.address)
         before = self._live.get(key)
         changed = holder is None or before is None or before.version != broker.version
@@ -106,10 +127,56 @@ class RouteTable:
             last_seen_ms=now_ms,
             connection=connection,
         )
-        if broker.broker_id == MASTER_ID or group.master is None:
-            return None
-        master = self._live.get((broker.cluster, group.master))
-        return None if master is None else Master(master.address, master.ha_address)
+        master = None
+        if broker.broker_id != MASTER_ID and group.master is not None:
+            live = self._live.get((broker.cluster, group.master))
+            master = None if live is None else Master(live.address, live.ha_address)
+        return Registered(True, term.epoch if term else 0, master, deposed)
+
+    def _is_deposed(self, broker: Registration, holder: str | None, term: Term | None) -> bool:
+        """Whether a process announces a role that another one has since a later epoch."""
+        epoch = broker.version.state_version
+        if epoch and term is not None and broker.broker_id == MASTER_ID:
+            first = term.holder.address
+            return epoch < term.epoch or (
+                epoch == term.epoch and holder == first and first != broker.address
+            )
+        if holder is None or holder == broker.address:
+            return False
+        other = self._live.get((broker.cluster, holder))
+        return other is not None and other.version.state_version > epoch
+
+    def _begin_term(self, broker: Registration) -> Term:
+        key = (broker.cluster, broker.name)
+        self._terms.pop(key, None)
+        term = Term(broker.version.state_version, Master(broker.address, broker.ha_address))
+        self._terms[key] = term
+        if len(self._terms) > TERMS_MAX:
+            gone = next((key for key in self._terms if key[1] not in self._brokers), None)
+            self._terms.pop(gone or next(iter(self._terms)))
+        return term
+
+    def _join(self, broker: Registration, group: BrokerData | None) -> BrokerData:
+        """Enter the broker into its group and cluster."""
+        if group is None:
+            group = self._brokers[broker.name] = BrokerData(broker.cluster, broker.name)
+        elif group.cluster != broker.cluster:
+            self._leave_cluster(group)
+            group.cluster = broker.cluster
+        self._clusters.setdefault(broker.cluster, set()).add(broker.name)
+        group.enable_acting_master = broker.enable_acting_master
+        addresses = {
+            key: address for key, address in group.addresses.items() if address != broker.address
+        }
+        addresses[broker.broker_id] = broker.address
+        if addresses != group.addresses:
+            group.addresses = addresses
+            self._moved(broker.name)
+        return group
+
+    def _moved(self, name: str) -> None:
+        """The addresses of a broker name are others now."""
+        self.changed.update((topic, None) for topic, qs in self._topics.items() if name in qs)
 
     def _take_topics(self, broker: Registration, group: BrokerData, changed: bool) -> None:
         is_master = broker.broker_id == MASTER_ID
@@ -122,14 +189,18 @@ class RouteTable:
             return
         for topic in broker.topics.values():
             queues = self._topics.setdefault(topic.name, {})
-            if changed or broker.name not in queues:
-                queues[broker.name] = QueueData(
-                    broker.name,
-                    topic.read_queues,
-                    topic.write_queues,
-                    topic.perm & ~PERM_WRITE if is_prime_slave else topic.perm,
-                    topic.sys_flag,
-                )
+            if not changed and broker.name in queues:
+                continue
+            data = QueueData(
+                broker.name,
+                topic.read_queues,
+                topic.write_queues,
+                topic.perm & ~PERM_WRITE if is_prime_slave else topic.perm,
+                topic.sys_flag,
+            )
+            if queues.get(broker.name) != data:
+                queues[broker.name] = data
+                self.changed[topic.name] = None
 
     def unregister(self, cluster: str, name: str, address: str) -> None:
         """Forget one broker process; unknown ones are no error."""
@@ -138,6 +209,7 @@ class RouteTable:
         if group is None or address not in group.addresses.values():
             return
         group.addresses = {key: value for key, value in group.addresses.items() if value != address}
+        self._moved(name)
         if group.addresses:
             if group.enable_acting_master and group.master is None:
                 self._change_perm(name, lambda perm: perm & ~PERM_WRITE)
@@ -221,6 +293,7 @@ class RouteTable:
         names = set(queues) if cluster is None else self._clusters.get(cluster, set())
         for name in names & queues.keys():
             del queues[name]
+            self.changed[topic] = None
         if not queues:
             del self._topics[topic]
 
@@ -233,10 +306,22 @@ class RouteTable:
         return self._change_perm(broker_name, lambda perm: PERM_READ | PERM_WRITE)
 
     def _change_perm(self, broker_name: str, change: Any) -> int:
-        changed = [queues[broker_name] for queues in self._topics.values() if broker_name in queues]
-        for data in changed:
-            data.perm = change(data.perm)
-        return len(changed)
+        count = 0
+        for topic, queues in self._topics.items():
+            data = queues.get(broker_name)
+            if data is None:
+                continue
+            count += 1
+            perm = change(data.perm)
+            if perm != data.perm:
+                data.perm = perm
+                self.changed[topic] = None
+        return count
+
+    def take_changed(self) -> list[str]:
+        """The topics whose route changed since the last call."""
+        changed, self.changed = list(self.changed), {}
+        return changed
 
     # -- views -----------------------------------------------------------------------------------
 

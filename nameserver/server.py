@@ -6,6 +6,11 @@ once, on the loop, without a task. A broker's entry lives as long as the connect
 registration, so a killed broker leaves the routes within the time the kernel needs to close its
 sockets; a silent one is found by the scan. Route JSON always has quoted broker ids, whatever
 version asks (remoting.md 3.4).
+
+Ours on top of RocketMQ: clients that asked for a route with `saturnWatch=true` are told when it
+changes (ROUTE_CHANGED), once per turn of the loop whatever happened in it; 103 is answered with the
+highest epoch of the group, `saturnEpoch`; a master that another one replaced is told to register
+again (ROLE_CHANGED).
 """
 
 import asyncio
@@ -22,8 +27,9 @@ from saturnmq.protocol.route import DataVersion
 from saturnmq.protocol.runtime import Listener, Runtime
 
 from .kv import ORDER_TOPIC_CONFIG, KvConfig
-from .registration import integer, parse_registration, required
+from .registration import flag, integer, parse_registration, required
 from .routes import LiveBroker, RouteTable
+from .watches import Watches
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +37,8 @@ DEFAULT_PORT = 9876
 SCAN_INTERVAL_S = 5.0
 # RocketMQ has no such limit; a connection costs us its receive buffer, so there must be one.
 CONNECTIONS_MAX = 4096
+# A client that does not read what it is told is closed; it asks anew when it comes back.
+UNREAD_MAX = 1 << 20
 
 
 class NameServer:
@@ -45,6 +53,8 @@ class NameServer:
         self._endpoints: set[Endpoint] = set()
         self.routes = RouteTable()
         self.kv = KvConfig()
+        self._watches = Watches()
+        self._telling = False
         code = RequestCode
         self._handlers: dict[int, Callable[[Endpoint, Command], Command]] = {
             code.REGISTER_BROKER: self._register,
@@ -98,6 +108,7 @@ class NameServer:
                 self._log_gone(live, f"silent for more than {live.timeout_ms} ms")
                 if isinstance(live.connection, Endpoint):
                     live.connection.close("broker expired")
+            self._tell_soon()
 
     def _accept(self) -> Endpoint:
         endpoint = Endpoint(self._runtime, self._handle, self._closed, server=True)
@@ -110,8 +121,10 @@ class NameServer:
 
     def _closed(self, endpoint: Endpoint) -> None:
         self._endpoints.discard(endpoint)
+        self._watches.forget(endpoint)
         for live in self.routes.connection_closed(endpoint):
             self._log_gone(live, f"connection closed ({endpoint.close_reason})")
+        self._tell_soon()
 
     def _log_gone(self, live: LiveBroker, why: str) -> None:
         log.warning("broker %s at %s left the routes: %s", live.name, live.address, why)
@@ -121,14 +134,40 @@ class NameServer:
         if handler is None:
             raise UnsupportedRequest(f" request type {command.code} not supported")
         endpoint.send(handler(endpoint, command), command)
+        self._tell_soon()
+
+    # -- telling ---------------------------------------------------------------------------------
+
+    def _tell_soon(self) -> None:
+        if self.routes.changed and not self._telling:
+            self._telling = True
+            self._runtime.call_soon(self._tell)
+
+    def _tell(self) -> None:
+        """Tell the watchers which routes changed."""
+        self._telling = False
+        for endpoint, topics in self._watches.of(self.routes.take_changed()).items():
+            if endpoint.unsent > UNREAD_MAX:
+                endpoint.abort(f"does not read: {endpoint.unsent} bytes wait for it")
+                continue
+            endpoint.oneway(Command.request(RequestCode.ROUTE_CHANGED, body=jsonx.dumps(topics)))
 
     # -- brokers ---------------------------------------------------------------------------------
 
     def _register(self, endpoint: Endpoint, command: Command) -> Command:
         registration = parse_registration(command)
         known = self.routes.known_version(registration.cluster, registration.address)
-        master = self.routes.register(registration, self._runtime.now_ms(), endpoint)
-        if known is None:
+        result = self.routes.register(registration, self._runtime.now_ms(), endpoint)
+        if not result.taken:
+            log.warning(
+                "broker %s at %s registers as master in epoch %d and is not taken: epoch %d at %s",
+                registration.name,
+                registration.address,
+                registration.version.state_version,
+                result.epoch,
+                result.master.address if result.master else "another broker",
+            )
+        elif known is None:
             log.info(
                 "broker %s id %d at %s registered with %d topics",
                 registration.name,
@@ -136,9 +175,22 @@ class NameServer:
                 registration.address,
                 len(registration.topics),
             )
+        if result.deposed is not None and isinstance(result.deposed.connection, Endpoint):
+            log.warning(
+                "broker %s is master of %s in epoch %d, no longer %s",
+                registration.address,
+                registration.name,
+                result.epoch,
+                result.deposed.address,
+            )
+            if result.deposed.version.state_version:  # one of ours
+                result.deposed.connection.oneway(Command.request(RequestCode.ROLE_CHANGED))
         ext = {}
-        if master is not None:
-            ext = {"haServerAddr": master.ha_address, "masterAddr": master.address}
+        if result.epoch:
+            ext["saturnEpoch"] = str(result.epoch)
+        if result.master is not None:
+            ext["haServerAddr"] = result.master.ha_address
+            ext["masterAddr"] = result.master.address
         table = self.kv.table(ORDER_TOPIC_CONFIG)
         return command.reply(ext=ext, body=b"" if table is None else jsonx.dumps({"table": table}))
 
@@ -175,7 +227,10 @@ class NameServer:
     # -- routes ----------------------------------------------------------------------------------
 
     def _route(self, endpoint: Endpoint, command: Command) -> Command:
-        return _json(command, self.routes.route(required(command, "topic")).to_json())
+        topic = required(command, "topic")
+        if flag(command, "saturnWatch"):
+            self._watches.add(endpoint, topic)
+        return _json(command, self.routes.route(topic).to_json())
 
     def _cluster_info(self, endpoint: Endpoint, command: Command) -> Command:
         return _json(command, self.routes.cluster_info())

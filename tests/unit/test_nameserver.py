@@ -99,6 +99,69 @@ def test_broker_registers_is_routed_to_and_vanishes_with_its_connection() -> Non
     served(main)
 
 
+async def told(events: asyncio.Queue[tuple[int, object]]) -> tuple[int, object]:
+    async with asyncio.timeout(5):
+        return await events.get()
+
+
+def listening(events: asyncio.Queue[tuple[int, object]]) -> Callable[[Endpoint, Command], None]:
+    def handle(endpoint: Endpoint, command: Command) -> None:
+        assert command.is_oneway
+        events.put_nowait((command.code, jsonx.loads(command.body) if command.body else None))
+
+    return handle
+
+
+def test_watchers_are_told_once_per_change_of_their_topics() -> None:
+    async def main(runtime: NativeRuntime, server: NameServer, client: Endpoint) -> None:
+        events: asyncio.Queue[tuple[int, object]] = asyncio.Queue()
+        address = split_address(server.address)
+        watcher = await connect(runtime, *address, listening(events))
+        for topic in ("T", "U", "not yet"):
+            assert (await ask(watcher, 105, {"topic": topic, "saturnWatch": "true"})).code == 17
+        broker = await connect(runtime, *address)
+        await ask(broker, 103, BROKER, body())
+        assert await told(events) == (390010, ["T", "U"])
+        await ask(broker, 103, BROKER, body())
+        await ask(client, 216, {"topic": "U"})
+        assert await told(events) == (390010, ["U"])
+        broker.abort()
+        assert await told(events) == (390010, ["T"])
+        watcher.abort()
+        other = await connect(runtime, *address)
+        await ask(other, 103, BROKER, body())
+        assert events.empty()
+
+    served(main)
+
+
+def test_a_deposed_master_is_told_and_is_not_taken_again() -> None:
+    async def main(runtime: NativeRuntime, server: NameServer, client: Endpoint) -> None:
+        def announcement(epoch: int) -> bytes:
+            table = {name: TopicConfig(name, 8, 8, 7).to_json() for name in TOPICS}
+            version = VERSION | {"stateVersion": epoch}
+            wrapper = {"dataVersion": version, "topicConfigTable": table}
+            return jsonx.dumps({"topicConfigSerializeWrapper": wrapper})
+
+        events: asyncio.Queue[tuple[int, object]] = asyncio.Queue()
+        address = split_address(server.address)
+        old = await connect(runtime, *address, listening(events))
+        new = await connect(runtime, *address)
+        assert (await ask(old, 103, BROKER, announcement(1))).ext == {"saturnEpoch": "1"}
+        promoted = BROKER | {"brokerAddr": "127.0.0.1:20911", "haServerAddr": "127.0.0.1:20912"}
+        assert (await ask(new, 103, promoted, announcement(2))).ext == {"saturnEpoch": "2"}
+        assert await told(events) == (390011, None)
+        assert (await ask(old, 103, BROKER, announcement(1))).ext == {
+            "saturnEpoch": "2",
+            "masterAddr": "127.0.0.1:20911",
+            "haServerAddr": "127.0.0.1:20912",
+        }
+        route = jsonx.loads((await ask(client, 105, {"topic": "T"})).body)
+        assert route["brokerDatas"][0]["brokerAddrs"] == {"0": "127.0.0.1:20911"}
+
+    served(main)
+
+
 def test_clusters_members_versions_and_topic_lists() -> None:
     async def main(runtime: NativeRuntime, server: NameServer, client: Endpoint) -> None:
         assert (await ask(client, 904, BROKER)).code == 0

@@ -2,6 +2,7 @@
 
 import struct
 import zlib
+from collections.abc import Callable
 
 import pytest
 from hypothesis import settings
@@ -24,10 +25,11 @@ def broker(
     address: str = "127.0.0.1:10911",
     topics: tuple[str, ...] = ("TBW102", "T"),
     counter: int = 1,
+    epoch: int = 0,
     **more: object,
 ) -> Registration:
     table = {topic: TopicConfig(topic, 4, 4, 6) for topic in topics}
-    version = DataVersion(counter, 1000)
+    version = DataVersion(counter, 1000, epoch)
     return Registration(
         CLUSTER, name, broker_id, address, f"{address}1", version=version, topics=table, **more
     )  # type: ignore[arg-type]
@@ -48,11 +50,11 @@ def test_first_registration_with_one_topic_is_refused_and_leaves_nothing() -> No
 def test_slave_learns_the_master_and_adds_no_topics() -> None:
     table = RouteTable()
     slave = broker(broker_id=1, address="127.0.0.1:2", topics=("X", "Y"))
-    assert table.register(slave, 0) is None
+    assert table.register(slave, 0).master is None
     with pytest.raises(TopicNotExist):
         table.route("X")
-    assert table.register(broker(), 0) is None
-    master = table.register(slave, 0)
+    assert table.register(broker(), 0).master is None
+    master = table.register(slave, 0).master
     assert master is not None
     assert (master.address, master.ha_address) == ("127.0.0.1:10911", "127.0.0.1:109111")
     assert table.route("T").brokers[0].addresses == {0: "127.0.0.1:10911", 1: "127.0.0.1:2"}
@@ -123,6 +125,99 @@ def test_address_under_a_new_id_leaves_the_old_one_and_older_state_is_ignored() 
     table.validate()
 
 
+A, B = "127.0.0.1:1", "127.0.0.1:2"
+
+
+def test_a_higher_epoch_takes_over_and_names_whom_it_deposed() -> None:
+    table = RouteTable()
+    table.register(broker(address=A, epoch=1), 0)
+    table.register(broker(address=B, broker_id=1, epoch=1), 0)
+    result = table.register(broker(address=B, epoch=2), 0)
+    assert (result.taken, result.epoch) == (True, 2)
+    assert result.deposed is not None
+    assert result.deposed.address == A
+    assert table.route("T").brokers[0].addresses == {0: B}
+    follower = table.register(broker(address=A, broker_id=1, epoch=2), 0)
+    assert follower.master is not None
+    assert follower.master.address == B
+    assert table.route("T").brokers[0].addresses == {0: B, 1: A}
+    table.validate()
+
+
+@pytest.mark.parametrize("holder_lives", [True, False])
+def test_a_lower_epoch_is_never_taken_and_learns_whom_to_follow(holder_lives: bool) -> None:
+    table = RouteTable()
+    link = object()
+    table.register(broker(address=B, epoch=2), 0, link)
+    if not holder_lives:
+        table.connection_closed(link)
+    result = table.register(broker(address=A, epoch=1), 0)
+    assert (result.taken, result.epoch) == (False, 2)
+    assert result.master is not None
+    assert (result.master.address, result.master.ha_address) == (B, f"{B}1")
+    shown = table.cluster_info()["brokerAddrTable"]
+    assert A not in str(shown)
+    assert table.register(broker(address=A, epoch=3), 0).taken
+    table.validate()
+
+
+def test_of_two_masters_in_one_epoch_the_first_stays_until_it_is_gone() -> None:
+    table = RouteTable()
+    link = object()
+    table.register(broker(address=A, epoch=2), 0, link)
+    assert not table.register(broker(address=B, epoch=2), 0).taken
+    assert table.register(broker(address=A, epoch=2), 0, link).taken
+    table.connection_closed(link)
+    assert table.register(broker(address=B, epoch=2), 0).taken
+    assert table.route("T").brokers[0].master == B
+
+
+def test_rocketmq_masters_replace_each_other_as_ever() -> None:
+    table = RouteTable()
+    table.register(broker(address=A), 0)
+    result = table.register(broker(address=B), 0)
+    assert (result.taken, result.epoch, result.deposed) == (True, 0, None)
+    assert table.route("T").brokers[0].master == B
+
+
+def test_epochs_of_groups_that_are_gone_are_forgotten_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("saturnmq.nameserver.routes.TERMS_MAX", 4)
+    table = RouteTable()
+    table.register(broker("lives", address=A, epoch=5), 0)
+    for number in range(6):
+        link = object()
+        table.register(broker(f"gone-{number}", address=f"h:{number}", epoch=5), 0, link)
+        table.connection_closed(link)
+    assert not table.register(broker("lives", address=B, epoch=4), 0).taken
+    assert table.register(broker("gone-0", address=B, epoch=4), 0).taken
+    assert not table.register(broker("gone-5", address=B, epoch=4), 0).taken
+
+
+def test_changed_names_the_topics_whose_route_is_another_one() -> None:
+    table = RouteTable()
+
+    def after(step: Callable[[], object]) -> list[str]:
+        step()
+        return sorted(table.take_changed())
+
+    both, link = ["T", "TBW102"], object()
+    slave = broker(address=B, broker_id=1)
+    assert after(lambda: table.register(broker(address=A), 0, link)) == both
+    assert after(lambda: table.register(broker(address=A), 0, link)) == []
+    assert after(lambda: table.register(broker(address=A, counter=2), 0, link)) == []
+    assert after(lambda: table.register(slave, 0)) == both
+    assert after(lambda: table.register(slave, 0)) == []
+    more = broker(address=A, topics=("T", "TBW102", "U"), counter=3)
+    assert after(lambda: table.register(more, 0, link)) == ["U"]
+    assert after(lambda: table.wipe_write_perm("broker-a")) == ["T", "TBW102", "U"]
+    assert after(lambda: table.wipe_write_perm("broker-a")) == []
+    assert after(lambda: table.delete_topic("U")) == ["U"]
+    assert after(lambda: table.connection_closed(link)) == both
+    assert after(lambda: table.unregister(CLUSTER, "broker-a", B)) == both
+
+
 def test_write_permission_is_wiped_and_given_back_without_inherit() -> None:
     table = RouteTable()
     table.register(broker(), 0)
@@ -153,6 +248,7 @@ class RouteMachine(RuleBasedStateMachine):
         super().__init__()
         self.table = RouteTable()
         self.alive: dict[str, tuple[str, int, int]] = {}
+        self.shown: dict[str, object] = {}
         self.connections = [object() for _ in range(3)]
 
     @rule(name=st.sampled_from("ab"), broker_id=st.integers(0, 2), link=st.integers(0, 2))
@@ -175,6 +271,13 @@ class RouteMachine(RuleBasedStateMachine):
             for address in data["brokerAddrs"].values()
         }
         assert shown == set(self.alive)
+
+    @invariant()
+    def changed_is_what_changed(self) -> None:
+        now: dict[str, object] = {t: self.table.route(t).to_json() for t in self.table.topics()}
+        differ = {t for t in {*now, *self.shown} if now.get(t) != self.shown.get(t)}
+        assert set(self.table.take_changed()) >= differ
+        self.shown = now
 
 
 TestRouteMachine = RouteMachine.TestCase
