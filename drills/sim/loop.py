@@ -8,19 +8,25 @@ cluster time costs what its callbacks cost.
 What the seed may reorder is exactly what asyncio leaves open: `call_soon` stays first in, first
 out, as asyncio promises; timers due at the same instant have no promised order, and each timer
 fires up to `TIMER_SLACK_S` late.
+
+Every callback belongs to a process: to the one in whose context (`PROCESS`) it was planned. A
+frozen process (`freeze`, as SIGSTOP does) runs none of them; they wait, in the order they came due,
+for `thaw`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
 import random
 from collections.abc import Callable
-from contextvars import Context
+from contextvars import Context, ContextVar
 from typing import Any
 
 from saturnmq.drills.sim.trace import Trace
 
 TIMER_SLACK_S = 1e-6
+PROCESS: ContextVar[object] = ContextVar("process", default=None)
 
 
 class SimStuck(RuntimeError):
@@ -42,6 +48,30 @@ class _VirtualSelector:
         return []
 
 
+class _Handle(asyncio.Handle):
+    """A callback that waits while its process is frozen."""
+
+    __slots__ = ()
+    _loop: SimLoop
+    _context: Context
+
+    def _run(self) -> None:
+        if not self._loop.frozen or not self._loop.hold_back(self, self._context):
+            super()._run()
+
+
+class _TimerHandle(asyncio.TimerHandle):
+    """The same at a time of its own."""
+
+    __slots__ = ()
+    _loop: SimLoop
+    _context: Context
+
+    def _run(self) -> None:
+        if not self._loop.frozen or not self._loop.hold_back(self, self._context):
+            super()._run()
+
+
 class SimLoop(asyncio.BaseEventLoop):
     """Give it a seed; run it like any loop."""
 
@@ -59,6 +89,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self.trace.now = self.time
         self.failures: list[str] = []
         self.ignored_failures: tuple[type[BaseException], ...] = ()
+        self.frozen: dict[object, list[asyncio.Handle]] = {}
         self.set_exception_handler(self._record_failure)
 
     def time(self) -> float:
@@ -88,7 +119,37 @@ class SimLoop(asyncio.BaseEventLoop):
         # A timer is never early and may be late, so a little seeded lateness decides between
         # equals.
         late = self._rng.random() * TIMER_SLACK_S
-        return super().call_at(when + late, callback, *args, context=context)
+        timer = _TimerHandle(when + late, callback, args, self, context)
+        heapq.heappush(self._scheduled, timer)
+        timer._scheduled = True
+        return timer
+
+    def _call_soon(
+        self, callback: Callable[..., Any], args: tuple[Any, ...], context: Context | None
+    ) -> asyncio.Handle:
+        handle = _Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    # frozen processes
+
+    def freeze(self, process: object) -> None:
+        """From now on no callback of `process` runs."""
+        self.frozen.setdefault(process, [])
+
+    def thaw(self, process: object) -> None:
+        """What came due meanwhile runs now, in that order."""
+        for handle in self.frozen.pop(process, ()):
+            if not handle.cancelled():
+                self._ready.append(handle)
+
+    def hold_back(self, handle: asyncio.Handle, context: Context) -> bool:
+        """Keep a callback that is due for later, if its process is frozen."""
+        held = self.frozen.get(context.get(PROCESS))
+        if held is None:
+            return False
+        held.append(handle)
+        return True
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
         raise RuntimeError("no threads in the simulator: go through runtime.run_blocking")

@@ -15,6 +15,7 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextvars import Context
 from typing import Any
 
 from saturnmq.drills.sim.loop import SimLoop
@@ -58,7 +59,7 @@ class SimTransport(asyncio.Transport):
         node: str,
         local: tuple[str, int],
         remote: tuple[str, int],
-        protocol: asyncio.BufferedProtocol,
+        protocol: asyncio.BufferedProtocol | None,
         *,
         number: int,
     ) -> None:
@@ -67,7 +68,8 @@ class SimTransport(asyncio.Transport):
         self._loop = network.loop
         self.node = node
         self.number = number
-        self._protocol: asyncio.BufferedProtocol = protocol
+        self._context = network.context(node)
+        self._protocol: Any = protocol  # none before the connection was accepted
         self.peer: SimTransport = self
         # The stream towards this end: (time of arrival, bytes); None is the peer's orderly end.
         self._inbox: deque[tuple[float, memoryview | None]] = deque()
@@ -107,7 +109,7 @@ class SimTransport(asyncio.Transport):
         self.peer._receive(None)
         self._cancel_wake()
         self._inbox.clear()
-        self._loop.call_soon(self._lose, None)
+        self._loop.call_soon(self._lose, None, context=self._context)
 
     def abort(self) -> None:
         if self._dead or (self._closing and not self._in_flight):
@@ -115,7 +117,7 @@ class SimTransport(asyncio.Transport):
         self._closing = True
         self._cancel_wake()
         self._inbox.clear()
-        self._loop.call_soon(self._lose, None)
+        self._loop.call_soon(self._lose, None, context=self._context)
         self.peer._reset_after(self._network.latency(self.node, self.peer.node))
 
     def is_closing(self) -> bool:
@@ -163,7 +165,7 @@ class SimTransport(asyncio.Transport):
 
     def _schedule(self) -> None:
         if self._wake is None and self._inbox and not self._read_paused and not self._dead:
-            self._wake = self._loop.call_at(self._inbox[0][0], self._deliver)
+            self._wake = self._loop.call_at(self._inbox[0][0], self._deliver, context=self._context)
 
     def _cancel_wake(self) -> None:
         if self._wake is not None:
@@ -214,6 +216,10 @@ class SimTransport(asyncio.Transport):
         self._in_flight -= size
         if self._write_paused and self._in_flight <= HIGH_WATER // 4 and not self._dead:
             self._write_paused = False
+            self._loop.call_soon(self._resume_writing, context=self._context)
+
+    def _resume_writing(self) -> None:
+        if not self._write_paused and not self._closing and not self._dead:
             self._protocol.resume_writing()
 
     # ends
@@ -223,7 +229,7 @@ class SimTransport(asyncio.Transport):
         way is lost.
         """
         if not self._dead and not self._closing:
-            self._loop.call_later(delay, self._reset)
+            self._loop.call_later(delay, self._reset, context=self._context)
 
     def _reset(self) -> None:
         if self._dead or self._closing:
@@ -242,7 +248,8 @@ class SimTransport(asyncio.Transport):
         self._dead = True
         self._network.forget(self)
         self._network.trace.note("net.lost", f"{self.number} {type(error).__name__}")
-        self._protocol.connection_lost(error)
+        if self._protocol is not None:
+            self._protocol.connection_lost(error)
 
     def vanish(self) -> None:
         """The machine of this end is gone: nothing is called here any more."""
@@ -270,13 +277,22 @@ class SimNetwork:
         self._tiny_chunks = tiny_chunks
         self._listeners: dict[tuple[str, int], SimListener] = {}
         self._transports: dict[int, SimTransport] = {}
-        self._blocked: dict[tuple[str, str], bool] = {}
+        self._blocked: dict[tuple[str, str], int] = {}  # how many partitions hold this way back
+        self._slow: dict[tuple[str, str], tuple[float, float]] = {}
+        self._contexts: dict[str, Context] = {}
         self._parked: list[SimTransport] = []
         self._next_number = 1
         self._next_port = 40000
 
+    def join(self, node: str, context: Context) -> None:
+        """What the network calls of this node runs in this context from now on."""
+        self._contexts[node] = context
+
+    def context(self, node: str) -> Context | None:
+        return self._contexts.get(node)
+
     def latency(self, source: str, target: str) -> float:
-        low, high = self._latency_s
+        low, high = self._slow.get((source, target), self._latency_s)
         return self._rng.uniform(low, high)
 
     def draw_chunk(self) -> int:
@@ -317,26 +333,27 @@ class SimNetwork:
         number = self._next_number
         self._next_number += 2
         local = (ip, self._draw_port())
-        far = listener.factory()
-        if not isinstance(far, asyncio.BufferedProtocol) or not isinstance(
-            protocol, asyncio.BufferedProtocol
-        ):
+        if not isinstance(protocol, asyncio.BufferedProtocol):
             raise TypeError("both ends of a connection must be BufferedProtocols")
         near_end = SimTransport(self, node, local, (host, port), protocol, number=number)
-        far_end = SimTransport(self, listener.node, (host, port), local, far, number=number + 1)
+        far_end = SimTransport(self, listener.node, (host, port), local, None, number=number + 1)
         near_end.peer, far_end.peer = far_end, near_end
         self._transports[number] = near_end
         self._transports[number + 1] = far_end
         self.trace.note("net.connect", f"{node} {host}:{port} {number}")
-        # The accepting side's code runs in a turn of its own: what it raises is not the caller's.
-        self.loop.call_soon(self._accept, far, far_end)
+        # The kernel has the connection now; the listening process accepts it in a turn of its own.
+        self.loop.call_soon(self._accept, listener, far_end, context=self.context(listener.node))
         await asyncio.sleep(0)
         protocol.connection_made(near_end)
         return near_end
 
     @staticmethod
-    def _accept(protocol: asyncio.BufferedProtocol, transport: SimTransport) -> None:
+    def _accept(listener: SimListener, transport: SimTransport) -> None:
         if not transport.is_closing():
+            protocol = listener.factory()
+            if not isinstance(protocol, asyncio.BufferedProtocol):
+                raise TypeError("both ends of a connection must be BufferedProtocols")
+            transport.set_protocol(protocol)
             protocol.connection_made(transport)
 
     def _draw_port(self) -> int:
@@ -363,18 +380,42 @@ class SimNetwork:
         targets = list(targets)
         for source in sources:
             for target in targets:
-                self._blocked[source, target] = True
+                self._blocked[source, target] = self._blocked.get((source, target), 0) + 1
                 self.trace.note("fault.partition", f"{source} {target}")
 
+    def mend(self, sources: Iterable[str], targets: Iterable[str]) -> None:
+        """Ends one `partition` of the same nodes; what was held back arrives now."""
+        targets = list(targets)
+        for source in sources:
+            for target in targets:
+                left = self._blocked.get((source, target), 1) - 1
+                self._blocked[source, target] = left
+                if not left:
+                    del self._blocked[source, target]
+                self.trace.note("fault.mend", f"{source} {target}")
+        self._flow()
+
     def heal(self) -> None:
-        """Everything flows again; what was held back arrives now."""
+        """Everything flows again, at its usual speed; what was held back arrives now."""
         self._blocked.clear()
+        self._slow.clear()
         self.trace.note("fault.heal")
+        self._flow()
+
+    def _flow(self) -> None:
         parked, self._parked = self._parked, []
         for transport in parked:
             transport._reset_after(0.0)
         for transport in list(self._transports.values()):
             transport._schedule()
+
+    def slow_down(self, source: str, target: str, latency_s: tuple[float, float] | None) -> None:
+        """Another latency for one direction of one link; None for the usual one."""
+        self.trace.note("fault.slow", f"{source} {target} {latency_s}")
+        if latency_s is None:
+            self._slow.pop((source, target), None)
+        else:
+            self._slow[source, target] = latency_s
 
     def is_blocked(self, source: str, target: str) -> bool:
         return (source, target) in self._blocked

@@ -4,7 +4,8 @@ Each node (a nameserver, a broker, a client) has its own: its name, its address,
 (offset from virtual time, so clocks may disagree), its own random numbers (drawn from the seed
 and the name, so that adding a node does not change another's luck) and the tasks it started.
 `power_off` is what a crash needs: from that instant nothing of the node runs or is heard; its
-tasks are thrown away, and what their `finally` blocks try meets dead doors.
+tasks are thrown away, and what their `finally` blocks try meets dead doors. `pause` and `resume`
+are SIGSTOP and SIGCONT: nothing of it runs, its connections and its ports stay.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
+from contextvars import copy_context
 from typing import Any, TypeVar
 
-from saturnmq.drills.sim.loop import SimLoop
+from saturnmq.drills.sim.loop import PROCESS, SimLoop
 from saturnmq.drills.sim.network import SimListener, SimNetwork, SimTransport
 from saturnmq.protocol.runtime import Buffer, Runtime, Transport
 
@@ -62,10 +64,13 @@ class SimRuntime:
         # change the weather.
         self._weather = random.Random(f"{seed}/{name}/weather")
         self._wall_offset_ms = wall_offset_ms
-        self._blocking_latency_s = blocking_latency_s
+        self.blocking_latency_s = blocking_latency_s
         self._tasks: dict[asyncio.Task[Any], str] = {}
         self.off = False
         self.deaths: list[str] = []
+        self._context = copy_context()
+        self._context.run(PROCESS.set, self)
+        network.join(name, self._context)
 
     def now_ms(self) -> int:
         return EPOCH_MS + self._wall_offset_ms + int(self.loop.time() * 1000)
@@ -83,7 +88,9 @@ class SimRuntime:
         if self.off:
             coro.close()
             raise PoweredOff(f"{self.name} is off")
-        task = self.loop.create_task(coro, name=f"{self.name}/{name or '?'}")
+        task = self.loop.create_task(
+            coro, name=f"{self.name}/{name or '?'}", context=self._context.copy()
+        )
         self._tasks[task] = name or "?"
         task.add_done_callback(self._reap)
         return task
@@ -104,10 +111,10 @@ class SimRuntime:
     def call_later(
         self, delay: float, callback: Callable[..., Any], *args: Any
     ) -> asyncio.TimerHandle:
-        return self.loop.call_later(delay, self._guarded, callback, args)
+        return self.loop.call_later(delay, self._guarded, callback, args, context=self._context)
 
     def call_soon(self, callback: Callable[..., Any], *args: Any) -> asyncio.Handle:
-        return self.loop.call_soon(self._guarded, callback, args)
+        return self.loop.call_soon(self._guarded, callback, args, context=self._context)
 
     def _guarded(self, callback: Callable[..., Any], args: tuple[Any, ...]) -> None:
         if not self.off:
@@ -124,7 +131,7 @@ class SimRuntime:
         crash can fall in either, and a caller that trusts a result it has not seen yet is found
         out.
         """
-        low, high = self._blocking_latency_s
+        low, high = self.blocking_latency_s
         await asyncio.sleep(self._weather.uniform(low, high))
         if self.off:
             raise PoweredOff(f"{self.name} is off")
@@ -163,6 +170,17 @@ class SimRuntime:
         self.network.drop_node(self.name, reset_peers_after)
         for task in list(self._tasks):
             task.cancel()
+        self.loop.thaw(self)  # what was frozen has to unwind, too
+
+    def pause(self) -> None:
+        """SIGSTOP: nothing of the process runs until `resume`; its peers see an open connection."""
+        self.loop.trace.note("node.pause", self.name)
+        self.loop.freeze(self)
+
+    def resume(self) -> None:
+        """SIGCONT: timers that came due and bytes that arrived are all there at once."""
+        self.loop.trace.note("node.resume", self.name)
+        self.loop.thaw(self)
 
     async def settle(self) -> None:
         """Waits until the tasks of a powered-off node have unwound."""

@@ -226,6 +226,63 @@ def test_nothing_of_a_powered_off_node_runs_or_is_heard() -> None:
     run(body)
 
 
+def test_a_frozen_process_does_nothing_and_catches_up_when_it_thaws() -> None:
+    async def body(loop: SimLoop, network: SimNetwork) -> None:
+        a, b, near, far = await connected(loop, network)
+        ran: list[float] = []
+
+        async def work() -> None:
+            while True:
+                await b.sleep(1.0)
+                ran.append(loop.time())
+
+        b.spawn(work(), name="work")
+        b.call_later(2.0, ran.append, -1.0)
+        await a.sleep(0.5)
+        b.pause()
+        near.transport.write(b"waits in its kernel")
+        late = Sink()
+        await a.connect("10.0.0.2", 1, late)  # the kernel takes connections for it
+        await a.sleep(10.0)
+        assert (ran, far.received, near.lost) == ([], b"", "connected")
+        b.resume()
+        await a.sleep(1.5)
+        assert far.received == b"waits in its kernel"
+        assert sorted(at > 10.0 for at in ran) == [False, True, True]  # the timer notes -1
+        b.power_off()
+
+    run(body)
+
+
+def test_a_frozen_process_can_be_killed() -> None:
+    async def body(loop: SimLoop, network: SimNetwork) -> None:
+        a, b, near, _ = await connected(loop, network)
+        b.spawn(b.sleep(100.0), name="work")
+        b.pause()
+        b.power_off()
+        await b.settle()
+        await a.sleep(1.0)
+        assert isinstance(near.lost, ConnectionResetError)
+
+    run(body)
+
+
+def test_partitions_that_overlap_end_one_by_one() -> None:
+    async def body(loop: SimLoop, network: SimNetwork) -> None:
+        a, _, near, far = await connected(loop, network)
+        network.partition(["a"], ["b", "c"])
+        network.partition(["a"], ["b"])
+        near.transport.write(b"held")
+        network.mend(["a"], ["b"])
+        await a.sleep(1.0)
+        assert far.received == b""
+        network.mend(["a"], ["b", "c"])
+        await a.sleep(1.0)
+        assert far.received == b"held"
+
+    run(body)
+
+
 def test_an_hour_of_virtual_time_passes_at_once_and_a_hang_is_an_error() -> None:
     async def sleeps(loop: SimLoop, network: SimNetwork) -> None:
         await asyncio.sleep(99.0)
