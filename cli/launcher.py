@@ -103,6 +103,10 @@ class Settings:
     flush: str = "async"
     replication: str = "async"
     broker_options: dict[str, Any] = field(default_factory=dict)
+    # For nodes in places of their own (the drills' network namespaces), by node name: where each
+    # listens, and what its command line begins with, which has to `exec` the rest.
+    hosts: dict[str, str] = field(default_factory=dict)
+    prefixes: dict[str, list[str]] = field(default_factory=dict)
 
 
 class LocalCluster:
@@ -155,7 +159,8 @@ class LocalCluster:
             else:
                 cluster = cls(root, settings, _place(root, settings))
             for node in cluster.nodes:
-                _check_ports(node)
+                if node.name not in settings.hosts:  # else its ports are not this host's
+                    _check_ports(node)
                 cluster._check_options(node)
             try:
                 for kind in ("nameserver", "master", "slave"):
@@ -223,14 +228,26 @@ class LocalCluster:
         self._await_end(node, STOP_TIMEOUT_S)
         return node
 
-    def restart(self, name: str) -> Node:
-        """Stop the node if it runs (politely first), then start it on the same ports and data."""
+    def stop(self, name: str) -> Node:
+        """SIGTERM, and SIGKILL for what does not listen to it."""
+        node = self.node(name)
+        self._stop(node)
+        return node
+
+    def start(self, name: str) -> Node:
+        """Start a node that does not run; returns when it serves, whoever knows of it by then."""
         node = self.node(name)
         with _locked(self.data):
-            self._stop(node)
             self._spawn(node)
             self._await_ready(node)
             self._save()
+        return node
+
+    def restart(self, name: str) -> Node:
+        """Stop the node if it runs (politely first), then start it on the same ports and data."""
+        node = self.stop(name)
+        self.start(name)
+        with _locked(self.data):
             # A nameserver comes back empty: until the brokers registered again it knows no route.
             self.await_routes()
         return node
@@ -268,6 +285,7 @@ class LocalCluster:
         ready = home / READY_FILE
         ready.unlink(missing_ok=True)
         command = [sys.executable, "-m", "saturnmq.cli.main", *self._arguments(node)]
+        command = self.settings.prefixes.get(node.name, []) + command
         with open(home / LOG_FILE, "ab") as log:
             child = subprocess.Popen(
                 command,
@@ -417,7 +435,8 @@ def _place(root: Path, settings: Settings) -> list[Node]:
     nodes = []
     for index in range(settings.nameservers):
         name = f"nameserver-{index}"
-        nodes.append(Node(name, "nameserver", settings.host, port, str(root / name)))
+        host = settings.hosts.get(name, settings.host)
+        nodes.append(Node(name, "nameserver", host, port, str(root / name)))
         port += 1
     for master in range(settings.masters):
         for broker_id in range(1 + settings.slaves):
@@ -428,7 +447,7 @@ def _place(root: Path, settings: Settings) -> list[Node]:
                 Node(
                     name,
                     kind,
-                    settings.host,
+                    settings.hosts.get(name, settings.host),
                     port + 2,
                     str(root / name),
                     broker_name=f"broker-{master}",

@@ -1,0 +1,394 @@
+"""The verdict on a drill, from its history and from what lies in the stores afterwards. Pure.
+
+Names are those of the fault model: I1 no acknowledged loss, I2 no phantom, I3 rejected means never,
+I4 one message per (queue, offset), I5 order, I6 committed offsets, I12 liveness. All checks are
+linear in the history because a (queue, offset) names one value.
+
+What a mode may lose: where replication is asynchronous, a promotion without hand-over leaves
+behind what the old master alone had acknowledged. That is counted (`rpo`), not a violation, if it
+lies in the side file that the old master wrote when it truncated its log; then the values there may
+also have been seen at offsets that others have now. Everything else must be there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from saturnmq.drills.failover.history import AGAIN, IN_ORDER, Event, History
+
+LIVENESS_S = 10.0
+# How much of what was committed may be forgotten by a failure: repeats of that long (I6).
+COMMITS_AT_RISK_S = 1.0
+_EXAMPLES = 5
+
+
+class Place(NamedTuple):
+    """Where a message lies, for ever."""
+
+    broker: str
+    queue: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.broker} {self.queue}:{self.offset}"
+
+
+@dataclass
+class Aftermath:
+    """What was found when the cluster had stopped."""
+
+    stored: Mapping[Place, str] | None = None  # the masters' logs, None if nobody looked
+    saved: frozenset[str] = frozenset()  # values in the side files of truncations
+    problems: list[str] = field(default_factory=list)  # I7, I8: `stores.py` words them
+
+
+@dataclass
+class Promise:
+    """What the drill's mode promises."""
+
+    may_lose: bool = False  # by a promotion without hand-over
+    groups: Mapping[str, bool] = field(default_factory=dict)  # group -> ordered
+    sample_s: float = 0.5  # between two looks at the committed offsets
+    liveness_s: float = LIVENESS_S
+
+
+@dataclass
+class Verdict:
+    """Violations by class, and the counts of what is none."""
+
+    violations: list[str] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    rpo_ms: float = 0.0  # from the first acknowledgement lost to the last
+
+    @property
+    def ok(self) -> bool:
+        return not self.violations
+
+    def add(self, name: str, texts: list[str]) -> None:
+        """A class of violations: its number and some examples, as one line."""
+        if texts:
+            self.counts[name] += len(texts)
+            more = f" and {len(texts) - _EXAMPLES} more" if len(texts) > _EXAMPLES else ""
+            self.violations.append(f"{name}: {'; '.join(texts[:_EXAMPLES])}{more}")
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "ok": self.ok,
+            "violations": self.violations,
+            "counts": dict(self.counts),
+            "rpo_ms": round(self.rpo_ms, 1),
+        }
+
+
+def check(history: History, promise: Promise, aftermath: Aftermath | None = None) -> Verdict:
+    """Everything that is wrong."""
+    return _Check(history, promise, aftermath or Aftermath()).run()
+
+
+class _Check:
+    """One pass over the events gathers; the checks look at what was gathered."""
+
+    def __init__(self, history: History, promise: Promise, aftermath: Aftermath) -> None:
+        self.promise, self.aftermath = promise, aftermath
+        self.verdict = Verdict()
+        self.saved = aftermath.saved if promise.may_lose else frozenset()
+        self.invoked: dict[str, Event] = {}
+        self.acked: dict[str, Event] = {}
+        self.failed: dict[str, Event] = {}
+        self.unknown: dict[str, Event] = {}
+        self.deliveries: dict[str, list[Event]] = {group: [] for group in promise.groups}
+        self.first: dict[str, dict[str, Event]] = {group: {} for group in promise.groups}
+        self.commits: list[Event] = []
+        self.calm_at: float | None = None
+        for event in history.events:
+            self._gather(event)
+
+    def _gather(self, event: Event) -> None:
+        kind = event.kind
+        if kind == "invoke":
+            self.invoked[event.value] = event
+        elif kind == "ok":
+            self.acked[event.value] = event
+        elif kind == "fail":
+            self.failed[event.value] = event
+        elif kind == "unknown":
+            self.unknown[event.value] = event
+        elif kind == "deliver":
+            self.deliveries[event.who].append(event)
+            self.first[event.who].setdefault(event.value, event)
+        elif kind == "committed":
+            self.commits.append(event)
+        elif kind == "calm":
+            self.calm_at = event.at
+
+    def run(self) -> Verdict:
+        counts = self.verdict.counts
+        counts["sent"] = len(self.invoked)
+        counts["acknowledged"] = len(self.acked)
+        counts["refused"] = len(self.failed)
+        # What nobody answered before the end is as unknown as a time-out.
+        answered = len(self.acked) + len(self.failed)
+        counts["unknown"] = len(self.invoked) - answered
+        if not self.acked:
+            self.verdict.add("nothing happened", ["no message was acknowledged"])
+        self._losses()
+        self._phantoms()
+        self._places()
+        for group, ordered in self.promise.groups.items():
+            self._duplicates(group)
+            if ordered:
+                self._order(group)
+                self._skips(group)
+        self._lanes()
+        self._committed()
+        self._liveness()
+        self.verdict.violations += self.aftermath.problems
+        return self.verdict
+
+    # -- I1 ----------------------------------------------------------------------------------------
+
+    def _losses(self) -> None:
+        stored = self.aftermath.stored
+        if stored is not None:
+            here = set(stored.values())
+            gone = [event for value, event in self.acked.items() if value not in here]
+            behind = [event for event in gone if event.value in self.saved]
+            self._count_rpo(behind)
+            lost = [event for event in gone if event.value not in self.saved]
+            self._classify("I1 lost from the log", lost, here)
+        for group, seen in self.first.items():
+            missing = [
+                event
+                for value, event in self.acked.items()
+                if value not in seen and value not in self.saved
+            ]
+            self._classify(f"I1 never delivered to {group}", missing, seen)
+
+    def _count_rpo(self, lost: list[Event]) -> None:
+        if lost:
+            times = [event.at for event in lost]
+            self.verdict.counts["lost in the window of the mode"] = len(lost)
+            self.verdict.rpo_ms = (max(times) - min(times)) * 1000
+
+    def _classify(self, name: str, lost: list[Event], there: Iterable[str]) -> None:
+        """Prefix, middle or suffix: by the acknowledged offsets of the queue that are there."""
+        if not lost:
+            return
+        present: dict[tuple[str, int], list[int]] = defaultdict(list)
+        for value in there:
+            event = self.acked.get(value)
+            if event is not None:
+                present[event.broker, event.queue].append(event.offset)
+        bounds = {queue: (min(offsets), max(offsets)) for queue, offsets in present.items()}
+        kinds: dict[str, list[str]] = defaultdict(list)
+        for event in lost:
+            least, most = bounds.get((event.broker, event.queue), (-1, -1))
+            kind = "suffix"
+            if event.offset < most:
+                kind = "prefix" if event.offset < least else "middle"
+            kinds[kind].append(f"{event.value} at {_place(event)}")
+        for kind, texts in sorted(kinds.items()):
+            self.verdict.add(f"{name}, {kind}", texts)
+
+    # -- I2, I3 ------------------------------------------------------------------------------------
+
+    def _phantoms(self) -> None:
+        phantoms, damaged, rejected = [], [], []
+        for group, events in self.deliveries.items():
+            for event in events:
+                if event.value not in self.invoked:
+                    phantoms.append(f"{group} got {event.value!r} at {_place(event)}")
+                elif event.note not in ("", AGAIN):
+                    damaged.append(f"{group} got {event.value}: {event.note}")
+                elif event.value in self.failed:
+                    why = self.failed[event.value].note
+                    rejected.append(f"{group} got {event.value}, refused with {why}")
+        for place, value in (self.aftermath.stored or {}).items():
+            if value not in self.invoked:
+                phantoms.append(f"{value!r} lies at {place}")
+            elif value in self.failed:
+                why = self.failed[value].note
+                rejected.append(f"{value} lies at {place}, refused with {why}")
+        self.verdict.add("I2 phantom", phantoms)
+        self.verdict.add("I2 changed", damaged)
+        self.verdict.add("I3 refused and yet stored", rejected)
+
+    # -- I4 ----------------------------------------------------------------------------------------
+
+    def _places(self) -> None:
+        """Every place that anybody told of holds one value; the stored log decides, if known."""
+        names: dict[Place, str] = dict(self.aftermath.stored or {})
+        clashes: dict[Place, str] = {}
+        told = list(self.acked.values())
+        for events in self.deliveries.values():
+            told += events
+        excused = 0
+        for event in told:
+            place = _place(event)
+            name = names.setdefault(place, event.value)
+            if name == event.value:
+                continue
+            if event.value in self.saved or name in self.saved:
+                excused += 1
+                if name in self.saved:
+                    names[place] = event.value
+            else:
+                clashes.setdefault(place, f"{place} was {name} and became {event.value}")
+        self.verdict.add("I4 inconsistent offsets", list(clashes.values()))
+        if excused:
+            self.verdict.counts["offsets given anew after a loss"] = excused
+        if self.aftermath.stored is not None:
+            self._gaps(self.aftermath.stored)
+
+    def _gaps(self, stored: Mapping[Place, str]) -> None:
+        queues: dict[tuple[str, int], list[int]] = defaultdict(list)
+        for place in stored:
+            queues[place.broker, place.queue].append(place.offset)
+        gaps = []
+        for (broker, queue), offsets in sorted(queues.items()):
+            offsets.sort()
+            missing = offsets[-1] - offsets[0] + 1 - len(offsets)
+            if missing:
+                gaps.append(f"{missing} offsets of {broker} queue {queue} hold no message")
+        self.verdict.add("I4 gaps in a queue", gaps)
+
+    # -- I5 ----------------------------------------------------------------------------------------
+
+    def _duplicates(self, group: str) -> None:
+        """At least once may repeat; how often is told."""
+        twice = len(self.deliveries[group]) - len(self.first[group])
+        self.verdict.counts[f"duplicates of {group}"] = twice
+
+    def _order(self, group: str) -> None:
+        """First deliveries of a sender come in the order of its sends."""
+        newest: dict[str, tuple[int, str]] = {}
+        errors = []
+        for value, event in self.first[group].items():
+            sent = self.invoked.get(value)
+            if sent is None or sent.note != IN_ORDER or value in self.saved:
+                continue
+            number = int(value.rpartition("-")[2])
+            before, name = newest.get(sent.who, (-1, ""))
+            if number < before:
+                errors.append(f"{value} at {_place(event)} came after {name}")
+            else:
+                newest[sent.who] = number, value
+        self.verdict.add(f"I5 order of {group}", errors)
+
+    def _skips(self, group: str) -> None:
+        """A queue is read on from where it was, or from further back: never from further ahead."""
+        at: dict[tuple[str, int], int] = defaultdict(lambda: -1)
+        errors = []
+        for event in self.deliveries[group]:
+            queue = event.broker, event.queue
+            if event.offset > at[queue] + 1:
+                errors.append(f"{_place(event)} came after offset {at[queue]}")
+            at[queue] = event.offset
+        self.verdict.add(f"I5 skips of {group}", errors)
+
+    def _lanes(self) -> None:
+        """Acknowledged offsets of a sender rise in the order of its sends, on each queue."""
+        last: dict[tuple[str, str, int], Event] = {}
+        errors = []
+        for value, sent in self.invoked.items():
+            event = self.acked.get(value)
+            if event is None or sent.note != IN_ORDER or value in self.saved:
+                continue
+            lane = sent.who, event.broker, event.queue
+            before = last.get(lane)
+            if before is not None and event.offset <= before.offset:
+                errors.append(
+                    f"{value} at {_place(event)}, {before.value} before it at {before.offset}"
+                )
+            last[lane] = event
+        self.verdict.add("I5 order in the log", errors)
+
+    # -- I6 ----------------------------------------------------------------------------------------
+
+    def _committed(self) -> None:
+        """Never ahead of what was processed, never back by more than what was at risk."""
+        ahead, back = [], []
+        progress = {group: _Processed(events) for group, events in self.deliveries.items()}
+        history: dict[tuple[str, str, int], list[tuple[float, int]]] = defaultdict(list)
+        at_risk = COMMITS_AT_RISK_S + self.promise.sample_s
+        for event in self.commits:
+            limit = progress[event.who].until(event.at, (event.broker, event.queue))
+            where = f"{event.who} on {event.broker} queue {event.queue} at {event.at:.2f} s"
+            if event.offset > limit:
+                ahead.append(f"{event.offset} of {where}, processed are {limit}")
+            known = history[event.who, event.broker, event.queue]
+            highest = max((offset for at, offset in known if at < event.at - at_risk), default=-1)
+            if event.offset < highest and not self.saved:
+                back.append(f"{event.offset} of {where}, it was {highest}")
+            if not known or known[-1][1] != event.offset:
+                known.append((event.at, event.offset))
+        self.verdict.add("I6 committed before processed", ahead)
+        self.verdict.add("I6 committed offset went back", back)
+        if self.aftermath.stored is not None:
+            self._beyond_the_end(self.aftermath.stored)
+
+    def _beyond_the_end(self, stored: Mapping[Place, str]) -> None:
+        ends: dict[tuple[str, int], int] = defaultdict(int)
+        for place in stored:
+            queue = place.broker, place.queue
+            ends[queue] = max(ends[queue], place.offset + 1)
+        last = {(event.who, event.broker, event.queue): event for event in self.commits}
+        errors = [
+            f"{event.offset} of {group} on {broker} queue {queue}, the queue ends at {end}"
+            for (group, broker, queue), event in last.items()
+            if event.offset > (end := ends[broker, queue])
+        ]
+        self.verdict.add("I6 committed beyond the end", errors)
+
+    # -- I12 ---------------------------------------------------------------------------------------
+
+    def _liveness(self) -> None:
+        """Soon after the faults end everything is delivered, and every broker takes messages."""
+        if self.calm_at is None:
+            return
+        until = self.calm_at + self.promise.liveness_s
+        for group, seen in self.first.items():
+            late = [
+                f"{value} acknowledged at {sent.at:.2f} s, delivered at {seen[value].at:.2f} s"
+                for value, sent in self.acked.items()
+                if sent.at <= self.calm_at and value in seen and seen[value].at > until
+            ]
+            self.verdict.add(f"I12 late to {group}", late)
+        brokers = {event.broker for event in self.acked.values()}
+        alive = {e.broker for e in self.acked.values() if self.calm_at <= e.at <= until}
+        silent = [
+            f"{broker} acknowledged nothing in {self.promise.liveness_s:g} s after the faults"
+            for broker in sorted(brokers - alive)
+        ]
+        self.verdict.add("I12 no sends", silent)
+
+
+class _Processed:
+    """Up to which offset a group has processed a queue without a hole, at rising times."""
+
+    def __init__(self, deliveries: list[Event]) -> None:
+        self._events = deliveries
+        self._next = 0
+        self._done: dict[tuple[str, int], set[int]] = defaultdict(set)
+        self._limit: dict[tuple[str, int], int] = defaultdict(int)
+
+    def until(self, at: float, queue: tuple[str, int]) -> int:
+        """The first offset of `queue` that was not processed at `at`."""
+        events = self._events
+        while self._next < len(events) and events[self._next].at <= at:
+            event = events[self._next]
+            if event.note != AGAIN:
+                self._done[event.broker, event.queue].add(event.offset)
+            self._next += 1
+        done, limit = self._done[queue], self._limit[queue]
+        while limit in done:
+            limit += 1
+        self._limit[queue] = limit
+        return limit
+
+
+def _place(event: Event) -> Place:
+    return Place(event.broker, event.queue, event.offset)
