@@ -3,7 +3,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 SOURCES := $(shell git ls-files '*.py' '*.pyi' '*.pyx' '*.pxd' '*.c' '*.h' pyproject.toml 2>/dev/null)
 
-.PHONY: setup test test-unit lint demo clean
+.PHONY: setup test test-unit lint demo compose-wheels clean
 
 setup: .stamps/dev
 
@@ -36,5 +36,12 @@ lint: .stamps/dev
 demo: .stamps/app
 	$(VENV)/bin/saturnmq demo
 
+# What compose/Dockerfile needs, for a build without a network. Wheels fit the Python and the libc that made them:
+# run it with those of the image. While the folder is there, the image is made from it and nothing else.
+compose-wheels: .stamps/venv
+	rm -rf compose/wheels && mkdir compose/wheels
+	$(PY) -m pip wheel --quiet -w compose/wheels .
+	cp "$$(command -v tini-static || command -v docker-init || command -v tini)" compose/wheels/tini
+
 clean:
-	rm -rf $(VENV) .stamps build *.egg-info
+	rm -rf $(VENV) .stamps build *.egg-info compose/wheels

@@ -29,6 +29,7 @@ app = typer.Typer(
 )
 app.command("nameserver")(nodes.nameserver)
 app.command("broker")(nodes.broker)
+app.command("health")(nodes.health)
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(topics.topic_app, name="topic")
 app.add_typer(topics.group_app, name="group")

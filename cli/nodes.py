@@ -1,5 +1,5 @@
 """`saturnmq nameserver` and `saturnmq broker`: the wiring of one server process, with the real
-doors.
+doors. `saturnmq health` asks one from outside.
 """
 
 from __future__ import annotations
@@ -23,8 +23,12 @@ ReadyFile = Annotated[
 
 
 def nameserver(
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 = any.")] = 9876,
+    host: Annotated[
+        str, typer.Option(envvar="SATURNMQ_HOST", help="Address to listen on.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(envvar="SATURNMQ_PORT", min=0, max=65535, help="Port; 0 = any.")
+    ] = 9876,
     ready_file: ReadyFile = None,
 ) -> None:
     """Run one nameserver until it is stopped."""
@@ -64,6 +68,16 @@ def broker(
         return Broker(settings, runtime, NativeDisk())
 
     _serve(build, ready_file, "broker")
+
+
+def health(
+    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="The node to ask.")],
+) -> None:
+    """Ask one node, nameserver or broker, whether it serves; exit status 1 when it does not."""
+    from saturnmq.cli.health import check
+
+    check(address)
+    print(f"{address} serves")
 
 
 def _serve(build: Callable[[Any], Any], ready_file: Path | None, what: str) -> None:

@@ -2,6 +2,7 @@
 status.
 """
 
+import asyncio
 import os
 import socket
 import subprocess
@@ -10,7 +11,9 @@ import sys
 import pytest
 from saturnmq.cli import flights, launcher, output
 from saturnmq.cli.main import app
+from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol.errors import ConfigError
+from saturnmq.protocol.native import NativeRuntime
 from typer.testing import CliRunner
 
 runner = CliRunner()
@@ -63,6 +66,8 @@ def test_a_wrong_command_line_costs_one_line_and_status_2(arguments, word):
         (["topic", "list", "--nameserver", "127.0.0.1:1"], "127.0.0.1:1"),
         (["produce", "no/slash"], "character"),
         (["produce", "orders", "missing.txt"], "missing.txt"),
+        (["health", "127.0.0.1:1"], "127.0.0.1:1"),
+        (["health", "127.0.0.1"], "host:port"),
         (["broker", "--config", "missing.toml"], "missing.toml"),
         (["broker", "--config", os.devnull + "/x"], "Not a directory"),
         (["cluster", "up", "--data", os.devnull], "--data"),
@@ -136,6 +141,33 @@ def test_refuses_to_run_without_assertions():
     )
     assert done.returncode == 1
     assert "-O" in done.stderr
+
+
+@pytest.mark.parametrize("program", ["saturnmq health", "saturnmq.cli.health"])
+@pytest.mark.parametrize("answers", [True, False])
+def test_health_is_an_answer_and_not_a_connection(program, answers):
+    async def served() -> None:
+        server = NameServer(runtime, port=0)
+        await server.start()
+        try:
+            await ask(server.address)
+        finally:
+            await server.close()
+
+    async def silent() -> None:
+        listener = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1")
+        async with listener:
+            await ask("{}:{}".format(*listener.sockets[0].getsockname()))
+
+    async def ask(address: str) -> None:
+        command = [sys.executable, "-m", *program.split(), address]
+        child = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
+        _, errors = await child.communicate()
+        assert child.returncode == (0 if answers else 1)
+        assert (address in errors.decode()) != answers
+
+    runtime = NativeRuntime()
+    asyncio.run(served() if answers else silent())
 
 
 def test_importing_the_root_package_is_light():
