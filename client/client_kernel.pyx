@@ -128,7 +128,7 @@ cdef class BatchFields:
     cdef public long long born_ms, first_offset
     cdef public int flag, sys_flag, attempts
     cdef public double sent_at, deadline
-    cdef public bint single, done
+    cdef public bint single, done, unsure
 
     def __init__(self, lane, long long born_ms, bytes id_head not None, buffer, bint single):
         self.lane = lane

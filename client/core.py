@@ -2,9 +2,10 @@
 
 One ClientCore lives on one event loop and is used there only; a producer, an admin or a group of
 consumers sit on it. It copies the Java client's behaviour towards servers (remoting.md 4): route
-poll and heartbeat every 30 s, one nameserver that it sticks to and the next one on failure, the
-last good route when none answers. It differs where the Java client is slow to notice: a connection
-that comes back after a break is greeted with a heartbeat at once.
+poll (finding.py) and heartbeat every 30 s, one nameserver that it sticks to and the next one on
+failure, the last good route when none answers. It differs where the Java client is slow to notice:
+a connection that comes back after a break, and a broker that is new in a route, are greeted with a
+heartbeat at once.
 
 Requests that brokers send on these connections (39 40 220 221 307 309 326) are handed to the
 registered group.
@@ -18,7 +19,8 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
-from saturnmq.client.routes import RouteTable, from_template
+from saturnmq.client.finding import RouteFinder
+from saturnmq.client.routes import RouteTable
 from saturnmq.protocol import jsonx
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.endpoint import Endpoint
@@ -29,19 +31,17 @@ from saturnmq.protocol.errors import (
     RequestTimeout,
     RouteNotFound,
     SaturnError,
-    TopicNotExist,
     UnsupportedRequest,
     error_for,
 )
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import TopicRoute
-from saturnmq.protocol.runtime import Runtime
+from saturnmq.protocol.runtime import Runtime, split_address
 
 log = logging.getLogger(__name__)
 
 OK: frozenset[int] = frozenset({0})
-TEMPLATE_TOPIC = "TBW102"
 INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
 
 
@@ -67,14 +67,6 @@ class ConsumerHandler(Protocol):
 def queue_key(key: Any) -> MessageQueue:
     """A MessageQueue from the (topic, brokerName, queueId) key that jsonx reads."""
     return MessageQueue(str(key[0]), str(key[1]), int(key[2]))
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """`host:port` to its parts; IPv6 hosts may stand in brackets."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        raise RouteNotFound(f"address {address!r} is not host:port")
-    return host.strip("[]"), int(port)
 
 
 class ClientCore:
@@ -114,15 +106,21 @@ class ClientCore:
         self._connections: dict[str, Endpoint] = {}
         self._address_of: dict[Endpoint, str] = {}
         self._connecting: dict[str, asyncio.Future[Endpoint]] = {}
-        self._fetching: dict[str, asyncio.Future[TopicRoute]] = {}
-        self._wanted: dict[str, bool] = {}  # topic -> may be created from the template
         self._consumers: dict[str, ConsumerHandler] = {}
         self._producers: dict[str, Any] = {}
         self._broker_versions: dict[str, int] = {}
         self._greeted: set[str] = set()
-        self._refreshed_at: dict[str, float] = {}
+        self._greeting_soon = False
         self._route_listeners: list[Callable[[str], None]] = []
         self._tasks: list[asyncio.Task[Any]] = []
+        self._finder = RouteFinder(
+            runtime,
+            self.routes,
+            self.invoke_nameserver,
+            is_connected=lambda address: self.connected(address) is not None,
+            on_change=self._route_changed,
+            template_queues=default_topic_queues,
+        )
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -148,7 +146,8 @@ class ClientCore:
             break
         if self._client_id is None:
             self._client_id = f"{self.local_ip}@{self._instance}"
-        self._tasks.append(self.runtime.spawn(self._poll_routes(), name="client-routes"))
+        poll = self._finder.poll(self.route_interval)
+        self._tasks.append(self.runtime.spawn(poll, name="client-routes"))
         self._tasks.append(self.runtime.spawn(self._beat(), name="client-heartbeat"))
 
     async def close(self) -> None:
@@ -159,7 +158,7 @@ class ClientCore:
             await self.unregister_consumer(group)
         for group in list(self._producers):
             await self.unregister_producer(group)
-        self.closed = True
+        self.closed = self._finder.closed = True
         for task in self._tasks:
             task.cancel()
         for endpoint in list(self._connections.values()):
@@ -196,7 +195,7 @@ class ClientCore:
             host, port = split_address(address)
             async with asyncio.timeout(self.connect_timeout):
                 await self.runtime.connect(host, port, endpoint)
-        except (OSError, TimeoutError, SaturnError) as error:
+        except (OSError, TimeoutError, ValueError, SaturnError) as error:
             self._connecting.pop(address, None)
             if not isinstance(error, ConnectionLost):
                 error = ConnectFailed(f"no connection to {address}: {error!r}")
@@ -223,6 +222,10 @@ class ClientCore:
         if address is None or self._connections.get(address) is not endpoint:
             return
         del self._connections[address]
+        if address == self.nameservers[self._nameserver_at]:
+            self._finder.nameserver_lost()
+        else:
+            self._finder.broker_lost()
         if address in self._greeted and not self.closed:
             # A broker that restarts must hear of this client soon, or it serves it as a stranger.
             self.runtime.call_later(1.0, self._reconnect, address)
@@ -297,77 +300,14 @@ class ClientCore:
     async def route(self, topic: str, *, refresh: bool = False, create: bool = False) -> TopicRoute:
         """The route of `topic`: the cached one, else (or with `refresh`) asked of a nameserver.
 
-        From now on the topic's route is polled. With `create` an unknown topic gets the route that
-        brokers will give it when they create it (template TBW102).
+        From now on the topic's route is kept fresh. With `create` an unknown topic gets the route
+        that brokers will give it when they create it (template TBW102).
         """
-        self._wanted[topic] = self._wanted.get(topic, False) or create
-        known = self.routes.route(topic)
-        if known is not None and not refresh:
-            return known
-        pending = self._fetching.get(topic)
-        if pending is None:
-            pending = self.runtime.create_future()
-            self._fetching[topic] = pending
-            self.runtime.spawn(self._fetch(topic, pending), name=f"route {topic}")
-        try:
-            return await asyncio.shield(pending)
-        except SaturnError:
-            if known is not None:
-                return known
-            raise
-
-    async def _fetch(self, topic: str, done: asyncio.Future[TopicRoute]) -> None:
-        try:
-            route = await self._ask_route(topic)
-        except SaturnError as error:
-            self._fetching.pop(topic, None)
-            if not done.done():
-                done.set_exception(error)
-                done.exception()
-            return
-        except BaseException:
-            self._fetching.pop(topic, None)
-            done.cancel()
-            raise
-        self._fetching.pop(topic, None)
-        changed = self.routes.update(topic, route)
-        if not done.done():
-            done.set_result(route)
-        if changed:
-            self._route_changed(topic)
-
-    async def _ask_route(self, topic: str) -> TopicRoute:
-        self._refreshed_at[topic] = self.runtime.monotonic()
-        ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
-        ok = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
-        code = RequestCode.GET_ROUTEINFO_BY_TOPIC
-        response = await self.invoke_nameserver(Command.request(code, ext), ok=ok)
-        if response.code == ResponseCode.SUCCESS and response.body:
-            return TopicRoute.from_json(jsonx.loads(response.body))
-        if self._wanted.get(topic) and self.routes.route(topic) is None:
-            ext = {"topic": TEMPLATE_TOPIC, "acceptStandardJsonOnly": "true"}
-            response = await self.invoke_nameserver(Command.request(code, ext), ok=ok)
-            if response.code == ResponseCode.SUCCESS and response.body:
-                template = TopicRoute.from_json(jsonx.loads(response.body))
-                route = from_template(topic, template, self.default_topic_queues)
-                if route.queues:
-                    return route
-        raise TopicNotExist(
-            f"no route of topic {topic!r}: no broker serves it and none may create it; "
-            "create it first (saturnmq topic create)"
-        )
+        return await self._finder.route(topic, refresh=refresh, create=create)
 
     def refresh_soon(self, topic: str) -> None:
         """Ask for the route again because something failed; at most once a second per topic."""
-        if self.closed or topic in self._fetching:
-            return
-        now = self.runtime.monotonic()
-        if now - self._refreshed_at.get(topic, -1e9) < 1.0:
-            return
-        self._refreshed_at[topic] = now
-        done: asyncio.Future[TopicRoute] = self.runtime.create_future()
-        self._fetching[topic] = done
-        self.runtime.spawn(self._fetch(topic, done), name=f"route {topic}")
+        self._finder.refresh_soon(topic)
 
     def publish_queues(self, topic: str) -> list[MessageQueue]:
         """Queues to write to, of the last route; empty before `await route(topic)`."""
@@ -394,15 +334,9 @@ class ClientCore:
             changed = getattr(handler, "on_route_changed", None)
             if changed is not None:
                 changed(topic)
-
-    async def _poll_routes(self) -> None:
-        while not self.closed:
-            await self.runtime.sleep(self.route_interval)
-            for topic in list(self._wanted):
-                try:
-                    await self.route(topic, refresh=True)
-                except SaturnError as error:
-                    log.debug("route of %s not refreshed: %s", topic, error)
+        if not self._greeting_soon and not self._to_greet() <= self._greeted:
+            self._greeting_soon = True
+            self.runtime.spawn(self.heartbeat_now(), name="greet new brokers")
 
     # -- groups and heartbeats ----------------------------------------------------------------
 
@@ -433,15 +367,21 @@ class ClientCore:
 
     async def heartbeat_now(self) -> None:
         """Heartbeat to every broker address of the known routes; failures are logged only."""
+        self._greeting_soon = False
+        if self._consumers or self._producers:
+            self._greeted = self._to_greet()
+            await self._greet(sorted(self._greeted))
+
+    def _to_greet(self) -> set[str]:
+        """The addresses that heartbeats go to: masters, and for consumers slaves as well."""
         if not self._consumers and not self._producers:
-            return
-        wanted: set[str] = set()
-        for addresses in self.routes.brokers().values():
-            for broker_id, address in addresses.items():
-                if broker_id == 0 or self._consumers:
-                    wanted.add(address)
-        self._greeted = wanted
-        await self._greet(sorted(wanted))
+            return set()
+        return {
+            address
+            for addresses in self.routes.brokers().values()
+            for broker_id, address in addresses.items()
+            if broker_id == 0 or self._consumers
+        }
 
     async def _greet(self, addresses: Sequence[str]) -> None:
         if not self._consumers and not self._producers:
@@ -481,6 +421,10 @@ class ClientCore:
     def _on_request(self, endpoint: Endpoint, cmd: Command) -> None:
         ext = cmd.ext or {}
         code = cmd.code
+        if code == RequestCode.ROUTE_CHANGED:
+            if self._address_of.get(endpoint) in self.nameservers:
+                self._finder.told([str(topic) for topic in jsonx.loads(cmd.body) or ()])
+            return
         if code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
             for group, handler in list(self._consumers.items()):
                 if ext.get("consumerGroup") in (None, group):

@@ -2,8 +2,9 @@
 
 Both keep a table in memory that only rises (an explicit reset excepted) and write it every few
 seconds and at shutdown. Towards a broker that is one UPDATE_CONSUMER_OFFSET (15) per queue, all of
-one commit leaving in one write of the connection; one-way while running, answered at shutdown. The
-local file is RocketMQ's `offsets.json`:
+one commit leaving in one write of the connection; one-way while running, answered at shutdown. What
+went over a connection that is gone since, or to a slave while there was no master, may be lost: it
+is sent again to whoever is there now. The local file is RocketMQ's `offsets.json`:
 `{"offsetTable":{{"brokerName":..,"queueId":..,"topic":..}:N}}`.
 """
 
@@ -80,12 +81,21 @@ class RemoteOffsets(_Table):
         super().__init__()
         self._core = core
         self._group = group
+        self._sent_on: dict[MessageQueue, object] = {}  # the connection of the last commit
+
+    def forget(self, queue: MessageQueue) -> None:
+        super().forget(queue)
+        self._sent_on.pop(queue, None)
 
     def _address(self, queue: MessageQueue) -> str:
         address = self._core.broker_address(queue.broker_name, master=False)
         if address is None:
             raise ConnectionLost(f"no broker of {queue.broker_name} is in the route")
         return address
+
+    def _connection(self, queue: MessageQueue) -> object | None:
+        address = self._core.broker_address(queue.broker_name, master=False)
+        return None if address is None else self._core.connected(address)
 
     async def load(self, queue: MessageQueue) -> int | None:
         """The group's offset on the broker; None if it has none (code 22). Other errors are
@@ -111,6 +121,9 @@ class RemoteOffsets(_Table):
         """Sends what changed; with `confirm` waits for the brokers' answers (shutdown, lock
         hand-over).
         """
+        for queue, connection in self._sent_on.items():
+            if self._connection(queue) is not connection:
+                self.dirty.add(queue)
         chosen = self.dirty if queues is None else self.dirty.intersection(queues)
         pending = []
         for queue in sorted(chosen):
@@ -129,8 +142,9 @@ class RemoteOffsets(_Table):
             request = Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, ext)
             if confirm:
                 pending.append(self._confirmed(address, request, queue))
-            elif self._core.connected(address) is not None:
+            elif (connection := self._core.connected(address)) is not None:
                 self._core.oneway(address, request)
+                self._sent_on[queue] = connection
             else:
                 self.dirty.add(queue)
                 self._core.runtime.spawn(self._reach(address), name=f"connect {address}")
@@ -144,6 +158,8 @@ class RemoteOffsets(_Table):
             log.warning("offset of %s not committed: %s", queue, error)
             if queue in self.offsets:
                 self.dirty.add(queue)
+            return
+        self._sent_on.pop(queue, None)
 
     async def _reach(self, address: str) -> None:
         try:

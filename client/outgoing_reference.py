@@ -133,6 +133,7 @@ class BatchFields:
         "sizes",
         "status",
         "sys_flag",
+        "unsure",
         "watchers",
     )
 
@@ -154,6 +155,7 @@ class BatchFields:
         self.sent_at = 0.0
         self.deadline = 0.0
         self.done = False
+        self.unsure = False  # an attempt may have been stored though none was acknowledged
         self.error: BaseException | None = None
         self.status = SendStatus.OK
         self.queue: MessageQueue | None = None

@@ -358,9 +358,15 @@ class PullConsumer:
         self._membership.trigger()
 
     def on_route_changed(self, topic: str) -> None:
-        """A route changed."""
-        if topic in self.subscriptions:
-            self._membership.trigger()
+        """A route changed: share the queues anew, and leave brokers that have another role."""
+        if topic not in self.subscriptions or not self._started or self._closing:
+            return
+        self._membership.trigger()
+        for queue, held in self._held.items():
+            if self._puller.misplaced(queue):
+                held.stop_pulling()
+                self._begin(held)
+        self._spawn(self.offsets.commit(), "commit")
 
     def on_reset_offsets(self, topic: str, offsets: dict[MessageQueue, int]) -> None:
         """Continue at `offsets` (220)."""

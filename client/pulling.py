@@ -2,10 +2,10 @@
 
 RocketMQ's rules (remoting.md 2.2, 4): the next pull of a queue goes to the broker id that the last
 answer suggested; 19 and 20 move the offset without messages; 21 means the offset lies outside the
-queue. Ours on top: a replica that failed is passed over for a few seconds if there is another one,
-a slave can never move a reader backwards or past messages that the master still has, and a broker
-that answers in our own language is asked for up to 2048 messages and 1 MiB at once (ext
-`saturnLimits`) instead of RocketMQ's 32.
+queue. Ours on top: when a replica fails the next one is asked at once, and it is passed over for a
+few seconds; a slave can never move a reader backwards or past messages that the master still has,
+and a broker that answers in our own language is asked for up to 2048 messages and 1 MiB at once
+(ext `saturnLimits`) instead of RocketMQ's 32.
 
 A damaged message must not end its queue (fault-model.md I11): after an answer that fails its checks
 messages are asked for one by one, of each replica in turn; one that is damaged on all of them is
@@ -97,6 +97,14 @@ class Puller:
         self._avoid: dict[str, float] = {}
         self._own: set[str] = set()
         self._careful: dict[MessageQueue, Careful] = {}
+        self._asking: dict[MessageQueue, tuple[int, str]] = {}
+
+    def misplaced(self, queue: MessageQueue) -> bool:
+        """Whether a pull under way waits for a broker that has another role by now."""
+        if queue not in self._asking:
+            return False
+        broker_id, address = self._asking[queue]
+        return self._core.routes.brokers().get(queue.broker_name, {}).get(broker_id) != address
 
     def choose(self, queue: MessageQueue) -> tuple[int, str]:
         """(broker id, address) to ask next: the suggested one, the master, any; failing ones
@@ -124,20 +132,30 @@ class Puller:
         max_count: int | None = None,
     ) -> Pulled:
         """Pulls once from `offset`, waiting up to `suspend_s` for a first message."""
-        broker_id, address = self.choose(queue)
         if queue in self._careful:
             max_count = 1
-        ext = self._request(queue, offset, broker_id, address, commit_offset, suspend_s, max_count)
-        request = Command.request(RequestCode.PULL_MESSAGE, ext)
-        try:
-            answer = await self._core.invoke(
-                address, request, suspend_s + ANSWER_MARGIN_S, ok=PULL_CODES
+        while True:
+            broker_id, address = self.choose(queue)
+            ext = self._request(
+                queue, offset, broker_id, address, commit_offset, suspend_s, max_count
             )
-        except SaturnError:
-            self._avoid[address] = self._core.runtime.monotonic() + AVOID_S
-            self._suggested.pop(queue, None)
-            self._core.refresh_soon(queue.topic)
-            raise
+            request = Command.request(RequestCode.PULL_MESSAGE, ext)
+            self._asking[queue] = broker_id, address
+            try:
+                answer = await self._core.invoke(
+                    address, request, suspend_s + ANSWER_MARGIN_S, ok=PULL_CODES
+                )
+                break
+            except SaturnError as error:
+                self._avoid[address] = self._core.runtime.monotonic() + AVOID_S
+                self._suggested.pop(queue, None)
+                self._core.refresh_soon(queue.topic)
+                _, other = self.choose(queue)
+                if self._avoid.get(other, 0.0) > self._core.runtime.monotonic():
+                    raise
+                log.info("pull of %s from %s failed, now from %s: %s", queue, address, other, error)
+            finally:
+                self._asking.pop(queue, None)
         try:
             pulled = self._read(queue, offset, broker_id, address, answer)
         except MalformedFrame as error:

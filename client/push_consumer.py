@@ -239,7 +239,7 @@ class PushConsumer:
     async def take_queues(self, queues: Sequence[MessageQueue]) -> bool:
         """Starts on `queues`; False if some locks could not be had yet."""
         wanted = [queue for queue in queues if queue not in self._held]
-        granted = set(await self._locks.acquire(wanted)) if self.ordered and wanted else set(wanted)
+        granted = await self._locks.acquire(wanted) if self.ordered and wanted else set(wanted)
         for queue in wanted:
             if queue not in granted or self._closing or queue in self._held:
                 continue
@@ -350,9 +350,16 @@ class PushConsumer:
         self._membership.trigger()
 
     def on_route_changed(self, topic: str) -> None:
-        """A route changed: a new broker must hear of us before it can serve us."""
-        if topic in self.subscriptions and self._started and not self._closing:
-            self._spawn(self._announce(), "announce")
+        """A route changed: a new broker must hear of us before it can serve us, and what waits for
+        one that has another role now goes to its successor."""
+        if topic not in self.subscriptions or not self._started or self._closing:
+            return
+        self._spawn(self._announce(), "announce")
+        for queue, held in self._held.items():
+            if self._puller.misplaced(queue):
+                self._restart(held)
+        self._locks.renew_soon()
+        self._spawn(self.offsets.commit(), "commit")
 
     def on_reset_offsets(self, topic: str, offsets: dict[MessageQueue, int]) -> None:
         """Continue at `offsets`, forwards or backwards (220, and 21 in a pull)."""
@@ -360,8 +367,12 @@ class PushConsumer:
             held = self._held.get(queue)
             if held is not None and queue.topic == topic:
                 self._move(held, offset)
-                held.stop_pulling()  # it may be waiting for messages at the old offset
-                held.tasks[-1] = self.runtime.spawn(self._pull_loop(held), name=f"pull {queue}")
+                self._restart(held)
+
+    def _restart(self, held: HeldQueue) -> None:
+        """Pull anew: the pull under way may wait at the wrong offset, or at the wrong broker."""
+        held.stop_pulling()
+        held.tasks[-1] = self.runtime.spawn(self._pull_loop(held), name=f"pull {held.queue}")
 
     def _move(self, held: HeldQueue, offset: int) -> None:
         held.state.reset(offset)

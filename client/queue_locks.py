@@ -3,10 +3,13 @@ masters.
 
 A broker keeps (group, queue) -> client id for 60 s after the last lock call; we ask every 20 s and
 trust a grant for 30 s from before the request left, so ours ends first even if the answer was slow.
+A refusal ends it at once: a broker that restarted, or a slave that was promoted, knows nothing of
+our grant, and gave the lock to somebody else. While no master answers, the grant runs out.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -34,18 +37,26 @@ class QueueLocks:
         self._core = core
         self._group = group
         self._offsets = offsets
+        self._due = asyncio.Event()
+
+    def renew_soon(self) -> None:
+        """The masters may be others now: they must hear of our locks."""
+        self._due.set()
 
     async def run(self, held: Mapping[MessageQueue, HeldQueue]) -> None:
         """Keeps the locks of `held` until cancelled; a queue whose lock came anew is read anew."""
         while True:
+            self._due.clear()
             pause = LOCK_INTERVAL_S if await self.renew(held) else UNSETTLED_S
-            await self._core.runtime.sleep(pause)
+            timer = self._core.runtime.call_later(pause, self._due.set)
+            await self._due.wait()
+            timer.cancel()
 
     async def renew(self, held: Mapping[MessageQueue, HeldQueue]) -> bool:
         """One round; False if a lock is missing."""
         asked_at = self._core.runtime.monotonic()
         wanted = list(held)
-        granted = set(await self.acquire(wanted))
+        granted, refused = await self._ask(wanted)
         for queue in wanted:
             mine = held.get(queue)
             if mine is None:
@@ -56,14 +67,22 @@ class QueueLocks:
                     # again. But a broker that comes back from a crash knows an older one than we.
                     self._offsets.update(queue, mine.state.commit_offset())
                     mine.state.reset(-1)
-            elif not mine.state.locked(self._core.runtime.monotonic()):
+            elif queue in refused:
                 mine.state.unlock()
             mine.wake()
         return len(granted) == len(wanted)
 
-    async def acquire(self, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
+    async def acquire(self, queues: Sequence[MessageQueue]) -> set[MessageQueue]:
         """Those of `queues` whose lock the masters granted."""
-        granted: list[MessageQueue] = []
+        granted, _ = await self._ask(queues)
+        return granted
+
+    async def _ask(
+        self, queues: Sequence[MessageQueue]
+    ) -> tuple[set[MessageQueue], set[MessageQueue]]:
+        """Those of `queues` whose lock the masters granted, and those that they refused."""
+        granted: set[MessageQueue] = set()
+        refused: set[MessageQueue] = set()
         for request, address, asked in self._requests(RequestCode.LOCK_BATCH_MQ, queues):
             if address is None:
                 # Nothing else asks for the route while nothing may be pulled.
@@ -77,8 +96,9 @@ class QueueLocks:
                 continue
             listed = (jsonx.loads(answer.body) or {}).get("lockOKMQSet") or []
             names = {(str(mq["topic"]), str(mq["brokerName"]), int(mq["queueId"])) for mq in listed}
-            granted += [queue for queue in asked if tuple(queue) in names]
-        return granted
+            for queue in asked:
+                (granted if tuple(queue) in names else refused).add(queue)
+        return granted, refused
 
     async def release(self, queues: Sequence[MessageQueue]) -> None:
         """Gives locks back; failures only cost the next owner the time until they expire."""

@@ -3,7 +3,8 @@
 Rules, in RocketMQ's terms (remoting.md 2.1, 4):
 
 - unpinned batches go round robin over the writable queues, by batch, leaving out brokers in
-  back-off; a retry avoids the broker that failed; at most `retries` extra attempts
+  back-off; a retry avoids the broker that failed; at most `retries` extra attempts, but one that
+  was refused without being stored (no master now) is repeated for `send_timeout` in all
 - a part-filled batch leaves only when none of its lane is in flight to that broker, full ones up to
   `in_flight` of them: what queues while the last batch is under way goes together
 - pinned batches (sharding key, selector) go one at a time, and a failed one is repeated on its own
@@ -15,6 +16,7 @@ Rules, in RocketMQ's terms (remoting.md 2.1, 4):
 
 from __future__ import annotations
 
+import copy
 import logging
 from dataclasses import dataclass
 
@@ -51,8 +53,8 @@ RETRY_PAUSE_MAX_S = 0.25
 class ProducerOptions:
     """What a producer can be told; the same names as keyword arguments of `Producer`."""
 
-    send_timeout: float = 3.0  # seconds of one attempt
-    retries: int = 2  # extra attempts of an unpinned batch
+    send_timeout: float = 3.0  # seconds of one attempt, and of trying while no master takes it
+    retries: int = 2  # extra attempts of an unpinned batch; 0: one attempt, whatever comes of it
     delivery_timeout: float = 120.0  # seconds of all attempts of a pinned batch
     retry_unless_stored: bool = False  # statuses 10, 11, 12: try another broker
     batch_bytes: int = 1 << 20
@@ -76,6 +78,8 @@ class Sender:
         self.options = options
         self.faults = FaultStrategy(options.latency_table)
         self.closed = False
+        self._failed_at: dict[str, str | None] = {}  # broker name -> its master's address then
+        core.on_route_change(self._route_changed)
 
     def pump(self) -> None:
         """Send what may be sent of the lanes that got something."""
@@ -262,6 +266,7 @@ class Sender:
         now = self.runtime.monotonic()
         self.faults.succeeded(queue.broker_name, (now - batch.sent_at) * 1000.0, now)
         if self.wants_another(batch):
+            batch.unsure = True
             self._again(batch, queue)
         else:
             self._over(batch, queue, None)
@@ -308,6 +313,7 @@ class Sender:
         lane.in_flight[queue.broker_name] = lane.in_flight.get(queue.broker_name, 0) + 1
         self.accumulator.adopt(batch)
         if error is None:
+            batch.unsure = True
             self._again(batch, queue)
         else:
             self._refused(batch, queue, error)
@@ -317,6 +323,9 @@ class Sender:
     def _over(self, batch: OutBatch, queue: MessageQueue, error: SaturnError | None) -> None:
         lane = batch.lane
         self._landed(lane, queue)
+        if error is not None and batch.unsure and error.outcome == "rejected":
+            error = copy.copy(error)  # it may be that of other batches too
+            error.outcome = "unknown"
         self.accumulator.finish(batch, error)
         self.pump_lane(lane)
 
@@ -340,21 +349,15 @@ class Sender:
             return
         now = self.runtime.monotonic()
         self.faults.failed(queue.broker_name, now)
-        if error.refresh_route or isinstance(error, (ConnectionLost, RequestTimeout)):
+        self._failed_at[queue.broker_name] = self.core.broker_address(queue.broker_name)
+        if error.refresh_route or isinstance(error, RequestTimeout):
             self.core.refresh_soon(queue.topic)
-        if self.closed or self.core.closed:
+        if error.outcome == "unknown":
+            batch.unsure = True
+        if self.closed or self.core.closed or self._spent(batch, error, now):
             self._over(batch, queue, error)
             return
-        if batch.lane.pinned is not None:
-            # 1 and 17 are answers of a living broker: they do not become better by waiting long.
-            hopeless = isinstance(error, (SystemError_, TopicNotExist))
-            if hopeless and batch.attempts > self.options.retries:
-                self._over(batch, queue, error)
-                return
-        elif batch.attempts > self.options.retries:
-            self._over(batch, queue, error)
-            return
-        pause = min(RETRY_PAUSE_S * 2 ** min(batch.attempts - 1, 8), RETRY_PAUSE_MAX_S)
+        pause = _pause(batch)
         if now + (pause if batch.lane.pinned else 0.0) >= batch.deadline:
             self._over(batch, queue, not_in_time(batch, self._patience(batch.lane), error))
             return
@@ -365,15 +368,47 @@ class Sender:
             return
         self._again(batch, queue)
 
+    def _route_changed(self, topic: str) -> None:
+        """A failed broker whose master has a successor, or is back, is used again."""
+        for name, failed in list(self._failed_at.items()):
+            address = self.core.broker_address(name)
+            if address is None:
+                self._failed_at[name] = None
+            elif address != failed:
+                del self._failed_at[name]
+                self.faults.back_online(name)
+
+    def _spent(self, batch: OutBatch, error: SaturnError, now: float) -> bool:
+        """Whether `batch` had the attempts that an error of this kind is worth."""
+        retries = self.options.retries
+        if batch.attempts <= retries:
+            return False
+        if isinstance(error, (SystemError_, TopicNotExist)):
+            return True  # answers of a living broker: they do not become better by waiting long
+        if batch.lane.pinned is not None:
+            return False
+        # Another try of what may be stored may store it twice. One of what was refused cannot, and
+        # a master that is missing now may have a successor in a moment.
+        return (
+            not retries
+            or error.outcome == "unknown"
+            or now >= batch.deadline - (self.options.send_timeout * retries)
+        )
+
     def _again(self, batch: OutBatch, queue: MessageQueue) -> None:
-        """Repeat an unpinned batch, at once on another broker, after a pause on the same."""
+        """Repeat an unpinned batch: at once on another broker that is well, else after a pause."""
         batch.avoid = queue.broker_name
         other = self._elsewhere(batch) or queue
         lane = batch.lane
         self._landed(lane, queue)
         lane.in_flight[other.broker_name] = lane.in_flight.get(other.broker_name, 0) + 1
-        if other.broker_name != queue.broker_name:
+        well = self.faults.available(other.broker_name, self.runtime.monotonic())
+        if well and other.broker_name != queue.broker_name:
             self._attempt(batch, other)
         else:
-            pause = min(RETRY_PAUSE_S * 2 ** min(batch.attempts - 1, 8), RETRY_PAUSE_MAX_S)
-            self.runtime.call_later(pause, self._attempt, batch, other)
+            self.runtime.call_later(_pause(batch), self._attempt, batch, other)
+
+
+def _pause(batch: OutBatch) -> float:
+    """Seconds before the next attempt; longer from one to the next."""
+    return float(min(RETRY_PAUSE_S * 2 ** min(batch.attempts - 1, 8), RETRY_PAUSE_MAX_S))

@@ -2,7 +2,7 @@
 
 Who writes: servers raise these from a handler and the endpoint answers `code` and the text as
 remark; clients rebuild them from a response with `error_for`. Who reads: the client's retry
-rules, which look only at the class attributes below, never at texts.
+rules, which look only at the attributes below, never at texts.
 
 | attribute | meaning |
 |---|---|
@@ -29,7 +29,7 @@ class SaturnError(Exception):
     code: int = 1
     retriable: ClassVar[bool] = False
     refresh_route: ClassVar[bool] = False
-    outcome: ClassVar[Outcome] = "rejected"
+    outcome: Outcome = "rejected"
 
     def __init__(self, message: str = "", *, code: int | None = None) -> None:
         super().__init__(message or type(self).__doc__ or type(self).__name__)
@@ -46,10 +46,17 @@ class SystemError_(SaturnError):
 
 
 class SystemBusy(SaturnError):
-    """The server is over a limit and did not look at the request; try again later"""
+    """The server is over a limit, or is no master now, and did not look at the request"""
 
     code = 2
     retriable = True
+    refresh_route = True
+
+
+class InSyncReplicasNotEnough(SystemBusy):
+    """Refused before it was stored: fewer replicas are in sync than the topic's mode needs"""
+
+    code = 1  # as RocketMQ answers it; the remark tells it from other failures
 
 
 class UnsupportedRequest(SaturnError):
@@ -99,6 +106,7 @@ class ServiceNotAvailable(SaturnError):
 
     code = 14
     retriable = True
+    refresh_route = True
 
 
 class VersionNotSupported(SaturnError):
@@ -248,7 +256,7 @@ class ConnectionLost(SaturnError):
 
     retriable = True
     refresh_route = True
-    outcome: ClassVar[Outcome] = "unknown"
+    outcome: Outcome = "unknown"
 
 
 class ConnectFailed(ConnectionLost):
@@ -304,9 +312,14 @@ BY_CODE: dict[int, type[SaturnError]] = {
 }
 
 
+NOT_ENOUGH_REPLICAS = ("[IN_SYNC_REPLICAS_NOT_ENOUGH]", "in-sync replicas not enough")
+
+
 def error_for(code: int, remark: str | None) -> SaturnError:
     """The error of a response. An unknown code becomes a SystemError_ that keeps the number."""
     cls = BY_CODE.get(code)
+    if cls is SystemError_ and remark is not None and remark.startswith(NOT_ENOUGH_REPLICAS):
+        cls = InSyncReplicasNotEnough
     if cls is None:
         return SystemError_(f"{remark or 'no remark'} (response code {code})", code=code)
     return cls(remark or "")

@@ -7,6 +7,7 @@ from saturnmq.protocol.batch import iterate_batch
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.properties import decode_properties
+from saturnmq.protocol.remoting import Command
 
 
 class FakeBroker:
@@ -67,7 +68,10 @@ class FakeBroker:
 
 
 class FakeCluster:
-    """A nameserver whose one topic lives on `brokers`, `queues` on each."""
+    """A nameserver whose one topic lives on `brokers`, `queues` on each.
+
+    `masters` are the names that have a master now, `replaced` those whose master is another broker.
+    """
 
     def __init__(self, runtime, brokers=("a",), queues=2, topic="T"):
         self.runtime = runtime
@@ -75,33 +79,64 @@ class FakeCluster:
         self.topic = topic
         self.brokers = {name: FakeBroker(name, runtime) for name in brokers}
         self.masters = set(brokers)
+        self.replaced = {}
+        self.listed = list(brokers)
+        self.asked = 0
+        self.links = []
+        self.watchers = []
 
     async def start(self):
         for broker in self.brokers.values():
             await broker.start()
-        self.nameserver = await self.runtime.listen(
-            "127.0.0.1", 0, lambda: Endpoint(self.runtime, self.serve, server=True)
-        )
-        self.address = self.nameserver.address
+        await self.start_nameserver()
         return self
 
-    def stop(self):
+    async def start_nameserver(self, port=0):
+        def factory():
+            endpoint = Endpoint(self.runtime, self.serve, server=True)
+            self.links.append(endpoint)
+            return endpoint
+
+        self.nameserver = await self.runtime.listen("127.0.0.1", port, factory)
+        self.address = self.nameserver.address
+
+    def stop_nameserver(self):
         self.nameserver.close()
+        for endpoint in self.links:
+            endpoint.abort()
+        self.links.clear()
+        self.watchers.clear()
+
+    def stop(self):
+        self.stop_nameserver()
         for broker in self.brokers.values():
             broker.stop()
+
+    def announce(self):
+        """Tell every watcher that the route changed."""
+        for endpoint in self.watchers:
+            body = jsonx.dumps([self.topic])
+            endpoint.oneway(Command.request(RequestCode.ROUTE_CHANGED, body=body))
 
     def serve(self, endpoint, cmd):
         if cmd.code != RequestCode.GET_ROUTEINFO_BY_TOPIC or cmd.ext["topic"] != self.topic:
             endpoint.send(cmd.reply(17, "no such topic"), cmd)
             return
+        self.asked += 1
+        if cmd.ext.get("saturnWatch") == "true" and endpoint not in self.watchers:
+            self.watchers.append(endpoint)
         route = {
             "brokerDatas": [
                 {
                     "brokerName": name,
                     "cluster": "C",
-                    "brokerAddrs": {"0" if name in self.masters else "1": broker.address},
+                    "brokerAddrs": {
+                        "0" if name in self.masters else "1": self.replaced.get(
+                            name, self.brokers[name]
+                        ).address
+                    },
                 }
-                for name, broker in self.brokers.items()
+                for name in self.listed
             ],
             "queueDatas": [
                 {
@@ -110,7 +145,7 @@ class FakeCluster:
                     "readQueueNums": self.queues,
                     "writeQueueNums": self.queues,
                 }
-                for name in self.brokers
+                for name in self.listed
             ],
         }
         endpoint.send(cmd.reply(body=jsonx.dumps(route)), cmd)

@@ -14,8 +14,12 @@ from saturnmq.client.producer import Producer
 from saturnmq.client.results import SendStatus
 from saturnmq.protocol.errors import (
     ConfigError,
+    ConnectFailed,
+    InSyncReplicasNotEnough,
     MessageIllegal,
     SaturnError,
+    ServiceNotAvailable,
+    SystemBusy,
     TopicNotExist,
 )
 from saturnmq.protocol.message import Message, MessageQueue
@@ -162,6 +166,156 @@ def test_a_weaker_ack_is_a_status_not_an_error(code, status):
         assert (await producer.send(Message("T", b"x"))).status is status
 
     run(test)
+
+
+def test_an_unpinned_send_waits_for_the_only_master_as_long_as_one_attempt_may_take():
+    async def test(cluster, producer):
+        broker = cluster.brokers["a"]
+        await producer.send(Message("T", b"0"))
+        port = int(broker.address.rpartition(":")[2])
+        broker.stop()
+        sending = asyncio.create_task(producer.send(Message("T", b"1")))
+        await asyncio.sleep(0.7)  # three quick attempts would be over
+        assert not sending.done()
+        await broker.start(port)
+        assert (await sending).ok
+        broker.stop()
+        async with asyncio.timeout(5):
+            while producer.core.connected(broker.address):
+                await asyncio.sleep(0.005)
+        began = producer.core.runtime.monotonic()
+        with pytest.raises(ConnectFailed) as caught:
+            await producer.send(Message("T", b"2"))
+        assert 1.0 <= producer.core.runtime.monotonic() - began < 2.0
+        assert caught.value.outcome == "rejected"
+
+    run(test, send_timeout=1.0)
+
+
+def test_without_retries_a_send_is_one_attempt():
+    async def test(cluster, producer):
+        cluster.brokers["a"].answer = lambda cmd: (2, "busy")
+        with pytest.raises(SystemBusy):
+            await producer.send(Message("T", b"x"))
+        assert sum(code == 320 for code, _ in cluster.brokers["a"].requests) == 1
+
+    run(test, retries=0)
+
+
+def test_two_brokers_that_refuse_are_not_asked_without_end():
+    async def test(cluster, producer):
+        for broker in cluster.brokers.values():
+            broker.answer = lambda cmd: (14, "no")
+        with pytest.raises(ServiceNotAvailable):
+            await producer.send(Message("T", b"x"))
+        sends = sum(code == 320 for b in cluster.brokers.values() for code, _ in b.requests)
+        assert 3 < sends < 15
+
+    run(test, "a", "b", send_timeout=1.0)
+
+
+def test_a_refusal_after_a_lost_attempt_does_not_say_that_nothing_is_stored():
+    async def test(cluster, producer):
+        answers = iter(["silence", (14, "no"), (14, "no")])
+        cluster.brokers["a"].answer = lambda cmd: next(answers, (14, "no"))
+        with pytest.raises(ServiceNotAvailable) as caught:
+            await producer.send(Message("T", b"x"))
+        assert caught.value.outcome == "unknown"
+
+    run(test, send_timeout=0.2)
+
+
+@pytest.mark.parametrize(
+    "remark", ["[IN_SYNC_REPLICAS_NOT_ENOUGH] 1 of 2", "in-sync replicas not enough"]
+)
+def test_too_few_replicas_is_a_refusal_and_another_broker_is_asked(remark):
+    async def test(cluster, producer):
+        cluster.brokers["a"].answer = lambda cmd: (1, remark)
+        for n in range(4):
+            assert (await producer.send(Message("T", b"%d" % n))).queue.broker_name == "b"
+        cluster.brokers["b"].answer = lambda cmd: (1, remark)
+        with pytest.raises(InSyncReplicasNotEnough) as caught:
+            await producer.send(Message("T", b"x"))
+        assert (caught.value.outcome, caught.value.code) == ("rejected", 1)
+
+    run(test, "a", "b", send_timeout=0.3)
+
+
+@pytest.mark.parametrize("pinned", [None, MessageQueue("T", "a", 0)])
+def test_a_send_refused_by_a_deposed_master_follows_the_route_to_its_successor(pinned):
+    async def test(cluster, producer):
+        await producer.send(Message("T", b"0"))
+        successor = await fakes.FakeBroker("a", cluster.runtime).start()
+        cluster.brokers["a"].answer = lambda cmd: (2, "fenced: another master in epoch 2")
+        cluster.replaced["a"] = successor
+        await producer.core.runtime.sleep(1.0)  # routes are asked for once a second at most
+        assert (await producer.send(Message("T", b"1"), queue=pinned)).ok
+        assert successor.bodies() == [b"1"]
+        successor.stop()
+
+    run(test)
+
+
+def test_a_route_that_changed_is_known_at_once_also_by_a_nameserver_that_came_back():
+    async def test(cluster, producer):
+        core = producer.core
+        await producer.send(Message("T", b"0"))
+        for _ in range(2):
+            for masters in ({"a"}, {"a", "b"}):
+                cluster.masters = masters
+                cluster.announce()
+                async with asyncio.timeout(1):
+                    while {q.broker_name for q in core.publish_queues("T")} != masters:
+                        await asyncio.sleep(0.005)
+            asked = cluster.asked
+            port = int(cluster.address.rpartition(":")[2])
+            cluster.stop_nameserver()
+            await asyncio.sleep(0.2)
+            await cluster.start_nameserver(port)
+            async with asyncio.timeout(3):
+                while cluster.asked == asked:
+                    await asyncio.sleep(0.005)
+
+    run(test, "a", "b")
+
+
+def test_a_broker_that_a_fresh_nameserver_does_not_know_yet_stays_while_it_is_connected(
+    monkeypatch,
+):
+    monkeypatch.setattr("saturnmq.client.finding.MISSING_S", 0.5)
+
+    async def test(cluster, producer):
+        core = producer.core
+
+        async def listed(*names):
+            async with asyncio.timeout(3):
+                while {q.broker_name for q in core.publish_queues("T")} != set(names):
+                    await asyncio.sleep(0.005)
+
+        for n in range(4):
+            await producer.send(Message("T", b"%d" % n))
+        cluster.listed = ["a"]
+        began = core.runtime.monotonic()
+        asked = cluster.asked
+        cluster.announce()
+        async with asyncio.timeout(3):
+            while cluster.asked == asked:
+                await asyncio.sleep(0.005)
+        await listed("a", "b")
+        await listed("a")
+        assert core.runtime.monotonic() - began >= 0.5
+        cluster.listed = ["a", "b"]
+        cluster.announce()
+        await listed("a", "b")
+        await producer.send(Message("T", b"x"), queue=MessageQueue("T", "b", 0))
+        cluster.listed = ["a"]
+        cluster.brokers["b"].stop()
+        began = core.runtime.monotonic()
+        cluster.announce()
+        await listed("a")
+        assert core.runtime.monotonic() - began < 0.4
+
+    run(test, "a", "b")
 
 
 def test_a_refusal_is_raised_at_once():

@@ -45,8 +45,11 @@ class World:
         self.frames: dict[MessageQueue, list[bytes]] = {}
         self.offsets: dict[MessageQueue, int] = {}
         self.commits: list[tuple[MessageQueue, int]] = []
+        self.committed_at: list[str] = []
         self.down: set[str] = set()
         self.masterless = False  # the route that a nameserver gives
+        self.promoted = False  # the slave is the master and the old master a slave
+        self.hung: set[str] = set()
         self.pulls: list[dict[str, str]] = []
         self.pulled_from: list[str] = []
         self.backs: list[dict[str, str]] = []
@@ -144,6 +147,8 @@ class WorldCore:
                         "cluster": "C",
                         "brokerAddrs": {"1": SLAVE}
                         if self.world.masterless
+                        else {"0": SLAVE, "1": MASTER}
+                        if self.world.promoted
                         else {"0": MASTER, "1": SLAVE},
                     }
                 ],
@@ -158,7 +163,9 @@ class WorldCore:
                 ],
             }
         )
-        self.routes.update(topic, route)
+        if self.routes.update(topic, route):
+            for handler in list(self.handlers.values()):
+                handler.on_route_changed(topic)
         return route
 
     def subscribe_queues(self, topic: str) -> list[MessageQueue]:
@@ -174,18 +181,19 @@ class WorldCore:
         self.runtime.spawn(self.route(topic, refresh=True), name="refresh")
 
     def connected(self, address: str) -> object | None:
-        return None if address in self.world.down else self
+        return None if address in self.world.down else (self, address)
 
     async def connect(self, address: str) -> None: ...
 
     def oneway(self, address: str, cmd: Command) -> None:
         if cmd.code == 15:
-            self._commit(cmd.ext)
+            self._commit(address, cmd.ext)
 
-    def _commit(self, ext: dict[str, str]) -> None:
+    def _commit(self, address: str, ext: dict[str, str]) -> None:
         queue = MessageQueue(ext["topic"], "a", int(ext["queueId"]))
         offset = int(ext["commitOffset"])
         self.world.commits.append((queue, offset))
+        self.world.committed_at.append(address)
         self.world.offsets[queue] = offset
 
     async def invoke(
@@ -198,6 +206,9 @@ class WorldCore:
         await self.runtime.sleep(0.001)
         if address in self.world.down:
             raise ConnectionLost(f"{address} is down")
+        if address in self.world.hung:
+            await self.runtime.sleep(timeout_s or 3.0)
+            raise ConnectionLost(f"{address} hangs")
         reply = await self._answer(address, cmd)
         if reply.code not in ok:
             raise error_for(reply.code, reply.remark)
@@ -229,7 +240,7 @@ class WorldCore:
                 return cmd.reply(22, "no offset")
             return cmd.reply(ext={"offset": str(world.offsets[queue])})
         if cmd.code == 15:
-            self._commit(ext)
+            self._commit(address, ext)
             return cmd.reply()
         if cmd.code == 30:
             return cmd.reply(ext={"offset": str(len(world.frames[queue]))})
@@ -247,6 +258,8 @@ class WorldCore:
             log = log[: -world.slave_lacks]
         until = world.loop.time() + int(ext["suspendTimeoutMillis"]) / 1000
         while offset == len(log) and world.loop.time() < until and address not in world.down:
+            await self.runtime.sleep(0.05)
+        while address in world.hung:
             await self.runtime.sleep(0.05)
         if address in world.down:
             raise ConnectionLost(f"{address} went down")
@@ -398,6 +411,57 @@ def test_a_slave_is_read_while_the_master_is_gone_and_the_master_again_after() -
     world.run(main)
 
 
+def test_the_slave_is_read_at_once_when_the_master_is_gone() -> None:
+    world, got = World(queues=1), []
+    world.send(0, b"0")
+
+    async def main() -> None:
+        async with consumer(world, listener_one=got.append):
+            await world.until(lambda: len(got) == 1)
+            world.down.add(MASTER)
+            world.send(0, b"1")
+            await world.until(lambda: len(got) == 2, 0.2)
+
+    world.run(main)
+
+
+@pytest.mark.parametrize("kind", ["push", "ordered", "pull"])
+def test_pulls_and_commits_follow_a_promotion_though_the_old_master_hangs(kind: str) -> None:
+    world, got = World(queues=1), []
+    world.send(0, b"0")
+
+    async def read(puller: PullConsumer) -> None:
+        while True:
+            got.extend(await puller.poll(0.1))
+
+    async def main() -> None:
+        made: Any
+        if kind == "pull":
+            core: Any = WorldCore(world)
+            made = PullConsumer("G", core=core, from_beginning=True)
+            made.subscribe("T")
+        else:
+            made = consumer(world, listener_one=got.append, ordered=kind == "ordered")
+        async with made:
+            reading = asyncio.ensure_future(read(made)) if kind == "pull" else None
+            await world.until(lambda: len(got) == 1)
+            await world.until(lambda: (Q0, 1) in world.commits)
+            assert set(world.committed_at) == {MASTER}
+            world.hung.add(MASTER)
+            world.promoted = True
+            world.send(0, b"1")
+            await made.core.route("T", refresh=True)
+            await world.until(lambda: len(got) == 2, 1.0)
+            assert world.pulled_from[-1] == SLAVE
+            # What the old master was told may have been lost with it.
+            await world.until(lambda: SLAVE in world.committed_at, 1.0)
+            if reading is not None:
+                reading.cancel()
+
+    world.run(main)
+    assert [message.queue_offset for message in got] == [0, 1]
+
+
 def test_a_suggested_slave_is_read_next() -> None:
     world, got = World(queues=1), []
     world.suggest = 1
@@ -546,6 +610,26 @@ def test_nothing_is_pulled_without_the_lock() -> None:
             assert world.pulls == []
             world.locks_granted = True
             await world.until(lambda: len(got) == 1, 5.0)
+
+    world.run(main)
+
+
+def test_a_lock_that_the_new_master_gave_to_another_is_given_up_at_once() -> None:
+    world, got = World(queues=1), []
+    world.send(0, b"0")
+
+    async def main() -> None:
+        async with consumer(world, listener_one=got.append, ordered=True) as one:
+            await world.until(lambda: len(got) == 1)
+            world.locks_granted = False
+            world.promoted = True
+            await one.core.route("T", refresh=True)
+            await world.runtime.sleep(0.1)
+            world.send(0, b"1")
+            await world.runtime.sleep(10)  # the grant of the old master would hold that long
+            assert len(got) == 1
+            world.locks_granted = True
+            await world.until(lambda: len(got) == 2, 5.0)
 
     world.run(main)
 
