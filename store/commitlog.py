@@ -92,7 +92,7 @@ class CommitLog:
         gone are so for good."""
         self.series.set_aside()
         self.series.load()
-        if self.series.segments and not clean:
+        if not clean and self.series.disk.exists(self.series.directory):
             self.series.disk.sync_dir(self.series.directory)
         for segment in self.series.segments:
             self._advise(segment)
@@ -290,6 +290,15 @@ class CommitLog:
         stop = min(pos + limit, end - segment.start, self.segment_bytes)
         return segment.view[pos:stop]
 
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        """Bytes from `offset` into `buffer`, to the end of their segment at most; how many. Read
+        with read(): a bad sector is an OSError."""
+        segment = self.series.find(offset)
+        if segment is None:
+            return 0
+        pos = offset - segment.start
+        return segment.file.read_into(pos, buffer[: self.segment_bytes - pos])
+
     def is_frame(
         self, offset: int, size: int, topic: str, queue_id: int, queue_offset: int
     ) -> bool:
@@ -325,9 +334,21 @@ class CommitLog:
             # also when it reads as zeros: the process before may have died before its sync
             segment.file.flush(pos, self.segment_bytes)
             segment.prepared = pos
+        self._ends_at(end)
+        return old - end
+
+    def clear(self) -> None:
+        """Delete everything, durably: the next bytes may be of any offset."""
+        self._drop_spares()
+        self.series.destroy()
+        self._ends_at(0)
+
+    def _ends_at(self, end: int) -> None:
         self.end = self._committed = end
         self._staged_end = -1
-        return old - end
+        for start in [start for start in self._buffers if start >= end]:
+            assert self._pool is not None
+            self._pool.give_back(self._buffers.pop(start))
 
     def _drop_spares(self) -> None:
         with self._mutex:

@@ -71,19 +71,23 @@ class SegmentFiles:
         self.odd: list[Odd] = []
         self._disk = disk
         self._open: dict[str, ReadFile] = {}
+        files = self._list()
+        self.segment_bytes = segment_bytes or _segment_bytes(files)
+        for file in files:
+            self._add(file, file is files[-1])
+        self._starts = [segment.start for segment in self.segments]
+
+    def _list(self) -> list[Found]:
         files = []
-        for entry in disk.list(directory):
-            path = posixpath.join(directory, entry.name)
+        for entry in self._disk.list(self.directory):
+            path = posixpath.join(self.directory, entry.name)
             if entry.is_dir:
                 continue
             if not entry.name.isdigit():
                 self.odd.append(Odd(path, "its name is no offset"))
             else:
                 files.append(Found(int(entry.name), entry.size, path))
-        self.segment_bytes = segment_bytes or _segment_bytes(files)
-        for file in files:
-            self._add(file, file is files[-1])
-        self._starts = [segment.start for segment in self.segments]
+        return files
 
     def _add(self, file: Found, last: bool) -> None:
         if file.size != self.segment_bytes:
@@ -126,7 +130,7 @@ class SegmentFiles:
         if segment is None:
             return 0
         file = self._file(segment)
-        pos = offset - segment.start
+        _, pos = self.place(offset)
         try:
             return file.read_into(pos, buffer)
         except OSError:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from saturnmq.protocol.errors import ServiceNotAvailable
+from saturnmq.protocol.errors import SaturnError, ServiceNotAvailable
 from saturnmq.protocol.runtime import Runtime
 from saturnmq.store.checkpoint import INDEX_UNKNOWN, AbortMark, Checkpoint
 from saturnmq.store.cleaner import MANUAL_PASSES, Cleaner, CleanTicket
@@ -31,6 +31,7 @@ from saturnmq.store.recovery import Recovery, recover
 from saturnmq.store.reput import Reput
 from saturnmq.store.resync import next_frame
 from saturnmq.store.transient_pool import TransientStorePool
+from saturnmq.store.truncated import SideFiles, Truncated
 from saturnmq.store.watermarks import Watermarks
 from saturnmq.store.writer import PendingMessage, Put, Writer
 
@@ -43,6 +44,7 @@ __all__ = [
     "PendingMessage",
     "Put",
     "StoreConfig",
+    "Truncated",
 ]
 
 log = logging.getLogger(__name__)
@@ -56,6 +58,9 @@ class MessageStore:
         self.watermarks = Watermarks()
         self._failed: str | None = None
         self.recovery = Recovery(True)
+        # What consumers could see when the last run ended, as far as the log has it still; all of
+        # the log if nobody wrote that down.
+        self.recovered_confirm = 0
         self._disk = disk
         self._runtime = runtime
         self._lock = lock
@@ -86,6 +91,7 @@ class MessageStore:
         self._abort = AbortMark(disk, root)
         self._checkpoint = Checkpoint()
         self._saved = Checkpoint()
+        self._side_files = SideFiles(disk, root, segment_bytes)
         self._reput = Reput(self._log, self._derived)
         limits = config.read_limits(disk.memory_bytes())
         self._lookup = Lookup(self._log, queues, index, limits)
@@ -135,6 +141,9 @@ class MessageStore:
         self.watermarks.reset(self._log.start, end, flushed=end, dispatched=end)
         if page.derived > self._log.end:
             page.derived = -1
+        page.confirm = min(page.confirm, end)
+        self.recovered_confirm = page.confirm or end
+        self._side_files.load()
         self.flush_derived()
         self.checkpoint()
         self._cleaner.look()
@@ -306,7 +315,8 @@ class MessageStore:
 
     def checkpoint(self) -> None:
         """Blocking: write the checkpoint if it changed."""
-        current = replace(self._checkpoint)
+        confirm = max(self._checkpoint.confirm, self.watermarks.confirmed)
+        current = replace(self._checkpoint, confirm=confirm)
         if current != self._saved:
             current.save(self._disk, self.config.root)
             self._saved = current
@@ -417,21 +427,95 @@ class MessageStore:
 
     # ends
 
-    def truncate(self, offset: int) -> None:
-        """Blocking: cut the log and everything derived from it at `offset`, durably. Nothing else
-        may be under way: no flush, no `flush_derived`, no `prepare_ahead`."""
-        while self.reput():  # the next queue offsets are known only of what is dispatched
-            pass
+    def truncate(self, offset: int, *, reason: str = "", epoch: int = 0) -> None:
+        """Blocking: cut the log and everything derived from it at `offset`, durably, after what
+        goes was copied to a side file (`truncated`); before the start means all of it, and the log
+        may then begin anywhere. Nothing else may be under way: no flush, no `flush_derived`, no
+        `prepare_ahead`.
+
+        ServiceNotAvailable: the copy could not be made, nothing was cut.
+        """
+        self._check_open()
+        self._commit()
+        end = self._log.end
+        if offset >= end:
+            return
+        self._dispatch(offset)  # the next queue offsets are known only of what is dispatched
+        offset = offset if offset and offset >= self._log.start else 0
+        saved = self._side_files.save(
+            self._log.read_into,
+            max(offset, self._log.start),
+            end,
+            epoch=epoch,
+            time_ms=self._runtime.now_ms(),
+            reason=reason,
+        )
+        log.warning(
+            "the log is cut from %d to %d (%s): %d messages are in %s now",
+            end,
+            offset,
+            reason or "no reason given",
+            saved.messages,
+            saved.file,
+        )
+        self._cut(offset)
+
+    def _cut(self, offset: int) -> None:
         page, marks = self._checkpoint, self.watermarks
+        dispatched = marks.dispatched
+        if dispatched > offset:
+            dispatched = self._reput.frame_at_or_before(offset)
         # Nothing may claim what is about to go. The index runs ahead of the others.
-        page.derived = min(page.derived, offset)
+        page.derived = min(page.derived, dispatched)
         page.flushed = min(page.flushed, offset)
+        page.confirm = min(page.confirm, offset)
+        self.recovered_confirm = min(self.recovered_confirm, offset)
         page.index_name = INDEX_UNKNOWN
+        marks.reset(marks.start, offset, flushed=marks.flushed, dispatched=dispatched)
         self.checkpoint()
-        self._log.truncate(offset)
-        self._derived.truncate(offset, self._log.store_time_at)
-        marks.reset(self._log.start, offset, flushed=marks.flushed, dispatched=marks.dispatched)
+        if offset:
+            self._log.truncate(offset)
+        else:
+            self._log.clear()
+        self._derived.truncate(dispatched, self._log.store_time_at)
+        marks.reset(self._log.start, offset, flushed=marks.flushed, dispatched=dispatched)
         self._flushing = None  # what is under way does not count any more
+
+    def truncate_torn(self, *, epoch: int = 0) -> int:
+        """Blocking: cut what follows the last whole frame, the half that a slave got of one when
+        its master died; how many bytes that were. See `truncate`."""
+        self._check_open()
+        self._commit()
+        self._dispatch(self._log.end)
+        if self._no_room:
+            raise ServiceNotAvailable(self._no_room)  # it stopped there, not at a torn frame
+        whole = self.watermarks.dispatched
+        torn = self._log.end - whole
+        if torn:
+            self.truncate(whole, reason="the frame was not received whole", epoch=epoch)
+        return torn
+
+    def truncated(self) -> list[Truncated]:
+        """What truncations have cut off this log, in side files."""
+        return list(self._side_files)
+
+    def _dispatch(self, offset: int) -> None:
+        """Dispatch up to `offset` at least, as far as there are whole frames."""
+        try:
+            while self.watermarks.dispatched < offset and self.reput():
+                pass
+        except SaturnError as error:
+            log.error("dispatch ends at %d: %s", self.watermarks.dispatched, error)
+
+    def _commit(self) -> None:
+        """Write what the transient pool holds."""
+        ticket = self._log.commit_ticket()
+        try:
+            ticket.run()
+        except OSError as error:
+            self.complete_flush(ticket, error)
+            self._check_open()
+        self._log.committed_to(ticket.target)
 
     def close(self) -> None:
         """Blocking: dispatch and flush everything; `abort` goes only if all of that worked."""

@@ -14,6 +14,7 @@ from saturnmq.protocol.frame import Frame, decode_frame
 from saturnmq.protocol.kernels import Scan, scan_frames
 from saturnmq.store.commitlog import CommitLog
 from saturnmq.store.derived import Arrival, Derived
+from saturnmq.store.resync import next_frame
 
 STEP_BYTES = 4 << 20
 DELAY_MS = tuple(
@@ -58,7 +59,38 @@ class Reput:
                 return Step(offset, "end")
             view, base = segment.view, segment.start
         final = min(limit - base, len(view))
-        return self.dispatch(view, base, offset - base, final)
+        step = self.dispatch(view, base, offset - base, final)
+        if step.next_offset > limit:  # a slave has the head of a BLANK
+            step.next_offset = base + _first_that_is_no_frame(view, offset - base, final)
+            step.status = "more"
+        return step
+
+    def frame_at_or_before(self, offset: int) -> int:
+        """Where the frame (or BLANK) begins that `offset` lies in; itself if one begins there."""
+        segment = self._log.series.find(offset)
+        if segment is None:
+            return offset
+        view, base, limit = segment.view, segment.start, offset - segment.start
+        there = decode_frame(view, limit, len(view), False)
+        if isinstance(there, Frame) and there.physical_offset == offset:
+            return offset
+        pos, step = 0, STEP_BYTES
+        while pos < limit:
+            scan = scan_frames(view, pos, min(pos + step, limit), base, False, False)
+            if scan.status == "blank":
+                return base + _first_that_is_no_frame(view, pos, limit)
+            if scan.next_pos > pos:
+                pos, step = scan.next_pos, STEP_BYTES
+            elif pos + step < limit:
+                step = limit  # a frame longer than a step
+            elif (
+                scan.status == "damage"
+                and (after := next_frame(self._log.series, base + pos, offset)) is not None
+            ):
+                pos = after - base
+            else:
+                break
+        return base + pos
 
     def dispatch(
         self, view: memoryview, base: int, pos: int, final: int, *, verify_crc: bool = False

@@ -2,7 +2,8 @@
 
 I1 nothing that had to survive is missing      I2 every byte is one that was sent, with its CRC
 I3 nothing that was refused is there           I4 queue offsets are gapless and mean what they did
-I8 queues and index follow from the log        I10 a second recovery finds the same
+I7 what a truncation cuts off is saved first   I8 queues and index follow from the log
+I10 a second recovery finds the same
 I11 (damage.py) is for images with flipped bits
 """
 
@@ -28,7 +29,8 @@ CONFIG_PATH = "/store/config/topics.json"
 class Expected:
     """What the image must hold: the log up to `required` at least (`flushed` of it must survive
     another power loss), beginning at one of `starts`, and if it was recovered before, up to `end`
-    exactly; a config file with one of the contents `configs` (None: it may be missing).
+    exactly; a config file with one of the contents `configs` (None: it may be missing). While a
+    truncation to `cut_at` is under way the log may end before `uncut`, if a side file has the rest.
     """
 
     required: int
@@ -36,6 +38,8 @@ class Expected:
     configs: list[object]
     starts: Sequence[int]
     end: int | None = None
+    cut_at: int = 0
+    uncut: int = 0
 
 
 @dataclass(slots=True)
@@ -51,6 +55,7 @@ class Checker:
         if not found:
             end = store.watermarks.appended
             found += self._behind_the_end(disk, end)
+            found += self._side_file(disk, end, expected)
             found += self._queues(store, end)
             found += self._index(disk, store, end)
             found += self._config(disk, expected)
@@ -98,6 +103,17 @@ class Checker:
             if start + size > end and any(disk.platters(path)[max(0, end - start) :]):
                 return [f"I10 {path} holds bytes behind the end at {end}, durably"]
         return []
+
+    def _side_file(self, disk: SimDisk, end: int, expected: Expected) -> list[str]:
+        """What a truncation has begun to cut off is on the platters, in a file of its own."""
+        if end >= expected.uncut:
+            return []
+        self.made["I7"] += 1
+        cut = bytes(self.model.log[expected.cut_at :])
+        for path in disk.durable_paths("/store/truncated"):
+            if path.endswith(".log") and disk.platters(path) == cut:
+                return []
+        return [f"I7 the log was cut at {end} before [{expected.cut_at}, ...) was saved"]
 
     def _queues(self, store: MessageStore, end: int) -> list[str]:
         self.made["I4"] += 1

@@ -133,10 +133,13 @@ class Life:
     def _expected(self, outcome: str) -> Expected:
         model = self._model
         required = model.appended if outcome == KILL else model.flushed
-        flushed = model.flushed
-        if self._cut_at is not None:
-            required, flushed = min(required, self._cut_at), min(flushed, self._cut_at)
-        return Expected(required, flushed, list(self._configs), self._starts)
+        expected = Expected(required, model.flushed, list(self._configs), self._starts)
+        cut_at = self._cut_at
+        if cut_at is not None:
+            expected.uncut, expected.cut_at = model.flushed, cut_at
+            expected.required = min(required, cut_at)
+            expected.flushed = min(model.flushed, cut_at)
+        return expected
 
     def _violation(self, text: str) -> None:
         self._report.violations.append(f"{self._name}: {text}")

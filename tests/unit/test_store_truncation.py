@@ -1,0 +1,319 @@
+"""Truncation: what is cut is saved first, whole frames only are left, and a crash on the way leaves
+the log whole or a whole copy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from saturnmq.drills.sim.disk import PowerLoss, SimDisk
+from saturnmq.protocol.errors import ServiceNotAvailable
+from saturnmq.store.log_files import LogReader
+from saturnmq.store.message_store import MessageStore
+from saturnmq.store.truncated import SideFile, find_all
+from store_rig import (
+    CONFIG,
+    SEGMENT,
+    bodies,
+    dispatch,
+    flush,
+    message,
+    new_disk,
+    open_store,
+)
+
+BODIES = [b"%d" % number * 40 for number in range(90)]
+
+
+def filled(disk: SimDisk | None = None, config=CONFIG) -> MessageStore:
+    """About three segments of messages, flushed and dispatched."""
+    store = open_store(disk or new_disk(), config=config)
+    for body in BODIES:
+        store.put(message(body))
+    dispatch(store)
+    flush(store)
+    return store
+
+
+def bytes_of(store: MessageStore, start: int, end: int) -> bytes:
+    found = bytearray()
+    while start + len(found) < end:
+        view = store.read_log(start + len(found), end - start - len(found))
+        assert view
+        found += view
+    return bytes(found)
+
+
+def place_of(store: MessageStore, number: int) -> int:
+    """Where the frame of message `number` begins."""
+    entry = store.queues()["T", 0].entry(number)
+    assert entry is not None
+    return entry[0]
+
+
+def copy_to(slave: MessageStore, data: bytes, start: int = 0) -> None:
+    """Give a slave bytes of its master's log as transfers do: none crosses a segment."""
+    end = start + len(data)
+    at = start
+    while at < end:
+        stop = min(end, at - at % SEGMENT + SEGMENT)
+        slave.append_raw(at, data[at - start : stop - start])
+        at = stop
+
+
+@pytest.mark.parametrize("number", [0, 1, 40, 89])
+def test_what_is_cut_lies_in_a_side_file_with_its_facts(number: int) -> None:
+    disk = new_disk()
+    store = filled(disk)
+    at, end = place_of(store, number), store.watermarks.appended
+    gone = bytes_of(store, at, end)
+    store.truncate(at, reason="deposed", epoch=7)
+    assert bodies(store) == BODIES[:number]
+    assert store.watermarks.appended == at
+    (side,) = store.truncated()
+    assert side.file == f"/store/truncated/{at:020d}-{end:020d}.log"
+    assert disk.platters(side.file) == gone
+    document = json.loads(disk.platters(side.file.replace(".log", ".json")))
+    assert (document["from"], document["to"], document["epoch"]) == (at, end, 7)
+    assert document["messages"] == len(BODIES) - number
+    assert document["topics"] == {"T": len(BODIES) - number}
+    assert document["reason"] == "deposed"
+    assert document["timeMs"] == 1_700_000_000_000
+    store.put(message(b"new"))
+    dispatch(store)
+    assert bodies(store) == [*BODIES[:number], b"new"]
+    store.close()
+    again = open_store(disk)
+    assert bodies(again) == [*BODIES[:number], b"new"]
+    assert again.truncated() == [side]
+
+
+def test_a_side_file_reads_as_the_part_of_the_log_that_it_was() -> None:
+    disk = new_disk()
+    store = filled(disk)
+    store.truncate(place_of(store, 3) + 10)
+    (side,) = store.truncated()
+    files = SideFile.open(disk, side.file)
+    reader = LogReader(files, limit=files.end)
+    gap, *pieces = list(reader.read(files.start))
+    assert (gap.start, gap.end) == (side.start, side.start + place_of_next(side, disk))
+    assert sum(piece.scan.messages for piece in pieces) == len(BODIES) - 4
+    assert (reader.end, reader.stopped_by) == (side.end, "")
+
+
+def place_of_next(side, disk: SimDisk) -> int:
+    """Where in a side file that begins within a frame the next one does."""
+    whole = open_store(new_disk())
+    for body in BODIES[:4]:
+        whole.put(message(body))
+    assert side.file in disk.paths()
+    return whole.watermarks.appended - side.start
+
+
+def test_a_cut_within_a_frame_leaves_the_frames_before_it() -> None:
+    store = filled()
+    at = place_of(store, 50) + 33
+    store.truncate(at)
+    assert bodies(store) == BODIES[:50]
+    assert store.watermarks.appended == at
+    assert store.watermarks.dispatched == at - 33
+    assert store.reput() == []
+
+
+def test_a_slave_gets_the_rest_of_a_frame_that_was_cut() -> None:
+    master, slave = filled(), open_store(new_disk())
+    log = bytes_of(master, 0, master.watermarks.appended)
+    copy_to(slave, log)
+    dispatch(slave)
+    at = place_of(master, 50) + 33
+    slave.truncate(at)
+    copy_to(slave, log[at:], at)
+    dispatch(slave)
+    assert bodies(slave) == BODIES
+    assert bytes_of(slave, 0, len(log)) == log
+
+
+@pytest.mark.parametrize("extra", [1, 7, 50])
+def test_a_torn_frame_is_cut_before_a_slave_becomes_master(extra: int) -> None:
+    master, slave = filled(), open_store(new_disk())
+    at = place_of(master, 50)
+    copy_to(slave, bytes_of(master, 0, at + extra))
+    assert slave.truncate_torn() == extra
+    assert slave.watermarks.appended == at
+    assert [side.size for side in slave.truncated()] == [extra]
+    slave.put(message(b"first of the new epoch"))
+    dispatch(slave)
+    assert bodies(slave) == [*BODIES[:50], b"first of the new epoch"]
+    assert slave.truncate_torn() == 0
+
+
+def test_a_torn_blank_is_cut_before_a_slave_becomes_master() -> None:
+    master, slave = filled(), open_store(new_disk())
+    last = max(n for n in range(len(BODIES)) if place_of(master, n) < SEGMENT)
+    offset, size, _ = master.queues()["T", 0].entry(last)
+    blank = offset + size
+    copy_to(slave, bytes_of(master, 0, blank + 8))
+    dispatch(slave)
+    assert slave.watermarks.dispatched == blank
+    assert slave.truncate_torn() == 8
+    slave.put(message(b"x"))
+    dispatch(slave)
+    assert bodies(slave) == [*BODIES[: last + 1], b"x"]
+    copied = open_store(new_disk())
+    log = bytes_of(master, 0, master.watermarks.appended)
+    copy_to(copied, log[: blank + 8])
+    dispatch(copied)
+    copy_to(copied, log[blank + 8 :], blank + 8)
+    dispatch(copied)
+    assert bodies(copied) == BODIES
+
+
+def test_a_log_that_shares_nothing_is_emptied_and_may_begin_anywhere() -> None:
+    disk = new_disk()
+    store = filled(disk)
+    end = store.watermarks.appended
+    store.truncate(0, reason="nothing in common")
+    assert store.watermarks.appended == store.watermarks.start == 0
+    assert [(side.start, side.end) for side in store.truncated()] == [(0, end)]
+    other = open_store(new_disk(2))
+    for number in range(120):
+        other.put(message(b"other %d" % number * 30))
+    log = bytes_of(other, 0, other.watermarks.appended)
+    copy_to(store, log[SEGMENT:], SEGMENT)
+    dispatch(store)
+    store.close()
+    again = open_store(disk)
+    assert (again.watermarks.start, again.watermarks.appended) == (SEGMENT, len(log))
+    assert bytes_of(again, SEGMENT, len(log)) == log[SEGMENT:]
+
+
+def test_a_cut_before_the_start_empties_the_log_and_saves_what_was_left() -> None:
+    store = open_store(new_disk(), config=replace(CONFIG, file_reserved_hours=0))
+    for body in BODIES:
+        store.put(message(body))
+    dispatch(store)
+    flush(store)
+    store.flush_derived()
+    store.checkpoint()
+    store.clean_on_request()
+    ticket = store.begin_clean()
+    assert ticket is not None
+    ticket.run()
+    start, end = store.watermarks.start, store.watermarks.appended
+    assert start >= SEGMENT
+    store.truncate(start - 100)
+    assert store.watermarks.appended == 0
+    assert [(side.start, side.end) for side in store.truncated()] == [(start, end)]
+
+
+def test_a_cut_at_the_start_keeps_the_place() -> None:
+    disk = new_disk()
+    slave = open_store(disk)
+    other = filled()
+    log = bytes_of(other, SEGMENT, other.watermarks.appended)
+    copy_to(slave, log, SEGMENT)
+    dispatch(slave)
+    slave.truncate(SEGMENT)
+    assert slave.watermarks.appended == SEGMENT
+    slave.close()
+    again = open_store(disk)
+    assert again.watermarks.appended == SEGMENT
+    copy_to(again, log, SEGMENT)
+
+
+def test_nothing_is_cut_at_or_behind_the_end() -> None:
+    store = filled()
+    end = store.watermarks.appended
+    store.truncate(end)
+    store.truncate(end + 1)
+    assert store.watermarks.appended == end
+    assert store.truncated() == []
+
+
+@pytest.mark.parametrize("operation", ["create_segment", "write", "flush", "rename", "read"])
+def test_what_cannot_be_saved_is_not_cut(operation: str) -> None:
+    disk = new_disk()
+    store = filled(disk)
+    pattern = "/store/commitlog/*" if operation == "read" else "/store/truncated/*"
+    disk.plan(operation, errno.ENOSPC, pattern)
+    with pytest.raises(ServiceNotAvailable, match=r"/store/truncated.*make room"):
+        store.truncate(place_of(store, 30))
+    assert bodies(store) == BODIES
+    store.truncate(place_of(store, 30))
+    assert bodies(store) == BODIES[:30]
+    (side,) = store.truncated()
+    assert side.messages == len(BODIES) - 30
+    assert [path for path in disk.paths() if path.endswith(".tmp")] == []
+
+
+def test_a_second_cut_of_other_bytes_in_the_same_place_has_its_own_file() -> None:
+    store = filled()
+    at, end = place_of(store, 60), store.watermarks.appended
+    store.truncate(at)
+    for body in BODIES[60:]:
+        store.put(message(body[::-1]))
+    assert store.watermarks.appended == end
+    store.truncate(at)
+    names = [side.file for side in store.truncated()]
+    assert names == [
+        f"/store/truncated/{at:020d}-{end:020d}.log",
+        f"/store/truncated/{at:020d}-{end:020d}.1.log",
+    ]
+
+
+@given(st.integers(0, len(BODIES) - 1), st.integers(1, 60), st.sampled_from(["off", "kill"]))
+def test_a_crash_on_the_way_leaves_all_of_the_log_or_all_of_the_copy(
+    number: int, step: int, way: str
+) -> None:
+    disk = new_disk(step)
+    store = filled(disk)
+    at, end = place_of(store, number), store.watermarks.appended
+    gone = bytes_of(store, at, end)
+    left = step
+
+    def count(operation: str, path: str) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise PowerLoss(operation)
+
+    disk.step = count
+    with contextlib.suppress(PowerLoss):
+        store.truncate(at)
+    disk.step = None
+    image = disk.crash_image(random.Random(step)) if way == "off" else disk.kill_image(disk._rng)
+    again = open_store(image)
+    found = again.watermarks.appended
+    assert at <= found <= end
+    sides = [side for side in find_all(image, "/store") if side.end == end]
+    if found < end:
+        assert [image.platters(side.file) for side in sides] == [gone]
+    again.truncate(at)
+    assert bodies(again) == BODIES[:number]
+    assert len(again.truncated()) == 1, "what was saved already is not saved again"
+    assert again.truncated()[0].messages == len(BODIES) - number
+
+
+def test_what_consumers_could_see_is_known_after_a_restart() -> None:
+    disk = new_disk()
+    store = filled(disk)
+    end = store.watermarks.appended
+    assert store.recovered_confirm == 0
+    store.watermarks.confirmed = place_of(store, 50)
+    store.flush_derived()
+    store.checkpoint()
+    again = open_store(disk.kill_image(random.Random(1)))
+    assert again.recovered_confirm == place_of(store, 50)
+    again.checkpoint()
+    again.truncate(place_of(store, 20))
+    assert again.recovered_confirm == place_of(store, 20)
+    disk = new_disk()
+    filled(disk).close()
+    assert open_store(disk).recovered_confirm == end, "nobody wrote it down"
