@@ -5,7 +5,7 @@ remoting.md 2.3, 2.6 and 3.1. The synchronous face is blocking.Admin.
         await admin.create_topic("flights", queues=8)
 
 It asks nameservers for routes and every master of a topic for the rest. Works against RocketMQ's
-own servers: no code or field is ours.
+own servers, but for replicas and promotions, which are ours.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from saturnmq.client import promotion
 from saturnmq.client.core import ClientCore, queue_key
 from saturnmq.client.producer import DEFAULT_NAMESERVER, new_core
+from saturnmq.client.promotion import Promoter, Promotion
+from saturnmq.client.replicas import Replica, find_replicas
 from saturnmq.protocol import jsonx, kernels
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import (
@@ -109,6 +112,25 @@ class Admin:
             for name, data in table.items()
             for broker_id, address in (data.get("brokerAddrs") or {}).items()
         )
+
+    async def replicas(self, group: str | None = None) -> list[Replica]:
+        """Every member of a broker group, or of all: role, epoch, how far its log is."""
+        return await find_replicas(self.core, group)
+
+    async def promote(
+        self,
+        group: str,
+        node: str | int,
+        *,
+        force: bool = False,
+        timeout: float = promotion.TIMEOUT_S,
+    ) -> Promotion:
+        """Make `node` (an address or a broker id) the master of its group.
+
+        A master that answers hands over, which loses nothing. Without one, `force` is needed where
+        acknowledged messages could be lost.
+        """
+        return await Promoter(self.core, group, force=force, timeout_s=timeout).run(node)
 
     async def broker_status(self, address: str) -> dict[str, str]:
         """What the broker at `address` tells of itself, as mqadmin's brokerStatus shows it.

@@ -1,0 +1,224 @@
+"""Making another member of a group its master, at an operator's word.
+
+Two ways, and the state of the old master decides:
+
+- **Hand-over**: it answers. It is fenced, so that its log grows no more; when the new one has all
+  of that, it is promoted. Nothing is lost; if it does not come to that, the old one is promoted
+  again.
+- **Take-over**: it does not answer, or does not lead. Every member that can be reached is fenced
+  first: none of them follows the old master any more, so what it goes on to acknowledge with them
+  ends here. An acknowledged message has `required` copies, so the members that answer have it
+  between them if they are at least n - required + 1, not counting one that itself says that it may
+  have lost some (it recovers). With fewer, or for a target that is not the furthest of them, only
+  `force` promotes.
+
+An epoch is a number above all that any member knows; members refuse lower ones.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from saturnmq.client.core import ClientCore
+from saturnmq.client.replicas import Replica, ask_node, ask_state, find_replicas
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.errors import (
+    ConnectionLost,
+    InvalidParameter,
+    NoPermission,
+    RequestTimeout,
+    SaturnError,
+    nearest,
+)
+from saturnmq.protocol.remoting import Command
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_S = 10.0
+CHANGE_TIMEOUT_S = 5.0  # a node writes its new role to the disk before it answers
+LOOK_S = 0.01
+# A master is fenced when its successor is so near: until it is there nobody takes writes.
+NEAR_BYTES = 1 << 20
+# A restarted master in these states may lack what it acknowledged.
+DOUBTFUL = ("recovering", "unsure")
+
+
+@dataclass(frozen=True, slots=True)
+class Promotion:
+    """What became of a promotion."""
+
+    group: str
+    epoch: int
+    start: int  # the offset where the epoch begins
+    master: str
+    old_master: str  # empty if nobody led
+    handed_over: bool  # the old master gave all it had
+
+
+def find_member(members: Sequence[Replica], node: str | int) -> Replica:
+    """The member that an address, the host of an address or a broker id names."""
+    wanted = str(node)
+    for names in (
+        lambda member: member.address,
+        lambda member: str(member.broker_id),
+        lambda member: member.address.rpartition(":")[0],
+    ):
+        found = [member for member in members if names(member) == wanted]
+        if len(found) == 1:
+            return found[0]
+    known = ", ".join(f"{member.address} (id {member.broker_id})" for member in members)
+    addresses = [member.address for member in members]
+    raise InvalidParameter(
+        f"{wanted!r} names no one member of {members[0].group}{nearest(wanted, addresses)}: "
+        f"give the address or the id of one of {known}"
+    )
+
+
+class Promoter:
+    """One promotion."""
+
+    def __init__(
+        self, core: ClientCore, group: str, *, force: bool, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        self._core = core
+        self._group = group
+        self._force = force
+        self._timeout = timeout_s
+        self._epoch = 0
+
+    async def run(self, node: str | int) -> Promotion:
+        """Make `node` the master; a SaturnError says why it is not, and what is so now."""
+        members = await find_replicas(self._core, self._group)
+        target = find_member(members, node)
+        if not target.answers:
+            raise NoPermission(
+                f"{target.address} cannot become master, it does not answer: {target.error}"
+            )
+        leaders = [member for member in members if member.answers and member.is_master]
+        old = max(leaders, key=lambda member: member.epoch, default=None)
+        if old is not None and old.address == target.address:
+            raise InvalidParameter(
+                f"{target.address} is the master of {self._group} already, in epoch {target.epoch}"
+            )
+        self._epoch = 1 + max(member.epoch for member in members)
+        if old is not None:
+            try:
+                return await self._hand_over(old, target)
+            except _OldMasterGone as gone:
+                log.warning("%s does not hand over: %s", old.address, gone)
+                members = await find_replicas(self._core, self._group)
+                self._epoch = 1 + max(member.epoch for member in members)
+        return await self._take_over(members, target.address)
+
+    # -- hand-over -----------------------------------------------------------------------------
+
+    async def _hand_over(self, old: Replica, target: Replica) -> Promotion:
+        runtime = self._core.runtime
+        deadline = runtime.monotonic() + self._timeout
+        await self._catch_up(target, old.end, NEAR_BYTES, deadline)
+        try:
+            fenced = await self._change(RequestCode.FENCE, old.address)
+        except (ConnectionLost, RequestTimeout) as error:
+            raise _OldMasterGone(error) from error
+        try:
+            await self._catch_up(target, fenced.end, 0, deadline)
+            master = await self._change(RequestCode.PROMOTE, target.address)
+        except SaturnError as error:
+            await self._back_to(old, target, error)
+            raise
+        return self._done(master, old.address, handed_over=True)
+
+    async def _catch_up(self, target: Replica, end: int, behind: int, deadline: float) -> None:
+        """Wait until the target is at most `behind` bytes before `end`."""
+        runtime = self._core.runtime
+        while True:
+            state = await ask_state(self._core, target.address)
+            if end - state.end <= behind:
+                return
+            if runtime.monotonic() >= deadline:
+                trouble = f" ({state.trouble})" if state.trouble else ""
+                raise NoPermission(
+                    f"{target.address} is {end - state.end} bytes behind after "
+                    f"{self._timeout:g} s{trouble}: wait until it has caught up, see "
+                    "`saturnmq admin replicas`, or allow more time"
+                )
+            await runtime.sleep(LOOK_S)
+
+    async def _back_to(self, old: Replica, target: Replica, error: Exception) -> None:
+        """Nobody takes writes now: the old master goes on, unless the target leads after all."""
+        try:
+            state = await ask_state(self._core, target.address)
+            if state.is_master:
+                return
+        except SaturnError:
+            pass  # a promotion that it may still find in its socket is of a lower epoch then
+        self._epoch += 1
+        try:
+            await self._change(RequestCode.PROMOTE, old.address, force=True)
+        except SaturnError as second:
+            raise SaturnError(
+                f"{self._group} has no master now: {target.address} was not promoted ({error}), "
+                f"and {old.address}, which is fenced, does not lead again ({second}). Say "
+                f"`saturnmq admin promote {self._group} NODE --force` for one of them"
+            ) from second
+        log.warning("%s leads %s again: %s", old.address, self._group, error)
+
+    # -- take-over -----------------------------------------------------------------------------
+
+    async def _take_over(self, members: Sequence[Replica], target: str) -> Promotion:
+        reachable = [member for member in members if member.answers]
+        whole = {member.address for member in reachable if member.role not in DOUBTFUL}
+        self._check(reachable, whole, target)  # before anything changes
+        fenced = []
+        for member in sorted(reachable, key=lambda member: member.address == target):
+            try:
+                fenced.append(await self._change(RequestCode.FENCE, member.address))
+            except (ConnectionLost, RequestTimeout) as error:
+                log.warning("%s cannot be fenced: %s", member.address, error)
+        self._check(fenced, whole, target)  # their logs do not grow any more
+        master = await self._change(RequestCode.PROMOTE, target, force=self._force)
+        return self._done(master, "", handed_over=False)
+
+    def _check(self, members: Sequence[Replica], whole: Collection[str], address: str) -> None:
+        """Whether those that answer are enough, and the target the furthest of them."""
+        target = next((member for member in members if member.address == address), None)
+        if target is None:
+            raise NoPermission(f"{address} does not answer any more: promote another member")
+        if self._force:
+            return
+        required = max(member.required for member in members)
+        copies = 1 + max(len(member.others) for member in members)
+        needed = copies - required + 1
+        count = sum(member.address in whole for member in members)
+        if required > 1 and count < needed:
+            raise NoPermission(
+                f"{count} of {copies} members of {self._group} answer and know that they lost "
+                f"nothing. A message is acknowledged with {required} copies, so {needed} must for "
+                "one of them to have every such message. Start more of them; or lose what only "
+                "the others have: --force"
+            )
+        best = max(members, key=lambda member: member.position)
+        if best.position > target.position:
+            raise NoPermission(
+                f"{best.address} (id {best.broker_id}) has more of the log than {address}: it ends "
+                f"at {best.end} in epoch {best.position[0]}, the other one at {target.end} in "
+                f"epoch {target.position[0]}. Promote that one; or lose the difference: --force"
+            )
+
+    # -- both ----------------------------------------------------------------------------------
+
+    async def _change(self, code: RequestCode, address: str, *, force: bool = False) -> Replica:
+        """FENCE or PROMOTE in the epoch of this promotion; the state of the node after it."""
+        ext = {"epoch": str(self._epoch), "force": "true" if force else "false"}
+        command = Command.request(code, ext)
+        return await ask_node(self._core, address, command, CHANGE_TIMEOUT_S)
+
+    def _done(self, master: Replica, old: str, *, handed_over: bool) -> Promotion:
+        epoch, start = master.epochs[-1] if master.epochs else (master.epoch, master.end)
+        return Promotion(self._group, epoch, start, master.address, old, handed_over)
+
+
+class _OldMasterGone(Exception):
+    """It answered a moment ago, and does not any more."""

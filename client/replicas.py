@@ -1,0 +1,212 @@
+"""The members of broker groups as they are now: who is master, who follows, how far each is.
+
+Found through every nameserver (106), because one may have been away when a member registered, and
+through what members tell of each other (REPLICA_STATE, ours): a node that is in no route may still
+live. Brokers of RocketMQ do not know the request; they are listed with what the nameserver says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from saturnmq.client.core import ClientCore
+from saturnmq.protocol import jsonx
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.errors import RequestTimeout, RouteNotFound, SaturnError, nearest
+from saturnmq.protocol.remoting import Command
+
+MASTER_ID = 0
+ASK_TIMEOUT_S = 2.0
+ROUNDS = 3  # of asking those whom the last round named
+
+
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """What a deposed master had and its successor does not: cut off, and kept in a file."""
+
+    start: int
+    end: int
+    epoch: int
+    file: str
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One member of a group. With an `error` it does not tell its state; the rest is what others
+    say."""
+
+    group: str
+    broker_id: int
+    address: str
+    role: str = "unknown"  # master, slave, recovering, fenced, unsure
+    epoch: int = 0
+    epochs: tuple[tuple[int, int], ...] = ()  # (epoch, offset where it began)
+    start: int = 0
+    end: int = 0
+    flushed: int = 0
+    confirmed: int = 0
+    required: int = 1
+    master: str = ""
+    refuses: str = ""  # why it takes no writes
+    trouble: str = ""  # why it does not follow
+    others: Mapping[int, str] = field(default_factory=dict)  # the slaves that it knows
+    truncated: tuple[Truncation, ...] = ()
+    in_sync: bool | None = None  # by the master; None if that does not say
+    lag_bytes: int | None = None
+    lag_ms: int | None = None
+    error: str = ""
+    # What a master says of its slaves, by broker id.
+    told: Mapping[int, tuple[bool, int | None, int | None]] = field(default_factory=dict)
+
+    @property
+    def answers(self) -> bool:
+        return not self.error
+
+    @property
+    def is_master(self) -> bool:
+        return self.role == "master"
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """How new its log is: compare those of two members."""
+        return (self.epochs[-1][0] if self.epochs else 0, self.end)
+
+
+def parse_state(body: bytes, address: str) -> Replica:
+    """A Replica of the body of REPLICA_STATE, which `address` sent."""
+    try:
+        state = jsonx.loads(body)
+        in_sync = {int(broker_id) for broker_id in state.get("inSync") or ()}
+        bytes_behind = _numbers(state.get("lagBytes"))
+        ms_behind = _numbers(state.get("lagMs"))
+        return Replica(
+            group=str(state["brokerName"]),
+            broker_id=int(state["brokerId"]),
+            address=str(state.get("address") or address),
+            role=str(state["role"]),
+            epoch=int(state["epoch"]),
+            epochs=tuple((int(epoch), int(start)) for epoch, start in state.get("epochs") or ()),
+            start=int(state.get("start") or 0),
+            end=int(state["end"]),
+            flushed=int(state.get("flushed") or 0),
+            confirmed=int(state.get("confirmed") or 0),
+            required=int(state.get("required") or 1),
+            master=str(state.get("master") or ""),
+            refuses=str(state.get("refuses") or ""),
+            trouble=str(state.get("trouble") or ""),
+            others={int(i): str(other) for i, other in (state.get("replicas") or {}).items()},
+            truncated=tuple(
+                Truncation(
+                    int(cut["from"]),
+                    int(cut["to"]),
+                    int(cut.get("epoch") or 0),
+                    str(cut.get("file") or ""),
+                    int(cut.get("timeMs") or 0),
+                )
+                for cut in state.get("truncated") or ()
+            ),
+            told={
+                broker_id: (broker_id in in_sync, behind, ms_behind.get(broker_id))
+                for broker_id, behind in bytes_behind.items()
+            },
+        )
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise SaturnError(f"{address} tells a state that does not parse: {error!r}") from None
+
+
+def _numbers(table: Mapping[str, Any] | None) -> dict[int, int]:
+    return {int(key): int(value) for key, value in (table or {}).items()}
+
+
+async def ask_state(core: ClientCore, address: str, timeout_s: float = ASK_TIMEOUT_S) -> Replica:
+    """The state of one node; a SaturnError if it does not tell."""
+    return await ask_node(core, address, Command.request(RequestCode.REPLICA_STATE), timeout_s)
+
+
+async def ask_node(core: ClientCore, address: str, command: Command, timeout_s: float) -> Replica:
+    """The state that a node answers `command` with."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            answer = await core.invoke(address, command, timeout_s)
+    except TimeoutError:
+        raise RequestTimeout(f"{address} does not answer in {timeout_s:g} s") from None
+    return parse_state(bytes(answer.body), address)
+
+
+async def find_replicas(core: ClientCore, group: str | None = None) -> list[Replica]:
+    """Every member of one group or of all, by group and broker id."""
+    listed = await _listed(core, group)
+    if group is not None and not listed:
+        names = sorted({name for name, _ in (await _listed(core, None)).values()})
+        known = f"; the groups are {', '.join(names)}" if names else "; no broker is registered"
+        raise RouteNotFound(
+            f"no broker is called {group!r}{nearest(group, names) or known}. A group that no "
+            "nameserver lists has no living member: start one"
+        )
+    found: dict[str, Replica] = {}
+    asking = dict.fromkeys(listed)
+    for _ in range(ROUNDS):
+        replicas = await asyncio.gather(
+            *(_state_or_error(core, address, listed[address]) for address in asking)
+        )
+        found.update((replica.address, replica) for replica in replicas)
+        asking = {}
+        for replica in replicas:
+            named = {**replica.others, MASTER_ID: replica.master}
+            for broker_id, address in named.items():
+                if address and address not in found:
+                    asking[address] = None
+                    listed.setdefault(address, (replica.group, broker_id))
+    return _with_lags(found.values())
+
+
+async def _listed(core: ClientCore, group: str | None) -> dict[str, tuple[str, int]]:
+    """Group and broker id of every address that any nameserver lists."""
+    request = RequestCode.GET_BROKER_CLUSTER_INFO
+    answers = await asyncio.gather(
+        *(
+            core.invoke(address, Command.request(request), ASK_TIMEOUT_S)
+            for address in core.nameservers
+        ),
+        return_exceptions=True,
+    )
+    bodies = [answer.body for answer in answers if isinstance(answer, Command)]
+    if not bodies:
+        reason = next((each for each in answers if isinstance(each, Exception)), None)
+        raise reason or RouteNotFound("no nameserver is known")
+    listed: dict[str, tuple[str, int]] = {}
+    for body in bodies:
+        for name, data in (jsonx.loads(body).get("brokerAddrTable") or {}).items():
+            if group in (None, name):
+                for broker_id, address in (data.get("brokerAddrs") or {}).items():
+                    listed[str(address)] = (str(name), int(broker_id))
+    return listed
+
+
+async def _state_or_error(core: ClientCore, address: str, listed: tuple[str, int]) -> Replica:
+    try:
+        return await ask_state(core, address)
+    except SaturnError as problem:
+        group, broker_id = listed
+        return Replica(group, broker_id, address, error=str(problem))
+
+
+def _with_lags(replicas: Iterable[Replica]) -> list[Replica]:
+    """Give every slave what its master says of it."""
+    found = sorted(replicas, key=lambda replica: (replica.group, replica.broker_id))
+    masters = {replica.group: replica for replica in found if replica.is_master}
+    result = []
+    for replica in found:
+        master = masters.get(replica.group)
+        if master is None or replica.is_master:
+            result.append(replica)
+            continue
+        in_sync, lag_bytes, lag_ms = master.told.get(replica.broker_id, (False, None, None))
+        if lag_bytes is None and replica.answers:
+            lag_bytes = max(0, master.end - replica.end)
+        result.append(replace(replica, in_sync=in_sync, lag_bytes=lag_bytes, lag_ms=lag_ms))
+    return result

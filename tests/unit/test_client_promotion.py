@@ -1,0 +1,291 @@
+"""Replicas and promotion against scripted members of one group and a real nameserver."""
+
+import asyncio
+import contextlib
+
+import pytest
+from saturnmq.client.admin import Admin
+from saturnmq.nameserver.server import NameServer
+from saturnmq.protocol import jsonx
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.endpoint import Endpoint, connect
+from saturnmq.protocol.errors import InvalidParameter, NoPermission, RouteNotFound, SaturnError
+from saturnmq.protocol.native import NativeRuntime
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.runtime import split_address
+
+GROUP = "broker-0"
+
+
+class Member:
+    """A node whose log is a number; what it is asked to become it becomes."""
+
+    def __init__(self, group, broker_id, end):
+        self.group = group
+        self.broker_id = broker_id
+        self.role = "slave" if broker_id else "master"
+        self.epoch = 1
+        self.epochs = [[1, 0]]
+        self.end = end
+        self.asked = []
+        self.refuse = {}  # code -> remark
+
+    async def start(self):
+        self.listener = await self.group.runtime.listen(
+            "127.0.0.1", 0, lambda: Endpoint(self.group.runtime, self.serve, server=True)
+        )
+        self.address = self.listener.address
+        return self
+
+    def serve(self, endpoint, command):
+        code = RequestCode(command.code)
+        if code in self.refuse:
+            if self.refuse[code] != "silence":
+                endpoint.send(command.reply(16, self.refuse[code]))
+            return
+        if code is not RequestCode.REPLICA_STATE:
+            self.asked.append(code)
+            epoch = int(command.ext["epoch"])
+            if epoch < self.epoch + (code is RequestCode.FENCE):
+                endpoint.send(command.reply(16, f"epoch {epoch} is not above {self.epoch}"))
+                return
+            self.epoch = epoch
+            if code is RequestCode.PROMOTE:
+                self.role = "master"
+                self.epochs.append([epoch, self.end])
+            elif self.role != "slave":
+                self.role = "fenced"
+        elif self.role == "slave" and self.group.replicates:
+            master = self.group.members[0]
+            self.end = min(master.end, self.end + 100)
+        endpoint.send(command.reply(body=jsonx.dumps(self.state())))
+
+    def state(self):
+        slaves = {str(m.broker_id): m.address for m in self.group.members if m.broker_id}
+        behind = {str(m.broker_id): self.end - m.end for m in self.group.members if m is not self}
+        return {
+            "brokerName": GROUP,
+            "brokerId": self.broker_id,
+            "address": self.address,
+            "role": self.role,
+            "epoch": self.epoch,
+            "epochs": self.epochs,
+            "start": 0,
+            "end": self.end,
+            "required": self.group.required,
+            "replicas": slaves,
+            "inSync": [i for i, lag in behind.items() if lag <= 50] if self.is_master else [],
+            "lagBytes": behind if self.is_master else {},
+            "lagMs": dict.fromkeys(behind, 5) if self.is_master else {},
+            "truncated": [{"from": 3, "to": 7, "epoch": 1, "file": "f", "timeMs": 9}],
+            "refuses": "" if self.is_master else "no master",
+        }
+
+    @property
+    def is_master(self):
+        return self.role == "master"
+
+
+class Group:
+    """Members that are registered with a nameserver, the master first."""
+
+    def __init__(self, runtime, ends, required):
+        self.runtime = runtime
+        self.required = required
+        self.replicates = True
+        self.members = [Member(self, number, end) for number, end in enumerate(ends)]
+
+    async def start(self):
+        self.nameserver = NameServer(self.runtime, "127.0.0.1", 0)
+        await self.nameserver.start()
+        for member in self.members:
+            await member.start()
+            ext = {
+                "clusterName": "C",
+                "brokerName": GROUP,
+                "brokerId": str(member.broker_id),
+                "brokerAddr": member.address,
+            }
+            link = await connect(self.runtime, *split_address(self.nameserver.address))
+            await link.request(Command.request(RequestCode.REGISTER_BROKER, ext), 5)
+            member.link = link
+
+    async def lose(self, member):
+        """The member's process is gone."""
+        member.listener.close()
+        member.link.abort()
+        member.refuse = dict.fromkeys(RequestCode, "silence")
+        self.replicates = False
+
+    def masters(self):
+        return [member for member in self.members if member.is_master]
+
+
+def run(test, ends=(100, 100), required=2, lost=()):
+    async def main():
+        async with asyncio.timeout(30), contextlib.AsyncExitStack() as stack:
+            group = Group(NativeRuntime(), ends, required)
+            await group.start()
+            stack.push_async_callback(group.nameserver.close)
+            for number in lost:
+                await group.lose(group.members[number])
+            admin = Admin(group.nameserver.address, runtime=group.runtime)
+            await test(group, await stack.enter_async_context(admin))
+
+    asyncio.run(main())
+
+
+def test_replicas_tell_who_leads_and_how_far_everybody_is():
+    async def test(group, admin):
+        group.replicates = False
+        master, near, far = await admin.replicas(GROUP)
+        assert (master.role, master.epoch, master.end, master.in_sync) == ("master", 1, 500, None)
+        assert (near.broker_id, near.in_sync, near.lag_bytes, near.lag_ms) == (1, True, 20, 5)
+        assert (far.in_sync, far.lag_bytes, far.address) == (False, 400, group.members[2].address)
+        assert (far.truncated[0].start, far.truncated[0].end) == (3, 7)
+        assert await admin.replicas() == [master, near, far]
+        with pytest.raises(RouteNotFound, match="did you mean 'broker-0'"):
+            await admin.replicas("broker-O")
+
+    run(test, ends=(500, 480, 100))
+
+
+def test_a_member_that_no_nameserver_lists_is_found_through_the_others():
+    async def test(group, admin):
+        group.members[1].link.abort()
+        _, slave = await admin.replicas(GROUP)
+        assert slave.address == group.members[1].address
+        assert slave.answers
+
+    run(test)
+
+
+def test_a_member_that_does_not_answer_is_listed_with_the_reason():
+    async def test(group, admin):
+        gone = (await admin.replicas(GROUP))[1]
+        assert (gone.broker_id, gone.answers, gone.role) == (1, False, "unknown")
+        assert "no connection" in gone.error
+
+    run(test, lost=[1])
+
+
+def test_a_living_master_hands_over_when_the_new_one_has_all_of_its_log():
+    async def test(group, admin):
+        result = await admin.promote(GROUP, 1)
+        old, new = group.members
+        assert (old.role, new.role, new.end) == ("fenced", "master", 5000)
+        assert (result.master, result.old_master) == (new.address, old.address)
+        assert (result.epoch, result.start, result.handed_over) == (2, 5000, True)
+        assert old.asked == [RequestCode.FENCE]
+        assert new.asked == [RequestCode.PROMOTE]
+
+    run(test, ends=(5000, 100))
+
+
+def test_a_slave_that_does_not_catch_up_is_not_promoted_and_the_master_is_left_alone(monkeypatch):
+    monkeypatch.setattr("saturnmq.client.promotion.NEAR_BYTES", 10)
+
+    async def test(group, admin):
+        group.replicates = False
+        with pytest.raises(NoPermission, match=r"100 bytes behind after 0\.2 s"):
+            await admin.promote(GROUP, 1, timeout=0.2)
+        assert group.members[0].asked == []
+
+    run(test, ends=(200, 100))
+
+
+@pytest.mark.parametrize("why", ["stops replicating", "refuses"])
+def test_a_hand_over_that_fails_gives_the_lead_back(why):
+    async def test(group, admin):
+        old, new = group.members
+        if why == "refuses":
+            new.refuse = {RequestCode.PROMOTE: "its disk is full"}
+        else:
+            group.replicates = False
+        with pytest.raises(NoPermission, match=r"behind|disk is full"):
+            await admin.promote(GROUP, new.address, timeout=0.3)
+        assert group.masters() == [old]
+        assert old.asked == [RequestCode.FENCE, RequestCode.PROMOTE]
+        assert old.epoch == 3
+
+    run(test, ends=(200, 100))
+
+
+def test_who_leads_already_is_not_promoted_and_a_wrong_name_says_the_right_ones():
+    async def test(group, admin):
+        with pytest.raises(InvalidParameter, match="is the master of broker-0 already"):
+            await admin.promote(GROUP, 0)
+        with pytest.raises(InvalidParameter, match=r"'7' names no one member.*\(id 1\)"):
+            await admin.promote(GROUP, 7)
+        with pytest.raises(InvalidParameter, match="names no one member"):
+            await admin.promote(GROUP, "127.0.0.1")
+
+    run(test)
+
+
+def test_without_the_master_the_furthest_member_is_promoted():
+    async def test(group, admin):
+        _, far, near = group.members
+        with pytest.raises(NoPermission, match=f"{near.address}.*has more of the log"):
+            await admin.promote(GROUP, far.address)
+        assert near.asked == far.asked == []
+        result = await admin.promote(GROUP, 2)
+        assert group.masters()[-1] is near
+        assert (result.old_master, result.handed_over, result.start) == ("", False, 200)
+        assert far.asked == [RequestCode.FENCE]
+        assert near.asked == [RequestCode.FENCE, RequestCode.PROMOTE]
+
+    run(test, ends=(200, 100, 200), lost=[0])
+
+
+def test_too_few_members_are_not_enough_unless_forced():
+    async def test(group, admin):
+        target = group.members[2]
+        with pytest.raises(NoPermission, match=r"1 of 3 members.*so 2 must"):
+            await admin.promote(GROUP, 2)
+        assert target.asked == []
+        assert (await admin.promote(GROUP, 2, force=True)).master == target.address
+
+    run(test, ends=(100, 100, 100), lost=[0, 1])
+
+
+def test_an_asynchronous_group_needs_no_quorum():
+    async def test(group, admin):
+        assert (await admin.promote(GROUP, 2)).master == group.members[2].address
+
+    run(test, ends=(100, 100, 100), required=1, lost=[0, 1])
+
+
+def test_a_master_that_may_have_lost_something_does_not_count_as_a_copy():
+    async def test(group, admin):
+        target = group.members[0]
+        target.role = "recovering"
+        with pytest.raises(NoPermission, match="0 of 2 members"):
+            await admin.promote(GROUP, 0)
+        await admin.promote(GROUP, 0, force=True)
+        assert group.masters()[0] is target
+
+    run(test, lost=[1])
+
+
+def test_a_master_that_hangs_when_it_is_to_hand_over_is_taken_over_from(monkeypatch):
+    monkeypatch.setattr("saturnmq.client.promotion.CHANGE_TIMEOUT_S", 0.2)
+
+    async def test(group, admin):
+        group.members[0].refuse = {RequestCode.FENCE: "silence"}
+        group.members[2].end = 100
+        result = await admin.promote(GROUP, 1)
+        assert (result.master, result.handed_over) == (group.members[1].address, False)
+        assert group.members[2].asked == [RequestCode.FENCE]
+
+    run(test, ends=(100, 100, 100))
+
+
+def test_a_node_that_speaks_another_dialect_is_a_typed_error():
+    async def test(group, admin):
+        group.members[1].state = lambda: {"brokerName": "x"}
+        assert "does not parse" in (await admin.replicas(GROUP))[1].error
+        with pytest.raises(SaturnError, match="cannot become master"):
+            await admin.promote(GROUP, 1)
+
+    run(test)
