@@ -1,27 +1,186 @@
-"""`saturnmq drill crash`: the store's crash simulator; with --kernel, crashes of real processes.
+"""`saturnmq drill`: clusters of real processes under faults (`list`, `run`, `all`), and the store's
+crash simulator (`crash`; with --kernel, crashes of real processes).
 
 Exit status 1 on a violation; each is printed with the command that shows it again. A run in which
-nothing was tried fails, too.
+nothing was tried fails, too; a drill that this machine cannot run ends with status 77.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import time
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from saturnmq.cli.drill_simulate import simulate
 from saturnmq.cli.output import AsJson, emit, fail, progress_bar, table
 
 app = typer.Typer(help="Look for what breaks.", no_args_is_help=True)
+app.command("simulate")(simulate)
 
 IMAGES = 10_000
 KERNEL_IMAGES = 1_000
+SKIPPED = 77  # exit status, as automake's
+
+Mode = Annotated[
+    str,
+    typer.Option(
+        metavar="MODE[,...]",
+        help="Ack modes: async, sync-flush, sync (replication), sync-sync (both), or each.",
+    ),
+]
+Seed = Annotated[int | None, typer.Option(min=0, help="Run this seed only.")]
+Seeds = Annotated[str | None, typer.Option(metavar="A-B", help="Run these seeds.")]
+Minutes = Annotated[float, typer.Option(min=0.1, help="Length of random-mix.")]
+Report = Annotated[
+    Path | None, typer.Option("--report", metavar="FILE.html", help="Write a page with plots.")
+]
+Keep = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Keep histories, logs and stores of all drills there."),
+]
+Compose = Annotated[bool, typer.Option("--compose", help="On the containers of the compose file.")]
 
 
 @app.callback()
 def drill() -> None:
     """Look for what breaks."""
+
+
+@app.command("list")
+def list_drills(as_json: AsJson = False) -> None:
+    """The drills, and which of them this machine cannot run."""
+    from saturnmq.drills.failover.plans import DRILLS
+    from saturnmq.drills.failover.processes import Processes
+
+    machine = Processes(Path())
+    rows = []
+    for drill in DRILLS.values():
+        reasons = [reason for f in drill.features if (reason := machine.why_not(f))]
+        rows.append({"drill": drill.name, "what": drill.text, "skipped here": "; ".join(reasons)})
+    if as_json:
+        emit(rows)
+    else:
+        table("", list(rows[0]), [list(row.values()) for row in rows])
+
+
+@app.command("run")
+def run_one(
+    name: Annotated[str, typer.Argument(help="A name that `drill list` shows.")],
+    seed: Seed = None,
+    seeds: Seeds = None,
+    mode: Mode = "sync",
+    minutes: Minutes = 1.0,
+    report: Report = None,
+    keep: Keep = None,
+    compose: Compose = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run one drill: a real cluster under load, its faults, and the verdict on its history."""
+    _drills([name], seed, seeds, mode, minutes, report, keep, compose, as_json)
+
+
+@app.command("all")
+def run_all(
+    seed: Seed = None,
+    seeds: Seeds = None,
+    mode: Mode = "sync",
+    minutes: Minutes = 1.0,
+    report: Report = None,
+    keep: Keep = None,
+    compose: Compose = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run every drill, one after the other."""
+    from saturnmq.drills.failover.plans import DRILLS
+
+    _drills(list(DRILLS), seed, seeds, mode, minutes, report, keep, compose, as_json)
+
+
+def _drills(
+    names: list[str],
+    seed: int | None,
+    seeds: str | None,
+    mode: str,
+    minutes: float,
+    page_file: Path | None,
+    keep: Path | None,
+    compose: bool,
+    as_json: bool,
+) -> None:
+    from saturnmq.drills.failover.compose import Compose as Containers
+    from saturnmq.drills.failover.page import page
+    from saturnmq.drills.failover.plans import DRILLS, MIX_MINUTES
+    from saturnmq.drills.failover.processes import Processes
+    from saturnmq.drills.failover.report import DrillsReport
+    from saturnmq.drills.failover.run import MODES, run_drill
+    from saturnmq.protocol.errors import nearest
+
+    modes = list(MODES) if mode == "each" else mode.split(",")
+    for word, known in ((names[0], DRILLS), *((each, MODES) for each in modes)):
+        if word not in known:
+            what = "drill" if known is DRILLS else "mode"
+            fail(f"no {what} {word!r}{nearest(word, known)}; there are {', '.join(known)}")
+    first, last = _range(seed, seeds)
+    kind = Containers if compose else Processes
+    options = "--compose " if compose else ""
+    options += f"--minutes {minutes:g}" if minutes != MIX_MINUTES else ""
+    whole = DrillsReport()
+
+    def say(text: str) -> None:
+        print(f"  {text}", file=sys.stderr, flush=True)
+
+    for name in names:
+        for each in modes:
+            for number in range(first, (last or first) + 1):
+                done = run_drill(
+                    DRILLS[name],
+                    MODES[each],
+                    number,
+                    kind=kind,
+                    minutes=minutes,
+                    keep=keep,
+                    say=say,
+                )
+                done.options = options.strip()
+                whole.drills.append(done)
+                _tell(done)
+                if page_file is not None:  # after each: a long run can be watched
+                    page_file.write_text(page(whole))
+                if done.skipped:
+                    break
+    if as_json:
+        emit(whole.to_json())
+    elif whole.ran:
+        rows = whole.summary()
+        table("", list(rows[0]), [list(row.values()) for row in rows])
+        for text in whole.violations:
+            print(text)
+    if whole.violations:
+        raise typer.Exit(1)
+    if not whole.ran:
+        raise typer.Exit(SKIPPED)
+
+
+def _tell(done: Any) -> None:
+    """One line for a drill that ended, more if it failed; on standard error."""
+    what = f"{done.name}, mode {done.mode}, seed {done.seed}"
+    if done.skipped:
+        print(f"{what}: skipped: {done.skipped}", file=sys.stderr)
+        return
+    counts = done.verdict.counts
+    result = "ok" if done.ok else "FAILED"
+    print(
+        f"{what}: {result}, {counts['acknowledged']:,} acknowledged, {counts['unknown']:,} unknown,"
+        f" {counts['refused']:,} refused, {done.seconds:.0f} s",
+        file=sys.stderr,
+    )
+    for text in done.verdict.violations:
+        print(f"  {text}", file=sys.stderr)
+    if not done.ok:
+        print(f"  again: {done.again}\n  history: {done.kept}/history.jsonl", file=sys.stderr)
 
 
 @app.command("crash")

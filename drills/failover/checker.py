@@ -15,25 +15,15 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from saturnmq.drills.failover.history import AGAIN, IN_ORDER, Event, History
+from saturnmq.drills.sim.history import Place
 
 LIVENESS_S = 10.0
 # How much of what was committed may be forgotten by a failure: repeats of that long (I6).
 COMMITS_AT_RISK_S = 1.0
 _EXAMPLES = 5
-
-
-class Place(NamedTuple):
-    """Where a message lies, for ever."""
-
-    broker: str
-    queue: int
-    offset: int
-
-    def __str__(self) -> str:
-        return f"{self.broker} {self.queue}:{self.offset}"
 
 
 @dataclass
@@ -118,7 +108,8 @@ class _Check:
             self.unknown[event.value] = event
         elif kind == "deliver":
             self.deliveries[event.who].append(event)
-            self.first[event.who].setdefault(event.value, event)
+            if event.note != AGAIN:
+                self.first[event.who].setdefault(event.value, event)
         elif kind == "committed":
             self.commits.append(event)
         elif kind == "calm":
@@ -246,7 +237,7 @@ class _Check:
     def _gaps(self, stored: Mapping[Place, str]) -> None:
         queues: dict[tuple[str, int], list[int]] = defaultdict(list)
         for place in stored:
-            queues[place.broker, place.queue].append(place.offset)
+            queues[place.group, place.queue].append(place.offset)
         gaps = []
         for (broker, queue), offsets in sorted(queues.items()):
             offsets.sort()
@@ -259,7 +250,8 @@ class _Check:
 
     def _duplicates(self, group: str) -> None:
         """At least once may repeat; how often is told."""
-        twice = len(self.deliveries[group]) - len(self.first[group])
+        done = sum(event.note != AGAIN for event in self.deliveries[group])
+        twice = done - len(self.first[group])
         self.verdict.counts[f"duplicates of {group}"] = twice
 
     def _order(self, group: str) -> None:
@@ -333,7 +325,7 @@ class _Check:
     def _beyond_the_end(self, stored: Mapping[Place, str]) -> None:
         ends: dict[tuple[str, int], int] = defaultdict(int)
         for place in stored:
-            queue = place.broker, place.queue
+            queue = place.group, place.queue
             ends[queue] = max(ends[queue], place.offset + 1)
         last = {(event.who, event.broker, event.queue): event for event in self.commits}
         errors = [

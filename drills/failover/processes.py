@@ -29,6 +29,7 @@ from saturnmq.drills.failover.backend import (
 from saturnmq.drills.kernel.mounts import RigUnavailable, mounted
 from saturnmq.drills.kernel.mounts import why_not as why_no_mounts
 
+NAMESERVERS = 2
 SLICE_S = 0.1  # of a slowed node's time: it runs for a share of each
 SMALL_DISK = "64m"
 # Room that a full disk does not give: a file that fills the rest.
@@ -51,7 +52,6 @@ class Processes:
     flush: str = "async"
     replication: str = "sync"
     features: Collection[Feature] = ()
-    small_disks: Collection[str] = ()  # nodes that get one, if "full-disk" is a feature
     broker_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -96,7 +96,7 @@ class Processes:
     def start(self) -> None:
         names = self._names()
         settings = Settings(
-            nameservers=2,
+            nameservers=NAMESERVERS,
             masters=self.masters,
             slaves=self.slaves,
             flush=self.flush,
@@ -115,7 +115,7 @@ class Processes:
                 if prefix:
                     settings.prefixes[name] = prefix
             if "full-disk" in self.features:
-                for name in self.small_disks:
+                for name in names[NAMESERVERS:]:
                     store = self.directory / name / "store"
                     self._undo.enter_context(
                         mounted("drill", store, f"size={SMALL_DISK}", kind="tmpfs")
@@ -128,7 +128,7 @@ class Processes:
             raise
 
     def _names(self) -> list[str]:
-        names = ["nameserver-0", "nameserver-1"]
+        names = [f"nameserver-{index}" for index in range(NAMESERVERS)]
         for master in range(self.masters):
             names.append(f"master-{master}")
             for slave in range(1, self.slaves + 1):

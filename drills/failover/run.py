@@ -1,0 +1,224 @@
+"""`run_drill`: one drill from the first process to the verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from saturnmq.drills.failover import stores
+from saturnmq.drills.failover.backend import BROKER, Backend, DrillUnavailable
+from saturnmq.drills.failover.checker import LIVENESS_S, Aftermath, Promise, check
+from saturnmq.drills.failover.history import History
+from saturnmq.drills.failover.measure import effects, latency_ms, timeline
+from saturnmq.drills.failover.plans import MIX_MINUTES, Drill, Run
+from saturnmq.drills.failover.processes import Processes
+from saturnmq.drills.failover.report import DrillReport
+from saturnmq.drills.failover.workload import GROUPS, RATE, SAMPLE_S, TOPIC, Workload
+from saturnmq.protocol import native
+
+WARM_UP_S = 4.0
+SETTLE_S = 3.0  # sends go on so long after the faults at least
+DRAIN_S = 20.0  # beyond the liveness bound: what is late is told from what is lost
+COMMIT_S = 2.0
+HISTORY_FILE = "history.jsonl"
+
+
+@dataclass(frozen=True)
+class Mode:
+    """What an acknowledgement waits for."""
+
+    name: str
+    flush: str
+    replication: str
+
+
+MODES = {
+    mode.name: mode
+    for mode in (
+        Mode("async", "async", "async"),
+        Mode("sync-flush", "sync", "async"),
+        Mode("sync", "async", "sync"),
+        Mode("sync-sync", "sync", "sync"),
+    )
+}
+
+
+def cluster(kind: Callable[..., Any], directory: Path, drill: Drill, mode: Mode) -> Backend:
+    """A backend of this kind (`Processes`, `Compose`) with what the drill needs, as far as it can
+    be had."""
+    wanted = {*drill.features, *drill.optional}
+    backend = kind(
+        directory,
+        flush=mode.flush,
+        replication=mode.replication,
+        features=wanted,
+        broker_options=drill.broker_options,
+    )
+    backend.features = {feature for feature in wanted if backend.why_not(feature) is None}
+    made: Backend = backend
+    return made
+
+
+def run_drill(
+    drill: Drill,
+    mode: Mode,
+    seed: int,
+    *,
+    kind: Callable[..., Any] = Processes,
+    minutes: float = MIX_MINUTES,
+    keep: Path | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> DrillReport:
+    """A cluster of this kind under load, the drill's faults, quiet, and the verdict.
+
+    Everything is kept in a directory below `keep`, or, if something is wrong, in a temporary one.
+    """
+    report = DrillReport(drill.name, mode.name, seed)
+    begin = time.monotonic()
+    name = f"{drill.name}-{mode.name}-{seed}"
+    directory = Path(tempfile.mkdtemp(prefix=f"saturnmq-drill-{name}-"))
+    if keep is not None:
+        directory.rmdir()
+        directory = keep / name
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True)
+    try:
+        backend = cluster(kind, directory, drill, mode)
+        reasons = [backend.why_not(feature) for feature in drill.features]
+        report.skipped = next((reason for reason in reasons if reason), "")
+        if not report.skipped:
+            history, aftermath = _live(drill, seed, backend, directory, minutes, say)
+            promise = Promise(
+                may_lose=drill.leaves_behind and mode.replication == "async",
+                groups=GROUPS,
+                sample_s=SAMPLE_S,
+            )
+            report.verdict = check(history, promise, aftermath)
+            report.effects = effects(history)
+            report.latency_ms = latency_ms(history)
+            report.timeline = timeline(history)
+            history.write(directory / HISTORY_FILE)
+    except DrillUnavailable as problem:
+        report.skipped = str(problem)
+    finally:
+        report.seconds = time.monotonic() - begin
+        if keep is None and report.ok:
+            shutil.rmtree(directory, ignore_errors=True)
+        else:
+            report.kept = directory
+    return report
+
+
+def _live(
+    drill: Drill,
+    seed: int,
+    backend: Backend,
+    directory: Path,
+    minutes: float,
+    say: Callable[[str], None],
+) -> tuple[History, Aftermath]:
+    """The life of the cluster, and what it left."""
+    begin = time.monotonic()
+    history = History(lambda: time.monotonic() - begin)
+    broken: list[str] = []
+    backend.start()
+    try:
+        say(f"{drill.name}: {len(backend.nodes)} nodes serve")
+        begin = time.monotonic()
+
+        async def load(_runtime: Any) -> None:
+            broken.extend(await _load(drill, seed, backend, history, minutes, say))
+
+        with _quiet():
+            native.run(load)
+        aftermath = _look(backend, directory)
+    finally:
+        backend.close()
+    aftermath.problems = broken + aftermath.problems
+    return history, aftermath
+
+
+async def _load(
+    drill: Drill,
+    seed: int,
+    backend: Backend,
+    history: History,
+    minutes: float,
+    say: Callable[[str], None],
+) -> list[str]:
+    """Clients and faults; what kept the drill from going its way."""
+    nameservers = [node.address for node in backend.nodes if node.kind != BROKER]
+    groups = sorted({node.group for node in backend.nodes if node.group})
+    workload = Workload(
+        nameservers,
+        groups,
+        history,
+        seed,
+        rate=drill.rate or RATE,
+        **({"padding": drill.padding} if drill.padding else {}),
+    )
+    broken: list[str] = []
+    try:
+        await workload.start()
+        run = Run(backend, history, workload.admin, seed, say, minutes=minutes)
+        await run.sleep(WARM_UP_S)
+        try:
+            await drill.act(run)
+        except Exception as problem:  # a finding like others: it is told with seed and history
+            broken.append(f"the drill could not go on: {type(problem).__name__}: {problem}")
+        try:
+            await run.mend()
+        except Exception as problem:
+            broken.append(f"the cluster could not be mended: {type(problem).__name__}: {problem}")
+            history.add("calm")
+        await _calm_down(workload, groups, history)
+        say(f"{history.now():6.1f} s  quiet")
+    finally:
+        await workload.close()
+    return broken
+
+
+async def _calm_down(workload: Workload, groups: list[str], history: History) -> None:
+    """Until every group has taken messages and everything is delivered, or it is too late."""
+    calm = history.now()
+    while history.now() < calm + LIVENESS_S + 1.0:
+        taking = all(workload.acked_on.get(group, -1.0) > calm for group in groups)
+        if taking and history.now() > calm + SETTLE_S:
+            break
+        await asyncio.sleep(0.05)
+    await workload.stop_sending()
+    deadline = calm + LIVENESS_S + DRAIN_S
+    while workload.outstanding() and history.now() < deadline:
+        await asyncio.sleep(0.05)
+    await asyncio.sleep(COMMIT_S)
+    await workload.sample_commits()
+
+
+def _look(backend: Backend, directory: Path) -> Aftermath:
+    """Stop the brokers in order, masters before their slaves: these have all there is to get."""
+    nodes = [node for node in backend.nodes if node.kind == BROKER]
+    for node in nodes:
+        if backend.alive(node.name):
+            backend.stop(node.name)
+    found: Mapping[str, Path] = backend.stores(directory / "stores")
+    return stores.look(nodes, found, TOPIC)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Clients warn of every connection that breaks: here that is what is expected."""
+    log = logging.getLogger("saturnmq")
+    before = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(before)

@@ -1,0 +1,119 @@
+"""What lies in the stores when a drill's cluster has stopped: I7 and I8, and the values.
+
+The logs of a group's nodes are compared byte by byte, every frame is checked and what is derived
+is compared with what a rebuild would give (`store/verify.py`). Values are read from the log of the
+node that ended as the longest, and from the side files of truncations.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from saturnmq.drills.failover.backend import BROKER, DrillNode
+from saturnmq.drills.failover.checker import Aftermath
+from saturnmq.drills.sim.history import Place, read_body
+from saturnmq.protocol import kernels
+from saturnmq.protocol.errors import StoreDamaged
+from saturnmq.store import truncated
+from saturnmq.store.disk import Disk, NativeDisk
+from saturnmq.store.log_files import LogReader, SegmentFiles, Stretch
+from saturnmq.store.verify import check, open_log
+
+_BODY = re.compile(rb"([a-z0-9-]+-\d+)\|[0-9a-f]{8}\|")
+_CHUNK = 1 << 20
+
+
+def look(nodes: Iterable[DrillNode], stores: Mapping[str, Path], topic: str) -> Aftermath:
+    """Everything about the stopped brokers among `nodes`."""
+    disk = NativeDisk()
+    stored: dict[Place, str] = {}
+    saved: set[str] = set()
+    problems: list[str] = []
+    groups: dict[str, list[str]] = {}
+    for node in nodes:
+        if node.kind == BROKER:
+            groups.setdefault(node.group, []).append(node.name)
+            saved |= side_values(stores[node.name])
+            problems += _derived(disk, node.name, stores[node.name])
+    for group, names in sorted(groups.items()):
+        logs = [_Log(disk, name, stores[name]) for name in names]
+        longest = max(logs, key=lambda log: log.end)
+        problems += [text for log in logs for text in log.differs(longest)]
+        stored.update(_values(longest, group, topic))
+    return Aftermath(stored, frozenset(saved), problems)
+
+
+def side_values(store: Path) -> set[str]:
+    """The values of the drill in what this node cut off its log, whatever the files' format is."""
+    found: set[str] = set()
+    for path in (store / truncated.DIRECTORY).rglob("*"):
+        if path.is_file():
+            found.update(value.decode() for value in _BODY.findall(path.read_bytes()))
+    return found
+
+
+class _Log:
+    """The CommitLog of one node."""
+
+    def __init__(self, disk: Disk, name: str, store: Path) -> None:
+        self.name = name
+        self.files: SegmentFiles = open_log(disk, str(store))
+        self._reader = LogReader(self.files, index=False)
+        self.stretches: list[tuple[int, bytes]] = [
+            (piece.start, bytes(piece.frames))
+            for piece in self._reader.read(self.files.start)
+            if isinstance(piece, Stretch)
+        ]
+
+    @property
+    def end(self) -> int:
+        return self._reader.end
+
+    def differs(self, master: _Log) -> list[str]:
+        """Where this log is not the master's; one that lacks the end has not caught up."""
+        if self is master:
+            return []
+        offset, end = max(self.files.start, master.files.start), min(self.end, master.end)
+        while offset < end:
+            size = min(_CHUNK, end - offset)
+            here, there = self.files.read(offset, size), master.files.read(offset, size)
+            if here != there:
+                at = offset + _first_difference(here, there)
+                return [f"I7 divergence: the logs of {self.name} and {master.name} differ at {at}"]
+            if not here:
+                break
+            offset += len(here)
+        if self.end < master.end:
+            behind = master.end - self.end
+            return [f"I12 {self.name} is {behind} bytes behind {master.name} after the drill"]
+        return []
+
+
+def _first_difference(a: bytes, b: bytes) -> int:
+    for index, (one, other) in enumerate(zip(a, b, strict=False)):
+        if one != other:
+            return index
+    return min(len(a), len(b))
+
+
+def _values(log: _Log, group: str, topic: str) -> dict[Place, str]:
+    found: dict[Place, str] = {}
+    for _, frames in log.stretches:
+        for message in kernels.decode_frames(frames):
+            if message.topic == topic:
+                value = read_body(bytes(message.body)) or ""
+                found[Place(group, message.queue_id, message.queue_offset)] = value
+    return found
+
+
+def _derived(disk: Disk, name: str, store: Path) -> list[str]:
+    try:
+        report = check(disk, str(store))
+    except StoreDamaged as problem:
+        return [f"I8 {name}: {problem}"]
+    return [
+        f"I8 {name}: {finding.what} ({finding.count} times) in {finding.path}"
+        for finding in report.damage
+    ]

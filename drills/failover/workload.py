@@ -1,0 +1,240 @@
+"""The clients of a drill: senders and readers that write down what they asked for and got.
+
+Senders, each with one send under way, at a steady pace together:
+
+| name | how it sends |
+|---|---|
+| `free-N` | to any queue: goes on with other brokers when one fails |
+| `once-N` | the same without retries |
+| `key-N` | with a sharding key of its own: all to one queue, in order |
+| `pin-BROKER` | to one queue of one broker, in order: tells when that broker takes messages |
+
+A value is sent once by its sender; what is unknown stays unknown. Groups: `shared` (concurrent) and
+`ordered`, of two members each. A reader for each broker reads its oldest messages again and again:
+it tells when old messages can be had. All on one event loop, so the history needs no lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from saturnmq import ConsumeResult, Message, MessageQueue, SaturnError, aio
+from saturnmq.drills.failover.history import AGAIN, IN_ORDER, History
+from saturnmq.drills.sim.history import make_body, read_body
+
+TOPIC = "drill"
+QUEUES = 4  # on each broker
+GROUPS = {"shared": False, "ordered": True}  # group -> ordered
+MEMBERS = 2
+FREE, ONCE, KEYS = 4, 2, 8
+RATE = 600  # sends a second, all senders together
+SENDER = "sender"  # property
+SAMPLE_S = 0.5
+READ_PAUSE_S = 0.1
+READ_TIMEOUT_S = 5.0
+REPEAT_SHARE = 0.002  # of the calls of the ordered listener that ask for the same again
+PINNED_PATIENCE_S = 8.0
+REBALANCE_S = 5.0
+
+
+class Workload:
+    """Started and ended by the drill; `history` is what it is for."""
+
+    def __init__(
+        self,
+        nameservers: Sequence[str],
+        brokers: Sequence[str],
+        history: History,
+        seed: int,
+        *,
+        rate: int = RATE,
+        padding: int = 200,
+    ) -> None:
+        self.history = history
+        self._nameservers = list(nameservers)
+        self._brokers = list(brokers)
+        self._chance = random.Random(f"{seed}/load")
+        self._padding = padding
+        self._pause = (FREE + ONCE + KEYS + len(brokers)) / rate
+        self._producers: list[Any] = []
+        self._consumers: list[Any] = []
+        self._senders: list[asyncio.Task[None]] = []
+        self._others: list[asyncio.Task[None]] = []
+        self._stop = asyncio.Event()
+        # Acknowledged and not yet processed, and all that was processed; by group.
+        self._missing: dict[str, set[str]] = {group: set() for group in GROUPS}
+        self._seen: dict[str, set[str]] = {group: set() for group in GROUPS}
+        self.acked_on: dict[str, float] = {}  # broker -> when it last acknowledged
+        self.admin: Any = aio.Admin(nameservers=self._nameservers)
+
+    # -- life --------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        await self.admin.start()
+        await self.admin.create_topic(TOPIC, queues=QUEUES)
+        for group, ordered in GROUPS.items():
+            for member in range(MEMBERS):
+                consumer = self._consumer(group, ordered, member)
+                await consumer.start()
+                self._consumers.append(consumer)
+        usual = await self._producer("usual", delivery_timeout=PINNED_PATIENCE_S)
+        once = await self._producer("once", retries=0)
+        for index in range(FREE):
+            self._begin(usual, f"free-{index}")
+        for index in range(ONCE):
+            self._begin(once, f"once-{index}")
+        for index in range(KEYS):
+            self._begin(usual, f"key-{index}", sharding_key=f"key-{index}")
+        for broker in self._brokers:
+            self._begin(usual, f"pin-{broker}", queue=MessageQueue(TOPIC, broker, 0))
+            self._others.append(asyncio.create_task(self._read(broker)))
+        self._others.append(asyncio.create_task(self._sample_commits()))
+
+    async def stop_sending(self) -> None:
+        """No new messages; returns when all are answered."""
+        self._stop.set()
+        await asyncio.gather(*self._senders)
+
+    async def close(self) -> None:
+        """End everything; unanswered sends stay unknown."""
+        self._stop.set()
+        for task in (*self._senders, *self._others):
+            task.cancel()
+        await asyncio.gather(*self._senders, *self._others, return_exceptions=True)
+        for consumer in self._consumers:
+            with contextlib.suppress(SaturnError):
+                await consumer.close()
+        for producer in self._producers:
+            with contextlib.suppress(SaturnError):
+                await producer.close(timeout=1.0)
+        await self.admin.close()
+
+    def outstanding(self) -> int:
+        """Acknowledged messages that some group has not got yet."""
+        return sum(map(len, self._missing.values()))
+
+    # -- sending -----------------------------------------------------------------------------------
+
+    async def _producer(self, name: str, **options: Any) -> Any:
+        producer = aio.Producer(f"drill-{name}", self._nameservers, **options)
+        await producer.start()
+        self._producers.append(producer)
+        return producer
+
+    def _begin(self, producer: Any, who: str, **where: Any) -> None:
+        self._senders.append(asyncio.create_task(self._send_all(producer, who, where)))
+
+    async def _send_all(self, producer: Any, who: str, where: dict[str, Any]) -> None:
+        chance = random.Random(self._chance.getrandbits(32))
+        number = 0
+        while not self._stop.is_set():
+            await asyncio.sleep(self._pause * chance.uniform(0.5, 1.5))
+            await self._send(producer, who, f"{who}-{number}", where)
+            number += 1
+
+    async def _send(self, producer: Any, who: str, value: str, where: dict[str, Any]) -> None:
+        body = make_body(value, self._padding)
+        message = Message(TOPIC, body, keys=value, properties={SENDER: who})
+        self.history.add("invoke", who, value, note=IN_ORDER if where else "")
+        try:
+            result = await producer.send(message, **where)
+        except SaturnError as error:
+            kind = "fail" if error.outcome == "rejected" else "unknown"
+            self.history.add(kind, who, value, note=f"{type(error).__name__}: {error}")
+            return
+        queue = result.queue
+        place = {"broker": queue.broker_name, "queue": queue.queue_id}
+        if not result.ok:
+            status = result.status.value
+            self.history.add("unknown", who, value, **place, note=status)
+            return
+        event = self.history.add("ok", who, value, **place, offset=result.queue_offset)
+        self.acked_on[queue.broker_name] = event.at
+        for group, seen in self._seen.items():
+            if value not in seen:
+                self._missing[group].add(value)
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def _consumer(self, group: str, ordered: bool, member: int) -> Any:
+        chance = random.Random(f"{self._chance.getrandbits(32)}/{member}")
+
+        async def listener(messages: Any) -> Any:
+            again = ordered and chance.random() < REPEAT_SHARE
+            for message in messages:
+                self._delivered(group, message, again)
+            return ConsumeResult.SUSPEND if again else ConsumeResult.SUCCESS
+
+        consumer = aio.PushConsumer(
+            group,
+            self._nameservers,
+            listener=listener,
+            ordered=ordered,
+            consume_from="first",
+            rebalance_interval_s=REBALANCE_S,
+        )
+        consumer.subscribe(TOPIC)
+        return consumer
+
+    def _delivered(self, group: str, message: Any, again: bool) -> None:
+        value = read_body(bytes(message.body)) or ""
+        wrong = AGAIN if again else ""
+        sender = value.rpartition("-")[0]
+        told = (message.topic, list(message.keys), message.properties.get(SENDER))
+        if value and told != (TOPIC, [value], sender):
+            wrong = f"topic, keys and sender were {told}"
+        self.history.add(
+            "deliver",
+            group,
+            value,
+            broker=message.broker_name,
+            queue=message.queue_id,
+            offset=message.queue_offset,
+            note=wrong,
+        )
+        if not again:
+            self._seen[group].add(value)
+            self._missing[group].discard(value)
+
+    async def _read(self, broker: str) -> None:
+        """The beginning of a queue of `broker`, again and again, each time asked for anew."""
+        queue = MessageQueue(TOPIC, broker, 0)
+        reader = aio.PullConsumer(
+            "drill-readers", self._nameservers, consume_from="first", auto_commit=False,
+            max_cached_messages=8,
+        )  # fmt: skip
+        reader.assign([queue])
+        async with reader:
+            while True:
+                asked = self.history.now()
+                reader.seek(queue, 0)
+                if await reader.poll(READ_TIMEOUT_S, 8):
+                    self.history.add("read", "reader", broker=broker, note=f"{asked:.4f}")
+                await asyncio.sleep(READ_PAUSE_S)
+
+    async def _sample_commits(self) -> None:
+        """What the brokers hold as committed; nothing while they cannot be asked."""
+        while True:
+            await asyncio.sleep(SAMPLE_S)
+            await self.sample_commits()
+
+    async def sample_commits(self) -> None:
+        for group in GROUPS:
+            try:
+                async with asyncio.timeout(2.0):
+                    rows = await self.admin.group_lag(group, TOPIC)
+            except (SaturnError, TimeoutError):
+                continue
+            for row in rows:
+                if row.committed >= 0:
+                    self.history.add(
+                        "committed",
+                        group,
+                        broker=row.queue.broker_name,
+                        queue=row.queue.queue_id,
+                        offset=row.committed,
+                    )
