@@ -14,6 +14,7 @@ from saturnmq.broker.context import Context, answer, integer, text
 from saturnmq.broker.delay import DelayService
 from saturnmq.broker.groups import Group
 from saturnmq.broker.membership import body_of
+from saturnmq.broker.role import State
 from saturnmq.broker.topics import READ, WRITE, Topic
 from saturnmq.protocol import jsonx
 from saturnmq.protocol.endpoint import Endpoint
@@ -69,8 +70,9 @@ class AdminService:
         self._c.runtime.spawn(save_and_answer(), name="save-and-answer")
 
     def _writable(self) -> None:
-        if self._c.config.is_slave:
-            raise SystemBusy("this broker has role SLAVE; ask the master")
+        refusal = self._c.role.refuses(self._c.runtime.monotonic())
+        if refusal:
+            raise SystemBusy(f"{refusal}; ask the master")
 
     # topics
 
@@ -288,6 +290,12 @@ class AdminService:
         body = jsonx.dumps({"table": self.runtime_info()})
         answer(endpoint, request, request.reply(0, body=body))
 
+    def _deposed(self) -> str:
+        """Why this node takes no writes though it was a master; a slave never does."""
+        role = self._c.role
+        slave = role.state is State.SLAVE
+        return "" if slave else role.refuses(self._c.runtime.monotonic())
+
     def runtime_info(self) -> Mapping[str, str]:
         c = self._c
         marks = c.store.watermarks
@@ -317,7 +325,7 @@ class AdminService:
             "brokerVersionDesc": "V5_4_0",
             "brokerVersion": "493",
             "brokerActive": "true",
-            "brokerRole": c.config.role,
+            "brokerRole": c.role.name,
             "bootTimestamp": str(self._started_ms),
             "runtime": f"[ {(now - self._started_ms) // 1000} s ]",
             "sendThreadPoolQueueSize": str(len(c.ledger)),
@@ -335,7 +343,8 @@ class AdminService:
             "commitLogDiskRatio": f"{c.store.space_percent / 100}",
             "consumeQueueDiskRatio": f"{c.store.space_percent / 100}",
             "flushBehindMs": str(self._flush_behind_ms()),
-            "refusesWrites": c.store.failed or c.store.refuses,
+            "refusesWrites": c.store.failed or c.store.refuses or self._deposed(),
+            "brokerEpoch": str(c.role.epoch),
             "damagedRanges": ";".join(f"{a}-{b}" for a, b in c.store.recovery.gaps),
             "dispatchBehindBytes": str(marks.appended - marks.dispatched),
             "remainHowManyDataToFlush": f"{marks.appended - marks.flushed} B",

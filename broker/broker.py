@@ -1,16 +1,18 @@
 """A broker: opens the store, wires the services, serves.
 
-Start order: store (recovery), tables, listeners, services, registration. What is recovered is
-confirmed only as far as the ack mode allows: with SYNC_MASTER a restarted master shows consumers
-nothing that no slave has reported yet. Close order: no new work, the waiting sends answered,
-everything flushed and saved, then the store (which removes its `abort` mark).
+Start order: store (recovery), role, listeners, services, tables, registration; then `failover.py`
+finds out whether this node is the master. What is recovered is confirmed only as far as the ack
+mode allows: with SYNC_MASTER a restarted master shows consumers nothing that no slave has reported
+yet. Close order: no new work, the waiting sends answered, everything flushed and saved, then the
+store (which removes its `abort` mark).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from ipaddress import ip_address
 from typing import Any
 
@@ -22,6 +24,7 @@ from saturnmq.broker.config import BrokerConfig
 from saturnmq.broker.context import Context
 from saturnmq.broker.delay import DelayService
 from saturnmq.broker.documents import Saver
+from saturnmq.broker.failover import Doors, FailoverService
 from saturnmq.broker.flush import FlushService
 from saturnmq.broker.groups import GroupTable
 from saturnmq.broker.ha_master import HaMaster
@@ -33,18 +36,27 @@ from saturnmq.broker.offsets import ConsumerOffsets
 from saturnmq.broker.pull import PullService
 from saturnmq.broker.registration import Registration
 from saturnmq.broker.retry import RetryService
+from saturnmq.broker.role import Role, State
 from saturnmq.broker.send import SendService
+from saturnmq.broker.table_sync import TableSync
 from saturnmq.broker.topics import TopicTable, system_topics
 from saturnmq.broker.turn import Turn, confirm
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.endpoint import Endpoint
-from saturnmq.protocol.errors import ConfigError, StoreDamaged, UnsupportedRequest
+from saturnmq.protocol.errors import (
+    ConfigError,
+    SaturnError,
+    StoreDamaged,
+    SystemBusy,
+    UnsupportedRequest,
+)
 from saturnmq.protocol.ids import UniqueIds, encode_host
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.runtime import Listener, Runtime, join_address, split_address
 from saturnmq.store.config_files import ConfigFile
 from saturnmq.store.disk import Disk
-from saturnmq.store.message_store import MessageStore
+from saturnmq.store.epochs import Epochs
+from saturnmq.store.message_store import Arrival, MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -69,10 +81,16 @@ class Broker:
         self._prepared_to = 0
         self._prepare_step = PREPARE_BYTES
         self._running: set[asyncio.Future[None]] = set()
+        self._working = 0  # how many of them are past the gate and work on the store
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._listeners: list[Listener] = []
         self._endpoints: dict[Endpoint, None] = {}
         self._handlers: dict[int, Handler] = {}
         self._closed = False
+        self._undisturbed = asyncio.Event()  # unset while the log is cut: nothing else may run
+        self._undisturbed.set()
+        self._delivering: asyncio.Task[None] | None = None
         self._registration: Registration | None = None
         self.address = ""
         self.ha_address = ""
@@ -124,20 +142,19 @@ class Broker:
         self.context = context
         self._turn = Turn(context)
         context.appended = self._turn.wake
+        self._load_role()
         await self._bind()
         self._make_services()
         self._load_tables()
         confirm(context)
         self._turn.wake()
         self._start_tasks()
-        self._registration = Registration(
-            context, self.ha_address, self._slave.master_is if self._slave else lambda a, h: None
-        )
         self._tasks += self._registration.start()
+        await self._failover.begin()
         log.info(
             "%s (%s, %s) serves at %s",
             config.broker_name,
-            config.role,
+            context.role.name,
             config.flush_disk_type,
             self.address,
         )
@@ -154,6 +171,7 @@ class Broker:
             offsets=ConsumerOffsets(runtime.now_ms),
             locks=QueueLocks(),
             ledger=AckLedger(config.max_pending_acks),
+            role=Role(config),
         )
 
     async def _bind(self) -> None:
@@ -193,14 +211,16 @@ class Broker:
                     error,
                 )
 
-        self._master: HaMaster | None = None
-        self._slave: HaSlave | None = None
-        ha = HaMaster(self.context, self._turn.wake)
-        await ha.start()
-        self._master = ha
-        _, ha_port = split_address(ha.address)
+        self._master = HaMaster(
+            self.context,
+            self._epochs,
+            on_replicated=self._turn.wake,
+        )
+        await self._master.start()
+        _, ha_port = split_address(self._master.address)
         self.ha_address = join_address(advertised, ha_port)
-        self.context.enough_replicas = ha.enough_replicas
+        self.context.enough_replicas = self._master.enough_replicas
+        self.context.copies_in_sync = self._master.copies_in_sync
 
     def _make_services(self) -> None:
         segment = self.config.store_config().commitlog_segment_bytes
@@ -225,25 +245,37 @@ class Broker:
         self._cleaning = CleaningService(
             self.store, runtime, retry_dispatch=self._turn.catch_up, guard=self._guard
         )
-        assert self._master is not None
-        ha_status = self._master.status
-        if config.is_slave:
-            self._slave = HaSlave(
-                context,
-                flush=self._flush.flush_once,
-                on_append=self._turn.wake,
-                load_delay=delays.load,
-            )
-            ha_status = self._slave.status
-            # The master's tables come every few seconds; should it die before, what it
-            # acknowledged can be read here all the same.
-            self._turn.on_arrivals.append(
-                lambda _, arrivals: context.topics.restore((a.topic, a.queue_id) for a in arrivals)
-            )
+        self._slave = HaSlave(
+            context,
+            self._epochs,
+            ha_address=self.ha_address,
+            flush=self._flush.flush_once,
+            flush_at_once=self._flush.flush_at_once,
+            truncate=self._truncate,
+            on_append=self._turn.wake,
+            on_followed=self._saver.save_changed,
+        )
+        self._table_sync = TableSync(context, delays)
+        self._registration = Registration(context, self.ha_address, self._slave.master_is)
+        self._failover = FailoverService(
+            context,
+            self._epochs,
+            self._master,
+            self._slave,
+            self._registration,
+            Doors(
+                save=self._saver.save_changed,
+                cut_torn=self._cut_torn,
+                wake=self._turn.wake,
+                lead=self._lead,
+                retire=self._retire,
+                merge_back=self._table_sync.merge_back,
+            ),
+        )
         admin = AdminService(
             context,
             delays,
-            ha_status=ha_status,
+            ha_status=self._ha_status,
             flush_behind_ms=self._flush.behind_ms,
             request_cleaning=self._cleaning.request,
             wake_pulls=pulls.wake_all,
@@ -252,7 +284,11 @@ class Broker:
         )
         retries, lookups = RetryService(context, sends), LookupService(context)
         self._turn.on_append += [self._want_prepared, self._flush.wake, self._master.appended]
-        self._turn.on_arrivals += [pulls.arrived, lambda _, arrivals: delays.arrived(arrivals)]
+        self._turn.on_arrivals += [
+            self._restore_topics,
+            pulls.arrived,
+            lambda _, arrivals: delays.arrived(arrivals),
+        ]
         self._turn.on_visible += [pulls.wake]
         self._turn.is_awaited = lambda: pulls.held_count > 0
         code = RequestCode
@@ -298,6 +334,9 @@ class Broker:
             code.GET_TIMER_CHECK_POINT: admin.on_timer_check_point,
             code.GET_TIMER_METRICS: admin.on_timer_metrics,
             code.GET_BROKER_HA_STATUS: admin.on_ha_status,
+            code.REPLICA_STATE: self._failover.on_state,
+            code.FENCE: self._failover.on_fence,
+            code.PROMOTE: self._failover.on_promote,
             code.GET_BROKER_CONFIG: admin.on_config,
             code.GET_BROKER_RUNTIME_INFO: admin.on_runtime_info,
             code.DELETE_EXPIRED_COMMITLOG: admin.on_clean,
@@ -327,17 +366,8 @@ class Broker:
         _read(files["subscriptionGroup"], context.groups.load)
         _read(files["consumerOffset"], context.offsets.merge)
         _read(files["delayOffset"], self._delays.load)
-        if not config.is_slave:
-            for topic, group, queue_id, had, end in context.offsets.clamp(self.store.max_offset):
-                log.warning(
-                    "group %s had consumed %s queue %d up to %d but the log ends at %d: the tail "
-                    "was lost",
-                    group,
-                    topic,
-                    queue_id,
-                    had,
-                    end,
-                )
+        if not context.role.is_slave:
+            self._clamp()
         for table, name in (
             (context.topics, "topics"),
             (context.groups, "subscriptionGroup"),
@@ -345,6 +375,36 @@ class Broker:
             (self._delays, "delayOffset"),
         ):
             self._saver.add(table, files[name])
+
+    def _load_role(self) -> None:
+        """What a promotion has made of this node, and which master wrote what of its log."""
+        root, role = self.config.root, self.context.role
+        self._disk.make_dirs(f"{root}/config")
+        self._epochs = Epochs.load(self._disk, root, self.store.watermarks.appended)
+        file = ConfigFile(self._disk, f"{root}/config/role.json")
+        _read(file, role.load)
+        self._saver.add(role, file)
+        if role.decided and role.is_slave != self.config.is_slave:
+            log.warning(
+                "brokerRole is %s, but a promotion has made this node a %s since: that counts",
+                self.config.role,
+                role.name,
+            )
+        if role.is_slave:
+            self.context.master_confirmed = self.store.recovered_confirm
+
+    def _clamp(self) -> None:
+        """No group has consumed what the log does not have."""
+        for topic, group, queue_id, had, end in self.context.offsets.clamp(self.store.max_offset):
+            log.warning(
+                "group %s had consumed %s queue %d up to %d but the log ends at %d: the tail "
+                "was lost",
+                group,
+                topic,
+                queue_id,
+                had,
+                end,
+            )
 
     def _start_tasks(self) -> None:
         spawn, config = self._runtime.spawn, self.config
@@ -360,12 +420,11 @@ class Broker:
         if store_config.transient_pool:
             commits = self._flush.run_commits(store_config.commit_interval_ms / 1000)
             work.append((commits, "commit"))
-        assert self._master is not None
-        work.append((self._master.run(), "ha-master"))
-        if self._slave is not None:
-            work += [(self._slave.run(), "ha-slave"), (self._slave.run_sync(), "table-sync")]
-        else:
-            work.append((self._delays.run(), "delay"))
+        work += [
+            (self._master.run(), "ha-master"),
+            (self._slave.run(), "ha-slave"),
+            (self._copy_tables(), "table-sync"),
+        ]
         self._tasks += [spawn(coroutine, name=name) for coroutine, name in work]
 
     # connections
@@ -384,6 +443,8 @@ class Broker:
         handler = self._handlers.get(request.code)
         if handler is None:
             raise UnsupportedRequest(f" request type {request.code} not supported")
+        if not self._undisturbed.is_set():
+            raise SystemBusy("the log is being cut to what the master has; try again")
         if request.code not in SENDS:
             self._turn.catch_up()  # it may ask for what was acknowledged a moment ago
         handler(endpoint, request)
@@ -397,8 +458,7 @@ class Broker:
 
     def _flushed(self) -> None:
         self._turn.wake()
-        if self._slave is not None:
-            self._slave.flushed()
+        self._slave.flushed()
 
     def _look_for_failure(self) -> None:
         """A write or a sync that failed, whoever asked for it, is final: every waiter is told."""
@@ -414,10 +474,85 @@ class Broker:
     def _guard(self, work: Awaitable[None]) -> Awaitable[None]:
         """Cancelling the caller does not stop this: a thread in the store cannot be cancelled, so
         `close` waits for what is on its way."""
+        return self._keep(self._when_undisturbed(work))
+
+    async def _when_undisturbed(self, work: Awaitable[None]) -> None:
+        await self._undisturbed.wait()
+        self._working += 1
+        self._idle.clear()
+        try:
+            await work
+        finally:
+            self._working -= 1
+            if not self._working:
+                self._idle.set()
+
+    def _keep(self, work: Awaitable[None]) -> Awaitable[None]:
         running = asyncio.ensure_future(work)
         self._running.add(running)
         running.add_done_callback(self._running.discard)
         return asyncio.shield(running)
+
+    # roles
+
+    def _lead(self) -> None:
+        """Begin what only a master does."""
+        if self._delivering is None or self._delivering.done():
+            self._delivering = self._runtime.spawn(self._delays.run(), name="delay")
+            self._tasks.append(self._delivering)
+
+    def _retire(self) -> None:
+        if self._delivering is not None:
+            self._delivering.cancel()
+            self._tasks.remove(self._delivering)
+            self._delivering = None
+
+    def _ha_status(self) -> dict[str, Any]:
+        part = self._slave if self.context.role.is_slave else self._master
+        return part.status()
+
+    def _restore_topics(self, _: int, arrivals: Iterable[Arrival]) -> None:
+        """The master's tables come every few seconds; should it die before, what it acknowledged
+        can be read here all the same."""
+        if self.context.role.is_slave:
+            self.context.topics.restore((a.topic, a.queue_id) for a in arrivals)
+
+    async def _copy_tables(self) -> None:
+        """A slave takes over its master's tables."""
+        while True:
+            address = self._slave.master_address
+            pause = 0.5
+            if address and self.context.role.state is State.SLAVE:
+                try:
+                    pause = await self._table_sync.copy_from(address)
+                except (SaturnError, OSError) as error:
+                    log.info("tables of the master not copied: %s", error)
+                    pause = 1.0
+            await self._runtime.sleep(pause)
+
+    async def _truncate(self, offset: int, reason: str) -> None:
+        """Cut the log; what is cut is in a side file then."""
+        epoch = self._epochs.last
+        cut = partial(self.store.truncate, offset, reason=reason, epoch=epoch)
+        await self._keep(self._undisturbedly(cut))
+
+    async def _cut_torn(self) -> None:
+        await self._keep(self._undisturbedly(self.store.truncate_torn))
+
+    async def _undisturbedly(self, cut: Callable[[], Any]) -> None:
+        """While nothing else works on the store."""
+        await self._undisturbed.wait()
+        self._undisturbed.clear()
+        try:
+            await self._idle.wait()
+            self._turn.stopped = True
+            await self._runtime.run_blocking(cut)
+            self._clamp()
+        finally:
+            self._turn.stopped = False
+            self._undisturbed.set()
+        self._turn.wake()
+        self._pulls.wake_all()
 
     async def _deadlines(self) -> None:
         """Whatever is late: sends, held pulls, silent clients."""
@@ -425,6 +560,7 @@ class Broker:
         while True:
             await self._runtime.sleep(TICK_S)
             now = self._runtime.monotonic()
+            self.context.role.tick(now)
             self._look_for_failure()
             self.context.ledger.expire(now, self.store.watermarks.flushed)
             self._pulls.expire(now)

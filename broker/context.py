@@ -15,6 +15,7 @@ from saturnmq.broker.config import BrokerConfig
 from saturnmq.broker.groups import GroupTable
 from saturnmq.broker.locks import QueueLocks
 from saturnmq.broker.offsets import ConsumerOffsets
+from saturnmq.broker.role import Role
 from saturnmq.broker.topics import TopicTable
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import InvalidParameter
@@ -34,8 +35,11 @@ class Context:
     offsets: ConsumerOffsets
     locks: QueueLocks
     ledger: AckLedger
+    role: Role
+    master_confirmed: int | None = None  # on a slave: how far its master confirms, if it says so
     appended: Callable[[], None] = lambda: None  # tells the turn that the log grew
     enough_replicas: Callable[[], bool] = lambda: True
+    copies_in_sync: Callable[[], int] = lambda: 1
     flush_keeps_up: Callable[[], bool] = lambda: True
     address: str = ""  # as clients are told
     store_host: bytes = field(default=bytes(8))
@@ -43,8 +47,7 @@ class Context:
     @property
     def visible(self) -> int:
         """Consumers see only what lies below this physical offset (invariant I9)."""
-        marks = self.store.watermarks
-        return marks.appended if self.config.is_slave else marks.confirmed
+        return self.store.watermarks.confirmed
 
 
 def answer(endpoint: Endpoint, request: Command, reply: Command) -> None:

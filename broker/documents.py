@@ -20,19 +20,21 @@ log = logging.getLogger(__name__)
 
 
 class Saveable(ABC):
-    """A table that knows whether it changed since it was last written."""
+    """A table that knows whether it changed since it was last written; `changes` counts how often
+    it did since the start."""
 
-    _dirty = False
+    changes = 0
+    _written = 0
 
     @property
     def dirty(self) -> bool:
-        return self._dirty
+        return self.changes != self._written
 
     def clean(self) -> None:
-        self._dirty = False
+        self._written = self.changes
 
     def mark_dirty(self) -> None:
-        self._dirty = True
+        self.changes += 1
 
     @abstractmethod
     def snapshot(self) -> dict[str, Any]:

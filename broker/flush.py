@@ -54,6 +54,11 @@ class FlushService:
         if self._sync:
             self._wanted.set()
 
+    def flush_at_once(self) -> None:
+        """A master waits for what is flushed here: as if SYNC_FLUSH from now on."""
+        self._sync = True
+        self._wanted.set()
+
     def behind_ms(self) -> int:
         """How long the oldest append that is not flushed has been waiting."""
         marks = self._store.watermarks

@@ -115,15 +115,16 @@ class GroupTable(Saveable):
         self._counter = int((document.get("dataVersion") or {}).get("counter", 0))
 
     def replace_all(self, document: Mapping[str, Any]) -> None:
-        version = document.get("dataVersion") or {}
-        if version == self.data_version:
-            return
+        """A slave takes over its master's table."""
+        before = self.snapshot()
         self._groups = {name: Group(name) for name in sorted(SYSTEM_GROUPS)}
         self.load(document)
+        version = document.get("dataVersion") or {}
         self._timestamp = int(version.get("timestamp", self._timestamp))
-        self._dirty = True
+        if self.snapshot() != before:
+            self.mark_dirty()
 
     def _touch(self) -> None:
         self._counter += 1
         self._timestamp = self._now_ms()
-        self._dirty = True
+        self.mark_dirty()

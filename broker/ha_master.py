@@ -1,38 +1,44 @@
 """The master's side of replication: sends the log to slaves, counts what they have.
 
-RocketMQ's classic protocol, one TCP connection per slave (remoting §5.1):
+Frames and the two dialects: `protocol/ha.py`. Which one a slave speaks shows in its first bytes.
 
-| direction | bytes |
-|---|---|
-| slave -> master, report | i64 the slave's end of log |
-| master -> slave, transfer | i64 offset of the first byte, i32 size, then raw CommitLog bytes |
-| master -> slave, heartbeat | the same with size 0 and the offset of the next byte to send |
+Classic, with Java slaves: nothing is sent before the first report, which says where to start; 0
+starts at the log's beginning (a Java master would start at its last segment; a Java slave accepts
+either). An offset outside the log closes the connection and is logged: a Java master would send
+heartbeats for ever.
 
-Nothing is sent before the first report, which says where to start; 0 starts at the log's beginning
-(a Java master would start at its last segment; a Java slave accepts either). A transfer never
-crosses a segment's end. An offset outside the log closes the connection and is logged: a Java
-master would send heartbeats for ever.
+Ours: HELLO tells the slave who this is, its epochs and how far it is; the slave cuts what this log
+does not have and JOINs with the offset to go on at and a checksum over its log before it, which
+must be that of this log. A node that is not the master (yet) says so in its HELLO, and says HELLO
+again when it is. A slave serves one thing: the tail that a restarted master lost.
 
-`replicated` = the offset that `in_sync_replicas` - 1 slaves have reported. A slave of ours with
-SYNC_FLUSH reports only what it has flushed, so that sync x sync means flushed on both.
+A slave is in sync while it is less than haMaxGapNotInSync bytes and haMaxTimeSlaveNotCatchup
+behind; it comes back when it is less than a second behind. `replicated` = the offset that enough
+slaves have reported (inSyncReplicas - 1; with allAckInSyncStateSet all that are in sync) - as
+flushed, with SYNC_FLUSH, so that sync x sync means flushed on both. Of a Java slave nobody knows
+what is flushed: what it has counts.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import struct
 from collections.abc import Callable
 from typing import Any
 
 from saturnmq.broker.context import Context
+from saturnmq.broker.role import State
+from saturnmq.protocol import ha
+from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.runtime import Listener
+from saturnmq.store.epochs import Epochs
 
 log = logging.getLogger(__name__)
 
-REPORT = struct.Struct(">q")
-HEADER = struct.Struct(">qi")
 UNSENT_MAX = 4 << 20  # bytes in the transport before sending pauses
+CHECK_BYTES = 4 << 20  # of the log before the offset a slave joins at
+BACK_IN_SYNC_S = 1.0
+VERSION = 1
 
 
 class SlaveConnection(asyncio.BufferedProtocol):
@@ -40,18 +46,29 @@ class SlaveConnection(asyncio.BufferedProtocol):
 
     def __init__(self, master: HaMaster) -> None:
         self._master = master
-        self._view = memoryview(bytearray(8 * 1024))
-        self._filled = 0
+        self._inbox = ha.Inbox()
         self._transport: Any = None
         self.address = ""
-        self.next: int | None = None  # first byte not sent yet; None before the first report
-        self.reported = -1
+        self.ours: bool | None = None  # the dialect; None before the first bytes
+        self.greeted = False
+        self.join: dict[str, Any] = {}  # what a slave of ours said of itself
+        self.next: int | None = None  # first byte not sent yet; None before it is known
+        self.reported = ha.Report(-1)
         self.last_read = self.last_write = 0.0
         self.sent_bytes = 0
+        self.sent_per_s = 0
+        self.in_sync = False
+        self._rolled = 0
+        self._told = -1  # the newest `confirmed` that was sent
+        self._mark, self._mark_at = -1, 0.0  # when the log had grown to an offset not reported yet
+        self._last_lag = 0.0
+        self._budget, self._budget_at = 0.0, 0.0
+
+    # the connection
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
-        self.last_read = self.last_write = self._master.now()
+        self.last_read = self.last_write = self._budget_at = self._master.now()
         peer = transport.get_extra_info("peername")
         self.address = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
         self._master.connections.append(self)
@@ -60,96 +77,246 @@ class SlaveConnection(asyncio.BufferedProtocol):
         self._transport = None
         if self in self._master.connections:
             self._master.connections.remove(self)
-        log.info("slave %s is gone (%s)", self.address, exc or "closed")
-        self._master.recount()
+        log.info("slave %s is gone (%s)", self.name, exc or "closed")
+        self._master.left(self)
+
+    @property
+    def name(self) -> str:
+        return str(self.join.get("address") or self.address)
+
+    @property
+    def broker_id(self) -> int:
+        """0 for a Java slave: it does not say."""
+        return int(self.join.get("brokerId", 0))
+
+    @property
+    def is_replica(self) -> bool:
+        """Whether it follows this log; not one that only wants its tail."""
+        return self.next is not None and not self.join.get("tail")
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._view[self._filled :]
+        return self._inbox.free()
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._filled += nbytes
-        whole = self._filled - self._filled % 8
-        if not whole:
-            return
-        (report,) = REPORT.unpack_from(self._view, whole - 8)
-        rest = self._filled - whole
-        self._view[:rest] = self._view[whole : self._filled]
-        self._filled = rest
+        self._inbox.filled(nbytes)
         self.last_read = self._master.now()
-        self._reported(report)
+        try:
+            self._read_all()
+        except (SaturnError, KeyError, TypeError, ValueError) as error:
+            log.error("slave %s: %s: closing", self.name, error)
+            self.close()
+            return
+        self._inbox.make_room()
 
-    def _reported(self, report: int) -> None:
-        if self.next is None:
-            marks = self._master.watermarks
-            start = marks.start if report == 0 else report
-            if not marks.start <= start <= marks.appended:
-                log.error(
-                    "slave %s asks for offset %d, the log has %d to %d: closing. Its log is not a "
-                    "prefix of this one; wipe its store to start it anew",
-                    self.address,
-                    report,
-                    marks.start,
-                    marks.appended,
-                )
-                self.close()
-                return
-            self.next = start
-            log.info("slave %s joins at offset %d", self.address, start)
-        if report > self.reported:
-            self.reported = report
-            self._master.recount()
+    def _read_all(self) -> None:
+        newest: ha.Report | None = None
+        while self._transport is not None:
+            if self.ours is None:
+                first = self._inbox.next_report()
+                if first is None:
+                    return
+                self.ours = first == ha.GREETING
+                if self.ours:
+                    continue
+                self._classic_start(first)
+                newest = ha.Report(first)
+            elif not self.ours:
+                classic = self._inbox.next_report()
+                if classic is None:
+                    break
+                newest = ha.Report(classic)
+            elif not self.greeted:  # behind the greeting is the report for a Java master
+                if self._inbox.next_report() is None:
+                    return
+                self.greeted = True
+                self.hello()
+            else:
+                frame = self._inbox.next_of_slave()
+                if frame is None:
+                    break
+                if isinstance(frame, ha.Report):
+                    newest = frame
+                elif frame.kind is ha.Kind.JOIN:
+                    self.join = frame.document
+                    self._master.joined(self)
+        if newest is not None and self.next is not None:
+            self._reported(newest)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    # joining
+
+    def _classic_start(self, report: int) -> None:
+        master = self._master
+        marks = master.watermarks
+        start = marks.start if report == 0 else report
+        if not master.leads:
+            self.close()  # it tries again, and this node may be the master then
+        elif not marks.start <= start <= marks.appended:
+            log.error(
+                "slave %s asks for offset %d, the log has %d to %d: closing. Its log is not a "
+                "prefix of this one; wipe its store to start it anew",
+                self.address,
+                report,
+                marks.start,
+                marks.appended,
+            )
+            self.close()
+        else:
+            if master.waits_for_flush:
+                log.warning("slave %s does not say what it has flushed: all counts", self.address)
+            self.go_on(start)
+
+    def hello(self) -> None:
+        if self._transport is not None:
+            self._write(ha.encode_control(ha.Kind.HELLO, self._master.hello()))
+
+    def refuse(self, why: str) -> None:
+        log.error("slave %s is refused: %s", self.name, why)
+        if self._transport is not None:
+            self._write(ha.encode_control(ha.Kind.REFUSE, {"why": why}))
+            self.close()
+
+    def go_on(self, offset: int) -> None:
+        """From here on the log is sent."""
+        self.next = offset
+        self._mark, self._mark_at, self._last_lag = offset, self._master.now(), 0.0
+        log.info("slave %s joins at offset %d", self.name, offset)
         self.push()
+
+    # reports
+
+    @property
+    def have(self) -> int:
+        """What counts as replicated here."""
+        if self.ours and self._master.waits_for_flush:
+            return self.reported.flushed
+        return self.reported.appended
+
+    def _reported(self, report: ha.Report) -> None:
+        now = self._master.now()
+        if report.appended >= self._mark:
+            self._last_lag = now - self._mark_at
+            end = self._master.watermarks.appended
+            self._mark, self._mark_at = end, now
+            if report.appended >= end:
+                self._last_lag = 0.0
+        self.reported = report
+        self._master.recount()
+        self.push()
+
+    def log_grew(self, end: int) -> None:
+        """Notice when what the slave does not have yet was appended."""
+        if self.reported.appended >= self._mark < end:
+            self._mark, self._mark_at = end, self._master.now()
+
+    def lag_s(self) -> float:
+        """How old the oldest bytes are that it does not have, within one of its reports."""
+        if self.reported.appended >= self._master.watermarks.appended:
+            return 0.0
+        waiting = self._master.now() - self._mark_at if self.reported.appended < self._mark else 0.0
+        return max(waiting, self._last_lag)
+
+    def lag_bytes(self) -> int:
+        return self._master.watermarks.appended - max(self.reported.appended, 0)
+
+    # sending
 
     def resume_writing(self) -> None:
         self.push()
 
     def push(self) -> None:
         """Send what there is until the transport has enough."""
-        if self.next is None or self._transport is None:
+        if self.next is None:
             return
-        while self._transport.get_write_buffer_size() < UNSENT_MAX:
+        while self._transport is not None and self._transport.get_write_buffer_size() < UNSENT_MAX:
+            if not self._may_send():
+                return
             data = self._master.read(self.next)
             if data is None or not len(data):
-                start = self._master.watermarks.start
-                if self.next < start:
-                    log.error(
-                        "slave %s wants the log from %d, deleted up to %d: it must begin with an "
-                        "empty directory",
-                        self.address,
-                        self.next,
-                        start,
-                    )
-                    self.close()
+                self._nothing_to_send()
                 return
-            self._write(HEADER.pack(self.next, len(data)) + data)
-            self.next += len(data)
-            self.sent_bytes += len(data)
-            if self._transport is None:
-                return
+            size = len(data)
+            if self.ours:
+                self._rolled = ha.roll(self._rolled, data)
+                self._told = self._master.confirmed(self.next + size)
+                head = ha.encode_our_transfer_header(self.next, size, self._rolled, self._told)
+            else:
+                head = ha.encode_transfer_header(self.next, size)
+            self._write(head + data)
+            self.next += size
+            self.sent_bytes += size
+            self._budget -= size
+
+    def _nothing_to_send(self) -> None:
+        assert self.next is not None
+        start = self._master.watermarks.start
+        if self.next < start:
+            log.error(
+                "slave %s wants the log from %d, deleted up to %d: it must begin with an "
+                "empty directory",
+                self.name,
+                self.next,
+                start,
+            )
+            self.close()
+        elif self.ours and self._told < self._master.confirmed(self.next):
+            # At once: should this process die now, what it acknowledged can be read at the slave.
+            self.heartbeat()
+
+    def _may_send(self) -> bool:
+        """Within haFlowControlEnable's rate; `run` looks again a moment later."""
+        limit = self._master.bytes_per_s
+        if not limit:
+            return True
+        now = self._master.now()
+        self._budget = min(self._budget + (now - self._budget_at) * limit, limit)
+        self._budget_at = now
+        return self._budget > 0
 
     def heartbeat(self) -> None:
-        if self.next is not None:
-            self._write(HEADER.pack(self.next, 0))
+        if self._transport is None:
+            return
+        if self.next is None:
+            if self.greeted:
+                self.hello()  # it waits until this node leads, and says so again
+            return
+        if self.ours:
+            self._told = self._master.confirmed(self.next)
+            frame = ha.encode_our_transfer_header(self.next, 0, self._rolled, self._told)
+        else:
+            frame = ha.encode_transfer_header(self.next, 0)
+        self._write(frame)
 
     def _write(self, data: bytes) -> None:
         self.last_write = self._master.now()
         self._transport.write(data)
 
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
-
 
 class HaMaster:
-    def __init__(self, context: Context, on_replicated: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        context: Context,
+        epochs: Epochs,
+        *,
+        on_replicated: Callable[[], None],
+    ) -> None:
         self._c = context
+        self._epochs = epochs
         self._on_replicated = on_replicated
-        self._batch = context.config.ha_transfer_bytes
+        self.on_joined: Callable[[SlaveConnection], None] = lambda _: None
+        self.on_higher_epoch: Callable[[int, str], None] = lambda *_: None
+        config = context.config
+        self._batch = min(config.ha_transfer_bytes, ha.BODY_MAX)
+        self.bytes_per_s = config.ha_max_bytes_per_s if config.ha_flow_control else 0
+        self.waits_for_flush = config.sync_flush
         self.watermarks = context.store.watermarks
         self.connections: list[SlaveConnection] = []
         self._listener: Listener | None = None
         self._slaves_by = 0.0
-        self.address = ""
+        self._bound = ""
 
     def now(self) -> float:
         return self._c.runtime.monotonic()
@@ -157,80 +324,216 @@ class HaMaster:
     def read(self, offset: int) -> bytes | memoryview | None:
         return self._c.store.read_log(offset, self._batch)
 
+    def confirmed(self, sent: int) -> int:
+        """How far a slave's consumers may see of what it has been sent. Where an acknowledgement
+        waits for nothing, that is all of it."""
+        if self.waits_for_flush or self._c.role.required > 1:
+            return self.watermarks.confirmed
+        return sent
+
+    @property
+    def leads(self) -> bool:
+        return self._c.role.state is State.MASTER
+
+    @property
+    def address(self) -> str:
+        """Where slaves reach it, as bound."""
+        return self._bound
+
     async def start(self) -> None:
         config = self._c.config
         self._listener = await self._c.runtime.listen(
             config.host, config.ha_port, lambda: SlaveConnection(self)
         )
-        self.address = self._listener.address
+        self._bound = self._listener.address
         if self.watermarks.appended > 0:
-            self._slaves_by = self.now() + config.slave_timeout_ms / 1000
+            self.expect_slaves()
+
+    def expect_slaves(self) -> None:
+        """Slaves are dialling: for a moment their absence says nothing."""
+        self._slaves_by = self.now() + self._c.config.slave_timeout_ms / 1000
 
     def close(self) -> None:
         if self._listener is not None:
             self._listener.close()
+        self.drop_slaves()
+
+    def drop_slaves(self) -> None:
         for connection in list(self.connections):
             connection.close()
 
     def appended(self) -> None:
         for connection in self.connections:
+            connection.log_grew(self.watermarks.appended)
             connection.push()
 
-    def in_sync(self, connection: SlaveConnection) -> bool:
-        gap = self.watermarks.appended - connection.reported
-        return connection.next is not None and gap < self._c.config.ha_max_gap_bytes
+    # joining
+
+    def hello(self) -> dict[str, Any]:
+        c = self._c
+        return {
+            "version": VERSION,
+            "brokerName": c.config.broker_name,
+            "address": c.address,
+            "state": c.role.state_name,
+            "epoch": c.role.epoch,
+            "epochs": self._epochs.to_json(),
+            "start": self.watermarks.start,
+            "end": self.watermarks.appended,
+            "segmentBytes": c.store.config.commitlog_segment_bytes,
+            "required": c.role.required,
+            "syncFlush": c.config.sync_flush,
+            "replicas": {str(i): address for i, address in c.role.replicas.items()},
+        }
+
+    def announce(self) -> None:
+        """This node's part has changed: slaves that wait for it may go on now."""
+        for connection in list(self.connections):
+            if connection.greeted and connection.next is None:
+                connection.hello()
+
+    def joined(self, connection: SlaveConnection) -> None:
+        """A slave of ours said who it is, and maybe where to go on."""
+        c, join = self._c, connection.join
+        epoch = int(join["epoch"])
+        if join.get("tail"):
+            if c.role.state is not State.SLAVE:
+                connection.refuse("only a slave gives back the tail of a log")
+                return
+        elif epoch > c.role.epoch and not c.role.is_slave:
+            self.on_higher_epoch(epoch, f"{connection.name} knows of it")
+            connection.refuse(f"epoch {c.role.epoch} is over: there is a master of epoch {epoch}")
+            return
+        else:
+            self.on_joined(connection)
+            if not (self.leads and "from" in join):
+                return
+        offset = int(join["from"])
+        problem = self._check(join)
+        if problem:
+            connection.refuse(problem)
+        else:
+            connection.go_on(offset)
+
+    def _check(self, join: dict[str, Any]) -> str:
+        """Whether the slave's log ends in what this log has there; why not."""
+        marks = self.watermarks
+        offset, (start, end, crc) = int(join["from"]), map(int, join["check"])
+        if not marks.start <= offset <= marks.appended:
+            return f"it asks for offset {offset}, the log has {marks.start} to {marks.appended}"
+        if not marks.start <= start <= end <= offset or end - start > CHECK_BYTES:
+            return f"it checks {start} to {end}, the log has {marks.start} to {marks.appended}"
+        if tail_checksum(self._c, start, end) != crc:
+            return (
+                f"its log differs from this one between {start} and {end} although both call it "
+                f"epoch {self._epochs.last}: it was damaged, or copied from elsewhere; wipe its "
+                "store to start it anew"
+            )
+        return ""
+
+    def left(self, connection: SlaveConnection) -> None:
+        if connection.in_sync:
+            log.warning("slave %s left the in-sync set: it is gone", connection.name)
+        self.recount()
+
+    # who is in sync
 
     def enough_replicas(self) -> bool:
         """Whether a send that waits for replicas can hope to be acknowledged.
 
         Just after a restart it can: the slaves are dialling.
         """
-        needed = self._c.config.replicas_required - 1
+        needed = self._c.role.required - 1
         if needed <= 0 or self.now() < self._slaves_by:
             return True
-        return sum(map(self.in_sync, self.connections)) >= needed
+        return self.copies_in_sync() > needed
+
+    def copies_in_sync(self) -> int:
+        """This one included."""
+        return 1 + sum(connection.in_sync for connection in self.connections)
 
     def recount(self) -> None:
         """What enough slaves have reported is `replicated`; it never falls."""
-        needed = self._c.config.replicas_required - 1
-        reports = sorted((c.reported for c in self.connections), reverse=True)
-        if needed > 0 and len(reports) >= needed:
-            self.watermarks.replicated = min(reports[needed - 1], self.watermarks.appended)
+        role = self._c.role
+        replicas = [c for c in self.connections if c.is_replica]
+        for connection in replicas:
+            if not connection.in_sync:
+                self._look(connection)
+        needed = role.required - 1
+        if needed <= 0 or role.state not in (State.MASTER, State.FENCED):
+            return  # what a fenced master still had to acknowledge may become so
+        if self._c.config.all_ack:
+            needed = max(needed, sum(c.in_sync for c in replicas))
+        have = sorted((c.have for c in replicas), reverse=True)
+        if len(have) >= needed:
+            self.watermarks.replicated = min(have[needed - 1], self.watermarks.appended)
             self._on_replicated()
 
-    async def run(self) -> None:
-        """Heartbeats to idle slaves, and an end to silent ones."""
+    def _look(self, connection: SlaveConnection) -> None:
+        """Let a slave into the in-sync set, or out of it."""
         config = self._c.config
+        gap, lag = connection.lag_bytes(), connection.lag_s()
+        if not connection.in_sync:
+            limit = min(BACK_IN_SYNC_S, config.ha_max_lag_ms / 1000)
+            if connection.is_replica and connection.reported.appended >= 0:
+                connection.in_sync = gap < config.ha_max_gap_bytes and lag < limit
+        elif gap >= config.ha_max_gap_bytes or lag > config.ha_max_lag_ms / 1000:
+            connection.in_sync = False
+            log.warning(
+                "slave %s left the in-sync set: %d bytes and %.1f s behind; the limits are %d "
+                "(haMaxGapNotInSync) and %.1f s (haMaxTimeSlaveNotCatchup)",
+                connection.name,
+                gap,
+                lag,
+                config.ha_max_gap_bytes,
+                config.ha_max_lag_ms / 1000,
+            )
+
+    async def run(self) -> None:
+        """Heartbeats to idle slaves, an end to silent ones, and who is in sync."""
+        config = self._c.config
+        pause = 0.02 if self.bytes_per_s else min(config.ha_heartbeat_ms / 1000, 1.0)
+        rates: dict[SlaveConnection, int] = {}
+        measured = self.now()
         while True:
-            await self._c.runtime.sleep(min(config.ha_heartbeat_ms / 1000, 1.0))
+            await self._c.runtime.sleep(pause)
             now = self.now()
             for connection in list(self.connections):
                 if now - connection.last_read > config.ha_idle_ms / 1000:
-                    log.warning("slave %s is silent, closing", connection.address)
+                    log.warning("slave %s is silent, closing", connection.name)
                     connection.close()
                     continue
                 connection.push()
+                if connection.is_replica:
+                    self._look(connection)
                 if now - connection.last_write >= config.ha_heartbeat_ms / 1000:
                     connection.heartbeat()
+            if now - measured >= 1.0:
+                for connection in self.connections:
+                    sent = connection.sent_bytes - rates.get(connection, 0)
+                    connection.sent_per_s = round(sent / (now - measured))
+                rates = {c: c.sent_bytes for c in self.connections}
+                measured = now
+            self.recount()
 
     def status(self) -> dict[str, Any]:
         """The body of GET_BROKER_HA_STATUS 907."""
-        end = self.watermarks.appended
+        replicas = [c for c in self.connections if c.is_replica]
         return {
             "haConnectionInfo": [
                 {
-                    "addr": c.address,
-                    "slaveAckOffset": c.reported,
-                    "diff": end - c.reported,
-                    "inSync": self.in_sync(c),
-                    "transferredByteInSecond": 0,
+                    "addr": c.name,
+                    "slaveAckOffset": c.reported.appended,
+                    "diff": c.lag_bytes(),
+                    "inSync": c.in_sync,
+                    "transferredByteInSecond": c.sent_per_s,
                     "transferFromWhere": c.next or 0,
                 }
-                for c in self.connections
+                for c in replicas
             ],
-            "inSyncSlaveNums": sum(map(self.in_sync, self.connections)),
+            "inSyncSlaveNums": self.copies_in_sync() - 1,
             "master": True,
-            "masterCommitLogMaxOffset": end,
+            "masterCommitLogMaxOffset": self.watermarks.appended,
             "haClientRuntimeInfo": {
                 "lastReadTimestamp": 0,
                 "lastWriteTimestamp": 0,
@@ -239,3 +542,15 @@ class HaMaster:
                 "transferredByteInSecond": 0,
             },
         }
+
+
+def tail_checksum(c: Context, start: int, end: int) -> int:
+    """The rolling checksum of the log from `start` to `end`, read segment by segment."""
+    rolled, at = 0, start
+    while at < end:
+        data = c.store.read_log(at, end - at)
+        if data is None or not len(data):
+            raise SaturnError(f"the log cannot be read at {at}")
+        rolled = ha.roll(rolled, data)
+        at += len(data)
+    return rolled

@@ -1,173 +1,373 @@
 """The slave's side of replication: its log's single writer is the master's byte stream.
 
 It connects to the master's HA address (from the nameserver's answer to its registration, or
-`haMasterAddress`), reports the end of its log at once, and appends what it gets. Every transfer and
-every heartbeat, must start where its log ends; anything else closes the connection, which is tried
-again. A report follows every append; with SYNC_FLUSH it follows the flush instead and says only
-what is flushed. The master's tables (topics, groups, offsets, delays) are copied every 10 s;
-offsets only rise.
+`haMasterAddress`) and says the end of its log at once. Every transfer and every heartbeat must
+start where its log ends; anything else closes the connection, which is tried again.
+
+A Java master sends from there (`protocol/ha.py`, classic). A master of ours says HELLO. Then:
+
+- a master of a lower epoch than this node has promised to serve is not followed;
+- the log is cut, durably, to what both have in common (`store/epochs.py`); what is cut goes to a
+  side file;
+- JOIN says where to go on, with a checksum over the log before; the master refuses another log;
+- the master's epochs are written down before the bytes they are about.
+
+A report follows every append and every flush: two numbers. To a Java master there is one, which
+with SYNC_FLUSH is what is flushed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import struct
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Protocol
 
 from saturnmq.broker.context import Context
-from saturnmq.protocol import jsonx
-from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.endpoint import Endpoint
-from saturnmq.protocol.errors import SaturnError, error_for
-from saturnmq.protocol.remoting import Command
+from saturnmq.broker.ha_master import CHECK_BYTES, VERSION, tail_checksum
+from saturnmq.broker.role import State
+from saturnmq.protocol import ha
+from saturnmq.protocol.errors import SaturnError, StoreDamaged
 from saturnmq.protocol.runtime import split_address
+from saturnmq.store.epochs import Epoch, Epochs
 
 log = logging.getLogger(__name__)
 
-HEADER = struct.Struct(">qi")
-REPORT = struct.Struct(">q")
-TRANSFER_MAX = 64 << 20  # a size above this is not a transfer but damage
 BUFFER = 2 << 20
+REFUSED_S = 1.0  # a master that does not take this node is not asked again at once
+
+
+class Follower(Protocol):
+    """Who owns a connection to a master, and the log its bytes go to."""
+
+    def now(self) -> float: ...
+
+    def greeted(self, connection: MasterConnection, hello: dict[str, Any]) -> None: ...
+
+    def append(self, transfer: ha.Transfer) -> None: ...
+
+    def received(self, connection: MasterConnection) -> None: ...
 
 
 class MasterConnection(asyncio.BufferedProtocol):
-    def __init__(self, slave: HaSlave, closed: asyncio.Event) -> None:
-        self._slave = slave
-        self._closed = closed
-        self._view = memoryview(bytearray(BUFFER))
-        self._start = self._end = 0
+    """The stream of one master, in its dialect."""
+
+    def __init__(self, follower: Follower) -> None:
+        self._follower = follower
+        self._inbox = ha.Inbox(BUFFER)
         self._transport: Any = None
-        self.last_read = slave.now()
+        self.closed = asyncio.Event()
+        self.ours: bool | None = None
+        self.joined = False
+        self.refused = ""
+        self.confirmed = -1
+        self._rolled = 0
+        self.last_read = follower.now()
         self.last_write = 0.0
-        self.reported = -1
+        self.reported = ha.Report(-1)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._transport = None
-        self._closed.set()
+        self.closed.set()
 
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
-        self._closed.set()
+        self._transport = None
+        self.closed.set()
 
-    def report(self, offset: int) -> None:
+    # to the master
+
+    def greet(self, end: int) -> None:
+        self.reported = ha.Report(end)
+        self._write(ha.encode_greeting(end))
+
+    def join(self, document: dict[str, Any]) -> None:
+        self.joined = "from" in document
+        self._write(ha.encode_control(ha.Kind.JOIN, document))
+
+    def report(self, report: ha.Report) -> None:
+        if self.ours and self.joined:
+            self._write(ha.encode_our_report(*report))
+        elif self.ours is False:
+            self._write(ha.encode_report(report.appended))
+        else:
+            return
+        self.reported = report
+
+    def _write(self, data: bytes) -> None:
         if self._transport is not None:
-            self.reported = offset
-            self.last_write = self._slave.now()
-            self._transport.write(REPORT.pack(offset))
+            self.last_write = self._follower.now()
+            self._transport.write(data)
+
+    # from the master
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._view[self._end :]
+        return self._inbox.free()
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._end += nbytes
-        self.last_read = self._slave.now()
-        needed = 0
-        while self._end - self._start >= HEADER.size:
-            offset, size = HEADER.unpack_from(self._view, self._start)
-            if not 0 <= size <= TRANSFER_MAX:
-                log.error("the master sent a transfer of %d bytes: closing", size)
-                self.close()
-                return
-            if not self._slave.fits(offset, size):
-                self.close()
-                return
-            needed = HEADER.size + size
-            if self._end - self._start < needed:
-                break
-            body = self._start + HEADER.size
-            self._start += needed
-            needed = 0
-            if size:
-                try:
-                    self._slave.append(offset, self._view[body : body + size])
-                except SaturnError as error:
-                    log.error("cannot append what the master sent: %s", error)
-                    self.close()
-                    return
-        self._make_room(needed)
-        self._slave.received(self)
+        self._inbox.filled(nbytes)
+        self.last_read = self._follower.now()
+        try:
+            self._read_all()
+        except (SaturnError, KeyError, TypeError, ValueError) as error:
+            log.error("cannot take what the master sent: %s: closing", error)
+            self.close()
+            return
+        if self._transport is not None:
+            self._inbox.make_room()
+            self._follower.received(self)
 
-    def _make_room(self, needed: int) -> None:
-        rest = self._end - self._start
-        if needed > len(self._view):
-            fresh = memoryview(bytearray(needed))
-            fresh[:rest] = self._view[self._start : self._end]
-            self._view = fresh
-        elif self._start:
-            self._view[:rest] = self._view[self._start : self._end]
-        self._start, self._end = 0, rest
+    def _read_all(self) -> None:
+        if self.ours is None:
+            self.ours = self._inbox.is_ours()
+        while self._transport is not None and self.ours is not None:
+            frame = self._inbox.next_of_master() if self.ours else self._inbox.next_transfer()
+            if frame is None:
+                return
+            if isinstance(frame, ha.Control):
+                self._control(frame)
+            else:
+                self._transfer(frame)
+
+    def _control(self, frame: ha.Control) -> None:
+        if frame.kind is ha.Kind.HELLO and not self.joined:
+            self._follower.greeted(self, frame.document)
+        elif frame.kind is ha.Kind.REFUSE:
+            self.refused = str(frame.document.get("why"))
+            self.close()
+
+    def _transfer(self, frame: ha.Transfer) -> None:
+        if self.ours:
+            if not self.joined:
+                raise StoreDamaged("the master sends its log before this node has joined")
+            if len(frame.data):
+                self._rolled = ha.roll(self._rolled, frame.data)
+            if self._rolled != frame.rolled:
+                raise StoreDamaged(
+                    f"the checksum over all that was transferred is {self._rolled:08x} at "
+                    f"{frame.offset}, the master says {frame.rolled:08x}"
+                )
+            self.confirmed = frame.confirmed
+        self._follower.append(frame)
 
 
 class HaSlave:
+    """Follows the master while this node is a slave."""
+
     def __init__(
         self,
         context: Context,
+        epochs: Epochs,
         *,
+        ha_address: str,
         flush: Callable[[], Awaitable[None]],
+        flush_at_once: Callable[[], None],
+        truncate: Callable[[int, str], Awaitable[None]],
         on_append: Callable[[], None],
-        load_delay: Callable[[dict[str, Any]], None],
+        on_followed: Callable[[], Awaitable[None]],
     ) -> None:
         self._c = context
+        self._epochs = epochs
+        self._own_ha_address = ha_address
         self._flush = flush
+        self._flush_at_once = flush_at_once
+        self._truncate = truncate
         self._on_append = on_append
-        self._load_delay = load_delay
+        self._on_followed = on_followed  # what the role is told by a master is saved
         self.master_address = ""
         self.ha_address = context.config.ha_master_address
-        self._known = asyncio.Event()
-        if self.ha_address:
-            self._known.set()
+        self.refused = ""  # why the master does not take this node
+        self._coming: list[Epoch] = []  # the master's epochs that this log has not reached
+        self._wake = asyncio.Event()
         self._connection: MasterConnection | None = None
-        self._endpoint: Endpoint | None = None
+        self._greeting: asyncio.Task[None] | None = None
 
     def now(self) -> float:
         return self._c.runtime.monotonic()
 
+    @property
+    def follows_ours(self) -> bool:
+        """Whether the log comes from a master of ours."""
+        return self._connection is not None and self._connection.joined
+
     def master_is(self, address: str, ha_address: str) -> None:
-        """What a nameserver says; a configured HA address is final."""
-        if address:
-            self.master_address = address
-        if not self._c.config.ha_master_address:
+        """What a nameserver or another node says; a configured HA address is final, unless a
+        promotion has changed the group."""
+        if address == self._c.address:
+            return
+        self.master_address = address or self.master_address
+        final = self._c.config.ha_master_address and not self._c.role.decided
+        if not final and ha_address and ha_address != self.ha_address:
             self.ha_address = ha_address
-        self._known.set()
+            self.drop()
+        self._wake.set()
+
+    def drop(self) -> None:
+        """End the present connection; `run` dials again if this node still is a slave."""
+        if self._connection is not None:
+            self._connection.close()
+        self._wake.set()
 
     # the log
 
-    def fits(self, offset: int, size: int) -> bool:
-        end = self._c.store.watermarks.appended
-        if offset == end or (end == 0 and size >= 0):
-            return True
-        log.error("the master's data starts at %d, this log ends at %d: closing", offset, end)
-        return False
-
-    def append(self, offset: int, data: memoryview) -> None:
-        self._c.store.append_raw(offset, data)
+    def append(self, transfer: ha.Transfer) -> None:
+        store = self._c.store
+        offset, data = transfer.offset, transfer.data
+        end = store.watermarks.appended
+        if end not in (offset, 0):
+            raise StoreDamaged(f"its data starts at {offset}, this log ends at {end}")
+        if not len(data):
+            return
+        while self._coming and self._coming[0].start <= offset + len(data):
+            epoch = self._coming.pop(0)
+            self._epochs.open(*epoch)
+        store.append_raw(offset, data)
 
     def received(self, connection: MasterConnection) -> None:
+        if connection.ours and connection.confirmed >= 0:
+            self._c.master_confirmed = connection.confirmed
+        elif connection.ours is False:
+            self._c.master_confirmed = None
         self._on_append()
-        if not self._c.config.sync_flush:
-            self._report(connection)
+        self._report()
 
     def flushed(self) -> None:
-        if self._c.config.sync_flush and self._connection is not None:
-            self._report(self._connection)
+        self._report()
 
-    def _report(self, connection: MasterConnection) -> None:
+    def _report(self, *, beat: bool = False) -> None:
+        connection = self._connection
+        if connection is None:
+            return
         marks = self._c.store.watermarks
-        position = marks.flushed if self._c.config.sync_flush else marks.appended
-        if position > connection.reported and connection.reported >= 0:
-            connection.report(position)
+        if connection.ours:
+            report = ha.Report(marks.appended, marks.flushed)
+        elif self._c.config.sync_flush:
+            report = ha.Report(max(marks.flushed, connection.reported.appended))
+        else:
+            report = ha.Report(marks.appended)
+        if report != connection.reported or beat:
+            connection.report(report)
+
+    # joining a master of ours
+
+    def greeted(self, connection: MasterConnection, hello: dict[str, Any]) -> None:
+        if self._greeting is not None:
+            self._greeting.cancel()
+        self._greeting = self._c.runtime.spawn(self._answer(connection, hello), name="ha-join")
+
+    async def _answer(self, connection: MasterConnection, hello: dict[str, Any]) -> None:
+        try:
+            await self._join(connection, hello)
+        except (SaturnError, OSError, KeyError, TypeError, ValueError) as error:
+            self._give_up(connection, str(error))
+
+    def _give_up(self, connection: MasterConnection, why: str) -> None:
+        if why != self.refused:
+            log.error("cannot follow %s: %s", self.ha_address, why)
+        self.refused = why
+        connection.close()
+
+    async def _join(self, connection: MasterConnection, hello: dict[str, Any]) -> None:
+        c, role = self._c, self._c.role
+        self._check(hello)
+        marks = c.store.watermarks
+        theirs = [Epoch(int(number), int(start)) for number, start in hello["epochs"]]
+        me = {
+            "version": VERSION,
+            "brokerId": role.broker_id,
+            "address": c.address,
+            "haAddress": self._own_ha_address,
+            "epoch": role.epoch,
+            "epochs": self._epochs.to_json(),
+            "start": marks.start,
+            "end": marks.appended,
+        }
+        if hello["state"] != State.MASTER.name.lower():
+            connection.join(me)  # it may want to know, and says HELLO again when it leads
+            return
+        role.promise(int(hello["epoch"]))
+        role.told(int(hello["required"]), {int(i): a for i, a in hello["replicas"].items()})
+        await self._on_followed()
+        start, end = int(hello["start"]), int(hello["end"])
+        offset = await self._common(theirs, start, end)
+        if connection.closed.is_set() or role.state is not State.SLAVE:
+            return
+        self._coming = [e for e in theirs if e.number > self._epochs.last]
+        first = min(max(marks.start, start, offset - CHECK_BYTES), offset)
+        if not marks.appended:
+            first = offset
+        check = [first, offset, tail_checksum(c, first, offset)]
+        if hello["syncFlush"]:
+            self._flush_at_once()
+        self.master_address = str(hello["address"])
+        self.refused = ""
+        me |= {"epochs": self._epochs.to_json(), "end": marks.appended}
+        connection.join({**me, "from": offset, "check": check})
+        log.info("following %s (epoch %s) from %d", self.ha_address, hello["epoch"], offset)
+        self._report(beat=True)
+
+    def _check(self, hello: dict[str, Any]) -> None:
+        c = self._c
+        name, size = hello["brokerName"], int(hello["segmentBytes"])
+        mine = c.store.config.commitlog_segment_bytes
+        if name != c.config.broker_name:
+            raise StoreDamaged(f"it is of group {name}, this node of {c.config.broker_name}")
+        if size != mine:
+            raise StoreDamaged(
+                f"its segments are {size} bytes long, here {mine} (mappedFileSizeCommitLog): one "
+                "log can have one size only"
+            )
+        if int(hello["epoch"]) < c.role.epoch:
+            raise StoreDamaged(
+                f"it is of epoch {hello['epoch']}, this node knows of {c.role.epoch}: it is deposed"
+            )
+
+    async def _common(self, theirs: list[Epoch], start: int, end: int) -> int:
+        """The offset up to which both logs are one; what this one has beyond is cut."""
+        marks = self._c.store.watermarks
+        if not marks.appended:
+            segment = self._c.store.config.commitlog_segment_bytes
+            last = max(start, end - end % segment)
+            self._epochs.replace([])
+            return last if self._c.config.sync_from_last_file else start
+        common = self._epochs.common(marks.appended, theirs, end)
+        if common is None:
+            if self._epochs.entries or marks.appended > end:
+                raise StoreDamaged(
+                    f"the epochs of this log {_text(self._epochs.entries)} and of the master's "
+                    f"{_text(theirs)} have nothing in common; wipe this node's store"
+                )
+            return marks.appended  # from before there were epochs: the checksum decides
+        epoch, offset = common
+        if offset < start:
+            raise StoreDamaged(
+                f"this log is the master's up to {offset}, and the master has deleted what lies "
+                f"before {start}; wipe this node's store"
+            )
+        if offset < marks.appended:
+            log.warning(
+                "this log has %d bytes that the master does not have: cutting it at %d",
+                marks.appended - offset,
+                offset,
+            )
+            await self._truncate(offset, f"not in the log of {self.ha_address}")
+        self._epochs.cut(epoch.number)
+        return offset
+
+    # the loop
 
     async def run(self) -> None:
         c = self._c
         trouble = ""
         while True:
-            await self._known.wait()
+            if c.role.state is not State.SLAVE or not self.ha_address:
+                await self._wake.wait()
+                self._wake.clear()
+                continue
             try:
                 await self._follow()
                 trouble = ""
@@ -175,77 +375,49 @@ class HaSlave:
                 if str(error) != trouble:  # it may stay away for hours
                     trouble = str(error)
                     log.info("cannot follow %s: %s", self.ha_address, error)
-            await c.runtime.sleep(c.config.ha_reconnect_ms / 1000)
+            pause = c.config.ha_reconnect_ms / 1000
+            await c.runtime.sleep(max(pause, REFUSED_S) if self.refused else pause)
 
     async def _follow(self) -> None:
         """One connection, from the first report to its end."""
         c = self._c
-        closed = asyncio.Event()
-        connection = MasterConnection(self, closed)
+        connection = MasterConnection(self)
         host, port = split_address(self.ha_address)
         await c.runtime.connect(host, port, connection)
-        # The first report decides where the master goes on, so it is the end of the log in any
-        # mode; a SYNC_FLUSH slave flushes first, because a report also acknowledges.
+        if c.role.state is not State.SLAVE:
+            connection.close()
+            return
+        # To a Java master the first report decides where it goes on, so it is the end of the log
+        # in any mode; a SYNC_FLUSH slave flushes first, because a report also acknowledges.
         if c.config.sync_flush:
             await self._flush()
         self._connection = connection
-        connection.report(c.store.watermarks.appended)
-        log.info("following %s from %d", self.ha_address, c.store.watermarks.appended)
+        connection.greet(c.store.watermarks.appended)
         heartbeat = c.config.ha_heartbeat_ms / 1000
-        while not closed.is_set():
-            try:
-                async with asyncio.timeout(min(heartbeat, 1.0)):
-                    await closed.wait()
-            except TimeoutError:
-                pass
-            now = self.now()
-            if now - connection.last_read > c.config.ha_idle_ms / 1000:
-                log.warning("the master is silent, closing")
-                connection.close()
-            elif now - connection.last_write >= heartbeat:
-                marks = c.store.watermarks
-                connection.report(marks.flushed if c.config.sync_flush else marks.appended)
-        self._connection = None
+        try:
+            while not connection.closed.is_set():
+                try:
+                    async with asyncio.timeout(min(heartbeat, 1.0)):
+                        await connection.closed.wait()
+                except TimeoutError:
+                    pass
+                now = self.now()
+                if now - connection.last_read > c.config.ha_idle_ms / 1000:
+                    log.warning("the master is silent, closing")
+                    connection.close()
+                elif now - connection.last_write >= heartbeat:
+                    self._report(beat=True)
+        finally:
+            connection.close()
+            self._connection = None
+            if self._greeting is not None:
+                self._greeting.cancel()
+        if connection.refused:
+            self._give_up(connection, connection.refused)
 
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
-        if self._endpoint is not None:
-            self._endpoint.close()
-
-    # the tables
-
-    async def run_sync(self) -> None:
-        while True:
-            if self.master_address:
-                try:
-                    await self.sync_tables()
-                except (SaturnError, OSError) as error:
-                    log.info("tables of the master not copied: %s", error)
-                await self._c.runtime.sleep(self._c.config.slave_sync_ms / 1000)
-            else:
-                await self._c.runtime.sleep(0.5)
-
-    async def sync_tables(self) -> None:
-        c = self._c
-        if self._endpoint is None or self._endpoint.closed:
-            self._endpoint = Endpoint(c.runtime, None)
-            host, port = split_address(self.master_address)
-            await c.runtime.connect(host, port, self._endpoint)
-        c.topics.replace_all(await self._ask(RequestCode.GET_ALL_TOPIC_CONFIG))
-        c.groups.replace_all(await self._ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG))
-        c.offsets.merge(await self._ask(RequestCode.GET_ALL_CONSUMER_OFFSET))
-        self._load_delay(await self._ask(RequestCode.GET_ALL_DELAY_OFFSET))
-
-    async def _ask(self, code: int) -> dict[str, Any]:
-        assert self._endpoint is not None
-        reply = await self._endpoint.request(Command.request(code), 5.0)
-        if reply.code:
-            raise error_for(reply.code, reply.remark)
-        if not reply.body:
-            return {}
-        document = jsonx.loads(bytes(reply.body))
-        return document if isinstance(document, dict) else {}
 
     def status(self) -> dict[str, Any]:
         """The body of GET_BROKER_HA_STATUS 907."""
@@ -263,3 +435,7 @@ class HaSlave:
                 "transferredByteInSecond": 0,
             },
         }
+
+
+def _text(epochs: list[Epoch]) -> str:
+    return ", ".join(f"{number} from {start}" for number, start in epochs[-5:]) or "(none)"

@@ -45,7 +45,7 @@ class MembershipService:
         for data in document.get("consumerDataSet") or ():
             name = check_group(str(data.get("groupName", "")))
             group = c.groups.get_or_create(name)
-            if group is not None and not c.config.is_slave and group.retry_queues > 0:
+            if group is not None and not c.role.is_slave and group.retry_queues > 0:
                 c.topics.ensure(retry_topic(name), group.retry_queues)
         changed = c.clients.heartbeat(
             endpoint, request.language or "OTHER", request.version, document, c.runtime.monotonic()

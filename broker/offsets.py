@@ -2,109 +2,123 @@
 
 `config/consumerOffset.json`: `{"dataVersion":DV,"offsetTable":{"<topic>@<group>":{"<queue>":n}}}`,
 written by this module every 5 s if something changed, read at start, copied by slaves (code 43).
+Ours, which RocketMQ passes over: `"generationTable"`, of the same form, for marks of a generation
+above 0, and `"stale":true` (see `progress.py` for both).
 
 Rule (store-format row 3.25): a commit below the known offset is ignored; only an explicit reset
-moves an offset back. A reset is also pending for the queue's next pull, which answers
+moves an offset back. The queue's next pull on the master hears of a reset: it answers
 PULL_OFFSET_MOVED once (remoting §2.2 OFFSET_RESET); commits are ignored until then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from saturnmq.broker.documents import Saveable
+from saturnmq.broker.progress import Mark, Progress
+
+log = logging.getLogger(__name__)
 
 SEPARATOR = "@"
+
+
+class Place(NamedTuple):
+    """A group's place in one queue."""
+
+    topic: str
+    group: str
+    queue_id: int
 
 
 class ConsumerOffsets(Saveable):
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
-        self._table: dict[tuple[str, str], dict[int, int]] = {}  # (topic, group) -> queue -> next
-        self._resets: dict[tuple[str, str, int], int] = {}
-        self._counter = 0
+        self.progress: Progress[Place] = Progress()
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """False if it would move back (or a reset is pending)."""
-        if (topic, group, queue_id) in self._resets:
-            return False
-        queues = self._table.setdefault((topic, group), {})
-        known = queues.get(queue_id)
-        if known is not None and offset <= known:
-            return offset == known
-        queues[queue_id] = offset
-        self._touch()
+        place = Place(topic, group, queue_id)
+        known = self.progress.marks.get(place)
+        if known is not None and (known.generation & 1 or offset <= known.offset):
+            return offset == known.offset
+        self.progress.advance(place, offset)
+        self.mark_dirty()
         return True
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int, *, notify: bool) -> None:
         """Set the offset whatever it was; with `notify` the next pull is told to move."""
-        self._table.setdefault((topic, group), {})[queue_id] = offset
-        if notify:
-            self._resets[topic, group, queue_id] = offset
-        self._touch()
+        place = Place(topic, group, queue_id)
+        known = self.progress.marks.get(place, Mark(0, -1))
+        generation = (known.generation | 1) + 2 if notify else (known.generation | 1) + 1
+        self.progress.marks[place] = Mark(generation, offset)
+        log.info("group %s, %s queue %d: reset to %d", group, topic, queue_id, offset)
+        self.mark_dirty()
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        if not self._resets:
+        """Where to move a consumer that has not heard of it yet."""
+        place = Place(topic, group, queue_id)
+        known = self.progress.marks.get(place)
+        if known is None or not known.generation & 1:
             return None
-        return self._resets.pop((topic, group, queue_id), None)
+        self.progress.marks[place] = Mark(known.generation + 1, known.offset)
+        self.mark_dirty()
+        return known.offset
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
-        return self._table.get((topic, group), {}).get(queue_id)
+        return self.progress.offset(Place(topic, group, queue_id))
 
     def topics_of(self, group: str) -> list[str]:
-        return sorted(topic for topic, owner in self._table if owner == group)
+        return sorted({place.topic for place, _ in self.progress if place.group == group})
 
     def groups_of(self, topic: str) -> list[str]:
-        return sorted(group for name, group in self._table if name == topic)
+        return sorted({place.group for place, _ in self.progress if place.topic == topic})
 
     def forget(self, *, topic: str | None = None, group: str | None = None) -> None:
-        for key in [k for k in self._table if k[0] == topic or k[1] == group]:
-            del self._table[key]
-            self._touch()
+        marks = self.progress.marks
+        for place in [p for p in marks if p.topic == topic or p.group == group]:
+            del marks[place]
+            self.mark_dirty()
 
-    def clamp(self, max_offset: Callable[[str, int], int]) -> list[tuple[str, str, int, int, int]]:
-        """After recovery: no offset lies behind its queue's end. What was lowered."""
-        lowered = []
-        for (topic, group), queues in self._table.items():
-            for queue_id, offset in queues.items():
-                end = max_offset(topic, queue_id)
-                if offset > end:
-                    queues[queue_id] = end
-                    lowered.append((topic, group, queue_id, offset, end))
-                    self._touch()
-        return lowered
-
-    def merge(self, document: Mapping[str, Any]) -> None:
-        """Take over another table (the file's, the master's); offsets only rise."""
-        table = document.get("offsetTable") or {}
-        for key, queues in table.items():
-            parts = str(key).split(SEPARATOR)
-            if len(parts) != 2:
-                continue  # topic@group@broadcast of 5.x: not ours
-            known = self._table.setdefault((parts[0], parts[1]), {})
-            for queue_id, offset in queues.items():
-                if int(offset) > known.get(int(queue_id), -1):
-                    known[int(queue_id)] = int(offset)
-                    self._dirty = True
+    def load(self, document: Mapping[str, Any]) -> None:
+        """The file's table at the start."""
+        self.progress.merge(marks_of(document))
+        self.progress.stale = document.get("stale") is True
 
     def snapshot(self) -> dict[str, Any]:
-        return {
+        offsets: dict[str, dict[str, int]] = {}
+        generations: dict[str, dict[str, int]] = {}
+        for place, mark in sorted(self.progress):
+            key, queue = f"{place.topic}{SEPARATOR}{place.group}", str(place.queue_id)
+            offsets.setdefault(key, {})[queue] = mark.offset
+            if mark.generation:
+                generations.setdefault(key, {})[queue] = mark.generation
+        document: dict[str, Any] = {
             "dataVersion": {
-                "counter": self._counter,
+                "counter": self.changes,
                 "stateVersion": 0,
                 "timestamp": self._now_ms(),
             },
-            "offsetTable": {
-                f"{topic}{SEPARATOR}{group}": {str(q): n for q, n in sorted(queues.items())}
-                for (topic, group), queues in sorted(self._table.items())
-                if queues
-            },
+            "offsetTable": offsets,
         }
+        if generations:
+            document["generationTable"] = generations
+        if self.progress.stale:
+            document["stale"] = True
+        return document
 
-    def items(self) -> Iterable[tuple[tuple[str, str], dict[int, int]]]:
-        return self._table.items()
 
-    def _touch(self) -> None:
-        self._counter += 1
-        self._dirty = True
+def marks_of(document: Mapping[str, Any]) -> dict[Place, Mark]:
+    """The marks in a document, ours or RocketMQ's."""
+    marks = {}
+    generations = document.get("generationTable") or {}
+    for key, queues in (document.get("offsetTable") or {}).items():
+        parts = str(key).split(SEPARATOR)
+        if len(parts) != 2:
+            continue  # topic@group@broadcast of 5.x: not ours
+        of_key = {int(queue): int(n) for queue, n in (generations.get(key) or {}).items()}
+        for queue, offset in queues.items():
+            place = Place(parts[0], parts[1], int(queue))
+            marks[place] = Mark(of_key.get(place.queue_id, 0), int(offset))
+    return marks

@@ -80,14 +80,14 @@ class PullService:
     def on_pull(self, endpoint: Endpoint, request: Command) -> None:
         c = self._c
         ext = request.ext
-        if c.config.is_slave and not c.config.slave_read:
+        if c.role.is_slave and not c.config.slave_read:
             raise SystemBusy("[REJECTREQUEST]this slave serves no pulls (slaveReadEnable=false)")
         group_name, topic_name = text(ext, "consumerGroup"), text(ext, "topic")
         flags = integer(ext, "sysFlag", 0)
         offset = integer(ext, "queueOffset")
         group, topic, queue_id = self._checked(group_name, topic_name, integer(ext, "queueId"))
         subscription = self._subscription(group_name, topic_name, flags, ext)
-        if flags & COMMIT_OFFSET and not c.config.is_slave:
+        if flags & COMMIT_OFFSET and not c.role.is_slave:
             c.offsets.commit(group_name, topic_name, queue_id, integer(ext, "commitOffset", 0))
         pull = Pull(
             endpoint,

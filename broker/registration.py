@@ -3,7 +3,9 @@
 Each nameserver has its own task and its own connection, which stays open: a nameserver drops a
 broker the moment the connection of its last 103 closes. A registration carries the full topic
 table (with one topic only, a first registration would be refused) and goes out at start, every
-30 s and at once after a topic changed. A slave learns its master's addresses from the answers.
+30 s and at once after a topic changed. A slave learns its master's addresses from the answers; a
+master that was deposed, in which epoch and by whom (`saturnEpoch`). The version of the table
+carries the epoch as `stateVersion`: nameservers take no master of a lower one.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import logging
 from collections.abc import Callable
 
 from saturnmq.broker.context import Context
+from saturnmq.broker.role import State
 from saturnmq.protocol import jsonx
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
@@ -24,24 +27,30 @@ from saturnmq.protocol.runtime import split_address
 log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
+AGAIN_S = 0.1  # a nameserver that does not answer is not asked more often, whatever happens
 TIMEOUT_S = 3.0
 
 
 class Registration:
     def __init__(
-        self, context: Context, ha_address: str, on_master: Callable[[str, str], None]
+        self,
+        context: Context,
+        ha_address: str,
+        on_master: Callable[[str, str], None],
     ) -> None:
         self._c = context
-        self._ha_address = ha_address
+        self.ha_address = ha_address
         self._on_master = on_master  # (master address, its HA address), for slaves
-        self._changed: dict[str, asyncio.Event] = {}
+        # (epoch, who says so, its master's address, HA address), for a master
+        self.on_higher_epoch: Callable[[int, str, str, str], None] = lambda *_: None
+        self._changed = {name: asyncio.Event() for name in context.config.nameservers}
+        self._asked: dict[str, list[asyncio.Future[None]]] = {name: [] for name in self._changed}
         self._endpoints: dict[str, Endpoint] = {}
         self.registered: set[str] = set()
 
     def start(self) -> list[asyncio.Task[None]]:
         tasks = []
         for nameserver in self._c.config.nameservers:
-            self._changed[nameserver] = asyncio.Event()
             tasks.append(
                 self._c.runtime.spawn(self._keep(nameserver), name=f"register-{nameserver}")
             )
@@ -50,6 +59,27 @@ class Registration:
     def topics_changed(self) -> None:
         for event in self._changed.values():
             event.set()
+
+    async def ask_all(self, timeout_s: float) -> None:
+        """Register everywhere again; returns when each has answered or failed, or it is late."""
+        asked = []
+        for nameserver, event in self._changed.items():
+            done = self._c.runtime.create_future()
+            self._asked[nameserver].append(done)
+            asked.append(done)
+            event.set()
+        if asked:
+            await asyncio.wait(asked, timeout=timeout_s)
+
+    def _answered(self, nameserver: str) -> None:
+        asked, self._asked[nameserver] = self._asked[nameserver], []
+        for done in asked:
+            if not done.done():
+                done.set_result(None)
+
+    def _on_request(self, nameserver: str, request: Command) -> None:
+        if request.code == RequestCode.ROLE_CHANGED:
+            self._changed[nameserver].set()
 
     async def unregister(self) -> None:
         """Tell every nameserver that this broker goes; best effort."""
@@ -63,7 +93,7 @@ class Registration:
                     "clusterName": config.cluster_name,
                     "brokerAddr": self._c.address,
                     "brokerName": config.broker_name,
-                    "brokerId": str(config.broker_id),
+                    "brokerId": str(self._c.role.broker_id),
                 },
             )
             try:
@@ -81,7 +111,11 @@ class Registration:
             pause = c.config.register_ms / 1000
             try:
                 if endpoint is None or endpoint.closed:
-                    endpoint = Endpoint(c.runtime, None, on_close=lambda _: changed.set())
+                    endpoint = Endpoint(
+                        c.runtime,
+                        lambda _, request: self._on_request(nameserver, request),
+                        on_close=lambda _: changed.set(),
+                    )
                     host, port = split_address(nameserver)
                     await c.runtime.connect(host, port, endpoint)
                     self._endpoints[nameserver] = endpoint
@@ -96,19 +130,20 @@ class Registration:
                 if endpoint is not None:
                     endpoint.close()
                 endpoint = None
-                await c.runtime.sleep(RETRY_S)
-                continue
+                pause = RETRY_S
+            self._answered(nameserver)
+            if endpoint is None or endpoint.closed:
+                await c.runtime.sleep(AGAIN_S)
             timer = c.runtime.call_later(pause, changed.set)
             await changed.wait()
             timer.cancel()
-            if endpoint.closed:
+            if endpoint is not None and endpoint.closed:
                 self.registered.discard(nameserver)
-                await c.runtime.sleep(RETRY_S)
 
     async def _register(self, endpoint: Endpoint) -> None:
         c = self._c
         config = c.config
-        version = c.topics.data_version
+        version = {**c.topics.data_version, "stateVersion": c.role.term}
         body = jsonx.dumps(
             {
                 "filterServerList": [],
@@ -127,8 +162,8 @@ class Registration:
                 "clusterName": config.cluster_name,
                 "brokerAddr": c.address,
                 "brokerName": config.broker_name,
-                "brokerId": str(config.broker_id),
-                "haServerAddr": self._ha_address,
+                "brokerId": str(c.role.broker_id),
+                "haServerAddr": self.ha_address,
                 "bodyCrc32": str(crc32(body)),
                 "compressed": "false",
                 "enableActingMaster": "false",
@@ -138,5 +173,17 @@ class Registration:
         reply = await endpoint.request(request, TIMEOUT_S)
         if reply.code:
             raise error_for(reply.code, reply.remark)
-        if config.is_slave and reply.ext.get("haServerAddr"):
-            self._on_master(reply.ext.get("masterAddr", ""), reply.ext["haServerAddr"])
+        self._hear(reply.ext)
+
+    def _hear(self, ext: dict[str, str]) -> None:
+        """Who is the master, as this nameserver knows it."""
+        role = self._c.role
+        master, ha_address = ext.get("masterAddr", ""), ext.get("haServerAddr", "")
+        epoch = int(ext.get("saturnEpoch") or 0)
+        if master == self._c.address:
+            return
+        if not role.is_slave or role.state is State.FENCED:
+            if epoch and epoch >= role.epoch:
+                self.on_higher_epoch(epoch, "a nameserver knows of it", master, ha_address)
+        elif ha_address and (not epoch or epoch >= role.epoch):
+            self._on_master(master, ha_address)

@@ -28,8 +28,9 @@ class RetryService:
     def on_send_back(self, endpoint: Endpoint, request: Command) -> None:
         c = self._c
         ext = request.ext
-        if c.config.is_slave:
-            raise SystemBusy("[REJECTREQUEST]this broker has role SLAVE; ask the master")
+        refusal = c.role.refuses(c.runtime.monotonic())
+        if refusal:
+            raise SystemBusy(f"[REJECTREQUEST]{refusal}; ask the master")
         group_name = text(ext, "group")
         group = c.groups.get_or_create(group_name)
         if group is None:

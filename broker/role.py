@@ -43,18 +43,20 @@ class State(Enum):
 
 
 class Role(Saveable):
-    def __init__(self, config: BrokerConfig, on_unsure: Callable[[], None]) -> None:
+    def __init__(self, config: BrokerConfig) -> None:
         self._config = config
-        self._on_unsure = on_unsure  # ask the others, and then say `sure`
+        self.on_unsure: Callable[[], None] = lambda: None  # ask the others, and then say `sure`
         self.broker_id = config.broker_id
         self.decided = False
         self.epoch = 0
+        self.term = 0  # the newest epoch its log has: what a master may say that it is master of
         self.required = config.replicas_required
         self.replicas: dict[int, str] = {}
         self.state = State.SLAVE if config.is_slave else State.UNSURE
         self.why = ""  # what is special about this state, for status and refusals
         self.alive_at = 0.0  # when the loop was last seen turning
-        self._before = State.MASTER  # the state an answer to UNSURE leads back to
+        self.leads_since_start = False  # the log is what it was when this process became master
+        self.next_state = State.MASTER  # what UNSURE becomes when nobody objects
 
     # what it is
 
@@ -94,34 +96,24 @@ class Role(Saveable):
     def doubt(self) -> None:
         """Somebody may have taken over meanwhile."""
         if self.state in (State.MASTER, State.RECOVERING):
-            self._before, self.state = self.state, State.UNSURE
-            self._on_unsure()
+            self.next_state, self.state = self.state, State.UNSURE
+            self.on_unsure()
 
     def sure(self) -> None:
         """Nobody knows of a higher epoch."""
         if self.state is State.UNSURE:
-            self.state = self._before
+            self.state = self.next_state
 
-    def recovering(self, why: str) -> None:
-        self.why = why
-        if self.state is State.UNSURE:
-            self._before = State.RECOVERING
-        else:
-            self.state = State.RECOVERING
-
-    def lead(self, epoch: int, *, decided: bool) -> None:
-        """Master from this epoch on. Save before acting on it."""
-        self.decided = self.decided or decided
-        if self.broker_id != MASTER_ID:
-            self.replicas.pop(self.broker_id, None)
-        self.broker_id = MASTER_ID
-        self.epoch = max(self.epoch, epoch)
-        self.why = ""
-        if self.state is State.UNSURE and not decided:
-            self._before = State.MASTER
-        else:
-            self.state = State.MASTER
+    def becomes_master(self, epoch: int) -> None:
+        """By a promotion, which is to be saved before `lead`."""
+        self.replicas.pop(self.broker_id, None)
+        self.decided, self.broker_id = True, MASTER_ID
+        self.promise(epoch)
         self.mark_dirty()
+
+    def lead(self, now: float) -> None:
+        """Take writes."""
+        self.state, self.why, self.alive_at = State.MASTER, "", now
 
     def promise(self, epoch: int) -> None:
         """Nothing below `epoch` is served or followed any more."""

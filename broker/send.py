@@ -25,6 +25,7 @@ from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import (
     GroupNotExist,
+    InSyncReplicasNotEnough,
     InvalidParameter,
     MessageIllegal,
     NoPermission,
@@ -73,13 +74,6 @@ class SendService:
             f"CLUSTER\x01{config.cluster_name}\x02"
         )
         self._reply_ext = {"MSG_REGION": config.region, "TRACE_ON": "true"}
-        self._waits = config.sync_flush or config.replicas_required > 1
-        timeout_ms = config.slave_timeout_ms
-        if config.replicas_required == 1:
-            timeout_ms = config.sync_flush_timeout_ms
-        elif config.sync_flush:
-            timeout_ms = max(timeout_ms, config.sync_flush_timeout_ms)
-        self._timeout = timeout_ms / 1000
         self._hosts: dict[str, bytes] = {}
         self._id_prefix = context.store_host.hex().upper()
 
@@ -94,9 +88,13 @@ class SendService:
 
     def _send(self, endpoint: Endpoint, request: Command, ext: dict[str, str]) -> None:
         c = self._c
-        if c.config.is_slave:
-            raise SystemBusy(
-                f"[REJECTREQUEST]{c.config.broker_name} has role SLAVE; send to the master"
+        refusal = c.role.refuses(c.runtime.monotonic())
+        if refusal:
+            raise SystemBusy(f"[REJECTREQUEST]{refusal}; send to the master")
+        if c.role.required > 1 and c.copies_in_sync() < c.config.min_in_sync_replicas:
+            raise InSyncReplicasNotEnough(
+                f"[IN_SYNC_REPLICAS_NOT_ENOUGH]{c.copies_in_sync()} copies are in sync, "
+                f"minInSyncReplicas is {c.config.min_in_sync_replicas}: nothing was stored"
             )
         if c.ledger.full:
             raise SystemBusy(
@@ -304,7 +302,7 @@ class SendService:
         """Answer now or when the ack mode is met."""
         c = self._c
         c.appended()
-        waits = self._waits and wait
+        waits = wait and (c.config.sync_flush or c.role.required > 1)
         if c.store.watermarks.confirmed >= put.end_offset or (not waits and c.flush_keeps_up()):
             if not endpoint.closed:
                 endpoint.send(reply)
@@ -312,13 +310,22 @@ class SendService:
         if waits and not c.enough_replicas():
             reply.code = ResponseCode.SLAVE_NOT_AVAILABLE
             reply.remark = (
-                f"stored, but fewer than {c.config.replicas_required} copies are in sync "
-                "(inSyncReplicas)"
+                f"stored, but fewer than {c.role.required} copies are in sync (inSyncReplicas)"
             )
             if not endpoint.closed:
                 endpoint.send(reply)
             return
-        c.ledger.add(put.end_offset, c.runtime.monotonic() + self._timeout, endpoint, reply)
+        c.ledger.add(put.end_offset, c.runtime.monotonic() + self._timeout_s(), endpoint, reply)
+
+    def _timeout_s(self) -> float:
+        """How long a send may wait for what its ack mode asks for."""
+        config = self._c.config
+        timeout_ms = config.slave_timeout_ms
+        if self._c.role.required == 1:
+            timeout_ms = config.sync_flush_timeout_ms
+        elif config.sync_flush:
+            timeout_ms = max(timeout_ms, config.sync_flush_timeout_ms)
+        return timeout_ms / 1000
 
     @property
     def _port(self) -> int:

@@ -169,8 +169,6 @@ class TopicTable(Saveable):
 
     def replace_all(self, document: Mapping[str, Any]) -> None:
         """A slave takes over its master's table."""
-        if (document.get("dataVersion") or {}) == self.data_version:
-            return
         system = {n: t for n, t in self._topics.items() if n in self._system}
         old = self._topics
         self._topics = system
@@ -178,11 +176,11 @@ class TopicTable(Saveable):
         version = document.get("dataVersion") or {}
         self._timestamp = int(version.get("timestamp", self._timestamp))
         if self._topics != old:
-            self._dirty = True
+            self.mark_dirty()
             self._on_change()
 
     def _touch(self) -> None:
         self._counter += 1
         self._timestamp = self._now_ms()
-        self._dirty = True
+        self.mark_dirty()
         self._on_change()

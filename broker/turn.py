@@ -12,7 +12,8 @@ or for the next request that could tell the difference (`catch_up`).
 
     confirmed = min(appended, flushed if SYNC_FLUSH, replicated if SYNC_MASTER)
 
-With ASYNC_FLUSH it stands still while the disk is too far behind (`FlushService.keeps_up`).
+With ASYNC_FLUSH it stands still while the disk is too far behind (`FlushService.keeps_up`), and
+while nobody knows whether this node still is the master. A slave's is what its master says.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from saturnmq.broker.context import Context
+from saturnmq.broker.role import State
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.runtime import Handle
 from saturnmq.store.message_store import Arrival
@@ -108,12 +110,17 @@ class Turn:
 
 
 def confirm(c: Context) -> None:
-    """Raise `confirmed` to what the ack mode allows."""
+    """Raise `confirmed` to what the ack mode allows; on a slave, to what its master says."""
     marks = c.store.watermarks
     position = marks.appended
-    if not c.config.is_slave:
+    if c.role.state is State.SLAVE:
+        if c.master_confirmed is not None:
+            position = min(position, c.master_confirmed)
+    elif c.role.state in (State.UNSURE, State.RECOVERING):
+        return
+    else:
         if c.config.sync_flush or not c.flush_keeps_up():
             position = min(position, marks.flushed)
-        if c.config.replicas_required > 1:
+        if c.role.required > 1:
             position = min(position, marks.replicated)
     marks.confirmed = position

@@ -15,8 +15,8 @@ negative, as no Java master's can be. From then on, on this connection:
 
 | direction | bytes |
 |---|---|
-| both, "control" | i64 kind < 0, i32 size, u32 CRC-32 of the body, i64 0, then `size` bytes of JSON |
-| master to slave, "transfer" | i64 offset, i32 size, u32 rolling checksum, i64 confirmed, then bytes |
+| both, "control" | i64 kind < 0, i32 size, u32 CRC-32 of the body, i64 0, then that body: JSON |
+| master to slave, "transfer" | i64 offset, i32 size, u32 rolling checksum, i64 confirmed, bytes |
 | slave to master, "report" | i64 appended, i64 flushed |
 
 The rolling checksum covers all log bytes transferred on this connection, these included (`roll`).

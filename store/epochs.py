@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from saturnmq.protocol.errors import StoreDamaged
@@ -63,6 +64,10 @@ class Epochs:
     def last(self) -> int:
         """The newest epoch, 0 if there is none."""
         return self.entries[-1].number if self.entries else 0
+
+    def to_json(self) -> list[list[int]]:
+        """As HELLO, JOIN and REPLICA_STATE carry it."""
+        return [list(epoch) for epoch in self.entries]
 
     def open(self, number: int, start: int) -> None:
         """A new term begins at `start`; durable when this returns. Blocking."""
@@ -118,8 +123,5 @@ def _parse(data: bytes) -> list[Epoch] | None:
             return None
     except (TypeError, ValueError):
         return None
-    numbers, starts = [e.number for e in entries], [e.start for e in entries]
-    rising = all(a < b for a, b in zip(numbers, numbers[1:], strict=False))
-    if not rising or starts != sorted(starts) or any(number < 0 for number in numbers):
-        return None
-    return entries
+    rising = all(a.number < b.number and a.start <= b.start for a, b in pairwise(entries))
+    return entries if rising and min([0, *map(min, entries)]) == 0 else None

@@ -62,7 +62,8 @@ def test_row_1_02_what_a_store_directory_holds() -> None:
         await world.until(lambda: broker.store.max_offset("T", 0) == 1)
         found = {entry.name: entry for entry in world.disk.list("/store")}
         assert set(found) == {
-            *("abort", "checkpoint", "commitlog", "config", "consumequeue", "index", "lock"),
+            *("abort", "checkpoint", "commitlog", "config", "consumequeue", "epochFileCheckpoint"),
+            *("index", "lock"),
         }
         assert found["checkpoint"].size == 4096
         assert world.disk.read_file("/store/lock") == b"lock"

@@ -1,0 +1,511 @@
+"""Fail-over: who is the master of this group, and what this node does when that changes.
+
+The rules, all about one danger: two nodes that both acknowledge.
+
+- A term of a master is an epoch. Its number says who opened it (`next_epoch`), so that two nodes
+  which cannot hear each other never open the same one. It is written down before it is acted on.
+- A master starts UNSURE: nameservers and the replicas that it knows are asked for a higher epoch
+  first. So it does after a pause of its own. Who does not answer within ASK_S does not count: with
+  nobody to ask it goes on, and what it then acknowledges is what its ack mode promises.
+- A restarted SYNC_MASTER that did not stop in order may lack acknowledged messages that slaves
+  have (the power failed before its disk had them). It is RECOVERING until so many slaves have
+  joined that one of them must have whatever was acknowledged, and copies the longest tail back.
+- FENCE makes a node promise never to serve or follow a lower epoch: a master stops taking writes,
+  goes on sending what it has, and waits to learn its new master. PROMOTE makes a node master.
+- Who learns that it is deposed answers its waiting sends with "unknown", follows the new master
+  and cuts what that one does not have, into a side file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from saturnmq.broker.context import Context, answer, integer
+from saturnmq.broker.ha_master import CHECK_BYTES, HaMaster, SlaveConnection, tail_checksum
+from saturnmq.broker.ha_slave import HaSlave, MasterConnection
+from saturnmq.broker.registration import Registration
+from saturnmq.broker.role import MASTER_ID, State
+from saturnmq.protocol import ha, jsonx
+from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.errors import (
+    NoPermission,
+    RequestTimeout,
+    SaturnError,
+    StoreDamaged,
+    error_for,
+)
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.runtime import split_address
+from saturnmq.store.epochs import Epoch, Epochs
+
+log = logging.getLogger(__name__)
+
+ASK_S = 1.0  # how long the others have to say whether they know of a higher epoch
+LOOK_S = 1.0  # how often a fenced node looks for its new master
+TAIL_IDLE_S = 10.0
+EPOCHS_PER_TERM = 100
+
+
+def next_epoch(known: int, configured_id: int) -> int:
+    """The lowest number above `known` that only this node opens: terms count in hundreds, the
+    rest is the id that the node's configuration gives it."""
+    term = known // EPOCHS_PER_TERM
+    number = term * EPOCHS_PER_TERM + configured_id % EPOCHS_PER_TERM
+    return number if number > known else number + EPOCHS_PER_TERM
+
+
+@dataclass
+class Doors:
+    """What the broker does for its fail-over."""
+
+    save: Callable[[], Awaitable[None]]  # the role is on the disk when this returns
+    cut_torn: Callable[[], Awaitable[None]]  # a last frame that never came whole
+    wake: Callable[[], None]  # the turn looks again at what is confirmed
+    lead: Callable[[], None]  # begin what only a master does
+    retire: Callable[[], None]  # end it
+    merge_back: Callable[[str], Awaitable[None]]  # the tables of a slave that may know more
+
+
+@dataclass
+class _Heard:
+    """A slave of a master that recovers."""
+
+    ha_address: str
+    end: int
+    epochs: list[Epoch]
+
+
+class FailoverService:
+    def __init__(
+        self,
+        context: Context,
+        epochs: Epochs,
+        master: HaMaster,
+        slave: HaSlave,
+        registration: Registration,
+        doors: Doors,
+    ) -> None:
+        self._c = context
+        self._epochs = epochs
+        self._master = master
+        self._slave = slave
+        self._registration = registration
+        self._doors = doors
+        context.role.on_unsure = self.unsure
+        master.on_joined, master.on_higher_epoch = self.slave_joined, self.higher_epoch
+        registration.on_higher_epoch = self.higher_epoch
+        self._lock = asyncio.Lock()
+        self._heard: dict[int, _Heard] = {}
+        self._recovering: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._asking: asyncio.Task[None] | None = None
+
+    # the start
+
+    async def begin(self) -> None:
+        """Find out what this node is, as far as that takes a bounded time."""
+        c = self._c
+        role, store = c.role, c.store
+        role.term = self._epochs.last
+        role.epoch = max(role.epoch, role.term)
+        role.alive_at = c.runtime.monotonic()
+        if role.state is State.SLAVE:
+            return
+        if not store.recovery.clean and role.required > 1 and role.replicas:
+            role.next_state, role.why = State.RECOVERING, self._missing()
+        await self._ask()
+
+    def unsure(self) -> None:
+        """Called by the role: this node stood still, or has just begun."""
+        if self._asking is None or self._asking.done():
+            log.warning("this node stood still: asking whether it still is the master")
+            self._asking = self._c.runtime.spawn(self._ask(), name="ask-for-epochs")
+
+    async def _ask(self) -> None:
+        """Take writes unless somebody knows of a higher epoch."""
+        c = self._c
+        replicas = [address for address in c.role.replicas.values() if address != c.address]
+        _, *states = await asyncio.gather(
+            self._registration.ask_all(ASK_S), *map(self._state_of, replicas)
+        )
+        known = [state for state in states if state is not None]
+        for state in known:
+            if int(state["epoch"]) > c.role.epoch and c.role.state is State.UNSURE:
+                self.higher_epoch(int(state["epoch"]), f"{state['address']} knows of it")
+        if c.role.state is not State.UNSURE:
+            return
+        if c.role.next_state is State.MASTER:
+            await self._open_term()
+        if c.role.state is not State.UNSURE:
+            return  # somebody knew of a higher epoch meanwhile
+        c.role.sure()
+        if c.role.state is State.MASTER:
+            self._lead()
+        else:
+            self._try_to_recover()
+
+    async def _open_term(self) -> None:
+        """A new epoch where the log may have lost, or never had, what others have."""
+        c = self._c
+        fresh = not self._epochs.entries
+        if fresh or (not c.store.recovery.clean and not c.role.leads_since_start):
+            await self._open(next_epoch(c.role.epoch, c.config.broker_id), fresh=fresh)
+        c.role.leads_since_start = True
+
+    async def _open(self, number: int, *, fresh: bool = False) -> None:
+        c = self._c
+        c.role.promise(number)
+        await self._doors.save()
+        start = 0 if fresh else c.store.watermarks.appended
+        await c.runtime.run_blocking(self._epochs.open, number, start)
+        c.role.term = number
+        log.info("epoch %d begins at %d", number, start)
+
+    def _lead(self) -> None:
+        self._c.role.lead(self._c.runtime.monotonic())
+        self._heard.clear()
+        self._doors.lead()
+        self._master.announce()
+        self._doors.wake()
+        self._registration.topics_changed()  # as the master of this epoch
+
+    # a restarted master that may have lost what it acknowledged
+
+    def _missing(self) -> str:
+        role = self._c.role
+        missing = sorted(set(role.replicas) - set(self._heard))
+        return (
+            f"of the slaves {sorted(role.replicas)} it has not heard {missing}; they may have "
+            "acknowledged messages that this log lost. Start them, or say `saturnmq admin promote "
+            f"{self._c.config.broker_name} {self._c.address} --force` to go on without"
+        )
+
+    def slave_joined(self, connection: SlaveConnection) -> None:
+        """A slave of ours has said who it is."""
+        c, join = self._c, connection.join
+        role, broker_id, address = c.role, int(join["brokerId"]), str(join["address"])
+        if broker_id != MASTER_ID and not role.is_slave:
+            role.knows(broker_id, address)
+            if "from" in join:
+                c.runtime.spawn(self._merge_back(address), name="merge-back")
+        if role.state in (State.RECOVERING, State.UNSURE):
+            epochs = [Epoch(int(number), int(start)) for number, start in join["epochs"]]
+            self._heard[broker_id] = _Heard(str(join["haAddress"]), int(join["end"]), epochs)
+            self._try_to_recover()
+
+    async def _merge_back(self, address: str) -> None:
+        try:
+            await self._doors.merge_back(address)
+        except (SaturnError, OSError) as error:
+            log.info("tables of slave %s not merged: %s", address, error)
+
+    def _try_to_recover(self) -> None:
+        """With n slaves, of which required - 1 have what was acknowledged, one of any
+        n - required + 2 has it."""
+        role = self._c.role
+        if role.state is not State.RECOVERING:
+            return
+        role.why = self._missing()
+        slaves = len(role.replicas)
+        if len(self._heard) < max(1, min(slaves, slaves - role.required + 2)):
+            return
+        if self._recovering is None or self._recovering.done():
+            self._recovering = self._c.runtime.spawn(self._recover(), name="recover-tail")
+
+    async def _recover(self) -> None:
+        async with self._lock:
+            c = self._c
+            if c.role.state is not State.RECOVERING:
+                return
+            end = c.store.watermarks.appended
+            ahead = [
+                heard
+                for heard in self._heard.values()
+                if heard.end > end and self._is_prefix_of(heard)
+            ]
+            if ahead:
+                longest = max(ahead, key=lambda heard: heard.end)
+                log.warning(
+                    "%s has %d bytes of this log that were lost here: copying them back",
+                    longest.ha_address,
+                    longest.end - end,
+                )
+                try:
+                    await TailCopy(c, self._doors.wake).run(longest.ha_address, longest.end)
+                    await self._doors.cut_torn()
+                except (SaturnError, OSError) as error:
+                    log.error("the tail was not copied, trying again: %s", error)
+                    self._heard.clear()
+                    c.role.why = f"{self._missing()}; the last try failed: {error}"
+                    return
+            await self._open_term()
+            if c.role.state is State.RECOVERING:
+                self._lead()
+
+    def _is_prefix_of(self, heard: _Heard) -> bool:
+        end = self._c.store.watermarks.appended
+        if not self._epochs.entries or not end:
+            return True
+        common = self._epochs.common(end, heard.epochs, heard.end)
+        return common is not None and common[1] == end
+
+    # roles from outside
+
+    def higher_epoch(self, epoch: int, why: str, master: str = "", ha_address: str = "") -> None:
+        """There is a master of a higher epoch than this node's."""
+        c = self._c
+        if epoch <= c.role.epoch and c.role.state is not State.FENCED:
+            return
+        if c.role.is_slave and c.role.state is not State.FENCED:
+            if master:
+                self._slave.master_is(master, ha_address)
+            return
+        if c.role.state is not State.FENCED:
+            log.critical("this node is deposed: epoch %d has begun (%s)", epoch, why)
+        c.role.promise(epoch)
+        c.role.depose(f"epoch {epoch} has begun ({why})")
+        self._step_down()
+        if master and ha_address:
+            c.runtime.spawn(self._follow(master, ha_address), name="follow")
+
+    def _step_down(self) -> None:
+        self._doors.retire()
+        self._c.ledger.fail_all(
+            ResponseCode.FLUSH_SLAVE_TIMEOUT,
+            "stored here, but this node is not the master any more: the outcome is unknown",
+        )
+        self._master.drop_slaves()
+        self._look_for_master()
+
+    def _look_for_master(self) -> None:
+        if self._looking is None or self._looking.done():
+            self._looking = self._c.runtime.spawn(self._look(), name="look-for-master")
+
+    async def _look(self) -> None:
+        """Until this node knows whom to follow."""
+        c = self._c
+        while c.role.state is State.FENCED:
+            await self._registration.ask_all(ASK_S)
+            for address in [a for a in c.role.replicas.values() if a != c.address]:
+                state = await self._state_of(address)
+                if state and state["role"] == "master" and int(state["epoch"]) >= c.role.epoch:
+                    await self._follow(str(state["address"]), str(state["haAddress"]))
+            await c.runtime.sleep(LOOK_S)
+
+    async def _follow(self, master: str, ha_address: str) -> None:
+        """Become a slave of this master."""
+        c = self._c
+        async with self._lock:
+            if c.role.state is not State.FENCED:
+                return
+            state = await self._state_of(master)
+            if state is None or int(state["epoch"]) < c.role.epoch:
+                return  # it is looked for again
+            free = int(state.get("freeId") or c.config.broker_id or 1)
+            c.role.promise(int(state["epoch"]))
+            c.role.follow(free)
+            await self._doors.save()
+        log.warning("this node is a slave now (id %d), following %s", free, ha_address)
+        self._master.drop_slaves()
+        self._slave.master_is(master, ha_address)
+        self._registration.topics_changed()
+
+    async def _state_of(self, address: str) -> dict[str, Any] | None:
+        """REPLICA_STATE of another node; None if it does not answer."""
+        endpoint = Endpoint(self._c.runtime, None)
+        try:
+            async with asyncio.timeout(ASK_S):
+                host, port = split_address(address)
+                await self._c.runtime.connect(host, port, endpoint)
+                reply = await endpoint.request(
+                    Command.request(RequestCode.REPLICA_STATE, {}), ASK_S
+                )
+            if reply.code:
+                raise error_for(reply.code, reply.remark)
+            state = jsonx.loads(bytes(reply.body))
+            return state if isinstance(state, dict) else None
+        except (SaturnError, OSError, TimeoutError, ValueError) as error:
+            log.debug("%s does not tell its state: %s", address, error)
+            return None
+        finally:
+            endpoint.close()
+
+    # requests
+
+    def on_state(self, endpoint: Endpoint, request: Command) -> None:
+        answer(endpoint, request, request.reply(0, body=jsonx.dumps(self.state())))
+
+    def on_fence(self, endpoint: Endpoint, request: Command) -> None:
+        epoch = integer(request.ext, "epoch")
+        self._later(endpoint, request, self._fence(epoch))
+
+    def on_promote(self, endpoint: Endpoint, request: Command) -> None:
+        epoch = integer(request.ext, "epoch")
+        force = request.ext.get("force") == "true"
+        self._later(endpoint, request, self._promote(epoch, force=force))
+
+    def _later(self, endpoint: Endpoint, request: Command, work: Awaitable[None]) -> None:
+        """Answer with this node's state when the work is done, or with why it is not."""
+        request.body = b""
+
+        async def run() -> None:
+            try:
+                await work
+            except SaturnError as error:
+                answer(endpoint, request, request.reply(error.code, remark=str(error)))
+            except OSError as error:
+                reply = request.reply(ResponseCode.SYSTEM_ERROR, remark=f"the disk: {error}")
+                answer(endpoint, request, reply)
+            else:
+                self.on_state(endpoint, request)
+
+        self._c.runtime.spawn(run(), name="change-role")
+
+    async def _fence(self, epoch: int) -> None:
+        c = self._c
+        async with self._lock:
+            if epoch <= c.role.epoch:
+                raise NoPermission(
+                    f"epoch {epoch} is not above {c.role.epoch}, which this node knows already"
+                )
+            c.role.promise(epoch)
+            leads = not c.role.is_slave
+            if leads:
+                log.warning("fenced for epoch %d: no more writes", epoch)
+                # Its slaves may still fetch what it has: the next master is one of them.
+                c.role.depose(f"fenced for epoch {epoch}")
+                self._doors.retire()
+            await self._doors.save()
+            if leads:
+                self._look_for_master()
+            else:
+                self._slave.drop()  # its master is of a lower epoch
+
+    async def _promote(self, epoch: int, *, force: bool) -> None:
+        c = self._c
+        async with self._lock:
+            role, marks = c.role, c.store.watermarks
+            if role.state is State.MASTER:
+                raise NoPermission(f"this node is the master of epoch {role.epoch} already")
+            if role.state in (State.RECOVERING, State.UNSURE) and not force:
+                raise NoPermission(f"{role.refuses(c.runtime.monotonic())} (force: at once)")
+            if epoch < role.epoch:
+                raise NoPermission(
+                    f"epoch {epoch} is below {role.epoch}, which this node knows already"
+                )
+            if c.store.failed:
+                raise NoPermission(f"this node takes no writes: {c.store.failed}")
+            before, role.state = role.state, State.FENCED
+            self._slave.drop()  # nothing comes from the old master any more
+            known = max(epoch - 1, role.epoch - 1, self._epochs.last)
+            try:
+                await self._doors.cut_torn()
+                role.becomes_master(next_epoch(known, c.config.broker_id))
+                await self._open(role.epoch)
+            except BaseException:
+                role.state = before
+                self._slave.drop()
+                raise
+            role.leads_since_start = True
+            marks.replicated = marks.appended  # its log is the group's now
+            log.warning("this node is the master of epoch %d", role.epoch)
+            self._master.expect_slaves()
+            self._lead()
+
+    def state(self) -> dict[str, Any]:
+        """The body of REPLICA_STATE."""
+        c = self._c
+        role, marks = c.role, c.store.watermarks
+        replicas = [x for x in self._master.connections if x.is_replica]
+        taken = {i for i, address in role.replicas.items()}
+        return {
+            "brokerName": c.config.broker_name,
+            "brokerId": role.broker_id,
+            "address": c.address,
+            "haAddress": self._registration.ha_address,
+            "role": role.state_name,
+            "epoch": role.epoch,
+            "epochs": self._epochs.to_json(),
+            "start": marks.start,
+            "end": marks.appended,
+            "flushed": marks.flushed,
+            "confirmed": marks.confirmed,
+            "required": role.required,
+            "replicas": {str(i): address for i, address in sorted(role.replicas.items())},
+            "freeId": min(set(range(1, len(taken) + 2)) - taken),
+            "inSync": [x.broker_id for x in replicas if x.in_sync],
+            "lagBytes": {str(x.broker_id): x.lag_bytes() for x in replicas},
+            "lagMs": {str(x.broker_id): round(1000 * x.lag_s()) for x in replicas},
+            "bytesPerS": {str(x.broker_id): x.sent_per_s for x in replicas},
+            "master": c.address if not role.is_slave else self._slave.master_address,
+            "truncated": [truncated.to_json() for truncated in c.store.truncated()],
+            "refuses": c.store.failed or c.store.refuses or role.refuses(c.runtime.monotonic()),
+            "trouble": self._slave.refused if role.is_slave else "",
+        }
+
+
+class TailCopy:
+    """Copies the end of a log from a slave that has more of it than its restarted master."""
+
+    def __init__(self, context: Context, wake: Callable[[], None]) -> None:
+        self._c = context
+        self._wake = wake
+        self._problem: Exception | None = None
+
+    async def run(self, ha_address: str, end: int) -> None:
+        """Until this log ends at `end`; a SaturnError or OSError if it does not."""
+        c = self._c
+        connection = MasterConnection(self)
+        host, port = split_address(ha_address)
+        await c.runtime.connect(host, port, connection)
+        try:
+            connection.greet(c.store.watermarks.appended)
+            while c.store.watermarks.appended < end:
+                try:
+                    async with asyncio.timeout(0.05):
+                        await connection.closed.wait()
+                except TimeoutError:
+                    if self.now() - connection.last_read > TAIL_IDLE_S:
+                        raise RequestTimeout(f"{ha_address} is silent") from None
+                    continue
+                raise self._problem or StoreDamaged(
+                    connection.refused or f"{ha_address} closed the connection"
+                )
+        finally:
+            connection.close()
+
+    def now(self) -> float:
+        return self._c.runtime.monotonic()
+
+    def greeted(self, connection: MasterConnection, hello: dict[str, Any]) -> None:
+        c = self._c
+        marks = c.store.watermarks
+        offset, start = marks.appended, int(hello["start"])
+        if hello["brokerName"] != c.config.broker_name or start > offset:
+            raise StoreDamaged(f"its log is of {hello['brokerName']} and starts at {start}")
+        first = min(max(marks.start, start, offset - CHECK_BYTES), offset)
+        connection.join(
+            {
+                "tail": True,
+                "brokerId": c.role.broker_id,
+                "address": c.address,
+                "epoch": c.role.epoch,
+                "from": offset,
+                "check": [first, offset, tail_checksum(c, first, offset)],
+            }
+        )
+
+    def append(self, transfer: ha.Transfer) -> None:
+        end = self._c.store.watermarks.appended
+        if transfer.offset != end:
+            raise StoreDamaged(f"its data starts at {transfer.offset}, this log ends at {end}")
+        if len(transfer.data):
+            self._c.store.append_raw(end, transfer.data)
+
+    def received(self, connection: MasterConnection) -> None:
+        self._wake()
