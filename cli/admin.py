@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from saturnmq.cli.launcher import LauncherError, LocalCluster, default_data
 from saturnmq.cli.output import DEFAULT_NAMESERVER, AsJson, Nameserver, emit, fail, table
 from saturnmq.cli.topics import admin
 from saturnmq.protocol.errors import nearest
@@ -79,3 +82,111 @@ def clean(
         emit([node.address for node in nodes])
     else:
         print(f"asked {len(nodes)} brokers: {', '.join(node.address for node in nodes)}")
+
+
+@app.command()
+def replicas(
+    group: Annotated[str | None, typer.Argument(help="A broker name. Default: all.")] = None,
+    nameserver: Nameserver = DEFAULT_NAMESERVER,
+    as_json: AsJson = False,
+) -> None:
+    """Who leads each broker group, who follows, and how far behind."""
+    with admin(nameserver) as client:
+        found = client.replicas(group)
+    if as_json:
+        emit([_replica(replica) for replica in found])
+        return
+    table(
+        "",
+        [
+            "group",
+            "node",
+            "id",
+            "role",
+            "epoch",
+            "log ends at",
+            "bytes behind",
+            "ms behind",
+            "in sync",
+            "cut off",
+            "note",
+        ],
+        [
+            (
+                replica.group,
+                replica.address,
+                replica.broker_id if replica.broker_id >= 0 else None,
+                replica.role,
+                replica.epoch if replica.answers else None,
+                replica.end if replica.answers else None,
+                replica.lag_bytes,
+                replica.lag_ms,
+                replica.in_sync,
+                sum(cut.end - cut.start for cut in replica.truncated) or None,
+                _note(replica),
+            )
+            for replica in found
+        ],
+    )
+
+
+def _note(replica: Any) -> str:
+    """What is wrong with a replica; that a slave takes no sends is right."""
+    trouble = replica.trouble if replica.role == "slave" else replica.refuses
+    return str(replica.error or trouble)
+
+
+def _replica(replica: Any) -> dict[str, Any]:
+    facts = asdict(replica)
+    del facts["told"]  # each slave has its part of that
+    return facts
+
+
+@app.command()
+def promote(
+    group: Annotated[str, typer.Argument(help="The broker name.")],
+    node: Annotated[
+        str,
+        typer.Argument(help="The new master: HOST:PORT, broker id, or a node of `cluster status`."),
+    ],
+    force: Annotated[
+        bool, typer.Option("--force", help="Also where acknowledged messages may be lost by it.")
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, help="Seconds that the new master has to catch up.")
+    ] = 10.0,
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", help="Directory of the local cluster that names the node."),
+    ] = None,
+    nameserver: Nameserver = DEFAULT_NAMESERVER,
+    as_json: AsJson = False,
+) -> None:
+    """Make a slave the master of its group, in a new epoch.
+
+    A master that answers hands over: nothing is lost. One that does not is deposed, and follows
+    when it comes back.
+    """
+    with admin(nameserver) as client:
+        result = client.promote(group, _address(node, data), force=force, timeout=timeout)
+    if as_json:
+        emit(asdict(result))
+        return
+    how = f"{result.old_master} handed over" if result.handed_over else "nobody handed over"
+    print(
+        f"{result.master} is the master of {result.group} in epoch {result.epoch}, "
+        f"from offset {result.start:,}; {how}"
+    )
+
+
+def _address(node: str, data: Path | None) -> str:
+    """The address of a node of the local cluster; anything else as it is."""
+    if node.isdigit() or ":" in node:
+        return node
+    try:
+        cluster = LocalCluster.load(data or default_data())
+        return cluster.node(node).registers_as()
+    except (LauncherError, OSError):
+        if data is not None:
+            raise
+        return node

@@ -57,19 +57,26 @@ def up(
         replication=replication or ("sync" if slaves else "async"),
         broker_options=dict(option.split("=", 1) for option in options or ()),
     )
-    _show(LocalCluster.up(data or default_data(), settings), as_json)
+    cluster = LocalCluster.up(data or default_data(), settings)
+    _show(cluster, as_json, _roles(cluster))
 
 
 @app.command()
 def status(data: Data = None, as_json: AsJson = False) -> None:
-    """The nodes, their addresses and whether they serve.
+    """The nodes, their addresses and roles, and whether they serve.
 
-    Exit status 1 when one does not live or takes no sends.
+    Exit status 1 when one does not live, or a broker group takes no sends.
     """
     cluster = LocalCluster.load(data or default_data())
-    refusals = _refusals(cluster)
-    _show(cluster, as_json, refusals)
-    if refusals or not all(node.alive() for node in cluster.nodes):
+    roles = _roles(cluster)
+    _show(cluster, as_json, roles)
+    serving = {
+        node.broker_name
+        for node in cluster.nodes
+        if node.name in roles and roles[node.name] == ("master", "")
+    }
+    groups = {node.broker_name for node in cluster.nodes if node.broker_name}
+    if groups > serving or not all(node.alive() for node in cluster.nodes):
         raise typer.Exit(1)
 
 
@@ -78,7 +85,7 @@ def kill(node: NodeName, data: Data = None, as_json: AsJson = False) -> None:
     """SIGKILL one node."""
     cluster = LocalCluster.load(data or default_data())
     cluster.kill(node)
-    _show(cluster, as_json)
+    _show(cluster, as_json, _roles(cluster))
 
 
 @app.command()
@@ -89,7 +96,7 @@ def restart(node: NodeName, data: Data = None, as_json: AsJson = False) -> None:
     """
     cluster = LocalCluster.load(data or default_data())
     cluster.restart(node)
-    _show(cluster, as_json)
+    _show(cluster, as_json, _roles(cluster))
 
 
 @app.command()
@@ -97,41 +104,49 @@ def down(data: Data = None, as_json: AsJson = False) -> None:
     """Stop every node; the data stays."""
     cluster = LocalCluster.load(data or default_data())
     cluster.down()
-    _show(cluster, as_json)
+    _show(cluster, as_json, {})
 
 
-def _refusals(cluster: LocalCluster) -> dict[str, str]:
-    """Masters that live but take no sends, by name, and why."""
+def _roles(cluster: LocalCluster) -> dict[str, tuple[str, str]]:
+    """The role that each living broker plays now, and what is wrong with it, by node name."""
     from saturnmq import Admin, SaturnError
 
+    try:
+        with Admin(cluster.nameservers, timeout=3.0) as admin:
+            replicas = {replica.address: replica for replica in admin.replicas()}
+    except SaturnError as error:
+        return {
+            node.name: ("unknown", f"no nameserver tells: {error}")
+            for node in cluster.nodes
+            if node.broker_name and node.alive()
+        }
     found = {}
-    with Admin(cluster.nameservers, timeout=3.0) as admin:
-        for node in cluster.nodes:
-            if node.kind != "master" or not node.alive():
-                continue
-            try:
-                reason = admin.broker_status(node.address).get("refusesWrites")
-            except SaturnError as error:
-                reason = f"no answer: {error}"
-            if reason:
-                found[node.name] = reason
+    for node in cluster.nodes:
+        if node.broker_name and node.alive():
+            replica = replicas.get(node.registers_as())
+            if replica is None:
+                found[node.name] = ("unknown", "not registered")
+            else:
+                trouble = replica.trouble if replica.role == "slave" else replica.refuses
+                found[node.name] = (replica.role, replica.error or trouble)
     return found
 
 
-def _show(cluster: LocalCluster, as_json: bool, refusals: dict[str, str] | None = None) -> None:
+def _show(cluster: LocalCluster, as_json: bool, roles: dict[str, tuple[str, str]]) -> None:
     facts = cluster.describe()
     for node in facts["nodes"]:
-        node["refuses"] = (refusals or {}).get(node["name"], "")
+        own = None if node["ha_address"] else node["kind"]  # brokers' roles change
+        node["role"], node["refuses"] = roles.get(node["name"], (own, ""))
     if as_json:
         emit(facts)
         return
     table(
         f"cluster in {cluster.data}",
-        ["name", "kind", "address", "pid", "state"],
+        ["name", "role", "address", "pid", "state"],
         [
             (
                 node["name"],
-                node["kind"],
+                node["role"],
                 node["address"],
                 str(node["pid"] or "-"),
                 (node["refuses"] or "serving") if node["alive"] else "stopped",

@@ -57,7 +57,7 @@ class Node:
     """One process. `port` is 0 for nothing but a node that has not been placed yet."""
 
     name: str
-    kind: str  # nameserver | master | slave
+    kind: str  # nameserver | master | slave: as it was started, a promotion may change its role
     host: str
     port: int
     data: str
@@ -71,6 +71,11 @@ class Node:
     @property
     def address(self) -> str:
         return f"{self.host}:{self.port}"
+
+    def registers_as(self) -> str:
+        """The address that a broker which serves gives to nameservers."""
+        ready = json.loads((Path(self.data) / READY_FILE).read_text())
+        return str(ready["address"])
 
     def alive(self) -> bool:
         return self.pid is not None and _start_time(self.pid) == self.started
@@ -258,13 +263,14 @@ class LocalCluster:
             self._save()
 
     def await_routes(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Wait until every running nameserver lists every running broker."""
-        wanted = {(n.broker_name, n.broker_id) for n in self.nodes if n.broker_name and n.alive()}
+        """Wait until every running nameserver lists every running broker, whatever its role: that
+        may be another one than it was started with."""
+        wanted = {n.registers_as() for n in self.nodes if n.broker_name and n.alive()}
         deadline = time.monotonic() + timeout_s
         for node in self.nodes:
             if node.kind != "nameserver" or not node.alive():
                 continue
-            seen: set[tuple[str, int]] = set()
+            seen: set[str] = set()
             while True:
                 with contextlib.suppress(OSError, ValueError):
                     seen = _registered(node.host, node.port)
@@ -525,10 +531,8 @@ def _toml(options: dict[str, Any]) -> str:
     return "".join(f"{key} = {json.dumps(value)}\n" for key, value in options.items())
 
 
-def _registered(host: str, port: int) -> set[tuple[str, int]]:
-    """Brokers that a nameserver lists, as (broker name, broker id): GET_BROKER_CLUSTER_INFO, by
-    hand.
-    """
+def _registered(host: str, port: int) -> set[str]:
+    """The addresses of the brokers that a nameserver lists: GET_BROKER_CLUSTER_INFO, by hand."""
     from saturnmq.protocol import jsonx
 
     header = b'{"code":106,"language":"PYTHON","version":493,"opaque":1,"flag":0,"extFields":{}}'
@@ -537,9 +541,7 @@ def _registered(host: str, port: int) -> set[tuple[str, int]]:
         reply = _exactly(link, int.from_bytes(_exactly(link, 4), "big"))
     header_length = int.from_bytes(reply[:4], "big") & 0xFFFFFF
     table = jsonx.loads(reply[4 + header_length :]).get("brokerAddrTable") or {}
-    return {
-        (name, int(broker_id)) for name, data in table.items() for broker_id in data["brokerAddrs"]
-    }
+    return {address for data in table.values() for address in data["brokerAddrs"].values()}
 
 
 def _exactly(link: socket.socket, count: int) -> bytes:
