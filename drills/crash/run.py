@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import random
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
-from itertools import islice
 
+from saturnmq.drills import pool
 from saturnmq.drills.crash.images import OUTCOMES
 from saturnmq.drills.crash.life import Life
 from saturnmq.drills.crash.plan import EXHAUSTIVE_WEIGHTS, Plan
@@ -25,7 +24,6 @@ from saturnmq.drills.crash.report import Report
 IMAGES_PER_SEED = 60
 _BOUNDARIES_PER_OPERATION = 5  # about
 _EXHAUSTIVE_PARTS = 40
-JOB_S = 300.0
 Job = Callable[[], Report]
 
 
@@ -112,21 +110,10 @@ def run_jobs(
     """Run jobs on all processors until there are `images` images (None: all jobs); a violation
     ends it. `progress` gets the sums so far.
     """
-    from multiprocess import TimeoutError as StillWaiting
-    from multiprocess import get_context
-
-    total = Report()
-    count = processes or os.cpu_count() or 1
-    with get_context("fork").Pool(count) as pool:
-        waiting = [pool.apply_async(job) for job in islice(jobs, 2 * count)]
-        while waiting:
-            try:
-                total.add(waiting.pop(0).get(JOB_S))
-            except StillWaiting:  # a pool does not tell when one of its processes is killed
-                total.violations.append(f"no result within {JOB_S} s: a process hangs or is gone")
-                break
-            progress(total)
-            enough = images is not None and total.images >= images
-            if not total.violations and not enough and (job := next(jobs, None)) is not None:
-                waiting.append(pool.apply_async(job))
-    return total
+    return pool.run_jobs(
+        jobs,
+        Report(),
+        lambda total: bool(total.violations) or (images is not None and total.images >= images),
+        progress,
+        processes,
+    )

@@ -226,6 +226,10 @@ class SimDisk:
         """The names of the files in `directory` that a power loss would leave for sure."""
         return self._names.durable_paths(directory)
 
+    def content(self, path: str) -> bytes:
+        """What a reader of the file sees, also while the machine is off."""
+        return bytes(self._find(path).current)
+
     def platters(self, path: str) -> bytes:
         """The durable content of the file that has this name durably."""
         return self._names.durable(path)
@@ -472,17 +476,18 @@ class SimDisk:
 
     def free_space(self, path: str) -> tuple[int, int]:
         self.begin("free_space", path)
-        return self.total_bytes, self.total_bytes - self._used()
+        return self.total_bytes, self.total_bytes - self.used_bytes
 
     def memory_bytes(self) -> int:
         return self._memory_bytes
 
     def _require_space(self, path: str, size: int) -> None:
-        free = self.total_bytes - self._used()
+        free = self.total_bytes - self.used_bytes
         if size > free:
             raise OSError(errno.ENOSPC, f"{size} bytes do not fit, {free} are free", path)
 
-    def _used(self) -> int:
+    @property
+    def used_bytes(self) -> int:
         return sum(len(inode.current) for inode in self._names.current.values())
 
 

@@ -63,7 +63,7 @@ class SimRuntime:
         # Latencies draw from a stream of their own: code that asks for one number more must not
         # change the weather.
         self._weather = random.Random(f"{seed}/{name}/weather")
-        self._wall_offset_ms = wall_offset_ms
+        self.wall_offset_ms = wall_offset_ms
         self.blocking_latency_s = blocking_latency_s
         self._tasks: dict[asyncio.Task[Any], str] = {}
         self.off = False
@@ -73,7 +73,7 @@ class SimRuntime:
         network.join(name, self._context)
 
     def now_ms(self) -> int:
-        return EPOCH_MS + self._wall_offset_ms + int(self.loop.time() * 1000)
+        return EPOCH_MS + self.wall_offset_ms + int(self.loop.time() * 1000)
 
     def monotonic(self) -> float:
         return self.loop.time()
@@ -82,7 +82,7 @@ class SimRuntime:
         """A step of the wall clock, as an operator or NTP makes; the monotonic clock does not see
         it.
         """
-        self._wall_offset_ms += by_ms
+        self.wall_offset_ms += by_ms
 
     def spawn(self, coro: Coroutine[Any, Any, T], *, name: str | None = None) -> asyncio.Task[T]:
         if self.off:
@@ -94,6 +94,13 @@ class SimRuntime:
         self._tasks[task] = name or "?"
         task.add_done_callback(self._reap)
         return task
+
+    async def run(self, coro: Coroutine[Any, Any, T]) -> T:
+        """What `coro` gives or raises when this process runs it."""
+        task = self.loop.create_task(coro, context=self._context.copy())
+        self._tasks[task] = "run"
+        task.add_done_callback(self._tasks.pop)
+        return await task
 
     def _reap(self, task: asyncio.Task[Any]) -> None:
         self._tasks.pop(task, None)

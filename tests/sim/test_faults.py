@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from saturnmq.drills.sim.disk import PAGE, SECTOR, PowerLoss, SimDisk
-from saturnmq.drills.sim.history import History, make_body, read_body
 from saturnmq.drills.sim.loop import SimLoop, SimStuck, TooLong
 from saturnmq.drills.sim.network import SimNetwork
 from saturnmq.drills.sim.runtime import PoweredOff, SimRuntime
@@ -301,54 +300,3 @@ def test_an_hour_of_virtual_time_passes_at_once_and_a_hang_is_an_error() -> None
 
     with pytest.raises(TooLong):
         run(lives_for_ever)
-
-
-# -- the checker: does it find what it is for?
-# --------------------------------------------------------
-
-
-def history_of(*deliveries: tuple[int, int, str]) -> History:
-    history = History()
-    for offset, value in enumerate(("0/0", "0/1", "0/2")):
-        history.invoked[value] = 0
-        history.acked[value] = (0, offset)
-    for queue, offset, value in deliveries:
-        history.deliver(queue, offset, make_body(value, 10))
-    return history
-
-
-GOOD = ((0, 0, "0/0"), (0, 1, "0/1"), (0, 2, "0/2"))
-
-
-def test_a_clean_history_passes_also_with_repeats() -> None:
-    assert history_of(*GOOD).check(ordered=True) == []
-    assert history_of(*GOOD, *GOOD[1:]).check(ordered=True) == []
-
-
-@pytest.mark.parametrize(
-    ("invariant", "deliveries"),
-    [
-        ("I1", GOOD[:2]),
-        ("I2", (*GOOD, (0, 3, "9/9"))),
-        ("I4", (*GOOD, (0, 2, "0/1"))),
-        ("I5", (GOOD[0], GOOD[2], GOOD[1])),
-    ],
-)
-def test_a_broken_history_names_the_invariant(
-    invariant: str, deliveries: tuple[tuple[int, int, str], ...]
-) -> None:
-    errors = history_of(*deliveries).check(ordered=True)
-    assert any(error.startswith(invariant) for error in errors), errors
-
-
-def test_a_rejected_message_must_not_arrive() -> None:
-    history = history_of(*GOOD)
-    history.rejected["0/1"] = "refused"
-    assert any(error.startswith("I3") for error in history.check(ordered=True))
-
-
-def test_a_flipped_bit_in_a_body_is_noticed() -> None:
-    body = bytearray(make_body("1/2.0", 100))
-    assert read_body(bytes(body)) == "1/2.0"
-    body[-1] ^= 1
-    assert read_body(bytes(body)) is None

@@ -1,0 +1,75 @@
+"""What lies in the stores when a simulated run is over.
+
+I7: the logs of a group are equal, byte by byte. I8: what is derived from a log is what a rebuild
+would give (`store/verify.py`). And which values lie where, for the verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from saturnmq.drills.sim.history import Place, read_body
+from saturnmq.drills.sim.nodes import BrokerNode
+from saturnmq.drills.sim.plan import ROOT, TOPIC, Plan
+from saturnmq.protocol import kernels
+from saturnmq.store.message_store import MessageStore
+from saturnmq.store.verify import Sizes, check
+
+
+def stored(store: MessageStore, group: str) -> Iterator[tuple[Place, str | None]]:
+    """The messages of the topic, by their places; None: a body that nobody made."""
+    for (topic, queue_id), queue in sorted(store.queues().items()):
+        if topic != TOPIC:
+            continue
+        offset = queue.min_offset
+        while offset < queue.max_offset:
+            found = store.get_message(topic, queue_id, offset, 32, 1 << 20)
+            messages = kernels.decode_frames(found.data, True, group)
+            for message in messages:
+                place = Place(group, queue_id, message.queue_offset)
+                yield place, read_body(bytes(message.body))
+            if not messages:
+                break
+            offset = messages[-1].queue_offset + 1
+
+
+def log_bytes(node: BrokerNode) -> tuple[int, bytes]:
+    """Where the log of a stopped broker starts, and its segments as one piece."""
+    prefix = f"{ROOT}/commitlog/"
+    paths = [path for path in node.disk.paths() if path.startswith(prefix)]
+    segments = [path for path in paths if path.removeprefix(prefix).isdigit()]
+    if not segments:
+        return 0, b""
+    return int(segments[0].removeprefix(prefix)), b"".join(map(node.disk.content, segments))
+
+
+def compare_logs(nodes: Sequence[BrokerNode], ends: Sequence[int]) -> list[str]:
+    """I7 for one group whose logs end there."""
+    first, *others = [(node, end, *log_bytes(node)) for node, end in zip(nodes, ends, strict=True)]
+    node, end, start, data = first
+    for other, other_end, other_start, other_data in others:
+        names = f"{node.name} and {other.name}"
+        if end != other_end:
+            return [f"I7 the logs of {names} end at {end} and {other_end}"]
+        begin = max(start, other_start)
+        if data[begin - start : end - start] != other_data[begin - other_start : end - other_start]:
+            at = next(
+                at for at in range(begin, end) if data[at - start] != other_data[at - other_start]
+            )
+            return [f"I7 the logs of {names} differ from {at} on, of {end}"]
+    return []
+
+
+def check_store(node: BrokerNode, plan: Plan) -> list[str]:
+    """I8 for one stopped broker."""
+    sizes = Sizes(plan.segment_bytes, 20 * plan.queue_entries, plan.index_slots, plan.index_items)
+    found = check(node.disk, ROOT, sizes)
+    return [
+        f"I8 {node.name}: {finding.what}, {finding.path} {finding.position}"
+        for finding in found.damage[:2]
+    ]
+
+
+def is_saved(nodes: Sequence[BrokerNode], body: bytes) -> bool:
+    """Whether a truncation put this body into a side file."""
+    return any(body in data for node in nodes for data in [*node.saved, *node.side_files()])

@@ -1,0 +1,309 @@
+"""One seed, one simulated cluster: nameservers, broker groups, clients and an operator that meet
+faults.
+
+Everything runs in this thread on virtual time. While faults go on nothing is asked but safety;
+then all is healed, and within `LIVENESS_S` every sender must have got its messages acknowledged,
+every consumer group must have all of them, and every slave the log of its master (I12).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+
+from saturnmq.broker.config import BrokerConfig
+from saturnmq.client.admin import Admin
+from saturnmq.drills.sim import aftermath
+from saturnmq.drills.sim.faults import Faults, Operator
+from saturnmq.drills.sim.history import History, Place, make_body
+from saturnmq.drills.sim.load import BOOKKEEPER, READERS, Bookkeeper, Reader, Senders
+from saturnmq.drills.sim.loop import SimLoop
+from saturnmq.drills.sim.network import SimNetwork
+from saturnmq.drills.sim.nodes import BrokerNode, NameServerNode, World
+from saturnmq.drills.sim.plan import BROKER_PORT, ROOT, TOPIC, Plan
+from saturnmq.drills.sim.report import Report
+from saturnmq.drills.sim.verdict import Evidence, Verdict
+from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.ids import decode_message_id
+
+LIVENESS_S = 60.0
+SAMPLE_S = 0.25
+
+
+class Cluster:
+    """The nodes of one run and what it recorded."""
+
+    def __init__(self, seed: int, loop: SimLoop, plan: Plan) -> None:
+        self.seed, self.loop, self.plan = seed, loop, plan
+        self.trace = loop.trace
+        network = SimNetwork(loop, seed, tiny_chunks=plan.tiny_chunks)
+        self.world = World(seed, loop, network, plan)
+        self.history = History()
+        self.calm = False  # the faults are over
+        self.quiet_s = 0.0
+        self.states: Counter[str] = Counter()
+        self.stored: dict[Place, str] = {}
+        self.problems = self.world.problems
+        self.lost = 0
+        self.groups = [f"broker-{'ab'[n]}" for n in range(plan.groups)]
+        self.nameservers = [NameServerNode(self.world, n) for n in range(plan.nameservers)]
+        self.brokers = [
+            BrokerNode(self.world, group, number, self._broker_config)
+            for group in self.groups
+            for number in range(1 + plan.slaves)
+        ]
+        self.readers: list[Reader] = []
+        for group in READERS:
+            self.history.reader(group)
+            self.readers += [Reader(self, group, n) for n in range(plan.consumers)]
+        self.senders = Senders(self)
+        self.bookkeeper = Bookkeeper(self)
+        self.operator = Operator(self)
+        self.faults = Faults(self)
+
+    def nodes_of(self, group: str) -> list[BrokerNode]:
+        return [node for node in self.brokers if node.group == group]
+
+    def client_names(self) -> list[str]:
+        names = [reader.name for reader in self.readers]
+        return [*names, self.senders.name, self.bookkeeper.name, self.operator.name]
+
+    def names(self) -> list[str]:
+        nodes = [node.name for node in [*self.nameservers, *self.brokers]]
+        return [*nodes, *self.client_names()]
+
+    def name_of(self, message_id: str) -> str:
+        """The broker that gave this id."""
+        host, _, _ = decode_message_id(message_id)
+        return next(node.name for node in self.brokers if node.ip == host)
+
+    def _broker_config(self, node: BrokerNode) -> BrokerConfig:
+        plan = self.plan
+        role = "SLAVE" if node.number else "SYNC_MASTER" if plan.copies > 1 else "ASYNC_MASTER"
+        return BrokerConfig(
+            broker_name=node.group,
+            broker_id=node.number,
+            role=role,
+            in_sync_replicas=plan.copies if plan.copies > 1 and not node.number else 0,
+            host=node.ip,
+            port=BROKER_PORT,
+            ha_port=BROKER_PORT + 1,
+            nameservers=tuple(nameserver.address for nameserver in self.nameservers),
+            root=ROOT,
+            flush_disk_type="SYNC_FLUSH" if plan.sync_flush else "ASYNC_FLUSH",
+            flush_interval_ms=int(plan.flush_s * 1000),
+            ha_transfer_bytes=plan.transfer_bytes,
+            ha_heartbeat_ms=int(plan.heartbeat_s * 1000),
+            ha_reconnect_ms=int(plan.reconnect_s * 1000),
+            slave_sync_ms=int(plan.tables_s * 1000),
+            flush_offsets_ms=int(plan.offsets_s * 1000),
+            register_ms=int(plan.register_s * 1000),
+            default_topic_queues=plan.queues,
+            max_message_bytes=4096,
+            store_options={
+                "commitlog_segment_bytes": plan.segment_bytes,
+                "consumequeue_segment_bytes": 20 * plan.queue_entries,
+                "index_slots": plan.index_slots,
+                "index_items": plan.index_items,
+                "zero_ahead_bytes": 8 << 10,
+            },
+        )
+
+    # the run
+
+    async def run(self) -> None:
+        for nameserver in self.nameservers:
+            await nameserver.boot()
+        for node in self.brokers:
+            await node.boot()
+        await self.operator.start()
+        await self._create_topic()
+        for client in (*self.readers, self.senders, self.bookkeeper):
+            await client.start()
+        looking = asyncio.create_task(self._look())
+        await self.faults.run()
+        self.calm = True
+        self.trace.note("calm")
+        calm_at = self.loop.time()
+        await self._become_quiet()
+        self.quiet_s = self.loop.time() - calm_at
+        looking.cancel()
+        self._take_stock()
+        self._check_offsets()
+        await self._stop()
+
+    async def _create_topic(self) -> None:
+        """On every group; a master that waits for its slaves takes no sends before they join."""
+        admin: Admin = self.operator.admin
+        deadline = self.loop.time() + 30.0
+        while True:
+            try:
+                await self.operator.runtime.run(admin.create_topic(TOPIC, queues=self.plan.queues))
+                route = await self.operator.runtime.run(admin.route(TOPIC))
+                if len(route.queues) == len(self.groups):
+                    return
+            except SaturnError:
+                if self.loop.time() > deadline:
+                    raise
+            await asyncio.sleep(0.1)
+
+    async def _look(self) -> None:
+        """Which states the nodes go through: what a run never reaches it says nothing about."""
+        before: dict[str, str] = {}
+        while True:
+            for node in self.brokers:
+                broker = node.serving
+                state = "down"
+                if broker is not None and hasattr(broker.context, "role"):
+                    state = broker.context.role.state_name
+                if state != before.get(node.name):
+                    self.states[state] += 1
+                    before[node.name] = state
+            await asyncio.sleep(SAMPLE_S)
+
+    async def _become_quiet(self) -> None:
+        deadline = self.loop.time() + LIVENESS_S
+        for what, is_so in (
+            ("a group has no master", self._has_masters),
+            ("sends do not succeed", self._all_sent),
+            ("slaves do not catch up", self._caught_up),
+            ("not delivered", self._all_delivered),
+        ):
+            while not is_so():
+                if self.loop.time() > deadline:
+                    self.problems.append(f"I12 {LIVENESS_S:g} s after the last fault: {what}")
+                    self.problems.append("  " + "; ".join(map(self._describe, self.brokers)))
+                    return
+                await asyncio.sleep(0.1)
+
+    def _describe(self, node: BrokerNode) -> str:
+        broker = node.serving
+        if broker is None:
+            return f"{node.name} down"
+        if not hasattr(broker.context, "role"):
+            return f"{node.name} {broker.store.watermarks}"
+        role, marks = broker.context.role, broker.store.watermarks
+        return f"{node.name} {role.state_name} epoch {role.epoch} {marks} {role.why}"
+
+    def _has_masters(self) -> bool:
+        return all(any(node.leads for node in self.nodes_of(group)) for group in self.groups)
+
+    def _all_sent(self) -> bool:
+        return all(lane.done() for lane in self.senders.lanes)
+
+    def _caught_up(self) -> bool:
+        return all(
+            len({node.log_end for node in self.nodes_of(group)}) == 1 for group in self.groups
+        )
+
+    def _all_delivered(self) -> bool:
+        self._read_stored()
+        return all(
+            value in seen
+            for seen in self.history.first_seen.values()
+            for value in self.stored.values()
+        )
+
+    def _master_of(self, group: str) -> BrokerNode:
+        nodes = self.nodes_of(group)
+        return next((node for node in nodes if node.leads), nodes[0])
+
+    def _read_stored(self) -> None:
+        self.stored.clear()
+        for group in self.groups:
+            broker = self._master_of(group).serving
+            if broker is not None:
+                for place, value in aftermath.stored(broker.store, group):
+                    self.stored[place] = value or "?"
+
+    def _take_stock(self) -> None:
+        self._read_stored()
+        evidence = Evidence(
+            self.plan,
+            self.history,
+            self.stored,
+            lambda value: aftermath.is_saved(self.brokers, make_body(value, self.plan.padding)),
+            self.brokers,
+            self.operator.promotions,
+            {READERS[0]: False, READERS[1]: self.plan.ordered},
+        )
+        verdict = Verdict(evidence)
+        self.problems += verdict.run()
+        self.lost = verdict.lost
+
+    def _check_offsets(self) -> None:
+        """I6: what every node had saved is not forgotten, and no offset is behind its queue."""
+        for group in self.groups:
+            broker = self._master_of(group).serving
+            if broker is None:
+                continue
+            committed = broker.context.offsets.query(BOOKKEEPER, TOPIC, 0) or 0
+            certain = self.bookkeeper.certain[group]
+            if committed < certain and not self.lost:
+                self.problems.append(
+                    f"I6 {group}: every node had saved offset {certain}, the master has {committed}"
+                )
+            for (topic, consumers), queues in broker.context.offsets.items():
+                for queue, offset in queues.items():
+                    end = broker.store.max_offset(topic, queue)
+                    if offset > end:
+                        self.problems.append(
+                            f"I6 {consumers} committed {offset} of {topic} {queue}: "
+                            f"it ends at {end}"
+                        )
+
+    async def _stop(self) -> None:
+        for reader in self.readers:
+            await reader.runtime.run(reader.close())
+        for client in (self.senders, self.bookkeeper, self.operator):
+            await client.runtime.run(client.close())
+        if any("I12" in problem for problem in self.problems):
+            return  # logs that are not equal yet have no verdict
+        for group in self.groups:
+            nodes = self.nodes_of(group)
+            ends = []
+            for node in sorted(nodes, key=lambda node: node.leads):
+                broker = node.serving
+                if broker is not None:
+                    await node.runtime.run(broker.close())
+            for node in nodes:
+                assert node.broker is not None
+                ends.append(node.broker.store.watermarks.appended)
+                self.problems += aftermath.check_store(node, self.plan)
+            self.problems += aftermath.compare_logs(nodes, ends)
+
+    def report(self) -> Report:
+        history, faults = self.history, Counter(self.faults.made)
+        for node in self.brokers:
+            for fates in (node.fates, node.disk.fates):
+                faults["pages dropped or torn"] += fates.dropped + fates.torn
+        states = Counter(self.states)
+        states["promoted"] = self.operator.done
+        states["promotion refused"] = self.operator.refusals.total()
+        states["truncated"] = sum(len(n.side_files()) + len(n.saved) for n in self.brokers)
+        problems = list(self.problems)
+        for runtime in self.world.runtimes:
+            problems += [f"a task died: {death}" for death in runtime.deaths]
+        return Report(
+            seeds=1,
+            sent=len(history.invoked),
+            acked=len(history.acked),
+            unknown=len(history.unknown),
+            rejected=len(history.rejected),
+            delivered=history.delivered,
+            duplicates=history.duplicates,
+            lost=self.lost,
+            steps=self.trace.steps,
+            virtual_s=self.loop.time(),
+            quiet_s=self.quiet_s,
+            faults=+faults,
+            states=+states,
+            violations=problems + self.loop.failures,
+            trace_hash=self.trace.hexdigest(),
+        )
+
+
+def draw_plan(seed: int) -> Plan:
+    """The plan of a seed."""
+    return Plan.draw(random.Random(f"{seed}/plan"))

@@ -1,0 +1,388 @@
+"""What goes wrong in a simulated cluster, and the operator who acts on it.
+
+Faults overlap; a broker's process has at most one of them at a time. Each ends by itself, at the
+latest when the time for faults is over: then everything is healed and every machine runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import random
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from saturnmq.client.admin import Admin
+from saturnmq.drills.sim.load import Client
+from saturnmq.drills.sim.nodes import BrokerNode, Span
+from saturnmq.protocol.errors import SaturnError
+
+if TYPE_CHECKING:
+    from saturnmq.drills.sim.cluster import Cluster
+
+SLOW_DISK_S = 0.5  # at most, per operation
+
+
+class Faults:
+    """The seeded schedule."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.network = cluster.world.network
+        self.plan = cluster.plan
+        self.rng = random.Random(f"{cluster.seed}/faults")
+        self.made: Counter[str] = Counter()
+        self._over = asyncio.Event()
+        self._kinds: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+            "kill": self._kill,
+            "power_loss": self._power_loss,
+            "power_loss_inside": self._power_loss_inside,
+            "pause": self._pause,
+            "partition": self._partition,
+            "one_way": self._one_way,
+            "clients_cut_off": self._clients_cut_off,
+            "slaves_cut_off": self._slaves_cut_off,
+            "connections": self._connections,
+            "slow_link": self._slow_link,
+            "slow_disk": self._slow_disk,
+            "full_disk": self._full_disk,
+            "failing_disk": self._failing_disk,
+            "wipe_slave": self._wipe_slave,
+            "nameserver": self._nameserver,
+            "clock_jump": self._clock_jump,
+            "consumer": self._consumer,
+            "promote": self._promote,
+        }
+
+    async def run(self) -> None:
+        """From now for `safety_s`; returns when everything is healed."""
+        plan, rng = self.plan, self.rng
+        kinds = [name for name, weight in plan.weights.items() if weight]
+        weights = [plan.weights[name] for name in kinds]
+        running: list[asyncio.Task[None]] = []
+        end = self.cluster.loop.time() + plan.safety_s
+        while True:
+            await asyncio.sleep(rng.expovariate(1 / plan.gap_s))
+            if self.cluster.loop.time() >= end:
+                break
+            (kind,) = rng.choices(kinds, weights)
+            running.append(asyncio.create_task(self._kinds[kind]()))
+        self._over.set()
+        for task in running:
+            await task
+        self.network.heal()
+        for node in self.cluster.brokers:
+            assert node.up, f"{node.name} was not started again"
+
+    def _note(self, kind: str, text: str = "") -> None:
+        self.made[kind] += 1
+        self.cluster.trace.note("fault", f"{kind} {text}")
+
+    async def _last(self, seconds: float) -> None:
+        """Wait, but no longer than faults go on."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._over.wait()
+        except TimeoutError:
+            pass
+
+    # processes and machines
+
+    def _victim(self, slaves_only: bool = False) -> BrokerNode | None:
+        """A broker that no other fault has in hand; mostly a master."""
+        free = [node for node in self.cluster.brokers if node.up and not node.busy]
+        masters = [node for node in free if node.leads]
+        if slaves_only:
+            free = [node for node in free if node not in masters]
+        elif masters and self.rng.random() < 0.6:
+            free = masters
+        return self.rng.choice(free) if free else None
+
+    async def _kill(self) -> None:
+        if node := self._victim():
+            self._note("process killed", node.name)
+            node.busy = True
+            node.kill()
+            await self._bring_back(node)
+
+    async def _power_loss(self) -> None:
+        if node := self._victim():
+            self._note("power lost", node.name)
+            node.busy = True
+            node.lose_power(self.rng.choice((0.0, 0.01, 1.0, 5.0)))
+            await self._bring_back(node)
+
+    async def _power_loss_inside(self) -> None:
+        if node := self._victim():
+            self._note("power lost inside an operation", node.name)
+            node.busy = True
+            node.lose_power_inside(self.rng.randint(1, 40))
+            try:
+                async with asyncio.timeout(1.0):
+                    await node.off.wait()
+            except TimeoutError:
+                node.lose_power()
+            await self._bring_back(node)
+
+    async def _bring_back(self, node: BrokerNode, wipe: bool = False) -> None:
+        """Boot a dead machine until its broker stays up."""
+        rng, plan = self.rng, self.plan
+        away = plan.safety_s if rng.random() < plan.away else rng.choice((0.0, 0.5, 3.0, 8.0))
+        await node.settle()
+        await self._last(rng.uniform(0.0, 2 * away))
+        if wipe:
+            await node.wipe()
+        for attempt in range(20):
+            inside = plan.weights["power_loss_inside"] and attempt < 3 and not self._over.is_set()
+            if inside and rng.random() < 0.3:
+                self._note("power lost while recovering", node.name)
+                node.lose_power_inside(rng.randint(1, 80))
+            if await node.boot():
+                break
+            await node.settle()
+            await asyncio.sleep(rng.uniform(0.0, 1.0))
+        node.disk.step = None
+        node.busy = False
+
+    async def _wipe_slave(self) -> None:
+        if node := self._victim(slaves_only=True):
+            self._note("slave wiped", node.name)
+            node.busy = True
+            node.lose_power()
+            await self._bring_back(node, wipe=True)
+
+    async def _pause(self) -> None:
+        if node := self._victim():
+            self._note("process frozen", node.name)
+            node.busy = True
+            node.pause()
+            await self._last(self.rng.choice((0.5, 1.5, 4.0, 15.0, 40.0)))
+            if self.rng.random() < 0.2:
+                node.kill()
+                await self._bring_back(node)
+            node.resume()
+            node.busy = False
+
+    async def _nameserver(self) -> None:
+        nodes = [node for node in self.cluster.nameservers if node.runtime is not None]
+        if len(nodes) > 1 and self.rng.random() < 0.6:
+            nodes = [self.rng.choice(nodes)]
+        for node in nodes:
+            self._note("nameserver killed", node.name)
+            await node.kill()
+        await self._last(self.rng.choice((0.1, 2.0, 10.0)))
+        for node in nodes:
+            await node.boot()
+
+    async def _clock_jump(self) -> None:
+        node = self.rng.choice(self.cluster.brokers)
+        self._note("wall clock jumped", node.name)
+        node.runtime.jump_wall_clock(self.rng.choice((-3_600_000, -5_000, 5_000, 3_600_000)))
+
+    async def _consumer(self) -> None:
+        readers = [reader for reader in self.cluster.readers if reader.up]
+        if readers:
+            reader = self.rng.choice(readers)
+            self._note("consumer killed", reader.name)
+            self.cluster.readers.remove(reader)
+            heir = await reader.die()
+            self.cluster.readers.append(heir)
+            heir.up = False
+            await self._last(self.rng.choice((0.1, 3.0)))
+            await heir.start()
+            heir.up = True
+
+    # disks
+
+    async def _slow_disk(self) -> None:
+        node = self.rng.choice(self.cluster.brokers)
+        self._note("slow disk", node.name)
+        usual = node.runtime.blocking_latency_s
+        span = Span(node.now)
+        node.past.idle.append(span)
+        runtime = node.runtime
+        runtime.blocking_latency_s = (0.005, self.rng.choice((0.05, SLOW_DISK_S)))
+        await self._last(self.rng.uniform(1.0, 8.0))
+        runtime.blocking_latency_s = usual
+        span.end = node.now + 2 * SLOW_DISK_S
+
+    async def _full_disk(self) -> None:
+        node = self.rng.choice(self.cluster.brokers)
+        self._note("disk full", node.name)
+        disk = node.disk
+        usual = disk.total_bytes
+        disk.total_bytes = disk.used_bytes + self.rng.choice((0, 10_000))
+        await self._last(self.rng.uniform(1.0, 8.0))
+        disk.total_bytes = usual
+
+    async def _failing_disk(self) -> None:
+        """One operation fails; somebody looks after a while and starts the broker again."""
+        if node := self._victim():
+            node.busy = True
+            operation = self.rng.choice(("flush", "flush", "write"))
+            plan = node.disk.plan(operation, errno.EIO, "*/commitlog/*")
+            span = Span(node.now)
+            node.past.losses.append(span)
+            await self._last(self.rng.uniform(0.5, 5.0))
+            if plan.hits:
+                self._note(f"EIO on {operation}", node.name)
+            node.kill()
+            span.end = node.now
+            node.disk.plans.clear()
+            await self._bring_back(node)
+
+    # the network
+
+    async def _cut(self, kind: str, a: list[str], b: list[str], both_ways: bool = True) -> None:
+        self._note(kind, f"{a} {b}")
+        span = Span(self.cluster.loop.time())
+        for node in self.cluster.brokers:
+            if node.name in (*a, *b):
+                node.past.isolated.append(span)
+        self.network.partition(a, b)
+        if both_ways:
+            self.network.partition(b, a)
+        await self._last(self.rng.choice((0.3, 2.0, 5.0, 15.0, 30.0)))
+        self.network.mend(a, b)
+        if both_ways:
+            self.network.mend(b, a)
+        span.end = self.cluster.loop.time()
+
+    def _others(self, *names: str) -> list[str]:
+        return [name for name in self.cluster.names() if name not in names]
+
+    async def _partition(self) -> None:
+        """A broker and all others, or a cut through the middle."""
+        node = self.rng.choice(self.cluster.brokers)
+        side = [node.name]
+        if self.rng.random() < 0.4:
+            rest = self._others(node.name)
+            side += self.rng.sample(rest, self.rng.randrange(len(rest)))
+        await self._cut("partition", side, self._others(*side))
+
+    async def _one_way(self) -> None:
+        node = self.rng.choice(self.cluster.brokers)
+        others = self._others(node.name)
+        if self.rng.random() < 0.5:
+            others = [self.rng.choice(others)]
+        a, b = [node.name], others
+        if self.rng.random() < 0.5:
+            a, b = b, a
+        await self._cut("one-way partition", a, b, both_ways=False)
+
+    async def _clients_cut_off(self) -> None:
+        node = self.rng.choice(self.cluster.brokers)
+        clients = self.cluster.client_names()
+        if self.rng.random() < 0.5:
+            clients = [self.rng.choice(clients)]
+        await self._cut("clients cut off", [node.name], clients)
+
+    async def _slaves_cut_off(self) -> None:
+        group = self.rng.choice(self.cluster.groups)
+        nodes = self.cluster.nodes_of(group)
+        node = self.rng.choice(nodes)
+        rest = [other.name for other in nodes if other is not node]
+        await self._cut("brokers of a group cut off", [node.name], rest)
+
+    async def _connections(self) -> None:
+        for _ in range(self.rng.randint(1, 5)):
+            a, b = self.rng.sample(self.cluster.names(), 2)
+            for transport in self.network.connections(a, b):
+                self._note("connection killed")
+                self.network.kill(transport)
+
+    async def _slow_link(self) -> None:
+        a = self.rng.choice(self.cluster.brokers).name
+        b = self.rng.choice(self._others(a))
+        self._note("slow link", f"{a} {b}")
+        latency = self.rng.choice(((0.01, 0.05), (0.1, 0.3), (0.5, 1.0)))
+        self.network.slow_down(a, b, latency)
+        self.network.slow_down(b, a, latency)
+        await self._last(self.rng.uniform(1.0, 10.0))
+        self.network.slow_down(a, b, None)
+        self.network.slow_down(b, a, None)
+
+    # the operator's whim
+
+    async def _promote(self) -> None:
+        group = self.rng.choice(self.cluster.groups)
+        await self.cluster.operator.promote(self.rng.choice(self.cluster.nodes_of(group)))
+
+
+@dataclass
+class Promotion:
+    """An order to make `node` the master of its group; nobody may know whether it was done before
+    `ended`.
+    """
+
+    node: BrokerNode
+    forced: bool
+    at: float
+    ended: float
+
+
+class Operator(Client):
+    """Promotes somebody when a group has had no master for a while."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(cluster, "operator", "10.0.5.1")
+        self.promotions: list[Promotion] = []
+        self.done = 0
+        self.refusals: Counter[str] = Counter()
+        self._rng = random.Random(f"{cluster.seed}/operator")
+        self._since: dict[str, float] = {}
+        self._busy: dict[str, bool] = {}
+
+    async def start(self) -> None:
+        self.admin = Admin(core=self.core(), timeout=2.0)
+        await self.runtime.run(self.admin.core.start())
+        for group in self.cluster.groups:
+            self.runtime.spawn(self._watch(group), name=f"watch-{group}")
+
+    async def _watch(self, group: str) -> None:
+        since = self.runtime.monotonic()
+        while True:
+            await self.runtime.sleep(0.5)
+            nodes = self.cluster.nodes_of(group)
+            now = self.runtime.monotonic()
+            if any(node.leads and not node.paused for node in nodes):
+                since = now
+            elif now - since > self.cluster.plan.patience_s:
+                since = now
+                living = [node for node in nodes if node.serving and not node.paused]
+                if living:
+                    await self.promote(self._candidate(living))
+
+    def _candidate(self, living: list[BrokerNode]) -> BrokerNode:
+        """Mostly the one with the longest log, which an operator sees in `admin replicas`."""
+        if self._rng.random() < 0.2:
+            return self._rng.choice(living)
+        return max(living, key=lambda node: (node.log_end, node.name))
+
+    async def promote(self, node: BrokerNode) -> None:
+        """One order to the cluster; a refusal is an answer, too."""
+        if self._busy.get(node.group) or not hasattr(Admin, "promote"):
+            return
+        self._busy[node.group] = True
+        forced = not self.cluster.calm and self._rng.random() < self.cluster.plan.force
+        order = Promotion(node, forced, self.runtime.monotonic(), float("inf"))
+        self.promotions.append(order)
+        trace = self.cluster.trace
+        trace.note("promote", f"{node.name} force={forced}")
+        work = self.admin.promote(node.group, node.address, force=forced)
+        try:
+            await self.runtime.run(work)
+        except SaturnError as error:
+            self.refusals[type(error).__name__] += 1
+            trace.note("promote.failed", repr(error))
+        else:
+            self.done += 1
+            trace.note("promoted", node.name)
+        finally:
+            order.ended = self.runtime.monotonic()
+            self._busy[node.group] = False
+
+    async def close(self) -> None:
+        await self.admin.core.close()

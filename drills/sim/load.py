@@ -1,0 +1,244 @@
+"""The clients of a simulated cluster: senders, consumers, and a bookkeeper of offsets.
+
+A bound lane sends to one queue of one broker group, the loose lane wherever its producer likes;
+both repeat a message, under a new value, until it is acknowledged. Two consumer groups read all of
+it, one of them in order if the plan says so. The bookkeeper commits rising offsets for a group that
+reads nothing: what it was told is kept, and was seen on every node, must never be less again (I6).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from saturnmq.client.core import ClientCore
+from saturnmq.client.producer import Producer
+from saturnmq.client.push_consumer import PushConsumer
+from saturnmq.client.results import ConsumeResult
+from saturnmq.drills.sim.history import Ack, Place, make_body
+from saturnmq.drills.sim.plan import TOPIC
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.message import Message, MessageQueue, ReceivedMessage
+from saturnmq.protocol.remoting import Command
+
+if TYPE_CHECKING:
+    from saturnmq.drills.sim.cluster import Cluster
+    from saturnmq.drills.sim.runtime import SimRuntime
+
+READERS = ("readers", "keepers")  # the second is ordered if the plan says so
+BOOKKEEPER = "bookkeeper"
+COMMIT_S = 1.0
+
+
+class Client:
+    """A machine with clients on it."""
+
+    def __init__(self, cluster: Cluster, name: str, ip: str, incarnation: int = 0) -> None:
+        self.cluster = cluster
+        self.name, self.ip = name, ip
+        self.runtime: SimRuntime = cluster.world.runtime(name, ip, incarnation)
+
+    def core(self) -> ClientCore:
+        plan = self.cluster.plan
+        return ClientCore(
+            self.runtime,
+            [node.address for node in self.cluster.nameservers],
+            route_interval=plan.route_s,
+            heartbeat_interval=5.0,
+        )
+
+
+class Senders(Client):
+    """One producer and its lanes."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(cluster, "producer", "10.0.1.1")
+        self.lanes: list[asyncio.Task[None]] = []
+        self._rng = random.Random(f"{cluster.seed}/senders")
+
+    async def start(self) -> None:
+        plan = self.cluster.plan
+        core = self.core()
+        await self.runtime.run(core.start())
+        producer = self._producer = Producer(
+            "senders", core=core, send_timeout=2.0, delivery_timeout=4.0
+        )
+        await self.runtime.run(self._begin())
+        for group in self.cluster.groups:
+            for queue in range(plan.queues):
+                target = MessageQueue(TOPIC, group, queue)
+                self._spawn(producer, f"{group}.{queue}", target, plan.lane_messages)
+        self._spawn(producer, "loose", None, plan.loose_messages)
+
+    async def _begin(self) -> None:
+        await self._producer.start()
+
+    def _spawn(self, producer: Producer, lane: str, queue: MessageQueue | None, count: int) -> None:
+        work = self._send(producer, lane, queue, count)
+        self.lanes.append(self.runtime.spawn(work, name=f"lane-{lane}"))
+
+    async def _send(
+        self, producer: Producer, lane: str, queue: MessageQueue | None, count: int
+    ) -> None:
+        plan, rng = self.cluster.plan, self._rng
+        for counter in range(count):
+            attempt = 0
+            while not await self._try(producer, lane, queue, f"{lane}/{counter}.{attempt}"):
+                attempt += 1
+                await self.runtime.sleep(0.2)
+            pace = 0.0 if self.cluster.calm else plan.pace_s
+            await self.runtime.sleep(rng.uniform(0.0, 2 * pace))
+
+    async def _try(
+        self, producer: Producer, lane: str, queue: MessageQueue | None, value: str
+    ) -> bool:
+        history, trace = self.cluster.history, self.cluster.trace
+        history.invoked[value] = lane
+        message = Message(TOPIC, make_body(value, self.cluster.plan.padding), keys=value)
+        try:
+            result = await producer.send(message, queue=queue)
+        except SaturnError as error:
+            trace.note("send.failed", f"{value} {error!r}")
+            known = history.rejected if error.outcome == "rejected" else history.unknown
+            known[value] = repr(error)
+            return False
+        place = Place(result.queue.broker_name, result.queue.queue_id, result.queue_offset)
+        trace.note("send", f"{value} {place} {result.status.name}")
+        if not result.ok:
+            history.unknown[value] = result.status.name
+            return False
+        by = self.cluster.name_of(result.offset_message_id)
+        history.ack(value, Ack(place, self.runtime.loop.time(), by))
+        return True
+
+    async def close(self) -> None:
+        await self._producer.close()
+        await self._producer.core.close()
+
+
+class Reader(Client):
+    """One member of a consumer group."""
+
+    def __init__(self, cluster: Cluster, group: str, number: int, incarnation: int = 0) -> None:
+        kind = READERS.index(group)
+        super().__init__(cluster, f"{group}-{number}", f"10.0.{2 + kind}.{number + 1}", incarnation)
+        self.group, self.number, self.incarnation = group, number, incarnation
+        self.up = True
+
+    async def start(self) -> None:
+        plan = self.cluster.plan
+        core = self.core()
+        self.consumer = PushConsumer(
+            self.group,
+            core=core,
+            listener=self._listen,
+            ordered=plan.ordered and self.group == READERS[1],
+            from_beginning=True,
+            rebalance_interval_s=5.0,
+            commit_interval_s=COMMIT_S,
+        )
+        self.consumer.subscribe(TOPIC, "*")
+        await self.runtime.run(self._begin(core))
+
+    async def _begin(self, core: ClientCore) -> None:
+        await core.start()
+        await self.consumer.start()
+
+    async def _listen(self, messages: Sequence[ReceivedMessage]) -> ConsumeResult:
+        cluster = self.cluster
+        for message in messages:
+            place = Place(message.broker_name, message.queue_id, message.queue_offset)
+            body = bytes(message.body)
+            cluster.trace.note("deliver", f"{self.group} {place}", body)
+            cluster.history.deliver(self.group, self.runtime.loop.time(), place, body)
+        return ConsumeResult.SUCCESS
+
+    async def die(self) -> Reader:
+        """`kill -9`; gives the one to start in its place."""
+        self.up = False
+        self.runtime.power_off()
+        await self.runtime.settle()
+        return Reader(self.cluster, self.group, self.number, self.incarnation + 1)
+
+    async def close(self) -> None:
+        await self.consumer.close()
+        await self.consumer.core.close()
+
+
+class Bookkeeper(Client):
+    """Commits one more every now and then, for queue 0 of every broker group."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(cluster, "bookkeeper", "10.0.4.1")
+        self.acked: dict[str, int] = dict.fromkeys(cluster.groups, 0)
+        self.certain: dict[str, int] = dict.fromkeys(cluster.groups, 0)
+        self._seen: dict[str, list[tuple[float, int]]] = {g: [] for g in cluster.groups}
+
+    async def start(self) -> None:
+        self._core = self.core()
+        await self.runtime.run(self._begin())
+        self.runtime.spawn(self._commit(), name="commit")
+        self.runtime.spawn(self._look(), name="look")
+
+    async def _begin(self) -> None:
+        await self._core.start()
+        await self._core.route(TOPIC)
+
+    async def _commit(self) -> None:
+        while not self.cluster.calm:
+            await self.runtime.sleep(0.7)
+            for group in self.cluster.groups:
+                address = self._core.broker_address(group)
+                if address is not None:
+                    await self._commit_at(group, address)
+
+    async def _commit_at(self, group: str, address: str) -> None:
+        # No further than the queue goes: a restarted broker would rightly lower it.
+        end = self.cluster.history.ends.get((group, 0), 0)
+        offset = min(self.acked[group] + 1, end)
+        ext = {
+            "consumerGroup": BOOKKEEPER,
+            "topic": TOPIC,
+            "queueId": "0",
+            "commitOffset": str(offset),
+        }
+        request = Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, ext)
+        try:
+            await self._core.invoke(address, request, 1.0)
+        except SaturnError:
+            return
+        self.acked[group] = offset
+
+    async def _look(self) -> None:
+        """What every node of a group has had for three of its saves is certain."""
+        settled = 3 * self.cluster.plan.offsets_s
+        while True:
+            await self.runtime.sleep(0.25)
+            now = self.runtime.loop.time()
+            for group in self.cluster.groups:
+                seen = self._seen[group]
+                known = self.known(group)
+                if known is None:
+                    seen.clear()
+                    continue
+                seen.append((now, known))
+                while seen and now - seen[0][0] >= settled:
+                    _, offset = seen.pop(0)
+                    self.certain[group] = max(self.certain[group], offset)
+
+    def known(self, group: str) -> int | None:
+        """What all nodes of the group have; None while one is down."""
+        least = None
+        for node in self.cluster.nodes_of(group):
+            broker = node.serving
+            if broker is None or node.paused:
+                return None
+            offset = broker.context.offsets.query(BOOKKEEPER, TOPIC, 0) or 0
+            least = offset if least is None else min(least, offset)
+        return least
+
+    async def close(self) -> None:
+        await self._core.close()

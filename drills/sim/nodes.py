@@ -1,0 +1,250 @@
+"""The machines of a simulated cluster: what outlives a process there, and how it ends and begins.
+
+A broker's disk, wall clock and address outlive its processes, which are called incarnations. What
+happened to a machine is kept with its time: the verdict asks which copies of a message may be gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from saturnmq.broker.broker import Broker
+from saturnmq.broker.config import BrokerConfig
+from saturnmq.broker.role import State
+from saturnmq.drills.sim.disk import PowerLoss, SimDisk
+from saturnmq.drills.sim.loop import SimLoop
+from saturnmq.drills.sim.network import SimNetwork
+from saturnmq.drills.sim.pages import Fates
+from saturnmq.drills.sim.plan import BROKER_PORT, NAMESERVER_PORT, ROOT, Plan
+from saturnmq.drills.sim.runtime import SimRuntime
+from saturnmq.nameserver.server import NameServer
+
+DISK_BYTES = 1 << 30
+
+
+@dataclass
+class Span:
+    """A stretch of time; open until its end is known."""
+
+    start: float
+    end: float = math.inf
+
+
+@dataclass
+class World:
+    """What all machines of one run share."""
+
+    seed: int
+    loop: SimLoop
+    network: SimNetwork
+    plan: Plan
+    runtimes: list[SimRuntime] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def runtime(self, name: str, ip: str, incarnation: int = 0) -> SimRuntime:
+        offset = random.Random(f"{self.seed}/{name}/clock").randint(-2000, 2000)
+        seed = f"{self.seed}/{incarnation}"
+        runtime = SimRuntime(self.loop, self.network, seed, name, ip, wall_offset_ms=offset)
+        self.runtimes.append(runtime)
+        return runtime
+
+
+@dataclass
+class Past:
+    """What happened to a broker's machine, in virtual seconds."""
+
+    # Within these spans a part of what was not synced may have been lost.
+    losses: list[Span] = field(default_factory=list)
+    wiped_at: list[float] = field(default_factory=list)
+    # Within these nothing was flushed: down, frozen, or a slow disk.
+    idle: list[Span] = field(default_factory=list)
+    # Within these it could not hear of others: frozen, or behind a partition.
+    isolated: list[Span] = field(default_factory=list)
+
+
+class NameServerNode:
+    """A machine with a nameserver, which keeps nothing across its deaths."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self.world = world
+        self.name, self.ip = f"ns{number}", f"10.0.0.{number + 1}"
+        self.address = f"{self.ip}:{NAMESERVER_PORT}"
+        self.runtime: SimRuntime | None = None
+        self._incarnation = 0
+
+    async def boot(self) -> None:
+        if self.runtime is None:
+            self._incarnation += 1
+            self.runtime = self.world.runtime(self.name, self.ip, self._incarnation)
+            server = NameServer(self.runtime, self.ip, NAMESERVER_PORT)
+            await self.runtime.spawn(server.start(), name="start")
+
+    async def kill(self) -> None:
+        if self.runtime is not None:
+            self.runtime.power_off()
+            await self.runtime.settle()
+            self.runtime = None
+
+
+class BrokerNode:
+    """A machine with a broker. `up` while its process runs, frozen or not."""
+
+    def __init__(
+        self, world: World, group: str, number: int, config: Callable[[BrokerNode], BrokerConfig]
+    ) -> None:
+        self.world = world
+        self.group, self.number = group, number
+        self.name = f"{group}-{number}"
+        self.ip = f"10.0.{ord(group[-1])}.{number + 1}"
+        self.address = f"{self.ip}:{BROKER_PORT}"
+        self._config = config
+        self.runtime = world.runtime(self.name, self.ip)
+        self.past = Past()
+        self.disk = self._new_disk()
+        self.fates = Fates()  # of the pages of disks that were wiped
+        self.broker: Broker | None = None
+        self.off = asyncio.Event()
+        self.off.set()
+        self.busy = False  # a fault has it in hand
+        self.paused = False
+        self._down = Span(self.now)
+        self._frozen = Span(self.now)
+        self.incarnation = 0
+        self.saved: list[bytes] = []  # side files of truncations that went with a wiped disk
+
+    def _new_disk(self) -> SimDisk:
+        rng = random.Random(f"{self.world.seed}/{self.name}/disk/{len(self.past.wiped_at)}")
+        return SimDisk(rng, self.world.loop.trace, self._now_ms, DISK_BYTES)
+
+    def _now_ms(self) -> int:
+        return self.runtime.now_ms()
+
+    @property
+    def up(self) -> bool:
+        return not self.off.is_set()
+
+    @property
+    def now(self) -> float:
+        return self.world.loop.time()
+
+    # the process
+
+    async def boot(self) -> bool:
+        """Start a broker on the disk as it is; False if it did not come to serve."""
+        self.incarnation += 1
+        self.off.clear()
+        self.disk.power_on()
+        wall = self.runtime.wall_offset_ms
+        self.runtime = self.world.runtime(self.name, self.ip, self.incarnation)
+        self.runtime.wall_offset_ms = wall
+        broker = self.broker = Broker(self._config(self), self.runtime, self.disk)
+        start = self.runtime.spawn(broker.start(), name="start")
+        start.add_done_callback(lambda task: task.cancelled() or task.exception())
+        failed = asyncio.ensure_future(self.off.wait())
+        await asyncio.wait((start, failed), return_when=asyncio.FIRST_COMPLETED)
+        failed.cancel()
+        if self.off.is_set():
+            return False
+        error = start.exception()
+        if error is None:
+            self._down.end = self.now
+            return True
+        self.runtime.deaths.clear()
+        if not self.disk.plans and not isinstance(error, OSError):
+            self.world.problems.append(f"{self.name} does not start: {error!r}")
+        self.kill()
+        return False
+
+    def kill(self) -> None:
+        """`kill -9`: the page cache lives on, the next incarnation finds unflushed bytes."""
+        if self.up:
+            self._end(reset_peers_after=0.0)
+            self.disk.kill()
+
+    def lose_power(self, silence_s: float = 0.0) -> None:
+        """Now, between two instructions."""
+        if self.up:
+            self.past.losses.append(Span(self.now, self.now))
+            self._end(reset_peers_after=silence_s)
+            self.disk.power_off()
+
+    def lose_power_inside(self, operations: int) -> None:
+        """In the n-th disk operation from now, at its boundary."""
+        left = operations
+
+        def step(operation: str, path: str) -> None:
+            nonlocal left
+            left -= 1
+            if left <= 0:
+                self.lose_power()
+                raise PowerLoss(f"power lost before {operation} {path}")
+
+        self.disk.step = step
+
+    def _end(self, reset_peers_after: float) -> None:
+        self.disk.step = None
+        self.paused = False
+        self._frozen.end = min(self._frozen.end, self.now)
+        self._down = Span(self.now)
+        self.past.idle.append(self._down)
+        self.runtime.power_off(reset_peers_after=reset_peers_after)
+        self.off.set()
+
+    async def settle(self) -> None:
+        """Wait until the tasks of a dead process have unwound."""
+        await self.runtime.settle()
+
+    async def wipe(self) -> None:
+        """A new, empty disk in a dead machine."""
+        self.past.wiped_at.append(self.now)
+        self.saved += self.side_files()
+        self.fates.add(self.disk.fates)
+        self.disk = self._new_disk()
+
+    def pause(self) -> None:
+        if self.up and not self.paused:
+            self.paused = True
+            self._frozen = Span(self.now)
+            self.past.idle.append(self._frozen)
+            self.past.isolated.append(self._frozen)
+            self.runtime.pause()
+
+    def resume(self) -> None:
+        if self.paused:
+            self.paused = False
+            self._frozen.end = self.now
+            self.runtime.resume()
+
+    # what can be seen of it
+
+    @property
+    def serving(self) -> Broker | None:
+        """The broker, once its tables are there."""
+        broker = self.broker
+        return broker if self.up and broker is not None and broker.address else None
+
+    @property
+    def leads(self) -> bool:
+        """Whether it takes writes as its group's master."""
+        broker = self.serving
+        if broker is not None and not hasattr(broker.context, "role"):
+            return not broker.config.is_slave
+        return broker is not None and broker.context.role.state is State.MASTER
+
+    @property
+    def log_end(self) -> int:
+        broker = self.serving
+        return broker.store.watermarks.appended if broker is not None else -1
+
+    def side_files(self) -> list[bytes]:
+        """The bytes that truncations saved on this disk."""
+        prefix = f"{ROOT}/truncated/"
+        return [
+            bytes(self.disk.content(path))
+            for path in self.disk.paths()
+            if path.startswith(prefix) and path.endswith(".log")
+        ]

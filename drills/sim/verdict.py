@@ -1,0 +1,201 @@
+"""The verdict on a simulated run: what was promised and seen, against what the logs hold.
+
+By their names in fault-model §3: I1 no acknowledged loss, I2 no phantom and no corruption, I3
+rejected means never, I4 one message per (queue, offset), I5 order, I6 offsets, I12 liveness; I7 and
+I8 are compared on the disks (`aftermath.py`).
+
+What may be lost (fault-model §2). A message acknowledged with `copies` copies may be gone only if
+- that many machines lost what they had not synced before they can have synced it (never with
+  SYNC_FLUSH), or their disks were replaced, the acknowledging one among them; or
+- replication is asynchronous, or an operator insisted, and another node was promoted; then its
+  bytes lie in a side file of the node that was cut, unless that one lost them as above.
+The same holds for what a consumer saw without an acknowledgement: it was below the watermark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from saturnmq.drills.sim.faults import Promotion
+from saturnmq.drills.sim.history import Ack, Delivery, History, Place
+from saturnmq.drills.sim.nodes import BrokerNode, Span
+from saturnmq.drills.sim.plan import Plan
+
+FLUSH_BOUND_S = 0.6  # a message is on the disk so long after its acknowledgement, at the latest
+FENCE_S = 0.1  # an old master that can hear of a new one takes no message for longer
+EXAMPLES = 4
+
+
+@dataclass
+class Evidence:
+    """`stored`: what lies where in the masters' logs; `is_saved`: whether a value is in a side
+    file."""
+
+    plan: Plan
+    history: History
+    stored: Mapping[Place, str]
+    is_saved: Callable[[str], bool]
+    nodes: Sequence[BrokerNode]
+    promotions: Sequence[Promotion]
+    ordered: Mapping[str, bool]  # by consumer group
+
+
+class Verdict:
+    def __init__(self, evidence: Evidence) -> None:
+        self._e = evidence
+        self._kept: dict[str, list[Place]] = {}
+        for place, value in evidence.stored.items():
+            self._kept.setdefault(value, []).append(place)
+        self.lost = 0  # promised, gone, and allowed to be
+        self.found: list[str] = []
+
+    def run(self) -> list[str]:
+        """All violations, one line for each kind with its first examples."""
+        history = self._e.history
+        self._acked()
+        for group in history.deliveries:
+            self._delivered(group)
+            self._places(group)
+            if self._e.ordered[group]:
+                self._skips(group)
+        rejected = [v for v in history.rejected if v in self._kept]
+        self._add("I3 rejected, but stored", rejected)
+        self._lanes()
+        return self.found
+
+    def _add(self, what: str, examples: Sequence[object]) -> None:
+        if examples:
+            shown = "; ".join(map(str, examples[:EXAMPLES]))
+            more = f" and {len(examples) - EXAMPLES} more" if len(examples) > EXAMPLES else ""
+            self.found.append(f"{what}: {shown}{more}")
+
+    # I1
+
+    def _acked(self) -> None:
+        gone, unsaved, moved = [], [], []
+        for value, ack in self._e.history.acked.items():
+            if self._e.stored.get(ack.place) == value:
+                continue
+            text = f"{value} at {ack.place}, acknowledged by {ack.by} at {ack.at:.3f}"
+            if not self._may_go(ack.place.group, ack.at, ack.by):
+                (moved if value in self._kept else gone).append(text)
+                continue
+            self.lost += value not in self._kept
+            if value not in self._kept and not self._may_be_unsaved(value, ack):
+                unsaved.append(text)
+        self._add("I1 acknowledged, and lost", gone)
+        self._add("I4 acknowledged at a place where it is not", moved)
+        self._add("I1 cut off by a promotion, and in no side file", unsaved)
+
+    def _may_be_unsaved(self, value: str, ack: Ack) -> bool:
+        return self._e.is_saved(value) or self._lacks(self._node(ack.by), ack.at)
+
+    def _may_go(self, group: str, at: float, by: str | None) -> bool:
+        """Whether what was promised at this time may be gone from the log."""
+        nodes = [node for node in self._e.nodes if node.group == group]
+        lacking = [node.name for node in nodes if self._lacks(node, at)]
+        if len(lacking) >= self._e.plan.copies and (by is None or by in lacking):
+            return True
+        return any(
+            order.node.group == group
+            and (self._e.plan.copies == 1 or order.forced)
+            and at <= self._deposed_by(order, by)
+            for order in self._e.promotions
+        )
+
+    def _deposed_by(self, order: Promotion, by: str | None) -> float:
+        """Until when a master may have acknowledged what a promotion then cut off."""
+        end = order.ended + FENCE_S
+        for node in self._e.nodes:
+            if node.group == order.node.group and by in (None, node.name):
+                end = _after(end, node.past.isolated, FENCE_S)
+        return end
+
+    def _lacks(self, node: BrokerNode, at: float) -> bool:
+        """Whether the copy that it had at this time may be gone from its disk."""
+        past = node.past
+        if any(wiped >= at for wiped in past.wiped_at):
+            return True
+        if self._e.plan.sync_flush:
+            return False
+        safe = _after(at + FLUSH_BOUND_S, past.idle, FLUSH_BOUND_S)
+        return any(loss.start <= safe and loss.end >= at for loss in past.losses)
+
+    def _node(self, name: str) -> BrokerNode:
+        return next(node for node in self._e.nodes if node.name == name)
+
+    # what was delivered
+
+    def _delivered(self, group: str) -> None:
+        history = self._e.history
+        seen = history.first_seen[group]
+        missing = [
+            f"{value} at {places[0]}" for value, places in self._kept.items() if value not in seen
+        ]
+        self._add(f"I12 stored, and not delivered to {group}", missing)
+        strange = [
+            f"{delivery.value!r} at {delivery.place}"
+            for delivery in history.deliveries[group]
+            if delivery.value is None or delivery.value not in history.invoked
+        ]
+        self._add(f"I2 delivered to {group}, and sent by nobody", strange)
+        refused = [value for value in seen if value in history.rejected]
+        self._add(f"I3 rejected, but delivered to {group}", refused)
+
+    def _places(self, group: str) -> None:
+        """What a consumer saw at a place stays there, unless it may be lost."""
+        changed = []
+        checked: set[tuple[Place, str]] = set()
+        for delivery in self._e.history.deliveries[group]:
+            value = delivery.value
+            if value is None or (delivery.place, value) in checked:
+                continue
+            checked.add((delivery.place, value))
+            now = self._e.stored.get(delivery.place)
+            if now != value and not self._may_vanish(delivery, value):
+                changed.append(f"{delivery.place} was {value} at {delivery.at:.3f} and is {now}")
+        self._add(f"I4 seen by {group}, and not there any more", changed)
+
+    def _may_vanish(self, delivery: Delivery, value: str) -> bool:
+        ack = self._e.history.acked.get(value)
+        by = ack.by if ack is not None and ack.place == delivery.place else None
+        at = delivery.at if ack is None else min(ack.at, delivery.at)
+        return self._may_go(delivery.place.group, at, by)
+
+    def _skips(self, group: str) -> None:
+        """In order, and nothing passed over: what is in the log, the reader had before."""
+        skipped = []
+        newest: dict[tuple[str, int], int] = {}
+        for delivery in self._e.history.deliveries[group]:
+            place = delivery.place
+            queue = place.group, place.queue
+            reached = newest.get(queue, -1)
+            if place.offset > reached + 1:
+                skipped.append(f"{place} after offset {reached}, at {delivery.at:.3f}")
+            newest[queue] = max(place.offset, reached)
+        self._add(f"I5 {group} skipped", skipped)
+
+    def _lanes(self) -> None:
+        """Of one lane and one queue, what stayed lies in the order of the sends."""
+        wrong = []
+        for lane in self._e.history.lanes():
+            before: dict[tuple[str, int], tuple[int, str]] = {}
+            for value in lane:
+                place = self._e.history.acked[value].place
+                if self._e.stored.get(place) != value:
+                    continue
+                queue = place.group, place.queue
+                last = before.get(queue)
+                if last is not None and place.offset <= last[0]:
+                    wrong.append(f"{value} at {place} after {last[1]} at {last[0]}")
+                before[queue] = place.offset, value
+        self._add("I5 against the order of the sends", wrong)
+
+
+def _after(time: float, spans: Sequence[Span], then: float) -> float:
+    """`time`, put off by the spans that it falls into: `then` begins at the end of each."""
+    for span in sorted(spans, key=lambda span: span.start):
+        if span.start <= time:
+            time = max(time, span.end + then)
+    return time
