@@ -216,21 +216,21 @@ class _Check:
         told = list(self.acked.values())
         for events in self.deliveries.values():
             told += events
-        excused = 0
+        anew: set[Place] = set()
         for event in told:
             place = _place(event)
             name = names.setdefault(place, event.value)
             if name == event.value:
                 continue
             if event.value in self.saved or name in self.saved:
-                excused += 1
+                anew.add(place)
                 if name in self.saved:
                     names[place] = event.value
             else:
                 clashes.setdefault(place, f"{place} was {name} and became {event.value}")
         self.verdict.add("I4 inconsistent offsets", list(clashes.values()))
-        if excused:
-            self.verdict.counts["offsets given anew after a loss"] = excused
+        if anew:
+            self.verdict.counts["offsets given anew after a loss"] = len(anew)
         if self.aftermath.stored is not None:
             self._gaps(self.aftermath.stored)
 

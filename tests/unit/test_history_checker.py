@@ -1,0 +1,294 @@
+"""The verdict on forged histories: each anomaly is found under its name, a sound one passes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from saturnmq.drills.failover.checker import Aftermath, Promise, check
+from saturnmq.drills.failover.history import AGAIN, IN_ORDER, Event, History
+from saturnmq.drills.failover.measure import effects, timeline
+from saturnmq.drills.sim.history import Place
+
+A, B = "broker-a", "broker-b"
+GROUPS = {"shared": False, "ordered": True}
+
+
+class Forge:
+    """A sound history of two senders and two groups, which a test then spoils."""
+
+    def __init__(self, count: int = 10, may_lose: bool = False) -> None:
+        self.events: list[Event] = []
+        self.stored: dict[Place, str] = {}
+        self.promise = Promise(may_lose=may_lose, groups=GROUPS)
+        self.saved: frozenset[str] = frozenset()
+        self.problems: list[str] = []
+        for number in range(count):
+            for sender, broker in (("key-0", A), ("free-0", B)):
+                value = f"{sender}-{number}"
+                at = number * 0.1
+                order = IN_ORDER if sender.startswith("key") else ""
+                self.events.append(Event(at, "invoke", sender, value, note=order))
+                self.events.append(Event(at + 0.01, "ok", sender, value, broker, 0, number))
+                self.stored[Place(broker, 0, number)] = value
+                for group in GROUPS:
+                    self.events.append(Event(at + 0.02, "deliver", group, value, broker, 0, number))
+        for group in GROUPS:
+            for broker in (A, B):
+                self.events.append(Event(2.0, "committed", group, "", broker, 0, count))
+
+    def drop(self, kind: str, *values: str, who: str = "") -> None:
+        """Forget events."""
+        self.events = [
+            event
+            for event in self.events
+            if not (event.kind == kind and event.value in values and who in ("", event.who))
+        ]
+
+    def lose(self, *values: str) -> None:
+        """As if these had never reached the log, nor anybody."""
+        self.drop("deliver", *values)
+        self.stored = {place: v for place, v in self.stored.items() if v not in values}
+
+    def add(self, *events: Event) -> None:
+        self.events = sorted([*self.events, *events], key=lambda event: event.at)
+
+    def replace(self, what: str, value: str, who: str = "", **changes: object) -> None:
+        events = [
+            event._replace(**changes)
+            if event.kind == what and event.value == value and who in ("", event.who)
+            else event
+            for event in self.events
+        ]
+        self.events = sorted(events, key=lambda event: event.at)
+
+    def without_commits(self) -> Forge:
+        self.events = [event for event in self.events if event.kind != "committed"]
+        return self
+
+    def verdict(self):
+        aftermath = Aftermath(self.stored, self.saved, self.problems)
+        return check(History(events=self.events), self.promise, aftermath)
+
+    def violations(self) -> list[str]:
+        """Their names."""
+        return [text.split(":")[0] for text in self.verdict().violations]
+
+
+def test_a_sound_history_passes_and_is_counted():
+    verdict = Forge().verdict()
+    assert verdict.ok
+    assert verdict.counts["acknowledged"] == verdict.counts["sent"] == 20
+    assert verdict.counts["duplicates of shared"] == verdict.counts["unknown"] == 0
+
+
+def test_a_history_without_acknowledgements_is_none():
+    assert not check(History(), Promise(groups=GROUPS)).ok
+
+
+@pytest.mark.parametrize(
+    ("lost", "kind"),
+    [(["key-0-0"], "prefix"), (["key-0-4"], "middle"), (["key-0-8", "key-0-9"], "suffix")],
+)
+def test_loss_is_told_from_where_it_lies(lost, kind):
+    forge = Forge()
+    forge.lose(*lost)
+    found = forge.violations()
+    assert f"I1 lost from the log, {kind}" in found
+    assert f"I1 never delivered to shared, {kind}" in found
+
+
+def test_a_message_that_is_stored_and_never_delivered_is_lost_to_its_group():
+    forge = Forge().without_commits()
+    forge.drop("deliver", "free-0-9", who="shared")
+    assert forge.violations() == ["I1 never delivered to shared, suffix"]
+
+
+def test_a_message_that_was_delivered_and_is_gone_from_the_log_is_lost():
+    forge = Forge()
+    del forge.stored[Place(B, 0, 9)]
+    found = forge.violations()
+    assert "I1 lost from the log, suffix" in found
+    assert "I6 committed beyond the end" in found
+
+
+def test_a_message_that_its_listener_only_put_off_counts_as_not_delivered():
+    forge = Forge()
+    forge.replace("deliver", "key-0-9", who="ordered", note=AGAIN)
+    assert "I1 never delivered to ordered, suffix" in forge.violations()
+
+
+@pytest.mark.parametrize("value", ["key-0-77", ""])
+def test_a_message_that_nobody_sent_is_a_phantom(value):
+    forge = Forge()
+    forge.add(Event(1.5, "deliver", "shared", value, A, 0, 10))
+    assert forge.violations() == ["I2 phantom"]
+
+
+def test_a_message_with_other_keys_is_changed():
+    forge = Forge()
+    forge.replace("deliver", "free-0-3", who="shared", note="keys were ['x']")
+    assert forge.violations() == ["I2 changed"]
+
+
+def test_a_refused_message_may_not_be_stored_or_delivered():
+    forge = Forge()
+    forge.replace("ok", "free-0-9", kind="fail", note="SystemBusy: no")
+    assert forge.violations() == ["I3 refused and yet stored"]
+    forge.lose("free-0-9")
+    assert forge.without_commits().violations() == []
+
+
+def test_an_unknown_message_may_go_either_way():
+    forge = Forge()
+    forge.replace("ok", "free-0-9", kind="unknown", note="RequestTimeout")
+    assert forge.violations() == []
+    assert forge.verdict().counts["unknown"] == 1
+
+
+def test_two_messages_at_one_place_are_inconsistent():
+    forge = Forge()
+    forge.replace("deliver", "free-0-5", who="shared", offset=4)
+    assert "I4 inconsistent offsets" in forge.violations()
+
+
+def test_an_acknowledged_place_holds_that_message():
+    forge = Forge()
+    forge.replace("ok", "free-0-9", offset=8)
+    assert "I4 inconsistent offsets" in forge.violations()
+
+
+def test_a_queue_with_a_hole_has_a_gap():
+    forge = Forge()
+    del forge.stored[Place(A, 0, 4)]
+    assert "I4 gaps in a queue" in forge.violations()
+
+
+def test_a_second_delivery_is_a_duplicate_and_no_violation():
+    forge = Forge()
+    forge.add(Event(1.5, "deliver", "shared", "free-0-3", B, 0, 3))
+    forge.add(Event(1.5, "deliver", "ordered", "key-0-8", A, 0, 8))
+    forge.add(Event(1.6, "deliver", "ordered", "key-0-9", A, 0, 9))
+    verdict = forge.verdict()
+    assert verdict.ok
+    assert verdict.counts["duplicates of shared"] == 1
+    assert verdict.counts["duplicates of ordered"] == 2
+
+
+def test_an_ordered_queue_read_out_of_order_has_skips_and_no_order():
+    forge = Forge()
+    forge.replace("deliver", "key-0-5", who="ordered", at=0.75)
+    found = forge.violations()
+    assert "I5 order of ordered" in found
+    assert "I5 skips of ordered" in found
+
+
+def test_a_repeated_suffix_that_leaves_one_out_is_a_skip():
+    forge = Forge()
+    forge.add(Event(1.5, "deliver", "ordered", "key-0-7", A, 0, 7))
+    forge.add(Event(1.6, "deliver", "ordered", "key-0-9", A, 0, 9))
+    assert forge.violations() == ["I5 skips of ordered"]
+
+
+def test_a_concurrent_group_may_mix_what_it_gets():
+    forge = Forge()
+    forge.replace("deliver", "key-0-5", who="shared", at=1.3)
+    assert forge.violations() == []
+
+
+def test_acknowledged_offsets_of_an_ordered_sender_rise():
+    forge = Forge()
+    forge.replace("ok", "key-0-4", offset=5)
+    forge.replace("ok", "key-0-5", offset=4)
+    for number, value in ((4, "key-0-5"), (5, "key-0-4")):
+        forge.stored[Place(A, 0, number)] = value
+    assert "I5 order in the log" in forge.violations()
+
+
+def test_a_commit_ahead_of_what_was_processed_is_found():
+    forge = Forge()
+    forge.add(Event(0.55, "committed", "shared", "", A, 0, 8))
+    assert forge.violations() == ["I6 committed before processed"]
+
+
+def test_a_committed_offset_that_goes_back_is_found_unless_it_is_recent():
+    forge = Forge()
+    forge.add(Event(2.5, "committed", "shared", "", A, 0, 7))
+    assert forge.violations() == []  # 0.5 s of commits were at risk
+    forge.add(Event(5.0, "committed", "shared", "", A, 0, 7))
+    assert forge.violations() == ["I6 committed offset went back"]
+
+
+def test_late_delivery_after_calm_breaks_liveness():
+    forge = Forge().without_commits()
+    forge.add(Event(1.1, "calm"))
+    forge.replace("deliver", "free-0-9", who="shared", at=40.0)
+    forge.add(Event(1.2, "invoke", "free-0", "free-0-10"))
+    assert forge.violations() == ["I12 late to shared", "I12 no sends"]
+
+
+def test_what_a_mode_may_lose_is_counted_when_it_was_saved():
+    forge = Forge(may_lose=True).without_commits()
+    forge.lose("key-0-8", "key-0-9")
+    forge.saved = frozenset({"key-0-8", "key-0-9"})
+    # What took their places is no inconsistency, even for a group that had seen the first.
+    forge.add(Event(0.85, "deliver", "shared", "key-0-8", A, 0, 8))
+    forge.add(Event(2.1, "invoke", "free-0", "free-0-10"))
+    forge.add(Event(2.2, "ok", "free-0", "free-0-10", A, 0, 8))
+    forge.stored[Place(A, 0, 8)] = "free-0-10"
+    for group in GROUPS:
+        forge.add(Event(2.3, "deliver", group, "free-0-10", A, 0, 8))
+        forge.add(Event(2.4, "committed", group, "", A, 0, 9))
+    verdict = forge.verdict()
+    assert verdict.violations == []
+    assert verdict.counts["lost in the window of the mode"] == 2
+    assert verdict.rpo_ms == pytest.approx(100)
+    assert verdict.counts["offsets given anew after a loss"] == 1
+
+
+def test_what_was_not_saved_is_lost_in_every_mode():
+    forge = Forge(may_lose=True)
+    forge.lose("key-0-9")
+    assert "I1 lost from the log, suffix" in forge.violations()
+
+
+def test_a_mode_that_promises_all_may_not_lose_what_was_saved_either():
+    forge = Forge()
+    forge.lose("key-0-9")
+    forge.saved = frozenset({"key-0-9"})
+    assert "I1 lost from the log, suffix" in forge.violations()
+
+
+def test_what_the_stores_tell_is_part_of_the_verdict():
+    forge = Forge()
+    forge.problems = ["I7 divergence: logs differ at 4711"]
+    assert forge.violations() == ["I7 divergence"]
+
+
+def test_a_history_survives_its_file(tmp_path):
+    forge = Forge()
+    path = tmp_path / "history.jsonl"
+    History(events=forge.events).write(path)
+    assert json.loads(path.read_text().splitlines()[0])["kind"] == "invoke"
+    with open(path) as lines:
+        assert History.read(lines).events == forge.events
+
+
+def test_a_fault_is_felt_until_the_next_success():
+    history = History(
+        events=[
+            Event(0.9, "invoke", "free-0", "free-0-0"),
+            Event(1.0, "ok", "free-0", "free-0-0", A, 0, 0),
+            Event(2.0, "fault", "kill -9 a", broker=A),
+            Event(2.1, "invoke", "free-0", "free-0-1"),
+            Event(2.4, "ok", "free-0", "free-0-1", B, 0, 0),
+            Event(2.5, "read", "reader", broker=A, note="1.9"),
+            Event(3.0, "read", "reader", broker=A, note="2.2"),
+            Event(5.0, "invoke", "free-0", "free-0-2"),
+            Event(6.0, "ok", "free-0", "free-0-2", A, 0, 1),
+        ]
+    )
+    (effect,) = effects(history)
+    assert (effect.send_s, effect.stall_s) == (0.4, 3.6)
+    assert (effect.send_group_s, effect.read_s) == (4.0, 1.0)
+    assert sum(timeline(history).acked) == 3
