@@ -12,6 +12,7 @@ from typing import Any
 
 from saturnmq.broker.context import Context, answer, integer, text
 from saturnmq.broker.delay import DelayService
+from saturnmq.broker.documents import Saveable
 from saturnmq.broker.groups import Group
 from saturnmq.broker.membership import body_of
 from saturnmq.broker.role import State
@@ -49,6 +50,8 @@ class AdminService:
         self._wake_pulls = wake_pulls
         self._save = save
         self._started_ms = started_ms
+        # Names this process in the versions of its tables: no other one ever gives the same.
+        self._stamp = f"{started_ms:x}.{context.runtime.random.getrandbits(32):08x}"
 
     def _mq(self, topic: str, queue_id: int) -> tuple[str, str, int]:
         return topic, self._c.config.broker_name, queue_id
@@ -232,26 +235,52 @@ class AdminService:
 
     # the tables slaves copy
 
+    def _unchanged(self, endpoint: Endpoint, request: Command, table: Saveable) -> bool:
+        """Answer a slave that has what this table is now (`table_sync.py`)."""
+        version = self._version_of(table)
+        if request.ext.get("saturnKnown") != version["saturnVersion"]:
+            return False
+        answer(endpoint, request, request.reply(0, ext={**version, "saturnUnchanged": "true"}))
+        return True
+
+    def _version_of(self, table: Saveable) -> dict[str, str]:
+        return {"saturnVersion": f"{self._stamp}.{table.changes}"}
+
     def on_all_topics(self, endpoint: Endpoint, request: Command) -> None:
+        if self._unchanged(endpoint, request, self._c.topics):
+            return
         document = self._c.topics.snapshot()
         document |= {
             "mappingDataVersion": document["dataVersion"],
             "topicQueueMappingDetailMap": {},
         }
         ext = {"totalTopicNum": str(len(document["topicConfigTable"]))}
+        ext |= self._version_of(self._c.topics)
         answer(endpoint, request, request.reply(0, ext=ext, body=jsonx.dumps(document)))
 
     def on_all_groups(self, endpoint: Endpoint, request: Command) -> None:
+        if self._unchanged(endpoint, request, self._c.groups):
+            return
         document = self._c.groups.snapshot()
         ext = {"totalGroupNum": str(len(document["subscriptionGroupTable"]))}
+        ext |= self._version_of(self._c.groups)
         answer(endpoint, request, request.reply(0, ext=ext, body=jsonx.dumps(document)))
 
     def on_all_offsets(self, endpoint: Endpoint, request: Command) -> None:
+        if self._unchanged(endpoint, request, self._c.offsets):
+            return
         body = jsonx.dumps(self._c.offsets.snapshot())
-        answer(endpoint, request, request.reply(0, body=body))
+        ext = self._version_of(self._c.offsets)
+        answer(endpoint, request, request.reply(0, ext=ext, body=body))
 
     def on_all_delays(self, endpoint: Endpoint, request: Command) -> None:
-        answer(endpoint, request, request.reply(0, body=jsonx.dumps(self._delays.snapshot())))
+        self._delays.settle()
+        if self._unchanged(endpoint, request, self._delays):
+            return
+        ext = self._version_of(self._delays)
+        ext["saturnLogEnd"] = str(self._c.store.watermarks.appended)
+        body = jsonx.dumps(self._delays.snapshot())
+        answer(endpoint, request, request.reply(0, ext=ext, body=body))
 
     def on_request_modes(self, endpoint: Endpoint, request: Command) -> None:
         body = jsonx.dumps({"messageRequestModeMap": {}})
@@ -345,6 +374,8 @@ class AdminService:
             "flushBehindMs": str(self._flush_behind_ms()),
             "refusesWrites": c.store.failed or c.store.refuses or self._deposed(),
             "brokerEpoch": str(c.role.epoch),
+            "truncatedFiles": str(len(c.store.truncated())),
+            "truncatedBytes": str(sum(side.size for side in c.store.truncated())),
             "damagedRanges": ";".join(f"{a}-{b}" for a, b in c.store.recovery.gaps),
             "dispatchBehindBytes": str(marks.appended - marks.dispatched),
             "remainHowManyDataToFlush": f"{marks.appended - marks.flushed} B",

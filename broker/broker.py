@@ -364,10 +364,8 @@ class Broker:
         _read(files["topics"], context.topics.load)
         context.topics.restore(self.store.queues())
         _read(files["subscriptionGroup"], context.groups.load)
-        _read(files["consumerOffset"], context.offsets.merge)
+        _read(files["consumerOffset"], context.offsets.load)
         _read(files["delayOffset"], self._delays.load)
-        if not context.role.is_slave:
-            self._clamp()
         for table, name in (
             (context.topics, "topics"),
             (context.groups, "subscriptionGroup"),
@@ -392,19 +390,6 @@ class Broker:
             )
         if role.is_slave:
             self.context.master_confirmed = self.store.recovered_confirm
-
-    def _clamp(self) -> None:
-        """No group has consumed what the log does not have."""
-        for topic, group, queue_id, had, end in self.context.offsets.clamp(self.store.max_offset):
-            log.warning(
-                "group %s had consumed %s queue %d up to %d but the log ends at %d: the tail "
-                "was lost",
-                group,
-                topic,
-                queue_id,
-                had,
-                end,
-            )
 
     def _start_tasks(self) -> None:
         spawn, config = self._runtime.spawn, self.config
@@ -497,15 +482,21 @@ class Broker:
 
     def _lead(self) -> None:
         """Begin what only a master does."""
+        self._table_sync.begin_term()
         if self._delivering is None or self._delivering.done():
             self._delivering = self._runtime.spawn(self._delays.run(), name="delay")
             self._tasks.append(self._delivering)
 
     def _retire(self) -> None:
+        self._table_sync.end_term()
         if self._delivering is not None:
             self._delivering.cancel()
             self._tasks.remove(self._delivering)
             self._delivering = None
+
+    def replica_state(self) -> dict[str, Any]:
+        """What REPLICA_STATE answers."""
+        return self._failover.state()
 
     def _ha_status(self) -> dict[str, Any]:
         part = self._slave if self.context.role.is_slave else self._master
@@ -535,6 +526,7 @@ class Broker:
         epoch = self._epochs.last
         cut = partial(self.store.truncate, offset, reason=reason, epoch=epoch)
         await self._keep(self._undisturbedly(cut))
+        self._table_sync.truncated()
 
     async def _cut_torn(self) -> None:
         await self._keep(self._undisturbedly(self.store.truncate_torn))
@@ -547,7 +539,6 @@ class Broker:
             await self._idle.wait()
             self._turn.stopped = True
             await self._runtime.run_blocking(cut)
-            self._clamp()
         finally:
             self._turn.stopped = False
             self._undisturbed.set()
@@ -619,6 +610,8 @@ class Broker:
         for part in (getattr(self, "_slave", None), getattr(self, "_master", None)):
             if part is not None:
                 part.close()
+        if getattr(self, "_table_sync", None) is not None:
+            self._table_sync.close()
         if clean and getattr(self, "_flush", None) is not None:
             await self._flush.flush_once()
             confirm(self.context)

@@ -65,7 +65,7 @@ class BrokerConfig:
     ha_heartbeat_ms: int = _key("haSendHeartbeatInterval", 5_000)
     ha_idle_ms: int = _key("haHousekeepingInterval", 20_000)
     ha_reconnect_ms: int = _key("haReconnectInterval", 200)
-    slave_sync_ms: int = _key("slaveSyncInterval", 10_000)
+    slave_sync_ms: int = _key("slaveSyncInterval", 1_000)  # of a Java master: 10 s at least
     register_ms: int = _key("registerNameServerPeriod", 30_000)
     default_topic_queues: int = _key("defaultTopicQueueNums", 8)
     auto_create_topics: bool = _key("autoCreateTopicEnable", True)

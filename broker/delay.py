@@ -1,9 +1,11 @@
 """Delayed delivery: moves messages out of SCHEDULE_TOPIC_XXXX when their time has come.
 
 `config/delayOffset.json`: `{"dataVersion":DV,"offsetTable":{"<level>":<next queue offset>}}`, saved
-with the other tables, copied by slaves (code 45). The next offset of a level only moves after the
-delivered copy was appended, so a crash repeats at most what was delivered since the last save; it
-never loses. Only what is confirmed is delivered.
+with the other tables, copied by slaves (code 45); ours in it is a `"generationTable"` and `"stale"`
+(`progress.py`). The next offset of a level moves after the delivered copy was appended, and outside
+of this process, in file and copies, once that is flushed; a slave takes it when its own log reaches
+as far as the master's did. So a crash or a fail-over repeats what was delivered shortly before, and
+never loses it. Only what is confirmed is delivered.
 
 Delivery time = store time of the waiting frame + the level's delay, by the broker's clock; a time
 further ahead than the delay (the clock jumped back) counts as now.
@@ -13,12 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from saturnmq.broker.context import Context
 from saturnmq.broker.delay_levels import DELAYS_MS
-from saturnmq.broker.documents import Saveable
+from saturnmq.broker.progress import Mark, ProgressTable
 from saturnmq.broker.send import SendService
 from saturnmq.protocol import properties as names
 from saturnmq.protocol.errors import SaturnError
@@ -34,32 +37,59 @@ AFTER_ERROR_S = 1.0
 BATCH = 32
 
 
-class DelayService(Saveable):
+class DelayService(ProgressTable[int]):
+    """`progress`: the next queue offset of each level, as far as the copies are flushed."""
+
     def __init__(self, context: Context, sends: SendService) -> None:
+        super().__init__(context.runtime.now_ms)
         self._c = context
         self._sends = sends
-        self._next: dict[int, int] = {}  # level -> queue offset to look at next
+        self._next: dict[int, int] = {}  # the same of all copies
+        self._delivered: deque[tuple[int, int, int]] = deque()  # end of its copy, level, next
         self._due: dict[int, int] = {}  # level -> not before this time (ms), when known
         self._arrived = asyncio.Event()
         self._arrived.set()
-        self._counter = 0
 
     # the table
 
+    @property
+    def dirty(self) -> bool:
+        return super().dirty or bool(self._delivered)
+
     def snapshot(self) -> dict[str, Any]:
+        self.settle()
+        return super().snapshot()
+
+    def settle(self) -> None:
+        """What is flushed may be told."""
+        flushed = self._c.store.watermarks.flushed
+        while self._delivered and self._delivered[0][0] <= flushed:
+            _, level, offset = self._delivered.popleft()
+            if self.progress.advance(level, offset):
+                self.mark_dirty()
+
+    def merge_back(self, document: Mapping[str, Any], end_of: Callable[[int], int]) -> None:
+        super().merge_back(document, end_of)
+        for level, mark in self.progress:
+            self._next[level] = max(mark.offset, self._next.get(level, 0))
+
+    def marks_of(self, document: Mapping[str, Any]) -> dict[int, Mark]:
+        generations = document.get("generationTable") or {}
         return {
-            "dataVersion": {
-                "counter": self._counter,
-                "stateVersion": 0,
-                "timestamp": self._c.runtime.now_ms(),
-            },
-            "offsetTable": {str(level): n for level, n in sorted(self._next.items())},
+            int(level): Mark(int(generations.get(level, 0)), int(offset))
+            for level, offset in (document.get("offsetTable") or {}).items()
         }
 
-    def load(self, document: Mapping[str, Any]) -> None:
-        for level, offset in (document.get("offsetTable") or {}).items():
-            self._next[int(level)] = max(int(offset), self._next.get(int(level), 0))
-        self._dirty = True
+    def tables_of(self, marks: list[tuple[int, Mark]]) -> tuple[dict[str, Any], dict[str, Any]]:
+        offsets = {str(level): mark.offset for level, mark in marks}
+        return offsets, {str(level): mark.generation for level, mark in marks if mark.generation}
+
+    def begin(self) -> None:
+        """Deliver from where the table says."""
+        self._delivered.clear()
+        self._due.clear()
+        self._next = {level: mark.offset for level, mark in self.progress}
+        self._arrived.set()
 
     # delivery
 
@@ -69,6 +99,7 @@ class DelayService(Saveable):
             self._arrived.set()
 
     async def run(self) -> None:
+        self.begin()
         while True:
             await self._arrived.wait()
             pending = False
@@ -105,31 +136,32 @@ class DelayService(Saveable):
         )
         if result.status.name != "FOUND":
             if result.next_begin_offset > offset and result.status.name != "OFFSET_OVERFLOW_BADLY":
-                self._advance(level, result.next_begin_offset)
+                self._advance(level, result.next_begin_offset, 0)
             return True
         for message in decode_frames(result.data, False):
             due = message.store_timestamp + delay
             if now < due <= now + delay:
                 self._due[level] = due
                 return True
-            self._deliver(message)
-            self._advance(level, message.queue_offset + 1)
+            end = self._deliver(message)
+            self._advance(level, message.queue_offset + 1, end)
         self._due.pop(level, None)
         return True
 
-    def _advance(self, level: int, offset: int) -> None:
+    def _advance(self, level: int, offset: int, end: int) -> None:
+        """`end`: of the delivered copy in the log."""
         self._next[level] = offset
-        self._counter += 1
-        self._dirty = True
+        self._delivered.append((end, level, offset))
 
-    def _deliver(self, message: ReceivedMessage) -> None:
+    def _deliver(self, message: ReceivedMessage) -> int:
+        """Where the copy for the real topic ends in the log."""
         properties = dict(message.properties)
         properties.pop(names.CRC32, None)
         topic = properties.get(names.REAL_TOPIC)
         if not topic:
             log.error("delayed message at %d names no real topic", message.physical_offset)
-            return
-        self._sends.store_message(
+            return 0
+        put = self._sends.store_message(
             topic,
             int(properties.get(names.REAL_QID, "0")),
             message.raw_body,
@@ -141,3 +173,4 @@ class DelayService(Saveable):
             reconsume_times=message.reconsume_times,
             rescheduled=True,
         )
+        return put.end_offset

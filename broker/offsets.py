@@ -13,11 +13,10 @@ PULL_OFFSET_MOVED once (remoting §2.2 OFFSET_RESET); commits are ignored until 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from saturnmq.broker.documents import Saveable
-from saturnmq.broker.progress import Mark, Progress
+from saturnmq.broker.progress import NOTHING, Mark, ProgressTable
 
 log = logging.getLogger(__name__)
 
@@ -32,10 +31,8 @@ class Place(NamedTuple):
     queue_id: int
 
 
-class ConsumerOffsets(Saveable):
-    def __init__(self, now_ms: Callable[[], int]) -> None:
-        self._now_ms = now_ms
-        self.progress: Progress[Place] = Progress()
+class ConsumerOffsets(ProgressTable[Place]):
+    """The table of one broker."""
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """False if it would move back (or a reset is pending)."""
@@ -50,8 +47,8 @@ class ConsumerOffsets(Saveable):
     def reset(self, group: str, topic: str, queue_id: int, offset: int, *, notify: bool) -> None:
         """Set the offset whatever it was; with `notify` the next pull is told to move."""
         place = Place(topic, group, queue_id)
-        known = self.progress.marks.get(place, Mark(0, -1))
-        generation = (known.generation | 1) + 2 if notify else (known.generation | 1) + 1
+        known = self.progress.marks.get(place, NOTHING)
+        generation = (known.generation + 1) | 1 if notify else (known.generation | 1) + 1
         self.progress.marks[place] = Mark(generation, offset)
         log.info("group %s, %s queue %d: reset to %d", group, topic, queue_id, offset)
         self.mark_dirty()
@@ -75,50 +72,38 @@ class ConsumerOffsets(Saveable):
     def groups_of(self, topic: str) -> list[str]:
         return sorted({place.group for place, _ in self.progress if place.topic == topic})
 
+    def items(self) -> Iterator[tuple[tuple[str, str], dict[int, int]]]:
+        """(topic, group) and where it goes on in each queue."""
+        table: dict[tuple[str, str], dict[int, int]] = {}
+        for place, mark in self.progress:
+            table.setdefault((place.topic, place.group), {})[place.queue_id] = mark.offset
+        return iter(table.items())
+
     def forget(self, *, topic: str | None = None, group: str | None = None) -> None:
         marks = self.progress.marks
         for place in [p for p in marks if p.topic == topic or p.group == group]:
             del marks[place]
             self.mark_dirty()
 
-    def load(self, document: Mapping[str, Any]) -> None:
-        """The file's table at the start."""
-        self.progress.merge(marks_of(document))
-        self.progress.stale = document.get("stale") is True
+    def marks_of(self, document: Mapping[str, Any]) -> dict[Place, Mark]:
+        marks = {}
+        generations = document.get("generationTable") or {}
+        for key, queues in (document.get("offsetTable") or {}).items():
+            parts = str(key).split(SEPARATOR)
+            if len(parts) != 2:
+                continue  # topic@group@broadcast of 5.x: not ours
+            of_key = generations.get(key) or {}
+            for queue, offset in queues.items():
+                place = Place(parts[0], parts[1], int(queue))
+                marks[place] = Mark(int(of_key.get(queue, 0)), int(offset))
+        return marks
 
-    def snapshot(self) -> dict[str, Any]:
-        offsets: dict[str, dict[str, int]] = {}
-        generations: dict[str, dict[str, int]] = {}
-        for place, mark in sorted(self.progress):
+    def tables_of(self, marks: list[tuple[Place, Mark]]) -> tuple[dict[str, Any], dict[str, Any]]:
+        offsets: dict[str, Any] = {}
+        generations: dict[str, Any] = {}
+        for place, mark in marks:
             key, queue = f"{place.topic}{SEPARATOR}{place.group}", str(place.queue_id)
             offsets.setdefault(key, {})[queue] = mark.offset
             if mark.generation:
                 generations.setdefault(key, {})[queue] = mark.generation
-        document: dict[str, Any] = {
-            "dataVersion": {
-                "counter": self.changes,
-                "stateVersion": 0,
-                "timestamp": self._now_ms(),
-            },
-            "offsetTable": offsets,
-        }
-        if generations:
-            document["generationTable"] = generations
-        if self.progress.stale:
-            document["stale"] = True
-        return document
-
-
-def marks_of(document: Mapping[str, Any]) -> dict[Place, Mark]:
-    """The marks in a document, ours or RocketMQ's."""
-    marks = {}
-    generations = document.get("generationTable") or {}
-    for key, queues in (document.get("offsetTable") or {}).items():
-        parts = str(key).split(SEPARATOR)
-        if len(parts) != 2:
-            continue  # topic@group@broadcast of 5.x: not ours
-        of_key = {int(queue): int(n) for queue, n in (generations.get(key) or {}).items()}
-        for queue, offset in queues.items():
-            place = Place(parts[0], parts[1], int(queue))
-            marks[place] = Mark(of_key.get(place.queue_id, 0), int(offset))
-    return marks
+        return offsets, generations

@@ -110,7 +110,10 @@ class PullService:
         self._reply_result(pull, result, code)
 
     def _was_reset(self, pull: Pull) -> bool:
-        """Answer with the offset the queue was reset to, if it was and nobody was told yet."""
+        """Answer with the offset the queue was reset to, if it was and nobody was told yet. The
+        master tells: there the commits arrive that are ignored until then."""
+        if self._c.role.is_slave:
+            return False
         group = pull.request.ext["consumerGroup"]
         moved = self._c.offsets.take_reset(group, pull.topic, pull.queue_id)
         if moved is None:

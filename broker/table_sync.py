@@ -1,21 +1,39 @@
 """Copying a group's tables: topics, subscription groups, consumer offsets, delay progress.
 
-A slave takes over its master's (codes 21, 201, 43, 45); a master that returns takes from its slave
-the offsets that were committed there meanwhile. Offsets only rise.
+A slave takes over its master's (codes 21, 201, 43, 45). Ours asks every second, because an
+unchanged table costs next to nothing: the request carries in ext `saturnKnown` the version it has,
+as the master called it in ext `saturnVersion` of an earlier reply; if nothing changed since, the
+reply is empty and says `saturnUnchanged`. A version names the table's process and its state, so it
+never means something else after a restart or a fail-over. A Java master knows nothing of this and
+is asked every 10 s.
+
+Topics and groups are the master's alone. Offsets and delays are merged (`progress.py`); back, too,
+when a slave joins that may have served consumers meanwhile. The delay progress of a master counts
+once this log has what the master's had then: before, the delivered copies may be missing here.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from typing import Any
 
 from saturnmq.broker.context import Context
 from saturnmq.broker.delay import DelayService
+from saturnmq.broker.documents import Saveable
+from saturnmq.broker.offsets import Place
 from saturnmq.protocol import jsonx
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
-from saturnmq.protocol.errors import error_for
+from saturnmq.protocol.errors import MalformedFrame, error_for
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.runtime import split_address
+from saturnmq.protocol.topics import SCHEDULE_TOPIC
+
+log = logging.getLogger(__name__)
+
+JAVA_PAUSE_S = 10.0
+TIMEOUT_S = 5.0
 
 
 class TableSync:
@@ -24,30 +42,118 @@ class TableSync:
         self._delays = delays
         self._endpoint: Endpoint | None = None
         self._address = ""
+        # What the master called each table last, and our changes to it when we had taken it over.
+        self._known: dict[int, tuple[str, int]] = {}
+        self._waiting: tuple[int, dict[str, Any]] | None = None  # delays, from this log offset on
+        self._term = -1
+        self._ends: dict[tuple[str, int], int] = {}  # of the queues, when this term began
+
+    # on a slave
 
     async def copy_from(self, address: str) -> float:
         """Take over this master's tables; in how many seconds to look again."""
         c = self._c
         if self._endpoint is None or self._endpoint.closed or self._address != address:
-            if self._endpoint is not None:
-                self._endpoint.close()
+            self.close()
+            self._known.clear()
+            self._waiting = None
             self._endpoint, self._address = await self._open(address), address
-        endpoint = self._endpoint
-        c.topics.replace_all(await self._ask(endpoint, RequestCode.GET_ALL_TOPIC_CONFIG))
-        c.groups.replace_all(
-            await self._ask(endpoint, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        endpoint, code = self._endpoint, RequestCode
+        await self._copy(endpoint, code.GET_ALL_TOPIC_CONFIG, c.topics, c.topics.replace_all)
+        await self._copy(
+            endpoint, code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, c.groups, c.groups.replace_all
         )
-        c.offsets.merge(await self._ask(endpoint, RequestCode.GET_ALL_CONSUMER_OFFSET))
-        self._delays.load(await self._ask(endpoint, RequestCode.GET_ALL_DELAY_OFFSET))
-        return c.config.slave_sync_ms / 1000
+        await self._copy(endpoint, code.GET_ALL_CONSUMER_OFFSET, c.offsets, c.offsets.merge)
+        self._take_delays()
+        await self._copy(endpoint, code.GET_ALL_DELAY_OFFSET, self._delays, None)
+        self._take_delays()
+        pause = c.config.slave_sync_ms / 1000
+        speaks_ours = all(version for version, _ in self._known.values())
+        return pause if speaks_ours else max(pause, JAVA_PAUSE_S)
+
+    async def _copy(
+        self,
+        endpoint: Endpoint,
+        code: int,
+        table: Saveable,
+        take: Callable[[dict[str, Any]], None] | None,
+    ) -> None:
+        version, changes = self._known.get(code, ("", -1))
+        ext = {"saturnKnown": version} if version and changes == table.changes else {}
+        reply = await self._ask(endpoint, code, ext)
+        if reply.ext.get("saturnUnchanged") == "true":
+            return
+        document = _document(reply)
+        if take is None:
+            self._waiting = int(reply.ext.get("saturnLogEnd", "0")), document
+        else:
+            _give(take, document)
+        self._known[code] = reply.ext.get("saturnVersion", ""), table.changes
+
+    def _take_delays(self) -> None:
+        """What was delivered is in this log, too."""
+        if self._waiting is not None and self._c.store.watermarks.appended >= self._waiting[0]:
+            _give(self._delays.merge, self._waiting[1])
+            self._waiting = None
+
+    def truncated(self) -> None:
+        """The log was cut: no group has consumed what is gone, and nobody knows which delayed
+        messages were delivered there; the master does."""
+        self._clamp(final=False)
+        self._delays.distrust()
+
+    # on a master
+
+    def begin_term(self) -> None:
+        """This node is master from now on: what lies behind the ends of its queues is lost."""
+        if self._term == self._c.role.term:
+            return  # it only doubted
+        self._term = self._c.role.term
+        self._ends = {key: queue.max_offset for key, queue in self._c.store.queues().items()}
+        self._clamp(final=True)
+
+    def end_term(self) -> None:
+        """Another one is: what only this node knows may be of messages that it will lose."""
+        self._term = -1
+        self._c.offsets.distrust()
+        self._delays.distrust()
 
     async def merge_back(self, address: str) -> None:
-        """Take what this slave knows better."""
+        """Take what this slave, which has just joined, knows better."""
         endpoint = await self._open(address)
         try:
-            self._c.offsets.merge(await self._ask(endpoint, RequestCode.GET_ALL_CONSUMER_OFFSET))
+            offsets = _document(await self._ask(endpoint, RequestCode.GET_ALL_CONSUMER_OFFSET, {}))
+            delays = _document(await self._ask(endpoint, RequestCode.GET_ALL_DELAY_OFFSET, {}))
         finally:
             endpoint.close()
+        ends = self._ends
+
+        def end_of(place: Place) -> int:
+            return ends.get((place.topic, place.queue_id), 0)
+
+        def delayed(level: int) -> int:
+            return ends.get((SCHEDULE_TOPIC, level - 1), 0)
+
+        _give(lambda document: self._c.offsets.merge_back(document, end_of), offsets)
+        _give(lambda document: self._delays.merge_back(document, delayed), delays)
+
+    # both
+
+    def _clamp(self, *, final: bool) -> None:
+        store = self._c.store
+        for place, had, end in self._c.offsets.clamp(
+            lambda place: store.max_offset(place.topic, place.queue_id), final=final
+        ):
+            log.warning(
+                "group %s had consumed %s queue %d up to %d but the log ends at %d: the tail "
+                "was lost",
+                place.group,
+                place.topic,
+                place.queue_id,
+                had,
+                end,
+            )
+        self._delays.clamp(lambda level: store.max_offset(SCHEDULE_TOPIC, level - 1), final=final)
 
     async def _open(self, address: str) -> Endpoint:
         endpoint = Endpoint(self._c.runtime, None)
@@ -55,11 +161,27 @@ class TableSync:
         await self._c.runtime.connect(host, port, endpoint)
         return endpoint
 
-    async def _ask(self, endpoint: Endpoint, code: int) -> dict[str, Any]:
-        reply = await endpoint.request(Command.request(code), 5.0)
+    async def _ask(self, endpoint: Endpoint, code: int, ext: dict[str, str]) -> Command:
+        reply = await endpoint.request(Command.request(code, ext), TIMEOUT_S)
         if reply.code:
             raise error_for(reply.code, reply.remark)
-        if not reply.body:
-            return {}
-        document = jsonx.loads(bytes(reply.body))
-        return document if isinstance(document, dict) else {}
+        return reply
+
+    def close(self) -> None:
+        if self._endpoint is not None:
+            self._endpoint.close()
+            self._endpoint = None
+
+
+def _document(reply: Command) -> dict[str, Any]:
+    document = jsonx.loads(bytes(reply.body))
+    if not isinstance(document, dict):
+        raise MalformedFrame(f"a table is {type(document).__name__}, not an object")
+    return document
+
+
+def _give(take: Callable[[dict[str, Any]], None], document: dict[str, Any]) -> None:
+    try:
+        take(document)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise MalformedFrame(f"a table is not what a broker sends: {error}") from error

@@ -1,0 +1,163 @@
+"""How far somebody has come in each of many queues, so that copies on several nodes can be merged.
+
+A mark is (generation, offset). Within a generation an offset only rises; what moves one back, a
+reset by an operator or the loss of the log's end, begins a new generation. The greater mark wins,
+wherever it comes from, so merging is commutative, associative and idempotent, and a node that was
+away can neither undo a reset nor bring back an offset whose messages are gone: with offsets alone
+its 100 would beat the master's 80, and what the master wrote meanwhile at 80 to 100 be skipped.
+
+An odd generation is one that a consumer has yet to hear of (`ConsumerOffsets.reset`).
+
+When a node stops being master it knows marks that nobody else does: they may be of messages that
+are about to be cut off its log, in generations of its own. So it is `stale` until it has a copy of
+its new master's table, which then replaces its own.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from saturnmq.broker.documents import Saveable
+
+K = TypeVar("K", bound=Hashable)
+
+
+class Mark(NamedTuple):
+    """Where one queue goes on."""
+
+    generation: int
+    offset: int
+
+    def moved_back(self, offset: int) -> Mark:
+        """At `offset` in the next generation; who has yet to hear of this one still has."""
+        return Mark(self.generation + 2, offset)
+
+
+NOTHING = Mark(0, -1)
+
+
+class Progress(Generic[K]):
+    """The marks of one table; every method that changes one says so."""
+
+    def __init__(self) -> None:
+        self.marks: dict[K, Mark] = {}
+        self.stale = False
+
+    def offset(self, key: K) -> int | None:
+        found = self.marks.get(key)
+        return None if found is None else found.offset
+
+    def __iter__(self) -> Iterator[tuple[K, Mark]]:
+        return iter(self.marks.items())
+
+    def advance(self, key: K, offset: int) -> bool:
+        """False if it would not rise."""
+        mark = self.marks.get(key, NOTHING)
+        if offset <= mark.offset:
+            return False
+        self.marks[key] = Mark(mark.generation, offset)
+        return True
+
+    def merge(self, others: Mapping[K, Mark]) -> bool:
+        """Take what is greater; all of it when this table is stale."""
+        if self.stale:
+            self.marks, self.stale = dict(others), False
+            return True
+        changed = False
+        for key, mark in others.items():
+            if mark > self.marks.get(key, NOTHING):
+                self.marks[key] = mark
+                changed = True
+        return changed
+
+    def merge_back(self, others: Mapping[K, Mark], end_of: Callable[[K], int]) -> bool:
+        """A master takes what a slave knows. `end_of` says where each queue ended when this term
+        began: an offset beyond it is of messages that were lost."""
+        changed = False
+        for key, mark in others.items():
+            known = self.marks.get(key, NOTHING)
+            end = end_of(key)
+            better = mark
+            if mark.offset > end and mark.generation >= known.generation:
+                reached = known.offset if known.generation == mark.generation else 0
+                better = mark.moved_back(max(reached, end))
+            if better > known:
+                self.marks[key] = better
+                changed = True
+        return changed
+
+    def clamp(self, end_of: Callable[[K], int], *, final: bool) -> list[tuple[K, int, int]]:
+        """No mark lies behind the end of its queue. `final`: for good, on all nodes, as the master
+        says; else until a copy of the master's table comes. What was lowered: (key, from, to)."""
+        lowered = []
+        for key, mark in self.marks.items():
+            end = end_of(key)
+            if mark.offset > end:
+                self.marks[key] = mark.moved_back(end) if final else Mark(mark.generation, end)
+                lowered.append((key, mark.offset, end))
+        return lowered
+
+
+class ProgressTable(Saveable, Generic[K]):
+    """A file of marks: `offsetTable` as RocketMQ has it, the rest in keys that it passes over."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self.progress: Progress[K] = Progress()
+        self._now_ms = now_ms
+
+    @abstractmethod
+    def marks_of(self, document: Mapping[str, Any]) -> dict[K, Mark]:
+        """The marks in a document, ours or RocketMQ's."""
+
+    @abstractmethod
+    def tables_of(self, marks: list[tuple[K, Mark]]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """offsetTable and generationTable (without the zeros)."""
+
+    def snapshot(self) -> dict[str, Any]:
+        offsets, generations = self.tables_of(sorted(self.progress))
+        document: dict[str, Any] = {
+            "dataVersion": {
+                "counter": self.changes,
+                "stateVersion": 0,
+                "timestamp": self._now_ms(),
+            },
+            "offsetTable": offsets,
+        }
+        if generations:
+            document["generationTable"] = generations
+        if self.progress.stale:
+            document["stale"] = True
+        return document
+
+    def load(self, document: Mapping[str, Any]) -> None:
+        """The file at the start."""
+        self.progress.merge(self.marks_of(document))
+        self.progress.stale = document.get("stale") is True
+
+    def merge(self, document: Mapping[str, Any]) -> None:
+        """A slave takes over its master's table."""
+        if document.get("stale") is not True and self.progress.merge(self.marks_of(document)):
+            self.mark_dirty()
+
+    def merge_back(self, document: Mapping[str, Any], end_of: Callable[[K], int]) -> None:
+        """A master takes what a slave knows better; see `Progress.merge_back`."""
+        if document.get("stale") is not True and self.progress.merge_back(
+            self.marks_of(document), end_of
+        ):
+            self.mark_dirty()
+
+    def clamp(self, end_of: Callable[[K], int], *, final: bool) -> list[tuple[K, int, int]]:
+        """See `Progress.clamp`; the master's table is never stale."""
+        lowered = self.progress.clamp(end_of, final=final)
+        if lowered or (final and self.progress.stale):
+            self.progress.stale = self.progress.stale and not final
+            self.mark_dirty()
+        return lowered
+
+    def distrust(self) -> None:
+        """The next copy of a master's table replaces this one."""
+        if not self.progress.stale:
+            self.progress.stale = True
+            self.mark_dirty()

@@ -1,0 +1,174 @@
+"""Offsets of several nodes: what wins when their tables meet, and that nothing skips a message."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from saturnmq.broker.offsets import ConsumerOffsets
+from saturnmq.broker.progress import NOTHING, Mark, Progress
+
+MARKS = st.builds(Mark, st.integers(0, 6), st.integers(0, 20))
+TABLES = st.dictionaries(st.integers(0, 3), MARKS)
+
+
+def progress(marks: dict[int, Mark]) -> Progress[int]:
+    made: Progress[int] = Progress()
+    made.merge(marks)
+    return made
+
+
+def merged(*tables: dict[int, Mark]) -> dict[int, Mark]:
+    made = progress({})
+    for table in tables:
+        made.merge(table)
+    return made.marks
+
+
+@given(TABLES, TABLES, TABLES)
+def test_merging_is_commutative_associative_and_idempotent(a, b, c) -> None:
+    assert merged(a, b) == merged(b, a)
+    assert merged(merged(a, b), c) == merged(a, merged(b, c))
+    assert merged(a, b, b, a) == merged(a, b)
+
+
+@given(TABLES, TABLES)
+def test_within_a_generation_no_offset_falls(a, b) -> None:
+    for key, mark in merged(a, b).items():
+        for before in (a.get(key, NOTHING), b.get(key, NOTHING)):
+            assert mark.generation >= before.generation
+            assert mark.generation > before.generation or mark.offset >= before.offset
+
+
+@given(TABLES, TABLES, st.integers(0, 20))
+def test_what_a_master_takes_back_from_a_slave_both_agree_on_then(own, other, end) -> None:
+    master = progress(own)
+    master.merge_back(other, lambda _: end)
+    once = dict(master.marks)
+    master.merge_back(other, lambda _: end)
+    assert master.marks == once
+    slave = progress(other)
+    slave.merge(master.marks)
+    assert {key: slave.marks[key] for key in master.marks} == master.marks
+    for key, mark in master.marks.items():
+        assert mark.offset <= max(end, own.get(key, NOTHING).offset)
+
+
+@given(TABLES, st.integers(0, 20))
+def test_what_a_master_clamps_no_older_copy_brings_back(table, end) -> None:
+    master = progress(table)
+    master.clamp(lambda _: end, final=True)
+    master.merge(table)
+    assert all(mark.offset <= end for mark in master.marks.values())
+    slave = progress(table)
+    slave.merge(master.marks)
+    assert slave.marks == master.marks
+
+
+def offsets(*commits: tuple[int, int]) -> ConsumerOffsets:
+    table = ConsumerOffsets(lambda: 1_000)
+    for queue, offset in commits:
+        table.commit("g", "t", queue, offset)
+    return table
+
+
+def copy(source: ConsumerOffsets, target: ConsumerOffsets) -> None:
+    """As a slave does: through JSON."""
+    target.merge(json.loads(json.dumps(source.snapshot())))
+
+
+def test_messages_written_after_a_loss_are_not_skipped() -> None:
+    """The master lost 80 to 100 in a power cut; the slave still knows that 100 was consumed."""
+    master, slave = offsets((0, 100)), offsets()
+    copy(master, slave)
+    master.clamp(lambda place: 80, final=True)
+    master.commit("g", "t", 0, 90)  # of what was written since
+    master.merge_back(slave.snapshot(), lambda place: 80)
+    assert master.query("g", "t", 0) == 90
+    copy(master, slave)
+    assert slave.query("g", "t", 0) == 90, "should it be promoted"
+
+
+def test_a_loss_that_the_master_s_own_table_does_not_show_is_seen_in_the_slave_s() -> None:
+    master, slave = offsets((0, 70)), offsets((0, 100))
+    master.clamp(lambda place: 80, final=True)
+    master.commit("g", "t", 0, 85)
+    master.merge_back(slave.snapshot(), lambda place: 80)
+    assert master.query("g", "t", 0) == 85
+    copy(master, slave)
+    assert slave.query("g", "t", 0) == 85
+
+
+def test_what_was_consumed_at_the_slave_while_the_master_was_away_counts() -> None:
+    master, slave = offsets((0, 70)), offsets()
+    copy(master, slave)
+    slave.commit("g", "t", 0, 95)
+    master.merge_back(slave.snapshot(), lambda place: 100)
+    assert master.query("g", "t", 0) == 95
+
+
+def test_a_reset_survives_a_fail_over_and_is_told_there() -> None:
+    master, slave = offsets((0, 100)), offsets((0, 100))
+    master.reset("g", "t", 0, 10, notify=True)
+    copy(master, slave)
+    assert slave.query("g", "t", 0) == 10
+    assert not slave.commit("g", "t", 0, 101), "the consumer has not heard of it"
+    assert slave.take_reset("g", "t", 0) == 10
+    assert slave.commit("g", "t", 0, 11)
+    copy(slave, master)
+    assert master.take_reset("g", "t", 0) is None, "it was told"
+    assert master.query("g", "t", 0) == 11
+
+
+def test_a_reset_survives_a_restart() -> None:
+    table, again = offsets((0, 100)), offsets()
+    table.reset("g", "t", 0, 10, notify=True)
+    again.load(json.loads(json.dumps(table.snapshot())))
+    assert again.take_reset("g", "t", 0) == 10
+
+
+@pytest.mark.parametrize("before", [0, 1, 2])
+def test_each_reset_beats_the_one_before(before: int) -> None:
+    table, old = offsets((0, 100)), offsets()
+    for _ in range(before):
+        table.reset("g", "t", 0, 50, notify=True)
+    copy(table, old)
+    table.reset("g", "t", 0, 20, notify=False)
+    assert table.take_reset("g", "t", 0) is None
+    copy(old, table)
+    assert table.query("g", "t", 0) == 20
+
+
+def test_what_only_a_deposed_master_knows_does_not_reach_the_others() -> None:
+    deposed, master = offsets((0, 100), (1, 5)), offsets((0, 60))
+    deposed.clamp(lambda place: 3, final=True)  # it began a term of its own, unaware
+    deposed.distrust()
+    master.merge_back(json.loads(json.dumps(deposed.snapshot())), lambda place: 200)
+    assert master.query("g", "t", 0) == 60
+    copy(deposed, master)
+    assert master.query("g", "t", 0) == 60
+    copy(master, deposed)
+    assert deposed.snapshot()["offsetTable"] == master.snapshot()["offsetTable"]
+    deposed.commit("g", "t", 0, 61)
+    master.merge_back(deposed.snapshot(), lambda place: 200)
+    assert master.query("g", "t", 0) == 61
+
+
+def test_a_distrusted_table_is_trusted_again_when_its_node_becomes_master() -> None:
+    table = offsets((0, 7))
+    table.distrust()
+    again = offsets()
+    again.load(table.snapshot())
+    assert again.progress.stale, "also after a restart"
+    assert again.query("g", "t", 0) == 7
+    again.clamp(lambda place: 100, final=True)
+    assert not again.progress.stale
+
+
+def test_a_table_of_rocketmq_is_of_the_first_generation() -> None:
+    table = offsets((0, 5))
+    table.merge({"offsetTable": {"t@g": {0: 9}, "t@g@broadcast": {0: 50}}})
+    assert table.query("g", "t", 0) == 9
+    assert set(table.snapshot()) == {"dataVersion", "offsetTable"}
