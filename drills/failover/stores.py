@@ -42,6 +42,8 @@ def look(nodes: Iterable[DrillNode], stores: Mapping[str, Path], topic: str) -> 
         longest = max(logs, key=lambda log: log.end)
         problems += [text for log in logs for text in log.differs(longest)]
         stored.update(_values(longest, group, topic))
+        for log in logs:
+            log.files.close()
     return Aftermath(stored, frozenset(saved), problems)
 
 

@@ -1,0 +1,108 @@
+"""Drills with real processes: one in every run of the suite, all of them with SATURNMQ_DRILLS=1.
+
+`saturnmq drill all --seeds 1-10 --mode each` runs more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+
+import pytest
+from saturnmq.cli import drill as commands
+from saturnmq.drills.failover import network
+from saturnmq.drills.failover.history import History
+from saturnmq.drills.failover.page import page
+from saturnmq.drills.failover.plans import DRILLS, Drill, Run
+from saturnmq.drills.failover.processes import Processes
+from saturnmq.drills.failover.report import DrillsReport
+from saturnmq.drills.failover.run import HISTORY_FILE, MODES, run_drill
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+EVERYTHING = os.environ.get("SATURNMQ_DRILLS") == "1"
+long = pytest.mark.skipif(not EVERYTHING, reason="takes minutes: set SATURNMQ_DRILLS=1")
+
+
+async def kill_master(run: Run) -> None:
+    victim = run.master(run.group())
+    await run.kill(victim)
+    await run.sleep(2.0)
+    await run.restart(victim)
+
+
+async def destroy_a_group(run: Run) -> None:
+    group = run.group()
+    names = [run.master(group), run.slave(group)]
+    await run.kill(*names)
+    for name in names:
+        await run.wipe(name)
+    await run.restart(*names)
+
+
+def test_a_killed_master_loses_nothing_and_others_go_on(tmp_path):
+    drill = Drill("kill-master", "in short", kill_master)
+    report = run_drill(drill, MODES["sync"], 1, keep=tmp_path)
+    assert report.verdict.violations == []
+    assert report.verdict.counts["acknowledged"] > 500
+    (effect,) = report.effects
+    assert effect.what.startswith("kill -9 master-")
+    assert effect.send_s is not None
+    assert effect.stall_s is not None
+    assert effect.read_s is not None, "old messages could be read from the slave"
+    with open(report.kept / HISTORY_FILE) as lines:
+        assert sum(event.kind == "ok" for event in History.read(lines).events) > 500
+    html = page(DrillsReport([report]))
+    assert html.count("<svg") == 3
+    assert not re.search(r"<script|https?://(?!www\.w3\.org)", html), "it needs nothing else"
+
+
+@long
+def test_lost_stores_are_found():
+    """The drill itself is on trial: messages that were acknowledged are really gone."""
+    report = run_drill(Drill("destroy", "", destroy_a_group), MODES["sync"], 1)
+    assert any(text.startswith("I1 lost") for text in report.verdict.violations)
+    assert report.kept is not None, "what shows it is kept"
+    assert "--seed 1 --mode sync" in report.again
+
+
+@long
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", DRILLS)
+def test_every_drill_in_every_mode_keeps_its_promise(name, mode):
+    report = run_drill(DRILLS[name], MODES[mode], 1)
+    if report.skipped:
+        pytest.skip(report.skipped)
+    assert report.verdict.violations == [], f"{report.again}; kept: {report.kept}"
+
+
+class Elsewhere(Processes):
+    """A machine on which nothing can be parted."""
+
+    def why_not(self, feature):
+        return "no namespaces here" if feature == "partition" else super().why_not(feature)
+
+
+def test_a_drill_that_the_machine_cannot_run_is_skipped_with_the_reason():
+    report = run_drill(DRILLS["partition-slave"], MODES["sync"], 1, kind=Elsewhere)
+    assert (report.skipped, report.ok) == ("no namespaces here", True)
+    assert DrillsReport([report]).to_json()["ok"] is False, "nothing was tried"
+
+
+def test_the_list_names_every_drill(capsys):
+    commands.list_drills(as_json=True)
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["drill"] for row in rows] == list(DRILLS)
+
+
+@pytest.mark.skipif(network.why_not() is not None, reason=str(network.why_not()))
+def test_namespaces_vanish_with_their_drill():
+    def interrupted() -> None:
+        with network.network(["a", "b"]) as made:
+            made.cut("a", "b")
+            raise KeyboardInterrupt
+
+    before = sorted(os.listdir("/run/netns"))
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert sorted(os.listdir("/run/netns")) == before
