@@ -253,7 +253,8 @@ class Broker:
             flush_at_once=self._flush.flush_at_once,
             truncate=self._truncate,
             on_append=self._turn.wake,
-            on_followed=self._saver.save_changed,
+            save=self._saver.save_changed,
+            saved_soon=self._saver.wake,
         )
         self._table_sync = TableSync(context, delays)
         self._registration = Registration(context, self.ha_address, self._slave.master_is)

@@ -400,6 +400,12 @@ class FailoverService:
                 )
             if c.store.failed:
                 raise NoPermission(f"this node takes no writes: {c.store.failed}")
+            if role.state is State.SLAVE and not role.caught_up and not force:
+                raise NoPermission(
+                    f"this node ({c.address}) has not had all that its master had confirmed: "
+                    "acknowledged messages would be lost; start the master or another slave, or "
+                    "promote it by force"
+                )
             before, role.state = role.state, State.FENCED
             self._slave.drop()  # nothing comes from the old master any more
             known = max(epoch - 1, role.epoch - 1, self._epochs.last)
@@ -437,6 +443,7 @@ class FailoverService:
             "confirmed": marks.confirmed,
             "required": role.required,
             "replicas": {str(i): address for i, address in sorted(role.replicas.items())},
+            "caughtUp": role.caught_up or not role.is_slave,
             "freeId": min(set(range(1, len(taken) + 2)) - taken),
             "inSync": [x.broker_id for x in replicas if x.in_sync],
             "lagBytes": {str(x.broker_id): x.lag_bytes() for x in replicas},

@@ -380,6 +380,7 @@ class HaMaster:
             "epochs": self._epochs.to_json(),
             "start": self.watermarks.start,
             "end": self.watermarks.appended,
+            "confirmed": self.watermarks.confirmed,
             "segmentBytes": c.store.config.commitlog_segment_bytes,
             "required": c.role.required,
             "syncFlush": c.config.sync_flush,

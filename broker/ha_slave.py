@@ -168,7 +168,8 @@ class HaSlave:
         flush_at_once: Callable[[], None],
         truncate: Callable[[int, str], Awaitable[None]],
         on_append: Callable[[], None],
-        on_followed: Callable[[], Awaitable[None]],
+        save: Callable[[], Awaitable[None]],
+        saved_soon: Callable[[], None],
     ) -> None:
         self._c = context
         self._epochs = epochs
@@ -177,11 +178,13 @@ class HaSlave:
         self._flush_at_once = flush_at_once
         self._truncate = truncate
         self._on_append = on_append
-        self._on_followed = on_followed  # what the role is told by a master is saved
+        self._save = save  # the role is on the disk when this returns
+        self._saved_soon = saved_soon
         self.master_address = ""
         self.ha_address = context.config.ha_master_address
         self.refused = ""  # why the master does not take this node
         self._coming: list[Epoch] = []  # the master's epochs that this log has not reached
+        self._target = 0  # what was confirmed when it joined
         self._wake = asyncio.Event()
         self._connection: MasterConnection | None = None
         self._greeting: asyncio.Task[None] | None = None
@@ -230,6 +233,10 @@ class HaSlave:
     def received(self, connection: MasterConnection) -> None:
         if connection.ours and connection.confirmed >= 0:
             self._c.master_confirmed = connection.confirmed
+            end = self._c.store.watermarks.appended
+            if not self._c.role.caught_up and end >= max(self._target, connection.confirmed):
+                self._c.role.behind(False)
+                self._saved_soon()
         elif connection.ours is False:
             self._c.master_confirmed = None
         self._on_append()
@@ -291,9 +298,13 @@ class HaSlave:
             return
         role.promise(int(hello["epoch"]))
         role.told(int(hello["required"]), {int(i): a for i, a in hello["replicas"].items()})
-        await self._on_followed()
+        await self._save()
         start, end = int(hello["start"]), int(hello["end"])
         offset = await self._common(theirs, start, end)
+        self._target = int(hello["confirmed"])
+        if offset < self._target:
+            role.behind(True)
+            await self._save()
         if connection.closed.is_set() or role.state is not State.SLAVE:
             return
         self._coming = [e for e in theirs if e.number > self._epochs.last]

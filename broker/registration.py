@@ -47,6 +47,7 @@ class Registration:
         self._asked: dict[str, list[asyncio.Future[None]]] = {name: [] for name in self._changed}
         self._endpoints: dict[str, Endpoint] = {}
         self.registered: set[str] = set()
+        self._knows_master = False
 
     def start(self) -> list[asyncio.Task[None]]:
         tasks = []
@@ -109,6 +110,8 @@ class Registration:
         while True:
             changed.clear()
             pause = c.config.register_ms / 1000
+            if c.role.is_slave and not self._knows_master:
+                pause = min(pause, RETRY_S)  # it started before its master
             try:
                 if endpoint is None or endpoint.closed:
                     endpoint = Endpoint(
@@ -186,4 +189,5 @@ class Registration:
             if epoch and epoch >= role.epoch:
                 self.on_higher_epoch(epoch, "a nameserver knows of it", master, ha_address)
         elif ha_address and (not epoch or epoch >= role.epoch):
+            self._knows_master = True
             self._on_master(master, ha_address)

@@ -10,6 +10,7 @@ on `config/role.json` decides at every start:
 | epoch | the highest epoch this node knows: it serves and follows no lower one |
 | required | copies a send waits for, as the last master had it |
 | replicas | the slaves that ever followed this master, by id: their addresses |
+| caughtUp | a slave has had all that was confirmed when it joined: it may be promoted |
 
 It is written, durably, before what it says is acted on.
 
@@ -52,6 +53,7 @@ class Role(Saveable):
         self.term = 0  # the newest epoch its log has: what a master may say that it is master of
         self.required = config.replicas_required
         self.replicas: dict[int, str] = {}
+        self.caught_up = False
         self.state = State.SLAVE if config.is_slave else State.UNSURE
         self.why = ""  # what is special about this state, for status and refusals
         self.alive_at = 0.0  # when the loop was last seen turning
@@ -145,6 +147,12 @@ class Role(Saveable):
             self.required, self.replicas = required, dict(replicas)
             self.mark_dirty()
 
+    def behind(self, is_behind: bool) -> None:
+        """Whether this slave lacks what was confirmed before it joined."""
+        if self.caught_up == is_behind:
+            self.caught_up = not is_behind
+            self.mark_dirty()
+
     # the file
 
     def snapshot(self) -> dict[str, Any]:
@@ -153,6 +161,7 @@ class Role(Saveable):
             "brokerId": self.broker_id,
             "epoch": self.epoch,
             "required": self.required,
+            "caughtUp": self.caught_up,
             "replicas": {str(i): address for i, address in sorted(self.replicas.items())},
         }
 
@@ -160,6 +169,7 @@ class Role(Saveable):
         self.epoch = int(document.get("epoch", 0))
         self.replicas = {int(i): str(a) for i, a in (document.get("replicas") or {}).items()}
         self.decided = document.get("decided") is True
+        self.caught_up = document.get("caughtUp") is True
         if self.decided:
             self.broker_id = int(document["brokerId"])
         if self.decided or self._config.is_slave:
