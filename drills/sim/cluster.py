@@ -9,11 +9,11 @@ every consumer group must have all of them, and every slave the log of its maste
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections import Counter
 
 from saturnmq.broker.config import BrokerConfig
-from saturnmq.client.admin import Admin
 from saturnmq.drills.sim import aftermath
 from saturnmq.drills.sim.faults import Faults, Operator
 from saturnmq.drills.sim.history import History, Place, make_body
@@ -107,6 +107,7 @@ class Cluster:
                 "index_slots": plan.index_slots,
                 "index_items": plan.index_items,
                 "zero_ahead_bytes": 8 << 10,
+                "clean_forcibly": False,  # a full disk is no reason to delete what nobody expects
             },
         )
 
@@ -134,19 +135,20 @@ class Cluster:
         await self._stop()
 
     async def _create_topic(self) -> None:
-        """On every group; a master that waits for its slaves takes no sends before they join."""
-        admin: Admin = self.operator.admin
+        """On every group, until every node has copied it: no promise covers topics before that."""
+        create = self.operator.admin.create_topic
         deadline = self.loop.time() + 30.0
-        while True:
-            try:
-                await self.operator.runtime.run(admin.create_topic(TOPIC, queues=self.plan.queues))
-                route = await self.operator.runtime.run(admin.route(TOPIC))
-                if len(route.queues) == len(self.groups):
-                    return
-            except SaturnError:
-                if self.loop.time() > deadline:
-                    raise
-            await asyncio.sleep(0.1)
+        while not all(map(self._knows_topic, self.brokers)):
+            if self.loop.time() > deadline:
+                raise RuntimeError(f"the topic is not on every node {30:g} s after it was created")
+            with contextlib.suppress(SaturnError):  # a group may not be complete yet
+                await self.operator.runtime.run(create(TOPIC, queues=self.plan.queues))
+            await asyncio.sleep(0.2)
+
+    def _knows_topic(self, node: BrokerNode) -> bool:
+        broker = node.serving
+        topic = broker.context.topics.get(TOPIC) if broker is not None else None
+        return topic is not None and topic.write_queues == self.plan.queues
 
     async def _look(self) -> None:
         """Which states the nodes go through: what a run never reaches it says nothing about."""
@@ -154,9 +156,7 @@ class Cluster:
         while True:
             for node in self.brokers:
                 broker = node.serving
-                state = "down"
-                if broker is not None and hasattr(broker.context, "role"):
-                    state = broker.context.role.state_name
+                state = broker.context.role.state_name if broker is not None else "down"
                 if state != before.get(node.name):
                     self.states[state] += 1
                     before[node.name] = state
@@ -181,10 +181,11 @@ class Cluster:
         broker = node.serving
         if broker is None:
             return f"{node.name} down"
-        if not hasattr(broker.context, "role"):
-            return f"{node.name} {broker.store.watermarks}"
         role, marks = broker.context.role, broker.store.watermarks
-        return f"{node.name} {role.state_name} epoch {role.epoch} {marks} {role.why}"
+        return (
+            f"{node.name} {role.state_name} epoch {role.epoch} log {marks.appended} "
+            f"flushed {marks.flushed} confirmed {marks.confirmed} {role.why}"
+        )
 
     def _has_masters(self) -> bool:
         return all(any(node.leads for node in self.nodes_of(group)) for group in self.groups)

@@ -363,7 +363,7 @@ class Operator(Client):
 
     async def promote(self, node: BrokerNode) -> None:
         """One order to the cluster; a refusal is an answer, too."""
-        if self._busy.get(node.group) or not hasattr(Admin, "promote"):
+        if self._busy.get(node.group):
             return
         self._busy[node.group] = True
         forced = not self.cluster.calm and self._rng.random() < self.cluster.plan.force

@@ -231,8 +231,6 @@ class BrokerNode:
     def leads(self) -> bool:
         """Whether it takes writes as its group's master."""
         broker = self.serving
-        if broker is not None and not hasattr(broker.context, "role"):
-            return not broker.config.is_slave
         return broker is not None and broker.context.role.state is State.MASTER
 
     @property
