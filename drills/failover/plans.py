@@ -18,6 +18,8 @@ from saturnmq.drills.failover.history import History
 OUTAGE_S = 6.0
 PAUSE_S = 30.0
 MIX_MINUTES = 1.0
+# A log that rolls while its disk is full, and of which nothing is deleted to make room.
+SMALL_SEGMENTS = {"mappedFileSizeCommitLog": 1 << 20, "cleanFileForciblyEnable": False}
 
 
 class Run:
@@ -365,7 +367,7 @@ _ALL = (
           partition_one_way, ("partition",)),
     Drill("slow-slave", "a slave runs for 2 to 30 % of the time", slow_slave, ("slow",)),
     Drill("disk-full", "the disk of a master or slave is full", disk_full, ("full-disk",),
-          padding=2000, broker_options={"mappedFileSizeCommitLog": 1 << 20}),
+          padding=2000, broker_options=SMALL_SEGMENTS),
     Drill("wipe-slave", "SIGKILL a slave, delete its store, start it again", wipe_slave,
           ("wipe",)),
     Drill("rolling-restart", "stop and start every node in order", rolling_restart),

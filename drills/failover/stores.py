@@ -7,8 +7,7 @@ node that ended as the longest, and from the side files of truncations.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from saturnmq.drills.failover.backend import BROKER, DrillNode
@@ -21,7 +20,6 @@ from saturnmq.store.disk import Disk, NativeDisk
 from saturnmq.store.log_files import LogReader, SegmentFiles, Stretch
 from saturnmq.store.verify import check, open_log
 
-_BODY = re.compile(rb"([a-z0-9-]+-\d+)\|[0-9a-f]{8}\|")
 _CHUNK = 1 << 20
 
 
@@ -35,25 +33,40 @@ def look(nodes: Iterable[DrillNode], stores: Mapping[str, Path], topic: str) -> 
     for node in nodes:
         if node.kind == BROKER:
             groups.setdefault(node.group, []).append(node.name)
-            saved |= side_values(stores[node.name])
+            saved.update(_saved(disk, stores[node.name], topic))
             problems += _derived(disk, node.name, stores[node.name])
     for group, names in sorted(groups.items()):
         logs = [_Log(disk, name, stores[name]) for name in names]
         longest = max(logs, key=lambda log: log.end)
         problems += [text for log in logs for text in log.differs(longest)]
-        stored.update(_values(longest, group, topic))
+        for queue, offset, value in _messages(longest.stretches, topic):
+            stored[Place(group, queue, offset)] = value
         for log in logs:
             log.files.close()
     return Aftermath(stored, frozenset(saved), problems)
 
 
-def side_values(store: Path) -> set[str]:
-    """The values of the drill in what this node cut off its log, whatever the files' format is."""
-    found: set[str] = set()
-    for path in (store / truncated.DIRECTORY).rglob("*"):
-        if path.is_file():
-            found.update(value.decode() for value in _BODY.findall(path.read_bytes()))
-    return found
+def _saved(disk: Disk, store: Path, topic: str) -> Iterator[str]:
+    """The values in what this node cut off its log."""
+    for facts in truncated.find_all(disk, str(store)):
+        files = truncated.SideFile(disk, facts)
+        for _, _, value in _messages(_stretches(LogReader(files, index=False), files.start), topic):
+            yield value
+        files.close()
+
+
+def _stretches(reader: LogReader, start: int) -> list[bytes]:
+    """Whole frames, as they follow each other."""
+    return [bytes(piece.frames) for piece in reader.read(start) if isinstance(piece, Stretch)]
+
+
+def _messages(stretches: Iterable[bytes], topic: str) -> Iterator[tuple[int, int, str]]:
+    """Queue, offset and value of the topic's messages."""
+    for frames in stretches:
+        for message in kernels.decode_frames(frames):
+            if message.topic == topic:
+                value = read_body(bytes(message.body)) or ""
+                yield message.queue_id, message.queue_offset, value
 
 
 class _Log:
@@ -63,11 +76,7 @@ class _Log:
         self.name = name
         self.files: SegmentFiles = open_log(disk, str(store))
         self._reader = LogReader(self.files, index=False)
-        self.stretches: list[tuple[int, bytes]] = [
-            (piece.start, bytes(piece.frames))
-            for piece in self._reader.read(self.files.start)
-            if isinstance(piece, Stretch)
-        ]
+        self.stretches = _stretches(self._reader, self.files.start)
 
     @property
     def end(self) -> int:
@@ -98,16 +107,6 @@ def _first_difference(a: bytes, b: bytes) -> int:
         if one != other:
             return index
     return min(len(a), len(b))
-
-
-def _values(log: _Log, group: str, topic: str) -> dict[Place, str]:
-    found: dict[Place, str] = {}
-    for _, frames in log.stretches:
-        for message in kernels.decode_frames(frames):
-            if message.topic == topic:
-                value = read_body(bytes(message.body)) or ""
-                found[Place(group, message.queue_id, message.queue_offset)] = value
-    return found
 
 
 def _derived(disk: Disk, name: str, store: Path) -> list[str]:
