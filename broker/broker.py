@@ -10,6 +10,7 @@ store (which removes its `abort` mark).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
@@ -90,6 +91,7 @@ class Broker:
         self._closed = False
         self._undisturbed = asyncio.Event()  # unset while the log is cut: nothing else may run
         self._undisturbed.set()
+        self._tables_wanted = asyncio.Event()
         self._delivering: asyncio.Task[None] | None = None
         self._registration: Registration | None = None
         self.address = ""
@@ -172,6 +174,7 @@ class Broker:
             locks=QueueLocks(),
             ledger=AckLedger(config.max_pending_acks),
             role=Role(config),
+            epochs=Epochs.load(self._disk, config.root, self.store.watermarks.appended),
         )
 
     async def _bind(self) -> None:
@@ -213,7 +216,6 @@ class Broker:
 
         self._master = HaMaster(
             self.context,
-            self._epochs,
             on_replicated=self._turn.wake,
         )
         await self._master.start()
@@ -247,7 +249,6 @@ class Broker:
         )
         self._slave = HaSlave(
             context,
-            self._epochs,
             ha_address=self.ha_address,
             flush=self._flush.flush_once,
             flush_at_once=self._flush.flush_at_once,
@@ -255,12 +256,12 @@ class Broker:
             on_append=self._turn.wake,
             save=self._saver.save_changed,
             saved_soon=self._saver.wake,
+            on_join=self._tables_wanted.set,
         )
         self._table_sync = TableSync(context, delays)
         self._registration = Registration(context, self.ha_address, self._slave.master_is)
         self._failover = FailoverService(
             context,
-            self._epochs,
             self._master,
             self._slave,
             self._registration,
@@ -379,7 +380,7 @@ class Broker:
         """What a promotion has made of this node, and which master wrote what of its log."""
         root, role = self.config.root, self.context.role
         self._disk.make_dirs(f"{root}/config")
-        self._epochs = Epochs.load(self._disk, root, self.store.watermarks.appended)
+        role.term = self.context.epochs.last
         file = ConfigFile(self._disk, f"{root}/config/role.json")
         _read(file, role.load)
         self._saver.add(role, file)
@@ -506,8 +507,10 @@ class Broker:
     def _restore_topics(self, _: int, arrivals: Iterable[Arrival]) -> None:
         """The master's tables come every few seconds; should it die before, what it acknowledged
         can be read here all the same."""
-        if self.context.role.is_slave:
-            self.context.topics.restore((a.topic, a.queue_id) for a in arrivals)
+        if self.context.role.is_slave and self.context.topics.restore(
+            (arrival.topic, arrival.queue_id) for arrival in arrivals
+        ):
+            self._tables_wanted.set()  # the master knows the rest of it
 
     async def _copy_tables(self) -> None:
         """A slave takes over its master's tables."""
@@ -520,11 +523,14 @@ class Broker:
                 except (SaturnError, OSError) as error:
                     log.info("tables of the master not copied: %s", error)
                     pause = 1.0
-            await self._runtime.sleep(pause)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._tables_wanted.wait()
+            self._tables_wanted.clear()
 
     async def _truncate(self, offset: int, reason: str) -> None:
         """Cut the log; what is cut is in a side file then."""
-        epoch = self._epochs.last
+        epoch = self.context.epochs.last
         cut = partial(self.store.truncate, offset, reason=reason, epoch=epoch)
         await self._keep(self._undisturbedly(cut))
         self._table_sync.truncated()
@@ -554,7 +560,10 @@ class Broker:
             now = self._runtime.monotonic()
             self.context.role.tick(now)
             self._look_for_failure()
-            self.context.ledger.expire(now, self.store.watermarks.flushed)
+            # Who waits for a slave alone does not wait for this disk.
+            marks, slaves = self.store.watermarks, self.context.role.required > 1
+            no_matter = slaves and not self.config.sync_flush and self._flush.keeps_up()
+            self.context.ledger.expire(now, marks.appended if no_matter else marks.flushed)
             self._pulls.expire(now)
             if now >= next_scan:
                 next_scan = now + 10

@@ -132,11 +132,6 @@ class BrokerConfig:
         return self.role == "SLAVE"
 
     @property
-    def corrects_offsets(self) -> bool:
-        """Whether a pull outside of a queue's offsets is told where to go on."""
-        return not self.is_slave or self.offset_check_in_slave
-
-    @property
     def sync_flush(self) -> bool:
         return self.flush_disk_type == "SYNC_FLUSH"
 

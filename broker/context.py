@@ -21,6 +21,7 @@ from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import InvalidParameter
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.runtime import Runtime
+from saturnmq.store.epochs import Epochs
 from saturnmq.store.message_store import MessageStore
 
 
@@ -36,6 +37,7 @@ class Context:
     locks: QueueLocks
     ledger: AckLedger
     role: Role
+    epochs: Epochs
     master_confirmed: int | None = None  # on a slave: how far its master confirms, if it says so
     appended: Callable[[], None] = lambda: None  # tells the turn that the log grew
     enough_replicas: Callable[[], bool] = lambda: True
@@ -48,6 +50,20 @@ class Context:
     def visible(self) -> int:
         """Consumers see only what lies below this physical offset (invariant I9)."""
         return self.store.watermarks.confirmed
+
+
+def lost_from(
+    c: Context, ext: dict[str, str], topic: str, queue_id: int, offset: int
+) -> int | None:
+    """Where a consumer must go on whose offset is of messages that the group has lost; None if it
+    may stay. It says in `saturnTerm` which epoch's log it has read: what that one had behind the
+    start of the next is gone, and its offsets have come to mean other messages (fault-model I4)."""
+    term = ext.get("saturnTerm")
+    if not term or int(term) == c.role.term:
+        return None
+    start = c.epochs.end_of(int(term))
+    end = None if start is None else c.store.offset_at(topic, queue_id, start)
+    return None if end is None or offset <= end else end
 
 
 def answer(endpoint: Endpoint, request: Command, reply: Command) -> None:

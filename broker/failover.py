@@ -41,7 +41,7 @@ from saturnmq.protocol.errors import (
 )
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.runtime import split_address
-from saturnmq.store.epochs import Epoch, Epochs
+from saturnmq.store.epochs import Epoch
 
 log = logging.getLogger(__name__)
 
@@ -84,14 +84,12 @@ class FailoverService:
     def __init__(
         self,
         context: Context,
-        epochs: Epochs,
         master: HaMaster,
         slave: HaSlave,
         registration: Registration,
         doors: Doors,
     ) -> None:
         self._c = context
-        self._epochs = epochs
         self._master = master
         self._slave = slave
         self._registration = registration
@@ -111,7 +109,6 @@ class FailoverService:
         """Find out what this node is, as far as that takes a bounded time."""
         c = self._c
         role, store = c.role, c.store
-        role.term = self._epochs.last
         role.epoch = max(role.epoch, role.term)
         role.alive_at = c.runtime.monotonic()
         if role.state is State.SLAVE:
@@ -152,7 +149,7 @@ class FailoverService:
     async def _open_term(self) -> None:
         """A new epoch where the log may have lost, or never had, what others have."""
         c = self._c
-        fresh = not self._epochs.entries
+        fresh = not self._c.epochs.entries
         if fresh or (not c.store.recovery.clean and not c.role.leads_since_start):
             await self._open(next_epoch(c.role.epoch, c.config.broker_id), fresh=fresh)
         c.role.leads_since_start = True
@@ -162,7 +159,7 @@ class FailoverService:
         c.role.promise(number)
         await self._doors.save()
         start = 0 if fresh else c.store.watermarks.appended
-        await c.runtime.run_blocking(self._epochs.open, number, start)
+        await c.runtime.run_blocking(self._c.epochs.open, number, start)
         c.role.term = number
         log.info("epoch %d begins at %d", number, start)
 
@@ -249,9 +246,9 @@ class FailoverService:
 
     def _is_prefix_of(self, heard: _Heard) -> bool:
         end = self._c.store.watermarks.appended
-        if not self._epochs.entries or not end:
+        if not self._c.epochs.entries or not end:
             return True
-        common = self._epochs.common(end, heard.epochs, heard.end)
+        common = self._c.epochs.common(end, heard.epochs, heard.end)
         return common is not None and common[1] == end
 
     # roles from outside
@@ -408,7 +405,7 @@ class FailoverService:
                 )
             before, role.state = role.state, State.FENCED
             self._slave.drop()  # nothing comes from the old master any more
-            known = max(epoch - 1, role.epoch - 1, self._epochs.last)
+            known = max(epoch - 1, role.epoch - 1, self._c.epochs.last)
             try:
                 await self._doors.cut_torn()
                 role.becomes_master(next_epoch(known, c.config.broker_id))
@@ -436,7 +433,7 @@ class FailoverService:
             "haAddress": self._registration.ha_address,
             "role": role.state_name,
             "epoch": role.epoch,
-            "epochs": self._epochs.to_json(),
+            "epochs": self._c.epochs.to_json(),
             "start": marks.start,
             "end": marks.appended,
             "flushed": marks.flushed,
@@ -450,7 +447,7 @@ class FailoverService:
             "lagMs": {str(x.broker_id): round(1000 * x.lag_s()) for x in replicas},
             "bytesPerS": {str(x.broker_id): x.sent_per_s for x in replicas},
             "master": c.address if not role.is_slave else self._slave.master_address,
-            "truncated": [truncated.to_json() for truncated in c.store.truncated()],
+            "truncated": [{"file": cut.file, **cut.to_json()} for cut in c.store.truncated()],
             "refuses": c.store.failed or c.store.refuses or role.refuses(c.runtime.monotonic()),
             "trouble": self._slave.refused if role.is_slave else "",
         }

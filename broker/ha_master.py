@@ -31,7 +31,6 @@ from saturnmq.broker.role import State
 from saturnmq.protocol import ha
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.runtime import Listener
-from saturnmq.store.epochs import Epochs
 
 log = logging.getLogger(__name__)
 
@@ -299,12 +298,10 @@ class HaMaster:
     def __init__(
         self,
         context: Context,
-        epochs: Epochs,
         *,
         on_replicated: Callable[[], None],
     ) -> None:
         self._c = context
-        self._epochs = epochs
         self._on_replicated = on_replicated
         self.on_joined: Callable[[SlaveConnection], None] = lambda _: None
         self.on_higher_epoch: Callable[[int, str], None] = lambda *_: None
@@ -377,7 +374,7 @@ class HaMaster:
             "address": c.address,
             "state": c.role.state_name,
             "epoch": c.role.epoch,
-            "epochs": self._epochs.to_json(),
+            "epochs": self._c.epochs.to_json(),
             "start": self.watermarks.start,
             "end": self.watermarks.appended,
             "confirmed": self.watermarks.confirmed,
@@ -427,7 +424,7 @@ class HaMaster:
         if tail_checksum(self._c, start, end) != crc:
             return (
                 f"its log differs from this one between {start} and {end} although both call it "
-                f"epoch {self._epochs.last}: it was damaged, or copied from elsewhere; wipe its "
+                f"epoch {self._c.epochs.last}: it was damaged, or copied from elsewhere; wipe its "
                 "store to start it anew"
             )
         return ""

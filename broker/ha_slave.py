@@ -29,7 +29,7 @@ from saturnmq.broker.role import State
 from saturnmq.protocol import ha
 from saturnmq.protocol.errors import SaturnError, StoreDamaged
 from saturnmq.protocol.runtime import split_address
-from saturnmq.store.epochs import Epoch, Epochs
+from saturnmq.store.epochs import Epoch
 
 log = logging.getLogger(__name__)
 
@@ -161,7 +161,6 @@ class HaSlave:
     def __init__(
         self,
         context: Context,
-        epochs: Epochs,
         *,
         ha_address: str,
         flush: Callable[[], Awaitable[None]],
@@ -170,9 +169,9 @@ class HaSlave:
         on_append: Callable[[], None],
         save: Callable[[], Awaitable[None]],
         saved_soon: Callable[[], None],
+        on_join: Callable[[], None],
     ) -> None:
         self._c = context
-        self._epochs = epochs
         self._own_ha_address = ha_address
         self._flush = flush
         self._flush_at_once = flush_at_once
@@ -180,6 +179,7 @@ class HaSlave:
         self._on_append = on_append
         self._save = save  # the role is on the disk when this returns
         self._saved_soon = saved_soon
+        self._on_join = on_join
         self.master_address = ""
         self.ha_address = context.config.ha_master_address
         self.refused = ""  # why the master does not take this node
@@ -227,7 +227,8 @@ class HaSlave:
             return
         while self._coming and self._coming[0].start <= offset + len(data):
             epoch = self._coming.pop(0)
-            self._epochs.open(*epoch)
+            self._c.epochs.open(*epoch)
+            self._c.role.term = epoch.number
         store.append_raw(offset, data)
 
     def received(self, connection: MasterConnection) -> None:
@@ -289,7 +290,7 @@ class HaSlave:
             "address": c.address,
             "haAddress": self._own_ha_address,
             "epoch": role.epoch,
-            "epochs": self._epochs.to_json(),
+            "epochs": self._c.epochs.to_json(),
             "start": marks.start,
             "end": marks.appended,
         }
@@ -307,7 +308,7 @@ class HaSlave:
             await self._save()
         if connection.closed.is_set() or role.state is not State.SLAVE:
             return
-        self._coming = [e for e in theirs if e.number > self._epochs.last]
+        self._coming = [e for e in theirs if e.number > self._c.epochs.last]
         first = min(max(marks.start, start, offset - CHECK_BYTES), offset)
         if not marks.appended:
             first = offset
@@ -316,9 +317,10 @@ class HaSlave:
             self._flush_at_once()
         self.master_address = str(hello["address"])
         self.refused = ""
-        me |= {"epochs": self._epochs.to_json(), "end": marks.appended}
+        me |= {"epochs": self._c.epochs.to_json(), "end": marks.appended}
         connection.join({**me, "from": offset, "check": check})
         log.info("following %s (epoch %s) from %d", self.ha_address, hello["epoch"], offset)
+        self._on_join()
         self._report(beat=True)
 
     def _check(self, hello: dict[str, Any]) -> None:
@@ -343,13 +345,13 @@ class HaSlave:
         if not marks.appended:
             segment = self._c.store.config.commitlog_segment_bytes
             last = max(start, end - end % segment)
-            self._epochs.replace([])
+            self._c.epochs.replace([])
             return last if self._c.config.sync_from_last_file else start
-        common = self._epochs.common(marks.appended, theirs, end)
+        common = self._c.epochs.common(marks.appended, theirs, end)
         if common is None:
-            if self._epochs.entries or marks.appended > end:
+            if self._c.epochs.entries or marks.appended > end:
                 raise StoreDamaged(
-                    f"the epochs of this log {_text(self._epochs.entries)} and of the master's "
+                    f"the epochs of this log {_text(self._c.epochs.entries)} and of the master's "
                     f"{_text(theirs)} have nothing in common; wipe this node's store"
                 )
             return marks.appended  # from before there were epochs: the checksum decides
@@ -366,7 +368,8 @@ class HaSlave:
                 offset,
             )
             await self._truncate(offset, f"not in the log of {self.ha_address}")
-        self._epochs.cut(epoch.number)
+        self._c.epochs.cut(epoch.number)
+        self._c.role.term = self._c.epochs.last
         return offset
 
     # the loop

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from saturnmq.broker.context import Context, answer, integer, text
+from saturnmq.broker.context import Context, answer, integer, lost_from, text
 from saturnmq.broker.groups import Group
 from saturnmq.broker.topics import READ, Topic
 from saturnmq.protocol.codes import ResponseCode
@@ -88,7 +88,9 @@ class PullService:
         group, topic, queue_id = self._checked(group_name, topic_name, integer(ext, "queueId"))
         subscription = self._subscription(group_name, topic_name, flags, ext)
         if flags & COMMIT_OFFSET and not c.role.is_slave:
-            c.offsets.commit(group_name, topic_name, queue_id, integer(ext, "commitOffset", 0))
+            consumed = integer(ext, "commitOffset", 0)
+            if lost_from(c, ext, topic_name, queue_id, consumed) is None:
+                c.offsets.commit(group_name, topic_name, queue_id, consumed)
         pull = Pull(
             endpoint,
             request,
@@ -101,7 +103,7 @@ class PullService:
             group.slow_broker_id,
         )
         request.body = b""  # the request may outlive the read buffer
-        if self._was_reset(pull):
+        if self._was_moved(pull):
             return
         result, code = self._read(pull)
         if flags & SUSPEND and self._worth_holding(pull, result, code):
@@ -109,17 +111,21 @@ class PullService:
             return
         self._reply_result(pull, result, code)
 
-    def _was_reset(self, pull: Pull) -> bool:
-        """Answer with the offset the queue was reset to, if it was and nobody was told yet. The
-        master tells: there the commits arrive that are ignored until then."""
-        if self._c.role.is_slave:
-            return False
-        group = pull.request.ext["consumerGroup"]
-        moved = self._c.offsets.take_reset(group, pull.topic, pull.queue_id)
+    def _was_moved(self, pull: Pull) -> bool:
+        """Answer with the offset the queue was reset to, if it was and nobody was told yet (the
+        master tells: there the commits arrive that are ignored until then), or to which its
+        messages were lost."""
+        ext, moved = pull.request.ext, None
+        why = "OFFSET_RESET"
+        if not self._c.role.is_slave:
+            moved = self._c.offsets.take_reset(ext["consumerGroup"], pull.topic, pull.queue_id)
+        if moved is None:
+            why = "OFFSET_LOST"
+            moved = lost_from(self._c, ext, pull.topic, pull.queue_id, pull.offset)
         if moved is None:
             return False
         low, high = self._bounds(pull.topic, pull.queue_id)
-        self._reply(pull, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", moved, low, high, False)
+        self._reply(pull, ResponseCode.PULL_OFFSET_MOVED, why, moved, low, high, False)
         return True
 
     def _checked(self, group_name: str, topic_name: str, queue_id: int) -> tuple[Group, Topic, int]:
@@ -171,15 +177,20 @@ class PullService:
             pull.codes,
             self._c.visible,
             pull.max_count > JAVA_BATCH,
-            self._c.config.corrects_offsets,
+            self._corrects,
         )
         name = result.status.name
         code = CODES[name]
         if name in ("NO_MESSAGE_IN_QUEUE", "NO_MATCHED_LOGIC_QUEUE") and pull.offset == 0:
             code = ResponseCode.PULL_NOT_FOUND
-        if code == ResponseCode.PULL_OFFSET_MOVED and not self._c.config.corrects_offsets:
+        if code == ResponseCode.PULL_OFFSET_MOVED and not self._corrects:
             code = ResponseCode.PULL_RETRY_IMMEDIATELY  # a slave may lag: its consumer stays
         return result, code
+
+    @property
+    def _corrects(self) -> bool:
+        """Whether a pull outside of a queue's offsets is told where to go on."""
+        return not self._c.role.is_slave or self._c.config.offset_check_in_slave
 
     # long polling
 
@@ -231,7 +242,7 @@ class PullService:
             if pull.done or pull.endpoint.closed:
                 self._finish(pull)
                 continue
-            if self._was_reset(pull):
+            if self._was_moved(pull):
                 self._finish(pull)
                 continue
             result, code = self._read(pull)
@@ -304,6 +315,7 @@ class PullService:
                     "maxOffset": str(high),
                     "topicSysFlag": "0",
                     "groupSysFlag": "0",
+                    "saturnTerm": str(self._c.role.term),
                 },
                 pieces[0] if pieces else b"",
                 pieces[1:],

@@ -105,14 +105,24 @@ class TopicTable(Saveable):
             self._system.add(topic.name)
             self._topics.setdefault(topic.name, topic)
 
-    def restore(self, queues: Iterable[tuple[str, int]]) -> None:
-        """Topics that the log knows and the file does not: created just before a crash."""
+    def restore(self, queues: Iterable[tuple[str, int]]) -> bool:
+        """Topics and queues that the log knows and the table does not: created just before a
+        crash, or on a master that this node has not copied the table of yet. True if there are."""
         missing: dict[str, int] = {}
         for name, queue_id in queues:
-            if name not in self._topics:
+            known = self._topics.get(name)
+            if known is None or (queue_id >= known.queues and not self.is_system(name)):
                 missing[name] = max(missing.get(name, 0), queue_id + 1)
         for name, count in sorted(missing.items()):
-            self.put(Topic(name, count, count))
+            known = self._topics.get(name) or Topic(name, count, count)
+            self.put(
+                replace(
+                    known,
+                    read_queues=max(known.read_queues, count),
+                    write_queues=max(known.write_queues, count),
+                )
+            )
+        return bool(missing)
 
     def put(self, topic: Topic) -> None:
         if self._topics.get(topic.name) != topic:

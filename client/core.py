@@ -106,6 +106,8 @@ class ClientCore:
         self._connections: dict[str, Endpoint] = {}
         self._address_of: dict[Endpoint, str] = {}
         self._connecting: dict[str, asyncio.Future[Endpoint]] = {}
+        # The epoch of the log that a group has last read a queue of: brokers of ours say it.
+        self.terms: dict[tuple[str, MessageQueue], str] = {}
         self._consumers: dict[str, ConsumerHandler] = {}
         self._producers: dict[str, Any] = {}
         self._broker_versions: dict[str, int] = {}

@@ -86,6 +86,7 @@ class RemoteOffsets(_Table):
     def forget(self, queue: MessageQueue) -> None:
         super().forget(queue)
         self._sent_on.pop(queue, None)
+        self._core.terms.pop((self._group, queue), None)
 
     def _address(self, queue: MessageQueue) -> str:
         address = self._core.broker_address(queue.broker_name, master=False)
@@ -139,6 +140,9 @@ class RemoteOffsets(_Table):
                 "commitOffset": str(self.offsets[queue]),
                 "bname": queue.broker_name,
             }
+            term = self._core.terms.get((self._group, queue))
+            if term is not None:  # else a commit of messages that were lost could not be told
+                ext["saturnTerm"] = term
             request = Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, ext)
             if confirm:
                 pending.append(self._confirmed(address, request, queue))

@@ -227,6 +227,9 @@ class Puller:
         }
         if own:
             ext["saturnLimits"] = "true"
+        term = self._core.terms.get((self._group, queue))
+        if term is not None:
+            ext["saturnTerm"] = term
         return ext
 
     def _read(
@@ -248,6 +251,8 @@ class Puller:
         if broker_id != 0 and self._slave_misleads(queue, offset, pulled):
             self._avoid[address] = self._core.runtime.monotonic() + AVOID_S
             return Pulled([], offset, pulled.min_offset, pulled.max_offset, 0, stalled=True)
+        if "saturnTerm" in ext:
+            self._core.terms[self._group, queue] = ext["saturnTerm"]
         if broker_id != 0 and pulled.min_offset > offset:  # no master: what it lacks is nowhere
             pulled.next_offset = max(pulled.next_offset, pulled.min_offset)
         if answer.code == OFFSET_MOVED:

@@ -65,6 +65,10 @@ class Epochs:
         """The newest epoch, 0 if there is none."""
         return self.entries[-1].number if self.entries else 0
 
+    def end_of(self, number: int) -> int | None:
+        """Where the first epoch behind this one starts; None if there is none yet."""
+        return min((epoch.start for epoch in self.entries if epoch.number > number), default=None)
+
     def to_json(self) -> list[list[int]]:
         """As HELLO, JOIN and REPLICA_STATE carry it."""
         return [list(epoch) for epoch in self.entries]

@@ -389,6 +389,16 @@ class MessageStore:
         queue = self._queues.table.get((topic, queue_id))
         return 0 if queue is None else queue.max_offset
 
+    def offset_at(self, topic: str, queue_id: int, physical: int) -> int | None:
+        """The queue's next offset when the log ended at `physical`; None if nobody knows any more,
+        as the log begins behind it."""
+        if physical < self._log.start:
+            return None
+        queue = self._queues.table.get((topic, queue_id))
+        if queue is None:
+            return 0
+        return queue.first_at_or_after(physical, queue.min_offset, queue.max_offset)
+
     def queues(self) -> dict[tuple[str, int], ConsumeQueue]:
         """Every queue by (topic, queue id)."""
         return dict(self._queues.table)

@@ -121,6 +121,7 @@ class WorldCore:
         self.runtime = world.runtime
         self.routes = world.routes
         self.handlers: dict[str, Any] = {}
+        self.terms: dict[Any, str] = {}
 
     async def start(self) -> None: ...
     async def close(self) -> None: ...

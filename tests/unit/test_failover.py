@@ -1,0 +1,306 @@
+"""Fail-over: promotion, fencing, what a returning master does, and a tail that is copied back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from broker_rig import ask, config, connected, pull, run, send, started, until
+from saturnmq.broker.broker import Broker
+from saturnmq.broker.config import BrokerConfig
+from saturnmq.broker.failover import next_epoch
+from saturnmq.nameserver.server import NameServer
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.kernels import decode_frames
+from saturnmq.protocol.native import NativeRuntime
+from saturnmq.store.disk import NativeDisk
+from saturnmq.store.message_store import MessageStore
+
+
+class Group:
+    """A nameserver, a master and a slave whose addresses stay."""
+
+    def __init__(self, runtime: NativeRuntime, root: Path, **settings: Any) -> None:
+        self.runtime = runtime
+        self.root = root
+        self.settings = settings
+        self.nameserver = NameServer(runtime, "127.0.0.1", 0)
+        self.configs: dict[str, BrokerConfig] = {}
+
+    async def __aenter__(self) -> Group:
+        await self.nameserver.start()
+        self.master = await self.start("m", role="SYNC_MASTER")
+        self.slave = await self.start("s", role="SLAVE", broker_id=1)
+        await until(lambda: self.master.context.copies_in_sync() == 2)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.slave.close()
+        await self.master.close()
+        await self.nameserver.close()
+
+    async def start(self, name: str, **changes: Any) -> Broker:
+        """A node, on the ports it had before."""
+        if name not in self.configs:
+            self.configs[name] = config(
+                self.root / name,
+                nameservers=(self.nameserver.address,),
+                register_ms=200,
+                **{**self.settings, **changes},
+            )
+        broker = await started(self.runtime, self.configs[name])
+        port = int(broker.address.rpartition(":")[2])
+        ha_port = int(broker.ha_address.rpartition(":")[2])
+        self.configs[name] = replace(self.configs[name], port=port, ha_port=ha_port)
+        return broker
+
+    async def send_all(self, broker: Broker, *bodies: bytes) -> list[int]:
+        client = await connected(self.runtime, broker)
+        codes = [(await send(client, body)).code for body in bodies]
+        client.close()
+        return codes
+
+    async def role(self, broker: Broker, code: int, **ext: Any) -> tuple[int, dict[str, Any] | str]:
+        client = await connected(self.runtime, broker)
+        reply = await ask(client, code, ext)
+        client.close()
+        return reply.code, json.loads(reply.body) if not reply.code else str(reply.remark)
+
+    async def bodies(self, broker: Broker) -> list[bytes]:
+        client = await connected(self.runtime, broker)
+        found: list[bytes] = []
+        while (got := await pull(client, len(found), maxMsgNums=32)).code == 0:
+            found += [bytes(message.body) for message in decode_frames(got.body, True)]
+        client.close()
+        return found
+
+
+def test_nodes_that_cannot_hear_each_other_never_open_the_same_epoch() -> None:
+    known = [0, 1, 99, 100, 101, 250, 299]
+    for number in known:
+        opened = [next_epoch(number, broker_id) for broker_id in range(5)]
+        assert len(set(opened)) == 5
+        assert min(opened) > number
+
+
+def test_a_promoted_slave_takes_over_and_the_old_master_follows_and_is_cut(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        async with Group(runtime, tmp_path, slave_timeout_ms=200) as group:
+            old, new = group.master, group.slave
+            assert await group.send_all(old, b"on both") == [0]
+            new._slave.close()
+            new.context.role.depose("cut off")  # the slave hears the master no more
+            await until(lambda: old.context.copies_in_sync() == 1)
+            assert (await group.send_all(old, b"on the old one only"))[0] in (11, 12)
+            lost = old.store.watermarks.appended - new.store.watermarks.appended
+            await old.close(clean=False)
+
+            code, state = await group.role(new, RequestCode.PROMOTE, epoch=101, force="true")
+            assert code == 0, state
+            assert state["role"] == "master"
+            assert state["epoch"] == 101
+            assert (await group.send_all(new, b"to nobody but the new one"))[0] in (11, 12)
+
+            group.master = back = await group.start("m")
+            assert back.replica_state()["role"] in ("slave", "fenced")
+            assert (await group.send_all(back, b"refused")) == [2]
+            await until(lambda: new.context.copies_in_sync() == 2)
+            assert await group.send_all(new, b"on both again") == [0]
+            expected = [b"on both", b"to nobody but the new one", b"on both again"]
+            assert await group.bodies(new) == expected
+            await until(
+                lambda: (
+                    back.store.watermarks.confirmed == new.store.watermarks.confirmed
+                    and back.store.watermarks.dispatched == back.store.watermarks.appended
+                )
+            )
+            assert await group.bodies(back) == expected
+            state = back.replica_state()
+            assert (state["role"], state["brokerId"]) == ("slave", 1)
+            assert state["epochs"] == new.replica_state()["epochs"]
+            [cut] = state["truncated"]
+            assert cut["to"] - cut["from"] == lost
+            assert b"on the old one only" in Path(cut["file"]).read_bytes()
+
+    run(body)
+
+
+def test_roles_outlive_a_restart_of_every_node(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        async with Group(runtime, tmp_path) as group:
+            assert await group.send_all(group.master, b"one") == [0]
+            await until(
+                lambda: (
+                    group.slave.store.watermarks.appended == group.master.store.watermarks.appended
+                    and group.slave.context.role.caught_up
+                )
+            )
+            await group.master.close(clean=False)
+            code, state = await group.role(group.slave, RequestCode.PROMOTE, epoch=101)
+            assert code == 0, state
+            group.master = await group.start("m")
+            await until(lambda: group.slave.context.copies_in_sync() == 2)
+            await group.master.close()
+            await group.slave.close()
+            group.slave, group.master = await group.start("s"), await group.start("m")
+            await until(lambda: group.slave.context.copies_in_sync() == 2)
+            assert group.slave.replica_state()["role"] == "master"
+            assert group.master.replica_state()["role"] == "slave"
+            assert await group.send_all(group.slave, b"two") == [0]
+            assert await group.bodies(group.slave) == [b"one", b"two"]
+
+    run(body)
+
+
+def test_a_fenced_master_takes_no_writes_but_lets_its_slave_fetch_the_rest(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        async with Group(runtime, tmp_path) as group:
+            assert await group.send_all(group.master, b"before") == [0]
+            code, state = await group.role(group.master, RequestCode.FENCE, epoch=500)
+            assert code == 0, state
+            assert state["role"] == "fenced"
+            assert await group.send_all(group.master, b"after") == [2]
+            end = group.master.store.watermarks.appended
+            await until(lambda: group.slave.store.watermarks.appended == end)
+            code, _ = await group.role(group.slave, RequestCode.PROMOTE, epoch=50)
+            assert code == 16, "an epoch that is over"
+            await until(lambda: group.slave.context.role.caught_up)
+            code, state = await group.role(group.slave, RequestCode.PROMOTE, epoch=500)
+            assert code == 0, state
+            assert int(state["epoch"]) >= 500
+            await until(lambda: group.slave.context.copies_in_sync() == 2)
+            assert group.master.replica_state()["role"] == "slave"
+            assert group.master.replica_state()["truncated"] == []
+            assert await group.send_all(group.slave, b"after") == [0]
+
+    run(body)
+
+
+def test_a_restarted_master_copies_back_what_its_slave_has_before_it_takes_writes(
+    tmp_path: Path,
+) -> None:
+    """Async flush and sync replication: the power failed before the master's disk had it all."""
+
+    async def body(runtime: NativeRuntime) -> None:
+        async with Group(runtime, tmp_path) as group:
+            assert await group.send_all(group.master, b"kept") == [0]
+            end = group.master.store.watermarks.appended
+            acknowledged = [b"acknowledged %d" % n for n in range(20)]
+            assert set(await group.send_all(group.master, *acknowledged)) == {0}
+            await group.master.close(clean=False)
+            settings = group.configs["m"].store_config()
+            store = MessageStore.open(settings, NativeDisk(), runtime)
+            store.truncate(end)
+            (tmp_path / "m" / "abort").touch()
+            store.close()
+            (tmp_path / "m" / "abort").touch()  # it did not stop in order
+            group.master = await group.start("m")
+            await until(lambda: group.master.context.copies_in_sync() == 2)
+            assert await group.send_all(group.master, b"new") == [0]
+            assert await group.bodies(group.master) == [b"kept", *acknowledged, b"new"]
+            assert group.slave.replica_state()["truncated"] == []
+
+    run(body)
+
+
+def test_a_restarted_master_waits_for_the_slave_that_may_know_more(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        async with Group(runtime, tmp_path) as group:
+            assert await group.send_all(group.master, b"one") == [0]
+            await until(lambda: 1 in group.master.context.role.replicas)
+            await group.slave.close(clean=False)
+            await group.master.close(clean=False)
+            (tmp_path / "m" / "abort").touch()  # it did not stop in order
+            group.master = await group.start("m")
+            assert group.master.replica_state()["role"] == "recovering"
+            assert await group.send_all(group.master, b"too early") == [2]
+            client = await connected(runtime, group.master)
+            refused = await send(client, b"why")
+            assert "admin promote" in refused.remark
+            client.close()
+            code, why = await group.role(group.master, RequestCode.PROMOTE, epoch=500)
+            assert code == 16, why
+            code, state = await group.role(
+                group.master, RequestCode.PROMOTE, epoch=500, force="true"
+            )
+            assert code == 0, state
+            group.slave = await group.start("s")
+            await until(lambda: group.master.context.copies_in_sync() == 2)
+            assert await group.send_all(group.master, b"two") == [0]
+            assert await group.bodies(group.master) == [b"one", b"two"]
+
+    run(body)
+
+
+def test_a_slave_without_the_confirmed_log_is_promoted_by_force_only(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        async with Group(runtime, tmp_path) as group:
+            assert await group.send_all(group.master, b"one") == [0]
+            await group.slave.close()
+            await group.master.close(clean=False)
+            group.configs["s"] = replace(group.configs["s"], root=str(tmp_path / "empty"))
+            group.slave = await group.start("s")
+            code, why = await group.role(group.slave, RequestCode.PROMOTE, epoch=500)
+            assert code == 16
+            assert "acknowledged messages would be lost" in str(why)
+            assert group.slave.replica_state()["role"] == "slave"
+            group.master = await group.start("m")
+            await until(lambda: group.master.context.copies_in_sync() == 2)
+            await until(lambda: group.slave.replica_state()["caughtUp"])
+
+    run(body)
+
+
+@pytest.mark.parametrize("position", [3, 2])
+def test_a_consumer_goes_on_before_what_was_lost(tmp_path: Path, position: int) -> None:
+    """A new message got the offset of a lost one: who had read that must not skip it (I4)."""
+
+    async def body(runtime: NativeRuntime) -> None:
+        async with Group(runtime, tmp_path, slave_timeout_ms=100) as group:
+            assert await group.send_all(group.master, b"0", b"1") == [0, 0]
+            client = await connected(runtime, group.master)
+            term = (await pull(client, 0)).ext["saturnTerm"]
+            group.slave._slave.close()
+            group.slave.context.role.depose("cut off")
+            await until(lambda: group.master.context.copies_in_sync() == 1)
+            assert (await group.send_all(group.master, b"lost"))[0] in (11, 12)
+            await group.master.close(clean=False)
+            code, state = await group.role(
+                group.slave, RequestCode.PROMOTE, epoch=101, force="true"
+            )
+            assert code == 0, state
+            assert (await group.send_all(group.slave, b"2"))[0] in (11, 12)
+            client = await connected(runtime, group.slave)
+            moved = await pull(client, position, saturnTerm=term)
+            if position == 3:
+                assert (moved.code, moved.ext["nextBeginOffset"]) == (21, "2")
+            else:
+                assert moved.code != 21
+            assert moved.ext["saturnTerm"] == "101"
+            ext = {"consumerGroup": "G", "topic": "orders", "queueId": 0, "saturnTerm": term}
+            await ask(client, 15, {**ext, "commitOffset": position})
+            kept = await ask(client, 14, ext)
+            assert kept.ext.get("offset") == (None if position == 3 else "2")
+            group.master = await group.start("m")
+
+    run(body)
+
+
+def test_after_a_pause_a_master_asks_before_it_writes(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        async with Group(runtime, tmp_path, role="ASYNC_MASTER") as group:
+            pass
+        group = Group(runtime, tmp_path / "2", slave_timeout_ms=200)
+        async with group:
+            old = group.master
+            old.context.role.alive_at = -1e9  # as if the process had been stopped
+            assert await group.send_all(old, b"while it is not sure") in ([2], [0])
+            await until(lambda: old.replica_state()["refuses"] == "")
+            assert await group.send_all(old, b"still the master") == [0]
+            assert await asyncio.wait_for(group.bodies(old), 5)
+
+    run(body)
