@@ -9,6 +9,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -223,3 +224,45 @@ def test_a_killed_master_is_shown_and_restarted_and_its_slave_serves_meanwhile(s
     shell("cluster", "restart", "master-0")
     shell("cluster", "status")
     shell("produce", "kept", given="after\n")
+
+
+def test_masters_change_by_hand_over_and_by_take_over_and_nothing_is_lost(shell):
+    def roles() -> dict[str, str]:
+        nodes = json.loads(shell("cluster", "status", "--json"))["nodes"]
+        return {node["name"]: node["role"] for node in nodes if node["kind"] != "nameserver"}
+
+    def in_sync() -> bool:
+        rows = json.loads(shell("admin", "replicas", "broker-0", "--json"))
+        return [row["in_sync"] for row in rows] == [None, True]
+
+    shell("topic", "create", "led", "--queues", "2")
+    shell("produce", "led", given="".join(f"{number}\n" for number in range(100)))
+    result = json.loads(shell("admin", "promote", "broker-0", "slave-0", "--json"))
+    assert result["handed_over"]
+    assert roles()["slave-0"] == "master"
+    refused = shell.run("admin", "promote", "broker-0", "slave-0")
+    assert "is the master of broker-0 already" in refused.stderr
+    shell("produce", "led", given="".join(f"{number}\n" for number in range(100, 200)))
+    eventually(in_sync)
+    assert roles() == {
+        "master-0": "slave",
+        "slave-0": "master",
+        "master-1": "master",
+        "slave-1": "slave",
+    }
+    shell("cluster", "kill", "slave-0")
+    result = json.loads(shell("admin", "promote", "broker-0", "master-0", "--json"))
+    assert not result["handed_over"]
+    shell("cluster", "restart", "slave-0")
+    eventually(in_sync)
+    assert roles()["master-0"] == "master"
+    shell("produce", "led", given="".join(f"{number}\n" for number in range(200, 300)))
+    got = shell("consume", "led", "--group", "h", "--from-beginning", "-n", "300").split()
+    assert sorted(set(map(int, got))) == list(range(300))
+    assert "127.0.0.1" in shell("admin", "replicas")
+
+
+def eventually(condition) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true in time"
