@@ -9,8 +9,8 @@ Two ways, and the state of the old master decides:
   first: none of them follows the old master any more, so what it goes on to acknowledge with them
   ends here. An acknowledged message has `required` copies, so the members that answer have it
   between them if they are at least n - required + 1, not counting one that itself says that it may
-  have lost some (it recovers). With fewer, or for a target that is not the furthest of them, only
-  `force` promotes.
+  lack some (after a power loss, or before it first caught up). With fewer, or for a target that is
+  not the furthest of them or may lack some, only `force` promotes.
 
 An epoch is a number above all that any member knows; members refuse lower ones.
 """
@@ -41,8 +41,6 @@ CHANGE_TIMEOUT_S = 5.0  # a node writes its new role to the disk before it answe
 LOOK_S = 0.01
 # A master is fenced when its successor is so near: until it is there nobody takes writes.
 NEAR_BYTES = 1 << 20
-# A restarted master in these states may lack what it acknowledged.
-DOUBTFUL = ("recovering", "unsure")
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +167,7 @@ class Promoter:
 
     async def _take_over(self, members: Sequence[Replica], target: str) -> Promotion:
         reachable = [member for member in members if member.answers]
-        whole = {member.address for member in reachable if member.role not in DOUBTFUL}
+        whole = {member.address for member in reachable if not member.may_lack}
         self._check(reachable, whole, target)  # before anything changes
         fenced = []
         for member in sorted(reachable, key=lambda member: member.address == target):
@@ -178,7 +176,13 @@ class Promoter:
             except (ConnectionLost, RequestTimeout) as error:
                 log.warning("%s cannot be fenced: %s", member.address, error)
         self._check(fenced, whole, target)  # their logs do not grow any more
-        master = await self._change(RequestCode.PROMOTE, target, force=self._force)
+        try:
+            master = await self._change(RequestCode.PROMOTE, target, force=self._force)
+        except SaturnError as error:
+            raise type(error)(
+                f"the promotion of {target} failed, and nobody leads {self._group} before one "
+                f"succeeds: {error}"
+            ) from error
         return self._done(master, "", handed_over=False)
 
     def _check(self, members: Sequence[Replica], whole: Collection[str], address: str) -> None:
@@ -188,14 +192,19 @@ class Promoter:
             raise NoPermission(f"{address} does not answer any more: promote another member")
         if self._force:
             return
+        if target.role == "slave" and address not in whole:
+            raise NoPermission(
+                f"{address} has never had all that its master had confirmed: it lacks acknowledged "
+                "messages. Promote another member; or lose them: --force"
+            )
         required = max(member.required for member in members)
         copies = 1 + max(len(member.others) for member in members)
         needed = copies - required + 1
         count = sum(member.address in whole for member in members)
         if required > 1 and count < needed:
             raise NoPermission(
-                f"{count} of {copies} members of {self._group} answer and know that they lost "
-                f"nothing. A message is acknowledged with {required} copies, so {needed} must for "
+                f"{count} of {copies} members of {self._group} answer and may not lack anything. "
+                f"A message is acknowledged with {required} copies, so {needed} must for "
                 "one of them to have every such message. Start more of them; or lose what only "
                 "the others have: --force"
             )

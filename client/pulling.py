@@ -40,6 +40,7 @@ ANSWER_MARGIN_S = 10.0
 
 FOUND = int(ResponseCode.SUCCESS)
 OFFSET_MOVED = int(ResponseCode.PULL_OFFSET_MOVED)
+RETRY_AT_ONCE = int(ResponseCode.PULL_RETRY_IMMEDIATELY)
 PULL_CODES = frozenset(
     int(code)
     for code in (
@@ -63,7 +64,7 @@ class Pulled:
     max_offset: int
     size: int
     moved: bool = False
-    stalled: bool = False  # a slave that lags: nothing moved, ask again a little later
+    stalled: bool = False  # nothing moved, and the answer came at once: ask a little later
 
 
 @dataclass(slots=True)
@@ -255,7 +256,9 @@ class Puller:
             self._core.terms[self._group, queue] = ext["saturnTerm"]
         if broker_id != 0 and pulled.min_offset > offset:  # no master: what it lacks is nowhere
             pulled.next_offset = max(pulled.next_offset, pulled.min_offset)
-        if answer.code == OFFSET_MOVED:
+        if answer.code == RETRY_AT_ONCE:
+            pulled.stalled = pulled.next_offset == offset
+        elif answer.code == OFFSET_MOVED:
             pulled.moved = True
         elif answer.code == FOUND:
             pulled.messages = self._decode(queue, answer.body)

@@ -50,6 +50,7 @@ class Replica:
     flushed: int = 0
     confirmed: int = 0
     required: int = 1
+    caught_up: bool = True  # a slave once had all that its master had confirmed
     master: str = ""
     refuses: str = ""  # why it takes no writes
     trouble: str = ""  # why it does not follow
@@ -69,6 +70,14 @@ class Replica:
     @property
     def is_master(self) -> bool:
         return self.role == "master"
+
+    @property
+    def may_lack(self) -> bool:
+        """Whether it says of itself that it may not have what was acknowledged: a master after a
+        power loss, a slave that never caught up."""
+        return self.role in ("recovering", "unsure") or (
+            self.role == "slave" and not (self.caught_up and self.epochs)
+        )
 
     @property
     def position(self) -> tuple[int, int]:
@@ -95,6 +104,7 @@ def parse_state(body: bytes, address: str) -> Replica:
             flushed=int(state.get("flushed") or 0),
             confirmed=int(state.get("confirmed") or 0),
             required=int(state.get("required") or 1),
+            caught_up=state.get("caughtUp") is not False,
             master=str(state.get("master") or ""),
             refuses=str(state.get("refuses") or ""),
             trouble=str(state.get("trouble") or ""),

@@ -29,6 +29,7 @@ class Member:
         self.end = end
         self.asked = []
         self.refuse = {}  # code -> remark
+        self.lacks = ""
 
     async def start(self):
         self.listener = await self.group.runtime.listen(
@@ -73,6 +74,7 @@ class Member:
             "start": 0,
             "end": self.end,
             "required": self.group.required,
+            "caughtUp": self.lacks != "never caught up",
             "replicas": slaves,
             "inSync": [i for i, lag in behind.items() if lag <= 50] if self.is_master else [],
             "lagBytes": behind if self.is_master else {},
@@ -266,6 +268,30 @@ def test_a_master_that_may_have_lost_something_does_not_count_as_a_copy():
         assert group.masters()[0] is target
 
     run(test, lost=[1])
+
+
+@pytest.mark.parametrize("why", ["never caught up", "has no epochs"])
+def test_a_slave_that_never_had_everything_is_promoted_by_force_only(why):
+    async def test(group, admin):
+        target = group.members[1]
+        target.lacks = why
+        if why == "has no epochs":
+            target.epochs = []
+        with pytest.raises(NoPermission, match="has never had all"):
+            await admin.promote(GROUP, 1)
+        assert target.asked == []
+        assert (await admin.promote(GROUP, 1, force=True)).master == target.address
+
+    run(test, required=1, lost=[0])
+
+
+def test_a_take_over_that_fails_says_that_nobody_leads():
+    async def test(group, admin):
+        group.members[1].refuse = {RequestCode.PROMOTE: "its disk is full"}
+        with pytest.raises(NoPermission, match=r"nobody leads broker-0.*its disk is full"):
+            await admin.promote(GROUP, 1)
+
+    run(test, lost=[0])
 
 
 def test_a_master_that_hangs_when_it_is_to_hand_over_is_taken_over_from(monkeypatch):

@@ -50,6 +50,7 @@ class World:
         self.masterless = False  # the route that a nameserver gives
         self.promoted = False  # the slave is the master and the old master a slave
         self.hung: set[str] = set()
+        self.stuck = False  # pulls are answered at once, with nothing
         self.pulls: list[dict[str, str]] = []
         self.pulled_from: list[str] = []
         self.backs: list[dict[str, str]] = []
@@ -274,6 +275,8 @@ class WorldCore:
             code, following, taken = 21, len(log), []
         if offset < world.first_kept:
             code, following, taken = 21, world.first_kept, []
+        if world.stuck:
+            code, following, taken = 20, offset, []
         if code == 21 and address == SLAVE:  # without offsetCheckInSlave, its default
             code, following = 20, offset
         header = {
@@ -461,6 +464,21 @@ def test_pulls_and_commits_follow_a_promotion_though_the_old_master_hangs(kind: 
 
     world.run(main)
     assert [message.queue_offset for message in got] == [0, 1]
+
+
+def test_a_broker_that_says_again_at_once_for_ever_is_not_asked_without_end() -> None:
+    world, got = World(queues=1), []
+    world.send(0, b"0")
+    world.stuck = True
+
+    async def main() -> None:
+        async with consumer(world, listener_one=got.append):
+            await world.runtime.sleep(10)
+            assert 5 <= len(world.pulls) <= 15
+            world.stuck = False
+            await world.until(lambda: len(got) == 1, 2.0)
+
+    world.run(main)
 
 
 def test_a_suggested_slave_is_read_next() -> None:
