@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -132,25 +133,22 @@ def _drills(
     def say(text: str) -> None:
         print(f"  {text}", file=sys.stderr, flush=True)
 
-    for name in names:
-        for each in modes:
-            for number in range(first, (last or first) + 1):
-                done = run_drill(
-                    DRILLS[name],
-                    MODES[each],
-                    number,
-                    kind=kind,
-                    minutes=minutes,
-                    keep=keep,
-                    say=say,
-                )
-                done.options = options.strip()
-                whole.drills.append(done)
-                _tell(done)
-                if page_file is not None:  # after each: a long run can be watched
-                    page_file.write_text(page(whole))
-                if done.skipped:
-                    break
+    skipped: set[str] = set()
+    for number in range(first, (last or first) + 1):
+        for name, each in product(names, modes):
+            if name in skipped:
+                continue
+            drill = DRILLS[name]
+            done = run_drill(
+                drill, MODES[each], number, kind=kind, minutes=minutes, keep=keep, say=say
+            )
+            done.options = options.strip()
+            whole.drills.append(done)
+            _tell(done)
+            if done.skipped:
+                skipped.add(name)
+            if page_file is not None:  # after each: a long run can be watched
+                page_file.write_text(page(whole))
     if as_json:
         emit(whole.to_json())
     elif whole.ran:

@@ -106,15 +106,18 @@ class Run:
         text = f"{name} runs all the time"
         await self._heal(text, [name], lambda name: self.backend.slow(name, 1.0))
 
-    async def cut(self, a: str, b: str, *, one_way: bool = False) -> None:
+    async def cut(self, a: str, *others: str, one_way: bool = False) -> None:
+        """Part `a` from each of the others; one way: what `a` sends does not arrive."""
         self._cut = True
-        text = f"nothing from {a} reaches {b}" if one_way else f"{a} and {b} are parted"
-        names = [name for name in (a, b) if name != CLIENTS][:1]
+        there = ", ".join(others)
+        text = f"nothing from {a} reaches {there}" if one_way else f"{a} is parted from {there}"
+        node = a if a != CLIENTS else others[0]
 
         def act(_name: str) -> None:
-            self.backend.partition(a, b, one_way=one_way)
+            for other in others:
+                self.backend.partition(a, other, one_way=one_way)
 
-        await self._fault(text, names, act)
+        await self._fault(text, [node], act)
 
     async def join(self) -> None:
         self._cut = False
@@ -213,7 +216,13 @@ async def kill_master(run: Run) -> None:
 async def fail_over(run: Run) -> None:
     group = run.group()
     old, new = run.master(group), run.slave(group)
+    lags = run.chance.random() < 0.5  # the slave is behind when its master dies
+    if lags:
+        await run.pause(new)
+        await run.sleep(2.0)
     await run.kill(old)
+    if lags:
+        await run.resume(new)
     await run.sleep(2.0)
     await run.promote(group, new)
     await run.sleep(OUTAGE_S)
@@ -273,6 +282,18 @@ async def partition_one_way(run: Run) -> None:
     await run.cut(source, target, one_way=True)
     await run.sleep(OUTAGE_S)
     await run.join()
+
+
+async def isolate_master(run: Run) -> None:
+    group = run.group()
+    old, new = run.master(group), run.slave(group)
+    everybody = [n for n in (*run.brokers, *run.nameservers) if n != old]
+    await run.cut(old, *everybody, CLIENTS)
+    await run.sleep(3.0)
+    await run.promote(group, new)
+    await run.sleep(OUTAGE_S)
+    await run.join()
+    await run.sleep(3.0)
 
 
 async def slow_slave(run: Run) -> None:
@@ -341,7 +362,7 @@ async def random_mix(run: Run) -> None:
         wipe_slave, power_cut, promote,
     ]  # fmt: skip
     if run.backend.why_not("partition") is None:
-        kinds += [partition_slave, partition_clients, partition_one_way]
+        kinds += [partition_slave, partition_clients, partition_one_way, isolate_master]
     end = run.history.now() + 60.0 * run.minutes
     while run.history.now() < end:
         await run.chance.choice(kinds)(run)
@@ -350,7 +371,8 @@ async def random_mix(run: Run) -> None:
 
 _ALL = (
     Drill("kill-master", "SIGKILL a master, start it again", kill_master),
-    Drill("fail-over", "SIGKILL a master, promote its slave, start the old one", fail_over,
+    Drill("fail-over", "SIGKILL a master, promote its slave (which may lag), start the old one",
+          fail_over,
           leaves_behind=True),
     Drill("promote", "hand the master's role to the slave under load, and back", promote),
     Drill("kill-slave", "SIGKILL a slave, start it again", kill_slave),
@@ -365,6 +387,8 @@ _ALL = (
           ("partition",)),
     Drill("partition-one-way", "packets pass one way only, to or from a master",
           partition_one_way, ("partition",)),
+    Drill("isolate-master", "a master is cut off from everybody, its slave is promoted",
+          isolate_master, ("partition",), leaves_behind=True),
     Drill("slow-slave", "a slave runs for 2 to 30 % of the time", slow_slave, ("slow",)),
     Drill("disk-full", "the disk of a master or slave is full", disk_full, ("full-disk",),
           padding=2000, broker_options=SMALL_SEGMENTS),
