@@ -66,6 +66,16 @@ def lost_from(
     return None if end is None or offset <= end else end
 
 
+def commit(c: Context, ext: dict[str, str], place: tuple[str, str, int], offset: int) -> None:
+    """Keep a group's offset (group, topic, queue), unless it is of messages that are lost. A slave
+    may lag behind the master that its consumers have read from; a master has it all."""
+    group, topic, queue_id = place
+    if lost_from(c, ext, topic, queue_id, offset) is not None:
+        return
+    if c.role.is_slave or offset <= c.store.max_offset(topic, queue_id):
+        c.offsets.commit(group, topic, queue_id, offset)
+
+
 def answer(endpoint: Endpoint, request: Command, reply: Command) -> None:
     """Send a reply unless nobody waits for it."""
     if not request.is_oneway and not endpoint.closed:

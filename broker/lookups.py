@@ -6,7 +6,7 @@ does, because clients branch on it: 22 for 14 and 12, -1 for 32, code 1 for 33.
 
 from __future__ import annotations
 
-from saturnmq.broker.context import Context, answer, integer, lost_from, text
+from saturnmq.broker.context import Context, answer, commit, integer, text
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import (
     GroupNotExist,
@@ -41,8 +41,7 @@ class LookupService:
         if self._c.topics.get(topic) is None:
             raise TopicNotExist(f"topic {topic} does not exist")
         queue_id, offset = integer(ext, "queueId"), integer(ext, "commitOffset")
-        if lost_from(self._c, ext, topic, queue_id, offset) is None:
-            self._c.offsets.commit(group, topic, queue_id, offset)
+        commit(self._c, ext, (group, topic, queue_id), offset)
         answer(endpoint, request, request.reply(0))
 
     def on_max_offset(self, endpoint: Endpoint, request: Command) -> None:

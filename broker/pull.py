@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from saturnmq.broker.context import Context, answer, integer, lost_from, text
+from saturnmq.broker.context import Context, answer, commit, integer, lost_from, text
 from saturnmq.broker.groups import Group
 from saturnmq.broker.topics import READ, Topic
 from saturnmq.protocol.codes import ResponseCode
@@ -88,9 +88,8 @@ class PullService:
         group, topic, queue_id = self._checked(group_name, topic_name, integer(ext, "queueId"))
         subscription = self._subscription(group_name, topic_name, flags, ext)
         if flags & COMMIT_OFFSET and not c.role.is_slave:
-            consumed = integer(ext, "commitOffset", 0)
-            if lost_from(c, ext, topic_name, queue_id, consumed) is None:
-                c.offsets.commit(group_name, topic_name, queue_id, consumed)
+            place = group_name, topic_name, queue_id
+            commit(c, ext, place, integer(ext, "commitOffset", 0))
         pull = Pull(
             endpoint,
             request,
