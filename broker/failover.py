@@ -116,12 +116,19 @@ class FailoverService:
         if not store.recovery.clean and role.required > 1 and role.replicas:
             role.next_state, role.why = State.RECOVERING, self._missing()
         await self._ask()
+        if role.state is State.UNSURE:
+            self.unsure()
 
     def unsure(self) -> None:
         """Called by the role: this node stood still, or has just begun."""
         if self._asking is None or self._asking.done():
-            log.warning("this node stood still: asking whether it still is the master")
-            self._asking = self._c.runtime.spawn(self._ask(), name="ask-for-epochs")
+            log.warning("asking whether this node still is the master")
+            self._asking = self._c.runtime.spawn(self._ask_until_sure(), name="ask-for-epochs")
+
+    async def _ask_until_sure(self) -> None:
+        while self._c.role.state is State.UNSURE:
+            await self._ask()
+            await self._c.runtime.sleep(0.0 if self._c.role.state is not State.UNSURE else ASK_S)
 
     async def _ask(self) -> None:
         """Take writes unless somebody knows of a higher epoch."""
@@ -137,7 +144,12 @@ class FailoverService:
         if c.role.state is not State.UNSURE:
             return
         if c.role.next_state is State.MASTER:
-            await self._open_term()
+            try:
+                await self._open_term()
+            except OSError as error:  # a full disk is not full for ever
+                log.error("the new epoch cannot be written down, trying again: %s", error)
+                c.role.why = f"its new epoch cannot be written down: {error}"
+                return
         if c.role.state is not State.UNSURE:
             return  # somebody knew of a higher epoch meanwhile
         c.role.sure()
@@ -240,7 +252,12 @@ class FailoverService:
                     self._heard.clear()
                     c.role.why = f"{self._missing()}; the last try failed: {error}"
                     return
-            await self._open_term()
+            try:
+                await self._open_term()
+            except OSError as error:
+                log.error("the new epoch cannot be written down, trying again: %s", error)
+                self._heard.clear()
+                return
             if c.role.state is State.RECOVERING:
                 self._lead()
 

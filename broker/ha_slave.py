@@ -113,7 +113,7 @@ class MasterConnection(asyncio.BufferedProtocol):
         self.last_read = self._follower.now()
         try:
             self._read_all()
-        except (SaturnError, KeyError, TypeError, ValueError) as error:
+        except (SaturnError, OSError, KeyError, TypeError, ValueError) as error:
             log.error("cannot take what the master sent: %s: closing", error)
             self.close()
             return
@@ -226,9 +226,8 @@ class HaSlave:
         if not len(data):
             return
         while self._coming and self._coming[0].start <= offset + len(data):
-            epoch = self._coming.pop(0)
-            self._c.epochs.open(*epoch)
-            self._c.role.term = epoch.number
+            self._c.epochs.open(*self._coming[0])
+            self._c.role.term = self._coming.pop(0).number
         store.append_raw(offset, data)
 
     def received(self, connection: MasterConnection) -> None:

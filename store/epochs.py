@@ -76,21 +76,16 @@ class Epochs:
     def open(self, number: int, start: int) -> None:
         """A new term begins at `start`; durable when this returns. Blocking."""
         assert number > self.last, f"epoch {number} is opened after {self.last}"
-        self.entries.append(Epoch(number, start))
-        self._save()
+        self._save([*self.entries, Epoch(number, start)])
 
     def cut(self, newest: int) -> None:
         """Forget the epochs behind `newest`: their bytes are cut off. Blocking."""
-        kept = [epoch for epoch in self.entries if epoch.number <= newest]
-        if kept != self.entries:
-            self.entries = kept
-            self._save()
+        self.replace([epoch for epoch in self.entries if epoch.number <= newest])
 
     def replace(self, entries: Sequence[Epoch]) -> None:
         """A slave without a table of its own takes its master's. Blocking."""
         if list(entries) != self.entries:
-            self.entries = list(entries)
-            self._save()
+            self._save(list(entries))
 
     def common(
         self, end: int, others: Sequence[Epoch], others_end: int
@@ -106,10 +101,12 @@ class Epochs:
                 )
         return None
 
-    def _save(self) -> None:
-        lines = "".join(f"{epoch.number}-{epoch.start}\n" for epoch in self.entries).encode()
-        head = f"{len(self.entries)}\n{crc32(lines)}\n".encode()
+    def _save(self, entries: list[Epoch]) -> None:
+        """They count once they are written."""
+        lines = "".join(f"{epoch.number}-{epoch.start}\n" for epoch in entries).encode()
+        head = f"{len(entries)}\n{crc32(lines)}\n".encode()
         self._disk.replace_file(self._path, head + lines, keep_backup=True)
+        self.entries = entries
 
 
 def _end_of(entries: Sequence[Epoch], epoch: Epoch, log_end: int) -> int:
