@@ -169,12 +169,11 @@ def _tell(done: Any) -> None:
         print(f"{what}: skipped: {done.skipped}", file=sys.stderr)
         return
     counts = done.verdict.counts
-    result = "ok" if done.ok else "FAILED"
-    print(
-        f"{what}: {result}, {counts['acknowledged']:,} acknowledged, {counts['unknown']:,} unknown,"
-        f" {counts['refused']:,} refused, {done.seconds:.0f} s",
-        file=sys.stderr,
-    )
+    told = ["ok" if done.ok else "FAILED"]
+    for name in ("acknowledged", "unknown", "refused", "lost in the window of the mode"):
+        if counts[name] or name == "acknowledged":
+            told.append(f"{counts[name]:,} {name}")
+    print(f"{what}: {', '.join(told)}, {done.seconds:.0f} s", file=sys.stderr)
     for text in done.verdict.violations:
         print(f"  {text}", file=sys.stderr)
     if not done.ok:
