@@ -145,7 +145,7 @@ class Run:
         await self._fault(f"the store of {name} is deleted", [name], self.backend.wipe)
 
     async def promote(self, group: str, name: str, *, planned: bool = False) -> None:
-        """Make a slave the master; planned, by hand-over, it is what is looked at, else a remedy."""
+        """Make a slave the master: a fault to look at if it is planned, else a remedy."""
         self._mark("fault" if planned else "heal", f"promote {name}", group)
         done = await self.admin.promote(group, self._nodes[name].address)
         self._masters[group] = name
