@@ -31,6 +31,7 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -240,10 +241,7 @@ def lag(directory: str, scale: Scale) -> dict[str, Any]:
 
 def pace(nameserver: str, rate: float, seconds: float) -> dict[str, Any]:
     """Send so many messages a second, evenly; in a process of its own."""
-    topic = f"pace-{os.getpid()}"
-    body = os.urandom(SIZE)
-    with Admin(nameservers=[nameserver]) as admin:
-        admin.create_topic(topic, queues=4)
+    topic, body = new_topic(nameserver), os.urandom(SIZE)
     with Producer(nameservers=[nameserver], group="pace") as producer:
         producer.send(Message(topic, body))
         handles: list[Any] = []
@@ -260,6 +258,13 @@ def pace(nameserver: str, rate: float, seconds: float) -> dict[str, Any]:
             time.sleep(0.002)
         check(before + handles)
         return {"msgs_per_s": round(sent / (time.perf_counter() - begin))}
+
+
+def new_topic(nameserver: str) -> str:
+    topic = f"replication-{uuid.uuid4().hex[:12]}"
+    with Admin(nameservers=[nameserver]) as admin:
+        admin.create_topic(topic, queues=4)
+    return topic
 
 
 def check(handles: list[Any]) -> None:
@@ -320,6 +325,7 @@ class Sender:
 
     def __init__(self, nameserver: str) -> None:
         self._nameserver = nameserver
+        self._topic = new_topic(nameserver)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._times: list[float] = []
@@ -346,10 +352,10 @@ class Sender:
         body = os.urandom(SIZE)
         with Producer(nameservers=[self._nameserver], group="lone") as producer:
             for _ in range(20):
-                producer.send(Message("BenchmarkTest", body))
+                producer.send(Message(self._topic, body))
             while not self._stop.is_set():
                 begin = time.perf_counter()
-                check_one(producer.send(Message("BenchmarkTest", body)))
+                check_one(producer.send(Message(self._topic, body)))
                 self._times.append((time.perf_counter() - begin) * 1e6)
                 time.sleep(0.005)
 
