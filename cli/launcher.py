@@ -343,6 +343,7 @@ class LocalCluster:
         }
         if sync:
             options["inSyncReplicas"] = 2  # the master and one slave
+        options["totalReplicas"] = 1 + self.settings.slaves
         options.update(self.settings.broker_options)
         return options
 
