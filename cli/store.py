@@ -28,6 +28,12 @@ MIB = 1 << 20
 Directory = Annotated[
     Path, typer.Argument(metavar="DIR", help="storePathRootDir of the broker: has commitlog/.")
 ]
+DirectoryOrFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="DIR", help="storePathRootDir of the broker, or a file of its truncated/."
+    ),
+]
 SegmentBytes = Annotated[
     int, typer.Option(min=0, help="Size of a CommitLog file, where the files do not tell it.")
 ]
@@ -44,7 +50,7 @@ IndexItems = Annotated[
 
 @app.command("check")
 def check_store(
-    directory: Directory,
+    directory: DirectoryOrFile,
     segment_bytes: SegmentBytes = 0,
     queue_file_bytes: QueueFileBytes = 0,
     index_slots: IndexSlots = 0,
@@ -54,15 +60,16 @@ def check_store(
     """Verify every frame, and queues and index against what a rebuild would give.
 
     Reads only, also beside a running broker: then up to where the log ended at the start. Exit
-    status 1 if anything is damaged.
+    status 1 if anything is damaged. Of a file that a truncation wrote, every frame.
     """
     from saturnmq.store.disk import NativeDisk
-    from saturnmq.store.verify import check
+    from saturnmq.store.verify import check, check_side_file
 
+    look = check_side_file if directory.is_file() else check
     sizes = _sizes(segment_bytes, queue_file_bytes, index_slots, index_items)
     try:
         with _bytes_bar(f"checking {directory}") as progress:
-            report = check(NativeDisk(), str(directory), sizes, progress)
+            report = look(NativeDisk(), str(directory), sizes, progress)
     except FileNotFoundError as gone:
         fail(f"{gone.filename} was deleted during the check, as a running broker does: check again")
     if as_json:
@@ -158,7 +165,7 @@ def rebuild_store(
 
 @app.command("dump")
 def dump_store(
-    directory: Directory,
+    directory: DirectoryOrFile,
     begin: Annotated[
         int | None, typer.Option("--from", min=0, help="Log offset to begin at, or the next frame.")
     ] = None,
@@ -187,7 +194,9 @@ def dump_store(
 ) -> None:
     """Print the frames of the CommitLog, one a line; with --json all fields of each.
 
-    Reads only, also beside a running broker. What holds no frames is told on standard error.
+    Reads only, also beside a running broker. What holds no frames is told on standard error. Of a
+    file in the directory truncated/ it prints what was cut off this log, for instance in a
+    fail-over: what nobody else has can be sent again from there.
     """
     from saturnmq.cli import store_dump
     from saturnmq.store.disk import NativeDisk

@@ -22,7 +22,8 @@ from saturnmq.store.consumequeue import ENTRY, FILLER, UNIT
 from saturnmq.store.disk import Disk
 from saturnmq.store.indexfile import HEADER, ITEM
 from saturnmq.store.log_files import NOTHING, Gap, LogReader, SegmentFiles
-from saturnmq.store.verify import Sizes, directories, found_sizes, open_log
+from saturnmq.store.truncated import find_all
+from saturnmq.store.verify import Sizes, directories, found_sizes, open_frames, open_log
 from saturnmq.store.verify_index import IndexSizes
 
 _BODY_SHOWN = 60
@@ -56,7 +57,7 @@ class Wanted(NamedTuple):
 
 def frames(disk: Disk, root: str, sizes: Sizes, wanted: Wanted) -> Iterator[Record]:
     """The frames of the log; gaps are told on standard error."""
-    files = open_log(disk, root, sizes)
+    files = open_frames(disk, root, sizes)
     reader = LogReader(files, index=False)
     begin = files.start
     if wanted.begin is not None and wanted.begin > begin:
@@ -249,6 +250,9 @@ def summary(disk: Disk, root: str, sizes: Sizes) -> dict[str, Any]:
             "files": sum(len(files.segments) for _, _, files in queues),
         },
         "index": {"files": len(index), "file_bytes": sorted({e.size for e in index})},
+        "truncated": {
+            posixpath.basename(side.file): side.to_json() for side in find_all(disk, root)
+        },
         "checkpoint": page,
         "config": {
             entry.name: _table_sizes(disk.read_file(posixpath.join(root, "config", entry.name)))

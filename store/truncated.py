@@ -221,7 +221,7 @@ def _describe(disk: Disk, facts: Truncated) -> Truncated:
     topics: Counter[str] = Counter()
     messages = 0
     files = SideFile(disk, facts)
-    for piece in LogReader(files, limit=files.end, index=False).read(files.start):
+    for piece in LogReader(files, index=False).read(files.start):
         if not isinstance(piece, Gap):
             messages += piece.scan.messages
             for topic, _, _, _, entries in piece.scan.runs:
@@ -240,6 +240,7 @@ class SideFile(SegmentFiles):
     """A side file, to be read as the part of the log that it was."""
 
     def __init__(self, disk: Disk, facts: Truncated, segment_bytes: int = 0) -> None:
+        self.facts = facts
         self._whole = Found(facts.start, facts.size, facts.file)
         size = segment_bytes or facts.segment_bytes or _USUAL_SEGMENT
         super().__init__(disk, posixpath.dirname(facts.file), size)

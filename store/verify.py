@@ -24,6 +24,7 @@ from saturnmq.store.disk import Disk
 from saturnmq.store.findings import CERTAIN, Finding, Findings, Trust
 from saturnmq.store.log_files import NOTHING, Gap, LogReader, SegmentFiles, Stretch
 from saturnmq.store.segments import SET_ASIDE
+from saturnmq.store.truncated import SideFile, find, find_all
 from saturnmq.store.verify_index import IndexCheck, IndexSizes
 from saturnmq.store.verify_queues import QueueChecks
 
@@ -81,6 +82,14 @@ def open_log(disk: Disk, root: str, sizes: Sizes = UNKNOWN) -> SegmentFiles:
     return files
 
 
+def open_frames(disk: Disk, path: str, sizes: Sizes = UNKNOWN) -> SegmentFiles:
+    """The CommitLog of the store at `path`, or that path's side file of a truncation."""
+    facts = find(disk, path)
+    return (
+        open_log(disk, path, sizes) if facts is None else SideFile(disk, facts, sizes.segment_bytes)
+    )
+
+
 def directories(disk: Disk, path: str) -> list[str]:
     """The directories in a directory."""
     return [posixpath.join(path, entry.name) for entry in disk.list(path) if entry.is_dir]
@@ -119,6 +128,33 @@ def check(
 ) -> Report:
     """Look at everything; `progress(done, total)` is called in bytes of the log."""
     return _Check(disk, root, sizes).run(progress)
+
+
+def check_side_file(
+    disk: Disk, path: str, sizes: Sizes = UNKNOWN, progress: Progress | None = None
+) -> Report:
+    """Look at every frame of what a truncation cut off. A cut may go through a frame."""
+    files = SideFile.open(disk, path, sizes.segment_bytes)
+    findings = Findings()
+    report = Report(path, damage=findings.damage, notes=findings.notes)
+    report.log_start, report.log_end = files.start, files.end
+    reader = LogReader(files, index=False)
+    for piece in reader.read(files.start):
+        if isinstance(piece, Gap):
+            what = f"log: {piece.end - piece.start} bytes hold no frames: {piece.why}"
+            first = piece.start == files.start
+            findings.add(what, *files.place(piece.start), piece.start, note=first, together=False)
+        else:
+            report.messages += piece.scan.messages
+        if progress is not None:
+            progress(reader.end - files.start, files.end - files.start)
+    if reader.end < files.end:
+        what = f"log: it ends within a frame ({reader.stopped_by})"
+        findings.add(what, *files.place(reader.end), reader.end, note=True)
+    if files.facts.crc32 not in (None, files.crc32()):
+        findings.add("log: its checksum is not the one that was written down", path, 0)
+    files.close()
+    return report
 
 
 class _Check:
@@ -190,6 +226,9 @@ class _Check:
         if count := len(self._disk.list(aside)):
             what = "log: segments of wrong length were set aside by a start"
             self._findings.add(what, aside, 0, note=True, count=count)
+        for side in find_all(self._disk, self._root):
+            what = f"log: {side.messages} messages from {side.start} on were cut off"
+            self._findings.add(what, side.file, 0, side.start, note=True)
         total = expected_end(self._files)
         for piece in reader.read(self._files.start):
             if isinstance(piece, Gap):

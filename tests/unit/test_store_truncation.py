@@ -9,18 +9,22 @@ import errno
 import json
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from saturnmq.cli.main import app
 from saturnmq.drills.sim.disk import PowerLoss, SimDisk
-from saturnmq.protocol.errors import ServiceNotAvailable
+from saturnmq.protocol.errors import ServiceNotAvailable, StoreDamaged
+from saturnmq.store.disk import NativeDisk
 from saturnmq.store.log_files import LogReader
 from saturnmq.store.message_store import MessageStore
 from saturnmq.store.truncated import SideFile, find_all
 from store_rig import (
     CONFIG,
     SEGMENT,
+    Clock,
     bodies,
     dispatch,
     flush,
@@ -28,6 +32,7 @@ from store_rig import (
     new_disk,
     open_store,
 )
+from typer.testing import CliRunner
 
 BODIES = [b"%d" % number * 40 for number in range(90)]
 
@@ -101,7 +106,7 @@ def test_a_side_file_reads_as_the_part_of_the_log_that_it_was() -> None:
     store.truncate(place_of(store, 3) + 10)
     (side,) = store.truncated()
     files = SideFile.open(disk, side.file)
-    reader = LogReader(files, limit=files.end)
+    reader = LogReader(files)
     gap, *pieces = list(reader.read(files.start))
     assert (gap.start, gap.end) == (side.start, side.start + place_of_next(side, disk))
     assert sum(piece.scan.messages for piece in pieces) == len(BODIES) - 4
@@ -317,3 +322,59 @@ def test_what_consumers_could_see_is_known_after_a_restart() -> None:
     disk = new_disk()
     filled(disk).close()
     assert open_store(disk).recovered_confirm == end, "nobody wrote it down"
+
+
+@pytest.fixture
+def side_file(tmp_path: Path) -> Path:
+    """What was cut off a real directory, from within message 20 on."""
+    config = replace(CONFIG, root=str(tmp_path / "store"))
+    store = MessageStore.open(config, NativeDisk(), Clock())
+    for body in BODIES:
+        store.put(message(body))
+    dispatch(store)
+    store.truncate(place_of(store, 20) + 50, reason="deposed", epoch=3)
+    store.close()
+    return Path(store.truncated()[0].file)
+
+
+def test_an_operator_sees_what_was_cut_off(side_file: Path) -> None:
+    done = CliRunner().invoke(app, ["store", "dump", str(side_file), "--json"])
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert [line["body"].encode() for line in lines] == BODIES[21:]
+    assert lines[0]["topic"] == "T"
+    done = CliRunner().invoke(app, ["store", "check", str(side_file), "--json"])
+    report = json.loads(done.stdout)
+    assert (done.exit_code, report["sound"], report["messages"]) == (0, True, len(BODIES) - 21)
+    root = str(side_file.parents[1])
+    slots = str(CONFIG.index_slots)
+    done = CliRunner().invoke(app, ["store", "check", root, "--index-slots", slots, "--json"])
+    notes = [note["path"] for note in json.loads(done.stdout)["notes"] if "cut off" in note["what"]]
+    assert notes == [str(side_file)]
+    done = CliRunner().invoke(app, ["store", "dump", root, "--summary", "--json"])
+    (facts,) = json.loads(done.stdout)["truncated"].values()
+    assert (facts["epoch"], facts["reason"]) == (3, "deposed")
+
+
+def test_damage_in_a_side_file_is_told(side_file: Path) -> None:
+    data = bytearray(side_file.read_bytes())
+    data[len(data) // 2] ^= 1
+    side_file.write_bytes(data)
+    done = CliRunner().invoke(app, ["store", "check", str(side_file), "--json"])
+    report = json.loads(done.stdout)
+    assert (done.exit_code, report["messages"]) == (1, len(BODIES) - 22)
+    assert len(report["damage"]) == 2, "the frame, and the checksum of the file"
+
+
+def test_a_side_file_without_its_facts_can_be_read(side_file: Path) -> None:
+    side_file.with_suffix(".json").unlink()
+    done = CliRunner().invoke(
+        app, ["store", "check", str(side_file), "--segment-bytes", str(SEGMENT), "--json"]
+    )
+    assert json.loads(done.stdout)["messages"] == len(BODIES) - 21
+
+
+def test_another_file_is_no_side_file(tmp_path: Path) -> None:
+    (tmp_path / "x.log").write_bytes(b"1")
+    done = CliRunner().invoke(app, ["store", "check", str(tmp_path / "x.log")])
+    assert isinstance(done.exception, StoreDamaged)
+    assert "no side file" in str(done.exception)
