@@ -157,7 +157,7 @@ class RouteFinder:
             if not done.done():
                 done.set_exception(error)
             return
-        except BaseException:
+        except asyncio.CancelledError:
             done.cancel()
             raise
         finally:

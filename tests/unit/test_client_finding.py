@@ -1,0 +1,184 @@
+"""Finding routes on virtual time: what is asked when, and what becomes of the answers."""
+
+import asyncio
+import random
+
+import pytest
+from saturnmq.client.finding import MISSING_S, RouteFinder
+from saturnmq.client.routes import RouteTable
+from saturnmq.drills.sim.loop import SimLoop
+from saturnmq.drills.sim.network import SimNetwork
+from saturnmq.drills.sim.runtime import SimRuntime
+from saturnmq.protocol import jsonx
+from saturnmq.protocol.errors import ConnectFailed, TopicNotExist
+from saturnmq.protocol.route import BrokerData, QueueData, TopicRoute
+
+
+class Nameserver:
+    """Knows `topics`: name -> the broker names that serve it."""
+
+    def __init__(self, runtime):
+        self.runtime = runtime
+        self.topics = {}
+        self.asked = []
+        self.away = False
+        self.connected = set()
+        self.changed = []
+        self.table = RouteTable()
+        self.finder = RouteFinder(
+            runtime,
+            self.table,
+            self.ask,
+            is_connected=self.connected.__contains__,
+            on_change=self.changed.append,
+            template_queues=4,
+        )
+
+    async def ask(self, command, ok):
+        topic = command.ext["topic"]
+        assert command.ext["saturnWatch"] == "true"
+        self.asked.append(topic)
+        names = self.topics.get(topic)
+        await self.runtime.sleep(0.01)
+        if self.away:
+            raise ConnectFailed("nobody there")
+        if names is None:
+            return command.reply(17, "unknown")
+        perm = 7 if topic == "TBW102" else 6
+        route = TopicRoute(
+            [QueueData(name, 8, 8, perm) for name in names],
+            [BrokerData("C", name, {0: f"{name}:1"}) for name in names],
+        )
+        return command.reply(body=jsonx.dumps(route.to_json()))
+
+    def brokers(self, topic):
+        route = self.table.route(topic)
+        return [data.broker_name for data in route.brokers] if route else []
+
+    async def find(self, topic, *, refresh=False, create=False):
+        return await self.finder.route(topic, refresh=refresh, create=create)
+
+
+@pytest.fixture
+def found():
+    loop = SimLoop(random.Random(1))
+    nameserver = Nameserver(SimRuntime(loop, SimNetwork(loop, 1), 1, "client"))
+
+    def run(test):
+        async def main():
+            async with asyncio.timeout(600):
+                await test(nameserver)
+            nameserver.finder.closed = True
+
+        loop.run_until_complete(main())
+        assert loop.failures == []
+
+    yield run
+    loop.close()
+
+
+def test_callers_share_one_question_and_its_answer_is_kept(found):
+    async def test(ns):
+        ns.topics = {"T": ["a"]}
+        routes = await asyncio.gather(*(ns.find("T") for _ in range(5)))
+        assert all(route is routes[0] for route in routes)
+        await ns.find("T")
+        assert ns.asked == ["T"]
+        assert ns.changed == ["T"]
+
+    found(test)
+
+
+def test_what_changes_while_it_is_asked_is_asked_again(found):
+    async def test(ns):
+        ns.topics = {"T": ["a"]}
+        asking = asyncio.ensure_future(ns.find("T"))
+        await asyncio.sleep(0.005)  # the answer is on its way
+        ns.topics = {"T": ["a", "b"]}
+        ns.finder.told(["T", "never wanted"])
+        await asking
+        assert ns.brokers("T") == ["a", "b"]
+        assert ns.asked == ["T", "T"]
+
+    found(test)
+
+
+def test_a_topic_that_will_be_created_follows_the_template_until_it_exists(found):
+    async def test(ns):
+        ns.topics = {"TBW102": ["a"]}
+        with pytest.raises(TopicNotExist):
+            await ns.find("T")
+        await ns.find("T", create=True)
+        assert ns.brokers("T") == ["a"]
+        ns.topics = {"TBW102": ["a", "b"]}
+        ns.finder.told(["TBW102"])
+        await asyncio.sleep(0.1)
+        assert ns.brokers("T") == ["a", "b"]
+        ns.topics = {"TBW102": ["a", "b"], "T": ["b"]}
+        ns.finder.told(["T"])
+        await asyncio.sleep(0.1)
+        assert ns.brokers("T") == ["b"]
+        asked = len(ns.asked)
+        ns.finder.told(["TBW102"])
+        await asyncio.sleep(0.1)
+        assert len(ns.asked) == asked
+
+    found(test)
+
+
+def test_a_failure_is_a_reason_to_ask_once_a_second(found):
+    async def test(ns):
+        ns.topics = {"T": ["a"]}
+        await ns.find("T")
+        for _ in range(300):
+            ns.finder.refresh_soon("T")
+            await asyncio.sleep(0.01)
+        assert 3 <= len(ns.asked) <= 4
+
+    found(test)
+
+
+def test_after_a_lost_nameserver_everything_is_asked_anew_as_soon_as_one_answers(found):
+    async def test(ns):
+        ns.topics = {"T": ["a"], "U": ["a"]}
+        await ns.find("T")
+        await ns.find("U")
+        ns.away = True
+        ns.finder.nameserver_lost()
+        ns.finder.nameserver_lost()
+        await asyncio.sleep(10)
+        assert 10 < len(ns.asked) < 30  # not in a hot loop
+        assert await ns.find("T", refresh=True)  # the last good one
+        ns.away = False
+        ns.topics = {"T": ["a", "b"], "U": ["a", "b"]}
+        await asyncio.sleep(1.1)
+        assert ns.brokers("T") == ns.brokers("U") == ["a", "b"]
+        asked = len(ns.asked)
+        await asyncio.sleep(10)
+        assert len(ns.asked) == asked
+
+    found(test)
+
+
+def test_a_connected_broker_outlives_its_absence_for_a_while_only(found):
+    async def test(ns):
+        ns.topics = {"T": ["a", "b"]}
+        ns.connected.add("b:1")
+        await ns.find("T")
+        ns.topics = {"T": ["a"]}
+        ns.finder.told(["T"])
+        await asyncio.sleep(MISSING_S - 0.5)
+        assert ns.brokers("T") == ["a", "b"]
+        await asyncio.sleep(1)
+        assert ns.brokers("T") == ["a"]
+        ns.topics = {"T": ["a", "b"]}
+        await ns.find("T", refresh=True)
+        ns.topics = {"T": ["a"]}
+        await ns.find("T", refresh=True)
+        assert ns.brokers("T") == ["a", "b"]
+        ns.connected.clear()
+        ns.finder.broker_lost()
+        await asyncio.sleep(0.1)
+        assert ns.brokers("T") == ["a"]
+
+    found(test)
