@@ -254,7 +254,7 @@ class Broker:
             flush_at_once=self._flush.flush_at_once,
             truncate=self._truncate,
             on_append=self._turn.wake,
-            save=self._saver.save_changed,
+            save=self._save_role,
             saved_soon=self._saver.wake,
             on_join=self._tables_wanted.set,
         )
@@ -266,7 +266,7 @@ class Broker:
             self._slave,
             self._registration,
             Doors(
-                save=self._saver.save_changed,
+                save=self._save_role,
                 cut_torn=self._cut_torn,
                 wake=self._turn.wake,
                 lead=self._lead,
@@ -495,6 +495,9 @@ class Broker:
             self._delivering.cancel()
             self._tasks.remove(self._delivering)
             self._delivering = None
+
+    async def _save_role(self) -> None:
+        await self._saver.save(self.context.role)
 
     def replica_state(self) -> dict[str, Any]:
         """What REPLICA_STATE answers."""

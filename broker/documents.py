@@ -64,6 +64,19 @@ class Saver:
         async with self._writing:
             await self._save_changed()
 
+    async def save(self, table: Saveable) -> None:
+        """This table is on disk when this returns; an OSError says that it is not."""
+        async with self._writing:
+            for mine, file, _ in self._tables:
+                if mine is table and table.dirty:
+                    document = table.snapshot()
+                    table.clean()
+                    try:
+                        await self._runtime.run_blocking(file.save, document)
+                    except BaseException:
+                        table.mark_dirty()
+                        raise
+
     async def _save_changed(self) -> None:
         for table, file, ready in self._tables:
             if not (table.dirty and ready()):

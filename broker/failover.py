@@ -168,10 +168,9 @@ class FailoverService:
 
     async def _open(self, number: int, *, fresh: bool = False) -> None:
         c = self._c
-        c.role.promise(number)
-        await self._doors.save()
         start = 0 if fresh else c.store.watermarks.appended
-        await c.runtime.run_blocking(self._c.epochs.open, number, start)
+        await c.runtime.run_blocking(c.epochs.open, number, start)
+        c.role.promise(number)
         c.role.term = number
         log.info("epoch %d begins at %d", number, start)
 
@@ -321,9 +320,15 @@ class FailoverService:
             if state is None or int(state["epoch"]) < c.role.epoch:
                 return  # it is looked for again
             free = int(state.get("freeId") or c.config.broker_id or 1)
+            undo = c.role.undo()
             c.role.promise(int(state["epoch"]))
             c.role.follow(free)
-            await self._doors.save()
+            try:
+                await self._doors.save()
+            except OSError as error:
+                log.error("the new role cannot be written down, trying again: %s", error)
+                undo()
+                return
         log.warning("this node is a slave now (id %d), following %s", free, ha_address)
         self._master.drop_slaves()
         self._slave.master_is(master, ha_address)
@@ -387,15 +392,19 @@ class FailoverService:
                 raise NoPermission(
                     f"epoch {epoch} is not above {c.role.epoch}, which this node knows already"
                 )
+            undo = c.role.undo()
             c.role.promise(epoch)
             leads = not c.role.is_slave
+            try:
+                await self._doors.save()
+            except OSError:
+                undo()
+                raise
             if leads:
                 log.warning("fenced for epoch %d: no more writes", epoch)
                 # Its slaves may still fetch what it has: the next master is one of them.
                 c.role.depose(f"fenced for epoch {epoch}")
                 self._doors.retire()
-            await self._doors.save()
-            if leads:
                 self._look_for_master()
             else:
                 self._slave.drop()  # its master is of a lower epoch
@@ -420,15 +429,17 @@ class FailoverService:
                     "acknowledged messages would be lost; start the master or another slave, or "
                     "promote it by force"
                 )
-            before, role.state = role.state, State.FENCED
+            undo = role.undo()
+            role.state = State.FENCED
             self._slave.drop()  # nothing comes from the old master any more
             known = max(epoch - 1, role.epoch - 1, self._c.epochs.last)
             try:
                 await self._doors.cut_torn()
                 role.becomes_master(next_epoch(known, c.config.broker_id))
+                await self._doors.save()
                 await self._open(role.epoch)
             except BaseException:
-                role.state = before
+                undo()
                 self._slave.drop()
                 raise
             role.leads_since_start = True

@@ -296,6 +296,11 @@ class HaSlave:
         if hello["state"] != State.MASTER.name.lower():
             connection.join(me)  # it may want to know, and says HELLO again when it leads
             return
+        if int(hello["epoch"]) < role.epoch:
+            connection.join(me)  # so that it hears of it, too
+            raise StoreDamaged(
+                f"it is of epoch {hello['epoch']}, this node knows of {role.epoch}: it is deposed"
+            )
         role.promise(int(hello["epoch"]))
         role.told(int(hello["required"]), {int(i): a for i, a in hello["replicas"].items()})
         await self._save()

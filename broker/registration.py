@@ -183,8 +183,8 @@ class Registration:
         role = self._c.role
         master, ha_address = ext.get("masterAddr", ""), ext.get("haServerAddr", "")
         epoch = int(ext.get("saturnEpoch") or 0)
-        if master == self._c.address:
-            return
+        if master == self._c.address:  # and its disk was replaced since, if it does not know
+            master = ha_address = ""
         if not role.is_slave or role.state is State.FENCED:
             if epoch and epoch >= role.epoch:
                 self.on_higher_epoch(epoch, "a nameserver knows of it", master, ha_address)

@@ -93,6 +93,16 @@ class Role(Saveable):
             self.doubt()
         self.alive_at = now
 
+    def undo(self) -> Callable[[], None]:
+        """What takes back every change from now on: it could not be written down."""
+        kept = dict(vars(self), replicas=dict(self.replicas))
+
+        def take_back() -> None:
+            vars(self).update(kept)
+            self.mark_dirty()
+
+        return take_back
+
     # how it changes
 
     def doubt(self) -> None:
