@@ -7,6 +7,7 @@ drill leaves broken is mended at its end (`Run.mend`).
 from __future__ import annotations
 
 import asyncio
+import copy
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -48,7 +49,14 @@ class Run:
         self._slow: set[str] = set()
         self._full: set[str] = set()
         self._shifted: set[str] = set()
-        self._cut = False
+        self._cuts: set[str] = set()
+
+    def within(self, group: str) -> Run:
+        """The same cluster for somebody who hurts this group only."""
+        narrowed = copy.copy(self)
+        narrowed.groups = [group]
+        narrowed.chance = random.Random(self.chance.getrandbits(32))
+        return narrowed
 
     # -- who is who --------------------------------------------------------------------------------
 
@@ -108,7 +116,7 @@ class Run:
 
     async def cut(self, a: str, *others: str, one_way: bool = False) -> None:
         """Part `a` from each of the others; one way: what `a` sends does not arrive."""
-        self._cut = True
+        self._cuts.add(a)
         there = ", ".join(others)
         text = f"nothing from {a} reaches {there}" if one_way else f"{a} is parted from {there}"
         node = a if a != CLIENTS else others[0]
@@ -120,7 +128,7 @@ class Run:
         await self._fault(text, [node], act)
 
     async def join(self) -> None:
-        self._cut = False
+        self._cuts.clear()
         await self._heal("partitions end", [""], lambda _name: self.backend.heal())
 
     async def fill_disk(self, name: str) -> None:
@@ -155,7 +163,7 @@ class Run:
 
     async def mend(self) -> None:
         """End every fault and start whatever does not run."""
-        if self._cut:
+        if self._cuts:
             await self.join()
         for name in sorted(self._paused):
             await self.resume(name)
@@ -355,17 +363,26 @@ async def promote(run: Run) -> None:
 
 
 async def random_mix(run: Run) -> None:
-    """One fault after the other for `minutes`, in an order drawn from the seed; each kind that can
-    be made here, with quiet between them."""
-    kinds = [
-        kill_master, fail_over, kill_slave, kill_nameserver, kill_all_nameservers, slow_slave,
-        wipe_slave, power_cut, promote,
-    ]  # fmt: skip
+    """Faults for `minutes`, drawn from the seed, with quiet between them: of the whole cluster, of
+    one group, or of all groups at once, then maybe with a nameserver gone as well."""
+    of_cluster = [kill_nameserver, kill_all_nameservers, power_cut]
+    of_group = [kill_master, fail_over, promote, kill_slave, slow_slave, wipe_slave]
     if run.backend.why_not("partition") is None:
-        kinds += [partition_slave, partition_clients, partition_one_way, isolate_master]
+        of_group += [partition_slave, partition_clients, partition_one_way, isolate_master]
     end = run.history.now() + 60.0 * run.minutes
     while run.history.now() < end:
-        await run.chance.choice(kinds)(run)
+        kind = run.chance.choice(("cluster", "group", "groups", "groups"))
+        if kind == "cluster":
+            await run.chance.choice(of_cluster)(run)
+        elif kind == "group":
+            await run.chance.choice(of_group)(run)
+        else:
+            acts = [run.chance.choice(of_group)(run.within(group)) for group in run.groups]
+            if run.chance.random() < 0.5:
+                acts.append(kill_nameserver(run))
+            for outcome in await asyncio.gather(*acts, return_exceptions=True):
+                if isinstance(outcome, BaseException):
+                    raise outcome
         await run.sleep(4.0, jitter=0.5)
 
 
@@ -397,7 +414,7 @@ _ALL = (
     Drill("clock-jump", "the wall clock of a node jumps by up to an hour, and back", clock_jump,
           ("clock",)),
     Drill("power-cut", "SIGKILL everything at once, start everything", power_cut),
-    Drill("random-mix", "one fault after another, drawn from the seed", random_mix,
+    Drill("random-mix", "one or several faults at a time, drawn from the seed", random_mix,
           ("wipe", "slow"), optional=("partition",), leaves_behind=True),
 )  # fmt: skip
 
