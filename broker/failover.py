@@ -113,6 +113,10 @@ class FailoverService:
         role.alive_at = c.runtime.monotonic()
         if role.state is State.SLAVE:
             return
+        if role.epoch > role.term:
+            role.depose(f"it has promised to serve no epoch below {role.epoch}")
+            self._look_for_master()
+            return
         if not store.recovery.clean and role.required > 1 and role.replicas:
             role.next_state, role.why = State.RECOVERING, self._missing()
         await self._ask()
@@ -139,7 +143,7 @@ class FailoverService:
         )
         known = [state for state in states if state is not None]
         for state in known:
-            if int(state["epoch"]) > c.role.epoch and c.role.state is State.UNSURE:
+            if int(state["epoch"]) > c.role.term and c.role.state is State.UNSURE:
                 self.higher_epoch(int(state["epoch"]), f"{state['address']} knows of it")
         if c.role.state is not State.UNSURE:
             return
@@ -272,7 +276,7 @@ class FailoverService:
     def higher_epoch(self, epoch: int, why: str, master: str = "", ha_address: str = "") -> None:
         """There is a master of a higher epoch than this node's."""
         c = self._c
-        if epoch <= c.role.epoch and c.role.state is not State.FENCED:
+        if epoch <= c.role.term and c.role.state is not State.FENCED:
             return
         if c.role.is_slave and c.role.state is not State.FENCED:
             if master:

@@ -398,9 +398,9 @@ class HaMaster:
             if c.role.state is not State.SLAVE:
                 connection.refuse("only a slave gives back the tail of a log")
                 return
-        elif epoch > c.role.epoch and not c.role.is_slave:
+        elif epoch > c.role.term and not c.role.is_slave:
             self.on_higher_epoch(epoch, f"{connection.name} knows of it")
-            connection.refuse(f"epoch {c.role.epoch} is over: there is a master of epoch {epoch}")
+            connection.refuse(f"epoch {c.role.term} is over: there is a master of epoch {epoch}")
             return
         else:
             self.on_joined(connection)

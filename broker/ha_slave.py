@@ -338,10 +338,6 @@ class HaSlave:
                 f"its segments are {size} bytes long, here {mine} (mappedFileSizeCommitLog): one "
                 "log can have one size only"
             )
-        if int(hello["epoch"]) < c.role.epoch:
-            raise StoreDamaged(
-                f"it is of epoch {hello['epoch']}, this node knows of {c.role.epoch}: it is deposed"
-            )
 
     async def _common(self, theirs: list[Epoch], start: int, end: int) -> int:
         """The offset up to which both logs are one; what this one has beyond is cut."""

@@ -186,7 +186,7 @@ class Registration:
         if master == self._c.address:  # and its disk was replaced since, if it does not know
             master = ha_address = ""
         if not role.is_slave or role.state is State.FENCED:
-            if epoch and epoch >= role.epoch:
+            if epoch > role.term:
                 self.on_higher_epoch(epoch, "a nameserver knows of it", master, ha_address)
         elif ha_address and (not epoch or epoch >= role.epoch):
             self._knows_master = True

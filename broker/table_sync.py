@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 
 JAVA_PAUSE_S = 10.0
 TIMEOUT_S = 5.0
+NO_TERM = -1
 
 
 class TableSync:
@@ -45,7 +46,7 @@ class TableSync:
         # What the master called each table last, and our changes to it when we had taken it over.
         self._known: dict[int, tuple[str, int]] = {}
         self._waiting: tuple[int, dict[str, Any]] | None = None  # delays, from this log offset on
-        self._term = -1
+        self._term = NO_TERM
         self._ends: dict[tuple[str, int], int] = {}  # of the queues, when this term began
 
     # on a slave
@@ -114,7 +115,7 @@ class TableSync:
 
     def end_term(self) -> None:
         """Another one is: what only this node knows may be of messages that it will lose."""
-        self._term = -1
+        self._term = NO_TERM
         self._c.offsets.distrust()
         self._delays.distrust()
 
@@ -126,16 +127,20 @@ class TableSync:
             delays = _document(await self._ask(endpoint, RequestCode.GET_ALL_DELAY_OFFSET, {}))
         finally:
             endpoint.close()
-        ends = self._ends
 
         def end_of(place: Place) -> int:
-            return ends.get((place.topic, place.queue_id), 0)
+            return self._end_of(place.topic, place.queue_id)
 
-        def delayed(level: int) -> int:
-            return ends.get((SCHEDULE_TOPIC, level - 1), 0)
+        def end_of_level(level: int) -> int:
+            return self._end_of(SCHEDULE_TOPIC, level - 1)
 
         _give(lambda document: self._c.offsets.merge_back(document, end_of), offsets)
-        _give(lambda document: self._delays.merge_back(document, delayed), delays)
+        _give(lambda document: self._delays.merge_back(document, end_of_level), delays)
+
+    def _end_of(self, topic: str, queue_id: int) -> int:
+        if self._term == NO_TERM:
+            return 1 << 63  # what is too much goes when the term begins
+        return self._ends.get((topic, queue_id), 0)
 
     # both
 
