@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
 from saturnmq.client.finding import RouteFinder
-from saturnmq.client.routes import RouteTable
+from saturnmq.client.routes import MASTER_ID, RouteTable
 from saturnmq.protocol import jsonx
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.endpoint import Endpoint
@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 
 OK: frozenset[int] = frozenset({0})
 INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
+# A master that handed over has answered everything by then.
+SUCCEEDED_S = 1.0
 
 
 class ConsumerHandler(Protocol):
@@ -113,6 +115,7 @@ class ClientCore:
         self._broker_versions: dict[str, int] = {}
         self._greeted: set[str] = set()
         self._greeting_soon = False
+        self._masters: dict[str, str] = {}  # by broker name, the last one that a route named
         self._route_listeners: list[Callable[[str], None]] = []
         self._tasks: list[asyncio.Task[Any]] = []
         self._finder = RouteFinder(
@@ -330,6 +333,7 @@ class ClientCore:
         self._route_listeners.append(listener)
 
     def _route_changed(self, topic: str) -> None:
+        self._leave_old_masters()
         for listener in self._route_listeners:
             listener(topic)
         for handler in list(self._consumers.values()):
@@ -339,6 +343,24 @@ class ClientCore:
         if not self._greeting_soon and not self._to_greet() <= self._greeted:
             self._greeting_soon = True
             self.runtime.spawn(self.heartbeat_now(), name="greet new brokers")
+
+    def _leave_old_masters(self) -> None:
+        for name, addresses in self.routes.brokers().items():
+            master = addresses.get(MASTER_ID)
+            old = self._masters.get(name)
+            if master is None or master == old:
+                continue
+            self._masters[name] = master
+            endpoint = None if old is None else self.connected(old)
+            if endpoint is not None:
+                now = self.runtime.monotonic()
+                self.runtime.call_later(SUCCEEDED_S, self._leave, endpoint, now)
+
+    @staticmethod
+    def _leave(endpoint: Endpoint, since: float) -> None:
+        """Who was succeeded and has been silent ever since hangs: nothing may wait for it."""
+        if endpoint.waiting and endpoint.last_received <= since and not endpoint.closed:
+            endpoint.abort("it hangs, and another broker is master now")
 
     # -- groups and heartbeats ----------------------------------------------------------------
 

@@ -11,8 +11,10 @@ from __future__ import annotations
 import threading
 
 from saturnmq.client.accumulator import Lane
+from saturnmq.client.core import SUCCEEDED_S
 from saturnmq.client.outgoing import OutBatch, SendResult
 from saturnmq.client.producer import ProducerEngine
+from saturnmq.client.routes import MASTER_ID
 from saturnmq.protocol.channel import Channel
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.message import Message, MessageQueue
@@ -27,7 +29,9 @@ class Express:
         self._engine = engine
         self._channels: dict[str, Channel] = {}
         self._turn = threading.Lock()
+        self._busy: Channel | None = None
         self._closed = False
+        engine.core.on_route_change(self._route_changed)
 
     def send(self, message: Message, pinned: MessageQueue | None) -> SendResult | OutBatch | None:
         """The result; or the batch, if the first attempt failed and others follow on the loop; or
@@ -55,6 +59,7 @@ class Express:
         batch.queue = queue
         batch.sent_at = now()
         error: SaturnError | None
+        self._busy = channel
         try:
             response = channel.request(
                 engine.sender.command(batch, queue), engine.options.send_timeout
@@ -66,6 +71,8 @@ class Express:
         except BaseException:  # interrupted: half a request may be sent, half an answer read
             self._drop(channel)
             raise
+        finally:
+            self._busy = None
         if error is None and not engine.sender.wants_another(batch):
             engine.sender.faults.succeeded(queue.broker_name, (now() - batch.sent_at) * 1e3, now())
             batch.done = True
@@ -89,6 +96,21 @@ class Express:
                 return None  # the ordinary way will meet the same and knows what to do
             self._channels[address] = channel
         return channel
+
+    def _route_changed(self, topic: str) -> None:
+        """On the loop: who waits for a master that was succeeded may wait in vain."""
+        channel = self._busy
+        if channel is not None and not self._leads(channel.address):
+            runtime = self._engine.core.runtime
+            runtime.call_later(SUCCEEDED_S, self._leave, channel)
+
+    def _leads(self, address: str) -> bool:
+        brokers = self._engine.core.routes.brokers().values()
+        return any(addresses.get(MASTER_ID) == address for addresses in brokers)
+
+    def _leave(self, channel: Channel) -> None:
+        if self._busy is channel and channel.idle_s() > SUCCEEDED_S:
+            channel.abort()
 
     def _drop(self, channel: Channel) -> None:
         channel.close()

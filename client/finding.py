@@ -81,6 +81,7 @@ class RouteFinder:
 
     def refresh_soon(self, topic: str) -> None:
         """Ask again because something failed; at most once a second per topic."""
+        self._wanted.setdefault(topic, False)
         now = self._runtime.monotonic()
         if not self.closed and now - self._asked_at.get(topic, -1e9) >= REFRESH_PAUSE_S:
             self._fetch(topic)

@@ -7,6 +7,7 @@ not expected on it and are dropped.
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
 import struct
@@ -114,6 +115,11 @@ class Channel:
             self._view[:rest] = self._view[size : self._end]
         self._end = rest
         return command
+
+    def abort(self) -> None:
+        """Fail the request under way, from another thread."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._socket.close()

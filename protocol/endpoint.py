@@ -151,6 +151,11 @@ class Endpoint(asyncio.BufferedProtocol):
         return ConnectionLost(f"connection to {peer} lost ({why}) before the answer to {what}")
 
     @property
+    def waiting(self) -> int:
+        """Requests of ours that are not answered yet."""
+        return len(self._open)
+
+    @property
     def unsent(self) -> int:
         """Bytes given to the transport that the socket has not taken yet."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()

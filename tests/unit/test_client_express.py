@@ -2,6 +2,7 @@
 
 import re
 import threading
+import time
 
 import client_fakes as fakes
 import pytest
@@ -83,6 +84,31 @@ def test_a_silent_broker_costs_one_timeout_and_the_send_goes_elsewhere(cluster):
         cluster.brokers["a"].answer = lambda cmd: "silence"
         for n in range(4):
             assert producer.send(Message("T", b"%d" % n)).queue.broker_name == "b"
+
+
+def test_a_send_does_not_wait_for_a_master_that_hangs_and_was_succeeded(cluster):
+    with Producer("senders", cluster.address, send_timeout=20.0) as producer:
+        queue = MessageQueue("T", "a", 0)
+        producer.send(Message("T", b"warm"), queue=queue)
+        asked = threading.Event()
+
+        def silent(cmd):
+            asked.set()
+            return "silence"
+
+        def succeed():
+            asked.wait(5)
+            cluster.replaced["a"] = cluster.brokers["b"]
+            cluster.on_loop(cluster.announce)
+
+        cluster.brokers["a"].answer = silent
+        operator = threading.Thread(target=succeed)
+        operator.start()
+        began = time.monotonic()
+        assert producer.send(Message("T", b"x"), queue=queue).ok
+        assert time.monotonic() - began < 3
+        operator.join()
+    assert cluster.brokers["b"].bodies() == [b"x"]
 
 
 def test_a_connection_closed_while_idle_is_noticed_before_it_is_used(cluster, monkeypatch):

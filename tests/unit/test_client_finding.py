@@ -126,14 +126,17 @@ def test_a_topic_that_will_be_created_follows_the_template_until_it_exists(found
     found(test)
 
 
-def test_a_failure_is_a_reason_to_ask_once_a_second(found):
+def test_a_failure_is_a_reason_to_ask_once_a_second_and_to_be_told_from_then_on(found):
     async def test(ns):
         ns.topics = {"T": ["a"]}
-        await ns.find("T")
         for _ in range(300):
             ns.finder.refresh_soon("T")
             await asyncio.sleep(0.01)
         assert 3 <= len(ns.asked) <= 4
+        ns.topics = {"T": ["b"]}
+        ns.finder.told(["T"])
+        await asyncio.sleep(0.1)
+        assert ns.brokers("T") == ["b"]
 
     found(test)
 

@@ -256,6 +256,24 @@ def test_a_send_refused_by_a_deposed_master_follows_the_route_to_its_successor(p
     run(test)
 
 
+def test_a_send_does_not_wait_for_a_master_that_hangs_and_was_succeeded():
+    async def test(cluster, producer):
+        await producer.send(Message("T", b"0"))
+        successor = await fakes.FakeBroker("a", cluster.runtime).start()
+        cluster.brokers["a"].answer = lambda cmd: "silence"
+        began = producer.core.runtime.monotonic()
+        sending = asyncio.create_task(producer.send(Message("T", b"1")))
+        await asyncio.sleep(0.1)
+        cluster.replaced["a"] = successor
+        cluster.announce()
+        assert (await sending).ok
+        assert producer.core.runtime.monotonic() - began < 3
+        assert successor.bodies() == [b"1"]
+        successor.stop()
+
+    run(test, send_timeout=20.0)
+
+
 def test_a_route_that_changed_is_known_at_once_also_by_a_nameserver_that_came_back():
     async def test(cluster, producer):
         core = producer.core
