@@ -7,8 +7,8 @@ The rules, all about one danger: two nodes that both acknowledge.
 - A master starts UNSURE: nameservers and the replicas that it knows are asked for a higher epoch
   first. So it does after a pause of its own. Who does not answer within ASK_S does not count: with
   nobody to ask it goes on, and what it then acknowledges is what its ack mode promises.
-- A restarted SYNC_MASTER that did not stop in order may lack acknowledged messages that slaves
-  have (the power failed before its disk had them). It is RECOVERING until so many slaves have
+- A restarted SYNC_MASTER with ASYNC_FLUSH that did not stop in order may lack acknowledged messages
+  that slaves have (the power failed before its disk had them). It is RECOVERING until so many slaves have
   joined that one of them must have whatever was acknowledged, and copies the longest tail back.
 - FENCE makes a node promise never to serve or follow a lower epoch: a master stops taking writes,
   goes on sending what it has, and waits to learn its new master. PROMOTE makes a node master.
@@ -113,11 +113,16 @@ class FailoverService:
         role.alive_at = c.runtime.monotonic()
         if role.state is State.SLAVE:
             return
+        found = store.recovery
+        flushed = c.config.sync_flush and not found.lost  # then all it acknowledged is here
+        may_lack = not found.clean and role.required > 1 and bool(role.replicas) and not flushed
+        if may_lack:
+            role.behind(True)
         if role.epoch > role.term:
             role.depose(f"it has promised to serve no epoch below {role.epoch}")
             self._look_for_master()
             return
-        if not store.recovery.clean and role.required > 1 and role.replicas:
+        if may_lack:
             role.next_state, role.why = State.RECOVERING, self._missing()
         await self._ask()
         if role.state is State.UNSURE:
@@ -180,6 +185,7 @@ class FailoverService:
 
     def _lead(self) -> None:
         self._c.role.lead(self._c.runtime.monotonic())
+        self._c.role.behind(False)
         self._heard.clear()
         self._doors.lead()
         self._master.announce()
@@ -427,11 +433,10 @@ class FailoverService:
                 )
             if c.store.failed:
                 raise NoPermission(f"this node takes no writes: {c.store.failed}")
-            if role.state is State.SLAVE and not role.caught_up and not force:
+            if not role.caught_up and not force:
                 raise NoPermission(
-                    f"this node ({c.address}) has not had all that its master had confirmed: "
-                    "acknowledged messages would be lost; start the master or another slave, or "
-                    "promote it by force"
+                    f"this node ({c.address}) may lack what its group has confirmed: acknowledged "
+                    "messages would be lost; start the others of the group, or promote by force"
                 )
             undo = role.undo()
             role.state = State.FENCED
@@ -472,7 +477,7 @@ class FailoverService:
             "confirmed": marks.confirmed,
             "required": role.required,
             "replicas": {str(i): address for i, address in sorted(role.replicas.items())},
-            "caughtUp": role.caught_up or not role.is_slave,
+            "caughtUp": role.caught_up,
             "freeId": min(set(range(1, len(taken) + 2)) - taken),
             "inSync": [x.broker_id for x in replicas if x.in_sync],
             "lagBytes": {str(x.broker_id): x.lag_bytes() for x in replicas},

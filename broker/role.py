@@ -10,7 +10,7 @@ on `config/role.json` decides at every start:
 | epoch | the highest epoch this node knows: it serves and follows no lower one |
 | required | copies a send waits for, as the last master had it |
 | replicas | the slaves that ever followed this master, by id: their addresses |
-| caughtUp | a slave has had all that was confirmed when it joined: it may be promoted |
+| caughtUp | it lacks nothing that was confirmed when it joined or led: it may be promoted |
 
 It is written, durably, before what it says is acted on.
 
@@ -158,7 +158,7 @@ class Role(Saveable):
             self.mark_dirty()
 
     def behind(self, is_behind: bool) -> None:
-        """Whether this slave lacks what was confirmed before it joined."""
+        """Whether this node may lack what its group has confirmed."""
         if self.caught_up == is_behind:
             self.caught_up = not is_behind
             self.mark_dirty()

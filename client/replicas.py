@@ -76,7 +76,7 @@ class Replica:
         """Whether it says of itself that it may not have what was acknowledged: a master after a
         power loss, a slave that never caught up."""
         return self.role in ("recovering", "unsure") or (
-            self.role == "slave" and not (self.caught_up and self.epochs)
+            self.role in ("slave", "fenced") and not (self.caught_up and self.epochs)
         )
 
     @property
