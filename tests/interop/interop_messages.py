@@ -238,14 +238,16 @@ async def _empty_bodies(speaker: Speaker) -> None:
     await speaker.send_raw(TOPIC, bytes(encode_batch(entries)), {"WAIT": "true"}, batch=True)
 
 
-async def until(done: Callable[[], Awaitable[bool]], what: str) -> None:
-    """Wait for a condition, at most LIVENESS_S."""
+async def until(
+    done: Callable[[], Awaitable[bool]], what: str, within_s: float = LIVENESS_S
+) -> None:
+    """Wait for a condition."""
     try:
-        async with asyncio.timeout(LIVENESS_S):
+        async with asyncio.timeout(within_s):
             while not await done():
                 await asyncio.sleep(0.02)
     except TimeoutError:
-        raise AssertionError(f"not within {LIVENESS_S:.0f} s: {what}") from None
+        raise AssertionError(f"not within {within_s:.0f} s: {what}") from None
 
 
 @contextlib.asynccontextmanager

@@ -165,9 +165,17 @@ class Nodes:
             self._nameservers[make] = node
         return self._nameservers[make].address
 
-    def broker(self, make: str, store: Path, port: int, settings: dict[str, object]) -> Node:
-        """A broker over `store`, serving and registered."""
-        nameserver = self.nameserver(make)
+    def broker(
+        self,
+        make: str,
+        store: Path,
+        port: int,
+        settings: dict[str, object],
+        *,
+        nameserver: str | None = None,
+    ) -> Node:
+        """A broker over `store`, serving and registered, by default at a nameserver of its make."""
+        nameserver = nameserver or self.nameserver(make)
         options = {
             "brokerClusterName": CLUSTER,
             "brokerName": BROKER,

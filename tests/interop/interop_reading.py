@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from interop_messages import GROUP, LIVENESS_S, Sent
 from saturnmq.aio import Admin, MessageQueue, PullConsumer, ReceivedMessage
+from saturnmq.protocol.ids import decode_message_id, encode_address
 
 LOOKUPS = 60  # of each kind, spread over all messages
 TIMES = 10  # of each queue
@@ -19,10 +20,11 @@ Messages = dict[tuple[MessageQueue, int], ReceivedMessage]
 
 
 async def read_back(
-    nameserver: str, sent: Sequence[Sent], said: Mapping[str, bytes]
+    nameserver: str, sent: Sequence[Sent], said: Mapping[str, bytes], *, port: int | None = None
 ) -> Counter[str]:
     """Assert that everything of `sent` is where it was acknowledged and nothing is there that was
-    never said; what was looked at, by kind."""
+    never said; what was looked at, by kind. `port`: of the slave that has it now, as offset ids
+    name the broker that stored the message."""
     figures: Counter[str] = Counter()
     found: Messages = {}
     for topic in {each.queue.topic for each in sent}:
@@ -39,7 +41,9 @@ async def read_back(
 
     async with Admin(nameserver, timeout=30.0) as admin:
         for each in sent[:: max(1, len(sent) // LOOKUPS)]:
-            message = await admin.message_by_offset_id(each.offset_id)
+            host, stored_at, offset = decode_message_id(each.offset_id)
+            place = encode_address(f"{host}:{port or stored_at}")
+            message = await admin.message_by_offset_id(place.hex().upper() + f"{offset:016X}")
             assert message.message_id == each.message_id
             figures["lookups by offset id"] += 1
             message = await admin.find_message(each.message_id, each.queue.topic)
