@@ -1,8 +1,8 @@
 """The verdict on a drill, from its history and from what lies in the stores afterwards. Pure.
 
 Names are those of the fault model: I1 no acknowledged loss, I2 no phantom, I3 rejected means never,
-I4 one message per (queue, offset), I5 order, I6 committed offsets, I12 liveness. All checks are
-linear in the history because a (queue, offset) names one value.
+I4 one message per (queue, offset), I5 order, I6 committed offsets, I9 no dirty read, I12 liveness.
+All checks are linear in the history because a (queue, offset) names one value.
 
 What a mode may lose: where replication is asynchronous, a promotion without hand-over leaves
 behind what the old master alone had acknowledged. That is counted (`rpo`), not a violation, if it
@@ -233,6 +233,7 @@ class _Check:
             self.verdict.counts["offsets given anew after a loss"] = len(anew)
         if self.aftermath.stored is not None:
             self._gaps(self.aftermath.stored)
+            self._dirty_reads(self.aftermath.stored)
 
     def _gaps(self, stored: Mapping[Place, str]) -> None:
         queues: dict[tuple[str, int], list[int]] = defaultdict(list)
@@ -245,6 +246,20 @@ class _Check:
             if missing:
                 gaps.append(f"{missing} offsets of {broker} queue {queue} hold no message")
         self.verdict.add("I4 gaps in a queue", gaps)
+
+    # -- I9 ---
+
+    def _dirty_reads(self, stored: Mapping[Place, str]) -> None:
+        """What was handed out stays in the log."""
+        gone = [
+            f"{group} got {event.value} at {_place(event)}"
+            for group, events in self.deliveries.items()
+            for event in events
+            if _place(event) not in stored
+            and event.value in self.invoked
+            and event.value not in self.saved
+        ]
+        self.verdict.add("I9 read and gone", gone)
 
     # -- I5 ----------------------------------------------------------------------------------------
 

@@ -164,6 +164,13 @@ def test_a_queue_with_a_hole_has_a_gap():
     assert "I4 gaps in a queue" in forge.violations()
 
 
+def test_an_unknown_message_that_somebody_got_stays_in_the_log():
+    forge = Forge().without_commits()
+    forge.replace("ok", "free-0-9", kind="unknown", note="FLUSH_SLAVE_TIMEOUT")
+    del forge.stored[Place(B, 0, 9)]
+    assert forge.violations() == ["I9 read and gone"]
+
+
 def test_a_second_delivery_is_a_duplicate_and_no_violation():
     forge = Forge()
     forge.add(Event(1.5, "deliver", "shared", "free-0-3", B, 0, 3))
