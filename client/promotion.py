@@ -9,8 +9,9 @@ Two ways, and the state of the old master decides:
   first: none of them follows the old master any more, so what it goes on to acknowledge with them
   ends here. An acknowledged message has `required` copies, so the members that answer have it
   between them if they are at least n - required + 1, not counting one that itself says that it may
-  lack some (after a power loss, or before it first caught up). With fewer, or for a target that is
-  not the furthest of them or may lack some, only `force` promotes.
+  lack some (after a power loss, or before it first caught up); and if all answer, the furthest has
+  whatever there still is. Else, or for a target that is not the furthest of them, only `force`
+  promotes.
 
 An epoch is a number above all that any member knows; members refuse lower ones.
 """
@@ -85,6 +86,7 @@ class Promoter:
         self._force = force
         self._timeout = timeout_s
         self._epoch = 0
+        self._members = 0  # of the group, those that do not answer too
 
     async def run(self, node: str | int) -> Promotion:
         """Make `node` the master; a SaturnError says why it is not, and what is so now."""
@@ -168,6 +170,7 @@ class Promoter:
     async def _take_over(self, members: Sequence[Replica], target: str) -> Promotion:
         reachable = [member for member in members if member.answers]
         whole = {member.address for member in reachable if not member.may_lack}
+        self._members = len(members)
         self._check(reachable, whole, target)  # before anything changes
         fenced = []
         for member in sorted(reachable, key=lambda member: member.address == target):
@@ -177,7 +180,8 @@ class Promoter:
                 log.warning("%s cannot be fenced: %s", member.address, error)
         self._check(fenced, whole, target)  # their logs do not grow any more
         try:
-            master = await self._change(RequestCode.PROMOTE, target, force=self._force)
+            # What this found is more than the node can know of itself.
+            master = await self._change(RequestCode.PROMOTE, target, force=True)
         except SaturnError as error:
             raise type(error)(
                 f"the promotion of {target} failed, and nobody leads {self._group} before one "
@@ -192,16 +196,18 @@ class Promoter:
             raise NoPermission(f"{address} does not answer any more: promote another member")
         if self._force:
             return
-        if target.role == "slave" and address not in whole:
+        required = max(member.required for member in members)
+        copies = max(self._members, 1 + max(len(member.others) for member in members))
+        # Then the furthest has all there still is; a lone empty node knows nothing of the others.
+        complete = len(members) >= copies and bool(target.epochs)
+        if target.role == "slave" and address not in whole and not complete:
             raise NoPermission(
                 f"{address} has never had all that its master had confirmed: it lacks acknowledged "
                 "messages. Promote another member; or lose them: --force"
             )
-        required = max(member.required for member in members)
-        copies = 1 + max(len(member.others) for member in members)
         needed = copies - required + 1
         count = sum(member.address in whole for member in members)
-        if required > 1 and count < needed:
+        if required > 1 and count < needed and not complete:
             raise NoPermission(
                 f"{count} of {copies} members of {self._group} answer and may not lack anything. "
                 f"A message is acknowledged with {required} copies, so {needed} must for "
