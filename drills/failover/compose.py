@@ -25,6 +25,7 @@ from typing import Any
 from saturnmq import Admin
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.cli.health import check
+from saturnmq.cli.launcher import LauncherError
 from saturnmq.drills.failover.backend import (
     BROKER,
     CLIENTS,
@@ -181,12 +182,12 @@ class Compose:
         self._nodes = sorted(nodes, key=lambda n: (_ORDER.index(n.name.split("-")[0]), n.name))
 
     def close(self) -> None:
-        with contextlib.suppress(DrillUnavailable):
+        with contextlib.suppress(LauncherError):
             self.heal()
         for container in self._ids.values():
             _status("docker", "unpause", container)
         if self._options_file().exists():
-            with contextlib.suppress(DrillUnavailable):
+            with contextlib.suppress(LauncherError):
                 self._compose("down", "--volumes", "--timeout", "10")
 
     # -- processes ---------------------------------------------------------------------------------
@@ -227,9 +228,9 @@ class Compose:
         asked = ["docker", "exec", self._ids[node.name], "python", "-m", check.__module__]
         while _status(*asked, node.address):
             if not self.alive(node.name):
-                raise DrillUnavailable(f"{node.name} ended:\n{self.log_tail(node.name)}")
+                raise LauncherError(f"{node.name} ended:\n{self.log_tail(node.name)}")
             if time.monotonic() > deadline:
-                raise DrillUnavailable(
+                raise LauncherError(
                     f"{node.name} was not serving after {START_S:.0f} s:\n"
                     + self.log_tail(node.name)
                 )
@@ -243,7 +244,7 @@ class Compose:
             with Admin(nameservers=[server.address]) as admin:
                 while missing := wanted - {(n.broker_name, n.broker_id) for n in admin.cluster()}:
                     if time.monotonic() > deadline:
-                        raise DrillUnavailable(f"{server.name} does not know {sorted(missing)}")
+                        raise LauncherError(f"{server.name} does not know {sorted(missing)}")
                     time.sleep(0.1)
 
     # -- network, disk -----------------------------------------------------------------------------
@@ -294,6 +295,7 @@ class Compose:
     # -- afterwards --------------------------------------------------------------------------------
 
     def stores(self, to: Path) -> Mapping[str, Path]:
+        to.mkdir(parents=True, exist_ok=True)
         copies = {}
         for node in self._nodes:
             if node.kind == BROKER:
@@ -319,7 +321,7 @@ def _status(*command: str) -> int:
 
 
 def _run(*command: str, environment: Mapping[str, str] | None = None) -> str:
-    """What the command prints; DrillUnavailable with its last words when it fails."""
+    """What the command prints; LauncherError with its last words when it fails."""
     done = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
@@ -331,5 +333,5 @@ def _run(*command: str, environment: Mapping[str, str] | None = None) -> str:
     )
     if done.returncode:
         words = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
-        raise DrillUnavailable(f"{' '.join(command[:6])} failed: {' '.join(words[-3:])}")
+        raise LauncherError(f"{' '.join(command[:6])} failed: {' '.join(words[-3:])}")
     return done.stdout.decode(errors="replace")
