@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from ipaddress import ip_address
 from typing import Any
@@ -27,6 +27,7 @@ from saturnmq.broker.delay import DelayService
 from saturnmq.broker.documents import Saver
 from saturnmq.broker.failover import Doors, FailoverService
 from saturnmq.broker.flush import FlushService
+from saturnmq.broker.gate import Gate
 from saturnmq.broker.groups import GroupTable
 from saturnmq.broker.ha_master import HaMaster
 from saturnmq.broker.ha_slave import HaSlave
@@ -36,6 +37,7 @@ from saturnmq.broker.membership import MembershipService
 from saturnmq.broker.offsets import ConsumerOffsets
 from saturnmq.broker.pull import PullService
 from saturnmq.broker.registration import Registration
+from saturnmq.broker.requests import Handler, Services, handlers
 from saturnmq.broker.retry import RetryService
 from saturnmq.broker.role import Role, State
 from saturnmq.broker.send import SendService
@@ -61,7 +63,6 @@ from saturnmq.store.message_store import Arrival, MessageStore
 
 log = logging.getLogger(__name__)
 
-Handler = Callable[[Endpoint, Command], None]
 TELL_S = 2.0  # how often a long recovery tells how far it is
 TICK_S = 0.1  # how late a deadline may be noticed
 PREPARE_BYTES = 4 << 20  # appended since the log was last prepared ahead
@@ -81,16 +82,11 @@ class Broker:
         self._prepare_wanted = asyncio.Event()
         self._prepared_to = 0
         self._prepare_step = PREPARE_BYTES
-        self._running: set[asyncio.Future[None]] = set()
-        self._working = 0  # how many of them are past the gate and work on the store
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._gate = Gate(runtime)
         self._listeners: list[Listener] = []
         self._endpoints: dict[Endpoint, None] = {}
         self._handlers: dict[int, Handler] = {}
         self._closed = False
-        self._undisturbed = asyncio.Event()  # unset while the log is cut: nothing else may run
-        self._undisturbed.set()
         self._tables_wanted = asyncio.Event()
         self._delivering: asyncio.Task[None] | None = None
         self._registration: Registration | None = None
@@ -139,7 +135,7 @@ class Broker:
         return store
 
     async def _start(self, config: BrokerConfig, runtime: Runtime) -> None:
-        self._saver = Saver(runtime, self._guard)
+        self._saver = Saver(runtime, self._gate.guard)
         context = self._make_context()
         self.context = context
         self._turn = Turn(context)
@@ -241,11 +237,11 @@ class Broker:
             interval_s=config.flush_interval_ms / 1000,
             on_flushed=self._flushed,
             on_failed=self._look_for_failure,
-            guard=self._guard,
+            guard=self._gate.guard,
         )
         context.flush_keeps_up = self._flush.keeps_up
         self._cleaning = CleaningService(
-            self.store, runtime, retry_dispatch=self._turn.catch_up, guard=self._guard
+            self.store, runtime, retry_dispatch=self._turn.catch_up, guard=self._gate.guard
         )
         self._slave = HaSlave(
             context,
@@ -256,7 +252,7 @@ class Broker:
             on_append=self._turn.wake,
             save=self._save_role,
             saved_soon=self._saver.wake,
-            on_join=self._tables_wanted.set,
+            on_join=self._joined,
         )
         self._table_sync = TableSync(context, delays)
         self._registration = Registration(context, self.ha_address, self._slave.master_is)
@@ -281,7 +277,7 @@ class Broker:
             flush_behind_ms=self._flush.behind_ms,
             request_cleaning=self._cleaning.request,
             wake_pulls=pulls.wake_all,
-            save=lambda: self._guard(self._saver.save_changed()),
+            save=lambda: self._gate.guard(self._saver.save_changed()),
             started_ms=runtime.now_ms(),
         )
         retries, lookups = RetryService(context, sends), LookupService(context)
@@ -293,58 +289,9 @@ class Broker:
         ]
         self._turn.on_visible += [pulls.wake]
         self._turn.is_awaited = lambda: pulls.held_count > 0
-        code = RequestCode
-        self._handlers = {
-            code.SEND_MESSAGE: sends.on_send,
-            code.SEND_MESSAGE_V2: sends.on_send_v2,
-            code.SEND_BATCH_MESSAGE: sends.on_send_v2,
-            code.PULL_MESSAGE: pulls.on_pull,
-            code.LITE_PULL_MESSAGE: pulls.on_pull,
-            code.CONSUMER_SEND_MSG_BACK: retries.on_send_back,
-            code.QUERY_MESSAGE: lookups.on_query_message,
-            code.QUERY_CONSUMER_OFFSET: lookups.on_query_offset,
-            code.UPDATE_CONSUMER_OFFSET: lookups.on_update_offset,
-            code.SEARCH_OFFSET_BY_TIMESTAMP: lookups.on_search_offset,
-            code.GET_MAX_OFFSET: lookups.on_max_offset,
-            code.GET_MIN_OFFSET: lookups.on_min_offset,
-            code.GET_EARLIEST_MSG_STORETIME: lookups.on_earliest_time,
-            code.VIEW_MESSAGE_BY_ID: lookups.on_view_message,
-            code.HEART_BEAT: members.on_heartbeat,
-            code.UNREGISTER_CLIENT: members.on_unregister,
-            code.GET_CONSUMER_LIST_BY_GROUP: members.on_consumer_list,
-            code.LOCK_BATCH_MQ: members.on_lock,
-            code.UNLOCK_BATCH_MQ: members.on_unlock,
-            code.CHECK_CLIENT_CONFIG: members.on_check_client,
-            code.GET_CONSUMER_CONNECTION_LIST: members.on_consumer_connections,
-            code.GET_PRODUCER_CONNECTION_LIST: members.on_producer_connections,
-            code.UPDATE_AND_CREATE_TOPIC: admin.on_create_topic,
-            code.DELETE_TOPIC_IN_BROKER: admin.on_delete_topic,
-            code.GET_TOPIC_CONFIG: admin.on_topic_config,
-            code.GET_TOPIC_STATS_INFO: admin.on_topic_stats,
-            code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: admin.on_create_group,
-            code.DELETE_SUBSCRIPTIONGROUP: admin.on_delete_group,
-            code.GET_SUBSCRIPTIONGROUP_CONFIG: admin.on_group_config,
-            code.GET_CONSUME_STATS: admin.on_consume_stats,
-            code.INVOKE_BROKER_TO_RESET_OFFSET: admin.on_reset_offset,
-            code.QUERY_TOPIC_CONSUME_BY_WHO: admin.on_who_consumes,
-            code.QUERY_TOPICS_BY_CONSUMER: admin.on_topics_of_consumer,
-            code.GET_ALL_TOPIC_CONFIG: admin.on_all_topics,
-            code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: admin.on_all_groups,
-            code.GET_ALL_CONSUMER_OFFSET: admin.on_all_offsets,
-            code.GET_ALL_DELAY_OFFSET: admin.on_all_delays,
-            code.GET_ALL_MESSAGE_REQUEST_MODE: admin.on_request_modes,
-            code.GET_TIMER_CHECK_POINT: admin.on_timer_check_point,
-            code.GET_TIMER_METRICS: admin.on_timer_metrics,
-            code.GET_BROKER_HA_STATUS: admin.on_ha_status,
-            code.REPLICA_STATE: self._failover.on_state,
-            code.FENCE: self._failover.on_fence,
-            code.PROMOTE: self._failover.on_promote,
-            code.GET_BROKER_CONFIG: admin.on_config,
-            code.GET_BROKER_RUNTIME_INFO: admin.on_runtime_info,
-            code.DELETE_EXPIRED_COMMITLOG: admin.on_clean,
-            code.CLEAN_EXPIRED_CONSUMEQUEUE: admin.on_clean,
-        }
-        self._handlers = {int(number): handler for number, handler in self._handlers.items()}
+        self._handlers = handlers(
+            Services(sends, pulls, retries, lookups, members, admin, self._failover)
+        )
 
     def _load_tables(self) -> None:
         context, config = self.context, self.config
@@ -430,7 +377,7 @@ class Broker:
         handler = self._handlers.get(request.code)
         if handler is None:
             raise UnsupportedRequest(f" request type {request.code} not supported")
-        if not self._undisturbed.is_set():
+        if not self._gate.is_open:
             raise SystemBusy("the log is being cut to what the master has; try again")
         if request.code not in SENDS:
             self._turn.catch_up()  # it may ask for what was acknowledged a moment ago
@@ -458,28 +405,6 @@ class Broker:
             f"stored, but the disk did not take it for good: {self.failed}",
         )
 
-    def _guard(self, work: Awaitable[None]) -> Awaitable[None]:
-        """Cancelling the caller does not stop this: a thread in the store cannot be cancelled, so
-        `close` waits for what is on its way."""
-        return self._keep(self._when_undisturbed(work))
-
-    async def _when_undisturbed(self, work: Awaitable[None]) -> None:
-        await self._undisturbed.wait()
-        self._working += 1
-        self._idle.clear()
-        try:
-            await work
-        finally:
-            self._working -= 1
-            if not self._working:
-                self._idle.set()
-
-    def _keep(self, work: Awaitable[None]) -> Awaitable[None]:
-        running = asyncio.ensure_future(work)
-        self._running.add(running)
-        running.add_done_callback(self._running.discard)
-        return asyncio.shield(running)
-
     # roles
 
     def _lead(self) -> None:
@@ -488,6 +413,11 @@ class Broker:
         if self._delivering is None or self._delivering.done():
             self._delivering = self._runtime.spawn(self._delays.run(), name="delay")
             self._tasks.append(self._delivering)
+
+    def _joined(self) -> None:
+        """As a slave, a master of ours."""
+        self._table_sync.joined()
+        self._tables_wanted.set()
 
     def _retire(self) -> None:
         self._table_sync.end_term()
@@ -535,25 +465,23 @@ class Broker:
         """Cut the log; what is cut is in a side file then."""
         epoch = self.context.epochs.last
         cut = partial(self.store.truncate, offset, reason=reason, epoch=epoch)
-        await self._keep(self._undisturbedly(cut))
+        await self._cut(cut)
         self._table_sync.truncated()
 
     async def _cut_torn(self) -> None:
-        await self._keep(self._undisturbedly(self.store.truncate_torn))
+        await self._cut(self.store.truncate_torn)
 
-    async def _undisturbedly(self, cut: Callable[[], Any]) -> None:
-        """While nothing else works on the store."""
-        await self._undisturbed.wait()
-        self._undisturbed.clear()
+    async def _cut(self, cut: Callable[[], Any]) -> None:
+        """The turn rests meanwhile: what it would dispatch may be about to go."""
+
+        def rest(resting: bool) -> None:
+            self._turn.stopped = resting
+
         try:
-            await self._idle.wait()
-            self._turn.stopped = True
-            await self._runtime.run_blocking(cut)
+            await self._gate.alone(cut, rest)
         finally:
-            self._turn.stopped = False
-            self._undisturbed.set()
-        self._turn.wake()
-        self._pulls.wake_all()
+            self._turn.wake()
+            self._pulls.wake_all()
 
     async def _deadlines(self) -> None:
         """Whatever is late: sends, held pulls, silent clients."""
@@ -578,7 +506,7 @@ class Broker:
             self._prepared_to = self.store.watermarks.appended
             self._prepare_wanted.clear()
             try:
-                await self._guard(self._runtime.run_blocking(self.store.prepare_ahead))
+                await self._gate.guard(self._runtime.run_blocking(self.store.prepare_ahead))
             except OSError as error:
                 log.error("cannot prepare the log ahead of its writer: %s", error)
                 await self._runtime.sleep(1.0)
@@ -594,7 +522,7 @@ class Broker:
         while True:
             await self._runtime.sleep(1.0)
             try:
-                await self._guard(self._flush_derived())
+                await self._gate.guard(self._flush_derived())
             except OSError as error:
                 self._look_for_failure()
                 if self.failed is not None:
@@ -617,7 +545,10 @@ class Broker:
             await self._registration.unregister()
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, *self._running, return_exceptions=True)
+        if getattr(self, "_failover", None) is not None:
+            self._failover.close()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._gate.ended()
         if getattr(self, "_turn", None) is not None:
             self._turn.stopped = True
         for part in (getattr(self, "_slave", None), getattr(self, "_master", None)):

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from saturnmq.broker.context import Context
@@ -68,8 +68,8 @@ class DelayService(ProgressTable[int]):
             if self.progress.advance(level, offset):
                 self.mark_dirty()
 
-    def merge_back(self, document: Mapping[str, Any], end_of: Callable[[int], int]) -> None:
-        super().merge_back(document, end_of)
+    def merge(self, document: Mapping[str, Any]) -> None:
+        super().merge(document)
         for level, mark in self.progress:
             self._next[level] = max(mark.offset, self._next.get(level, 0))
 

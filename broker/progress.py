@@ -1,16 +1,18 @@
 """How far somebody has come in each of many queues, so that copies on several nodes can be merged.
 
-A mark is (generation, offset). Within a generation an offset only rises; what moves one back, a
-reset by an operator or the loss of the log's end, begins a new generation. The greater mark wins,
-wherever it comes from, so merging is commutative, associative and idempotent, and a node that was
-away can neither undo a reset nor bring back an offset whose messages are gone: with offsets alone
-its 100 would beat the master's 80, and what the master wrote meanwhile at 80 to 100 be skipped.
+A mark is (generation, offset). Within a generation an offset only rises; an operator's reset begins
+a new one. The greater mark wins, wherever it comes from, so merging is commutative, associative and
+idempotent, and a node that was away cannot undo a reset. An odd generation is one that a consumer
+has yet to hear of (`ConsumerOffsets.reset`).
 
-An odd generation is one that a consumer has yet to hear of (`ConsumerOffsets.reset`).
+An offset also ends its meaning when the log loses the messages before it: what is written there
+later must not be skipped. So whoever may have lost a part of the log, or held marks of one that
+did, lowers its marks to the ends of its own queues (`clamp`) before they count for anybody: a
+master when its term begins, a slave when it joins one, before the master merges its table.
 
-When a node stops being master it knows marks that nobody else does: they may be of messages that
-are about to be cut off its log, in generations of its own. So it is `stale` until it has a copy of
-its new master's table, which then replaces its own.
+When a node stops being master it knows marks that nobody else does, of messages that are about to
+be cut off its log. So it is `stale` until it has a copy of its new master's table, which then
+replaces its own.
 """
 
 from __future__ import annotations
@@ -29,10 +31,6 @@ class Mark(NamedTuple):
 
     generation: int
     offset: int
-
-    def moved_back(self, offset: int) -> Mark:
-        """At `offset` in the next generation; who has yet to hear of this one still has."""
-        return Mark(self.generation + 2, offset)
 
 
 NOTHING = Mark(0, -1)
@@ -72,30 +70,13 @@ class Progress(Generic[K]):
                 changed = True
         return changed
 
-    def merge_back(self, others: Mapping[K, Mark], end_of: Callable[[K], int]) -> bool:
-        """A master takes what a slave knows. `end_of` says where each queue ended when this term
-        began: an offset beyond it is of messages that were lost."""
-        changed = False
-        for key, mark in others.items():
-            known = self.marks.get(key, NOTHING)
-            end = end_of(key)
-            better = mark
-            if mark.offset > end and mark.generation >= known.generation:
-                reached = known.offset if known.generation == mark.generation else 0
-                better = mark.moved_back(max(reached, end))
-            if better > known:
-                self.marks[key] = better
-                changed = True
-        return changed
-
-    def clamp(self, end_of: Callable[[K], int], *, final: bool) -> list[tuple[K, int, int]]:
-        """No mark lies behind the end of its queue. `final`: for good, on all nodes, as the master
-        says; else until a copy of the master's table comes. What was lowered: (key, from, to)."""
+    def clamp(self, end_of: Callable[[K], int]) -> list[tuple[K, int, int]]:
+        """No mark lies behind the end of its queue; what was lowered: (key, from, to)."""
         lowered = []
         for key, mark in self.marks.items():
             end = end_of(key)
             if mark.offset > end:
-                self.marks[key] = mark.moved_back(end) if final else Mark(mark.generation, end)
+                self.marks[key] = Mark(mark.generation, end)
                 lowered.append((key, mark.offset, end))
         return lowered
 
@@ -137,24 +118,23 @@ class ProgressTable(Saveable, Generic[K]):
         self.progress.stale = document.get("stale") is True
 
     def merge(self, document: Mapping[str, Any]) -> None:
-        """A slave takes over its master's table."""
+        """Take over what another node knows better: a slave its master's table, a master that of a
+        slave which has just joined."""
         if document.get("stale") is not True and self.progress.merge(self.marks_of(document)):
             self.mark_dirty()
 
-    def merge_back(self, document: Mapping[str, Any], end_of: Callable[[K], int]) -> None:
-        """A master takes what a slave knows better; see `Progress.merge_back`."""
-        if document.get("stale") is not True and self.progress.merge_back(
-            self.marks_of(document), end_of
-        ):
-            self.mark_dirty()
-
-    def clamp(self, end_of: Callable[[K], int], *, final: bool) -> list[tuple[K, int, int]]:
-        """See `Progress.clamp`; the master's table is never stale."""
-        lowered = self.progress.clamp(end_of, final=final)
-        if lowered or (final and self.progress.stale):
-            self.progress.stale = self.progress.stale and not final
+    def clamp(self, end_of: Callable[[K], int]) -> list[tuple[K, int, int]]:
+        """See `Progress.clamp`."""
+        lowered = self.progress.clamp(end_of)
+        if lowered:
             self.mark_dirty()
         return lowered
+
+    def trust(self) -> None:
+        """This is the master's table now."""
+        if self.progress.stale:
+            self.progress.stale = False
+            self.mark_dirty()
 
     def distrust(self) -> None:
         """The next copy of a master's table replaces this one."""

@@ -34,7 +34,6 @@ log = logging.getLogger(__name__)
 
 JAVA_PAUSE_S = 10.0
 TIMEOUT_S = 5.0
-NO_TERM = -1
 
 
 class TableSync:
@@ -46,8 +45,6 @@ class TableSync:
         # What the master called each table last, and our changes to it when we had taken it over.
         self._known: dict[int, tuple[str, int]] = {}
         self._waiting: tuple[int, dict[str, Any]] | None = None  # delays, from this log offset on
-        self._term = NO_TERM
-        self._ends: dict[tuple[str, int], int] = {}  # of the queues, when this term began
 
     # on a slave
 
@@ -97,58 +94,23 @@ class TableSync:
             _give(self._delays.merge, self._waiting[1])
             self._waiting = None
 
+    def joined(self) -> None:
+        """This log is a part of the master's now. What lies behind it is of messages that were
+        lost, or comes again with the next copy."""
+        self._clamp()
+
     def truncated(self) -> None:
-        """The log was cut: no group has consumed what is gone, and nobody knows which delayed
-        messages were delivered there; the master does."""
-        self._clamp(final=False)
+        """The log was cut: nobody here knows which delayed messages were delivered in what is
+        gone; the master does."""
         self._delays.distrust()
 
     # on a master
 
     def begin_term(self) -> None:
         """This node is master from now on: what lies behind the ends of its queues is lost."""
-        if self._term == self._c.role.term:
-            return  # it only doubted
-        self._term = self._c.role.term
-        self._ends = {key: queue.max_offset for key, queue in self._c.store.queues().items()}
-        self._clamp(final=True)
-
-    def end_term(self) -> None:
-        """Another one is: what only this node knows may be of messages that it will lose."""
-        self._term = NO_TERM
-        self._c.offsets.distrust()
-        self._delays.distrust()
-
-    async def merge_back(self, address: str) -> None:
-        """Take what this slave, which has just joined, knows better."""
-        endpoint = await self._open(address)
-        try:
-            offsets = _document(await self._ask(endpoint, RequestCode.GET_ALL_CONSUMER_OFFSET, {}))
-            delays = _document(await self._ask(endpoint, RequestCode.GET_ALL_DELAY_OFFSET, {}))
-        finally:
-            endpoint.close()
-
-        def end_of(place: Place) -> int:
-            return self._end_of(place.topic, place.queue_id)
-
-        def end_of_level(level: int) -> int:
-            return self._end_of(SCHEDULE_TOPIC, level - 1)
-
-        _give(lambda document: self._c.offsets.merge_back(document, end_of), offsets)
-        _give(lambda document: self._delays.merge_back(document, end_of_level), delays)
-
-    def _end_of(self, topic: str, queue_id: int) -> int:
-        if self._term == NO_TERM:
-            return 1 << 63  # what is too much goes when the term begins
-        return self._ends.get((topic, queue_id), 0)
-
-    # both
-
-    def _clamp(self, *, final: bool) -> None:
-        store = self._c.store
-        for place, had, end in self._c.offsets.clamp(
-            lambda place: store.max_offset(place.topic, place.queue_id), final=final
-        ):
+        for table in (self._c.offsets, self._delays):
+            table.trust()
+        for place, had, end in self._clamp():
             log.warning(
                 "group %s had consumed %s queue %d up to %d but the log ends at %d: the tail "
                 "was lost",
@@ -158,7 +120,29 @@ class TableSync:
                 had,
                 end,
             )
-        self._delays.clamp(lambda level: store.max_offset(SCHEDULE_TOPIC, level - 1), final=final)
+
+    def end_term(self) -> None:
+        """Another one is: what only this node knows may be of messages that it will lose."""
+        for table in (self._c.offsets, self._delays):
+            table.distrust()
+
+    async def merge_back(self, address: str) -> None:
+        """Take what this slave, which has just joined, knows better."""
+        endpoint = await self._open(address)
+        try:
+            offsets = _document(await self._ask(endpoint, RequestCode.GET_ALL_CONSUMER_OFFSET, {}))
+            delays = _document(await self._ask(endpoint, RequestCode.GET_ALL_DELAY_OFFSET, {}))
+        finally:
+            endpoint.close()
+        _give(self._c.offsets.merge, offsets)
+        _give(self._delays.merge, delays)
+
+    # both
+
+    def _clamp(self) -> list[tuple[Place, int, int]]:
+        store = self._c.store
+        self._delays.clamp(lambda level: store.max_offset(SCHEDULE_TOPIC, level - 1))
+        return self._c.offsets.clamp(lambda at: store.max_offset(at.topic, at.queue_id))
 
     async def _open(self, address: str) -> Endpoint:
         endpoint = Endpoint(self._c.runtime, None)

@@ -59,7 +59,7 @@ def test_offsets_survive_their_document_and_only_rise_when_merged() -> None:
 def test_offsets_behind_the_recovered_end_are_lowered() -> None:
     table = offsets()
     table.commit("g", "t", 0, 7)
-    assert table.clamp(lambda place: 5, final=True) == [(("t", "g", 0), 7, 5)]
+    assert table.clamp(lambda place: 5) == [(("t", "g", 0), 7, 5)]
     assert table.query("g", "t", 0) == 5
 
 

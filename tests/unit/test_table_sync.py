@@ -1,0 +1,207 @@
+"""A slave's copies of its master's tables: what they cost, when they count, what comes back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from broker_rig import ask, config, connected, run, send, started, until
+from saturnmq.broker.broker import Broker
+from saturnmq.broker.table_sync import JAVA_PAUSE_S, TableSync
+from saturnmq.protocol import jsonx
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.errors import MalformedFrame
+from saturnmq.protocol.native import NativeRuntime
+from saturnmq.protocol.remoting import Command
+
+TABLES = (
+    RequestCode.GET_ALL_TOPIC_CONFIG,
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+    RequestCode.GET_ALL_CONSUMER_OFFSET,
+    RequestCode.GET_ALL_DELAY_OFFSET,
+)
+
+
+class FakeMaster:
+    """Answers the four requests with what the test gives it, and counts them."""
+
+    def __init__(self) -> None:
+        self.tables: dict[int, dict[str, Any]] = {
+            RequestCode.GET_ALL_TOPIC_CONFIG: {"topicConfigTable": {}},
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: {"subscriptionGroupTable": {}},
+            RequestCode.GET_ALL_CONSUMER_OFFSET: {"offsetTable": {}},
+            RequestCode.GET_ALL_DELAY_OFFSET: {"offsetTable": {}},
+        }
+        self.ext: dict[int, dict[str, str]] = {}
+        self.asked: list[Command] = []
+        self.address = ""
+
+    async def start(self, runtime: NativeRuntime) -> FakeMaster:
+        self._listener = await runtime.listen(
+            "127.0.0.1", 0, lambda: Endpoint(runtime, self._answer, server=True)
+        )
+        self.address = self._listener.address
+        return self
+
+    def _answer(self, endpoint: Endpoint, request: Command) -> None:
+        self.asked.append(request)
+        ext = self.ext.get(request.code, {})
+        endpoint.send(request.reply(0, ext=ext, body=jsonx.dumps(self.tables[request.code])))
+
+
+def sync_of(broker: Broker) -> TableSync:
+    return broker._table_sync
+
+
+def test_an_unchanged_table_is_an_empty_reply(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        broker = await started(runtime, config(tmp_path))
+        endpoint = await connected(runtime, broker)
+        await send(endpoint, b"x")
+        for code in TABLES:
+            first = await ask(endpoint, code)
+            version = first.ext["saturnVersion"]
+            again = await ask(endpoint, code, {"saturnKnown": version})
+            assert (again.ext["saturnUnchanged"], bytes(again.body)) == ("true", b"")
+        code = RequestCode.GET_ALL_TOPIC_CONFIG
+        version = (await ask(endpoint, code)).ext["saturnVersion"]
+        await send(endpoint, b"y", topic="another")
+        changed = await ask(endpoint, code, {"saturnKnown": version})
+        assert "another" in jsonx.loads(bytes(changed.body))["topicConfigTable"]
+        await broker.close()
+        again = await started(runtime, config(tmp_path))
+        endpoint = await connected(runtime, again)
+        other = await ask(endpoint, code, {"saturnKnown": changed.ext["saturnVersion"]})
+        assert "saturnUnchanged" not in other.ext, "another process, so another version"
+        await again.close()
+
+    run(body)
+
+
+def test_a_slave_asks_for_whole_tables_only_when_they_changed(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        master = await FakeMaster().start(runtime)
+        master.ext = {code: {"saturnVersion": "v1"} for code in TABLES}
+        broker = await started(runtime, config(tmp_path))
+        for _ in range(2):
+            assert await sync_of(broker).copy_from(master.address) == 0.1
+        known = Counter(request.ext.get("saturnKnown") for request in master.asked)
+        assert known == {None: 4, "v1": 4}
+        # What was changed here is the master's again with the next copy.
+        endpoint = await connected(runtime, broker)
+        await send(endpoint, b"x", topic="mine")
+        master.asked.clear()
+        await sync_of(broker).copy_from(master.address)
+        whole = [r.code for r in master.asked if "saturnKnown" not in r.ext]
+        assert whole == [RequestCode.GET_ALL_TOPIC_CONFIG]
+        assert broker.context.topics.get("mine") is None
+        # Another master may use the same words.
+        other = await FakeMaster().start(runtime)
+        await sync_of(broker).copy_from(other.address)
+        assert not any("saturnKnown" in request.ext for request in other.asked)
+        await broker.close()
+
+    run(body)
+
+
+def test_a_java_master_is_asked_less_often(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        master = await FakeMaster().start(runtime)
+        master.tables[RequestCode.GET_ALL_CONSUMER_OFFSET] = {"offsetTable": {"t@g": {"0": 7}}}
+        broker = await started(runtime, config(tmp_path))
+        assert await sync_of(broker).copy_from(master.address) == JAVA_PAUSE_S
+        assert broker.context.offsets.query("g", "t", 0) == 7
+        await broker.close()
+
+    run(body)
+
+
+@pytest.mark.parametrize("table", [{"offsetTable": {"t@g": 5}}, {"offsetTable": {"t@g": {"x": 1}}}])
+def test_a_table_that_is_none_is_refused(tmp_path: Path, table: dict[str, Any]) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        master = await FakeMaster().start(runtime)
+        master.tables[RequestCode.GET_ALL_CONSUMER_OFFSET] = table
+        broker = await started(runtime, config(tmp_path))
+        with pytest.raises(MalformedFrame, match="not what a broker sends"):
+            await sync_of(broker).copy_from(master.address)
+        await broker.close()
+
+    run(body)
+
+
+def test_delay_progress_counts_once_the_delivered_copies_are_here(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        code = RequestCode.GET_ALL_DELAY_OFFSET
+        master = await FakeMaster().start(runtime)
+        broker = await started(runtime, config(tmp_path))
+        endpoint = await connected(runtime, broker)
+        await send(endpoint, b"x")
+        end = broker.store.watermarks.appended
+        master.tables[code] = {"offsetTable": {"3": 12}}
+        master.ext[code] = {"saturnVersion": "v1", "saturnLogEnd": str(end + 1)}
+
+        async def known() -> dict[str, int]:
+            reply = await ask(endpoint, code)
+            table: dict[str, int] = jsonx.loads(bytes(reply.body))["offsetTable"]
+            return table
+
+        await sync_of(broker).copy_from(master.address)
+        assert await known() == {}
+        await send(endpoint, b"what was missing")
+        await sync_of(broker).copy_from(master.address)
+        assert await known() == {"3": 12}
+        await broker.close()
+
+    run(body)
+
+
+def test_delay_progress_is_told_when_the_delivered_copy_is_flushed(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        broker = await started(runtime, config(tmp_path))
+        endpoint = await connected(runtime, broker)
+        store = broker.store
+        await send(endpoint, b"later", i="DELAY\x011\x02")
+        told: dict[str, int] = {}
+        delivered = 0
+        while not told:
+            flushed = store.watermarks.flushed
+            reply = await ask(endpoint, RequestCode.GET_ALL_DELAY_OFFSET)
+            told = jsonx.loads(bytes(reply.body))["offsetTable"]
+            if store.max_offset("orders", 0) + store.max_offset("orders", 1):
+                delivered = delivered or store.watermarks.appended
+            flushed = max(flushed, store.watermarks.flushed)
+        assert told == {"1": 1}
+        assert delivered
+        assert flushed >= delivered
+        await broker.close()
+
+    run(body)
+
+
+def test_a_master_that_returns_learns_what_was_consumed_at_its_slave(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        master = await started(runtime, config(tmp_path / "a"))
+        endpoint = await connected(runtime, master)
+        for _ in range(8):
+            await send(endpoint, b"x", e=0)
+        slave = await started(
+            runtime,
+            config(tmp_path / "b", role="SLAVE", broker_id=1, ha_master_address=master.ha_address),
+        )
+        slave._slave.master_is(master.address, master.ha_address)
+        reader = await connected(runtime, slave)
+        await until(lambda: slave.store.max_offset("orders", 0) == 8)
+        await until(lambda: slave.context.topics.get("orders") is not None)
+        commit = {"consumerGroup": "G", "topic": "orders", "queueId": 0, "commitOffset": 3}
+        await ask(reader, RequestCode.UPDATE_CONSUMER_OFFSET, commit)
+        ports = [int(address.rpartition(":")[2]) for address in (master.address, master.ha_address)]
+        await master.close()
+        again = await started(runtime, config(tmp_path / "a", port=ports[0], ha_port=ports[1]))
+        await until(lambda: again.context.offsets.query("G", "orders", 0) == 3)
+        await slave.close()
+        await again.close()
+
+    run(body)
