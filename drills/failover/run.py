@@ -197,9 +197,12 @@ async def _calm_down(workload: Workload, groups: list[str], history: History) ->
             break
         await asyncio.sleep(0.05)
     await workload.stop_sending()
-    deadline = calm + LIVENESS_S + DRAIN_S
-    while workload.outstanding() and history.now() < deadline:
+    # What a promotion left behind never comes: nothing new for as long as that is the end, too.
+    left, moved = workload.outstanding(), history.now()
+    while left and history.now() < min(calm + LIVENESS_S + DRAIN_S, moved + LIVENESS_S):
         await asyncio.sleep(0.05)
+        if workload.outstanding() != left:
+            left, moved = workload.outstanding(), history.now()
     await asyncio.sleep(COMMIT_S)
     await workload.sample_commits()
 
@@ -217,6 +220,9 @@ def _look(backend: Backend, directory: Path) -> Aftermath:
 def _run(main: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
     """On an event loop; SIGTERM and SIGHUP end it as Ctrl-C does, by cancelling. What a Python
     handler raises would be lost in whatever callback the loop is running just then."""
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGHUP)}
 
     async def cancelled_by_signals(runtime: Any) -> None:
         task = asyncio.current_task()
@@ -225,9 +231,6 @@ def _run(main: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
         await main(runtime)
 
-    before = {}
-    if threading.current_thread() is threading.main_thread():
-        before = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGHUP)}
     try:
         native.run(cancelled_by_signals)
     except asyncio.CancelledError:
