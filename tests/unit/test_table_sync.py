@@ -187,19 +187,16 @@ def test_a_master_that_returns_learns_what_was_consumed_at_its_slave(tmp_path: P
         endpoint = await connected(runtime, master)
         for _ in range(8):
             await send(endpoint, b"x", e=0)
-        slave = await started(
-            runtime,
-            config(tmp_path / "b", role="SLAVE", broker_id=1, ha_master_address=master.ha_address),
-        )
+        slave = await started(runtime, config(tmp_path / "b", role="SLAVE", broker_id=1))
         slave._slave.master_is(master.address, master.ha_address)
         reader = await connected(runtime, slave)
         await until(lambda: slave.store.max_offset("orders", 0) == 8)
         await until(lambda: slave.context.topics.get("orders") is not None)
         commit = {"consumerGroup": "G", "topic": "orders", "queueId": 0, "commitOffset": 3}
         await ask(reader, RequestCode.UPDATE_CONSUMER_OFFSET, commit)
-        ports = [int(address.rpartition(":")[2]) for address in (master.address, master.ha_address)]
         await master.close()
-        again = await started(runtime, config(tmp_path / "a", port=ports[0], ha_port=ports[1]))
+        again = await started(runtime, config(tmp_path / "a"))
+        slave._slave.master_is(again.address, again.ha_address)
         await until(lambda: again.context.offsets.query("G", "orders", 0) == 3)
         await slave.close()
         await again.close()
