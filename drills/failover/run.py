@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from saturnmq.cli.launcher import LauncherError
 from saturnmq.drills.failover import stores
 from saturnmq.drills.failover.backend import BROKER, Backend, DrillUnavailable
 from saturnmq.drills.failover.checker import LIVENESS_S, Aftermath, Promise, check
@@ -25,6 +26,7 @@ from saturnmq.drills.failover.processes import Processes
 from saturnmq.drills.failover.report import DrillReport
 from saturnmq.drills.failover.workload import GROUPS, RATE, SAMPLE_S, TOPIC, Workload
 from saturnmq.protocol import native
+from saturnmq.protocol.errors import SaturnError
 
 WARM_UP_S = 4.0
 SETTLE_S = 3.0  # sends go on so long after the faults at least
@@ -98,6 +100,7 @@ def run_drill(
         report.skipped = next((reason for reason in reasons if reason), "")
         if not report.skipped:
             history, aftermath = _live(drill, seed, backend, directory, minutes, say)
+            history.write(directory / HISTORY_FILE)
             promise = Promise(
                 may_lose=drill.leaves_behind and mode.replication == "async",
                 groups=GROUPS,
@@ -107,9 +110,10 @@ def run_drill(
             report.effects = effects(history)
             report.latency_ms = latency_ms(history)
             report.timeline = timeline(history)
-            history.write(directory / HISTORY_FILE)
     except DrillUnavailable as problem:
         report.skipped = str(problem)
+    except (LauncherError, SaturnError, OSError) as problem:  # a finding; the others go on
+        report.verdict.violations.append(f"the drill broke: {type(problem).__name__}: {problem}")
     finally:
         report.seconds = time.monotonic() - begin
         if keep is None and report.ok:
