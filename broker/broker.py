@@ -10,9 +10,8 @@ store (which removes its `abort` mark).
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from ipaddress import ip_address
 from typing import Any
@@ -39,16 +38,16 @@ from saturnmq.broker.pull import PullService
 from saturnmq.broker.registration import Registration
 from saturnmq.broker.requests import Handler, Services, handlers
 from saturnmq.broker.retry import RetryService
-from saturnmq.broker.role import Role, State
+from saturnmq.broker.role import Role
 from saturnmq.broker.send import SendService
 from saturnmq.broker.table_sync import TableSync
 from saturnmq.broker.topics import TopicTable, system_topics
 from saturnmq.broker.turn import Turn, confirm
+from saturnmq.broker.upkeep import Upkeep
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import (
     ConfigError,
-    SaturnError,
     StoreDamaged,
     SystemBusy,
     UnsupportedRequest,
@@ -59,13 +58,12 @@ from saturnmq.protocol.runtime import Listener, Runtime, join_address, split_add
 from saturnmq.store.config_files import ConfigFile
 from saturnmq.store.disk import Disk
 from saturnmq.store.epochs import Epochs
-from saturnmq.store.message_store import Arrival, MessageStore
+from saturnmq.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
 TELL_S = 2.0  # how often a long recovery tells how far it is
 TICK_S = 0.1  # how late a deadline may be noticed
-PREPARE_BYTES = 4 << 20  # appended since the log was last prepared ahead
 
 
 SENDS = frozenset(
@@ -79,15 +77,11 @@ class Broker:
         self._runtime = runtime
         self._disk = disk
         self._tasks: list[asyncio.Task[None]] = []
-        self._prepare_wanted = asyncio.Event()
-        self._prepared_to = 0
-        self._prepare_step = PREPARE_BYTES
         self._gate = Gate(runtime)
         self._listeners: list[Listener] = []
         self._endpoints: dict[Endpoint, None] = {}
         self._handlers: dict[int, Handler] = {}
         self._closed = False
-        self._tables_wanted = asyncio.Event()
         self._delivering: asyncio.Task[None] | None = None
         self._registration: Registration | None = None
         self.address = ""
@@ -221,8 +215,6 @@ class Broker:
         self.context.copies_in_sync = self._master.copies_in_sync
 
     def _make_services(self) -> None:
-        segment = self.config.store_config().commitlog_segment_bytes
-        self._prepare_step = min(PREPARE_BYTES, segment // 4)
         config, runtime, context = self.config, self._runtime, self.context
         process = runtime.random.randrange(1 << 16)
         host, _ = split_address(self.address)
@@ -243,18 +235,19 @@ class Broker:
         self._cleaning = CleaningService(
             self.store, runtime, retry_dispatch=self._turn.catch_up, guard=self._gate.guard
         )
+        self._upkeep = Upkeep(self.store, runtime, self._gate, self._look_for_failure)
+        self._table_sync = TableSync(context, delays)
         self._slave = HaSlave(
             context,
             ha_address=self.ha_address,
-            flush=self._flush.flush_once,
+            flush=lambda: self._gate.guard(self._flush.flush_once()),
             flush_at_once=self._flush.flush_at_once,
             truncate=self._truncate,
             on_append=self._turn.wake,
             save=self._save_role,
             saved_soon=self._saver.wake,
-            on_join=self._joined,
+            on_join=self._table_sync.joined,
         )
-        self._table_sync = TableSync(context, delays)
         self._registration = Registration(context, self.ha_address, self._slave.master_is)
         self._failover = FailoverService(
             context,
@@ -281,9 +274,9 @@ class Broker:
             started_ms=runtime.now_ms(),
         )
         retries, lookups = RetryService(context, sends), LookupService(context)
-        self._turn.on_append += [self._want_prepared, self._flush.wake, self._master.appended]
+        self._turn.on_append += [self._upkeep.appended, self._flush.wake, self._master.appended]
         self._turn.on_arrivals += [
-            self._restore_topics,
+            self._table_sync.arrived,
             pulls.arrived,
             lambda _, arrivals: delays.arrived(arrivals),
         ]
@@ -346,8 +339,8 @@ class Broker:
             (self._flush.run(), "flush"),
             (self._saver.run(config.flush_offsets_ms / 1000), "save-tables"),
             (self._deadlines(), "deadlines"),
-            (self._prepare(), "prepare-segments"),
-            (self._derived(), "flush-derived"),
+            (self._upkeep.run_ahead(), "prepare-segments"),
+            (self._upkeep.run_checkpoints(), "flush-derived"),
             (self._cleaning.run(), "cleaning"),
         ]
         store_config = self.store.config
@@ -357,7 +350,7 @@ class Broker:
         work += [
             (self._master.run(), "ha-master"),
             (self._slave.run(), "ha-slave"),
-            (self._copy_tables(), "table-sync"),
+            (self._table_sync.run(lambda: self._slave.master_address), "table-sync"),
         ]
         self._tasks += [spawn(coroutine, name=name) for coroutine, name in work]
 
@@ -414,11 +407,6 @@ class Broker:
             self._delivering = self._runtime.spawn(self._delays.run(), name="delay")
             self._tasks.append(self._delivering)
 
-    def _joined(self) -> None:
-        """As a slave, a master of ours."""
-        self._table_sync.joined()
-        self._tables_wanted.set()
-
     def _retire(self) -> None:
         self._table_sync.end_term()
         if self._delivering is not None:
@@ -436,30 +424,6 @@ class Broker:
     def _ha_status(self) -> dict[str, Any]:
         part = self._slave if self.context.role.is_slave else self._master
         return part.status()
-
-    def _restore_topics(self, _: int, arrivals: Iterable[Arrival]) -> None:
-        """The master's tables come every few seconds; should it die before, what it acknowledged
-        can be read here all the same."""
-        if self.context.role.is_slave and self.context.topics.restore(
-            (arrival.topic, arrival.queue_id) for arrival in arrivals
-        ):
-            self._tables_wanted.set()  # the master knows the rest of it
-
-    async def _copy_tables(self) -> None:
-        """A slave takes over its master's tables."""
-        while True:
-            address = self._slave.master_address
-            pause = 0.5
-            if address and self.context.role.state is State.SLAVE:
-                try:
-                    pause = await self._table_sync.copy_from(address)
-                except (SaturnError, OSError) as error:
-                    log.info("tables of the master not copied: %s", error)
-                    pause = 1.0
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._tables_wanted.wait()
-            self._tables_wanted.clear()
 
     async def _truncate(self, offset: int, reason: str) -> None:
         """Cut the log; what is cut is in a side file then."""
@@ -499,40 +463,6 @@ class Broker:
             if now >= next_scan:
                 next_scan = now + 10
                 self._members.expire(now)
-
-    async def _prepare(self) -> None:
-        """Zero and map the log ahead of the writer."""
-        while True:
-            self._prepared_to = self.store.watermarks.appended
-            self._prepare_wanted.clear()
-            try:
-                await self._gate.guard(self._runtime.run_blocking(self.store.prepare_ahead))
-            except OSError as error:
-                log.error("cannot prepare the log ahead of its writer: %s", error)
-                await self._runtime.sleep(1.0)
-            await self._prepare_wanted.wait()
-
-    def _want_prepared(self) -> None:
-        """The writer has used up a part of what was prepared for it."""
-        if self.store.watermarks.appended - self._prepared_to >= self._prepare_step:
-            self._prepare_wanted.set()
-
-    async def _derived(self) -> None:
-        """Queue and index files, then the checkpoint: never ahead of the log."""
-        while True:
-            await self._runtime.sleep(1.0)
-            try:
-                await self._gate.guard(self._flush_derived())
-            except OSError as error:
-                self._look_for_failure()
-                if self.failed is not None:
-                    return
-                # The one before stays valid, and a disk that is full is not so for ever.
-                log.error("the checkpoint cannot be written: %s", error)
-
-    async def _flush_derived(self) -> None:
-        await self._runtime.run_blocking(self.store.flush_derived)
-        await self._runtime.run_blocking(self.store.checkpoint)
 
     async def close(self, *, clean: bool = True) -> None:
         """Stop serving; with `clean` flush and save everything first."""

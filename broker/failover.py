@@ -7,9 +7,10 @@ The rules, all about one danger: two nodes that both acknowledge.
 - A master starts UNSURE: nameservers and the replicas that it knows are asked for a higher epoch
   first. So it does after a pause of its own. Who does not answer within ASK_S does not count: with
   nobody to ask it goes on, and what it then acknowledges is what its ack mode promises.
-- A restarted SYNC_MASTER with ASYNC_FLUSH that did not stop in order may lack acknowledged messages
-  that slaves have (the power failed before its disk had them). It is RECOVERING until so many slaves have
-  joined that one of them must have whatever was acknowledged, and copies the longest tail back.
+- A restarted SYNC_MASTER with ASYNC_FLUSH that did not stop in order may lack acknowledged
+  messages that slaves have (the power failed before its disk had them). It is RECOVERING until so
+  many slaves have joined that one of them must have whatever was acknowledged, and copies the
+  longest tail back.
 - FENCE makes a node promise never to serve or follow a lower epoch: a master stops taking writes,
   goes on sending what it has, and waits to learn its new master. PROMOTE makes a node master.
 - Who learns that it is deposed answers its waiting sends with "unknown", follows the new master
@@ -25,18 +26,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from saturnmq.broker.context import Context, answer, integer
-from saturnmq.broker.ha_master import CHECK_BYTES, HaMaster, SlaveConnection, tail_checksum
-from saturnmq.broker.ha_slave import HaSlave, MasterConnection
+from saturnmq.broker.ha_master import HaMaster, SlaveConnection
+from saturnmq.broker.ha_slave import HaSlave
 from saturnmq.broker.registration import Registration
 from saturnmq.broker.role import MASTER_ID, State
-from saturnmq.protocol import ha, jsonx
+from saturnmq.broker.tail_copy import TailCopy
+from saturnmq.protocol import jsonx
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import (
     NoPermission,
-    RequestTimeout,
     SaturnError,
-    StoreDamaged,
     error_for,
 )
 from saturnmq.protocol.remoting import Command
@@ -47,7 +47,6 @@ log = logging.getLogger(__name__)
 
 ASK_S = 1.0  # how long the others have to say whether they know of a higher epoch
 LOOK_S = 1.0  # how often a fenced node looks for its new master
-TAIL_IDLE_S = 10.0
 EPOCHS_PER_TERM = 100
 
 
@@ -102,6 +101,11 @@ class FailoverService:
         self._recovering: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
+
+    def close(self) -> None:
+        for task in (self._recovering, self._looking, self._asking):
+            if task is not None:
+                task.cancel()
 
     # the start
 
@@ -408,8 +412,9 @@ class FailoverService:
             try:
                 await self._doors.save()
             except OSError:
-                undo()
-                raise
+                if not c.store.failed:  # else it takes no writes anyway
+                    undo()
+                    raise
             if leads:
                 log.warning("fenced for epoch %d: no more writes", epoch)
                 # Its slaves may still fetch what it has: the next master is one of them.
@@ -460,7 +465,7 @@ class FailoverService:
     def state(self) -> dict[str, Any]:
         """The body of REPLICA_STATE."""
         c = self._c
-        role, marks = c.role, c.store.watermarks
+        role, marks, now = c.role, c.store.watermarks, c.runtime.monotonic()
         replicas = [x for x in self._master.connections if x.is_replica]
         taken = {i for i, address in role.replicas.items()}
         return {
@@ -479,74 +484,14 @@ class FailoverService:
             "replicas": {str(i): address for i, address in sorted(role.replicas.items())},
             "caughtUp": role.caught_up,
             "freeId": min(set(range(1, len(taken) + 2)) - taken),
-            "inSync": [x.broker_id for x in replicas if x.in_sync],
-            "lagBytes": {str(x.broker_id): x.lag_bytes() for x in replicas},
-            "lagMs": {str(x.broker_id): round(1000 * x.lag_s()) for x in replicas},
+            "inSync": [x.broker_id for x in replicas if x.lag.in_sync],
+            "lagBytes": {str(x.broker_id): x.lag.size(marks.appended) for x in replicas},
+            "lagMs": {
+                str(x.broker_id): round(1000 * x.lag.seconds(marks.appended, now)) for x in replicas
+            },
             "bytesPerS": {str(x.broker_id): x.sent_per_s for x in replicas},
             "master": c.address if not role.is_slave else self._slave.master_address,
             "truncated": [{"file": cut.file, **cut.to_json()} for cut in c.store.truncated()],
-            "refuses": c.store.failed or c.store.refuses or role.refuses(c.runtime.monotonic()),
+            "refuses": c.store.failed or c.store.refuses or role.refuses(now),
             "trouble": self._slave.refused if role.is_slave else "",
         }
-
-
-class TailCopy:
-    """Copies the end of a log from a slave that has more of it than its restarted master."""
-
-    def __init__(self, context: Context, wake: Callable[[], None]) -> None:
-        self._c = context
-        self._wake = wake
-        self._problem: Exception | None = None
-
-    async def run(self, ha_address: str, end: int) -> None:
-        """Until this log ends at `end`; a SaturnError or OSError if it does not."""
-        c = self._c
-        connection = MasterConnection(self)
-        host, port = split_address(ha_address)
-        await c.runtime.connect(host, port, connection)
-        try:
-            connection.greet(c.store.watermarks.appended)
-            while c.store.watermarks.appended < end:
-                try:
-                    async with asyncio.timeout(0.05):
-                        await connection.closed.wait()
-                except TimeoutError:
-                    if self.now() - connection.last_read > TAIL_IDLE_S:
-                        raise RequestTimeout(f"{ha_address} is silent") from None
-                    continue
-                raise self._problem or StoreDamaged(
-                    connection.refused or f"{ha_address} closed the connection"
-                )
-        finally:
-            connection.close()
-
-    def now(self) -> float:
-        return self._c.runtime.monotonic()
-
-    def greeted(self, connection: MasterConnection, hello: dict[str, Any]) -> None:
-        c = self._c
-        marks = c.store.watermarks
-        offset, start = marks.appended, int(hello["start"])
-        if hello["brokerName"] != c.config.broker_name or start > offset:
-            raise StoreDamaged(f"its log is of {hello['brokerName']} and starts at {start}")
-        first = min(max(marks.start, start, offset - CHECK_BYTES), offset)
-        connection.join(
-            {
-                "tail": True,
-                "brokerId": c.role.broker_id,
-                "address": c.address,
-                "epoch": c.role.epoch,
-                "from": offset,
-                "check": [first, offset, tail_checksum(c, first, offset)],
-            }
-        )
-
-    def append(self, transfer: ha.Transfer) -> None:
-        end = self._c.store.watermarks.appended
-        if transfer.offset != end:
-            raise StoreDamaged(f"its data starts at {transfer.offset}, this log ends at {end}")
-        if len(transfer.data):
-            self._c.store.append_raw(end, transfer.data)
-
-    def received(self, connection: MasterConnection) -> None:
-        self._wake()

@@ -27,6 +27,7 @@ from collections.abc import Callable
 from typing import Any
 
 from saturnmq.broker.context import Context
+from saturnmq.broker.in_sync import Lag
 from saturnmq.broker.role import State
 from saturnmq.protocol import ha
 from saturnmq.protocol.errors import SaturnError
@@ -36,7 +37,6 @@ log = logging.getLogger(__name__)
 
 UNSENT_MAX = 4 << 20  # bytes in the transport before sending pauses
 CHECK_BYTES = 4 << 20  # of the log before the offset a slave joins at
-BACK_IN_SYNC_S = 1.0
 VERSION = 1
 
 
@@ -56,11 +56,9 @@ class SlaveConnection(asyncio.BufferedProtocol):
         self.last_read = self.last_write = 0.0
         self.sent_bytes = 0
         self.sent_per_s = 0
-        self.in_sync = False
+        self.lag = Lag()
         self._rolled = 0
         self._told = -1  # the newest `confirmed` that was sent
-        self._mark, self._mark_at = -1, 0.0  # when the log had grown to an offset not reported yet
-        self._last_lag = 0.0
         self._budget, self._budget_at = 0.0, 0.0
 
     # the connection
@@ -181,7 +179,7 @@ class SlaveConnection(asyncio.BufferedProtocol):
     def go_on(self, offset: int) -> None:
         """From here on the log is sent."""
         self.next = offset
-        self._mark, self._mark_at, self._last_lag = offset, self._master.now(), 0.0
+        self.lag.begin(offset, self._master.now())
         log.info("slave %s joins at offset %d", self.name, offset)
         self.push()
 
@@ -195,31 +193,10 @@ class SlaveConnection(asyncio.BufferedProtocol):
         return self.reported.appended
 
     def _reported(self, report: ha.Report) -> None:
-        now = self._master.now()
-        if report.appended >= self._mark:
-            self._last_lag = now - self._mark_at
-            end = self._master.watermarks.appended
-            self._mark, self._mark_at = end, now
-            if report.appended >= end:
-                self._last_lag = 0.0
         self.reported = report
+        self.lag.report(report.appended, self._master.watermarks.appended, self._master.now())
         self._master.recount()
         self.push()
-
-    def log_grew(self, end: int) -> None:
-        """Notice when what the slave does not have yet was appended."""
-        if self.reported.appended >= self._mark < end:
-            self._mark, self._mark_at = end, self._master.now()
-
-    def lag_s(self) -> float:
-        """How old the oldest bytes are that it does not have, within one of its reports."""
-        if self.reported.appended >= self._master.watermarks.appended:
-            return 0.0
-        waiting = self._master.now() - self._mark_at if self.reported.appended < self._mark else 0.0
-        return max(waiting, self._last_lag)
-
-    def lag_bytes(self) -> int:
-        return self._master.watermarks.appended - max(self.reported.appended, 0)
 
     # sending
 
@@ -361,7 +338,7 @@ class HaMaster:
 
     def appended(self) -> None:
         for connection in self.connections:
-            connection.log_grew(self.watermarks.appended)
+            connection.lag.grew(self.watermarks.appended, self.now())
             connection.push()
 
     # joining
@@ -430,7 +407,7 @@ class HaMaster:
         return ""
 
     def left(self, connection: SlaveConnection) -> None:
-        if connection.in_sync:
+        if connection.lag.in_sync:
             log.warning("slave %s left the in-sync set: it is gone", connection.name)
         self.recount()
 
@@ -448,20 +425,20 @@ class HaMaster:
 
     def copies_in_sync(self) -> int:
         """This one included."""
-        return 1 + sum(connection.in_sync for connection in self.connections)
+        return 1 + sum(connection.lag.in_sync for connection in self.connections)
 
     def recount(self) -> None:
         """What enough slaves have reported is `replicated`; it never falls."""
         role = self._c.role
         replicas = [c for c in self.connections if c.is_replica]
         for connection in replicas:
-            if not connection.in_sync:
+            if not connection.lag.in_sync:
                 self._look(connection)
         needed = role.required - 1
         if needed <= 0 or role.state not in (State.MASTER, State.FENCED):
             return  # what a fenced master still had to acknowledge may become so
         if self._c.config.all_ack:
-            needed = max(needed, sum(c.in_sync for c in replicas))
+            needed = max(needed, sum(c.lag.in_sync for c in replicas))
         have = sorted((c.have for c in replicas), reverse=True)
         if len(have) >= needed:
             self.watermarks.replicated = min(have[needed - 1], self.watermarks.appended)
@@ -469,22 +446,17 @@ class HaMaster:
 
     def _look(self, connection: SlaveConnection) -> None:
         """Let a slave into the in-sync set, or out of it."""
-        config = self._c.config
-        gap, lag = connection.lag_bytes(), connection.lag_s()
-        if not connection.in_sync:
-            limit = min(BACK_IN_SYNC_S, config.ha_max_lag_ms / 1000)
-            if connection.is_replica and connection.reported.appended >= 0:
-                connection.in_sync = gap < config.ha_max_gap_bytes and lag < limit
-        elif gap >= config.ha_max_gap_bytes or lag > config.ha_max_lag_ms / 1000:
-            connection.in_sync = False
+        config, end, now = self._c.config, self.watermarks.appended, self.now()
+        lag, max_s = connection.lag, config.ha_max_lag_ms / 1000
+        if lag.judge(end, now, config.ha_max_gap_bytes, max_s):
             log.warning(
                 "slave %s left the in-sync set: %d bytes and %.1f s behind; the limits are %d "
                 "(haMaxGapNotInSync) and %.1f s (haMaxTimeSlaveNotCatchup)",
                 connection.name,
-                gap,
-                lag,
+                lag.size(end),
+                lag.seconds(end, now),
                 config.ha_max_gap_bytes,
-                config.ha_max_lag_ms / 1000,
+                max_s,
             )
 
     async def run(self) -> None:
@@ -522,8 +494,8 @@ class HaMaster:
                 {
                     "addr": c.name,
                     "slaveAckOffset": c.reported.appended,
-                    "diff": c.lag_bytes(),
-                    "inSync": c.in_sync,
+                    "diff": c.lag.size(self.watermarks.appended),
+                    "inSync": c.lag.in_sync,
                     "transferredByteInSecond": c.sent_per_s,
                     "transferFromWhere": c.next or 0,
                 }

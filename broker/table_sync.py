@@ -14,25 +14,30 @@ once this log has what the master's had then: before, the delivered copies may b
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from saturnmq.broker.context import Context
 from saturnmq.broker.delay import DelayService
 from saturnmq.broker.documents import Saveable
 from saturnmq.broker.offsets import Place
+from saturnmq.broker.role import State
 from saturnmq.protocol import jsonx
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
-from saturnmq.protocol.errors import MalformedFrame, error_for
+from saturnmq.protocol.errors import MalformedFrame, SaturnError, error_for
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.runtime import split_address
 from saturnmq.protocol.topics import SCHEDULE_TOPIC
+from saturnmq.store.message_store import Arrival
 
 log = logging.getLogger(__name__)
 
 JAVA_PAUSE_S = 10.0
+RETRY_S = 0.5
 TIMEOUT_S = 5.0
 
 
@@ -45,8 +50,31 @@ class TableSync:
         # What the master called each table last, and our changes to it when we had taken it over.
         self._known: dict[int, tuple[str, int]] = {}
         self._waiting: tuple[int, dict[str, Any]] | None = None  # delays, from this log offset on
+        self._wanted = asyncio.Event()
 
     # on a slave
+
+    async def run(self, master: Callable[[], str]) -> None:
+        """While this node is a slave, take over the tables of its master (an address or "")."""
+        while True:
+            pause, address = RETRY_S, master()
+            if address and self._c.role.state is State.SLAVE:
+                try:
+                    pause = await self.copy_from(address)
+                except (SaturnError, OSError) as error:
+                    log.info("tables of the master not copied: %s", error)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._wanted.wait()
+            self._wanted.clear()
+
+    def arrived(self, _: int, arrivals: Iterable[Arrival]) -> None:
+        """Should the master die before its tables come again, what it acknowledged can be read here
+        all the same."""
+        if self._c.role.is_slave and self._c.topics.restore(
+            (arrival.topic, arrival.queue_id) for arrival in arrivals
+        ):
+            self._wanted.set()  # the master knows the rest of it
 
     async def copy_from(self, address: str) -> float:
         """Take over this master's tables; in how many seconds to look again."""
@@ -98,6 +126,7 @@ class TableSync:
         """This log is a part of the master's now. What lies behind it is of messages that were
         lost, or comes again with the next copy."""
         self._clamp()
+        self._wanted.set()
 
     def truncated(self) -> None:
         """The log was cut: nobody here knows which delayed messages were delivered in what is
