@@ -51,6 +51,7 @@ class NameServer:
         self._listener: Listener | None = None
         self._scan: asyncio.Task[None] | None = None
         self._endpoints: set[Endpoint] = set()
+        self._refused: dict[Endpoint, tuple[str, int]] = {}  # the last refusal told in the log
         self.routes = RouteTable()
         self.kv = KvConfig()
         self._watches = Watches()
@@ -121,6 +122,7 @@ class NameServer:
 
     def _closed(self, endpoint: Endpoint) -> None:
         self._endpoints.discard(endpoint)
+        self._refused.pop(endpoint, None)
         self._watches.forget(endpoint)
         for live in self.routes.connection_closed(endpoint):
             self._log_gone(live, f"connection closed ({endpoint.close_reason})")
@@ -158,7 +160,11 @@ class NameServer:
         registration = parse_registration(command)
         known = self.routes.known_version(registration.cluster, registration.address)
         result = self.routes.register(registration, self._runtime.now_ms(), endpoint)
-        if not result.taken:
+        refusal = (registration.address, result.epoch)
+        if result.taken:
+            self._refused.pop(endpoint, None)
+        elif self._refused.get(endpoint) != refusal:  # it may ask every second
+            self._refused[endpoint] = refusal
             log.warning(
                 "broker %s at %s registers as master in epoch %d and is not taken: epoch %d at %s",
                 registration.name,
@@ -167,7 +173,7 @@ class NameServer:
                 result.epoch,
                 result.master.address if result.master else "another broker",
             )
-        elif known is None:
+        if result.taken and known is None:
             log.info(
                 "broker %s id %d at %s registered with %d topics",
                 registration.name,
