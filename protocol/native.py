@@ -12,12 +12,13 @@ import errno
 import logging
 import os
 import random
+import signal
 import socket
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
-from threading import Thread
+from threading import Thread, current_thread, main_thread
 from typing import Any, TypeVar, cast
 
 from .errors import ConfigError, ConnectFailed
@@ -232,8 +233,19 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     return cast(asyncio.AbstractEventLoop, uvloop.new_event_loop())
 
 
+ENDS = (signal.SIGTERM, signal.SIGHUP)
+
+
 def run(main: Callable[[NativeRuntime], Coroutine[Any, Any, T]]) -> T:
-    """Run `main(runtime)` to its end; a dead background task ends it with that task's error."""
+    """Run `main(runtime)` to its end; a dead background task ends it with that task's error.
+
+    A Python handler of SIGTERM or SIGHUP that was set before is called when `main` has been
+    cancelled and has unwound: what it raised in the middle of a callback would be lost.
+    """
+    handlers: dict[int, Any] = {}
+    if current_thread() is main_thread():
+        handlers = {n: handler for n in ENDS if callable(handler := signal.getsignal(n))}
+    ended_by: list[int] = []
 
     async def guarded() -> T:
         fatal: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -244,6 +256,13 @@ def run(main: Callable[[NativeRuntime], Coroutine[Any, Any, T]]) -> T:
 
         runtime = NativeRuntime(on_fatal=on_fatal)
         work = asyncio.ensure_future(main(runtime))
+
+        def end(number: int) -> None:
+            ended_by.append(number)
+            work.cancel()
+
+        for number in handlers:
+            asyncio.get_running_loop().add_signal_handler(number, end, number)
         try:
             await asyncio.wait((work, fatal), return_when=asyncio.FIRST_COMPLETED)
             if work.done():
@@ -257,8 +276,16 @@ def run(main: Callable[[NativeRuntime], Coroutine[Any, Any, T]]) -> T:
                 await asyncio.wait((work,), timeout=5)
             runtime.close()
 
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(guarded())
+    try:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            return runner.run(guarded())
+    except asyncio.CancelledError:
+        if ended_by:
+            handlers[ended_by[0]](ended_by[0], None)
+        raise
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 _check: type[Runtime] = NativeRuntime  # the type checker compares both here

@@ -6,11 +6,9 @@ import asyncio
 import contextlib
 import logging
 import shutil
-import signal
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -144,7 +142,7 @@ def _live(
             broken.extend(await _load(drill, seed, backend, history, minutes, say))
 
         with _quiet():
-            _run(load)
+            native.run(load)
         aftermath = _look(backend, directory)
     finally:
         backend.close()
@@ -219,29 +217,6 @@ def _look(backend: Backend, directory: Path) -> Aftermath:
             backend.stop(node.name)
     found: Mapping[str, Path] = backend.stores(directory / "stores")
     return stores.look(nodes, found, TOPIC)
-
-
-def _run(main: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
-    """On an event loop; SIGTERM and SIGHUP end it as Ctrl-C does, by cancelling. What a Python
-    handler raises would be lost in whatever callback the loop is running just then."""
-    before = {}
-    if threading.current_thread() is threading.main_thread():
-        before = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGHUP)}
-
-    async def cancelled_by_signals(runtime: Any) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        for number in before:
-            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-        await main(runtime)
-
-    try:
-        native.run(cancelled_by_signals)
-    except asyncio.CancelledError:
-        raise SystemExit(128 + signal.SIGTERM) from None
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

@@ -533,3 +533,26 @@ def test_as_many_workers_as_asked_for_run_at_once_and_no_more() -> None:
         workers.close()
 
     asyncio.run(body())
+
+
+def test_a_signal_unwinds_the_main_task_before_its_handler_is_called() -> None:
+    """Raised in the middle of a callback of the loop it would be lost."""
+    program = """
+import asyncio, os, signal, sys
+from saturnmq.protocol import native
+
+signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+
+
+async def main(runtime):
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(60)
+    finally:
+        print("unwound", flush=True)
+
+
+native.run(main)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=30)
+    assert (done.returncode, done.stdout) == (128 + 15, b"unwound\n"), done.stderr
