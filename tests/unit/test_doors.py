@@ -554,5 +554,6 @@ async def main(runtime):
 
 native.run(main)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=30)
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, check=False, capture_output=True, timeout=30)
     assert (done.returncode, done.stdout) == (128 + 15, b"unwound\n"), done.stderr
