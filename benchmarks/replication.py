@@ -7,7 +7,8 @@ Three clusters of one nameserver and one broker group run side by side, each on 
 are measured in turn, round after round, so that what the machine does meanwhile hits all alike;
 the figure is the median, and a cost is the median over rounds of the ratio within one.
 
-- produce: `saturnmq bench produce`, 1 KiB bodies in batches, one producer process, pipelined
+- produce: `saturnmq bench produce`, 1 KiB bodies in batches, one producer process, pipelined; and
+  the processor time of each broker, which other work on the machine disturbs less
 - send: `saturnmq bench latency`, one sender and 64
 - lag: while messages come at half of what `async` takes at most, the master is asked every few ms
   for its end and what the slave has reported (code 907). Lag in ms of a sample: how long ago the
@@ -135,6 +136,16 @@ def node(cluster: LocalCluster, kind: str) -> Node:
     return next(node for node in cluster.nodes if node.kind == kind)
 
 
+def processor_s(cluster: LocalCluster) -> dict[str, float]:
+    """What each broker has used since its start: on a busy machine it says more than the time."""
+    used = {}
+    for each in cluster.nodes:
+        if each.broker_name:
+            fields = Path(f"/proc/{each.pid}/stat").read_text().rpartition(")")[2].split()
+            used[each.kind] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return used
+
+
 def bench(cluster: LocalCluster, *arguments: str) -> dict[str, Any]:
     """One run of `saturnmq bench` in a process of its own."""
     command = [sys.executable, "-m", "saturnmq.cli.main", "bench", *arguments]
@@ -165,18 +176,25 @@ def settle(cluster: LocalCluster) -> None:
 
 def produce(directory: str, scale: Scale) -> dict[str, Any]:
     rates: dict[str, list[int]] = {mode: [] for mode in MODES}
+    busy: dict[str, list[float]] = {}
     with clusters(directory, list(MODES)) as running:
         for _ in range(scale.rounds):
             for mode, cluster in running.items():
+                before = processor_s(cluster)
                 facts = bench(cluster, "produce", "--count", str(scale.messages))
                 rates[mode].append(facts["msgs_per_s"])
                 settle(cluster)
+                for kind, seconds in processor_s(cluster).items():
+                    name = f"{kind} of {mode}, processor s per million"
+                    used = (seconds - before[kind]) / facts["count"] * 1e6
+                    busy.setdefault(name, []).append(used)
     pairs = list(zip(*rates.values(), strict=True))
     return {
         **{f"produce {mode}, msg/s": statistics.median(found) for mode, found in rates.items()},
         "async costs of alone, %": statistics.median(100 - 100 * b / a for a, b, _ in pairs),
         "sync costs of async, %": statistics.median(100 - 100 * c / b for _, b, c in pairs),
         "sync costs of alone, %": statistics.median(100 - 100 * c / a for a, _, c in pairs),
+        **{name: statistics.median(found) for name, found in busy.items()},
         "runs": rates,
     }
 
