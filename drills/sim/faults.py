@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from saturnmq.client.admin import Admin
 from saturnmq.drills.sim.load import Client
-from saturnmq.drills.sim.nodes import BrokerNode, Span
+from saturnmq.drills.sim.nodes import DISK_BYTES, BrokerNode, Span
+from saturnmq.drills.sim.runtime import USUAL_LATENCY_S
 from saturnmq.protocol.errors import SaturnError
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class Faults:
         free = [node for node in self.cluster.brokers if node.up and not node.busy]
         masters = [node for node in free if node.leads]
         if slaves_only:
-            free = [node for node in free if node not in masters]
+            free = [node for node in free if node.follows]
         elif masters and self.rng.random() < 0.6:
             free = masters
         return self.rng.choice(free) if free else None
@@ -199,23 +200,21 @@ class Faults:
     async def _slow_disk(self) -> None:
         node = self.rng.choice(self.cluster.brokers)
         self._note("slow disk", node.name)
-        usual = node.runtime.blocking_latency_s
         span = Span(node.now)
         node.past.idle.append(span)
         runtime = node.runtime
         runtime.blocking_latency_s = (0.005, self.rng.choice((0.05, SLOW_DISK_S)))
         await self._last(self.rng.uniform(1.0, 8.0))
-        runtime.blocking_latency_s = usual
+        runtime.blocking_latency_s = USUAL_LATENCY_S
         span.end = node.now + 2 * SLOW_DISK_S
 
     async def _full_disk(self) -> None:
         node = self.rng.choice(self.cluster.brokers)
         self._note("disk full", node.name)
         disk = node.disk
-        usual = disk.total_bytes
         disk.total_bytes = disk.used_bytes + self.rng.choice((0, 10_000))
         await self._last(self.rng.uniform(1.0, 8.0))
-        disk.total_bytes = usual
+        disk.total_bytes = DISK_BYTES
 
     async def _failing_disk(self) -> None:
         """One operation fails; somebody looks after a while and starts the broker again."""

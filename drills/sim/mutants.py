@@ -1,8 +1,226 @@
-"""Known bugs of replication, kept to be found again by the cluster simulator (fault-model §9)."""
+"""Known bugs of replication, kept to be found again by the cluster simulator (fault-model §9).
+
+Like those of the store (`drills/mutants.py`) each replaces functions from outside while it is
+active; no switch for it exists in the code. Some show only in clusters of one kind: `BIAS` says in
+which, so that they are found within a budget.
+"""
 
 from __future__ import annotations
 
-from saturnmq.drills.mutants import Mutant
+from typing import Any
 
-_ALL: tuple[Mutant, ...] = ()
+from saturnmq.broker import role, turn
+from saturnmq.broker.failover import FailoverService
+from saturnmq.broker.ha_master import HaMaster
+from saturnmq.broker.ha_slave import HaSlave
+from saturnmq.broker.progress import Progress
+from saturnmq.broker.role import Role, State
+from saturnmq.broker.table_sync import TableSync
+from saturnmq.client.promotion import Promoter
+from saturnmq.drills.mutants import MUTANTS as STORE_MUTANTS
+from saturnmq.drills.mutants import Mutant, Patch
+from saturnmq.drills.sim.plan import FAULTS
+from saturnmq.nameserver.routes import RouteTable
+from saturnmq.store import commitlog
+from saturnmq.store.epochs import Epochs
+from saturnmq.store.truncated import SideFiles, Truncated
+
+
+def _nothing(original: Any) -> Any:
+    return lambda *args, **kwargs: None
+
+
+def _common_length(original: Any) -> Any:
+    def common(self: Epochs, end: int, others: Any, others_end: int) -> Any:
+        return (self.entries[-1], min(end, others_end)) if self.entries else None
+
+    return common
+
+
+def _no_problem(original: Any) -> Any:
+    return lambda *args, **kwargs: ""
+
+
+def _replicated_at_once(original: Any) -> Any:
+    def confirm(c: Any) -> None:
+        marks = c.store.watermarks
+        marks.replicated = marks.appended
+        original(c)
+
+    return confirm
+
+
+def _trust_the_log(original: Any) -> Any:
+    async def begin(self: FailoverService) -> None:
+        found = self._c.store.recovery
+        clean, found.clean = found.clean, True
+        try:
+            await original(self)
+        finally:
+            found.clean = clean
+
+    return begin
+
+
+def _all_visible(original: Any) -> Any:
+    def confirm(c: Any) -> None:
+        original(c)
+        if c.role.state is State.SLAVE:
+            c.store.watermarks.confirmed = c.store.watermarks.appended
+
+    return confirm
+
+
+def _appended_is_flushed(original: Any) -> Any:
+    def report(self: HaSlave, **kwargs: Any) -> None:
+        marks = self._c.store.watermarks
+        flushed, marks.flushed = marks.flushed, marks.appended
+        try:
+            original(self, **kwargs)
+        finally:
+            marks.flushed = flushed
+
+    return report
+
+
+def _overwrite(original: Any) -> Any:
+    def merge(self: Progress[Any], others: Any, *rest: Any) -> bool:
+        self.marks = dict(others)
+        return True
+
+    return merge
+
+
+def _pretend(original: Any) -> Any:
+    def save(self: SideFiles, read: Any, start: int, end: int, **facts: Any) -> Truncated:
+        return Truncated("", start, end)
+
+    return save
+
+
+def _never(original: Any) -> Any:
+    return lambda *args, **kwargs: False
+
+
+def _by_force(original: Any) -> Any:
+    async def promote(self: FailoverService, epoch: int, *, force: bool) -> None:
+        await original(self, epoch, force=True)
+
+    return promote
+
+
+def _no_pause(original: Any) -> Any:
+    return 1e9
+
+
+_CUTS = {"promote": 9, "kill": 6, "slaves_cut_off": 9, "power_loss": 3, "partition": 3}
+# What replaces the drawn values of a Plan while a mutant is active.
+BIAS: dict[str, dict[str, Any]] = {
+    "slave-shows-everything": {
+        "groups": 1,
+        "slaves": 2,
+        "copies": 3,
+        "patience_s": 0.5,
+        "weights": dict.fromkeys(FAULTS, 0) | {"kill": 9, "slaves_cut_off": 9, "slow_link": 9},
+    },
+    "volatile-truncation": {
+        "copies": 1,
+        "patience_s": 0.5,
+        "gap_s": 1.0,
+        "weights": dict.fromkeys(FAULTS, 0) | _CUTS,
+    },
+}
+
+_ALL: tuple[Mutant, ...] = (
+    Mutant(
+        "length-only-handshake",
+        "a slave's log counts as a prefix of its master's if it is not longer (#3388, #3015)",
+        "I7: a deposed master comes back with a tail of its own",
+        (Patch(Epochs, "common", _common_length), Patch(HaMaster, "_check", _no_problem)),
+    ),
+    Mutant(
+        "stale-offsets",
+        "a table of consumer offsets that is copied overwrites newer ones (#1094, #7790)",
+        "I6: a master that returns, a slave that is promoted",
+        (Patch(Progress, "merge", _overwrite), Patch(Progress, "merge_back", _overwrite)),
+    ),
+    Mutant(
+        "offsets-unclamped",
+        "offsets behind the end of a cut log stay: new messages there are skipped (#8239)",
+        "I6, I12: a promotion or a power loss that takes what was consumed",
+        (Patch(TableSync, "_clamp", _nothing),),
+    ),
+    Mutant(
+        "ack-before-replica",
+        "a SYNC_MASTER answers before a slave has the message (inSyncReplicas=1, 5.x)",
+        "I1: a promotion, or a power loss with asynchronous flush",
+        (Patch(turn, "confirm", _replicated_at_once),),
+    ),
+    Mutant(
+        "slave-reports-appended",
+        "a slave's acknowledgement is its page cache, whatever the mode (RocketMQ's classic HA)",
+        "I1: both nodes of a sync x sync group lose power",
+        (Patch(HaSlave, "_report", _appended_is_flushed),),
+    ),
+    Mutant(
+        "dirty-read",
+        STORE_MUTANTS["dirty-read"].failure,
+        "I4: what a consumer saw is cut by a promotion",
+        STORE_MUTANTS["dirty-read"].patches,
+    ),
+    Mutant(
+        "slave-shows-everything",
+        "readers of a slave see what its master has not confirmed",
+        "I4: what a consumer saw is cut by a promotion",
+        (Patch(turn, "confirm", _all_visible),),
+    ),
+    Mutant(
+        "volatile-truncation",
+        "a rejoining slave cuts its log in memory only (#10666)",
+        "I7, I8: it loses power before the new bytes cover the old ones",
+        (Patch(commitlog, "zero_tail", lambda original: lambda *args, **kwargs: False),),
+    ),
+    Mutant(
+        "cut-unsaved",
+        "what a rejoining node has to give up is thrown away",
+        "I1: cut off by a promotion, and in no side file",
+        (Patch(SideFiles, "save", _pretend),),
+    ),
+    Mutant(
+        "fencing-ignored",
+        "a master goes on although it hears of a newer one",
+        "I1: it acknowledges what its new master cuts off",
+        (Patch(FailoverService, "higher_epoch", _nothing),),
+    ),
+    Mutant(
+        "pause-unnoticed",
+        "a master that was stopped for a while goes on without asking (a GC pause)",
+        "I1: it acknowledges what its new master cuts off",
+        (Patch(role, "PAUSE_S", _no_pause),),
+    ),
+    Mutant(
+        "epoch-in-memory",
+        "epochs and promises are not on the disk when they are acted on",
+        "I7, I1: a restarted node has forgotten them",
+        (Patch(Epochs, "_save", _nothing), Patch(Role, "snapshot", lambda original: lambda s: {})),
+    ),
+    Mutant(
+        "restart-without-tail",
+        "a restarted SYNC_MASTER takes writes without what only its slaves have",
+        "I1: power loss of the master with asynchronous flush",
+        (Patch(FailoverService, "begin", _trust_the_log),),
+    ),
+    Mutant(
+        "anyone-is-promoted",
+        "a slave is promoted without a look at what it lacks (unclean leader election)",
+        "I1: a slave that lagged, or was empty",
+        (Patch(Promoter, "_check", _nothing), Patch(FailoverService, "_promote", _by_force)),
+    ),
+    Mutant(
+        "routes-without-epochs",
+        "nameservers take whoever registers last for the master",
+        "I1, I12: a deposed master that never hears of the new one",
+        (Patch(RouteTable, "_is_deposed", _never),),
+    ),
+)
 MUTANTS = {mutant.name: mutant for mutant in _ALL}

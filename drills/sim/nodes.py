@@ -234,6 +234,12 @@ class BrokerNode:
         return broker is not None and broker.context.role.state is State.MASTER
 
     @property
+    def follows(self) -> bool:
+        """Whether it is a slave."""
+        broker = self.serving
+        return broker is not None and broker.context.role.state is State.SLAVE
+
+    @property
     def log_end(self) -> int:
         broker = self.serving
         return broker.store.watermarks.appended if broker is not None else -1

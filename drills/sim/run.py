@@ -16,7 +16,9 @@ import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from saturnmq.drills.sim.cluster import Cluster, draw_plan
 from saturnmq.drills.sim.disk import PowerLoss
@@ -54,7 +56,7 @@ def simulate(seed: int, mutant: str | None = None) -> Report:
 
 
 def _simulate(seed: int, loop: SimLoop, mutant: str | None) -> Report:
-    cluster = Cluster(seed, loop, draw_plan(seed))
+    cluster = Cluster(seed, loop, replace(draw_plan(seed), **_bias(mutant)))
     try:
         loop.run_until_complete(cluster.run())
     except (Exception, SimStuck, TooLong, PowerLoss) as error:
@@ -66,7 +68,8 @@ def _simulate(seed: int, loop: SimLoop, mutant: str | None) -> Report:
         runtime.power_off()
     for task in asyncio.all_tasks(loop):
         task.cancel()
-    loop.run_until_complete(asyncio.sleep(0))
+    with contextlib.suppress(SimStuck, TooLong):
+        loop.run_until_complete(asyncio.sleep(0))
     again = f"seed {seed}, {cluster.plan.mode}; again: {repro(seed, mutant)}"
     report.violations = [f"{text}\n  {again}" for text in report.violations]
     return report
@@ -94,6 +97,14 @@ def run_seed(seed: int, mutant: str | None = None) -> Report:
         )
     report.last_steps.clear()
     return report
+
+
+def _bias(mutant: str | None) -> dict[str, Any]:
+    if mutant is None:
+        return {}
+    from saturnmq.drills.sim.mutants import BIAS
+
+    return BIAS.get(mutant, {})
 
 
 def seed_jobs(first: int, last: int, mutant: str | None) -> Iterator[Callable[[], Report]]:

@@ -24,6 +24,9 @@ T = TypeVar("T")
 EPOCH_MS = 1_700_000_000_000
 """Wall time at virtual second 0: a plausible date, so that code that rejects 1970 is not misled."""
 
+USUAL_LATENCY_S = (0.00005, 0.002)
+"""How long a blocking call takes to begin and its result to be heard of, each, in seconds."""
+
 
 class PoweredOff(ConnectionError):
     """The node has been switched off; only its own dying tasks ever see this."""
@@ -53,7 +56,7 @@ class SimRuntime:
         ip: str = "127.0.0.1",
         *,
         wall_offset_ms: int = 0,
-        blocking_latency_s: tuple[float, float] = (0.00005, 0.002),
+        blocking_latency_s: tuple[float, float] = USUAL_LATENCY_S,
     ) -> None:
         self.loop = loop
         self.network = network
