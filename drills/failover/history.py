@@ -13,7 +13,8 @@ Values name their sender and count up: `key-0-17` is the 17th message of `key-0`
 else what is wrong with it |
 | `committed` | group | broker, queue, and the offset the broker holds |
 | `read` | a reader | broker: old messages could be read; `note` is when it asked |
-| `fault`, `heal` | what was done | broker: the group hurt, or empty |
+| `fault`, `heal` | what is done | broker: the group hurt, or empty |
+| `struck` | a fault | it is done: what began before may have been in time |
 | `calm` | | all faults have ended |
 
 `note` of a promotion is `epoch N`. Written as JSON lines, empty fields left out.
@@ -28,8 +29,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 IN_ORDER, AGAIN = "in order", "again"
-SEND_KINDS = ("invoke", "ok", "fail", "unknown")
-FAULT_KINDS = ("fault", "heal", "calm")
 
 
 class Event(NamedTuple):

@@ -100,9 +100,11 @@ def effects(history: History) -> list[Effect]:
     reads = list(history.of("read"))
     deliveries = list(history.of("deliver"))
     found = []
+    struck = list(history.of("struck"))
     for fault, end in zip(faults, ends, strict=True):
+        done = next((e.at for e in struck if e.who == fault.who and e.at >= fault.at), fault.at)
         effect = Effect(round(fault.at, 3), fault.who, fault.broker)
-        later = [ack for ack in acks if fault.at <= begun[ack.value] and ack.at <= end]
+        later = [ack for ack in acks if done <= begun[ack.value] and ack.at <= end]
         effect.send_s = _first(fault.at, later)
         stalls = _stalls(acks, fault.at, end)
         if stalls:
@@ -116,9 +118,7 @@ def effects(history: History) -> list[Effect]:
                 [
                     read
                     for read in reads
-                    if read.broker == fault.broker
-                    and float(read.note) >= fault.at
-                    and read.at <= end
+                    if read.broker == fault.broker and float(read.note) >= done and read.at <= end
                 ],
             )
         by_group: dict[str, list[float]] = defaultdict(list)

@@ -157,6 +157,8 @@ class Run:
         self._mark("fault" if planned else "heal", f"promote {name}", group)
         done = await self.admin.promote(group, self._nodes[name].address)
         self._masters[group] = name
+        if planned:
+            self.history.add("struck", f"promote {name}")
         self._mark("heal", f"{name} is master", group, note=f"epoch {done.epoch}")
 
     # -- the end -----------------------------------------------------------------------------------
@@ -181,10 +183,11 @@ class Run:
     # -- writing it down ---------------------------------------------------------------------------
 
     async def _fault(self, what: str, names: Any, act: Callable[[str], None]) -> None:
-        """Marked before it is done: what is felt of it comes later."""
+        """Marked before it is done: what is felt of it comes later; and when it is."""
         groups = {self._nodes[name].group for name in names if name in self._nodes}
         self._mark("fault", what, groups.pop() if len(groups) == 1 else "")
         await asyncio.gather(*(asyncio.to_thread(act, name) for name in names))
+        self.history.add("struck", what)
 
     async def _heal(self, what: str, names: Any, act: Callable[[str], None]) -> None:
         """In this order; marked when it is done."""

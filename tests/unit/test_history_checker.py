@@ -288,14 +288,20 @@ def test_a_fault_is_felt_until_the_next_success():
             Event(1.0, "ok", "free-0", "free-0-0", A, 0, 0),
             Event(2.0, "fault", "kill -9 a", broker=A),
             Event(2.1, "invoke", "free-0", "free-0-1"),
+            Event(2.15, "invoke", "free-1", "free-1-0"),
+            Event(2.2, "ok", "free-1", "free-1-0", A, 0, 1),
+            Event(2.3, "struck", "kill -9 a"),
+            Event(2.35, "invoke", "free-1", "free-1-1"),
             Event(2.4, "ok", "free-0", "free-0-1", B, 0, 0),
-            Event(2.5, "read", "reader", broker=A, note="1.9"),
-            Event(3.0, "read", "reader", broker=A, note="2.2"),
+            Event(2.45, "ok", "free-1", "free-1-1", B, 0, 1),
+            Event(2.5, "read", "reader", broker=A, note="2.2"),
+            Event(3.0, "read", "reader", broker=A, note="2.4"),
             Event(5.0, "invoke", "free-0", "free-0-2"),
             Event(6.0, "ok", "free-0", "free-0-2", A, 0, 1),
         ]
     )
     (effect,) = effects(history)
-    assert (effect.send_s, effect.stall_s) == (0.4, 3.6)
+    assert effect.send_s == 0.45, "of a send that began when it was done"
+    assert (effect.stall_s, effect.stall_max_s) == (1.925, 3.6)
     assert (effect.send_group_s, effect.read_s) == (4.0, 1.0)
-    assert sum(timeline(history).acked) == 3
+    assert sum(timeline(history).acked) == 5
