@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from saturnmq.drills.sim.disk import SimDisk
+from saturnmq.drills.sim.disk import SimDisk, SimSegment
 from saturnmq.drills.sim.pages import Inode
 from saturnmq.protocol.errors import SaturnError
-from saturnmq.store import commitlog, consumequeue, message_store, recovery
+from saturnmq.store import commitlog, consumequeue, message_store, recovery, truncated
 from saturnmq.store.checkpoint import AbortMark
 from saturnmq.store.cleaner import Cleaner
 from saturnmq.store.commitlog import CommitLog, FlushTicket
@@ -24,6 +24,7 @@ from saturnmq.store.indexfile import Index
 from saturnmq.store.message_store import MessageStore
 from saturnmq.store.queues import Queues
 from saturnmq.store.reput import Reput
+from saturnmq.store.truncated import SideFiles, Truncated
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +170,24 @@ def _full_for_ever(original: Any) -> Any:
             raise
 
     return room
+
+
+def _keep_nothing(original: Any) -> Any:
+    def save(self: SideFiles, read: Any, start: int, end: int, **facts: Any) -> Truncated:
+        return Truncated("", start, end)
+
+    return save
+
+
+def _copy_unsynced(original: Any) -> Any:
+    def copy(disk: SimDisk, path: str, read: Any, facts: Truncated) -> None:
+        with contextlib.ExitStack() as stack:
+            flush = SimSegment.flush
+            stack.callback(setattr, SimSegment, "flush", flush)
+            setattr(SimSegment, "flush", lambda self, start, end: None)  # noqa: B010
+            original(disk, path, read, facts)
+
+    return copy
 
 
 def _offset_for_a_refusal(original: Any) -> Any:
@@ -332,6 +351,18 @@ _ALL = (
         "cleaning deletes segments whose queue entries are not on the disk",
         "I8, I4: queue offsets begin anew after a power loss",
         (Patch(Cleaner, "plan", _clean_everything),),
+    ),
+    Mutant(
+        "cut-unsaved",
+        "a deposed node cuts its log without keeping what nobody else has",
+        "I7: a crash while it truncates",
+        (Patch(SideFiles, "save", _keep_nothing),),
+    ),
+    Mutant(
+        "cut-before-copy-synced",
+        "what a truncation cuts off is copied, but the copy is not synced first",
+        "I7: a power loss while it truncates",
+        (Patch(truncated, "_copy", _copy_unsynced),),
     ),
 )
 MUTANTS = {mutant.name: mutant for mutant in _ALL}
