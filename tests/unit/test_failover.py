@@ -125,6 +125,9 @@ def test_a_promoted_slave_takes_over_and_the_old_master_follows_and_is_cut(tmp_p
             [cut] = state["truncated"]
             assert cut["to"] - cut["from"] == lost
             assert b"on the old one only" in Path(cut["file"]).read_bytes()
+            reply = await ask(await connected(runtime, back), RequestCode.GET_BROKER_RUNTIME_INFO)
+            table = json.loads(bytes(reply.body))["table"]
+            assert (table["truncatedFiles"], table["truncatedBytes"]) == ("1", str(lost))
 
     run(body)
 
