@@ -9,7 +9,6 @@ nobody has. Packets then end on the bridge, silently, and connections stay half-
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import json
 import os
@@ -17,7 +16,7 @@ import random
 import shutil
 import subprocess
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -43,15 +42,32 @@ START_S = 60.0
 COMMAND_S = 600.0  # building the image is the longest
 _SERVICE = "com.docker.compose.service"
 _ORDER = ("nameserver", "master", "slave")
-# What the container of a cut runs in the network namespace of the sender: arp(7).
-_CUT = """
-import fcntl, socket, struct, sys
-for target in sys.argv[2:]:
-    peer = struct.pack("=HH4s8x", socket.AF_INET, 0, socket.inet_aton(target))
-    nobody = struct.pack("=H14s", 1, bytes.fromhex("02534e4f4e45"))
-    entry = peer + nobody + struct.pack("=i16x16x", 0x02 | 0x04)  # complete, permanent
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        fcntl.ioctl(sock, {"cut": 0x8955, "heal": 0x8953}[sys.argv[1]], entry)
+# The program of `_Switch`: reads "cut|heal PID TARGET...", goes into the network of that process
+# (0: of this machine), sets or deletes ARP entries there (setns(2), arp(7)), says "ok" or why not.
+_SWITCH = """
+import contextlib, ctypes, fcntl, os, socket, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+home = os.open("/proc/self/ns/net", os.O_RDONLY)
+def serve(what, pid, *targets):
+    with open(os.dup(home) if pid == "0" else f"/proc/{pid}/ns/net") as space:
+        if libc.setns(space.fileno(), 0x40000000):
+            raise OSError(ctypes.get_errno(), "setns")
+    for target in targets:
+        peer = struct.pack("=HH4s8x", socket.AF_INET, 0, socket.inet_aton(target))
+        nobody = struct.pack("=H14s", 1, bytes.fromhex("02534e4f4e45"))
+        entry = peer + nobody + struct.pack("=i16x16x", 0x02 | 0x04)  # complete, permanent
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            if what == "cut":
+                fcntl.ioctl(sock, 0x8955, entry)
+                continue
+            with contextlib.suppress(OSError):  # it went with a restarted container
+                fcntl.ioctl(sock, 0x8953, entry)
+for line in sys.stdin:
+    try:
+        serve(*line.split())
+        print("ok", flush=True)
+    except OSError as problem:
+        print(problem, flush=True)
 """
 
 
@@ -97,6 +113,7 @@ class Compose:
         self._nodes: list[DrillNode] = []
         self._ids: dict[str, str] = {}  # node -> container
         self._cuts: set[tuple[str, str]] = set()  # from, to
+        self._switch: _Switch | None = None
 
     @property
     def nodes(self) -> list[DrillNode]:
@@ -123,6 +140,8 @@ class Compose:
         try:
             self._compose("up", "-d", "--build")
             self._find_nodes()
+            if "partition" in self.features:
+                self._switch = _Switch()
             for node in self._nodes:
                 self._until_serving(node)
             self._until_known()
@@ -184,6 +203,8 @@ class Compose:
     def close(self) -> None:
         with contextlib.suppress(LauncherError):
             self.heal()
+        if self._switch is not None:
+            self._switch.close()
         for container in self._ids.values():
             _status("docker", "unpause", container)
         if self._options_file().exists():
@@ -259,20 +280,17 @@ class Compose:
         self._cuts = set()
 
     def _apply(self, what: str, cuts: Collection[tuple[str, str]]) -> None:
-        """All senders at the same time; one that does not run has no network to change."""
-        targets: dict[str, list[str]] = {}
-        for sender, target in cuts:
-            if sender == CLIENTS or self.alive(sender):
-                targets.setdefault(sender, []).append(self._ip(target))
-        if targets:
-            with concurrent.futures.ThreadPoolExecutor(len(targets)) as threads:
-                list(threads.map(lambda sender: self._arp(what, sender, targets[sender]), targets))
+        """One that does not run has no network to change."""
+        for sender in sorted({sender for sender, _ in cuts}):
+            if self._switch is None:
+                raise DrillUnavailable("the drill did not ask for partitions")
+            targets = [self._ip(target) for a, target in cuts if a == sender]
+            process = 0 if sender == CLIENTS else self._process(sender)
+            if process or sender == CLIENTS:
+                self._switch.set(what, process, targets)
 
-    def _arp(self, what: str, sender: str, targets: list[str]) -> None:
-        place = "host" if sender == CLIENTS else f"container:{self._ids[sender]}"
-        options = ["--rm", "--cap-add", "NET_ADMIN", "--user", "0", "--network", place]
-        command = ["--entrypoint", "python", IMAGE, "-c", _CUT, what, *targets]
-        _run("docker", "run", *options, *command)
+    def _process(self, name: str) -> int:
+        return int(_run("docker", "inspect", "--format", "{{.State.Pid}}", self._ids[name]))
 
     def _ip(self, name: str) -> str:
         if name == CLIENTS:
@@ -312,6 +330,36 @@ class Compose:
             check=False,
         )
         return done.stdout.decode(errors="replace").strip()
+
+
+class _Switch:
+    """A container beside the cluster that may enter the networks of the others."""
+
+    def __init__(self) -> None:
+        rights = ["--pid", "host", "--network", "host", "--user", "0"]
+        for capability in ("SYS_ADMIN", "SYS_PTRACE", "NET_ADMIN"):  # enter, find, change
+            rights += ["--cap-add", capability]
+        command = ["docker", "run", "--rm", "--interactive", *rights, "--entrypoint", "python"]
+        self._program = subprocess.Popen(
+            [*command, IMAGE, "-c", _SWITCH],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def set(self, what: str, process: int, targets: Sequence[str]) -> None:
+        assert self._program.stdin is not None
+        assert self._program.stdout is not None
+        with contextlib.suppress(BrokenPipeError):  # then it says nothing either
+            print(what, process, *targets, file=self._program.stdin, flush=True)
+        answer = self._program.stdout.readline().strip()
+        if answer != "ok":
+            raise LauncherError(f"cannot {what} {', '.join(targets)}: {answer or 'it ended'}")
+
+    def close(self) -> None:
+        """It ends with its input."""
+        self._program.communicate()
 
 
 def _status(*command: str) -> int:

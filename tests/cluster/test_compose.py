@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -147,6 +148,20 @@ def test_compose_starts_a_cluster_that_serves_the_host_and_keeps_its_data(projec
     project.compose("up", "-d")
     project.until_healthy()
     assert read(project.nameservers, "kept", len(bodies)) == bodies
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("drill", ["kill-master", "partition-slave", "partition-clients"])
+def test_a_drill_on_the_containers_loses_nothing(drill: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "saturnmq", "drill", "run", drill, "--compose", "--json"]
+    ended = subprocess.run(
+        [*command, "--keep", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    (summary,) = json.loads(ended.stdout)["summary"]
+    assert summary["acked"] > 1_000
+    assert summary["RPO"] == 0
 
 
 def until_replicated(producer: Producer) -> None:
