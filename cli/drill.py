@@ -123,7 +123,8 @@ def _drills(
     for word, known in ((names[0], DRILLS), *((each, MODES) for each in modes)):
         if word not in known:
             what = "drill" if known is DRILLS else "mode"
-            fail(f"no {what} {word!r}{nearest(word, known)}; there are {', '.join(known)}")
+            hint = nearest(word, known) or f"; there are {', '.join(known)}"
+            raise typer.BadParameter(f"no {what} {word!r}{hint}")
     first, last = _range(seed, seeds)
     kind = Containers if compose else Processes
     options = "--compose " if compose else ""
