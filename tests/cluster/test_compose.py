@@ -22,7 +22,7 @@ FILE = ROOT / compose.FILE
 WHEELS = ROOT / "compose" / "wheels"
 BASE_IMAGE = "python:3.11-slim-bookworm"
 NODES = {f"{kind}-{n}" for kind in ("nameserver", "master", "slave") for n in range(2)}
-LIVENESS_S = 60.0
+LIVENESS_S = 120.0
 COUNT = 300
 
 
