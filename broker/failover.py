@@ -2,8 +2,9 @@
 
 The rules, all about one danger: two nodes that both acknowledge.
 
-- A term of a master is an epoch. Its number says who opened it (`next_epoch`), so that two nodes
-  which cannot hear each other never open the same one. It is written down before it is acted on.
+- A term of a master is an epoch (`protocol/epochs.py` counts them): two nodes that cannot hear each
+  other never open the same one, and a promotion outranks restarts. It is written down before it is
+  acted on.
 - A master starts UNSURE: nameservers and the replicas that it knows are asked for a higher epoch
   first. So it does after a pause of its own. Who does not answer within ASK_S does not count: with
   nobody to ask it goes on, and what it then acknowledges is what its ack mode promises.
@@ -34,6 +35,7 @@ from saturnmq.broker.tail_copy import TailCopy
 from saturnmq.protocol import jsonx
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.epochs import next_promotion, next_restart
 from saturnmq.protocol.errors import (
     NoPermission,
     SaturnError,
@@ -47,15 +49,6 @@ log = logging.getLogger(__name__)
 
 ASK_S = 1.0  # how long the others have to say whether they know of a higher epoch
 LOOK_S = 1.0  # how often a fenced node looks for its new master
-EPOCHS_PER_TERM = 100
-
-
-def next_epoch(known: int, configured_id: int) -> int:
-    """The lowest number above `known` that only this node opens: terms count in hundreds, the
-    rest is the id that the node's configuration gives it."""
-    term = known // EPOCHS_PER_TERM
-    number = term * EPOCHS_PER_TERM + configured_id % EPOCHS_PER_TERM
-    return number if number > known else number + EPOCHS_PER_TERM
 
 
 @dataclass
@@ -158,31 +151,30 @@ class FailoverService:
             return
         if c.role.next_state is State.MASTER:
             try:
-                await self._open_term()
+                self._open_term()
             except OSError as error:  # a full disk is not full for ever
                 log.error("the new epoch cannot be written down, trying again: %s", error)
                 c.role.why = f"its new epoch cannot be written down: {error}"
                 return
-        if c.role.state is not State.UNSURE:
-            return  # somebody knew of a higher epoch meanwhile
         c.role.sure()
         if c.role.state is State.MASTER:
             self._lead()
         else:
             self._try_to_recover()
 
-    async def _open_term(self) -> None:
+    def _open_term(self) -> None:
         """A new epoch where the log may have lost, or never had, what others have."""
         c = self._c
         fresh = not self._c.epochs.entries
         if fresh or (not c.store.recovery.clean and not c.role.leads_since_start):
-            await self._open(next_epoch(c.role.epoch, c.config.broker_id), fresh=fresh)
+            self._open(next_restart(c.role.epoch, c.config.broker_id), fresh=fresh)
         c.role.leads_since_start = True
 
-    async def _open(self, number: int, *, fresh: bool = False) -> None:
+    def _open(self, number: int, *, fresh: bool = False) -> None:
+        """Without letting anything else happen: news of another master must not come between."""
         c = self._c
         start = 0 if fresh else c.store.watermarks.appended
-        await c.runtime.run_blocking(c.epochs.open, number, start)
+        c.epochs.open(number, start)
         c.role.promise(number)
         c.role.term = number
         log.info("epoch %d begins at %d", number, start)
@@ -265,14 +257,15 @@ class FailoverService:
                     self._heard.clear()
                     c.role.why = f"{self._missing()}; the last try failed: {error}"
                     return
+            if c.role.state is not State.RECOVERING:
+                return  # somebody knew of a higher epoch meanwhile
             try:
-                await self._open_term()
+                self._open_term()
             except OSError as error:
                 log.error("the new epoch cannot be written down, trying again: %s", error)
                 self._heard.clear()
                 return
-            if c.role.state is State.RECOVERING:
-                self._lead()
+            self._lead()
 
     def _is_prefix_of(self, heard: _Heard) -> bool:
         end = self._c.store.watermarks.appended
@@ -335,13 +328,15 @@ class FailoverService:
                 return  # it is looked for again
             free = int(state.get("freeId") or c.config.broker_id or 1)
             undo = c.role.undo()
+            # Of what it has beyond that its consumers see nothing before the new master says so.
+            c.master_confirmed = c.store.watermarks.confirmed
             c.role.promise(int(state["epoch"]))
             c.role.follow(free)
             try:
                 await self._doors.save()
             except OSError as error:
                 log.error("the new role cannot be written down, trying again: %s", error)
-                undo()
+                undo(int(state["epoch"]))
                 return
         log.warning("this node is a slave now (id %d), following %s", free, ha_address)
         self._master.drop_slaves()
@@ -413,7 +408,7 @@ class FailoverService:
                 await self._doors.save()
             except OSError:
                 if not c.store.failed:  # else it takes no writes anyway
-                    undo()
+                    undo(epoch)
                     raise
             if leads:
                 log.warning("fenced for epoch %d: no more writes", epoch)
@@ -446,14 +441,16 @@ class FailoverService:
             undo = role.undo()
             role.state = State.FENCED
             self._slave.drop()  # nothing comes from the old master any more
-            known = max(epoch - 1, role.epoch - 1, self._c.epochs.last)
+            number = next_promotion(c.epochs.last, max(epoch, role.epoch), c.config.broker_id)
             try:
                 await self._doors.cut_torn()
-                role.becomes_master(next_epoch(known, c.config.broker_id))
+                role.becomes_master(number)
                 await self._doors.save()
-                await self._open(role.epoch)
+                if role.epoch > number:
+                    raise NoPermission(f"epoch {role.epoch} has begun meanwhile")
+                self._open(number)
             except BaseException:
-                undo()
+                undo(number)
                 self._slave.drop()
                 raise
             role.leads_since_start = True

@@ -93,12 +93,16 @@ class Role(Saveable):
             self.doubt()
         self.alive_at = now
 
-    def undo(self) -> Callable[[], None]:
-        """What takes back every change from now on: it could not be written down."""
+    def undo(self) -> Callable[[int], None]:
+        """What takes back every change from now on, as it could not be written down; but not a
+        higher epoch than the one that was tried."""
         kept = dict(vars(self), replicas=dict(self.replicas))
 
-        def take_back() -> None:
+        def take_back(tried: int) -> None:
+            heard = self.epoch
             vars(self).update(kept)
+            if heard > tried:
+                self.epoch = heard
             self.mark_dirty()
 
         return take_back

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from saturnmq.client.core import ClientCore
 from saturnmq.client.replicas import Replica, ask_node, ask_state, find_replicas
 from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.epochs import next_term
 from saturnmq.protocol.errors import (
     ConnectionLost,
     InvalidParameter,
@@ -102,14 +103,14 @@ class Promoter:
             raise InvalidParameter(
                 f"{target.address} is the master of {self._group} already, in epoch {target.epoch}"
             )
-        self._epoch = 1 + max(member.epoch for member in members)
+        self._epoch = next_term(max(member.epoch for member in members))
         if old is not None:
             try:
                 return await self._hand_over(old, target)
             except _OldMasterGone as gone:
                 log.warning("%s does not hand over: %s", old.address, gone)
                 members = await find_replicas(self._core, self._group)
-                self._epoch = 1 + max(member.epoch for member in members)
+                self._epoch = next_term(max(member.epoch for member in members))
         return await self._take_over(members, target.address)
 
     # -- hand-over -----------------------------------------------------------------------------
@@ -154,7 +155,7 @@ class Promoter:
                 return
         except SaturnError:
             pass  # a promotion that it may still find in its socket is of a lower epoch then
-        self._epoch += 1
+        self._epoch = next_term(self._epoch)
         try:
             await self._change(RequestCode.PROMOTE, old.address, force=True)
         except SaturnError as second:

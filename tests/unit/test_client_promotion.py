@@ -9,6 +9,7 @@ from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol import jsonx
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint, connect
+from saturnmq.protocol.epochs import TERM
 from saturnmq.protocol.errors import InvalidParameter, NoPermission, RouteNotFound, SaturnError
 from saturnmq.protocol.native import NativeRuntime
 from saturnmq.protocol.remoting import Command
@@ -177,7 +178,7 @@ def test_a_living_master_hands_over_when_the_new_one_has_all_of_its_log():
         old, new = group.members
         assert (old.role, new.role, new.end) == ("fenced", "master", 5000)
         assert (result.master, result.old_master) == (new.address, old.address)
-        assert (result.epoch, result.start, result.handed_over) == (2, 5000, True)
+        assert (result.epoch, result.start, result.handed_over) == (TERM, 5000, True)
         assert old.asked == [RequestCode.FENCE]
         assert new.asked == [RequestCode.PROMOTE]
 
@@ -208,7 +209,7 @@ def test_a_hand_over_that_fails_gives_the_lead_back(why):
             await admin.promote(GROUP, new.address, timeout=0.3)
         assert group.masters() == [old]
         assert old.asked == [RequestCode.FENCE, RequestCode.PROMOTE]
-        assert old.epoch == 3
+        assert old.epoch == 2 * TERM
 
     run(test, ends=(200, 100))
 

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 from broker_rig import ask, config, connected, pull, run, send, started, until
+from hypothesis import given
+from hypothesis import strategies as st
 from saturnmq.broker.broker import Broker
 from saturnmq.broker.config import BrokerConfig
-from saturnmq.broker.failover import next_epoch
 from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.epochs import OPENER, TERM, next_promotion, next_restart, next_term
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.native import NativeRuntime
 from saturnmq.store.disk import NativeDisk
@@ -79,12 +81,36 @@ class Group:
         return found
 
 
-def test_nodes_that_cannot_hear_each_other_never_open_the_same_epoch() -> None:
-    known = [0, 1, 99, 100, 101, 250, 299]
-    for number in known:
-        opened = [next_epoch(number, broker_id) for broker_id in range(5)]
-        assert len(set(opened)) == 5
-        assert min(opened) > number
+@given(st.integers(0, 5 * TERM), st.integers(0, 5 * TERM))
+def test_nodes_that_cannot_hear_each_other_never_open_the_same_epoch(
+    known: int, least: int
+) -> None:
+    opened = [next_promotion(known, least, opener) for opener in range(5)]
+    assert len({epoch // OPENER for epoch in opened}) == 5
+    assert all(epoch > known and epoch >= least for epoch in opened)
+
+
+@given(st.integers(0, 3), st.lists(st.booleans(), max_size=30))
+def test_a_promotion_outranks_whatever_the_old_master_did_meanwhile(
+    opener: int, restarts: list[bool]
+) -> None:
+    epoch = known = next_restart(0, opener)
+    for _ in restarts:  # cut off from everybody
+        assert next_restart(epoch, opener) > epoch
+        epoch = next_restart(epoch, opener)
+    fence = next_term(known)
+    assert next_promotion(known, fence, 7) >= fence > epoch
+
+
+def test_restarts_without_number_do_not_run_into_another_openers_epochs() -> None:
+    epoch = next_restart(0, 1)
+    seen = set()
+    for _ in range(3 * OPENER):
+        seen.add(epoch % TERM // OPENER)
+        after = next_restart(epoch, 1)
+        assert after > epoch
+        epoch = after
+    assert seen == {1}
 
 
 def test_a_promoted_slave_takes_over_and_the_old_master_follows_and_is_cut(tmp_path: Path) -> None:
@@ -99,10 +125,10 @@ def test_a_promoted_slave_takes_over_and_the_old_master_follows_and_is_cut(tmp_p
             lost = old.store.watermarks.appended - new.store.watermarks.appended
             await old.close(clean=False)
 
-            code, state = await group.role(new, RequestCode.PROMOTE, epoch=101, force="true")
+            code, state = await group.role(new, RequestCode.PROMOTE, epoch=2 * TERM, force="true")
             assert code == 0, state
             assert state["role"] == "master"
-            assert state["epoch"] == 101
+            assert state["epoch"] == 2 * TERM + OPENER
             assert (await group.send_all(new, b"to nobody but the new one"))[0] in (11, 12)
 
             group.master = back = await group.start("m")
@@ -143,7 +169,7 @@ def test_roles_outlive_a_restart_of_every_node(tmp_path: Path) -> None:
                 )
             )
             await group.master.close(clean=False)
-            code, state = await group.role(group.slave, RequestCode.PROMOTE, epoch=101)
+            code, state = await group.role(group.slave, RequestCode.PROMOTE, epoch=2 * TERM)
             assert code == 0, state
             group.master = await group.start("m")
             await until(lambda: group.slave.context.copies_in_sync() == 2)
@@ -163,7 +189,7 @@ def test_a_fenced_master_takes_no_writes_but_lets_its_slave_fetch_the_rest(tmp_p
     async def body(runtime: NativeRuntime) -> None:
         async with Group(runtime, tmp_path) as group:
             assert await group.send_all(group.master, b"before") == [0]
-            code, state = await group.role(group.master, RequestCode.FENCE, epoch=500)
+            code, state = await group.role(group.master, RequestCode.FENCE, epoch=5 * TERM)
             assert code == 0, state
             assert state["role"] == "fenced"
             assert await group.send_all(group.master, b"after") == [2]
@@ -172,9 +198,9 @@ def test_a_fenced_master_takes_no_writes_but_lets_its_slave_fetch_the_rest(tmp_p
             code, _ = await group.role(group.slave, RequestCode.PROMOTE, epoch=50)
             assert code == 16, "an epoch that is over"
             await until(lambda: group.slave.context.role.caught_up)
-            code, state = await group.role(group.slave, RequestCode.PROMOTE, epoch=500)
+            code, state = await group.role(group.slave, RequestCode.PROMOTE, epoch=5 * TERM)
             assert code == 0, state
-            assert int(state["epoch"]) >= 500
+            assert int(state["epoch"]) >= 5 * TERM
             await until(lambda: group.slave.context.copies_in_sync() == 2)
             assert group.master.replica_state()["role"] == "slave"
             assert group.master.replica_state()["truncated"] == []
@@ -225,10 +251,10 @@ def test_a_restarted_master_waits_for_the_slave_that_may_know_more(tmp_path: Pat
             refused = await send(client, b"why")
             assert "admin promote" in refused.remark
             client.close()
-            code, why = await group.role(group.master, RequestCode.PROMOTE, epoch=500)
+            code, why = await group.role(group.master, RequestCode.PROMOTE, epoch=5 * TERM)
             assert code == 16, why
             code, state = await group.role(
-                group.master, RequestCode.PROMOTE, epoch=500, force="true"
+                group.master, RequestCode.PROMOTE, epoch=5 * TERM, force="true"
             )
             assert code == 0, state
             group.slave = await group.start("s")
@@ -247,7 +273,7 @@ def test_a_slave_without_the_confirmed_log_is_promoted_by_force_only(tmp_path: P
             await group.master.close(clean=False)
             group.configs["s"] = replace(group.configs["s"], root=str(tmp_path / "empty"))
             group.slave = await group.start("s")
-            code, why = await group.role(group.slave, RequestCode.PROMOTE, epoch=500)
+            code, why = await group.role(group.slave, RequestCode.PROMOTE, epoch=5 * TERM)
             assert code == 16
             assert "acknowledged messages would be lost" in str(why)
             assert group.slave.replica_state()["role"] == "slave"
@@ -273,7 +299,7 @@ def test_a_consumer_goes_on_before_what_was_lost(tmp_path: Path, position: int) 
             assert (await group.send_all(group.master, b"lost"))[0] in (11, 12)
             await group.master.close(clean=False)
             code, state = await group.role(
-                group.slave, RequestCode.PROMOTE, epoch=101, force="true"
+                group.slave, RequestCode.PROMOTE, epoch=2 * TERM, force="true"
             )
             assert code == 0, state
             assert (await group.send_all(group.slave, b"2"))[0] in (11, 12)
@@ -283,7 +309,7 @@ def test_a_consumer_goes_on_before_what_was_lost(tmp_path: Path, position: int) 
                 assert (moved.code, moved.ext["nextBeginOffset"]) == (21, "2")
             else:
                 assert moved.code != 21
-            assert moved.ext["saturnTerm"] == "101"
+            assert moved.ext["saturnTerm"] == str(2 * TERM + OPENER)
             ext = {"consumerGroup": "G", "topic": "orders", "queueId": 0, "saturnTerm": term}
             await ask(client, 15, {**ext, "commitOffset": position})
             kept = await ask(client, 14, ext)

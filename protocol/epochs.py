@@ -1,0 +1,39 @@
+"""How the terms of masters are counted. Pure; broker and client count alike.
+
+An epoch is a number below 2^31, of three parts:
+
+| part | times | counts |
+|---|---|---|
+| term | 100,000 | promotions: an operator's word, which wins over what the old master did since |
+| opener | 1,000 | the id that the node's configuration gives it |
+| restart | 1 | how often the master of this term began again, out of order |
+
+So two nodes that cannot hear each other never open the same epoch, and a master that restarted
+while it was cut off never outranks the one that was promoted meanwhile.
+"""
+
+TERM = 100_000
+OPENER = 1_000
+
+
+def next_restart(epoch: int, opener: int) -> int:
+    """The epoch that a master of `epoch` (0: none yet) opens when it begins again."""
+    following = epoch + 1
+    if epoch and following % OPENER:
+        return following
+    return next_term(epoch) + _part(opener)
+
+
+def next_promotion(known: int, least: int, opener: int) -> int:
+    """The epoch that a promoted node opens: above `known`, and `least` or more."""
+    epoch = max(known, least) // TERM * TERM + _part(opener)
+    return epoch if epoch > known and epoch >= least else epoch + TERM
+
+
+def next_term(known: int) -> int:
+    """What a promotion fences with: no master of before can reach it by restarting."""
+    return (known // TERM + 1) * TERM
+
+
+def _part(opener: int) -> int:
+    return opener % (TERM // OPENER) * OPENER
