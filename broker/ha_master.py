@@ -35,7 +35,6 @@ from saturnmq.protocol.runtime import Listener
 
 log = logging.getLogger(__name__)
 
-UNSENT_MAX = 4 << 20  # bytes in the transport before sending pauses
 CHECK_BYTES = 4 << 20  # of the log before the offset a slave joins at
 VERSION = 1
 
@@ -65,6 +64,8 @@ class SlaveConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
+        self._send = self._master.writer(transport)
+        transport.set_write_buffer_limits(0)  # `resume_writing` when all of it has left
         self.last_read = self.last_write = self._budget_at = self._master.now()
         peer = transport.get_extra_info("peername")
         self.address = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
@@ -204,10 +205,10 @@ class SlaveConnection(asyncio.BufferedProtocol):
         self.push()
 
     def push(self) -> None:
-        """Send what there is until the transport has enough."""
+        """Send what there is, from the mapping into the socket, until it takes no more."""
         if self.next is None:
             return
-        while self._transport is not None and self._transport.get_write_buffer_size() < UNSENT_MAX:
+        while self._transport is not None and not self._transport.get_write_buffer_size():
             if not self._may_send():
                 return
             data = self._master.read(self.next)
@@ -221,7 +222,7 @@ class SlaveConnection(asyncio.BufferedProtocol):
                 head = ha.encode_our_transfer_header(self.next, size, self._rolled, self._told)
             else:
                 head = ha.encode_transfer_header(self.next, size)
-            self._write(head + data)
+            self._write(head, data)
             self.next += size
             self.sent_bytes += size
             self._budget -= size
@@ -266,9 +267,9 @@ class SlaveConnection(asyncio.BufferedProtocol):
             frame = ha.encode_transfer_header(self.next, 0)
         self._write(frame)
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, *buffers: ha.Buffer) -> None:
         self.last_write = self._master.now()
-        self._transport.write(data)
+        self._send(list(buffers))
 
 
 class HaMaster:
@@ -294,6 +295,9 @@ class HaMaster:
 
     def now(self) -> float:
         return self._c.runtime.monotonic()
+
+    def writer(self, transport: Any) -> Callable[[list[ha.Buffer]], None]:
+        return self._c.runtime.writer(transport, copies=True)
 
     def read(self, offset: int) -> bytes | memoryview | None:
         return self._c.store.read_log(offset, self._batch)

@@ -157,17 +157,21 @@ class NativeRuntime:
             self._pool = ThreadPoolExecutor(BLOCKING_THREADS, thread_name_prefix="saturnmq")
         return await self.loop.run_in_executor(self._pool, function, *args)
 
-    def writer(self, transport: Transport) -> Callable[[list[Buffer]], None]:
+    def writer(
+        self, transport: Transport, *, copies: bool = False
+    ) -> Callable[[list[Buffer]], None]:
         """Straight into the socket while the transport has nothing queued: no turn of the loop in
         between, and the GIL is free while the kernel copies. What does not fit is queued."""
         sock = transport.get_extra_info("socket")
         if sock is None or transport.get_extra_info("sslcontext") is not None:
+            if copies:
+                return lambda buffers: transport.writelines([bytes(b) for b in buffers])
             return transport.writelines
         fd = sock.fileno()
 
         def write(buffers: list[Buffer]) -> None:
             if transport.get_write_buffer_size() or transport.is_closing():
-                transport.writelines(buffers)
+                transport.writelines([bytes(b) for b in buffers] if copies else buffers)
                 return
             try:
                 sent = os.writev(fd, buffers)
@@ -178,7 +182,8 @@ class NativeRuntime:
                 if sent >= size:
                     sent -= size
                 else:
-                    transport.write(memoryview(buffer)[sent:])
+                    rest = memoryview(buffer)[sent:]
+                    transport.write(bytes(rest) if copies else rest)
                     sent = 0
 
         return write

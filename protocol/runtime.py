@@ -99,8 +99,11 @@ class Runtime(Protocol):
         """Run a blocking call (a flush, a file write) away from the loop."""
         ...
 
-    def writer(self, transport: Transport) -> Callable[[list[Buffer]], None]:
-        """The quickest way to write buffers, in order, to `transport`; nobody else may write."""
+    def writer(
+        self, transport: Transport, *, copies: bool = False
+    ) -> Callable[[list[Buffer]], None]:
+        """The quickest way to write buffers, in order, to `transport`; nobody else may write. With
+        `copies` a buffer may change once that returns, else not before it is sent."""
         ...
 
     def workers(self, threads: int, *, name: str) -> Workers:

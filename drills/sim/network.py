@@ -75,6 +75,7 @@ class SimTransport(asyncio.Transport):
         self._inbox: deque[tuple[float, memoryview | None]] = deque()
         self._wake: asyncio.TimerHandle | None = None
         self._read_paused = False
+        self._high, self._low = HIGH_WATER, HIGH_WATER // 4
         self._write_paused = False
         self._in_flight = 0  # bytes that this end wrote and the peer has not read yet
         self._last_arrival = 0.0
@@ -95,7 +96,7 @@ class SimTransport(asyncio.Transport):
         self._in_flight += size
         self._network.trace.note("net.write", f"{self.number} {size}", copied)
         self.peer._receive(copied)
-        if self._in_flight > HIGH_WATER and not self._write_paused:
+        if self._in_flight > self._high and not self._write_paused:
             self._write_paused = True
             self._protocol.pause_writing()
 
@@ -127,10 +128,11 @@ class SimTransport(asyncio.Transport):
         return self._in_flight
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
-        return (HIGH_WATER // 4, HIGH_WATER)
+        return (self._low, self._high)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        pass
+        self._high = HIGH_WATER if high is None else high
+        self._low = self._high // 4 if low is None else low
 
     def can_write_eof(self) -> bool:
         return False
@@ -214,7 +216,7 @@ class SimTransport(asyncio.Transport):
 
     def _drained(self, size: int) -> None:
         self._in_flight -= size
-        if self._write_paused and self._in_flight <= HIGH_WATER // 4 and not self._dead:
+        if self._write_paused and self._in_flight <= self._low and not self._dead:
             self._write_paused = False
             self._loop.call_soon(self._resume_writing, context=self._context)
 

@@ -151,7 +151,9 @@ class SimRuntime:
             if not self.off:
                 await asyncio.sleep(self._weather.uniform(low, high))
 
-    def writer(self, transport: Transport) -> Callable[[list[Buffer]], None]:
+    def writer(
+        self, transport: Transport, *, copies: bool = False
+    ) -> Callable[[list[Buffer]], None]:
         return transport.writelines
 
     def workers(self, threads: int, *, name: str) -> SimWorkers:
