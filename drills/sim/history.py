@@ -32,6 +32,9 @@ def read_body(body: bytes) -> str | None:
     return value.decode()
 
 
+LATER = -1  # the queue of a message that comes to its queue when its time has come
+
+
 class Place(NamedTuple):
     """Where a message lies."""
 
@@ -71,6 +74,8 @@ class History:
     first_seen: dict[str, dict[str, Delivery]] = field(default_factory=dict)
 
     ends: dict[tuple[str, int], int] = field(default_factory=dict)  # acknowledged, by queue
+    # What a group's listener wanted again and has not got, by group and value.
+    sent_back: dict[tuple[str, str], Delivery] = field(default_factory=dict)
 
     def ack(self, value: str, ack: Ack) -> None:
         self.acked[value] = ack
@@ -82,11 +87,22 @@ class History:
         self.deliveries[group] = []
         self.first_seen[group] = {}
 
-    def deliver(self, group: str, at: float, place: Place, body: bytes) -> None:
+    def deliver(
+        self, group: str, at: float, place: Place, body: bytes, *, again: bool = False
+    ) -> Delivery:
+        """`again`: it comes from the group's own retry topic, so its place is another."""
         delivery = Delivery(at, place, read_body(body))
-        self.deliveries[group].append(delivery)
+        if not again:
+            self.deliveries[group].append(delivery)
         if delivery.value is not None:
             self.first_seen[group].setdefault(delivery.value, delivery)
+            self.sent_back.pop((group, delivery.value), None)
+        return delivery
+
+    def send_back(self, group: str, delivery: Delivery) -> None:
+        """The listener wants it once more."""
+        if delivery.value is not None:
+            self.sent_back[group, delivery.value] = delivery
 
     def lanes(self) -> Iterator[list[str]]:
         """The acknowledged values of each lane, in the order of the sends."""

@@ -17,7 +17,7 @@ from saturnmq.client.core import ClientCore
 from saturnmq.client.producer import Producer
 from saturnmq.client.push_consumer import PushConsumer
 from saturnmq.client.results import ConsumeResult
-from saturnmq.drills.sim.history import Ack, Place, make_body
+from saturnmq.drills.sim.history import LATER, Ack, Place, make_body
 from saturnmq.drills.sim.plan import TOPIC
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import SaturnError
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from saturnmq.drills.sim.runtime import SimRuntime
 
 READERS = ("readers", "keepers")  # the second is ordered if the plan says so
+DELAY_LEVEL = 1  # of the delayed lane: one second
 BOOKKEEPER = "bookkeeper"
 COMMIT_S = 1.0
 
@@ -72,6 +73,7 @@ class Senders(Client):
                 target = MessageQueue(TOPIC, group, queue)
                 self._spawn(producer, f"{group}.{queue}", target, plan.lane_messages)
         self._spawn(producer, "loose", None, plan.loose_messages)
+        self._spawn(producer, "later", None, plan.delayed_messages)
 
     async def _begin(self) -> None:
         await self._producer.start()
@@ -97,7 +99,9 @@ class Senders(Client):
     ) -> bool:
         history, trace = self.cluster.history, self.cluster.trace
         history.invoked[value] = lane
-        message = Message(TOPIC, make_body(value, self.cluster.plan.padding), keys=value)
+        body = make_body(value, self.cluster.plan.padding)
+        level = DELAY_LEVEL if lane == "later" else 0
+        message = Message(TOPIC, body, keys=value, delay_level=level)
         try:
             result = await producer.send(message, queue=queue)
         except SaturnError as error:
@@ -106,6 +110,8 @@ class Senders(Client):
             known[value] = repr(error)
             return False
         place = Place(result.queue.broker_name, result.queue.queue_id, result.queue_offset)
+        if level:
+            place = place._replace(queue=LATER)
         trace.note("send", f"{value} {place} {result.status.name}")
         if not result.ok:
             history.unknown[value] = result.status.name
@@ -126,6 +132,7 @@ class Reader(Client):
         kind = READERS.index(group)
         super().__init__(cluster, f"{group}-{number}", f"10.0.{2 + kind}.{number + 1}", incarnation)
         self.group, self.number, self.incarnation = group, number, incarnation
+        self._rng = random.Random(f"{cluster.seed}/{self.name}/{incarnation}")
         self.up = True
 
     async def start(self) -> None:
@@ -148,13 +155,21 @@ class Reader(Client):
         await self.consumer.start()
 
     async def _listen(self, messages: Sequence[ReceivedMessage]) -> ConsumeResult:
-        cluster = self.cluster
+        cluster, history = self.cluster, self.cluster.history
+        deliveries = []
         for message in messages:
             place = Place(message.broker_name, message.queue_id, message.queue_offset)
-            body = bytes(message.body)
-            cluster.trace.note("deliver", f"{self.group} {place}", body)
-            cluster.history.deliver(self.group, self.runtime.loop.time(), place, body)
-        return ConsumeResult.SUCCESS
+            body, again = bytes(message.body), message.reconsume_times > 0
+            cluster.trace.note("deliver", f"{self.group} {place} {again}", body)
+            now = self.runtime.loop.time()
+            deliveries.append(history.deliver(self.group, now, place, body, again=again))
+        # Once only: the second delay is half a minute.
+        fresh = not any(message.reconsume_times for message in messages)
+        if self.group != READERS[0] or self._rng.random() >= cluster.plan.sent_back * fresh:
+            return ConsumeResult.SUCCESS
+        for delivery in deliveries:
+            history.send_back(self.group, delivery)
+        return ConsumeResult.RETRY
 
     async def die(self) -> Reader:
         """`kill -9`; gives the one to start in its place."""

@@ -65,6 +65,8 @@ class Plan:
     queues: int = 2
     lane_messages: int = 20
     loose_messages: int = 20
+    delayed_messages: int = 0
+    sent_back: float = 0.0  # the chance that a listener wants a batch again
     padding: int = 100
     pace_s: float = 0.3
     consumers: int = 1
@@ -107,6 +109,8 @@ class Plan:
             queues=rng.randint(1, 3),
             lane_messages=lane_messages,
             loose_messages=rng.randint(5, 25),
+            delayed_messages=rng.choice((0, 0, 5)),
+            sent_back=rng.choice((0.0, 0.0, 0.1)),
             padding=rng.choice((0, 100, 1000)),
             pace_s=safety / lane_messages * rng.choice((0.1, 0.7, 0.7)),
             consumers=rng.randint(1, 2),

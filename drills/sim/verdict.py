@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from saturnmq.drills.sim.faults import Promotion
-from saturnmq.drills.sim.history import Ack, Delivery, History, Place
+from saturnmq.drills.sim.history import LATER, Ack, Delivery, History, Place
 from saturnmq.drills.sim.nodes import BrokerNode, Span
 from saturnmq.drills.sim.plan import Plan
 
@@ -61,6 +61,7 @@ class Verdict:
                 self._skips(group)
         rejected = [v for v in history.rejected if v in self._kept]
         self._add("I3 rejected, but stored", rejected)
+        self._sent_back()
         self._lanes()
         return self.found
 
@@ -76,6 +77,8 @@ class Verdict:
         gone, unsaved, moved = [], [], []
         for value, ack in self._e.history.acked.items():
             if self._e.stored.get(ack.place) == value:
+                continue
+            if ack.place.queue == LATER and value in self._kept:
                 continue
             text = f"{value} at {ack.place}, acknowledged by {ack.by} at {ack.at:.3f}"
             if not self._may_go(ack.place.group, ack.at, ack.by):
@@ -142,6 +145,20 @@ class Verdict:
         self._add(f"I2 delivered to {group}, and sent by nobody", strange)
         refused = [value for value in seen if value in history.rejected]
         self._add(f"I3 rejected, but delivered to {group}", refused)
+
+    def _sent_back(self) -> None:
+        """What a listener asked for once more came once more. When the broker heard of that is
+        not known, so any loss within some seconds may be to blame.
+        """
+        missing = [
+            f"{value} of {group} at {delivery.at:.3f}"
+            for (group, value), delivery in self._e.history.sent_back.items()
+            if not any(
+                self._may_go(delivery.place.group, delivery.at + later / 2, None)
+                for later in range(20)
+            )
+        ]
+        self._add("I1 sent back by its listener, and never delivered again", missing)
 
     def _places(self, group: str) -> None:
         """What a consumer saw at a place stays there, unless it may be lost."""

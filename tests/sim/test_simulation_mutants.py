@@ -1,0 +1,43 @@
+"""Does the cluster simulator work? Every known bug of its table must be found within its budget."""
+
+from __future__ import annotations
+
+import pytest
+from saturnmq.drills.mutants import Mutant
+from saturnmq.drills.sim.mutants import BIAS, MUTANTS
+from saturnmq.drills.sim.plan import Plan
+from saturnmq.drills.sim.run import simulate
+
+SEEDS = 60  # test_simulation.py shows that the cluster itself passes these
+# Where each was found at last: tried first, so that this takes seconds and not minutes.
+FOUND_AT: dict[str, int] = {}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS)
+def test_the_simulator_finds(mutant: Mutant) -> None:
+    first = FOUND_AT.get(mutant.name, 1)
+    seeds = [first, *(seed for seed in range(1, SEEDS) if seed != first)]
+    if not any(simulate(seed, mutant.name).violations for seed in seeds):
+        pytest.fail(f"not found in {len(seeds)} clusters: {mutant.failure}")
+
+
+def test_a_mutant_leaves_no_trace() -> None:
+    before = {
+        (patch.owner, patch.name): vars(patch.owner)[patch.name]
+        for mutant in MUTANTS.values()
+        for patch in mutant.patches
+    }
+    for mutant in MUTANTS.values():
+        with mutant.active():
+            assert any(
+                vars(patch.owner)[patch.name] is not before[patch.owner, patch.name]
+                for patch in mutant.patches
+            )
+    for (owner, name), original in before.items():
+        assert vars(owner)[name] is original
+
+
+def test_a_bias_is_of_a_mutant_and_of_a_plan() -> None:
+    fields = Plan.__dataclass_fields__.keys()
+    assert MUTANTS.keys() >= BIAS.keys()
+    assert all(bias.keys() <= fields for bias in BIAS.values())
