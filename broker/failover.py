@@ -374,8 +374,8 @@ class FailoverService:
 
     def on_promote(self, endpoint: Endpoint, request: Command) -> None:
         epoch = integer(request.ext, "epoch")
-        force = request.ext.get("force") == "true"
-        self._later(endpoint, request, self._promote(epoch, force=force))
+        force, end = request.ext.get("force") == "true", integer(request.ext, "end", 0)
+        self._later(endpoint, request, self._promote(epoch, end, force=force))
 
     def _later(self, endpoint: Endpoint, request: Command, work: Awaitable[None]) -> None:
         """Answer with this node's state when the work is done, or with why it is not."""
@@ -419,7 +419,7 @@ class FailoverService:
             else:
                 self._slave.drop()  # its master is of a lower epoch
 
-    async def _promote(self, epoch: int, *, force: bool) -> None:
+    async def _promote(self, epoch: int, end: int, *, force: bool) -> None:
         c = self._c
         async with self._lock:
             role, marks = c.role, c.store.watermarks
@@ -430,6 +430,10 @@ class FailoverService:
             if epoch < role.epoch:
                 raise NoPermission(
                     f"epoch {epoch} is below {role.epoch}, which this node knows already"
+                )
+            if marks.appended < end:
+                raise NoPermission(
+                    f"the log of this node ends at {marks.appended}, a moment ago it was {end}"
                 )
             if c.store.failed:
                 raise NoPermission(f"this node takes no writes: {c.store.failed}")

@@ -37,6 +37,7 @@ from saturnmq.protocol.subscription import Subscription
 from saturnmq.store.message_store import Arrival, GetResult
 
 COMMIT_OFFSET, SUSPEND, SUBSCRIPTION = 1, 2, 4
+NOTES_MAX = 1000  # steps of reput whose queues are remembered one by one
 BATCH_MAX = 32_768  # messages one pull may ask for
 BYTES_MAX = 8 << 20  # of one answer; the frame limit of a connection is 16 MiB
 JAVA_BATCH = 32  # what RocketMQ itself returns at most from memory
@@ -74,7 +75,8 @@ class PullService:
         self._held: dict[tuple[str, int], list[Pull]] = {}
         self._deadlines: list[tuple[float, int, Pull]] = []
         self._serial = count()
-        self._arrived: deque[tuple[int, tuple[tuple[str, int], ...]]] = deque()
+        # Queues with new entries, and the log's offset up to which those reach.
+        self._arrived: deque[tuple[int, dict[tuple[str, int], None]]] = deque()
         self.held_count = 0
 
     def on_pull(self, endpoint: Endpoint, request: Command) -> None:
@@ -216,10 +218,14 @@ class PullService:
         self.held_count += 1
 
     def arrived(self, dispatched: int, arrivals: Iterable[Arrival]) -> None:
-        """Reput has built queue entries up to `dispatched`."""
-        if self._held:
-            keys = tuple({(a.topic, a.queue_id): None for a in arrivals})
-            self._arrived.append((dispatched, keys))
+        """Reput has built queue entries up to `dispatched`. What nobody may see yet is noted though
+        nobody waits: a pull that comes meanwhile finds nothing, and is to be woken."""
+        if not self._held and dispatched <= self._c.visible:
+            return
+        keys = {(a.topic, a.queue_id): None for a in arrivals}
+        if len(self._arrived) >= NOTES_MAX:  # `confirmed` may stand still for hours
+            keys |= self._arrived.pop()[1]
+        self._arrived.append((dispatched, keys))
 
     def wake(self) -> None:
         """Answer held pulls whose messages became visible."""

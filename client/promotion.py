@@ -88,6 +88,7 @@ class Promoter:
         self._timeout = timeout_s
         self._epoch = 0
         self._members = 0  # of the group, those that do not answer too
+        self._required = 1  # copies that an acknowledged message has
 
     async def run(self, node: str | int) -> Promotion:
         """Make `node` the master; a SaturnError says why it is not, and what is so now."""
@@ -179,10 +180,18 @@ class Promoter:
                 fenced.append(await self._change(RequestCode.FENCE, member.address))
             except (ConnectionLost, RequestTimeout) as error:
                 log.warning("%s cannot be fenced: %s", member.address, error)
-        self._check(fenced, whole, target)  # their logs do not grow any more
+        # Their logs do not grow any more; nor may one have lost something since it was asked.
+        before = {member.address: member.position for member in reachable}
+        whole &= {
+            member.address
+            for member in fenced
+            if not member.may_lack and member.position >= before[member.address]
+        }
+        self._check(fenced, whole, target)
+        (end,) = (member.end for member in fenced if member.address == target)
         try:
             # What this found is more than the node can know of itself.
-            master = await self._change(RequestCode.PROMOTE, target, force=True)
+            master = await self._change(RequestCode.PROMOTE, target, force=True, end=end)
         except SaturnError as error:
             raise type(error)(
                 f"the promotion of {target} failed, and nobody leads {self._group} before one "
@@ -197,7 +206,8 @@ class Promoter:
             raise NoPermission(f"{address} does not answer any more: promote another member")
         if self._force:
             return
-        required = max(member.required for member in members)
+        self._required = max(self._required, *(member.required for member in members))
+        required = self._required
         copies = max(self._members, 1 + max(len(member.others) for member in members))
         # Then the furthest has all there still is; a lone empty node knows nothing of the others.
         complete = len(members) >= copies and bool(target.epochs)
@@ -225,9 +235,12 @@ class Promoter:
 
     # -- both ----------------------------------------------------------------------------------
 
-    async def _change(self, code: RequestCode, address: str, *, force: bool = False) -> Replica:
-        """FENCE or PROMOTE in the epoch of this promotion; the state of the node after it."""
-        ext = {"epoch": str(self._epoch), "force": "true" if force else "false"}
+    async def _change(
+        self, code: RequestCode, address: str, *, force: bool = False, end: int = 0
+    ) -> Replica:
+        """FENCE or PROMOTE in the epoch of this promotion; the state of the node after it. It is
+        refused if the node's log no longer reaches to `end`."""
+        ext = {"epoch": str(self._epoch), "force": "true" if force else "false", "end": str(end)}
         command = Command.request(code, ext)
         return await ask_node(self._core, address, command, CHANGE_TIMEOUT_S)
 

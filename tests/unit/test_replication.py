@@ -286,3 +286,29 @@ def test_an_old_store_without_epochs_joins_by_its_checksum(tmp_path: Path) -> No
         await master.close()
 
     run(body)
+
+
+def test_a_pull_that_comes_before_a_message_is_confirmed_is_answered_when_it_is(
+    tmp_path: Path,
+) -> None:
+    """Nobody waited when the entry was made, and the message was not to be seen yet."""
+
+    async def body(runtime: NativeRuntime) -> None:
+        master = await started(runtime, config(tmp_path, role="SYNC_MASTER"))
+        client, reader = await connected(runtime, master), await connected(runtime, master)
+        slave = await java_slave(master)
+        slave.report(0)
+        await until(lambda: master.context.copies_in_sync() == 2)
+        sending = asyncio.ensure_future(send(client, b"not confirmed yet"))
+        await until(lambda: master.store.watermarks.appended > 0)
+        end = master.store.watermarks.appended
+        pulling = asyncio.ensure_future(pull(reader, 0, sysFlag=6, suspendTimeoutMillis=9000))
+        await until(lambda: master._pulls.held_count == 1)
+        assert master.store.watermarks.dispatched == end
+        slave.report(end)
+        assert (await sending).code == 0
+        assert (await asyncio.wait_for(pulling, 3.0)).code == 0
+        slave.transport.close()
+        await master.close()
+
+    run(body)
