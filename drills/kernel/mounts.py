@@ -13,6 +13,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from saturnmq.protocol.errors import SaturnError
 
 HOST_BYTES = 4 << 30  # sparse
 DISK_BYTES = 1 << 30  # sparse too
+BUSY_S = 5.0  # the kernel lets go of a loop device a moment later than of its file system
 _FICLONE = 0x40049409
 _CAP_SYS_ADMIN = 21
 # Program, the Debian package that has it.
@@ -118,11 +120,16 @@ def _unmount(target: Path) -> None:
     mounts = Path("/proc/self/mounts").read_text().splitlines()
     if all(line.split()[1] != name for line in mounts):
         return
-    try:
-        run("umount", target)
-    except RigUnavailable:  # busy, which only a bug of ours can be: let go of it all the same
-        run("umount", "--lazy", target)
-        raise
+    deadline = time.monotonic() + BUSY_S
+    while True:
+        try:
+            run("umount", target)
+            return
+        except RigUnavailable:
+            if time.monotonic() > deadline:  # only a bug of ours can be: let go of it all the same
+                run("umount", "--lazy", target)
+                raise
+        time.sleep(0.1)
 
 
 def make_ext4(path: Path, size: int = DISK_BYTES) -> None:
