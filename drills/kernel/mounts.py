@@ -13,8 +13,8 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
