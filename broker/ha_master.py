@@ -35,6 +35,7 @@ from saturnmq.protocol.runtime import Listener
 
 log = logging.getLogger(__name__)
 
+AT_ONCE = 4 << 20  # bytes that one turn of the loop sends to one slave
 CHECK_BYTES = 4 << 20  # of the log before the offset a slave joins at
 VERSION = 1
 
@@ -205,11 +206,16 @@ class SlaveConnection(asyncio.BufferedProtocol):
         self.push()
 
     def push(self) -> None:
-        """Send what there is, from the mapping into the socket, until it takes no more."""
+        """Send what there is, from the mapping into the socket, until it takes no more; but only so
+        much at once that others are served meanwhile."""
         if self.next is None:
             return
+        begun = self.sent_bytes
         while self._transport is not None and not self._transport.get_write_buffer_size():
             if not self._may_send():
+                return
+            if self.sent_bytes - begun >= AT_ONCE:
+                self._master.soon(self.push)
                 return
             data = self._master.read(self.next)
             if data is None or not len(data):
@@ -298,6 +304,9 @@ class HaMaster:
 
     def writer(self, transport: Any) -> Callable[[list[ha.Buffer]], None]:
         return self._c.runtime.writer(transport, copies=True)
+
+    def soon(self, call: Callable[[], None]) -> None:
+        self._c.runtime.call_soon(call)
 
     def read(self, offset: int) -> bytes | memoryview | None:
         return self._c.store.read_log(offset, self._batch)
