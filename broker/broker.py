@@ -249,6 +249,7 @@ class Broker:
             on_join=self._table_sync.joined,
         )
         self._registration = Registration(context, self.ha_address, self._slave.master_is)
+        self._slave.on_no_master = self._registration.look_for_master
         self._failover = FailoverService(
             context,
             self._master,

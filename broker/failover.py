@@ -458,7 +458,8 @@ class FailoverService:
                 self._slave.drop()
                 raise
             role.leads_since_start = True
-            marks.replicated = marks.appended  # its log is the group's now
+            # What its old master confirmed is the group's; the rest once enough copies have it.
+            marks.replicated = marks.confirmed
             log.warning("this node is the master of epoch %d", role.epoch)
             self._master.expect_slaves()
             self._lead()

@@ -180,6 +180,7 @@ class HaSlave:
         self._save = save  # the role is on the disk when this returns
         self._saved_soon = saved_soon
         self._on_join = on_join
+        self.on_no_master: Callable[[], None] = lambda: None  # who it dialled does not lead
         self.master_address = ""
         self.ha_address = context.config.ha_master_address
         self.refused = ""  # why the master does not take this node
@@ -295,6 +296,7 @@ class HaSlave:
         }
         if hello["state"] != State.MASTER.name.lower():
             connection.join(me)  # it may want to know, and says HELLO again when it leads
+            self.on_no_master()
             return
         if int(hello["epoch"]) < role.epoch:
             connection.join(me)  # so that it hears of it, too

@@ -57,6 +57,11 @@ class Registration:
             )
         return tasks
 
+    def look_for_master(self) -> None:
+        """The one that was told of leads no more: ask at once, and every second."""
+        self._knows_master = False
+        self.topics_changed()
+
     def topics_changed(self) -> None:
         for event in self._changed.values():
             event.set()

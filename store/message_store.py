@@ -99,6 +99,9 @@ class MessageStore:
         self._cleaner = Cleaner(disk, self._log, self._derived, config)
         self._dispatched_ts = 0
         self._flushing: FlushTicket | None = None
+        self._raw_end = 0  # a slave's bytes up to here may end within a frame
+        self._whole_frames = 0  # the last frame's border known when the flush under way began
+        self._flushed_frames = 0  # the same of the last flush that is done
         self._no_room = ""  # why the log or the files built from it cannot grow
         self._closed = False
 
@@ -139,6 +142,7 @@ class MessageStore:
             self._log.ticket(min(max(page.flushed, self._log.start), self._log.end), 0).run()
         end = self._log.end
         self.watermarks.reset(self._log.start, end, flushed=end, dispatched=end)
+        self._flushed_frames = end
         if page.derived > self._log.end:
             page.derived = -1
         page.confirm = min(page.confirm, end)
@@ -197,6 +201,7 @@ class MessageStore:
         sends any more."""
         self._check_open()
         self._writer.append_raw(offset, data)
+        self._raw_end = self._log.end
 
     # flushing
 
@@ -216,6 +221,7 @@ class MessageStore:
             self._log.committed_to(ticket.target)
             if ticket.ranges:
                 self.watermarks.flushed = ticket.target
+                self._flushed_frames = self._whole_frames
                 self._checkpoint.physic = max(self._checkpoint.physic, ticket.store_timestamp)
         self._flushing = None
 
@@ -228,6 +234,8 @@ class MessageStore:
         self._flushing = self._log.ticket(
             self.watermarks.flushed, self._writer.last_store_timestamp
         )
+        dispatched = self.watermarks.dispatched
+        self._whole_frames = dispatched if self._raw_end > dispatched else self._log.end
         return self._flushing
 
     def prepare_ahead(self) -> None:
@@ -287,15 +295,18 @@ class MessageStore:
     def flush_derived(self) -> None:
         """Blocking: make queue entries and index items durable; `derived` then says up to where.
 
-        It never passes `flushed`: a checkpoint may lag behind the log, not lead it. When it fails,
+        It never passes `flushed`: a checkpoint may lag behind the log, not lead it. And it is a
+        border between frames: a slave's flush may end within one. When it fails,
         the page cache claims entries that the disk does not have: the next start must build them
         again, and the store takes no more writes.
         """
         if self.failed is not None:
             return
         page = self._checkpoint
-        flushed = self.watermarks.flushed
-        reach = min(self.watermarks.dispatched, flushed)
+        dispatched, flushed = self.watermarks.dispatched, self._flushed_frames
+        if dispatched <= self.watermarks.flushed:
+            flushed = max(flushed, dispatched)
+        reach = min(dispatched, flushed)
         stamp = min(self._dispatched_ts, page.physic or self._dispatched_ts)
         count = self._queues.non_empty()
         try:
@@ -477,7 +488,9 @@ class MessageStore:
             dispatched = self._reput.frame_at_or_before(offset)
         # Nothing may claim what is about to go. The index runs ahead of the others.
         page.derived = min(page.derived, dispatched)
-        page.flushed = min(page.flushed, offset)
+        page.flushed = min(page.flushed, dispatched)
+        self._flushed_frames = min(self._flushed_frames, dispatched)
+        self._raw_end = min(self._raw_end, offset)
         page.confirm = min(page.confirm, offset)
         self.recovered_confirm = min(self.recovered_confirm, offset)
         page.index_name = INDEX_UNKNOWN

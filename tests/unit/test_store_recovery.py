@@ -264,6 +264,28 @@ def test_damage_in_what_a_running_slave_gets_is_skipped() -> None:
     assert len(slave.recovery.gaps) == 1
 
 
+@pytest.mark.parametrize("half", [0, 1, 150])
+def test_a_slave_whose_flush_ended_within_a_frame_loses_nothing_at_a_crash(half: int) -> None:
+    master = filled(new_disk(), 20)
+    data = bytearray()
+    while (view := master.read_log(len(data), 4096)) is not None:
+        data += view
+    at = int.from_bytes(bytes(master.get_message("T", 0, 7, 1).data[28:36]), "big") + half
+    disk = new_disk(2)
+    slave = open_store(disk)
+    slave.append_raw(0, data[:at])
+    flush(slave)  # it may have dispatched what is whole
+    slave.append_raw(at, data[at:])
+    dispatch(slave)
+    slave.flush_derived()
+    slave.checkpoint()
+    die(disk)
+    slave = open_store(disk)
+    assert slave.watermarks.appended == len(data)
+    assert (slave.recovery.gaps, slave.recovery.lost) == ([], 0)
+    assert numbers(slave) == list(range(20))
+
+
 def test_a_topic_that_is_no_file_name_makes_no_file() -> None:
     store = open_store(new_disk())
     store.put(message(b"0", topic="T"))
