@@ -183,6 +183,7 @@ class Nodes:
             "brokerRole": "ASYNC_MASTER",
             "bindAddress": "127.0.0.1",
             "brokerIP1": "127.0.0.1",
+            "brokerIP2": "127.0.0.1",
             "listenPort": port,
             "haListenPort": port + 1,
             "namesrvAddr": nameserver,
