@@ -9,6 +9,7 @@ root, `ip` (iproute2), `nsenter` (util-linux) and `nft` (nftables).
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 import shutil
@@ -20,6 +21,7 @@ from saturnmq.drills.kernel.mounts import undisturbed
 
 # Program, the Debian package that has it.
 _PROGRAMS = (("ip", "iproute2"), ("nsenter", "util-linux"), ("nft", "nftables"))
+_numbers = itertools.count()
 _TABLE = "add table bridge drill"
 _CHAIN = "add chain bridge drill cut { type filter hook forward priority 0; }"
 
@@ -48,6 +50,7 @@ class Network:
         self._spaces = {name: f"{tag}-{index}" for index, name in enumerate(names)}
         self.hosts = {name: f"{subnet}.{index + 2}" for index, name in enumerate(names)}
         self._clients = f"{subnet}.1"
+        self._made: list[str] = []
 
     def prefix(self, name: str) -> list[str]:
         """What a command line begins with to run in the node's namespace."""
@@ -56,6 +59,7 @@ class Network:
     def make(self) -> None:
         for space in (self._hub, *self._spaces.values()):
             _run("ip", "netns", "add", space)
+            self._made.append(space)
             _run("ip", "-n", space, "link", "set", "dev", "lo", "up")
         _run("ip", "-n", self._hub, "link", "add", "name", "hub", "type", "bridge")
         _run("ip", "-n", self._hub, "link", "set", "dev", "hub", "up")
@@ -75,11 +79,12 @@ class Network:
 
     def remove(self) -> None:
         """Everything of ours, whatever of it there is."""
-        for space in (self._hub, *self._spaces.values()):
+        for space in self._made:
             with contextlib.suppress(DrillUnavailable):
                 _run("ip", "netns", "delete", space)
-        with contextlib.suppress(DrillUnavailable):  # it goes with its peer in the hub, but later
-            _run("ip", "link", "delete", self._tag)
+        if self._made:
+            with contextlib.suppress(DrillUnavailable):  # goes with its peer in the hub, but later
+                _run("ip", "link", "delete", self._tag)
 
     def cut(self, a: str, b: str) -> None:
         """Drop what `a` sends to `b`."""
@@ -96,9 +101,9 @@ class Network:
 @contextlib.contextmanager
 def network(names: Sequence[str]) -> Iterator[Network]:
     """A network of these nodes; gone afterwards."""
-    # The tag keeps drills apart that run beside each other; names of interfaces are short.
+    # The tag keeps networks apart, of this process and of others; names of interfaces are short.
     chance = random.Random(os.urandom(8))
-    tag = f"sq{os.getpid() % 100_000}{chance.choice('abcdefghij')}"
+    tag = f"sq{os.getpid() % 100_000}x{next(_numbers) % 100}"
     # 198.18.0.0/15 is set apart for tests (RFC 2544): nobody's network is hidden by ours.
     made = Network(tag, f"198.{chance.choice((18, 19))}.{chance.randrange(256)}", names)
     try:

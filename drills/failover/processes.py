@@ -84,7 +84,7 @@ class Processes:
 
     def why_not(self, feature: Feature) -> str | None:
         if feature == "partition":
-            return network.why_not()
+            return None if self._network else network.why_not()
         if feature == "clock":
             return clock.why_not()
         if feature == "full-disk":

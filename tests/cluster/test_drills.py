@@ -96,6 +96,14 @@ def test_the_list_names_every_drill(capsys):
 
 
 @pytest.mark.skipif(network.why_not() is not None, reason=str(network.why_not()))
+def test_networks_beside_each_other_are_left_alone():
+    with network.network(["a"]) as first:
+        for _ in range(30):
+            assert network.why_not() is None
+        first.cut("a", "clients")
+
+
+@pytest.mark.skipif(network.why_not() is not None, reason=str(network.why_not()))
 def test_namespaces_vanish_with_their_drill():
     def interrupted() -> None:
         with network.network(["a", "b"]) as made:
