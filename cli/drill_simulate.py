@@ -86,6 +86,7 @@ def _print(report: Any, what: str, seconds: float) -> None:
         ("seconds to quiet, at most", report.quiet_s),
         *((f"fault: {name}", count) for name, count in sorted(report.faults.items())),
         *((f"reached: {name}", count) for name, count in sorted(report.states.items())),
+        ("never happened", ", ".join(report.never) or "-"),
         ("violations", len(report.violations)),
     ]
     table(f"cluster simulator, {what}, {seconds:.1f} s", ["", ""], rows)

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from saturnmq.broker import role, turn
+from saturnmq.broker import turn
 from saturnmq.broker.failover import FailoverService
 from saturnmq.broker.ha_master import HaMaster
 from saturnmq.broker.ha_slave import HaSlave
 from saturnmq.broker.progress import Progress
 from saturnmq.broker.role import Role, State
-from saturnmq.broker.table_sync import TableSync
 from saturnmq.client.promotion import Promoter
 from saturnmq.drills.mutants import MUTANTS as STORE_MUTANTS
 from saturnmq.drills.mutants import Mutant, Patch
@@ -109,25 +108,23 @@ def _by_force(original: Any) -> Any:
     return promote
 
 
-def _no_pause(original: Any) -> Any:
-    return 1e9
-
-
 _CUTS = {"promote": 9, "kill": 6, "slaves_cut_off": 9, "power_loss": 3, "partition": 3}
+_LOSSY = {
+    "copies": 1,
+    "patience_s": 0.5,
+    "gap_s": 1.0,
+    "weights": dict.fromkeys(FAULTS, 0) | _CUTS,
+}
 # What replaces the drawn values of a Plan while a mutant is active.
 BIAS: dict[str, dict[str, Any]] = {
+    "offsets-unclamped": _LOSSY,
+    "volatile-truncation": _LOSSY,
     "slave-shows-everything": {
         "groups": 1,
         "slaves": 2,
         "copies": 3,
         "patience_s": 0.5,
         "weights": dict.fromkeys(FAULTS, 0) | {"kill": 9, "slaves_cut_off": 9, "slow_link": 9},
-    },
-    "volatile-truncation": {
-        "copies": 1,
-        "patience_s": 0.5,
-        "gap_s": 1.0,
-        "weights": dict.fromkeys(FAULTS, 0) | _CUTS,
     },
 }
 
@@ -142,13 +139,13 @@ _ALL: tuple[Mutant, ...] = (
         "stale-offsets",
         "a table of consumer offsets that is copied overwrites newer ones (#1094, #7790)",
         "I6: a master that returns, a slave that is promoted",
-        (Patch(Progress, "merge", _overwrite), Patch(Progress, "merge_back", _overwrite)),
+        (Patch(Progress, "merge", _overwrite),),
     ),
     Mutant(
         "offsets-unclamped",
         "offsets behind the end of a cut log stay: new messages there are skipped (#8239)",
         "I6, I12: a promotion or a power loss that takes what was consumed",
-        (Patch(TableSync, "_clamp", _nothing),),
+        (Patch(Progress, "clamp", lambda original: lambda *args, **kwargs: []),),
     ),
     Mutant(
         "ack-before-replica",
@@ -191,12 +188,6 @@ _ALL: tuple[Mutant, ...] = (
         "a master goes on although it hears of a newer one",
         "I1: it acknowledges what its new master cuts off",
         (Patch(FailoverService, "higher_epoch", _nothing),),
-    ),
-    Mutant(
-        "pause-unnoticed",
-        "a master that was stopped for a while goes on without asking (a GC pause)",
-        "I1: it acknowledges what its new master cuts off",
-        (Patch(role, "PAUSE_S", _no_pause),),
     ),
     Mutant(
         "epoch-in-memory",

@@ -17,6 +17,45 @@ _SUMS = (
     "lost",
     "steps",
 )
+# What a long run must have seen: a fault or a state never reached is a defect of the simulator.
+FAULTS = frozenset(
+    {
+        "EIO on flush",
+        "EIO on write",
+        "brokers of a group cut off",
+        "clients cut off",
+        "connection killed",
+        "consumer killed",
+        "disk full",
+        "nameserver killed",
+        "one-way partition",
+        "pages dropped or torn",
+        "partition",
+        "power lost",
+        "power lost inside an operation",
+        "power lost while recovering",
+        "process frozen",
+        "process killed",
+        "slave wiped",
+        "slow disk",
+        "slow link",
+        "wall clock jumped",
+    }
+)
+STATES = frozenset(
+    {
+        "down",
+        "fenced",
+        "master",
+        "promoted",
+        "promotion refused",
+        "recovering",
+        "slave",
+        "tail copied back",
+        "truncated",
+        "unsure",
+    }
+)
 
 
 @dataclass
@@ -48,6 +87,11 @@ class Report:
         """A run without faults has shown nothing: it failed, too."""
         return not self.violations and self.acked > 0 and self.faults.total() > 0
 
+    @property
+    def never(self) -> list[str]:
+        """Faults and states that did not come about."""
+        return sorted((FAULTS - self.faults.keys()) | (STATES - self.states.keys()))
+
     def add(self, other: Report) -> None:
         for name in _SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -65,5 +109,6 @@ class Report:
             "quiet_s": round(self.quiet_s, 3),
             "faults": dict(sorted(self.faults.items())),
             "states": dict(sorted(self.states.items())),
+            "never": self.never,
             "violations": self.violations,
         }

@@ -29,6 +29,7 @@ from saturnmq.drills.sim.trace import Trace
 
 LIMIT_S = 1800.0
 AGAIN_EVERY = 20  # so many seeds, one is run twice
+LAST_STEPS = 60
 
 
 def simulate(seed: int, mutant: str | None = None) -> Report:
@@ -63,7 +64,7 @@ def _simulate(seed: int, loop: SimLoop, mutant: str | None) -> Report:
         cluster.problems.append(f"the run did not end: {error!r}")
     report = cluster.report()
     if report.violations:
-        report.last_steps = list(cluster.trace.lines)
+        report.last_steps = list(cluster.trace.lines)[-LAST_STEPS:]
     for runtime in cluster.world.runtimes:
         runtime.power_off()
     for task in asyncio.all_tasks(loop):
@@ -121,7 +122,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"trace {report.trace_hash}")
         if not report.ok:
             failed += 1
-            print("\n".join(report.last_steps[-60:]), *report.violations, sep="\n")
+            print("\n".join(report.last_steps), *report.violations, sep="\n")
     return 1 if failed else 0
 
 

@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 
 import pytest
+from saturnmq.cli.main import app
 from saturnmq.drills.sim.report import Report
 from saturnmq.drills.sim.run import repro, run_seed, simulate
+from typer.testing import CliRunner
 
 SEEDS = 200
 PER_TEST = 10
@@ -49,6 +52,29 @@ def test_a_seed_does_not_depend_on_the_hash_order_of_the_process() -> None:
         )
         hashes.add(done.stdout.partition("\ntrace ")[2].split()[0] if done.stdout else done.stderr)
     assert len(hashes) == 1, hashes
+
+
+def test_the_command_runs_seeds_and_tells_what_they_did() -> None:
+    done = CliRunner().invoke(app, ["drill", "simulate", "--seeds", "3-5", "--json"])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert told["seeds"] == 3
+    assert told["violations"] == []
+    assert sum(told["faults"].values()) > 3
+    assert told["acked"] > 0
+
+
+def test_the_command_shows_a_mutant_and_fails() -> None:
+    done = CliRunner().invoke(app, ["drill", "simulate", "--seed", "8", "--mutant", "cut-unsaved"])
+    assert done.exit_code == 1
+    assert "again: saturnmq drill simulate --seed 8 --mutant cut-unsaved" in done.stdout
+
+
+@pytest.mark.parametrize("seeds", ["0x", "5-3", "-", ""])
+def test_seeds_that_are_none_are_refused(seeds: str) -> None:
+    done = CliRunner().invoke(app, ["drill", "simulate", "--seeds", seeds])
+    assert done.exit_code != 0
+    assert "A-B" in done.output
 
 
 def test_the_line_of_a_violation_runs_it_again() -> None:
