@@ -173,8 +173,9 @@ class Broker:
         listener = await runtime.listen(config.host, config.port, self._accept)
         self._listeners.append(listener)
         host, port = split_address(listener.address)
+        everywhere = config.host in ("0.0.0.0", "::", "")
         advertised = config.advertised_host or (
-            config.host if config.host not in ("0.0.0.0", "::", "") else host
+            runtime.own_address() if everywhere else config.host
         )
         if advertised == "localhost":
             advertised = "127.0.0.1"

@@ -85,6 +85,8 @@ class Role(Saveable):
                 return ""
             self.doubt()
         text = f"{self._config.broker_name} (id {self.broker_id}) {self.state.value}"
+        if self.state is State.FENCED:
+            text += f" (`saturnmq admin promote {self._config.broker_name} NODE` gives it one)"
         return f"{text}: {self.why}" if self.why else text
 
     def tick(self, now: float) -> None:

@@ -205,6 +205,16 @@ class NativeRuntime:
             raise
         return NativeListener(server)
 
+    def own_address(self) -> str:
+        # The address that packets to elsewhere would leave from; connecting UDP sends none.
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect(("192.0.2.1", 9))
+            except OSError:  # no way out: this machine only
+                return "127.0.0.1"
+            address: str = probe.getsockname()[0]
+            return address
+
     async def connect(self, host: str, port: int, protocol: asyncio.BaseProtocol) -> Transport:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):

@@ -116,6 +116,10 @@ class Runtime(Protocol):
         """Accept connections; `factory` makes the protocol object of each."""
         ...
 
+    def own_address(self) -> str:
+        """The IP address that this machine is reached at, as far as it can tell."""
+        ...
+
     async def connect(self, host: str, port: int, protocol: asyncio.BaseProtocol) -> Transport:
         """Open a connection for `protocol`; raises ConnectFailed when nobody answers in time."""
         ...

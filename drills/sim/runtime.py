@@ -168,6 +168,9 @@ class SimRuntime:
         address = self.ip if host in {"", "0.0.0.0", "::"} else host
         return self.network.listen(self.name, address, port, factory)
 
+    def own_address(self) -> str:
+        return self.ip
+
     async def connect(self, host: str, port: int, protocol: asyncio.BaseProtocol) -> SimTransport:
         if self.off:
             raise PoweredOff(f"{self.name} is off")
