@@ -253,6 +253,16 @@ def test_what_a_mode_may_lose_is_counted_when_it_was_saved():
     assert verdict.counts["offsets given anew after a loss"] == 1
 
 
+def test_losses_of_two_promotions_are_measured_apart():
+    forge = Forge(count=40, may_lose=True).without_commits()
+    lost = [f"key-0-{number}" for number in (2, 3, 4, 38, 39)]
+    forge.lose(*lost)
+    forge.saved = frozenset(lost)
+    verdict = forge.verdict()
+    assert verdict.counts["lost in the window of the mode"] == 5
+    assert verdict.rpo_ms == pytest.approx(200)
+
+
 def test_what_was_not_saved_is_lost_in_every_mode():
     forge = Forge(may_lose=True)
     forge.lose("key-0-9")
