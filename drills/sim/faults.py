@@ -366,6 +366,7 @@ class Operator(Client):
             return
         self._busy[node.group] = True
         forced = not self.cluster.calm and self._rng.random() < self.cluster.plan.force
+        forced = forced and node.log_end > 0  # an empty log is nobody's choice
         order = Promotion(node, forced, self.runtime.monotonic(), float("inf"))
         self.promotions.append(order)
         trace = self.cluster.trace
