@@ -204,7 +204,8 @@ class FailoverService:
         c, join = self._c, connection.join
         role, broker_id, address = c.role, int(join["brokerId"]), str(join["address"])
         if broker_id != MASTER_ID and not role.is_slave:
-            role.knows(broker_id, address)
+            if role.knows(broker_id, address):
+                self._master.tell_group()
             if "from" in join:
                 c.runtime.spawn(self._merge_back(address), name="merge-back")
         if role.state in (State.RECOVERING, State.UNSURE):
@@ -483,6 +484,7 @@ class FailoverService:
             "flushed": marks.flushed,
             "confirmed": marks.confirmed,
             "required": role.required,
+            "total": c.config.total_replicas,
             "replicas": {str(i): address for i, address in sorted(role.replicas.items())},
             "caughtUp": role.caught_up,
             "freeId": min(set(range(1, len(taken) + 2)) - taken),

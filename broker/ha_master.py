@@ -172,6 +172,10 @@ class SlaveConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._write(ha.encode_control(ha.Kind.HELLO, self._master.hello()))
 
+    def tell_group(self) -> None:
+        if self._transport is not None and self.ours and self.is_replica:
+            self._write(ha.encode_control(ha.Kind.GROUP, self._master.group()))
+
     def refuse(self, why: str) -> None:
         log.error("slave %s is refused: %s", self.name, why)
         if self._transport is not None:
@@ -369,10 +373,20 @@ class HaMaster:
             "end": self.watermarks.appended,
             "confirmed": self.watermarks.confirmed,
             "segmentBytes": c.store.config.commitlog_segment_bytes,
-            "required": c.role.required,
             "syncFlush": c.config.sync_flush,
-            "replicas": {str(i): address for i, address in c.role.replicas.items()},
+            **self.group(),
         }
+
+    def group(self) -> dict[str, Any]:
+        """What each member must know: of how many one may have what was acknowledged."""
+        role = self._c.role
+        replicas = {str(i): address for i, address in role.replicas.items()}
+        return {"required": role.required, "replicas": replicas}
+
+    def tell_group(self) -> None:
+        """A slave has joined that the others do not know of."""
+        for connection in self.connections:
+            connection.tell_group()
 
     def announce(self) -> None:
         """This node's part has changed: slaves that wait for it may go on now."""

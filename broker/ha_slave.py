@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 from saturnmq.broker.context import Context
 from saturnmq.broker.ha_master import CHECK_BYTES, VERSION, tail_checksum
-from saturnmq.broker.role import State
+from saturnmq.broker.role import MASTER_ID, State
 from saturnmq.protocol import ha
 from saturnmq.protocol.errors import SaturnError, StoreDamaged
 from saturnmq.protocol.runtime import split_address
@@ -43,6 +43,8 @@ class Follower(Protocol):
     def now(self) -> float: ...
 
     def greeted(self, connection: MasterConnection, hello: dict[str, Any]) -> None: ...
+
+    def told(self, group: dict[str, Any]) -> None: ...
 
     def append(self, transfer: ha.Transfer) -> None: ...
 
@@ -136,6 +138,8 @@ class MasterConnection(asyncio.BufferedProtocol):
     def _control(self, frame: ha.Control) -> None:
         if frame.kind is ha.Kind.HELLO and not self.joined:
             self._follower.greeted(self, frame.document)
+        elif frame.kind is ha.Kind.GROUP:
+            self._follower.told(frame.document)
         elif frame.kind is ha.Kind.REFUSE:
             self.refused = str(frame.document.get("why"))
             self.close()
@@ -260,6 +264,14 @@ class HaSlave:
         if report != connection.reported or beat:
             connection.report(report)
 
+    def told(self, group: dict[str, Any]) -> None:
+        """Who belongs to the group, and how many copies an acknowledgement waits for."""
+        replicas = {int(i): str(address) for i, address in group["replicas"].items()}
+        if self._c.role.broker_id != MASTER_ID:
+            replicas[self._c.role.broker_id] = self._c.address  # it may not have joined yet
+        self._c.role.told(int(group["required"]), replicas)
+        self._saved_soon()
+
     # joining a master of ours
 
     def greeted(self, connection: MasterConnection, hello: dict[str, Any]) -> None:
@@ -304,7 +316,7 @@ class HaSlave:
                 f"it is of epoch {hello['epoch']}, this node knows of {role.epoch}: it is deposed"
             )
         role.promise(int(hello["epoch"]))
-        role.told(int(hello["required"]), {int(i): a for i, a in hello["replicas"].items()})
+        self.told(hello)
         await self._save()
         start, end = int(hello["start"]), int(hello["end"])
         offset = await self._common(theirs, start, end)

@@ -68,6 +68,9 @@ class TailCopy:
             }
         )
 
+    def told(self, group: dict[str, Any]) -> None:
+        """Only a master tells."""
+
     def append(self, transfer: ha.Transfer) -> None:
         end = self._c.store.watermarks.appended
         if transfer.offset != end:

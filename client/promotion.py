@@ -208,7 +208,8 @@ class Promoter:
             return
         self._required = max(self._required, *(member.required for member in members))
         required = self._required
-        copies = max(self._members, 1 + max(len(member.others) for member in members))
+        known = [max(1 + len(member.others), member.total) for member in members]
+        copies = max(self._members, *known)
         # Then the furthest has all there still is; a lone empty node knows nothing of the others.
         complete = len(members) >= copies and bool(target.epochs)
         if target.role == "slave" and address not in whole and not complete:

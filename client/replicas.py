@@ -55,6 +55,7 @@ class Replica:
     refuses: str = ""  # why it takes no writes
     trouble: str = ""  # why it does not follow
     others: Mapping[int, str] = field(default_factory=dict)  # the slaves that it knows
+    total: int = 0  # copies there are, as its configuration says; 0: it does not
     truncated: tuple[Truncation, ...] = ()
     in_sync: bool | None = None  # by the master; None if that does not say
     lag_bytes: int | None = None
@@ -108,6 +109,7 @@ def parse_state(body: bytes, address: str) -> Replica:
             master=str(state.get("master") or ""),
             refuses=str(state.get("refuses") or ""),
             trouble=str(state.get("trouble") or ""),
+            total=int(state.get("total") or 0),
             others={int(i): str(other) for i, other in (state.get("replicas") or {}).items()},
             truncated=tuple(
                 Truncation(

@@ -57,6 +57,7 @@ class Kind(IntEnum):
     HELLO = -2  # master: who I am, my epochs
     JOIN = -3  # slave: who I am, where to go on
     REFUSE = -4  # master: why not; it closes then
+    GROUP = -5  # master: who has joined meanwhile
 
 
 class Transfer(NamedTuple):
