@@ -204,8 +204,7 @@ class FailoverService:
         c, join = self._c, connection.join
         role, broker_id, address = c.role, int(join["brokerId"]), str(join["address"])
         if broker_id != MASTER_ID and not role.is_slave:
-            if role.knows(broker_id, address):
-                self._master.tell_group()
+            role.knows(broker_id, address)
             if "from" in join:
                 c.runtime.spawn(self._merge_back(address), name="merge-back")
         if role.state in (State.RECOVERING, State.UNSURE):

@@ -383,8 +383,8 @@ class HaMaster:
         replicas = {str(i): address for i, address in role.replicas.items()}
         return {"required": role.required, "replicas": replicas}
 
-    def tell_group(self) -> None:
-        """A slave has joined that the others do not know of."""
+    def _tell_group(self) -> None:
+        """A slave has joined; others may not know of it, nor it of them."""
         for connection in self.connections:
             connection.tell_group()
 
@@ -416,6 +416,7 @@ class HaMaster:
             connection.refuse(problem)
         else:
             connection.go_on(offset)
+            self._tell_group()
 
     def _check(self, join: dict[str, Any]) -> str:
         """Whether the slave's log ends in what this log has there; why not."""

@@ -149,15 +149,13 @@ class Role(Saveable):
         self.decided, self.broker_id, self.state, self.why = True, broker_id, State.SLAVE, ""
         self.mark_dirty()
 
-    def knows(self, broker_id: int, address: str) -> bool:
-        """A slave has joined; whether that is news."""
-        news = self.replicas.get(broker_id) != address
-        if news:
+    def knows(self, broker_id: int, address: str) -> None:
+        """A slave has joined."""
+        if self.replicas.get(broker_id) != address:
             for other in [i for i, known in self.replicas.items() if known == address]:
                 del self.replicas[other]
             self.replicas[broker_id] = address
             self.mark_dirty()
-        return news
 
     def told(self, required: int, replicas: Mapping[int, str]) -> None:
         """What the master says of its group: a slave that is promoted goes on with it."""
