@@ -30,7 +30,7 @@ def test_no_seed_breaks_a_promise(first: int) -> None:
     assert total.ok
     assert total.faults.total() >= 3 * PER_TEST
     assert total.acked >= 10 * PER_TEST
-    assert total.delivered >= 2 * total.acked
+    assert total.delivered >= 2 * (total.acked - total.lost)
 
 
 def test_a_seed_repeats_itself_to_the_last_step() -> None:
