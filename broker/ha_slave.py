@@ -197,11 +197,6 @@ class HaSlave:
     def now(self) -> float:
         return self._c.runtime.monotonic()
 
-    @property
-    def follows_ours(self) -> bool:
-        """Whether the log comes from a master of ours."""
-        return self._connection is not None and self._connection.joined
-
     def master_is(self, address: str, ha_address: str) -> None:
         """What a nameserver or another node says; a configured HA address is final, unless a
         promotion has changed the group."""
