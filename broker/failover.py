@@ -108,13 +108,13 @@ class FailoverService:
         role, store = c.role, c.store
         role.epoch = max(role.epoch, role.term)
         role.alive_at = c.runtime.monotonic()
-        if role.state is State.SLAVE:
-            return
         found = store.recovery
         flushed = c.config.sync_flush and not found.lost  # then all it acknowledged is here
         may_lack = not found.clean and role.required > 1 and bool(role.replicas) and not flushed
-        if may_lack:
+        if may_lack:  # a slave, too: what it had reported it may have lost
             role.behind(True)
+        if role.state is State.SLAVE:
+            return
         if role.epoch > role.term:
             role.depose(f"it has promised to serve no epoch below {role.epoch}")
             self._look_for_master()
