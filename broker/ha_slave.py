@@ -136,7 +136,8 @@ class MasterConnection(asyncio.BufferedProtocol):
                 self._transfer(frame)
 
     def _control(self, frame: ha.Control) -> None:
-        if frame.kind is ha.Kind.HELLO and not self.joined:
+        if frame.kind is ha.Kind.HELLO:  # again, too: it could not take the JOIN then
+            self.joined = False
             self._follower.greeted(self, frame.document)
         elif frame.kind is ha.Kind.GROUP:
             self._follower.told(frame.document)

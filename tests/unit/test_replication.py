@@ -312,3 +312,25 @@ def test_a_pull_that_comes_before_a_message_is_confirmed_is_answered_when_it_is(
         await master.close()
 
     run(body)
+
+
+def test_a_slave_that_joins_while_the_master_is_unsure_is_taken_when_it_is_sure(
+    tmp_path: Path,
+) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        master = await started(runtime, config(tmp_path / "m"))
+        client = await connected(runtime, master)
+        assert (await send(client, b"one")).code == 0
+        sure, master.context.role.on_unsure = master.context.role.on_unsure, lambda: None
+        greeted = master._master.hello()  # what it said while it still was sure
+        master.context.role.doubt()
+        master._master.hello = lambda: greeted  # type: ignore[method-assign]
+        slave = await started(runtime, slave_config(tmp_path / "s", master))
+        await until(lambda: any(c.join.get("from") == 0 for c in master._master.connections))
+        assert slave.store.watermarks.appended == 0
+        sure()
+        await until(lambda: slave.store.watermarks.appended == master.store.watermarks.appended)
+        await slave.close()
+        await master.close()
+
+    run(body)
