@@ -20,9 +20,7 @@ from saturnmq.drills.mutants import MUTANTS as STORE_MUTANTS
 from saturnmq.drills.mutants import Mutant, Patch
 from saturnmq.drills.sim.plan import FAULTS
 from saturnmq.nameserver.routes import RouteTable
-from saturnmq.store import commitlog
 from saturnmq.store.epochs import Epochs
-from saturnmq.store.truncated import SideFiles, Truncated
 
 
 def _nothing(original: Any) -> Any:
@@ -90,20 +88,13 @@ def _overwrite(original: Any) -> Any:
     return merge
 
 
-def _pretend(original: Any) -> Any:
-    def save(self: SideFiles, read: Any, start: int, end: int, **facts: Any) -> Truncated:
-        return Truncated("", start, end)
-
-    return save
-
-
 def _never(original: Any) -> Any:
     return lambda *args, **kwargs: False
 
 
 def _by_force(original: Any) -> Any:
-    async def promote(self: FailoverService, epoch: int, *, force: bool) -> None:
-        await original(self, epoch, force=True)
+    async def promote(self: FailoverService, epoch: int, end: int, *, force: bool) -> None:
+        await original(self, epoch, 0, force=True)
 
     return promote
 
@@ -175,13 +166,13 @@ _ALL: tuple[Mutant, ...] = (
         "volatile-truncation",
         "a rejoining slave cuts its log in memory only (#10666)",
         "I7, I8: it loses power before the new bytes cover the old ones",
-        (Patch(commitlog, "zero_tail", lambda original: lambda *args, **kwargs: False),),
+        STORE_MUTANTS["volatile-truncation"].patches,
     ),
     Mutant(
         "cut-unsaved",
         "what a rejoining node has to give up is thrown away",
         "I1: cut off by a promotion, and in no side file",
-        (Patch(SideFiles, "save", _pretend),),
+        STORE_MUTANTS["cut-unsaved"].patches,
     ),
     Mutant(
         "fencing-ignored",
