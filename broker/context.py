@@ -52,30 +52,6 @@ class Context:
         return self.store.watermarks.confirmed
 
 
-def lost_from(
-    c: Context, ext: dict[str, str], topic: str, queue_id: int, offset: int
-) -> int | None:
-    """Where a consumer must go on whose offset is of messages that the group has lost; None if it
-    may stay. It says in `saturnTerm` which epoch's log it has read: what that one had behind the
-    start of the next is gone, and its offsets have come to mean other messages (fault-model I4)."""
-    term = ext.get("saturnTerm")
-    if not term or int(term) == c.role.term:
-        return None
-    start = c.epochs.end_of(int(term))
-    end = None if start is None else c.store.offset_at(topic, queue_id, start)
-    return None if end is None or offset <= end else end
-
-
-def commit(c: Context, ext: dict[str, str], place: tuple[str, str, int], offset: int) -> None:
-    """Keep a group's offset (group, topic, queue), unless it is of messages that are lost. A slave
-    may lag behind the master that its consumers have read from; a master has it all."""
-    group, topic, queue_id = place
-    if lost_from(c, ext, topic, queue_id, offset) is not None:
-        return
-    if c.role.is_slave or offset <= c.store.max_offset(topic, queue_id):
-        c.offsets.commit(group, topic, queue_id, offset)
-
-
 def answer(endpoint: Endpoint, request: Command, reply: Command) -> None:
     """Send a reply unless nobody waits for it."""
     if not request.is_oneway and not endpoint.closed:

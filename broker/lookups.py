@@ -6,7 +6,8 @@ does, because clients branch on it: 22 for 14 and 12, -1 for 32, code 1 for 33.
 
 from __future__ import annotations
 
-from saturnmq.broker.context import Context, answer, commit, integer, text
+from saturnmq.broker.context import Context, answer, integer, text
+from saturnmq.broker.positions import commit
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import (
     GroupNotExist,

@@ -18,8 +18,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from saturnmq.broker.context import Context, answer, commit, integer, lost_from, text
+from saturnmq.broker.context import Context, answer, integer, text
 from saturnmq.broker.groups import Group
+from saturnmq.broker.positions import commit, lost_from
 from saturnmq.broker.topics import READ, Topic
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.endpoint import Endpoint
