@@ -34,7 +34,7 @@ from saturnmq.broker.role import MASTER_ID, State
 from saturnmq.broker.tail_copy import TailCopy
 from saturnmq.protocol import jsonx
 from saturnmq.protocol.codes import RequestCode, ResponseCode
-from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.endpoint import Endpoint, connect
 from saturnmq.protocol.epochs import next_promotion, next_restart
 from saturnmq.protocol.errors import (
     NoPermission,
@@ -134,7 +134,8 @@ class FailoverService:
     async def _ask_until_sure(self) -> None:
         while self._c.role.state is State.UNSURE:
             await self._ask()
-            await self._c.runtime.sleep(0.0 if self._c.role.state is not State.UNSURE else ASK_S)
+            if self._c.role.state is State.UNSURE:
+                await self._c.runtime.sleep(ASK_S)
 
     async def _ask(self) -> None:
         """Take writes unless somebody knows of a higher epoch."""
@@ -165,7 +166,7 @@ class FailoverService:
     def _open_term(self) -> None:
         """A new epoch where the log may have lost, or never had, what others have."""
         c = self._c
-        fresh = not self._c.epochs.entries
+        fresh = not c.epochs.entries
         if fresh or (not c.store.recovery.clean and not c.role.leads_since_start):
             self._open(next_restart(c.role.epoch, c.config.broker_id), fresh=fresh)
         c.role.leads_since_start = True
@@ -345,14 +346,15 @@ class FailoverService:
 
     async def _state_of(self, address: str) -> dict[str, Any] | None:
         """REPLICA_STATE of another node; None if it does not answer."""
-        endpoint = Endpoint(self._c.runtime, None)
         try:
             async with asyncio.timeout(ASK_S):
-                host, port = split_address(address)
-                await self._c.runtime.connect(host, port, endpoint)
-                reply = await endpoint.request(
-                    Command.request(RequestCode.REPLICA_STATE, {}), ASK_S
-                )
+                endpoint = await connect(self._c.runtime, *split_address(address))
+                try:
+                    reply = await endpoint.request(
+                        Command.request(RequestCode.REPLICA_STATE, {}), ASK_S
+                    )
+                finally:
+                    endpoint.close()
             if reply.code:
                 raise error_for(reply.code, reply.remark)
             state = jsonx.loads(bytes(reply.body))
@@ -360,8 +362,6 @@ class FailoverService:
         except (SaturnError, OSError, TimeoutError, ValueError) as error:
             log.debug("%s does not tell its state: %s", address, error)
             return None
-        finally:
-            endpoint.close()
 
     # requests
 
@@ -469,7 +469,7 @@ class FailoverService:
         c = self._c
         role, marks, now = c.role, c.store.watermarks, c.runtime.monotonic()
         replicas = [x for x in self._master.connections if x.is_replica]
-        taken = {i for i, address in role.replicas.items()}
+        taken = set(role.replicas)
         return {
             "brokerName": c.config.broker_name,
             "brokerId": role.broker_id,
@@ -477,7 +477,7 @@ class FailoverService:
             "haAddress": self._registration.ha_address,
             "role": role.state_name,
             "epoch": role.epoch,
-            "epochs": self._c.epochs.to_json(),
+            "epochs": c.epochs.to_json(),
             "start": marks.start,
             "end": marks.appended,
             "flushed": marks.flushed,

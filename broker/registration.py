@@ -18,7 +18,7 @@ from saturnmq.broker.context import Context
 from saturnmq.broker.role import State
 from saturnmq.protocol import jsonx
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.endpoint import Endpoint, connect
 from saturnmq.protocol.errors import SaturnError, error_for
 from saturnmq.protocol.kernels import crc32
 from saturnmq.protocol.remoting import Command
@@ -119,13 +119,12 @@ class Registration:
                 pause = min(pause, RETRY_S)  # it started before its master
             try:
                 if endpoint is None or endpoint.closed:
-                    endpoint = Endpoint(
+                    endpoint = await connect(
                         c.runtime,
+                        *split_address(nameserver),
                         lambda _, request: self._on_request(nameserver, request),
-                        on_close=lambda _: changed.set(),
+                        lambda _: changed.set(),
                     )
-                    host, port = split_address(nameserver)
-                    await c.runtime.connect(host, port, endpoint)
                     self._endpoints[nameserver] = endpoint
                 await self._register(endpoint)
                 if nameserver not in self.registered:

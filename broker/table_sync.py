@@ -27,7 +27,7 @@ from saturnmq.broker.offsets import Place
 from saturnmq.broker.role import State
 from saturnmq.protocol import jsonx
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.endpoint import Endpoint, connect
 from saturnmq.protocol.errors import MalformedFrame, SaturnError, error_for
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.runtime import split_address
@@ -83,7 +83,10 @@ class TableSync:
             self.close()
             self._known.clear()
             self._waiting = None
-            self._endpoint, self._address = await self._open(address), address
+            self._endpoint, self._address = (
+                await connect(c.runtime, *split_address(address)),
+                address,
+            )
         endpoint, code = self._endpoint, RequestCode
         await self._copy(endpoint, code.GET_ALL_TOPIC_CONFIG, c.topics, c.topics.replace_all)
         await self._copy(
@@ -157,7 +160,7 @@ class TableSync:
 
     async def merge_back(self, address: str) -> None:
         """Take what this slave, which has just joined, knows better."""
-        endpoint = await self._open(address)
+        endpoint = await connect(self._c.runtime, *split_address(address))
         try:
             offsets = _document(await self._ask(endpoint, RequestCode.GET_ALL_CONSUMER_OFFSET, {}))
             delays = _document(await self._ask(endpoint, RequestCode.GET_ALL_DELAY_OFFSET, {}))
@@ -172,12 +175,6 @@ class TableSync:
         store = self._c.store
         self._delays.clamp(lambda level: store.max_offset(SCHEDULE_TOPIC, level - 1))
         return self._c.offsets.clamp(lambda at: store.max_offset(at.topic, at.queue_id))
-
-    async def _open(self, address: str) -> Endpoint:
-        endpoint = Endpoint(self._c.runtime, None)
-        host, port = split_address(address)
-        await self._c.runtime.connect(host, port, endpoint)
-        return endpoint
 
     async def _ask(self, endpoint: Endpoint, code: int, ext: dict[str, str]) -> Command:
         reply = await endpoint.request(Command.request(code, ext), TIMEOUT_S)
