@@ -23,7 +23,6 @@ import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,7 @@ from saturnmq.store.indexfile import Index
 from saturnmq.store.message_store import MessageStore, StoreConfig
 from saturnmq.store.queues import Queues
 from saturnmq.store.reput import DELAY_MS
+from targets import Target
 
 BATCH_BYTES = 1 << 20  # what our client sends at most
 HOST = b"\x7f\0\0\1\0\0\x2a\x9f"
@@ -43,17 +43,6 @@ NOW = 1_700_000_000_000
 RUNS = 5
 PROPERTIES_MAX = 32_767
 MIB = 1 << 20
-
-
-@dataclass(frozen=True)
-class Target:
-    """What was asked for; `at_most` for times."""
-
-    value: float
-    at_most: bool = False
-
-    def missed(self, figure: float) -> bool:
-        return figure > self.value if self.at_most else figure < self.value
 
 
 TARGETS = {

@@ -8,10 +8,10 @@ reason. `CLIENTS` stands for the producers and consumers of the drill, the other
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from saturnmq.protocol.errors import SaturnError
 
@@ -33,6 +33,19 @@ class DrillNode:
     address: str  # host:port, as the clients reach it
     group: str = ""  # broker name
     broker_id: int = 0  # as configured: 0 began as the master
+
+
+@dataclass
+class Wanted:
+    """What a drill wants of a backend; `features` are the kinds of faults that it will make."""
+
+    directory: Path
+    masters: int = 2
+    slaves: int = 1
+    flush: str = "async"
+    replication: str = "sync"
+    features: Collection[Feature] = ()
+    broker_options: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Backend(Protocol):

@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from saturnmq.drills.failover.backend import (
     DrillNode,
     DrillUnavailable,
     Feature,
+    Wanted,
 )
 from saturnmq.drills.failover.processes import SMALL_FILES
 from saturnmq.store.message_store import StoreConfig
@@ -92,17 +93,9 @@ def why_not(file: Path = FILE) -> str | None:
 
 
 @dataclass
-class Compose:
-    """A `Backend`. `features` are the kinds of faults that the drill will make."""
+class Compose(Wanted):
+    """A `Backend`."""
 
-    directory: Path
-    masters: int = 2
-    slaves: int = 1
-    flush: str = "async"
-    replication: str = "sync"
-    features: Collection[Feature] = ()
-    small_disks: Collection[str] = ()
-    broker_options: Mapping[str, Any] = field(default_factory=dict)
     file: Path = FILE
 
     def __post_init__(self) -> None:

@@ -11,10 +11,9 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from saturnmq.cli.launcher import LOG_FILE, LauncherError, LocalCluster, Settings
 from saturnmq.cli.launcher import Node as ClusterNode
@@ -25,6 +24,7 @@ from saturnmq.drills.failover.backend import (
     DrillNode,
     DrillUnavailable,
     Feature,
+    Wanted,
 )
 from saturnmq.drills.kernel.mounts import RigUnavailable, mounted
 from saturnmq.drills.kernel.mounts import why_not as why_no_mounts
@@ -43,16 +43,8 @@ SMALL_FILES = {
 
 
 @dataclass
-class Processes:
-    """A `Backend`. `features` are the kinds of faults that the drill will make."""
-
-    directory: Path
-    masters: int = 2
-    slaves: int = 1
-    flush: str = "async"
-    replication: str = "sync"
-    features: Collection[Feature] = ()
-    broker_options: Mapping[str, Any] = field(default_factory=dict)
+class Processes(Wanted):
+    """A `Backend`."""
 
     def __post_init__(self) -> None:
         self._undo = contextlib.ExitStack()

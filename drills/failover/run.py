@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from saturnmq.drills.failover.plans import MIX_MINUTES, Drill, Run
 from saturnmq.drills.failover.processes import Processes
 from saturnmq.drills.failover.report import DrillReport
 from saturnmq.drills.failover.workload import GROUPS, RATE, SAMPLE_S, TOPIC, Workload
+from saturnmq.drills.quiet import quiet
 from saturnmq.protocol import native
 from saturnmq.protocol.errors import SaturnError
 
@@ -141,7 +140,7 @@ def _live(
         async def load(_runtime: Any) -> None:
             broken.extend(await _load(drill, seed, backend, history, minutes, say))
 
-        with _quiet():
+        with quiet("saturnmq"):  # clients warn of every connection that breaks
             native.run(load)
         aftermath = _look(backend, directory)
     finally:
@@ -217,15 +216,3 @@ def _look(backend: Backend, directory: Path) -> Aftermath:
             backend.stop(node.name)
     found: Mapping[str, Path] = backend.stores(directory / "stores")
     return stores.look(nodes, found, TOPIC)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Clients warn of every connection that breaks: here that is what is expected."""
-    log = logging.getLogger("saturnmq")
-    before = log.level
-    log.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        log.setLevel(before)

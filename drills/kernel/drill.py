@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import platform
 import shutil
 import tempfile
@@ -19,6 +18,7 @@ from saturnmq.drills.kernel.mounts import RigUnavailable, reflink_host, run, why
 from saturnmq.drills.kernel.power_cuts import power_cuts
 from saturnmq.drills.kernel.report import ROCKETMQ, SATURNMQ, KernelReport, Run
 from saturnmq.drills.kernel.rocketmq import why_not as why_no_rocketmq
+from saturnmq.drills.quiet import quiet
 from saturnmq.protocol.errors import InvalidParameter, SaturnError
 
 RATES = (20, 1_000, 20_000)
@@ -85,7 +85,7 @@ def run_kernel_drill(
 
     progress(0, total, "")
     lives = _lives(images, [(mode, rate) for rate in rates for mode in FLUSHES[flush]])
-    with _quiet():
+    with quiet("saturnmq.store"):  # recovery warns of every tail it cuts
         for number, (mode, rate, count) in enumerate(lives):
             looked_at = partial(step, f"power cuts, {mode} flush, {rate:,} msg/s")
             life = Run("power cut", seed + number, mode, rate, server)
@@ -125,15 +125,3 @@ def _workshop() -> Iterator[Path]:
         yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Recovery warns of every tail it cuts: here that is what is expected."""
-    log = logging.getLogger("saturnmq.store")
-    before = log.level
-    log.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        log.setLevel(before)

@@ -60,16 +60,10 @@ class _Handle(asyncio.Handle):
             super()._run()
 
 
-class _TimerHandle(asyncio.TimerHandle):
+class _TimerHandle(_Handle, asyncio.TimerHandle):
     """The same at a time of its own."""
 
     __slots__ = ()
-    _loop: SimLoop
-    _context: Context
-
-    def _run(self) -> None:
-        if not self._loop.frozen or not self._loop.hold_back(self, self._context):
-            super()._run()
 
 
 class SimLoop(asyncio.BaseEventLoop):
