@@ -1,0 +1,137 @@
+"""What a source needs of the place where messages lie: a cluster's brokers, or a store directory.
+
+A `Where` says which place; it is small and pickled into every task. `Where.open()` gives the
+`Access`, which planning on the driver and reading in a worker share: one per process and place.
+
+    with Where.brokers("127.0.0.1:9876").open() as access:   # or Where.store("/data/store")
+        bounds = access.bounds(["orders"])
+        for piece in access.cuts([Range("orders", "broker-a", 0, 0, 100)], 8 << 20, 65_536):
+            for batch in access.batches(piece, Decoding()):
+                ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from saturnmq.pipeline.columns import Columns, select
+from saturnmq.pipeline.plan import Range
+from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.message_queue import MessageQueue
+
+FAILFAST, DROPMALFORMED, PERMISSIVE = "FAILFAST", "DROPMALFORMED", "PERMISSIVE"
+MODES = (FAILFAST, DROPMALFORMED, PERMISSIVE)
+MASTER, SLAVE, ANY = "master", "slave", "any"
+STORE_BROKER = "store"  # the broker's name where no broker tells it
+PULL_TIMEOUT_MS = 120_000
+CHUNK_BYTES = 1 << 20
+
+
+class DataLoss(SaturnError):
+    """Messages that were asked for are not there any more"""
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """What is made of the frames of a range.
+
+    `expression` is a subscription (`*`, `A || B`, or SQL92 when `expression_type` says so): tags are
+    looked at by hash where the entries are read and exactly where the frames are decoded.
+    Without `fail_on_data_loss` gaps are logged and passed over.
+    """
+
+    columns: Columns = field(default_factory=select)
+    mode: str = FAILFAST
+    decompress: bool = True
+    verify: bool = False
+    expression: str = "*"
+    expression_type: str = "TAG"
+    fail_on_data_loss: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A cluster (`nameservers`) or a directory (`path`)."""
+
+    nameservers: tuple[str, ...] = ()
+    path: str = ""
+    read_from: str = MASTER
+    broker_name: str = STORE_BROKER
+    trust_tail: bool = False
+    chunk_bytes: int = CHUNK_BYTES
+    timeout_ms: int = PULL_TIMEOUT_MS
+    retries: int = 3
+    retry_interval_ms: int = 1000
+    group: str = ""
+
+    @classmethod
+    def brokers(cls, nameservers: str | Sequence[str], **options: Any) -> Where:
+        """`nameservers`: `host:port`, several with `;` or `,` between, or a sequence."""
+        if isinstance(nameservers, str):
+            nameservers = nameservers.replace(";", ",").split(",")
+        return cls(tuple(part.strip() for part in nameservers if part.strip()), **options)
+
+    @classmethod
+    def store(cls, path: str, **options: Any) -> Where:
+        """`path`: the storePathRootDir of a broker, the directory that has `commitlog`."""
+        return cls(path=path, **options)
+
+    def open(self) -> Access:
+        """The place, of which nothing is looked at before it is asked."""
+        if self.path:
+            from saturnmq.pipeline.directory import StoreDirectory
+
+            return StoreDirectory(self)
+        from saturnmq.pipeline.brokers import Cluster
+
+        return Cluster(self)
+
+
+class Access(Protocol):
+    """Read-only but for `commit`. Not for several threads at once."""
+
+    def topics(self) -> list[str]:
+        """The topics that users made, retry and dead-letter topics among them."""
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """The topic's readable queues, sorted; none if there is no such topic."""
+
+    def bounds(self, topics: Collection[str]) -> dict[MessageQueue, tuple[int, int]]:
+        """Every readable queue's first offset and its end, the next offset that consumers will
+        see."""
+
+    def offset_at_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The first message stored at that time or later; the queue's end if there is none."""
+
+    def committed(self, group: str, topic: str) -> dict[MessageQueue, int]:
+        """Where the group goes on, of those queues that it has read."""
+
+    def commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """Set where the group goes on."""
+
+    def cuts(
+        self,
+        ranges: Sequence[Range],
+        max_bytes: int,
+        max_rows: int,
+        *,
+        first_only: bool = False,
+    ) -> list[Range]:
+        """The ranges cut into neighbouring pieces of at most so many bytes and rows, and at least a
+        row, each with its bytes; `first_only`: the first piece of each range."""
+
+    def batches(self, piece: Range, decoding: Decoding) -> Iterator[Any]:
+        """The messages of a range as `pyarrow.RecordBatch`es, in order.
+
+        DataLoss: some are gone. DamagedFrame: as the mode says. A SaturnError names the broker that
+        could not be read.
+        """
+
+    def close(self) -> None:
+        """Give back what is open."""
+
+    def __enter__(self) -> Access: ...
+
+    def __exit__(self, *_: object) -> None: ...

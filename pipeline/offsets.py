@@ -1,0 +1,125 @@
+"""Offsets as the source's options, Spark's checkpoint and progress reports have them.
+
+    {"orders":{"broker-a":{"0":1200,"1":1187},"broker-b":{"0":77}}}
+
+Each number is the next offset to read. In an option -2 stands for the earliest, -1 for the latest
+one. Keys are sorted, so that equal offsets are equal text: Spark compares texts. The end offset of
+a micro-batch has one key more, `_plan` (plan.py): a batch that is repeated is cut as the first time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from saturnmq.protocol.errors import ConfigError
+from saturnmq.protocol.message_queue import MessageQueue
+
+EARLIEST, LATEST = -2, -1
+PLAN = "_plan"
+EXAMPLE = '{"orders":{"broker-a":{"0":1200,"1":-1}}}'
+
+Offsets = dict[MessageQueue, int]
+
+
+def to_json(offsets: Mapping[MessageQueue, int], plan: Any = None) -> dict[str, Any]:
+    """The dictionary that Spark writes as JSON."""
+    found: dict[str, Any] = {}
+    for queue in sorted(offsets):
+        brokers = found.setdefault(queue.topic, {})
+        brokers.setdefault(queue.broker_name, {})[str(queue.queue_id)] = offsets[queue]
+    if plan is not None:
+        found[PLAN] = plan
+    return found
+
+
+def dumps(offsets: Mapping[MessageQueue, int]) -> str:
+    """The same as text."""
+    return json.dumps(to_json(offsets), separators=(",", ":"))
+
+
+def from_json(value: Mapping[str, Any]) -> Offsets:
+    """What `to_json` made, without its plan. ConfigError if it is something else: the checkpoint of
+    another source."""
+    return _leaves(value, "the checkpoint's offset", _at_least(0, "an offset"))
+
+
+def parse(text: str, option: str) -> Offsets:
+    """Offsets that a user wrote, -2 and -1 among them."""
+    return _leaves(_object(text, option), option, _at_least(EARLIEST, "an offset, -2 or -1"))
+
+
+def parse_times(text: str, option: str) -> dict[MessageQueue, int]:
+    """Milliseconds since 1970 by queue, in the same form."""
+    return _leaves(_object(text, option), option, _at_least(0, "milliseconds since 1970"))
+
+
+def parse_assignment(text: str) -> list[MessageQueue]:
+    """Option `assign`: `{"orders":{"broker-a":[0,1]}}`."""
+    queues = set()
+    for topic, broker, ids in _brokers(_object(text, "assign"), "assign"):
+        if not isinstance(ids, list) or not all(_whole(n) and n >= 0 for n in ids):
+            raise _wrong("assign", f"{topic}.{broker} is {_shown(ids)}, not a list of queue ids")
+        queues.update(MessageQueue(topic, broker, n) for n in ids)
+    if not queues:
+        raise _wrong("assign", "it names no queue")
+    return sorted(queues)
+
+
+def _object(text: str, option: str) -> Mapping[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise _wrong(option, f"{text[:80]!r} is no JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise _wrong(option, f"{_shown(value)} is no JSON object")
+    return value
+
+
+def _leaves(
+    value: Mapping[str, Any], option: str, check: Callable[[Any], str | None]
+) -> dict[MessageQueue, int]:
+    found = {}
+    for topic, broker, queues in _brokers(value, option):
+        if not isinstance(queues, Mapping):
+            raise _wrong(option, f"{topic}.{broker} is {_shown(queues)}, not an object of queues")
+        for queue_id, number in queues.items():
+            place = f"{topic}.{broker}.{queue_id}"
+            if not str(queue_id).isdecimal():
+                raise _wrong(option, f"{place}: {queue_id!r} is no queue id")
+            problem = check(number)
+            if problem is not None:
+                raise _wrong(option, f"{place} is {_shown(number)}: {problem}")
+            found[MessageQueue(topic, broker, int(queue_id))] = number
+    return found
+
+
+def _brokers(value: Mapping[str, Any], option: str) -> Iterable[tuple[str, str, Any]]:
+    for topic, brokers in value.items():
+        if topic == PLAN:
+            continue
+        if not isinstance(brokers, Mapping):
+            raise _wrong(option, f"{topic} is {_shown(brokers)}, not an object of brokers")
+        for broker, queues in brokers.items():
+            yield topic, broker, queues
+
+
+def _at_least(least: int, what: str) -> Callable[[Any], str | None]:
+    def check(value: Any) -> str | None:
+        return None if _whole(value) and value >= least else f"{what} is wanted"
+
+    return check
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value)[:80]
+
+
+def _wrong(option: str, problem: str) -> ConfigError:
+    form = '{"orders":{"broker-a":[0,1]}}' if option == "assign" else EXAMPLE
+    return ConfigError(f"{option}: {problem}; write it as {form}")

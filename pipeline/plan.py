@@ -1,0 +1,174 @@
+"""How a batch is cut and packed: pure functions of where it starts, where it ends and `Plan`.
+
+A repeated micro-batch must be cut exactly as the first time, or an exactly-once sink would lose and
+double rows. So the plan's parameters travel in the end offset, which Spark has in its log before
+the batch runs, and weights are bytes, summed over ConsumeQueue entries, which never change.
+
+1. Every queue's range comes as pieces of a few MiB (`Plan.grain`), each with its bytes.
+2. The bytes say how many partitions there are: none is worth starting for less than 8 MiB, none may
+   exceed the limits, and between these there are as many as `parts` says.
+3. Neighbouring pieces become units of at most one partition's share, and the units, largest first,
+   go each to the partition that has least.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from saturnmq.protocol.errors import ConfigError
+from saturnmq.protocol.message_queue import MessageQueue
+
+WORTH_A_TASK = 8 << 20  # below it the start of a Python task costs more than its work
+PIECES = 16  # of a full partition: so closely is it filled
+PIECE_ROWS = 65_536  # a broker measures no more at a time
+MAX_BYTES = 128 << 20
+
+
+class Range(NamedTuple):
+    """Messages [start, end) of one queue; `bytes` is what their frames weigh in the log."""
+
+    topic: str
+    broker: str
+    queue_id: int
+    start: int
+    end: int
+    bytes: int = 0
+
+    @property
+    def queue(self) -> MessageQueue:
+        return MessageQueue(self.topic, self.broker, self.queue_id)
+
+    @property
+    def rows(self) -> int:
+        return self.end - self.start
+
+    def __str__(self) -> str:
+        return f"{self.topic} {self.broker}/{self.queue_id} {self.start} to {self.end}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The parameters; 0 = no such limit."""
+
+    parts: int = 1
+    max_bytes: int = MAX_BYTES
+    max_rows: int = 0
+    min_parts: int = 0
+
+    _NAMES = ("parts", "maxBytes", "maxRows", "minParts")
+
+    def to_json(self) -> dict[str, int]:
+        values = (self.parts, self.max_bytes, self.max_rows, self.min_parts)
+        return {name: value for name, value in zip(self._NAMES, values, strict=True) if value}
+
+    @classmethod
+    def from_json(cls, value: Any) -> Plan:
+        """ConfigError for what this version did not write: another cut would lose rows."""
+        if (
+            isinstance(value, Mapping)
+            and set(value) <= set(cls._NAMES)
+            and all(isinstance(number, int) and number > 0 for number in value.values())
+            and {"parts", "maxBytes"} <= set(value)
+        ):
+            return cls(*(value.get(name, 0) for name in cls._NAMES))
+        raise ConfigError(
+            f"the checkpoint's plan {value!r} is none of this version: finish the batch with the "
+            "version that wrote it, or start from a new checkpoint"
+        )
+
+    def grain(self, rows: int) -> tuple[int, int]:
+        """(bytes, rows) that one piece has at most when the batch has so many rows."""
+        piece_rows = PIECE_ROWS
+        if self.max_rows:
+            piece_rows = min(piece_rows, self.max_rows)
+        if self.min_parts:
+            piece_rows = min(piece_rows, max(1, rows // (self.min_parts * PIECES)))
+        return max(1, min(self.max_bytes // PIECES, WORTH_A_TASK)), piece_rows
+
+
+def pack(pieces: Sequence[Range], plan: Plan) -> list[list[Range]]:
+    """The partitions; `pieces` lie in the order of their queues, each within `plan.grain`."""
+    pieces = [piece for piece in pieces if piece.rows]
+    if not pieces:
+        return []
+    rows, total = sum(piece.rows for piece in pieces), sum(piece.bytes for piece in pieces)
+    count = max(
+        min(plan.parts, _parts(total, WORTH_A_TASK)),
+        _parts(total, plan.max_bytes),
+        _parts(rows, plan.max_rows),
+        min(plan.min_parts, rows),
+        1,
+    )
+    most_bytes = min(plan.max_bytes, max(_parts(total, count), 1))
+    most_rows = plan.max_rows or rows
+    if plan.min_parts:
+        most_rows = min(most_rows, _parts(rows, count))
+    units = [
+        unit
+        for _, of_queue in groupby(pieces, key=lambda piece: piece.queue)
+        for unit in _join(of_queue, most_bytes, most_rows)
+    ]
+    return _fill(units, count, plan)
+
+
+def _parts(amount: int, limit: int) -> int:
+    return -(-amount // limit) if limit else 0
+
+
+def _join(pieces: Iterable[Range], most_bytes: int, most_rows: int) -> list[Range]:
+    """Neighbours become one as long as they stay within the limits."""
+    joined: list[Range] = []
+    for piece in pieces:
+        last = joined[-1] if joined else None
+        if (
+            last is not None
+            and last.queue == piece.queue
+            and last.end == piece.start
+            and last.bytes + piece.bytes <= most_bytes
+            and last.rows + piece.rows <= most_rows
+        ):
+            joined[-1] = last._replace(end=piece.end, bytes=last.bytes + piece.bytes)
+        else:
+            joined.append(piece)
+    return joined
+
+
+def _fill(units: list[Range], count: int, plan: Plan) -> list[list[Range]]:
+    partitions: list[list[Range]] = [[] for _ in range(count)]
+    loads = [(0, 0, number) for number in range(count)]  # bytes, rows, which
+    for unit in sorted(units, key=lambda unit: (-unit.bytes, unit)):
+        weight, rows, number = loads[0]
+        too_heavy = weight + unit.bytes > plan.max_bytes
+        too_many = plan.max_rows and rows + unit.rows > plan.max_rows
+        if rows and (too_heavy or too_many):
+            heapq.heappush(loads, (unit.bytes, unit.rows, len(partitions)))
+            partitions.append([unit])
+        else:
+            heapq.heapreplace(loads, (weight + unit.bytes, rows + unit.rows, number))
+            partitions[number].append(unit)
+    whole = 1 << 62
+    return [_join(sorted(ranges), whole, whole) for ranges in partitions if ranges]
+
+
+def share(backlog: Mapping[MessageQueue, int], limit: int) -> dict[MessageQueue, int]:
+    """How much of `limit` each queue gets: in proportion to its backlog, at least one each, so that
+    a huge queue does not starve small ones. With more queues than `limit` the longest get one."""
+    waiting = {queue: rows for queue, rows in sorted(backlog.items()) if rows > 0}
+    total = sum(waiting.values())
+    if total <= limit:
+        return waiting
+    if len(waiting) >= limit:
+        longest = sorted(waiting, key=lambda queue: (-waiting[queue], queue))
+        return {queue: 1 for queue in longest[: max(1, limit)]}
+    # One each, and of what is left a share of the rest each, the largest remainders rounded up.
+    spare, rest = limit - len(waiting), total - len(waiting)
+    exact = {queue: (rows - 1) * spare for queue, rows in waiting.items()}
+    shares = {queue: 1 + part // rest for queue, part in exact.items()}
+    left = limit - sum(shares.values())
+    for queue in sorted(exact, key=lambda queue: (-(exact[queue] % rest), queue))[:left]:
+        shares[queue] += 1
+    return shares
