@@ -290,6 +290,7 @@ class Accumulator:
                 and batch.attempts == 1  # the transport of a failed attempt may hold the buffer
                 and not batch.single
                 and batch.reserved == self.batch_bytes
+                and isinstance(batch.buffer, bytearray)  # not one that came encoded
                 and len(self.spare) < SPARE_BUFFERS
             ):
                 self.spare.append(batch.buffer)

@@ -308,6 +308,33 @@ class Producer:
         batch.handle(0).result(timeout)
         return [batch.result(index) for index in range(len(messages))]
 
+    def send_encoded(
+        self,
+        topic: str,
+        body: bytes,
+        count: int,
+        *,
+        queue: MessageQueue | None = None,
+        born_ms: int | None = None,
+        sys_flag: int = 0,
+    ) -> OutBatch:
+        """Accept `count` messages that the caller encoded as the body of one SEND_BATCH_MESSAGE,
+        each with its UNIQ_KEY; blocks only while the buffer is full. Of the batch returned, `wait`
+        waits until it is over; `error` and `status` say how it ended."""
+        engine = self.engine
+        return self._when_room(
+            lambda: engine.enqueue_encoded(
+                topic, queue, body, count, born_ms=born_ms, sys_flag=sys_flag
+            )
+        )
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """Every queue of `topic` that ever was writable, which is what sharding keys are hashed
+        over, as a nameserver says now. TopicNotExist if there is no such topic."""
+        core = self.engine.core
+        self._run(core.route(topic))
+        return core.routes.queues_ever(topic)
+
     def send_oneway(
         self,
         message: Message,

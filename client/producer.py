@@ -207,6 +207,29 @@ class ProducerEngine:
             )
         return extra, uid
 
+    def enqueue_encoded(
+        self,
+        topic: str,
+        pinned: MessageQueue | None,
+        body: bytes,
+        count: int,
+        *,
+        born_ms: int | None = None,
+        sys_flag: int = 0,
+    ) -> OutBatch | None:
+        """Accept `count` messages that are encoded as a batch (protocol/batch.py), with UNIQ_KEY
+        and all; None when the buffer is full."""
+        if self.closed:
+            raise ClientClosed("the producer is closed")
+        lane = self.accumulator.lane(topic, pinned)
+        batch = self.accumulator.batch(lane, body)
+        batch.bytes = len(body)
+        batch.count = count
+        batch.sys_flag = sys_flag
+        if born_ms is not None:
+            batch.born_ms = born_ms
+        return batch if self.accumulator.append_batch(lane, batch) else None
+
     def single(self, lane: Lane, message: Message) -> OutBatch:
         """A message that travels alone, by SEND_MESSAGE_V2."""
         extra, given = self._extra(message.properties)

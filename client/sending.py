@@ -9,6 +9,8 @@ Rules, in RocketMQ's terms (remoting.md 2.1, 4):
   `in_flight` of them: what queues while the last batch is under way goes together
 - pinned batches (sharding key, selector) go one at a time, and a failed one is repeated on its own
   queue until `delivery_timeout`, so that their order holds; what follows waits behind it
+- with `until_delivered` unpinned batches too are repeated until `delivery_timeout`, elsewhere if
+  there is one
 - response codes 17 14 1 2 16 204 205 1500, time-outs and lost connections are retried, others fail
   at once; 10 11 12 are stored messages with a warning and are handed to the caller as they are,
   unless `retry_unless_stored`
@@ -56,7 +58,8 @@ class ProducerOptions:
     send_timeout: float = 3.0  # seconds of one attempt, and of trying while no master takes it
     retries: int = 2  # extra attempts of an unpinned batch; 0: one attempt, whatever comes of it
     delivery_timeout: float = 120.0  # seconds of all attempts of a pinned batch
-    retry_unless_stored: bool = False  # statuses 10, 11, 12: try another broker
+    retry_unless_stored: bool = False  # statuses 10, 11, 12: try another broker; pinned: again
+    until_delivered: bool = False  # all batches have `delivery_timeout`, even if stored twice
     batch_bytes: int = 1 << 20
     buffer_bytes: int = 64 << 20
     in_flight: int = 10  # batches per broker and lane
@@ -104,7 +107,7 @@ class Sender:
 
     def _patience(self, lane: Lane) -> float:
         options = self.options
-        if lane.pinned is not None:
+        if lane.pinned is not None or options.until_delivered:
             return options.delivery_timeout
         return options.send_timeout * (options.retries + 1)
 
@@ -291,11 +294,10 @@ class Sender:
         return None
 
     def wants_another(self, batch: OutBatch) -> bool:
-        """Whether a batch stored short of its ack mode is to be tried on another broker."""
+        """Whether a batch stored short of its ack mode is to be tried once more."""
         return (
             batch.status is not SendStatus.OK
             and self.options.retry_unless_stored
-            and batch.lane.pinned is None
             and batch.attempts <= self.options.retries
         )
 
@@ -362,10 +364,6 @@ class Sender:
             self._over(batch, queue, not_in_time(batch, self._patience(batch.lane), error))
             return
         log.debug("attempt %d of a send to %s failed: %s", batch.attempts, queue, error)
-        batch.avoid = queue.broker_name
-        if batch.lane.pinned is not None:
-            self.runtime.call_later(pause, self._attempt, batch, queue)
-            return
         self._again(batch, queue)
 
     def _route_changed(self, topic: str) -> None:
@@ -381,7 +379,7 @@ class Sender:
     def _spent(self, batch: OutBatch, error: SaturnError, now: float) -> bool:
         """Whether `batch` had the attempts that an error of this kind is worth."""
         retries = self.options.retries
-        if batch.attempts <= retries:
+        if batch.attempts <= retries or self.options.until_delivered:
             return False
         if isinstance(error, (SystemError_, TopicNotExist)):
             return True  # answers of a living broker: they do not become better by waiting long
@@ -396,8 +394,12 @@ class Sender:
         )
 
     def _again(self, batch: OutBatch, queue: MessageQueue) -> None:
-        """Repeat an unpinned batch: at once on another broker that is well, else after a pause."""
+        """Repeat a batch: at once on another broker that is well, else, and on its own queue if it
+        is pinned, after a pause."""
         batch.avoid = queue.broker_name
+        if batch.lane.pinned is not None:
+            self.runtime.call_later(_pause(batch), self._attempt, batch, queue)
+            return
         other = self._elsewhere(batch) or queue
         lane = batch.lane
         self._landed(lane, queue)

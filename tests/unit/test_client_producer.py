@@ -12,11 +12,13 @@ from saturnmq.client.blocking import LoopThread
 from saturnmq.client.blocking import Producer as BlockingProducer
 from saturnmq.client.producer import Producer
 from saturnmq.client.results import SendStatus
+from saturnmq.protocol.batch import encode_batch
 from saturnmq.protocol.errors import (
     ConfigError,
     ConnectFailed,
     InSyncReplicasNotEnough,
     MessageIllegal,
+    RequestTimeout,
     SaturnError,
     ServiceNotAvailable,
     SystemBusy,
@@ -190,6 +192,32 @@ def test_an_unpinned_send_waits_for_the_only_master_as_long_as_one_attempt_may_t
         assert caught.value.outcome == "rejected"
 
     run(test, send_timeout=1.0)
+
+
+def test_until_delivered_means_as_long_as_delivery_may_take_whatever_the_failures():
+    async def test(cluster, producer):
+        broker = cluster.brokers["a"]
+        refusals = iter(range(5))
+        broker.answer = lambda cmd: (1, "boom") if next(refusals, None) is not None else None
+        assert (await producer.send(Message("T", b"0"))).ok  # two retries would be over
+        broker.answer = lambda cmd: (1, "boom")
+        with pytest.raises(RequestTimeout, match="not acknowledged in 2 s"):
+            await producer.send(Message("T", b"1"))
+
+    run(test, until_delivered=True, delivery_timeout=2.0, send_timeout=0.1)
+
+
+def test_a_pinned_batch_short_of_its_ack_mode_is_repeated_in_its_place():
+    async def test(cluster, producer):
+        answers = iter([(12, "late"), (12, "late")])
+        cluster.brokers["a"].answer = lambda cmd: next(answers, None)
+        queue = MessageQueue("T", "a", 1)
+        handles = [await producer.send_async(Message("T", b"%d" % n), queue=queue) for n in (0, 1)]
+        assert [(await handle).status for handle in handles] == [SendStatus.OK] * 2
+        assert cluster.brokers["a"].bodies()[-1] == b"1"
+        assert set(cluster.brokers["a"].bodies()[:-1]) <= {b"0", b"1"}
+
+    run(test, retry_unless_stored=True)
 
 
 def test_without_retries_a_send_is_one_attempt():
@@ -438,6 +466,28 @@ def test_the_synchronous_face(thread_cluster):
     assert seen == [handles[-1]]
     stored = [body for broker in thread_cluster.brokers.values() for body in broker.bodies()]
     assert len(stored) == 5004
+
+
+def test_what_was_encoded_elsewhere_is_sent_as_it_is(thread_cluster):
+    body = bytes(encode_batch([(b"%d" % n, b"UNIQ_KEY\x01U%d\x02" % n, n) for n in range(3)]))
+    queue = MessageQueue("T", "b", 1)
+    options = {"buffer_bytes": 2 * len(body)}
+    with BlockingProducer("senders", thread_cluster.address, **options) as producer:
+        assert [q for q in producer.queues("T") if q.broker_name == "b"][1] == queue
+        with pytest.raises(TopicNotExist):
+            producer.queues("other")
+        batches = [
+            producer.send_encoded("T", body, 3, queue=queue, born_ms=77, sys_flag=0x301)
+            for _ in range(50)
+        ]
+        for batch in batches:
+            batch.wait(10.0)
+        assert {batch.status for batch in batches} == {SendStatus.OK}
+        assert [batch.first_offset for batch in batches] == list(range(0, 150, 3))
+    log = thread_cluster.brokers["b"].log[1]
+    assert log == [(b"%d" % n, {"UNIQ_KEY": f"U{n}"}) for n in range(3)] * 50
+    sent = [ext for code, ext in thread_cluster.brokers["b"].requests if code == 320]
+    assert {(ext["f"], ext["g"]) for ext in sent} == {("769", "77")}
 
 
 def test_threads_that_share_a_lane_each_get_the_offsets_of_their_own_messages(thread_cluster):
