@@ -212,6 +212,7 @@ def test_a_pinned_batch_short_of_its_ack_mode_is_repeated_in_its_place():
         answers = iter([(12, "late"), (12, "late")])
         cluster.brokers["a"].answer = lambda cmd: next(answers, None)
         queue = MessageQueue("T", "a", 1)
+        await producer.engine.route("T")
         handles = [await producer.send_async(Message("T", b"%d" % n), queue=queue) for n in (0, 1)]
         assert [(await handle).status for handle in handles] == [SendStatus.OK] * 2
         assert cluster.brokers["a"].bodies()[-1] == b"1"
