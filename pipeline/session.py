@@ -1,0 +1,63 @@
+"""A Spark session for the commands, examples and tests: one place that knows what ours need.
+
+What a driver has to have right before Spark starts: a Java (`saturnmq.pipeline.java`), and the
+interpreter of the workers, which Spark otherwise takes for the `python3` on PATH.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from saturnmq.pipeline import java
+from saturnmq.protocol.errors import SaturnError
+
+LOGGING = Path(__file__).with_name("log4j2.properties").resolve()
+
+
+class SparkMissing(SaturnError):
+    """PySpark is not installed"""
+
+
+def prepare() -> None:
+    """Have everything ready for a session of this process, or say what is missing.
+
+    Sets JAVA_HOME and, unless the user chose another one, PYSPARK_PYTHON.
+    """
+    for module in ("pyspark", "pyarrow", "numpy"):
+        if find_spec(module) is None:
+            raise SparkMissing(f"{module} is not installed: pip install 'saturnmq[spark]'")
+    java.prepare()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+
+def spark_session(
+    name: str, master: str | None = "local[*]", settings: dict[str, Any] | None = None
+) -> Any:
+    """A `SparkSession`, quiet and in UTC; `settings` are Spark's own, and win.
+
+    With `master=None` it is what `spark-submit` or spark-defaults.conf say. Raises SparkMissing and
+    JavaMissing, whose one line says what to install.
+    """
+    prepare()
+    from pyspark.sql import SparkSession
+
+    chosen: dict[str, Any] = {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    if master is not None and master.startswith("local"):
+        # Nobody has to reach this driver: no page, no name of the host to be resolved. What it logs
+        # is decided here: on a cluster that is its operator's.
+        chosen["spark.ui.enabled"] = "false"
+        chosen["spark.driver.host"] = chosen["spark.driver.bindAddress"] = "127.0.0.1"
+        chosen["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={LOGGING.as_uri()}"
+    builder = SparkSession.builder.appName(name)
+    if master is not None:
+        builder = builder.master(master)
+    for key, value in {**chosen, **(settings or {})}.items():
+        builder = builder.config(key, str(value))
+    return builder.getOrCreate()
