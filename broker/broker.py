@@ -35,6 +35,7 @@ from saturnmq.broker.lookups import LookupService
 from saturnmq.broker.membership import MembershipService
 from saturnmq.broker.offsets import ConsumerOffsets
 from saturnmq.broker.pull import PullService
+from saturnmq.broker.ranges import RangeService
 from saturnmq.broker.registration import Registration
 from saturnmq.broker.requests import Handler, Services, handlers
 from saturnmq.broker.retry import RetryService
@@ -284,8 +285,9 @@ class Broker:
         ]
         self._turn.on_visible += [pulls.wake]
         self._turn.is_awaited = lambda: pulls.held_count > 0
+        ranges = RangeService(context)
         self._handlers = handlers(
-            Services(sends, pulls, retries, lookups, members, admin, self._failover)
+            Services(sends, pulls, retries, lookups, members, admin, self._failover, ranges)
         )
 
     def _load_tables(self) -> None:

@@ -10,6 +10,7 @@ from saturnmq.broker.failover import FailoverService
 from saturnmq.broker.lookups import LookupService
 from saturnmq.broker.membership import MembershipService
 from saturnmq.broker.pull import PullService
+from saturnmq.broker.ranges import RangeService
 from saturnmq.broker.retry import RetryService
 from saturnmq.broker.send import SendService
 from saturnmq.protocol.codes import RequestCode
@@ -28,6 +29,7 @@ class Services:
     members: MembershipService
     admin: AdminService
     failover: FailoverService
+    ranges: RangeService
 
 
 def handlers(s: Services) -> dict[int, Handler]:
@@ -77,6 +79,9 @@ def handlers(s: Services) -> dict[int, Handler]:
         code.GET_BROKER_HA_STATUS: s.admin.on_ha_status,
         code.REPLICA_STATE: s.failover.on_state,
         code.FENCE: s.failover.on_fence,
+        code.READ_QUEUE: s.ranges.on_read,
+        code.CUT_QUEUE: s.ranges.on_cut,
+        code.QUEUE_BOUNDS: s.ranges.on_bounds,
         code.PROMOTE: s.failover.on_promote,
         code.GET_BROKER_CONFIG: s.admin.on_config,
         code.GET_BROKER_RUNTIME_INFO: s.admin.on_runtime_info,

@@ -37,8 +37,8 @@ class DataLoss(SaturnError):
 class Decoding:
     """What is made of the frames of a range.
 
-    `expression` is a subscription (`*`, `A || B`, or SQL92 when `expression_type` says so): tags are
-    looked at by hash where the entries are read and exactly where the frames are decoded.
+    `expression` is a subscription (`*`, `A || B`, or SQL92 when `expression_type` says so): tags
+    are looked at by hash where the entries are read and exactly where the frames are decoded.
     Without `fail_on_data_loss` gaps are logged and passed over.
     """
 

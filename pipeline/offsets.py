@@ -4,7 +4,7 @@
 
 Each number is the next offset to read. In an option -2 stands for the earliest, -1 for the latest
 one. Keys are sorted, so that equal offsets are equal text: Spark compares texts. The end offset of
-a micro-batch has one key more, `_plan` (plan.py): a batch that is repeated is cut as the first time.
+a micro-batch has one key more, `_plan` (plan.py), so that its repetition is cut as the first time.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ def share(backlog: Mapping[MessageQueue, int], limit: int) -> dict[MessageQueue,
         return waiting
     if len(waiting) >= limit:
         longest = sorted(waiting, key=lambda queue: (-waiting[queue], queue))
-        return {queue: 1 for queue in longest[: max(1, limit)]}
+        return dict.fromkeys(longest[: max(1, limit)], 1)
     # One each, and of what is left a share of the rest each, the largest remainders rounded up.
     spare, rest = limit - len(waiting), total - len(waiting)
     exact = {queue: (rows - 1) * spare for queue, rows in waiting.items()}

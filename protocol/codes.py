@@ -122,6 +122,9 @@ class RequestCode(IntEnum):
     PROMOTE = 390003
     ROUTE_CHANGED = 390010
     ROLE_CHANGED = 390011
+    READ_QUEUE = 390020
+    CUT_QUEUE = 390021
+    QUEUE_BOUNDS = 390022
 
 
 class ResponseCode(IntEnum):

@@ -165,6 +165,7 @@ class Lookup:
         visible: int,
         override_limits: bool,
         correct: bool,
+        end: int | None = None,
     ) -> GetResult:
         queue = self._queues.table.get((topic, queue_id))
         if queue is None or queue.max_offset == 0:
@@ -179,6 +180,8 @@ class Lookup:
             following = high if correct else offset
             return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, following, low, high)
         entries = queue.entries(offset, max(self._limits.filter_bytes // UNIT, max_count))
+        if end is not None:
+            entries = entries[: (end - offset) * UNIT]
         if not entries:
             per_file = queue.series.segment_bytes // UNIT
             following = offset + per_file - offset % per_file if correct else offset
@@ -206,6 +209,18 @@ class Lookup:
         views = [log.read(first, stop - first) for first, stop in runs]
         pieces = [view for view in views if view is not None]
         return GetResult(status, offset + scanned, low, high, pieces, count, last < cached)
+
+    def visible_end(self, topic: str, queue_id: int, visible: int) -> int:
+        """The queue's end for who sees nothing that ends behind `visible`."""
+        queue = self._queues.table.get((topic, queue_id))
+        if queue is None:
+            return 0
+        low, high = queue.min_offset, queue.max_offset
+        if queue.max_physical <= visible:
+            return high
+        end = queue.first_at_or_after(visible, low, high)
+        last = queue.entry(end - 1)
+        return end if last is None or last[0] + last[1] <= visible else end - 1
 
     def message_at(self, physical: int) -> bytes | None:
         """The frame that begins at `physical`, or None."""

@@ -375,8 +375,9 @@ class MessageStore:
         visible: int | None = None,
         override_limits: bool = False,
         correct: bool = True,
+        end: int | None = None,
     ) -> GetResult:
-        """Frames from a queue offset on; see `lookup.Lookup`.
+        """Frames from a queue offset on, before `end`; see `lookup.Lookup`.
 
         Without `correct` an offset out of range is not replaced in the answer: a slave may lag.
         """
@@ -390,7 +391,18 @@ class MessageStore:
             self._log.end if visible is None else visible,
             override_limits,
             correct,
+            end,
         )
+
+    def entries(self, topic: str, queue_id: int, first: int, count: int) -> memoryview:
+        """At most `count` queue entries from `first` on, fewer where a file ends; use them before
+        the next call."""
+        queue = self._queues.table.get((topic, queue_id))
+        return memoryview(b"") if queue is None else queue.entries(first, count)
+
+    def visible_end(self, topic: str, queue_id: int, visible: int) -> int:
+        """The queue's end for who sees nothing that ends behind `visible`, a place in the log."""
+        return self._lookup.visible_end(topic, queue_id, visible)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         queue = self._queues.table.get((topic, queue_id))

@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """The loops over index items and queue entries, compiled; the reference of each stands in the module
-that uses it: `indexfile.py`, `verify_index.py`, `lookup.py`."""
+that uses it: `indexfile.py`, `verify_index.py`, `lookup.py`, `cuts.py`."""
 
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
@@ -199,3 +199,18 @@ def plan_reads(const unsigned char[::1] entries, int64_t max_count, int64_t max_
     if run_start >= 0:
         runs.append((run_start, run_end))
     return scanned, count, removed, last, runs
+
+
+def weigh_entries(const unsigned char[::1] entries, int64_t room):
+    """As `cuts.weigh_entries_reference`."""
+    cdef int64_t count = 0, total = 0, number = entries.shape[0] // 20
+    cdef int32_t size
+    while count < number:
+        size = get32(&entries[20 * count + 8])
+        if size < 0 or size == 0x7FFFFFFF:
+            size = 0
+        if total + size > room:
+            break
+        count += 1
+        total += size
+    return count, total

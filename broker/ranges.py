@@ -1,0 +1,149 @@
+"""Ranges of queues for who reads more than one consumer should: READ_QUEUE, CUT_QUEUE,
+QUEUE_BOUNDS.
+
+The pipeline plans by bounds and cuts and reads big chunks; no group, no subscription, no progress.
+Masters and slaves answer alike, below the visible watermark.
+
+| code | ext | answer |
+|---|---|---|
+| READ_QUEUE 390020 | topic, queueId, offset, end, maxBytes; subscription, expressionType | frames as a pull's, codes too: 0, 19 nothing there yet, 20 nothing matched, 21 offset below the queue's; nextBeginOffset, minOffset, maxOffset |
+| CUT_QUEUE 390021 | topic, maxBytes, maxRows, firstOnly; body `[[queueId,start,end],...]` | `{"pieces":[[queueId,start,end,bytes],...],"rest":[[queueId,start,end],...]}` |
+| QUEUE_BOUNDS 390022 | topic | `{"0":[min,end],...}`, all readable queues |
+
+Each request does a bounded piece of work on the loop: a chunk of at most 8 MiB, or as many entries
+as are weighed in a few hundred microseconds; `rest` is what to ask for next.
+"""  # noqa: E501
+
+from __future__ import annotations
+
+from functools import partial
+
+from saturnmq.broker.context import Context, answer, integer, text
+from saturnmq.broker.pull import BYTES_MAX, CODES
+from saturnmq.broker.topics import READ, Topic
+from saturnmq.protocol import jsonx
+from saturnmq.protocol.codes import ResponseCode
+from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.errors import InvalidParameter, NoPermission, TopicNotExist
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.subscription import Subscription
+from saturnmq.store.cuts import cut
+
+ROWS_MAX = 65_536  # of a chunk and of a piece
+ENTRIES_MAX = 131_072  # weighed for one request, a last piece beyond them
+PIECES_MAX = 4096  # of one answer
+RANGES_MAX = 10_000  # of one request
+# The system takes no more parts in one write; a copy costs less than several writes.
+PARTS_MAX = 512
+
+
+class RangeService:
+    """See the module's text."""
+
+    def __init__(self, context: Context) -> None:
+        self._c = context
+
+    def on_read(self, endpoint: Endpoint, request: Command) -> None:
+        ext = request.ext
+        topic, queue_id = self._queue(text(ext, "topic"), integer(ext, "queueId"))
+        offset, end = integer(ext, "offset"), integer(ext, "end")
+        if not 0 <= offset < end:
+            raise InvalidParameter(f"offsets {offset} to {end}: 0 <= offset < end is wanted")
+        max_bytes = max(1, min(integer(ext, "maxBytes", 1 << 20), BYTES_MAX))
+        subscription = Subscription.parse(
+            topic, ext.get("subscription"), 0, ext.get("expressionType") or "TAG"
+        )
+        store = self._c.store
+        result = store.get_message(
+            topic,
+            queue_id,
+            offset,
+            min(end - offset, ROWS_MAX),
+            max_bytes,
+            subscription.filter_codes,
+            self._c.visible,
+            override_limits=True,
+            end=end,
+        )
+        code = CODES[result.status.name]
+        if code == ResponseCode.PULL_OFFSET_MOVED and offset >= result.min_offset:
+            code = ResponseCode.PULL_NOT_FOUND  # behind the end: a slave may lag
+        pieces = result.pieces if code == ResponseCode.SUCCESS else ()
+        if len(pieces) > PARTS_MAX:
+            pieces = (memoryview(b"".join(pieces)),)
+        header = {
+            "nextBeginOffset": str(result.next_begin_offset),
+            "minOffset": str(result.min_offset),
+            "maxOffset": str(store.visible_end(topic, queue_id, self._c.visible)),
+        }
+        body = pieces[0] if pieces else b""
+        reply = request.reply(code, result.status.name, header, body, pieces[1:])
+        answer(endpoint, request, reply)
+
+    def on_cut(self, endpoint: Endpoint, request: Command) -> None:
+        ext = request.ext
+        topic = text(ext, "topic")
+        max_bytes = max(1, integer(ext, "maxBytes"))
+        max_rows = max(1, min(integer(ext, "maxRows", ROWS_MAX), ROWS_MAX))
+        first_only = ext.get("firstOnly") == "true"
+        rest = _ranges(request)
+        pieces: list[tuple[int, int, int, int]] = []
+        weighed = 0
+        while rest and weighed < ENTRIES_MAX and len(pieces) < PIECES_MAX:
+            queue_id, start, end = rest.pop()
+            self._queue(topic, queue_id)
+            entries = partial(self._c.store.entries, topic, queue_id)
+            for first, stop, weight in cut(entries, start, end, max_bytes, max_rows):
+                pieces.append((queue_id, first, stop, weight))
+                weighed += stop - first
+                start = end if first_only else stop
+                if first_only or weighed >= ENTRIES_MAX or len(pieces) >= PIECES_MAX:
+                    break
+            if start < end:
+                rest.append((queue_id, start, end))
+        body = jsonx.dumps({"pieces": pieces, "rest": rest[::-1]})
+        answer(endpoint, request, request.reply(0, body=body))
+
+    def on_bounds(self, endpoint: Endpoint, request: Command) -> None:
+        topic = self._topic(text(request.ext, "topic"))
+        store, visible = self._c.store, self._c.visible
+        table = {
+            str(queue_id): (
+                store.min_offset(topic.name, queue_id),
+                store.visible_end(topic.name, queue_id, visible),
+            )
+            for queue_id in range(topic.read_queues)
+        }
+        answer(endpoint, request, request.reply(0, body=jsonx.dumps(table)))
+
+    def _topic(self, name: str) -> Topic:
+        topic = self._c.topics.get(name)
+        if topic is None:
+            raise TopicNotExist(f"topic[{name}] not exist, apply first please!")
+        if not topic.perm & READ:
+            raise NoPermission(f"topic [{name}] is not readable")
+        return topic
+
+    def _queue(self, name: str, queue_id: int) -> tuple[str, int]:
+        topic = self._topic(name)
+        if not 0 <= queue_id < topic.read_queues:
+            raise InvalidParameter(
+                f"queue id {queue_id} of topic {name} is out of range; it has "
+                f"{topic.read_queues} read queues"
+            )
+        return name, queue_id
+
+
+def _ranges(request: Command) -> list[tuple[int, int, int]]:
+    """The ranges of the body, the first one last."""
+    value = jsonx.loads(request.body) if request.body else []
+    if not isinstance(value, list) or len(value) > RANGES_MAX:
+        raise InvalidParameter(f"the body must be a list of at most {RANGES_MAX} ranges")
+    found = []
+    for item in reversed(value):
+        match item:
+            case [int(queue_id), int(start), int(end)] if 0 <= start <= end:
+                found.append((queue_id, start, end))
+            case _:
+                raise InvalidParameter(f"{str(item)[:60]} is no range [queueId, start, end]")
+    return found
