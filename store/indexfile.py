@@ -90,6 +90,12 @@ else:
     insert_items, fill_slots = insert_items_reference, fill_slots_reference
 
 
+def name_of(stamp_ms: int) -> int:
+    """The number that names a file made at this time: local time to the millisecond."""
+    moment = datetime.fromtimestamp(stamp_ms / 1000)
+    return int(moment.strftime("%Y%m%d%H%M%S") + f"{stamp_ms % 1000:03d}")
+
+
 class IndexFile:
     """One file."""
 
@@ -128,7 +134,13 @@ class IndexFile:
     def full(self) -> bool:
         return self.count >= self.items
 
+    def follow(self, offset: int, store_time: int) -> None:
+        """Before the first item: the file before this one ends with that message. RocketMQ counts
+        the seconds of the first item from there."""
+        self.header[:4] = [store_time, store_time, offset, offset]
+
     def insert(self, items: memoryview) -> int:
+        """Those of `items` (INCOMING each) for which there is room: how many."""
         done = insert_items(self.file.view, self.slots, self.items, self.header, items)
         HEADER.pack_into(self.file.view, 0, *self.header)
         return done
@@ -298,9 +310,7 @@ class Index:
         previous = self.files[-1] if self.files else None
         if not self.files:
             self._disk.make_dirs(self._directory)
-        stamp = self._now_ms()
-        moment = datetime.fromtimestamp(stamp / 1000)
-        name = int(moment.strftime("%Y%m%d%H%M%S") + f"{stamp % 1000:03d}")
+        name = name_of(self._now_ms())
         # Names rise, whatever the clock does, and none is given twice: what a checkpoint says of a
         # file that is gone must not be taken for another one.
         self._highest = max(name, self._highest + 1)
@@ -308,8 +318,7 @@ class Index:
         file = self._disk.create_segment(path, self.file_bytes, durable=False)
         fresh = IndexFile(file, self._slots, self._items)
         if previous is not None:
-            end = previous.header
-            fresh.header[:4] = [end[1], end[1], end[3], end[3]]
+            fresh.follow(previous.end_offset, previous.end_time)
         self.files.append(fresh)
         self._unsynced.append(fresh)
 

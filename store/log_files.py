@@ -44,6 +44,7 @@ _MAGICS = [magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2)]
 _MAGIC_HEAD = _MAGICS[0][:3]
 _HEAD = struct.Struct(">iI")
 NOTHING = "there is nothing but zeros"  # how a log should end
+UNREADABLE = "the disk does not give it, or no segment file holds it"
 
 
 class Found(NamedTuple):
@@ -103,6 +104,12 @@ class SegmentFiles:
         if file.start > expected:
             self.odd.append(Odd(file.path, f"no segment holds {expected} to {file.start}"))
         self.segments.append(file)
+
+    def keep_only(self, start: int) -> None:
+        """From now on nothing but the segment that begins there: who looks at one file of many
+        must not be led into the next."""
+        self.segments = [segment for segment in self.segments if segment.start == start]
+        self._starts = [segment.start for segment in self.segments]
 
     @property
     def start(self) -> int:
@@ -250,7 +257,7 @@ class LogReader:
                         scan = scan._replace(next_pos=end)
                 yield Stretch(offset, view[:end], scan)
             elif len(view) < asked:
-                why = "the disk does not give it, or no segment file holds it"
+                why = UNREADABLE
             elif scan.status == "more":
                 size = _claimed_size(view)
                 if asked < size <= border - offset:

@@ -66,6 +66,20 @@ def rebuild(
         lock.release()
 
 
+def is_over(disk: Disk, directory: str, queue_file_bytes: int, log_start: int) -> bool:
+    """Whether these are the sound files of a queue that has no message left in a log that begins
+    at `log_start`."""
+    files = SegmentFiles(disk, directory, queue_file_bytes)
+    if files.odd or not files.segments:
+        return False
+    newest = files.segments[-1]
+    written = files.read(newest.start, newest.size).rstrip(b"\0")
+    files.close()
+    at = max(len(written) - 1, 0) // UNIT * UNIT
+    offset, size, _ = ENTRY.unpack_from(written.ljust(at + UNIT, b"\0"), at)
+    return bool(size > 0 and 0 <= offset + size <= log_start)
+
+
 class _Rebuild:
     """One rebuild of one directory, whose lock is held."""
 
@@ -120,20 +134,10 @@ class _Rebuild:
         self._disk.remove_tree(posixpath.join(self._root, "index"))
         for topic in directories(self._disk, posixpath.join(self._root, "consumequeue")):
             for queue in directories(self._disk, topic):
-                if not self._is_over(queue):
+                if not is_over(
+                    self._disk, queue, self._built.sizes.queue_file_bytes, self._files.start
+                ):
                     self._disk.remove_tree(queue)
-
-    def _is_over(self, directory: str) -> bool:
-        """Whether these are the sound files of a queue that has no message left."""
-        files = SegmentFiles(self._disk, directory, self._built.sizes.queue_file_bytes)
-        if files.odd or not files.segments:
-            return False
-        newest = files.segments[-1]
-        written = files.read(newest.start, newest.size).rstrip(b"\0")
-        files.close()
-        at = max(len(written) - 1, 0) // UNIT * UNIT
-        offset, size, _ = ENTRY.unpack_from(written.ljust(at + UNIT, b"\0"), at)
-        return bool(size > 0 and 0 <= offset + size <= self._files.start)
 
     def _build(self, reader: LogReader, progress: Progress | None) -> int:
         built = self._built
