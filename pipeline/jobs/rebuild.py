@@ -246,9 +246,9 @@ def _runs(unit: LogFile, built: _Built | None = None, items: Any = None) -> Iter
         if built is not None:
             built.reached.messages += scan.messages
             built.not_queues += len(scan.runs) - len(runs)
+            built.items += len(scan.index_items) // INCOMING.size
         if items is not None:
             items.write(scan.index_items)
-            built.items += len(scan.index_items) // INCOMING.size
     if built is not None:
         built.reached.end, built.reached.why = reader.end, reader.stopped_by
     reader.files.close()
