@@ -123,6 +123,32 @@ def found_sizes(disk: Disk, root: str, sizes: Sizes) -> Sizes:
     )
 
 
+def trust_in(disk: Disk, root: str, files: SegmentFiles, page: Checkpoint) -> Trust:
+    """How far the log and what is derived from it may be believed; see `findings.py`."""
+    foreign = page.derived < 0 and page.flushed < 0
+    running = disk.locked(posixpath.join(root, "lock"))
+    unsure = running or AbortMark(disk, root).present()
+    return Trust(
+        log_start=files.start,
+        log_end=_end_now(files, page) if running else files.end,
+        below=max(page.derived, 0) if unsure else CERTAIN,
+        running=running,
+        foreign=foreign,
+    )
+
+
+def _end_now(files: SegmentFiles, page: Checkpoint) -> int:
+    """Where the log of a running broker ends."""
+    last = files.start
+    for segment in files.segments:
+        if any(files.read(segment.start, 8)):
+            last = segment.start
+    reader = LogReader(files, cut_from=page.flushed if page.flushed >= 0 else None, index=False)
+    for _ in reader.read(last):
+        pass
+    return reader.end
+
+
 def check(
     disk: Disk, root: str, sizes: Sizes = UNKNOWN, progress: Progress | None = None
 ) -> Report:
@@ -166,28 +192,20 @@ class _Check:
         self._files = open_log(disk, root, sizes)
         self._findings = findings = Findings()
         self._page = Checkpoint.load(disk, root)
+        self._trust = trust = trust_in(disk, root, self._files, self._page)
         self._report = report = Report(
             root,
-            running=disk.locked(posixpath.join(root, "lock")),
+            running=trust.running,
             crashed=AbortMark(disk, root).present(),
-            foreign=self._page.derived < 0 and self._page.flushed < 0,
+            foreign=trust.foreign,
             damage=findings.damage,
             notes=findings.notes,
-        )
-        unsure = report.running or report.crashed
-        limit = self._end_now() if report.running else self._files.end
-        self._trust = trust = Trust(
-            log_start=self._files.start,
-            log_end=limit,
-            below=max(self._page.derived, 0) if unsure else CERTAIN,
-            running=report.running,
-            foreign=report.foreign,
         )
         self._last_store_time = 0
         self._reader = LogReader(
             self._files,
             cut_from=None if report.foreign else max(self._page.flushed, self._page.derived),
-            limit=limit,
+            limit=trust.log_end,
         )
         self._queues = QueueChecks(
             disk, posixpath.join(root, "consumequeue"), sizes.queue_file_bytes, findings, trust
@@ -206,18 +224,6 @@ class _Check:
             findings.add(
                 "queue: queues of batches are not checked", f"{batches}/{topic}", 0, note=True
             )
-
-    def _end_now(self) -> int:
-        """Where the log of a running broker ends."""
-        last = self._files.start
-        for segment in self._files.segments:
-            if any(self._files.read(segment.start, 8)):
-                last = segment.start
-        flushed = self._page.flushed
-        reader = LogReader(self._files, cut_from=flushed if flushed >= 0 else None, index=False)
-        for _ in reader.read(last):
-            pass
-        return reader.end
 
     def run(self, progress: Progress | None) -> Report:
         report, reader = self._report, self._reader

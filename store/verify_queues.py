@@ -23,7 +23,8 @@ _FILLED = ENTRY.unpack(FILLER)
 
 
 class QueueCheck:
-    """One queue; `expect` in log order, then `finish`."""
+    """One queue; `expect` in log order, then `finish`. What lies before entry `first` (without: the
+    first in the files) is not looked at."""
 
     def __init__(
         self,
@@ -32,6 +33,7 @@ class QueueCheck:
         findings: Findings,
         trust: Trust,
         *,
+        first: int | None = None,
         extended: bool = False,
     ) -> None:
         self.files = files
@@ -41,7 +43,8 @@ class QueueCheck:
         self._findings = findings
         self._trust = trust
         self._delayed = name.startswith(SCHEDULE_TOPIC.decode() + "/")
-        self._next = files.start // UNIT  # the first index not yet looked at
+        # the first index not yet looked at
+        self._next = files.start // UNIT if first is None else first
         self._first = 0  # of what is buffered
         self._buffer = bytearray()
         findings.add_odd("queue", files)
@@ -51,16 +54,16 @@ class QueueCheck:
         self.entries += count
         following = self._next + len(self._buffer) // UNIT
         if first != following:
-            self._compare()
+            self.settle()
             if first > self._next:
-                self._judge_surplus(self._next, first)
+                self.judge_surplus(self._next, first)
                 self._next = first
             elif first < self._next:
                 entries = self._without_taken(first, entries)
             following = self._next
         self._buffer += entries
         if len(self._buffer) >= _CHUNK:
-            self._compare()
+            self.settle()
 
     def _without_taken(self, first: int, entries: bytes) -> bytes:
         """The entries whose place lies behind what was looked at."""
@@ -75,7 +78,8 @@ class QueueCheck:
                 self._report(what, index, entry[0], note=self._trust.foreign)
         return entries[taken * UNIT :]
 
-    def _compare(self) -> None:
+    def settle(self) -> None:
+        """Compare what is still held back."""
         wanted, first = bytes(self._buffer), self._next
         self._next += len(wanted) // UNIT
         self._buffer.clear()
@@ -110,7 +114,7 @@ class QueueCheck:
         note = note or offset >= self._trust.below
         self._findings.add(what, path, position, offset, note=note)
 
-    def _judge_surplus(self, first: int, end: int) -> None:
+    def judge_surplus(self, first: int, end: int) -> None:
         """Slots that no frame of the log asks for: filler, expired, of a gap, or wrong."""
         while first < end:
             count = min(end - first, _CHUNK // UNIT)
@@ -137,7 +141,7 @@ class QueueCheck:
 
     def finish(self) -> None:
         """What stands behind the last entry; a queue whose frames all expired is only that."""
-        self._compare()
+        self.settle()
         ranges = list(self.files.written(self._next * UNIT))
         self.files.close()
         for start, end in ranges:
