@@ -91,6 +91,11 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
             f"ackMode={options.ack_mode} does not go with delivery={EXACTLY_ONCE}; drop it: groups "
             "are acknowledged as the broker's own mode has it"
         )
+    if options.exactly_once and not options.topic and not options.brokers:
+        raise ConfigError(
+            f"delivery={EXACTLY_ONCE} with topics of a column needs option 'brokers': the names of "
+            "those that have all these topics; or give option 'topic'"
+        )
     for name, value in (("writeId", options.write_id), ("brokers", options.brokers)):
         if value and not options.exactly_once:
             raise ConfigError(
@@ -206,8 +211,8 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _write_id(text: str) -> str:
-    if not 0 < len(text) <= 200 or not text.isprintable():
-        raise ConfigError(f"writeId={text!r} must be 1 to 200 printable characters; choose another")
+    if not 0 < len(text) <= 120 or not text.isprintable():
+        raise ConfigError(f"writeId={text!r} must be 1 to 120 printable characters; choose another")
     return text
 
 
