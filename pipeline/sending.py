@@ -1,0 +1,197 @@
+"""Chunks on their way to the brokers, and what a worker process keeps open for that.
+
+At-least-once is the client's own producer (saturnmq.client), which is given whole batches: where a
+chunk goes, what is tried again and for how long, and who serves after a fail-over, is decided there
+as for any producer. The thread of the task encodes while the producer's loop sends.
+
+Connections outlive a task: the next one of this process, and the next epoch, find them open. What
+nobody has used for five minutes is closed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Generic, NamedTuple, TypeVar
+
+from saturnmq.client.blocking import Producer
+from saturnmq.client.outgoing import OutBatch
+from saturnmq.client.results import SendStatus
+from saturnmq.pipeline.chunking import NOW, Chunk
+from saturnmq.pipeline.sink_options import ALL, SinkOptions
+from saturnmq.protocol.errors import ConnectionLost, RequestTimeout, SaturnError
+from saturnmq.protocol.message_queue import MessageQueue
+
+IDLE_S = 300.0
+BUFFER_BYTES = 16 << 20
+IN_FLIGHT = 4
+SEND_TIMEOUT_S = 10.0
+# A megabyte may take longer than a message before its broker counts as slow.
+LATENCY_TABLE = ((3_000.0, 1.0), (10_000.0, 5.0))
+# Nobody who mistyped the address of a nameserver wants to wait as long as for a fail-over.
+DISCOVERY_S = 10.0
+DISCOVERY_PAUSE_S = 0.1
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+
+class SinkFailed(SaturnError):
+    """Rows could not be stored"""
+
+
+class Kept(Generic[K, T]):
+    """What is dear to open: one per key and process, closed when it was idle for `idle_s`."""
+
+    def __init__(
+        self, open_: Callable[[K], T], close: Callable[[T], object], idle_s: float = IDLE_S
+    ) -> None:
+        self._make = open_
+        self._close = close
+        self._idle_s = idle_s
+        self._lock = threading.Lock()
+        self._things: dict[K, T] = {}
+        self._users: dict[K, int] = {}
+        self._timers: dict[K, threading.Timer] = {}
+
+    @contextmanager
+    def use(self, key: K) -> Iterator[T]:
+        """The thing of `key`, opened if it is not open."""
+        with self._lock:
+            timer = self._timers.pop(key, None)
+            if timer is not None:
+                timer.cancel()
+            if key not in self._things:
+                self._things[key] = self._make(key)
+            thing = self._things[key]
+            self._users[key] = self._users.get(key, 0) + 1
+        try:
+            yield thing
+        finally:
+            with self._lock:
+                self._users[key] -= 1
+                if not self._users[key] and self._things.get(key) is thing:
+                    timer = threading.Timer(self._idle_s, self._expire, (key, thing))
+                    timer.daemon = True
+                    self._timers[key] = timer
+                    timer.start()
+
+    def _expire(self, key: K, thing: T) -> None:
+        with self._lock:
+            if self._users.get(key) or self._things.get(key) is not thing:
+                return
+            del self._things[key]
+            self._timers.pop(key, None)
+        self._close(thing)
+
+    def close(self) -> None:
+        """Close all that nobody uses now."""
+        with self._lock:
+            idle = [key for key in self._things if not self._users.get(key)]
+            things = [self._things.pop(key) for key in idle]
+            for key in idle:
+                self._timers.pop(key).cancel()
+        for thing in things:
+            self._close(thing)
+
+
+class ProducerKey(NamedTuple):
+    """What a producer is made of."""
+
+    endpoints: str
+    group: str
+    retry_timeout_ms: int
+    ack_mode: str
+
+
+def _start(key: ProducerKey) -> Producer:
+    patience_s = key.retry_timeout_ms / 1000
+    return Producer(
+        key.group,
+        key.endpoints,
+        send_timeout=min(SEND_TIMEOUT_S, patience_s),
+        delivery_timeout=patience_s,
+        until_delivered=True,
+        retry_unless_stored=key.ack_mode == ALL,
+        buffer_bytes=BUFFER_BYTES,
+        in_flight=IN_FLIGHT,
+        latency_table=LATENCY_TABLE,
+    ).start()
+
+
+producers: Kept[ProducerKey, Producer] = Kept(_start, lambda producer: producer.close(timeout=0.0))
+
+
+class Sending:
+    """The chunks of one task, at least once each."""
+
+    def __init__(self, producer: Producer, options: SinkOptions) -> None:
+        self._producer = producer
+        self._options = options
+        self._queues: dict[str, Sequence[MessageQueue]] = {}
+        self._under_way: deque[OutBatch] = deque()
+
+    def layout(self, topic: str) -> Sequence[MessageQueue]:
+        """The queues of `topic`. TopicNotExist; ConnectionLost if no nameserver answers."""
+        queues = self._queues.get(topic)
+        if queues is None:
+            queues = self._queues[topic] = self._discover(topic)
+        return queues
+
+    def _discover(self, topic: str) -> Sequence[MessageQueue]:
+        deadline = time.monotonic() + min(DISCOVERY_S, self._options.retry_timeout_ms / 1000)
+        while True:
+            try:
+                return self._producer.queues(topic)
+            except (ConnectionLost, RequestTimeout) as error:
+                if time.monotonic() >= deadline:
+                    raise ConnectionLost(
+                        "no nameserver answers: correct option 'endpoints' (now "
+                        f"{self._options.endpoints!r}), or start one; {error}"
+                    ) from error
+            time.sleep(DISCOVERY_PAUSE_S)
+
+    def put(self, chunk: Chunk) -> None:
+        """Send it; waits only while too much is under way. Raises what became of earlier ones."""
+        self.layout(chunk.topic)  # there is such a topic
+        while self._under_way and self._under_way[0].done:
+            self._check(self._under_way.popleft())
+        self._under_way.append(
+            self._producer.send_encoded(
+                chunk.topic,
+                chunk.body(),
+                chunk.rows,
+                queue=chunk.queue,
+                born_ms=None if chunk.born_ms == NOW else chunk.born_ms,
+                sys_flag=chunk.sys_flag,
+            )
+        )
+
+    def finish(self) -> None:
+        """Wait until all are acknowledged. SinkFailed names the first that was not, and its
+        broker."""
+        while self._under_way:
+            batch = self._under_way.popleft()
+            batch.wait(None)  # its own deadline ends it
+            self._check(batch)
+
+    def _check(self, batch: OutBatch) -> None:
+        error: object = batch.error
+        if error is None and (self._options.ack_mode != ALL or batch.status is SendStatus.OK):
+            return
+        if error is None:
+            why = "mend its replicas or its disk, or give ackMode=stored"
+            error = f"the broker stored them, but answered {batch.status.name}"
+        elif isinstance(error, (RequestTimeout, ConnectionLost)):
+            why = f"see that it serves, or raise retryTimeoutMs={self._options.retry_timeout_ms}"
+        else:
+            why = "the broker says why"
+        queue = batch.queue
+        where = f"broker {queue.broker_name} queue {queue.queue_id}" if queue else "any broker"
+        raise SinkFailed(
+            f"{batch.count} rows for topic {batch.lane.topic!r} are not acknowledged by {where}: "
+            f"{why}. {error}"
+        ) from batch.error

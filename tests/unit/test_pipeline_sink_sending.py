@@ -1,0 +1,134 @@
+"""At least once: chunks reach scripted brokers through refusals and failures, or are told."""
+
+import threading
+
+import client_fakes as fakes
+import pytest
+from saturnmq.client.blocking import LoopThread
+from saturnmq.protocol.batch import encode_batch
+from saturnmq.protocol.errors import ConnectionLost, TopicNotExist
+from saturnmq.protocol.message_queue import MessageQueue
+
+pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+
+from saturnmq.pipeline.chunking import NOW, Chunk
+from saturnmq.pipeline.sending import (
+    Kept,
+    ProducerKey,
+    Sending,
+    SinkFailed,
+    producers,
+)
+from saturnmq.pipeline.sink_options import parse
+
+
+@pytest.fixture
+def cluster():
+    thread = LoopThread("fake-cluster")
+    cluster = fakes.FakeCluster(thread.runtime, ("a", "b"))
+    thread.run(cluster.start())
+    cluster.call = thread.call
+    yield cluster
+    producers.close()
+    thread.call(cluster.stop)
+    thread.close()
+
+
+def send(address, chunks, **options):
+    given = parse({"endpoints": address, "topic": "T", **options})
+    key = ProducerKey(address, given.producer_group, given.retry_timeout_ms, given.ack_mode)
+    with producers.use(key) as producer:
+        sending = Sending(producer, given)
+        for chunk in chunks:
+            sending.put(chunk)
+        sending.finish()
+
+
+def chunk(*bodies, queue=None, topic="T", born_ms=NOW, sys_flag=0):
+    body = bytes(encode_batch([(body, b"UNIQ_KEY\x01%b\x02" % body, 0) for body in bodies]))
+    return Chunk(topic, queue, born_ms, sys_flag, len(bodies), len(body), [body])
+
+
+def stored(cluster):
+    return sorted(body for broker in cluster.brokers.values() for body in broker.bodies())
+
+
+def test_chunks_go_round_and_named_queues_are_obeyed(cluster):
+    queue = MessageQueue("T", "b", 1)
+    open_ = [chunk(b"%d" % n) for n in range(8)]
+    send(cluster.address, [*open_, chunk(b"x", b"y", queue=queue, born_ms=5, sys_flag=0x301)])
+    assert stored(cluster) == sorted([b"%d" % n for n in range(8)] + [b"x", b"y"])
+    assert all(len(broker.bodies()) >= 4 for broker in cluster.brokers.values())
+    assert [body for body, _ in cluster.brokers["b"].log[1]][-2:] == [b"x", b"y"]
+    assert ("769", "5") in [(ext["f"], ext["g"]) for _, ext in cluster.brokers["b"].requests if ext]
+
+
+def test_a_refusal_or_a_dead_broker_costs_no_row(cluster):
+    calls = iter(range(10**6))
+    cluster.brokers["a"].answer = lambda cmd: (2, "busy") if next(calls) % 2 else None
+    chunks = [chunk(b"%03d" % n) for n in range(40)]
+    send(cluster.address, chunks[:20])
+    cluster.call(cluster.brokers["b"].stop)
+    send(cluster.address, chunks[20:])
+    assert sorted(set(stored(cluster))) == [b"%03d" % n for n in range(40)]
+
+
+def test_rows_of_one_queue_keep_their_order_through_failures(cluster):
+    calls = iter(range(10**6))
+    cluster.brokers["a"].answer = lambda cmd: (2, "busy") if next(calls) % 3 == 0 else None
+    queue = MessageQueue("T", "a", 0)
+    send(cluster.address, [chunk(b"%03d" % n, queue=queue) for n in range(50)])
+    assert cluster.brokers["a"].bodies() == [b"%03d" % n for n in range(50)]
+
+
+def test_what_the_ack_mode_asks_for_is_waited_for_or_told(cluster):
+    for broker in cluster.brokers.values():
+        broker.answer = lambda cmd: (12, "late")
+    with pytest.raises(SinkFailed, match=r"2 rows for topic 'T'.*broker . queue .*ackMode=stored"):
+        send(cluster.address, [chunk(b"1", b"2")])
+    assert len(stored(cluster)) == 6  # two more tries
+    send(cluster.address, [chunk(b"3")], ackMode="stored")
+    assert stored(cluster).count(b"3") == 1
+
+
+def test_rows_that_nobody_takes_in_time_are_named_with_their_broker(cluster):
+    cluster.brokers["a"].answer = lambda cmd: (14, "disk full")
+    queue = MessageQueue("T", "a", 0)
+    said = r"1 rows for topic 'T' are not acknowledged by broker a queue 0: see that it serves, or "
+    with pytest.raises(SinkFailed, match=said + "raise retryTimeoutMs=300.*disk full"):
+        send(cluster.address, [chunk(b"1", queue=queue)], retryTimeoutMs="300")
+
+
+def test_what_cannot_be_sent_at_all_is_told_at_once(cluster):
+    cluster.brokers["a"].answer = cluster.brokers["b"].answer = lambda cmd: (13, "body too large")
+    with pytest.raises(SinkFailed, match=r"1 rows .* the broker says why\. body too large"):
+        send(cluster.address, [chunk(b"1")])
+    with pytest.raises(TopicNotExist, match=r"'other'.*saturnmq topic create"):
+        send(cluster.address, [chunk(b"1", topic="other")])
+
+
+def test_no_nameserver_is_told_with_the_option_to_correct():
+    said = "no nameserver answers: correct option 'endpoints' .now '127.0.0.1:1'"
+    with pytest.raises(ConnectionLost, match=said):
+        send("127.0.0.1:1", [chunk(b"1")], retryTimeoutMs="200")
+    producers.close()
+
+
+def test_what_is_kept_is_shared_and_closed_when_it_was_idle():
+    closed = threading.Event()
+    opened = []
+    kept = Kept(lambda key: opened.append(key) or object(), lambda _: closed.set(), idle_s=0.05)
+    with kept.use("k") as first, kept.use("k") as second:
+        assert first is second
+    with kept.use("k") as again:
+        assert again is first
+        assert opened == ["k"]
+    assert closed.wait(10.0)
+    with kept.use("k") as other:
+        assert other is not first
+        kept.close()  # it is in use
+        with kept.use("k") as same:
+            assert same is other
+    closed.clear()
+    kept.close()
+    assert closed.is_set()
