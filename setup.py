@@ -21,6 +21,7 @@ kernels = {
     "saturnmq.protocol.frame_kernel": ["protocol/frame_kernel.pyx", "protocol/crc32.c"],
     "saturnmq.store.store_kernel": ["store/store_kernel.pyx"],
     "saturnmq.client.client_kernel": ["client/client_kernel.pyx"],
+    "saturnmq.pipeline.arrow_kernel": ["pipeline/arrow_kernel.pyx"],
     "saturnmq.pipeline.jobs.digest_kernel": ["pipeline/jobs/digest_kernel.pyx"],
 }
 extensions = [

@@ -52,24 +52,6 @@ cdef extern from *:
     """
     #include <stdint.h>
 
-    /* Compilers turn each of these into one load or store with a byte swap. */
-    static inline uint32_t get32(const uint8_t *p)
-    {
-        return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
-    }
-    static inline uint64_t get64(const uint8_t *p)
-    {
-        return (uint64_t)get32(p) << 32 | get32(p + 4);
-    }
-    static inline void put32(uint8_t *p, uint32_t v)
-    {
-        p[0] = (uint8_t)(v >> 24); p[1] = (uint8_t)(v >> 16); p[2] = (uint8_t)(v >> 8); p[3] = (uint8_t)v;
-    }
-    static inline void put64(uint8_t *p, uint64_t v)
-    {
-        put32(p, (uint32_t)(v >> 32)); put32(p + 4, (uint32_t)v);
-    }
-
     /* Java's string hash goes on by eight characters at once: a chain of single steps would wait for each
      * multiplication. Takes whole eights while all is ASCII; the number of bytes taken. */
     static inline size_t hash_eights(uint32_t *hash, const uint8_t *p, size_t size)
@@ -91,10 +73,6 @@ cdef extern from *:
     static PyObject *new_ascii(Py_ssize_t size) { return PyUnicode_New(size, 127); }
     static uint8_t *ascii_data(PyObject *text) { return (uint8_t *)PyUnicode_1BYTE_DATA(text); }
     """
-    uint32_t get32(const uint8_t *p) nogil
-    uint64_t get64(const uint8_t *p) nogil
-    void put32(uint8_t *p, uint32_t v) nogil
-    void put64(uint8_t *p, uint64_t v) nogil
     size_t hash_eights(uint32_t *hash, const uint8_t *p, size_t size) nogil
     object new_ascii(Py_ssize_t size)
     uint8_t *ascii_data(object text)
@@ -155,7 +133,7 @@ cdef inline void release(Bytes *b):
         PyBuffer_Release(&b.buffer)
 
 
-cdef inline uint32_t crc_of(const uint8_t *data, Py_ssize_t size) noexcept nogil:
+cdef uint32_t crc_of(const uint8_t *data, Py_ssize_t size) noexcept nogil:
     return saturnmq_crc32(0, data, <size_t>size) & 0x7FFFFFFF
 
 
@@ -391,12 +369,6 @@ def check_batch(body, int topic_len, int host6, bint crc_property, Py_ssize_t ma
 
 # --- writing frames ---------------------------------------------------------------------------------
 
-cdef struct Shift:
-    # What joins a body's CRC to the CRC before it, by the body's size: batches repeat sizes.
-    Py_ssize_t size
-    uint32_t by
-
-
 cdef struct Fields:
     # What the frames of one batch share.
     int64_t physical_offset  # of the next frame
@@ -625,30 +597,6 @@ def write_batch(body, out, Py_ssize_t pos, int64_t physical_offset, int64_t queu
 
 # --- reading frames ---------------------------------------------------------------------------------
 
-cdef enum Status:
-    FRAME
-    END
-    BLANK
-    MORE
-    DAMAGE
-    DAMAGE_TOPIC
-    DAMAGE_OFFSET
-    DAMAGE_TORN
-
-
-cdef struct Parsed:
-    Py_ssize_t size
-    uint32_t sys_flag
-    int64_t store_ts
-    const uint8_t *body
-    Py_ssize_t body_size
-    const uint8_t *topic
-    Py_ssize_t topic_size
-    const uint8_t *properties
-    Py_ssize_t properties_size
-    Shift shift  # `size` is 0 before the first frame
-
-
 cdef Status parse(const uint8_t *p, Py_ssize_t left, bint verify, Parsed *f) noexcept nogil:
     """`frame.decode_frame` without the copies; the reasons of damage are told by the original."""
     cdef int32_t size
@@ -726,19 +674,6 @@ cdef bint crc_property_holds(const uint8_t *p, Py_ssize_t size, Parsed *f,
             return False
         crc //= 10
     return True
-
-
-cdef struct Slice:
-    const uint8_t *at
-    Py_ssize_t size
-
-
-cdef struct Known:
-    # The properties that dispatch looks at; size 0 = absent.
-    Slice tags
-    Slice keys
-    Slice unique
-    Slice delay
 
 
 cdef void find_known(const uint8_t *p, Py_ssize_t size, Known *k) noexcept nogil:

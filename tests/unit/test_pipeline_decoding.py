@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
+import mmap
+import os
 import pickle
 import re
 import struct
@@ -176,6 +179,37 @@ def test_every_length_of_a_cut_frame_stops_both():
         expected = walked(arrow_reference, ALL, data[:size])
         assert walked(fast, ALL, data[:size]) == expected
         assert expected[0][:3] == (0, Stop.DAMAGE if size else Stop.END, 0)
+
+
+def before_a_forbidden_page(size):
+    """Memory of `size` bytes, behind which no byte may be read; None where that cannot be had."""
+    libc = ctypes.CDLL(None)
+    room = mmap.mmap(-1, 2 * mmap.PAGESIZE)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(room))
+    if libc.mprotect(ctypes.c_void_p(start + mmap.PAGESIZE), mmap.PAGESIZE, 0):
+        return None
+    return memoryview(room)[mmap.PAGESIZE - size : mmap.PAGESIZE]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pages are protected as POSIX does it")
+def test_no_byte_behind_the_data_is_read():
+    """A kernel that does dies here: every cut of a frame ends at a page that cannot be read."""
+    whole = frame(b"b" * 30, b"TAGS\x01a\x02KEYS\x01b\x02UNIQ_KEY\x01c", crc_property=True)
+    variants = [whole]
+    for place in (3, 87, 118, 121):  # the last bytes of the lengths, one more than there is
+        variants.append(whole[:place] + bytes([whole[place] + 1]) + whole[place + 1 :])
+    for data in variants:
+        for size in range(1, len(data) + 1):
+            view = before_a_forbidden_page(size)
+            if view is None:
+                pytest.skip("pages cannot be protected here")
+            view[:] = data[:size]
+            builder = fast.Builder(ALL, "b")
+            pos, stop = builder.walk(view, 0)
+            assert (pos, stop) == ((size, Stop.END) if data[:size] == whole else (0, Stop.DAMAGE))
+            entry = struct.pack(">qiq", 0, size, 0)
+            number, stop = builder.read(view, 0, entry, 0, 0)
+            assert number == (data[:size] == whole)
 
 
 class Segment:
