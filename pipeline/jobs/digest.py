@@ -15,13 +15,14 @@ fool it can.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from saturnmq.protocol.kernels import COMPILED
+from saturnmq.protocol.message_queue import MessageQueue
 
 FACTOR = 0x9E3779B97F4A7C15
 NULL_HASH = 0xD1B54A32D192ED03
@@ -151,39 +152,55 @@ def _map_hashes(array: pa.Array) -> Any:
 
 def _grouped(batch: pa.RecordBatch, hashes: Any) -> Iterator[tuple[Key, int, int]]:
     """(key, rows, sum of their hashes) of each queue and hour in a batch."""
-    topics = _coded(batch.column("topic"))
-    brokers = _coded(batch.column("brokerName"))
-    queues = batch.column("queueId").to_numpy(zero_copy_only=False).astype(np.int64)
     hours = store_hours(batch)
+    codes, queues = _queues(batch, hours)
+    rows = np.bincount(codes)
+    # halves: what a float adds up exactly
+    low_sums = np.bincount(codes, weights=hashes & np.uint64(0xFFFFFFFF))
+    high_sums = np.bincount(codes, weights=hashes >> np.uint64(32))
+    for code, (queue, row) in queues.items():
+        value = (int(low_sums[code]) + (int(high_sums[code]) << 32)) & _MASK
+        yield Key(*queue, int(hours[row])), int(rows[code]), value
+
+
+def _queues(
+    batch: pa.RecordBatch, *further: Any
+) -> tuple[Any, dict[int, tuple[MessageQueue, int]]]:
+    """A small number for each row, equal where its queue (and what is in the `further` columns of
+    integers) is equal, and for each number the queue and one of its rows."""
+    topics, brokers = (batch.column(name).dictionary_encode() for name in PLACE[:2])
+    queue_ids = batch.column(PLACE[2]).to_numpy(zero_copy_only=False).astype(np.int64)
     codes, span = np.zeros(batch.num_rows, np.int64), 1
-    for column in (topics.indices.to_numpy(), brokers.indices.to_numpy(), queues, hours):
+    for column in (topics.indices.to_numpy(), brokers.indices.to_numpy(), queue_ids, *further):
         low = int(column.min())
         width = int(column.max()) - low + 1
         if width > 1:
             codes, span = codes * width + (column - low), span * width
     if span > _SPAN_MAX:
         codes = np.unique(codes, return_inverse=True)[1]
-    rows = np.bincount(codes)
-    a_row = np.zeros(len(rows), np.int64)  # of each group
+    a_row = np.full(int(codes.max()) + 1, -1, np.int64)
     a_row[codes] = np.arange(batch.num_rows)
-    # halves: what a float adds up exactly
-    low_sums = np.bincount(codes, weights=hashes & np.uint64(0xFFFFFFFF))
-    high_sums = np.bincount(codes, weights=hashes >> np.uint64(32))
     topic_names, broker_names = topics.dictionary.to_pylist(), brokers.dictionary.to_pylist()
-    for number in np.flatnonzero(rows).tolist():
-        first = int(a_row[number])
-        key = Key(
-            topic_names[topics.indices[first].as_py()],
-            broker_names[brokers.indices[first].as_py()],
-            int(queues[first]),
-            int(hours[first]),
-        )
-        value = (int(low_sums[number]) + (int(high_sums[number]) << 32)) & _MASK
-        yield key, int(rows[number]), value
+    queues = {}
+    for code in np.flatnonzero(a_row >= 0).tolist():
+        row = int(a_row[code])
+        topic = topic_names[topics.indices[row].as_py()]
+        broker = broker_names[brokers.indices[row].as_py()]
+        queues[code] = MessageQueue(topic, broker, int(queue_ids[row])), row
+    return codes, queues
 
 
-def _coded(names: pa.Array) -> Any:
-    return names if pa.types.is_dictionary(names.type) else names.dictionary_encode()
+def within(batch: pa.RecordBatch, ranges: Mapping[MessageQueue, tuple[int, int]]) -> pa.RecordBatch:
+    """The messages whose queue offsets lie in the [first, end) of their queue."""
+    if not batch.num_rows:
+        return batch
+    codes, queues = _queues(batch)
+    limits = np.zeros((int(codes.max()) + 1, 2), np.int64)
+    for code, (queue, _) in queues.items():
+        limits[code] = ranges.get(queue, (0, 0))
+    offsets = batch.column("queueOffset").to_numpy(zero_copy_only=False)
+    mask = (offsets >= limits[codes, 0]) & (offsets < limits[codes, 1])
+    return batch if mask.all() else batch.filter(pa.array(mask))
 
 
 def store_hours(batch: pa.RecordBatch) -> Any:

@@ -87,7 +87,7 @@ def gaps_and_end(
             if end < file.start:  # the file before ended early, or is not there
                 gaps.append(Gap(end, file.start, why or UNREADABLE))
             gaps += found.gaps
-        if found.messages or file is files[0]:
+        if found.messages or end == file.start:
             end, why = found.end, found.why
     return _touching_as_one(gaps), end, why
 

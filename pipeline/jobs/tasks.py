@@ -8,19 +8,24 @@ driver and should be small.
 from __future__ import annotations
 
 import contextlib
+import pickle
 import re
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from saturnmq.protocol.errors import SaturnError
 
 Unit = TypeVar("Unit")
 Result = TypeVar("Result")
+Combined = TypeVar("Combined")
 Progress = Callable[[int, int], None]
 """`progress(done, total)`, in whatever the weights of the units are."""
 
+_Key = tuple[str, int]
+_GROUP, _RESULT = "group", "result"
 _TOLD_EVERY_S = 0.25
 _RAISED = re.compile(r"^(?:saturnmq\.[\w.]+|OSError|[A-Z]\w*Error): (.+)", re.M)
 
@@ -59,6 +64,66 @@ def run(
     with told(done, sum(heavy), progress), plain_errors():
         found: list[Result] = context.parallelize(pairs, len(pairs)).mapPartitions(one).collect()
     return found
+
+
+def run_grouped(
+    spark: Any,
+    work: Callable[[Unit], tuple[Result, Iterable[tuple[int, bytes]]]],
+    combine: Callable[[list[bytes]], Combined],
+    groups: int,
+    units: Sequence[Unit],
+    weights: Sequence[int] | None = None,
+    progress: Progress | None = None,
+) -> tuple[list[Result], list[Combined]]:
+    """As `run`, for work that also gives (group, bytes) pairs, groups being numbered from 0 to
+    `groups` - 1: all of a group go to one call of `combine`, through Spark's shuffle."""
+    if spark is None:
+        return _grouped_here(work, combine, units, progress)
+    if not units:
+        return [], []
+    heavy = list(weights) if weights is not None else [1] * len(units)
+    context = spark.sparkContext
+    done = context.accumulator(0)
+
+    def one(numbered: Iterator[tuple[int, Unit, int]]) -> Iterator[tuple[_Key, bytes]]:
+        for number, unit, weight in numbered:
+            result, pairs = work(unit)
+            for group, data in pairs:
+                yield (_GROUP, group), data
+            yield (_RESULT, number), pickle.dumps(result)
+            done.add(weight)
+
+    def together(grouped: Iterator[tuple[_Key, Iterable[bytes]]]) -> Iterator[tuple[_Key, Any]]:
+        for key, data in grouped:
+            parts = list(data)
+            yield key, combine(parts) if key[0] == _GROUP else pickle.loads(parts[0])
+
+    numbered = [(n, *pair) for n, pair in enumerate(zip(units, heavy, strict=True))]
+    rdd = context.parallelize(numbered, len(numbered)).mapPartitions(one)
+    with told(done, sum(heavy), progress), plain_errors():
+        found = rdd.groupByKey(groups, _number_of).mapPartitions(together).collect()
+    results = {key[1]: value for key, value in found if key[0] == _RESULT}
+    combined = [value for key, value in found if key[0] == _GROUP]
+    return [results[number] for number in range(len(units))], combined
+
+
+def _number_of(key: _Key) -> int:
+    return key[1]
+
+
+def _grouped_here(
+    work: Callable[[Unit], tuple[Result, Iterable[tuple[int, bytes]]]],
+    combine: Callable[[list[bytes]], Combined],
+    units: Sequence[Unit],
+    progress: Progress | None,
+) -> tuple[list[Result], list[Combined]]:
+    parts: defaultdict[int, list[bytes]] = defaultdict(list)
+    results = []
+    for result, pairs in _here(work, units, progress):
+        results.append(result)
+        for group, data in pairs:
+            parts[group].append(data)
+    return results, [combine(data) for data in parts.values()]
 
 
 def _here(

@@ -3,67 +3,25 @@
 from __future__ import annotations
 
 import os
-import random
 import shutil
 from pathlib import Path
 
 import pytest
+from pipeline_store_rig import SIZES, made, opened, overwrite, put, segments
 from saturnmq.pipeline.jobs.log_file import joined
 from saturnmq.pipeline.jobs.rebuild import rebuild
 from saturnmq.protocol.errors import ConfigError, DirectoryLocked, StoreDamaged
 from saturnmq.store.checkpoint import Checkpoint
 from saturnmq.store.disk import NativeDisk
-from saturnmq.store.message_store import MessageStore, PendingMessage, StoreConfig
 from saturnmq.store.rebuild import Rebuilt
 from saturnmq.store.rebuild import rebuild as rebuild_in_place
-from saturnmq.store.verify import Sizes
 
-SIZES = Sizes(8192, 400, 20, 80)
 NOW = 1_763_740_000_000
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1_700_000_000_000
-
-    def now_ms(self) -> int:
-        self.now += 400
-        return self.now
-
-
-def opened(root: Path) -> MessageStore:
-    config = StoreConfig(
-        root=str(root),
-        commitlog_segment_bytes=SIZES.segment_bytes,
-        consumequeue_segment_bytes=SIZES.queue_file_bytes,
-        index_slots=SIZES.index_slots,
-        index_items=SIZES.index_items,
-        zero_ahead_bytes=4096,
-    )
-    return MessageStore.open(config, NativeDisk(), Clock())
-
-
-def put(store: MessageStore, count: int, seed: int = 3) -> None:
-    rng = random.Random(seed)
-    for number in range(count):
-        keys = f"KEYS\x01k{number} all\x02UNIQ_KEY\x01u{number}\x02" if number % 5 else ""
-        properties = f"TAGS\x01t{number % 3}\x02{keys}".encode()
-        body = rng.randbytes(rng.randrange(200))
-        store.put(PendingMessage(f"T{number % 2}", rng.randrange(3), body, properties))
-    while store.reput():
-        pass
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    store = opened(tmp_path / "store")
-    put(store, 200)
-    store.close()
-    return tmp_path / "store"
-
-
-def segments(root: Path) -> list[Path]:
-    return sorted((root / "commitlog").iterdir())
+    return made(tmp_path / "store")
 
 
 def files(root: Path) -> dict[str, bytes]:
@@ -119,9 +77,7 @@ def test_a_queue_that_has_no_message_left_is_kept(root: Path) -> None:
 
 
 def test_damage_in_the_middle_leaves_the_same_hole(root: Path) -> None:
-    with segments(root)[2].open("r+b") as file:
-        file.seek(3000)
-        file.write(bytes(900))
+    overwrite(segments(root)[2], 3000, bytes(900))
     built, _ = assert_equal(root)
     assert built.gaps
 
@@ -133,9 +89,7 @@ def test_a_missing_file_in_the_middle_is_skipped(root: Path) -> None:
 
 
 def test_the_end_of_a_file_that_is_gone_is_skipped(root: Path) -> None:
-    with segments(root)[1].open("r+b") as file:
-        file.seek(5000)
-        file.write(bytes(8192 - 5000))
+    overwrite(segments(root)[1], 5000, bytes(8192 - 5000))
     assert_equal(root)
 
 
@@ -144,9 +98,7 @@ def test_frames_behind_the_place_where_a_crash_ended_the_log_are_not_in_it(root:
     page = Checkpoint.load(disk, str(root))
     page.flushed = page.derived = 2 * 8192 + 100
     page.save(disk, str(root))
-    with segments(root)[2].open("r+b") as file:
-        file.seek(4000)
-        file.write(bytes(900))
+    overwrite(segments(root)[2], 4000, bytes(900))
     built, _ = assert_equal(root)
     assert built.log_end < 3 * 8192 < segments(root)[-1].stat().st_size * len(segments(root))
     assert built.messages < 150

@@ -1,0 +1,320 @@
+"""The archive on disk: Parquet files, and the manifests that alone say which of them count.
+
+    <path>/topic=<name>/hour=<yyyy-mm-dd-hh>/<number>-<run>-<n>.parquet   store time, UTC
+    <path>/_manifest/<number, 8 digits>.json                              from 1, no gaps
+    <path>/_temporary/<run>/                                              of runs that are not done
+
+A run writes its files, gives them their names, and then makes the next manifest with one hard link,
+which fails if another run was faster. So a manifest is there whole or not at all, and with it all
+that the run archived. A file that no manifest lists is nothing: the next run removes it.
+
+A manifest says which messages it covers (`ranges`: [first, end) of each queue), where the next run
+goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import posixpath
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, BinaryIO
+from urllib.parse import quote
+
+from saturnmq.pipeline.jobs.tasks import attempt_name
+from saturnmq.protocol.errors import ConfigError, SaturnError, StoreDamaged
+from saturnmq.protocol.message_queue import MessageQueue
+
+VERSION = 1
+MANIFESTS = "_manifest"
+TEMPORARY = "_temporary"
+PLACED = "placed.json"  # in a run's directory: the names it is about to give
+LOCK = "lock"  # beside it: held while the run lives
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+Ranges = dict[MessageQueue, tuple[int, int]]
+
+
+class ArchiveChanged(SaturnError):
+    """Another run added to this archive meanwhile; what this one read is not in it: run again"""
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """One Parquet file: messages of one queue and hour, in the queue's order, whose offsets lie in
+    [first, end)."""
+
+    path: str  # from the archive's own
+    topic: str
+    broker: str
+    queue_id: int
+    hour: str
+    first: int
+    end: int
+    rows: int
+    bytes: int
+
+    @property
+    def queue(self) -> MessageQueue:
+        return MessageQueue(self.topic, self.broker, self.queue_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What one run added."""
+
+    number: int
+    run: str
+    columns: tuple[str, ...]
+    ranges: Ranges
+    files: tuple[DataFile, ...]
+    made: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows for file in self.files)
+
+    def to_json(self) -> dict[str, Any]:
+        ranges: dict[str, dict[str, dict[str, list[int]]]] = {}
+        for queue, (first, end) in sorted(self.ranges.items()):
+            brokers = ranges.setdefault(queue.topic, {})
+            brokers.setdefault(queue.broker_name, {})[str(queue.queue_id)] = [first, end]
+        return {
+            "version": VERSION,
+            "number": self.number,
+            "run": self.run,
+            "made": self.made,
+            "columns": list(self.columns),
+            "ranges": ranges,
+            "files": [asdict(file) for file in self.files],
+        }
+
+    @classmethod
+    def from_json(cls, value: Any) -> Manifest:
+        """KeyError, TypeError or ValueError if it is none."""
+        if value["version"] != VERSION:
+            raise ValueError(f"version {value['version']!r}, this is for {VERSION}")
+        ranges = {
+            MessageQueue(topic, broker, int(queue_id)): (int(first), int(end))
+            for topic, brokers in value["ranges"].items()
+            for broker, queues in brokers.items()
+            for queue_id, (first, end) in queues.items()
+        }
+        files = tuple(DataFile(**file) for file in value["files"])
+        columns = tuple(value["columns"])
+        return cls(value["number"], value["run"], columns, ranges, files, value["made"])
+
+
+class Archive:
+    """The archive at a local path (or one that every machine has mounted), which need not exist."""
+
+    def __init__(self, path: str) -> None:
+        self.path = local(path)
+        self._manifests = os.path.join(self.path, MANIFESTS)
+        self._temporary = os.path.join(self.path, TEMPORARY)
+
+    def manifests(self) -> list[Manifest]:
+        """All, in order. StoreDamaged if one is missing or none that we understand."""
+        found = []
+        for number, name in enumerate(self._names(), 1):
+            path = os.path.join(self._manifests, name)
+            if name != manifest_name(number):
+                expected = os.path.join(self._manifests, manifest_name(number))
+                raise StoreDamaged(f"{expected} is missing: restore it, {name} follows it")
+            try:
+                with open(path, "rb") as file:
+                    found.append(Manifest.from_json(json.load(file)))
+            except (KeyError, TypeError, ValueError) as error:
+                raise StoreDamaged(f"{path} is no manifest: {error!r}") from error
+        return found
+
+    def _names(self) -> list[str]:
+        try:
+            names = os.listdir(self._manifests)
+        except FileNotFoundError:
+            return []
+        return sorted(name for name in names if name.endswith(".json") and name[0] != ".")
+
+    def existing(self) -> list[Manifest]:
+        """As `manifests`; ConfigError if there is none."""
+        found = self.manifests()
+        if not found:
+            raise ConfigError(f"{self.path} is no archive: it has no {MANIFESTS}/00000001.json")
+        return found
+
+    def full(self, file: DataFile) -> str:
+        """Where a file lies."""
+        return os.path.join(self.path, file.path)
+
+    # -- writing ----------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def run(self) -> Iterator[Run]:
+        """A run, whose leftovers go when it ends; those of dead ones go first."""
+        run, lock = self._begin()
+        with lock:
+            self._clear_dead_runs()
+            try:
+                yield run
+            finally:
+                self._clear(run.directory)
+
+    def _begin(self) -> tuple[Run, BinaryIO]:
+        while True:
+            name = attempt_name()
+            directory = os.path.join(self._temporary, name)
+            os.makedirs(directory)
+            path = os.path.join(directory, LOCK)
+            lock = open(path, "wb")  # noqa: SIM115  it is held as long as the run lives
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if os.path.exists(path):
+                return Run(self, name, directory), lock
+            lock.close()  # another run took it for a dead one's, before it was locked
+
+    def _clear_dead_runs(self) -> None:
+        for name in os.listdir(self._temporary):
+            directory = os.path.join(self._temporary, name)
+            with (
+                contextlib.suppress(FileNotFoundError, BlockingIOError),
+                open(os.path.join(directory, LOCK), "rb") as lock,
+            ):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the living hold theirs
+                self._clear(directory)
+
+    def _clear(self, directory: str) -> None:
+        """Remove a run's directory, and what it put in place unless its manifest is there."""
+        try:
+            with open(os.path.join(directory, PLACED), "rb") as file:
+                placed = json.load(file)
+        except (FileNotFoundError, ValueError):
+            placed = []  # a name is given only when all are written down
+        listed = {file.path for manifest in self.manifests() for file in manifest.files}
+        for path in placed:
+            if path not in listed:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.join(self.path, path))
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(self._manifests, f".{os.path.basename(directory)}"))
+        shutil.rmtree(directory, ignore_errors=True)
+
+    def add(self, manifest: Manifest) -> None:
+        """Make it count, at once and for good; ArchiveChanged if its number is taken."""
+        os.makedirs(self._manifests, exist_ok=True)
+        target = os.path.join(self._manifests, manifest_name(manifest.number))
+        attempt = os.path.join(self._manifests, f".{manifest.run}")
+        write_durably(attempt, json.dumps(manifest.to_json(), indent=1).encode())
+        try:
+            os.link(attempt, target)
+        except FileExistsError:
+            raise ArchiveChanged(
+                f"run again: another run made {target} meanwhile, what this one read is not in it"
+            ) from None
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
+                raise
+            raise ConfigError(
+                f"archive to another file system: that of {self.path} has no hard links, without "
+                "which two runs could both take the same place"
+            ) from error
+        finally:
+            os.unlink(attempt)
+        sync_directory(self._manifests)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run that writes to an archive; its tasks write to `directory`."""
+
+    archive: Archive
+    name: str
+    directory: str
+
+    def commit(
+        self, number: int, columns: Sequence[str], ranges: Ranges, written: Sequence[DataFile]
+    ) -> Manifest:
+        """Put the files, whose paths are in `directory`, in their places and make the manifest."""
+        files = []
+        for count, file in enumerate(written):
+            name = f"{number:08d}-{self.name[:12]}-{count:05d}.parquet"
+            place = posixpath.join(partition(file.topic, file.hour), name)
+            files.append(DataFile(**(asdict(file) | {"path": place})))
+        paths = [file.path for file in files]
+        write_durably(os.path.join(self.directory, PLACED), json.dumps(paths).encode())
+        directories = {os.path.dirname(self.archive.full(file)) for file in files}
+        for directory in sorted(directories):
+            os.makedirs(directory, exist_ok=True)
+        for before, after in zip(written, files, strict=True):
+            os.rename(os.path.join(self.directory, before.path), self.archive.full(after))
+        for directory in sorted(directories | {os.path.dirname(path) for path in directories}):
+            sync_directory(directory)
+        sync_directory(self.archive.path)
+        manifest = Manifest(number, self.name, tuple(columns), ranges, tuple(files))
+        self.archive.add(manifest)
+        return manifest
+
+
+def reached(manifests: Sequence[Manifest]) -> dict[MessageQueue, int]:
+    """Where the next run goes on in each queue."""
+    return {queue: end for each in manifests for queue, (_, end) in each.ranges.items()}
+
+
+def covered(manifests: Sequence[Manifest]) -> Ranges:
+    """Of each queue what lies in the archive: from the first offset to the last one's end."""
+    result: Ranges = {}
+    for each in manifests:
+        for queue, (first, end) in each.ranges.items():
+            result[queue] = (result[queue][0] if queue in result else first, end)
+    return result
+
+
+def is_local(path: str) -> bool:
+    """Whether plain file operations reach it: no scheme, or file:."""
+    return "://" not in path or path.startswith("file://")
+
+
+def local(path: str) -> str:
+    """A path of ours; ConfigError if it is not local."""
+    if not is_local(path):
+        raise ConfigError(f"give a directory that is mounted here: {path} is not reached as a file")
+    return os.path.abspath(path.removeprefix("file://").removeprefix("file:"))
+
+
+def partition(topic: str, hour: str) -> str:
+    """The directory of a topic's messages of an hour."""
+    return f"topic={quote(topic, safe='')}/hour={hour}"
+
+
+def hour_name(hour: int) -> str:
+    """`2026-11-21-13` for an hour counted from 1970, UTC."""
+    return f"{_EPOCH + timedelta(hours=hour):%Y-%m-%d-%H}"
+
+
+def manifest_name(number: int) -> str:
+    return f"{number:08d}.json"
+
+
+def write_durably(path: str, data: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_directory(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def describe(ranges: Mapping[MessageQueue, tuple[int, int]]) -> str:
+    """`3 queues, 1,200 messages` for a line of text."""
+    total = sum(end - first for first, end in ranges.values())
+    return f"{len(ranges):,} queues, {total:,} messages"

@@ -1,0 +1,67 @@
+"""A small store on the real disk with many files, as the tests of the jobs want it."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from saturnmq.store.disk import NativeDisk
+from saturnmq.store.message_store import MessageStore, PendingMessage, StoreConfig
+from saturnmq.store.verify import Sizes
+
+SIZES = Sizes(8192, 400, 20, 80)
+START_MS = 1_763_740_000_000  # 2025-11-21, four minutes before an hour is full
+
+
+class Clock:
+    """The part of a runtime that the store uses: every message has its own time."""
+
+    def __init__(self, step_ms: int) -> None:
+        self.now = START_MS
+        self._step = step_ms
+
+    def now_ms(self) -> int:
+        self.now += self._step
+        return self.now
+
+
+def opened(root: Path, step_ms: int = 400) -> MessageStore:
+    config = StoreConfig(
+        root=str(root),
+        commitlog_segment_bytes=SIZES.segment_bytes,
+        consumequeue_segment_bytes=SIZES.queue_file_bytes,
+        index_slots=SIZES.index_slots,
+        index_items=SIZES.index_items,
+        zero_ahead_bytes=4096,
+    )
+    return MessageStore.open(config, NativeDisk(), Clock(step_ms))
+
+
+def put(store: MessageStore, count: int, seed: int = 3) -> None:
+    """Messages of 2 topics with 3 queues each; most have ids and keys, all a tag."""
+    rng = random.Random(seed)
+    for number in range(count):
+        keys = f"KEYS\x01k{number} all\x02UNIQ_KEY\x01u{seed}-{number}\x02" if number % 5 else ""
+        properties = f"TAGS\x01t{number % 3}\x02{keys}".encode()
+        body = rng.randbytes(rng.randrange(200))
+        store.put(PendingMessage(f"T{number % 2}", rng.randrange(3), body, properties))
+    while store.reput():
+        pass
+
+
+def made(root: Path, count: int = 200, step_ms: int = 400) -> Path:
+    """A store that was stopped in order."""
+    store = opened(root, step_ms)
+    put(store, count)
+    store.close()
+    return root
+
+
+def segments(root: Path) -> list[Path]:
+    return sorted((root / "commitlog").iterdir())
+
+
+def overwrite(path: Path, at: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
