@@ -43,7 +43,7 @@ class Decoding:
     """
 
     columns: Columns = field(default_factory=select)
-    mode: str = FAILFAST
+    mode: Any = FAILFAST  # one of MODES
     decompress: bool = True
     verify: bool = False
     expression: str = "*"

@@ -57,7 +57,7 @@ def parse_times(text: str, option: str) -> dict[MessageQueue, int]:
 
 def parse_assignment(text: str) -> list[MessageQueue]:
     """Option `assign`: `{"orders":{"broker-a":[0,1]}}`."""
-    queues = set()
+    queues: set[MessageQueue] = set()
     for topic, broker, ids in _brokers(_object(text, "assign"), "assign"):
         if not isinstance(ids, list) or not all(_whole(n) and n >= 0 for n in ids):
             raise _wrong("assign", f"{topic}.{broker} is {_shown(ids)}, not a list of queue ids")

@@ -12,7 +12,7 @@ import select
 import socket
 import struct
 
-from .errors import ConnectFailed, ConnectionLost, RequestTimeout
+from .errors import ConnectFailed, ConnectionLost, RequestTimeout, SaturnError
 from .remoting import (
     FLAG_RESPONSE,
     MAX_FRAME,
@@ -42,8 +42,9 @@ class Channel:
         self._socket.settimeout(None)
         self._timeout_s = 0.0
         self._view = memoryview(bytearray(RECEIVE_BUFFER))
-        self._end = 0
-        self._opaque = 0
+        self._start = self._end = 0
+        self._opaque = self._code = 0
+        self._asked_at = 0.0
         self._used_at = self._now()
 
     def idle_s(self) -> float:
@@ -58,28 +59,45 @@ class Channel:
     def request(self, command: Command, timeout_s: float) -> Command:
         """The response to `command`. After RequestTimeout or ConnectionLost nobody knows whether
         it was carried out, and the channel must be closed."""
+        self.ask(command, timeout_s)
+        response = self.answer()
+        response.body = bytes(response.body)
+        return response
+
+    def ask(self, command: Command, timeout_s: float) -> None:
+        """The first half of `request`: something else can be done before the answer is read."""
         self._opaque = command.opaque = (self._opaque + 1) & 0x7FFFFFFF
+        self._code = command.code
         if timeout_s != self._timeout_s:
             self._set_timeout(timeout_s)
-        started = self._now()
+        self._asked_at = self._now()
         try:
             self._send(encode_head(command), command.body)
+        except OSError as error:
+            raise self._failure(error) from error
+
+    def answer(self) -> Command:
+        """The response to what was asked last; its body is valid until the next call."""
+        try:
             while True:
                 response = self._receive()
                 if response.flag & FLAG_RESPONSE and response.opaque == self._opaque:
                     self._used_at = self._now()
                     return response
-                if self._now() - started > timeout_s:
+                if self._now() - self._asked_at > self._timeout_s:
                     raise TimeoutError
-        except (TimeoutError, BlockingIOError):
-            raise RequestTimeout(
-                f"no answer from {self.address} to request {command.code} in {timeout_s:g} s"
-            ) from None
         except OSError as error:
-            raise ConnectionLost(
-                f"connection to {self.address} lost ({error.strerror or error}) before the answer "
-                f"to request {command.code}"
-            ) from error
+            raise self._failure(error) from error
+
+    def _failure(self, error: OSError) -> SaturnError:
+        if isinstance(error, (TimeoutError, BlockingIOError)):
+            return RequestTimeout(
+                f"no answer from {self.address} to request {self._code} in {self._timeout_s:g} s"
+            )
+        return ConnectionLost(
+            f"connection to {self.address} lost ({error.strerror or error}) before the answer to "
+            f"request {self._code}"
+        )
 
     def _set_timeout(self, timeout_s: float) -> None:
         # By the kernel: Python's own time-out asks poll() before every call.
@@ -95,7 +113,11 @@ class Channel:
             self._socket.sendall(b"".join((head, body))[sent:])
 
     def _receive(self) -> Command:
-        """The next frame; its body is a copy."""
+        """The next frame; its body lies in the buffer, whose front it leaves at the next call."""
+        rest = self._end - self._start
+        if rest and self._start:
+            self._view[:rest] = self._view[self._start : self._end]
+        self._start, self._end = 0, rest
         while True:
             size = frame_size(self._view, 0, self._end)
             if size and size <= self._end:
@@ -108,13 +130,8 @@ class Channel:
             if not count:
                 raise ConnectionResetError("closed by the peer")
             self._end += count
-        command = parse_frame(self._view[:size])
-        command.body = bytes(command.body)
-        rest = self._end - size
-        if rest:
-            self._view[:rest] = self._view[size : self._end]
-        self._end = rest
-        return command
+        self._start = size
+        return parse_frame(self._view[:size])
 
     def abort(self) -> None:
         """Fail the request under way, from another thread."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -250,37 +250,11 @@ class Lookup:
             return 0
         low, high = queue.min_offset, queue.max_offset
         if boundary.upper() != "UPPER":
-            return self._first_stored_from(queue, timestamp)
-        found = self._first_stored_from(queue, timestamp + 1) - 1
-        while found >= low and self._time_of(queue, found) is None:
+            return first_stored_from(queue, timestamp, self._log.store_time_at)
+        found = first_stored_from(queue, timestamp + 1, self._log.store_time_at) - 1
+        while found >= low and _time_of(queue, found, self._log.store_time_at) is None:
             found -= 1
         return min(max(found, low), high)
-
-    def _first_stored_from(self, queue: ConsumeQueue, timestamp: int) -> int:
-        """The first message stored at or after `timestamp`, or the queue's end."""
-        low, high = queue.min_offset, queue.max_offset
-        answer = high
-        while low < high:
-            middle = probe = (low + high) // 2
-            time = self._time_of(queue, probe)
-            while time is None and probe + 1 < high:  # a slot without a message has no time
-                probe += 1
-                time = self._time_of(queue, probe)
-            if time is None:
-                high = middle
-            elif time < timestamp:
-                low = probe + 1
-            else:
-                high, answer = middle, probe
-        return answer
-
-    def _time_of(self, queue: ConsumeQueue, index: int) -> int | None:
-        """Store time of an entry; -1, too early for anybody, if its frame is gone."""
-        entry = queue.entry(index)
-        if entry is None or entry[1] == _FILLER_SIZE:
-            return None
-        time = self._log.store_time_at(entry[0])
-        return -1 if time is None else time
 
     def query_by_key(
         self, topic: str, key: str, most: int, begin: int, end: int, visible: int
@@ -312,6 +286,38 @@ class Lookup:
             return 0, 0
         newest = self._index.files[-1]
         return newest.end_time, newest.end_offset
+
+
+TimeAt = Callable[[int], int | None]
+"""The store time of the frame at a physical offset, None if it is gone."""
+
+
+def first_stored_from(queue: ConsumeQueue, timestamp: int, time_at: TimeAt) -> int:
+    """The first message stored at or after `timestamp`, or the queue's end."""
+    low, high = queue.min_offset, queue.max_offset
+    answer = high
+    while low < high:
+        middle = probe = (low + high) // 2
+        time = _time_of(queue, probe, time_at)
+        while time is None and probe + 1 < high:  # a slot without a message has no time
+            probe += 1
+            time = _time_of(queue, probe, time_at)
+        if time is None:
+            high = middle
+        elif time < timestamp:
+            low = probe + 1
+        else:
+            high, answer = middle, probe
+    return answer
+
+
+def _time_of(queue: ConsumeQueue, index: int, time_at: TimeAt) -> int | None:
+    """Store time of an entry; -1, too early for anybody, if its frame is gone."""
+    entry = queue.entry(index)
+    if entry is None or entry[1] == _FILLER_SIZE:
+        return None
+    time = time_at(entry[0])
+    return -1 if time is None else time
 
 
 def _carries(data: bytes, topic: str, key: str) -> bool:

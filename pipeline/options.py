@@ -1,0 +1,461 @@
+"""What the source can be told (docs/pipeline.md has the table). Pure.
+
+Options come with lower-case names, as Spark hands them over. The error of an unknown one names the
+nearest that exists, or what another connector's option of that name is called here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from saturnmq.pipeline import offsets as _offsets
+from saturnmq.pipeline.access import (
+    ANY,
+    CHUNK_BYTES,
+    FAILFAST,
+    MASTER,
+    MODES,
+    PERMISSIVE,
+    PULL_TIMEOUT_MS,
+    SLAVE,
+    STORE_BROKER,
+    Decoding,
+    Where,
+)
+from saturnmq.pipeline.columns import Columns, select
+from saturnmq.pipeline.plan import MAX_BYTES
+from saturnmq.protocol.errors import ConfigError, SubscriptionParseFailed, nearest
+from saturnmq.protocol.message_queue import MessageQueue
+from saturnmq.protocol.subscription import Subscription
+from saturnmq.protocol.topics import check_group, check_topic
+
+EARLIEST, LATEST, GROUP = "earliest", "latest", "group"
+ERROR = "error"
+SQL = "SQL92"
+CHUNK_BYTES_MIN, CHUNK_BYTES_MAX = 64 << 10, 8 << 20
+SQL_PREFIX = "sql:"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where to start or end: `word` (earliest, latest, group), else `offsets`, else a time for all
+    queues, else times by queue."""
+
+    word: str = ""
+    offsets: Mapping[MessageQueue, int] | None = None
+    timestamp: int | None = None
+    timestamps: Mapping[MessageQueue, int] | None = None
+    option: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """The options of one read, checked as far as they can be without asking anybody."""
+
+    where: Where
+    subscribe: tuple[str, ...] = ()
+    pattern: str = ""
+    assign: tuple[MessageQueue, ...] = ()
+    starting: Position | None = None
+    ending: Position | None = None
+    latest_if_no_match: bool = False
+    fail_on_data_loss: bool = True
+    wait_for_topic: bool = False
+    partitions: int = 0
+    min_partitions: int = 0
+    max_rows_per_partition: int = 0
+    max_bytes_per_partition: int = MAX_BYTES
+    max_offsets_per_trigger: int = 0
+    min_offsets_per_trigger: int = 0
+    max_bytes_per_trigger: int = 0
+    max_trigger_delay_ms: int = 15 * 60_000
+    group: str = ""
+    columns: Columns = field(default_factory=select)
+    mode: str = FAILFAST
+    decompress: bool = True
+    verify: bool = False
+    expression: str = "*"
+    expression_type: str = "TAG"
+    pushdown: bool = False
+
+    def decoding(self, columns: Columns) -> Decoding:
+        """What the tasks are to make of frames."""
+        return Decoding(
+            columns,
+            self.mode,
+            self.decompress,
+            self.verify,
+            self.expression,
+            self.expression_type,
+            self.fail_on_data_loss,
+        )
+
+
+# -- one option ----------------------------------------------------------------------------------
+
+
+def _text(name: str, value: str) -> str:
+    if not value:
+        raise ConfigError(f"option {name} is empty; leave it out or give it a value")
+    return value
+
+
+def _words(name: str, value: str) -> tuple[str, ...]:
+    found = tuple(part.strip() for part in value.split(",") if part.strip())
+    if not found:
+        raise ConfigError(f"option {name} is empty; name at least one, with commas between")
+    return found
+
+
+def _flag(name: str, value: str) -> bool:
+    if value.lower() not in ("true", "false"):
+        raise ConfigError(f"option {name} is {value!r}; write true or false")
+    return value.lower() == "true"
+
+
+def _number(least: int) -> Callable[[str, str], int]:
+    def read(name: str, value: str) -> int:
+        if not re.fullmatch(r"[+-]?\d+", value) or int(value) < least:
+            raise ConfigError(f"option {name} is {value!r}; write a whole number from {least} on")
+        return int(value)
+
+    return read
+
+
+def _bytes(least: int, most: int = 1 << 62) -> Callable[[str, str], int]:
+    def read(name: str, value: str) -> int:
+        match = re.fullmatch(r"(\d+)\s*([kmg]?)(?:i?b)?", value.lower())
+        size = int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[match[2]] if match else -1
+        if not least <= size <= most:
+            limit = f"from {least} to {most}" if most < 1 << 62 else f"from {least} on"
+            raise ConfigError(
+                f"option {name} is {value!r}; write bytes {limit}, such as {8 << 20} or 8m"
+            )
+        return size
+
+    return read
+
+
+def _duration(name: str, value: str) -> int:
+    match = re.fullmatch(r"(\d+)\s*(ms|s|m|min|h|d)?", value.lower())
+    if match is None:
+        raise ConfigError(f"option {name} is {value!r}; write a time such as 500ms, 30s or 15m")
+    unit = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+    return int(match[1]) * unit[match[2] or "ms"]
+
+
+def _one_of(*known: str) -> Callable[[str, str], str]:
+    def read(name: str, value: str) -> str:
+        for word in known:
+            if word.lower() == value.lower():
+                return word
+        hint = nearest(value, known)
+        raise ConfigError(f"option {name} is {value!r}{hint}; it is one of {', '.join(known)}")
+
+    return read
+
+
+def _topics(name: str, value: str) -> tuple[str, ...]:
+    topics = _words(name, value)
+    for topic in topics:
+        check_topic(topic)
+        if topic == _offsets.PLAN:
+            raise ConfigError(f"option {name}: topic {topic!r} cannot be read, its name is taken")
+    return tuple(dict.fromkeys(topics))
+
+
+def _pattern(name: str, value: str) -> str:
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ConfigError(f"option {name} is {value!r}, no regular expression: {error}") from None
+    return _text(name, value)
+
+
+def _group(_name: str, value: str) -> str:
+    return check_group(value)
+
+
+def _offsets_of(*words: str) -> Callable[[str, str], Position]:
+    def read(name: str, value: str) -> Position:
+        if value.lower() in words:
+            return Position(word=value.lower(), option=name)
+        if not value.startswith("{"):
+            known = ", ".join(words)
+            hint = nearest(value.lower(), words)
+            raise ConfigError(
+                f"option {name} is {value[:60]!r}{hint}; write {known} or JSON such as "
+                f"{_offsets.EXAMPLE}"
+            )
+        return Position(offsets=_offsets.parse(value, name), option=name)
+
+    return read
+
+
+def _time(name: str, value: str) -> Position:
+    return Position(timestamp=_number(0)(name, value), option=name)
+
+
+def _times(name: str, value: str) -> Position:
+    return Position(timestamps=_offsets.parse_times(value, name), option=name)
+
+
+_READERS: dict[str, Callable[[str, str], Any]] = {
+    "endpoints": _text,
+    "store": _text,
+    "brokerName": _text,
+    "trustTail": _flag,
+    "subscribe": _topics,
+    "topic": _topics,
+    "subscribePattern": _pattern,
+    "assign": lambda _name, value: tuple(_offsets.parse_assignment(value)),
+    "startingOffsets": _offsets_of(EARLIEST, LATEST, GROUP),
+    "endingOffsets": _offsets_of(LATEST),
+    "startingTimestamp": _time,
+    "endingTimestamp": _time,
+    "startingOffsetsByTimestamp": _times,
+    "endingOffsetsByTimestamp": _times,
+    "startingOffsetsByTimestampStrategy": _one_of(ERROR, LATEST),
+    "failOnDataLoss": _flag,
+    "waitForTopic": _flag,
+    "partitions": _number(1),
+    "minPartitions": _number(1),
+    "maxRecordsPerPartition": _number(1),
+    "maxBytesPerPartition": _bytes(1),
+    "maxOffsetsPerTrigger": _number(1),
+    "minOffsetsPerTrigger": _number(1),
+    "maxBytesPerTrigger": _bytes(1),
+    "maxTriggerDelay": _duration,
+    "group": _group,
+    "columns": _words,
+    "includeBody": _flag,
+    "includeProperties": _flag,
+    "mode": _one_of(*MODES),
+    "decompress": _flag,
+    "verify": _flag,
+    "subExpression": _text,
+    "expressionType": _one_of("TAG", SQL),
+    "readFrom": _one_of(MASTER, SLAVE, ANY),
+    "chunkBytes": _bytes(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX),
+    "pullTimeoutMs": _number(1),
+    "fetchOffset.numRetries": _number(0),
+    "fetchOffset.retryIntervalMs": _number(0),
+    "pushdown": _flag,
+}
+NAMES = tuple(_READERS)
+_BY_LOWER = {name.lower(): name for name in NAMES}
+
+# What other connectors call what is here.
+_ELSEWHERE = {
+    "kafka.bootstrap.servers": "endpoints",
+    "nameserver": "endpoints",
+    "namesrvaddr": "endpoints",
+    "service.url": "endpoints",
+    "topics": "subscribe",
+    "topicspattern": "subscribePattern",
+    "kafka.group.id": "group",
+    "groupidprefix": "group",
+    "consumergroup": "group",
+    "includeheaders": "includeProperties",
+    "kafkaconsumer.polltimeoutms": "pullTimeoutMs",
+    "polltimeoutms": "pullTimeoutMs",
+    "pullbatchsize": "chunkBytes",
+    "startingtime": "startingTimestamp",
+    "endingtime": "endingTimestamp",
+    "waitingfornonexistedtopic": "waitForTopic",
+    "path": "store",
+}
+_BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "pushdown")
+_STREAM_ONLY = (
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "maxTriggerDelay",
+)
+_STORE_ONLY = ("brokerName", "trustTail")
+_BROKERS_ONLY = ("readFrom", "chunkBytes", "pullTimeoutMs", "waitForTopic")
+
+
+# -- all of them ---------------------------------------------------------------------------------
+
+
+def parse(given: Mapping[str, str], *, streaming: bool | None) -> SourceOptions:
+    """The options of a read; ConfigError names the first that is wrong. None: it is not yet known
+    which kind of read it is."""
+    values: dict[str, Any] = {}
+    for key, text in given.items():
+        name = _BY_LOWER.get(key.lower())
+        if name is None:
+            raise ConfigError(_unknown(key))
+        values[name] = _READERS[name](name, str(text).strip())
+    if streaming is not None:
+        _refuse(values, _BATCH_ONLY if streaming else _STREAM_ONLY, streaming)
+    subscribe, pattern, assign = _which(values)
+    starting = _position(values, "starting")
+    ending = _position(values, "ending")
+    if streaming is False and starting is not None and starting.word == LATEST:
+        raise ConfigError(
+            "startingOffsets=latest leaves a batch nothing to read; write earliest, "
+            "offsets or a time"
+        )
+    if streaming is False:
+        _no_such_mark(starting, _offsets.LATEST)
+    _no_such_mark(ending, _offsets.EARLIEST)
+    group = values.get("group", "")
+    if starting is not None and starting.word == GROUP and not group:
+        raise ConfigError("startingOffsets=group needs the option group: whose offsets to begin at")
+    least = values.get("minOffsetsPerTrigger", 0)
+    most = values.get("maxOffsetsPerTrigger", 0)
+    if most and least > most:
+        raise ConfigError(
+            f"minOffsetsPerTrigger {least} is above maxOffsetsPerTrigger {most}; lower it"
+        )
+    expression, expression_type = _filter(values)
+    mode = values.get("mode", FAILFAST)
+    columns = select(
+        values.get("columns"),
+        include_body=values.get("includeBody", True),
+        include_properties=values.get("includeProperties", False),
+        corrupt=mode == PERMISSIVE,
+    )
+    return SourceOptions(
+        where=_where(values, group, expression_type),
+        subscribe=subscribe,
+        pattern=pattern,
+        assign=assign,
+        starting=starting,
+        ending=ending,
+        latest_if_no_match=values.get("startingOffsetsByTimestampStrategy") == LATEST,
+        fail_on_data_loss=values.get("failOnDataLoss", True),
+        wait_for_topic=values.get("waitForTopic", False),
+        partitions=values.get("partitions", 0),
+        min_partitions=values.get("minPartitions", 0),
+        max_rows_per_partition=values.get("maxRecordsPerPartition", 0),
+        max_bytes_per_partition=values.get("maxBytesPerPartition", MAX_BYTES),
+        max_offsets_per_trigger=most,
+        min_offsets_per_trigger=least,
+        max_bytes_per_trigger=values.get("maxBytesPerTrigger", 0),
+        max_trigger_delay_ms=values.get("maxTriggerDelay", 15 * 60_000),
+        group=group,
+        columns=columns,
+        mode=mode,
+        decompress=values.get("decompress", True),
+        verify=values.get("verify", False),
+        expression=expression,
+        expression_type=expression_type,
+        pushdown=values.get("pushdown", False),
+    )
+
+
+def _unknown(key: str) -> str:
+    here = _ELSEWHERE.get(key.lower())
+    if here is not None:
+        return f"unknown source option {key!r}; here it is called {here!r}"
+    # Names arrive in lower case, and the hint should not.
+    hint = nearest(key.lower(), _BY_LOWER)
+    for lower, name in _BY_LOWER.items():
+        hint = hint.replace(repr(lower), repr(name))
+    return f"unknown source option {key!r}{hint}; known are {', '.join(NAMES)}"
+
+
+def _refuse(values: Mapping[str, Any], names: tuple[str, ...], streaming: bool) -> None:
+    for name in names:
+        if name in values:
+            here, there = ("readStream", "read") if streaming else ("read", "readStream")
+            raise ConfigError(f"option {name} is for spark.{there} only; leave it out of {here}")
+
+
+def _which(values: Mapping[str, Any]) -> tuple[tuple[str, ...], str, tuple[MessageQueue, ...]]:
+    names = [n for n in ("subscribe", "topic", "subscribePattern", "assign") if n in values]
+    if len(names) != 1:
+        given = f"{' and '.join(names)} are given together" if names else "no topic is chosen"
+        raise ConfigError(
+            f"{given}; give one of subscribe (topic is the same), subscribePattern and assign"
+        )
+    subscribe = values.get("subscribe") or values.get("topic") or ()
+    return subscribe, values.get("subscribePattern", ""), values.get("assign", ())
+
+
+def _position(values: Mapping[str, Any], which: str) -> Position | None:
+    """As in Kafka's connector a time for all goes before times by queue, these before offsets."""
+    for name in (f"{which}Timestamp", f"{which}OffsetsByTimestamp", f"{which}Offsets"):
+        if name in values:
+            found: Position = values[name]
+            return found
+    return None
+
+
+def _no_such_mark(position: Position | None, mark: int) -> None:
+    if position is None or position.offsets is None:
+        return
+    for queue, offset in position.offsets.items():
+        if offset == mark:
+            word = "-1 (latest)" if mark == _offsets.LATEST else "-2 (earliest)"
+            raise ConfigError(
+                f"{position.option}: {queue.topic}.{queue.broker_name}.{queue.queue_id} is {word}, "
+                "which leaves nothing to read; write an offset"
+            )
+
+
+def _filter(values: Mapping[str, Any]) -> tuple[str, str]:
+    text: str = values.get("subExpression", "*")
+    kind: str = values.get("expressionType", "TAG")
+    if text.lower().startswith(SQL_PREFIX):
+        text, kind = text[len(SQL_PREFIX) :].strip(), SQL
+    if kind == "TAG":
+        try:
+            Subscription.parse("", text)
+        except SubscriptionParseFailed:
+            raise ConfigError(
+                f"option subExpression is {text!r} and names no tag; write * or tags joined by ||, "
+                f"or {SQL_PREFIX}... for SQL92"
+            ) from None
+    return text, kind
+
+
+def _where(values: Mapping[str, Any], group: str, expression_type: str) -> Where:
+    store, endpoints = values.get("store"), values.get("endpoints")
+    if bool(store) == bool(endpoints):
+        given = "store and endpoints are given together" if store else "no place to read is given"
+        raise ConfigError(
+            f"{given}; give endpoints (nameservers, HOST:9876,...) or store (a broker's directory)"
+        )
+    for name in _BROKERS_ONLY if store else _STORE_ONLY:
+        if name in values:
+            raise ConfigError(
+                f"option {name} goes with {'endpoints' if store else 'store'}, not with "
+                f"{'store' if store else 'endpoints'}; leave it out"
+            )
+    if store:
+        if expression_type == SQL:
+            raise ConfigError(
+                "subExpression of type SQL92 is looked at by brokers, a store directory has none; "
+                "filter with where() in Spark, or read from endpoints"
+            )
+        return Where.store(
+            store,
+            broker_name=values.get("brokerName", STORE_BROKER),
+            trust_tail=values.get("trustTail", False),
+        )
+    where = Where.brokers(
+        str(endpoints),
+        read_from=values.get("readFrom", MASTER),
+        chunk_bytes=values.get("chunkBytes", CHUNK_BYTES),
+        timeout_ms=values.get("pullTimeoutMs", PULL_TIMEOUT_MS),
+        retries=values.get("fetchOffset.numRetries", 3),
+        retry_interval_ms=values.get("fetchOffset.retryIntervalMs", 1000),
+        group=group,
+    )
+    for address in where.nameservers:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal():
+            raise ConfigError(
+                f"option endpoints: {address!r} is no nameserver; write HOST:PORT, such as "
+                "127.0.0.1:9876, several with commas between"
+            )
+    if not where.nameservers:
+        raise ConfigError("option endpoints names no nameserver; write HOST:PORT,...")
+    return where

@@ -1,0 +1,77 @@
+"""What reading a range has to see to wherever the frames come from: what they are decoded to, and
+that every message of the range was given or its loss told."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from saturnmq.pipeline.access import DROPMALFORMED, DataLoss, Decoding
+from saturnmq.pipeline.plan import Range
+from saturnmq.protocol.subscription import Subscription
+
+if TYPE_CHECKING:
+    from saturnmq.pipeline.decoding import Decoder
+
+log = logging.getLogger(__name__)
+
+
+def subscription(decoding: Decoding) -> Subscription:
+    """The tags asked for; everything where the broker filters by SQL92."""
+    tags = decoding.expression_type == "TAG"
+    return Subscription.parse("", decoding.expression if tags else "*")
+
+
+def decoder(decoding: Decoding, broker: str) -> Decoder:
+    """The decoder of a task; nothing of Arrow is loaded before it is made."""
+    from saturnmq.pipeline.decoding import Decoder
+
+    return Decoder(
+        decoding.columns,
+        broker=broker,
+        decompress=decoding.decompress,
+        verify=decoding.verify,
+        mode=decoding.mode,
+        tags=subscription(decoding).tags or None,
+    )
+
+
+class Tally:
+    """How many messages of a range were given and lost."""
+
+    def __init__(self, piece: Range, decoding: Decoding) -> None:
+        self._piece = piece
+        self._decoding = decoding
+        self._rows = 0
+        self._lost = 0
+
+    def count(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """The batches as they are."""
+        for batch in batches:
+            self._rows += batch.num_rows
+            yield batch
+
+    def lose(self, start: int, end: int, why: str) -> None:
+        """Messages [start, end) cannot be given: DataLoss, or a line in the log."""
+        self._lost += end - start
+        lost(self._decoding.fail_on_data_loss, self._piece, start, end, why)
+
+    def check(self) -> None:
+        """At the end: every message of the range has been given, or is known to be lost. Nobody can
+        know when a filter or a mode leaves some out."""
+        decoding, piece = self._decoding, self._piece
+        missing = piece.rows - self._lost - self._rows
+        everything = (decoding.expression, decoding.expression_type) == ("*", "TAG")
+        if missing and everything and decoding.mode != DROPMALFORMED:
+            self.lose(piece.start, piece.end, f"{missing} of them are not in the log")
+
+
+def lost(fail: bool, piece: Range, start: int, end: int, why: str) -> None:
+    """DataLoss if the query is to `fail`, else a line in the log."""
+    text = f"messages {start} to {end} of {piece.topic} {piece.broker}/{piece.queue_id}: {why}"
+    if fail:
+        raise DataLoss(
+            f"{text}; set failOnDataLoss=false to go on without them, or start from later offsets"
+        )
+    log.warning("data loss: %s", text)

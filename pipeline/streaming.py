@@ -1,0 +1,209 @@
+"""`spark.readStream.format("saturnmq")`: how far each micro-batch goes.
+
+One object per query lives on the driver as long as the query runs. Spark's checkpoint is the truth
+about progress; `commit` tells it to the option's `group`, for those who look at lags.
+
+An end offset has the plan of its batch (plan.py). When nothing is new the answer is the start as it
+was given: Spark compares texts.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from saturnmq.pipeline import options as _options
+from saturnmq.pipeline import positions
+from saturnmq.pipeline.access import Access
+from saturnmq.pipeline.columns import from_spark_schema
+from saturnmq.pipeline.offsets import PLAN, Offsets, from_json, to_json
+from saturnmq.pipeline.options import LATEST, SourceOptions
+from saturnmq.pipeline.plan import PIECE_ROWS, Plan, Range, share
+from saturnmq.pipeline.positions import Bounds
+from saturnmq.pipeline.reading import lost
+from saturnmq.pipeline.source import Ranges, plan_of, plan_ranges, read_ranges
+from saturnmq.protocol.errors import ConfigError, SaturnError
+from saturnmq.protocol.message_queue import MessageQueue
+
+log = logging.getLogger(__name__)
+
+
+def stream_reader(given: Mapping[str, str], schema: Any) -> DataSourceStreamReader:
+    """What `DataSource.streamReader` returns. ConfigError for wrong options and columns."""
+    return StreamReader(_options.parse(given, streaming=True), schema)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One streaming query's view of the queues."""
+
+    def __init__(self, options: SourceOptions, schema: Any) -> None:
+        if options.group and options.where.path:
+            raise ConfigError(
+                "option group cannot be kept in a store directory, which is only read; leave it "
+                "out, or read from endpoints"
+            )
+        self._options = options
+        self._where = options.where
+        self._decoding = options.decoding(from_spark_schema(schema))
+        self._plan = plan_of(options)
+        self._access: Access | None = None
+        self._bounds: dict[MessageQueue, Bounds] = {}
+        self._gone: set[MessageQueue] = set()  # told of
+        self._target: Offsets | None = None
+        self._committed: Offsets = {}
+        self._triggered_at = float("-inf")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tasks get the reader as it was at the start, and open what they need themselves."""
+        return self.__dict__ | {"_access": None}
+
+    @property
+    def _place(self) -> Access:
+        if self._access is None:
+            self._access = self._where.open()
+        return self._access
+
+    # -- offsets ---------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        self._bounds = positions.find(self._place, self._options)
+        return to_json(positions.starting(self._place, self._options, self._bounds, LATEST))
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """One kind of what the options say; `latestOffset` obeys all of them."""
+        options = self._options
+        if options.max_offsets_per_trigger:
+            return ReadMaxRows(options.max_offsets_per_trigger)
+        if options.max_bytes_per_trigger:
+            return ReadMaxBytes(options.max_bytes_per_trigger)
+        if options.min_offsets_per_trigger:
+            return ReadMinRows(options.min_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        found = positions.find(self._place, self._options)
+        self._target = {queue: bounds.high for queue, bounds in found.items()}
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        begin = from_json(start)
+        high = self._look(begin)
+        waiting = {
+            queue: end - begin.get(queue, 0)
+            for queue, end in high.items()
+            if end > begin.get(queue, 0)
+        }
+        everything = isinstance(limit, ReadAllAvailable)
+        if not waiting or (not everything and self._too_few(sum(waiting.values()))):
+            return start
+        if not everything:
+            waiting = self._limited(begin, waiting)
+        self._triggered_at = time.monotonic()
+        end = begin | {queue: begin.get(queue, 0) + rows for queue, rows in waiting.items()}
+        return to_json(end, self._plan.to_json())
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """The queues' ends when they were last looked at: the lag is what is between."""
+        return to_json({queue: bounds.high for queue, bounds in self._bounds.items()}) or None
+
+    def _look(self, begin: Offsets) -> Offsets:
+        """The queues' ends, none before `begin`; what is lost is told."""
+        options = self._options
+        for attempt in range(options.where.retries + 1):
+            if attempt:  # a broker that registers again is soon there
+                time.sleep(options.where.retry_interval_ms / 1000)
+            self._bounds = positions.find(self._place, options)
+            if not set(begin) - set(self._bounds):
+                break
+        high = {}
+        for queue, (_, end) in self._bounds.items():
+            if end < begin.get(queue, 0):
+                why = f"the queue ends at {end} now, its newest messages were lost"
+                lost(options.fail_on_data_loss, Range(*queue, end, end), end, begin[queue], why)
+            high[queue] = max(end, begin.get(queue, 0))
+        for queue in sorted(set(begin) - set(self._bounds) - self._gone):
+            start = begin[queue]
+            why = "the queue is gone; was its topic deleted, or is its broker down?"
+            lost(options.fail_on_data_loss, Range(*queue, start, start), start, start, why)
+            self._gone.add(queue)
+        if self._target is not None:
+            high = {
+                queue: max(min(end, self._target.get(queue, 0)), begin.get(queue, 0))
+                for queue, end in high.items()
+            }
+        return high
+
+    def _too_few(self, rows: int) -> bool:
+        """Whether to wait for more; never when the query ends with what there is now."""
+        options = self._options
+        waited_ms = (time.monotonic() - self._triggered_at) * 1000
+        return (
+            self._target is None
+            and rows < options.min_offsets_per_trigger
+            and waited_ms < options.max_trigger_delay_ms
+        )
+
+    def _limited(self, begin: Offsets, waiting: dict[MessageQueue, int]) -> dict[MessageQueue, int]:
+        options = self._options
+        if options.max_offsets_per_trigger:
+            waiting = share(waiting, options.max_offsets_per_trigger)
+        if options.max_bytes_per_trigger:
+            # In proportion to rows: to know the bytes of all that waits takes long where much does.
+            total = sum(waiting.values())
+            most = options.max_bytes_per_trigger
+            waiting = {
+                queue: self._within(queue, begin.get(queue, 0), rows, most * rows // total)
+                for queue, rows in waiting.items()
+            }
+        return waiting
+
+    def _within(self, queue: MessageQueue, start: int, rows: int, room: int) -> int:
+        """How many of the `rows` from `start` on weigh no more than `room`; at least one."""
+        at, end = start, start + rows
+        while at < end and (room > 0 or at == start):
+            rest = Range(*queue, at, end)
+            [piece] = self._place.cuts([rest], max(room, 1), PIECE_ROWS, first_only=True)
+            if piece.bytes > room and at > start:
+                break
+            at, room = piece.end, room - piece.bytes
+        return at - start
+
+    # -- batches ---------------------------------------------------------------------------------
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        begin, stop = from_json(start), from_json(end)
+        ranges = [Range(*queue, begin.get(queue, 0), last) for queue, last in stop.items()]
+        if not any(item.rows > 0 for item in ranges):
+            return []
+        plan = Plan.from_json(end.get(PLAN))
+        return [Ranges(own) for own in plan_ranges(self._place, ranges, plan)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return read_ranges(self._where, self._decoding, partition.value or ())
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Tell the group. That it cannot be told does not stop the query."""
+        if not self._options.group:
+            return
+        done = from_json(end)
+        changed = {q: offset for q, offset in done.items() if self._committed.get(q) != offset}
+        try:
+            self._place.commit(self._options.group, changed)
+        except SaturnError as error:
+            log.warning("group %s does not hear of the progress: %s", self._options.group, error)
+            return
+        self._committed = done
+
+    def stop(self) -> None:
+        if self._access is not None:
+            self._access.close()
