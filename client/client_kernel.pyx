@@ -17,6 +17,7 @@ from libc.stdint cimport uint8_t
 from libc.string cimport memchr, memcpy
 from saturnmq.protocol.frame_kernel cimport Message, put_entry
 
+from copy import copy
 from functools import partial
 
 from saturnmq.client.outgoing_reference import BATCH_COUNT_MAX, EXTRA_BYTES_MAX
@@ -104,7 +105,9 @@ cdef class SendHandle:
         if not self.batch.done:
             self.batch.wait(timeout)
         if self.batch.error is not None:
-            raise self.batch.error
+            # A copy: the one that all handles share would gather every raise's traceback, and with
+            # the frames in it the handles, which hold the batch.
+            raise copy(self.batch.error)
         return make_result(self.batch, self.index)
 
     def __await__(self):

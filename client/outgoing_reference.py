@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -92,7 +93,9 @@ class SendHandle:
         if not self.batch.done:
             self.batch.wait(timeout)
         if self.batch.error is not None:
-            raise self.batch.error
+            # A copy: the one that all handles share would gather every raise's traceback, and with
+            # the frames in it the handles, which hold the batch.
+            raise copy(self.batch.error)
         return SendResult(self.batch, self.index)
 
     def __await__(self) -> Generator[Any, None, SendResult]:

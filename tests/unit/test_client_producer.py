@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import sys
 import threading
 import zlib
@@ -10,6 +11,7 @@ import client_fakes as fakes
 import pytest
 from saturnmq.client.blocking import LoopThread
 from saturnmq.client.blocking import Producer as BlockingProducer
+from saturnmq.client.outgoing import OutBatch
 from saturnmq.client.producer import Producer
 from saturnmq.client.results import SendStatus
 from saturnmq.protocol.batch import encode_batch
@@ -371,6 +373,26 @@ def test_a_refusal_is_raised_at_once():
         with pytest.raises(MessageIllegal, match="too large"):
             await producer.send(Message("T", b"x"))
         assert sum(code == 320 for code, _ in cluster.brokers["a"].requests) == 1
+
+    run(test)
+
+
+def test_a_failed_send_leaves_nothing_in_memory():
+    async def test(cluster, producer):
+        cluster.brokers["a"].answer = lambda cmd: (13, "too large: 5 > 4")
+        before = batches()
+        for _ in range(3):
+            await fail(producer)
+        assert batches() == before
+
+    async def fail(producer):  # the frame is in the tracebacks, and so is the handle
+        handle = await producer.send_async(Message("T", b"x"))
+        with pytest.raises(MessageIllegal):
+            await handle
+
+    def batches():
+        gc.collect()
+        return sum(isinstance(thing, OutBatch) for thing in gc.get_objects())
 
     run(test)
 
