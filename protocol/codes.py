@@ -125,6 +125,11 @@ class RequestCode(IntEnum):
     READ_QUEUE = 390020
     CUT_QUEUE = 390021
     QUEUE_BOUNDS = 390022
+    STAGE = 390030
+    PUBLISH = 390031
+    FINISH_EPOCH = 390032
+    ABORT_STAGE = 390033
+    SINK_STATE = 390034
 
 
 class ResponseCode(IntEnum):
@@ -165,6 +170,7 @@ class ResponseCode(IntEnum):
     NOT_LEADER_FOR_QUEUE = 501
     ILLEGAL_OPERATION = 604
     GO_AWAY = 1500
+    STAGE_LOST = 390030
 
 
 # Message sysFlag bits (store-format: the frame's SYSFLAG field and the send header's `f`).

@@ -241,6 +241,12 @@ class GoAway(SaturnError):
     refresh_route = True
 
 
+class StageLost(SaturnError):
+    """The broker does not have (all of) what was staged any more: stage it again"""
+
+    code = 390030
+
+
 # Local errors: raised on this side of the wire, never sent.
 
 

@@ -32,6 +32,7 @@ TIMER_TOPIC = "rmq_sys_wheel_timer"
 REVIVE_TOPIC_PREFIX = "rmq_sys_REVIVE_LOG_"
 SYNC_MEMBER_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 REPLY_SUFFIX = "_REPLY_TOPIC"
+GROUPS_TOPIC = "rmq_sys_SATURN_GROUPS"  # markers of groups: store/groups.py
 
 SYSTEM_TOPICS = frozenset(
     {
@@ -54,6 +55,7 @@ NOT_SENDABLE = frozenset(
         CHECK_MAX_TIME_TOPIC,
         SELF_TEST_TOPIC,
         OFFSET_MOVED_TOPIC,
+        GROUPS_TOPIC,
     }
 )
 """Topics only the broker itself writes; a client's send to one is answered with NoPermission."""

@@ -145,8 +145,7 @@ class CommitLog:
     def append(self, segment: Segment, pos: int, frames: memoryview) -> int:
         """Write the staged frames where `room` said; the new end."""
         self._staged_end = -1
-        self._write(segment, pos, frames)
-        self._staged_end = self.end
+        self._staged_end = self.end = self._write(segment, pos, frames)
         return self.end
 
     def newest(self, offset: int) -> tuple[memoryview, int] | None:
@@ -156,7 +155,43 @@ class CommitLog:
             return None
         return self._staging[: self.end - self._staged_start], self._staged_start
 
-    def _write(self, segment: Segment, pos: int, data: bytes | memoryview) -> None:
+    def reserve(self, end: int) -> None:
+        """Have every segment that the bytes up to `end` need, so that a group never stops half-way.
+
+        OSError: there is no room for one; nothing was written. SystemBusy: nor in the buffers.
+        """
+        first = self.series.end if self.series.segments else self.end
+        starts = range(first, end, self.segment_bytes)
+        pool = self._pool
+        if pool is not None and pool.fail_fast and len(starts) > pool.free:
+            raise SystemBusy(
+                f"{len(starts)} buffers of the transient store pool are needed, {pool.free} are "
+                "free: write less at once, or raise transientStorePoolSize"
+            )
+        for start in starts:
+            with self._mutex:
+                if start not in self._spares:
+                    self._spares[start] = self.series.create(start)
+
+    def write_ahead(self, offset: int, data: bytes | memoryview) -> None:
+        """A piece of a group, behind the end: it counts when `extend` says so."""
+        segment = self.series.find(offset) or self._next(offset)
+        self._write(segment, offset - segment.start, data)
+
+    def extend(self, end: int) -> None:
+        """What was written ahead up to `end` counts from now on."""
+        self._staged_end = -1
+        self.end = end
+
+    def discard_ahead(self) -> None:
+        """Blocking: what was written ahead is gone, durably: what comes next must not be followed
+        by frames that look valid. OSError: nobody knows what is there now."""
+        committed = self._committed
+        self.truncate(self.end)
+        self._committed = committed
+
+    def _write(self, segment: Segment, pos: int, data: bytes | memoryview) -> int:
+        """The log's offset behind what was written."""
         end = pos + len(data)
         if segment.prepared < end:
             with self._mutex:
@@ -169,7 +204,7 @@ class CommitLog:
                 segment.file.write(pos, data)
             except OSError as error:
                 raise LogFailed(f"a write failed: {error}") from error
-        self.end = segment.start + end
+        return segment.start + end
 
     def append_raw(self, offset: int, data: bytes | memoryview) -> None:
         """Copy the master's bytes; they never cross a segment."""
@@ -184,7 +219,7 @@ class CommitLog:
         if pos + len(data) > self.segment_bytes:
             raise StoreDamaged(f"{len(data)} bytes at {offset} would cross the segment's end")
         self._staged_end = -1
-        self._write(segment, pos, data)
+        self.end = self._write(segment, pos, data)
 
     def _current(self) -> Segment:
         segment = self.series.find(self.end)

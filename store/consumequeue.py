@@ -255,6 +255,12 @@ class ConsumeQueue:
         if self.max_physical > physical:
             self._cut(self.first_at_or_after(physical, low, self.max_offset))
 
+    def forget_from(self, physical: int) -> None:
+        """Forget entries whose frames begin at or behind `physical`."""
+        end = self.first_at_or_after(physical, self.series.start // UNIT, self.max_offset)
+        if end < self.max_offset:
+            self._cut(end)
+
     def correct_min(self, log_start: int) -> None:
         """Raise min to the first entry that points at or behind the log's start."""
         low = max(self.min_offset, self.series.start // UNIT)

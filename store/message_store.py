@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import posixpath
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from saturnmq.store.config import StoreConfig
 from saturnmq.store.consumequeue import ConsumeQueue
 from saturnmq.store.derived import Arrival, Derived
 from saturnmq.store.disk import Advice, Disk, Lock
+from saturnmq.store.groups import Groups, Marker, Part
 from saturnmq.store.indexfile import Index
 from saturnmq.store.lookup import GetResult, GetStatus, Lookup
 from saturnmq.store.queues import Queues
@@ -40,7 +41,9 @@ __all__ = [
     "FlushTicket",
     "GetResult",
     "GetStatus",
+    "Marker",
     "MessageStore",
+    "Part",
     "PendingMessage",
     "Put",
     "StoreConfig",
@@ -93,9 +96,12 @@ class MessageStore:
         self._saved = Checkpoint()
         self._side_files = SideFiles(disk, root, segment_bytes)
         self._reput = Reput(self._log, self._derived)
+        self._groups = Groups(self._log, queues)
         limits = config.read_limits(disk.memory_bytes())
         self._lookup = Lookup(self._log, queues, index, limits)
-        self._writer = Writer(config, self._log, queues, self.watermarks, runtime.now_ms)
+        self._writer = Writer(
+            config, self._log, queues, self._groups, self.watermarks, runtime.now_ms
+        )
         self._cleaner = Cleaner(disk, self._log, self._derived, config)
         self._dispatched_ts = 0
         self._flushing: FlushTicket | None = None
@@ -142,6 +148,7 @@ class MessageStore:
             self._log.ticket(min(max(page.flushed, self._log.start), self._log.end), 0).run()
         end = self._log.end
         self.watermarks.reset(self._log.start, end, flushed=end, dispatched=end)
+        self._groups.recovered(end)
         self._flushed_frames = end
         if page.derived > self._log.end:
             page.derived = -1
@@ -195,6 +202,46 @@ class MessageStore:
         """Append every entry of a MessageBatch body, or none; see `Writer`."""
         self._check_writable()
         return self._writer.put_batch(topic, queue_id, body, **fields)
+
+    # groups
+
+    @property
+    def in_group(self) -> bool:
+        """A group is being appended: `put` and `put_batch` are refused until that ends."""
+        return self._writer.in_group
+
+    def measure_part(
+        self, topic: str, body: bytes | memoryview, *, sys_flag: int = 0, hosts_v6: int = 0
+    ) -> tuple[int, int]:
+        """(messages, bytes of frames) of a batch for a group; a SaturnError says why it cannot be
+        stored, now or ever."""
+        self._check_writable()
+        return self._writer.measure(topic, body, sys_flag=sys_flag, hosts_v6=hosts_v6)
+
+    def append_group(
+        self, document: bytes, parts: Sequence[Part], *, store_host: bytes = bytes(8)
+    ) -> Iterator[Put | None]:
+        """Append these parts behind a marker, all or none; see `Writer.append_group`."""
+        self._check_writable()
+        return self._writer.append_group(document, parts, store_host=store_host)
+
+    def put_marker(self, document: bytes, *, store_host: bytes = bytes(8)) -> Put:
+        """Append a marker that no group follows."""
+        self._check_writable()
+        return self._writer.put_marker(document, store_host=store_host)
+
+    def border(self, offset: int) -> int:
+        """The last offset up to this one that lies in no group: what counts up to `offset`."""
+        return self._groups.border(offset)
+
+    def marker(self, queue_offset: int) -> Marker | None:
+        """A marker that is dispatched; None where there is none, or none any more."""
+        return self._groups.marker(queue_offset)
+
+    @property
+    def markers(self) -> tuple[int, int]:
+        """The queue offsets [first, end) of the markers that are dispatched."""
+        return self._groups.range
 
     def append_raw(self, offset: int, data: bytes | bytearray | memoryview) -> None:
         """A slave's write: the master's bytes at the master's offset, also on a disk that takes no
@@ -259,6 +306,8 @@ class MessageStore:
         """
         marks = self.watermarks
         while marks.dispatched < self._log.committed:
+            if self._groups.is_unfinished(marks.dispatched, self._log.committed):
+                return []
             try:
                 step = self._reput.step(marks.dispatched, self._log.committed)
             except OSError as error:
@@ -267,9 +316,11 @@ class MessageStore:
                 )
                 return []
             self._no_room = ""
+            if step.groups and step.groups[-1].end > self._log.committed:
+                self._groups.add(step.groups[-1], step.next_offset)
             if step.next_offset == marks.dispatched:
                 if step.status != "damage":
-                    return []  # a slave has half a frame
+                    return []  # a slave has half a frame, or half a group
                 self._skip_damage(step.why)
                 continue
             marks.dispatched = step.next_offset
@@ -306,6 +357,7 @@ class MessageStore:
         dispatched, flushed = self.watermarks.dispatched, self._flushed_frames
         if dispatched <= self.watermarks.flushed:
             flushed = max(flushed, dispatched)
+        flushed = self._groups.border(flushed)  # the next start must see its marker
         reach = min(dispatched, flushed)
         stamp = min(self._dispatched_ts, page.physic or self._dispatched_ts)
         count = self._queues.non_empty()
@@ -497,14 +549,14 @@ class MessageStore:
         page, marks = self._checkpoint, self.watermarks
         dispatched = marks.dispatched
         if dispatched > offset:
-            dispatched = self._reput.frame_at_or_before(offset)
+            dispatched = self._groups.border(self._reput.frame_at_or_before(offset))
         # Nothing may claim what is about to go. The index runs ahead of the others.
         page.derived = min(page.derived, dispatched)
         page.flushed = min(page.flushed, dispatched)
         self._flushed_frames = min(self._flushed_frames, dispatched)
         self._raw_end = min(self._raw_end, offset)
-        page.confirm = min(page.confirm, offset)
-        self.recovered_confirm = min(self.recovered_confirm, offset)
+        page.confirm = min(page.confirm, dispatched)
+        self.recovered_confirm = min(self.recovered_confirm, dispatched)
         page.index_name = INDEX_UNKNOWN
         marks.reset(marks.start, offset, flushed=marks.flushed, dispatched=dispatched)
         self.checkpoint()
@@ -513,12 +565,13 @@ class MessageStore:
         else:
             self._log.clear()
         self._derived.truncate(dispatched, self._log.store_time_at)
+        self._groups.cut(offset)
         marks.reset(self._log.start, offset, flushed=marks.flushed, dispatched=dispatched)
         self._flushing = None  # what is under way does not count any more
 
     def truncate_torn(self, *, epoch: int = 0) -> int:
-        """Blocking: cut what follows the last whole frame, the half that a slave got of one when
-        its master died; how many bytes that were. See `truncate`."""
+        """Blocking: cut what follows the last whole frame or group, the half that a slave got of
+        one when its master died; how many bytes that were. See `truncate`."""
         self._check_open()
         self._commit()
         self._dispatch(self._log.end)
@@ -527,7 +580,7 @@ class MessageStore:
         whole = self.watermarks.dispatched
         torn = self._log.end - whole
         if torn:
-            self.truncate(whole, reason="the frame was not received whole", epoch=epoch)
+            self.truncate(whole, reason="the frame or group was not received whole", epoch=epoch)
         return torn
 
     def truncated(self) -> list[Truncated]:
@@ -575,7 +628,7 @@ class MessageStore:
                         pass
                     self.flush_derived()
                     self.checkpoint()
-                    if self.watermarks.dispatched == self._log.end:
+                    if self.watermarks.dispatched == self._log.end and not self.in_group:
                         self._abort.clear()
         finally:
             self._closed = True

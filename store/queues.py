@@ -103,11 +103,10 @@ class Queues:
         return max((queue.max_physical for queue in self.table.values()), default=-1)
 
     def destroy(self, log_start: int = 0) -> None:
-        """Delete all entries but of queues that name no message at or behind `log_start`: nothing
-        could build them again, and their end is the next offset."""
+        """Delete all entries but those of messages before `log_start`: nothing could build them
+        again, and where nothing follows them any more, their end is the next offset."""
         for queue in self.table.values():
-            if not 0 <= queue.max_physical <= log_start:
-                queue.destroy()
+            queue.forget_from(log_start)
 
     def close(self) -> None:
         for queue in self.table.values():

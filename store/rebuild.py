@@ -17,6 +17,7 @@ from saturnmq.store.checkpoint import AbortMark, Checkpoint
 from saturnmq.store.consumequeue import ENTRY, UNIT
 from saturnmq.store.derived import Derived
 from saturnmq.store.disk import Disk
+from saturnmq.store.groups import Group, groups_in
 from saturnmq.store.indexfile import Index
 from saturnmq.store.log_files import NOTHING, Gap, LogReader, SegmentFiles
 from saturnmq.store.queues import Queues
@@ -116,7 +117,7 @@ class _Rebuild:
             last_store_time = self._build(reader, progress)
             if not clean:
                 self._make_log_durable(max(known, 0))
-            self._promise(reader.end, last_store_time)
+            self._promise(self._built.log_end, last_store_time)
             if clean:
                 self._abort.clear()
         finally:
@@ -143,12 +144,15 @@ class _Rebuild:
         built = self._built
         total = expected_end(self._files) - built.log_start
         last_store_time = 0
+        group: Group | None = None
         for piece in reader.read(built.log_start):
             if isinstance(piece, Gap):
                 built.gaps.append(piece)
                 continue
             scan = piece.scan
             runs = [run for run in scan.runs if is_queue(run)]
+            for group in groups_in(runs, self._files.read):
+                pass
             built.not_queues += len(scan.runs) - len(runs)
             self._derived.append(scan._replace(runs=runs), [])
             built.messages += scan.messages
@@ -158,6 +162,8 @@ class _Rebuild:
                 done = reader.end - built.log_start
                 progress(done, max(total, done))
         built.log_end = reader.end
+        if group is not None and group.end > reader.end:
+            built.log_end = group.start  # the next start of a broker cuts it off there
         built.queues = self._derived.queues.non_empty()
         if reader.stopped_by != NOTHING:
             built.stopped_by = reader.stopped_by

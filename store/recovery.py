@@ -12,7 +12,9 @@ frame lies, two cases differ. Behind `flushed` of the checkpoint it is what a cr
 ends there, and the tail is zeroed and synced before anything can be appended behind it
 (fault-model.md I10), so that recovering twice, or crashing in between, ends in the same log. Before
 `flushed` the disk has lost what it had: that is damage, it is told, its extent is a gap that
-consumers skip, and what follows is kept (I11).
+consumers skip, and what follows is kept (I11). In both cases a group whose end is not there is cut
+off as a whole, at its marker (`groups.py`): no checkpoint lies in one that was not flushed, so the
+marker is among what is read.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from saturnmq.protocol.errors import StoreDamaged
 from saturnmq.store.checkpoint import NO_INDEX, Checkpoint
 from saturnmq.store.commitlog import CommitLog
 from saturnmq.store.derived import Derived
+from saturnmq.store.groups import Group
 from saturnmq.store.reput import STEP_BYTES, Reput
 from saturnmq.store.resync import next_frame
 
@@ -152,6 +155,7 @@ class _Scan:
         found = self._found
         found.scanned_from = offset = begin
         limit = self._log.series.end
+        group: Group | None = None  # the last one that begins in what was read
         expected = {key: queue.max_offset for key, queue in self._derived.queues.table.items()}
         holes = begin > self._log.start
         found.stopped_by = ""
@@ -160,6 +164,8 @@ class _Scan:
             step = self._reput.dispatch(
                 self._buffer, self._base, offset - self._base, self._filled, verify_crc=True
             )
+            if step.groups:
+                group = step.groups[-1]
             if step.messages:
                 found.messages += step.messages
                 found.last_store_timestamp = step.last_store_timestamp
@@ -186,6 +192,13 @@ class _Scan:
             holes = False  # the queues have holes here, and for ever
             found.gaps.append((offset, after))
             offset = after
+        if group is not None and group.end > offset:
+            found.stopped_by = (
+                f"the group that begins there should end at {group.end}, the log ends at {offset}: "
+                f"{found.stopped_by or 'it was not written whole'}"
+            )
+            found.gaps = [gap for gap in found.gaps if gap[0] < group.start]
+            offset = group.start
         found.end = offset
         return None
 

@@ -3,7 +3,7 @@
 One bounded step at a time, so that the event loop keeps answering. Recovery runs the same code with
 checksums on, over bytes it read itself. Dispatch goes up to the append position whatever the flush
 mode is; what consumers may see is decided by the physical limit that the broker hands to
-get_message.
+get_message. A group is dispatched when all of it is there (`groups.py`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from saturnmq.protocol.frame import Frame, decode_frame
 from saturnmq.protocol.kernels import Scan, scan_frames
 from saturnmq.store.commitlog import CommitLog
 from saturnmq.store.derived import Arrival, Derived
+from saturnmq.store.groups import Group, groups_in
 from saturnmq.store.resync import next_frame
 
 STEP_BYTES = 4 << 20
@@ -35,6 +36,7 @@ class Step:
     last_store_timestamp: int = 0
     messages: int = 0
     arrivals: list[Arrival] = field(default_factory=list)
+    groups: list[Group] = field(default_factory=list)  # that begin in what the step looked at
 
 
 class Reput:
@@ -59,7 +61,7 @@ class Reput:
                 return Step(offset, "end")
             view, base = segment.view, segment.start
         final = min(limit - base, len(view))
-        step = self.dispatch(view, base, offset - base, final)
+        step = self.dispatch(view, base, offset - base, final, limit=limit)
         if step.next_offset > limit:  # a slave has the head of a BLANK
             step.next_offset = base + _first_that_is_no_frame(view, offset - base, final)
             step.status = "more"
@@ -93,9 +95,17 @@ class Reput:
         return base + pos
 
     def dispatch(
-        self, view: memoryview, base: int, pos: int, final: int, *, verify_crc: bool = False
+        self,
+        view: memoryview,
+        base: int,
+        pos: int,
+        final: int,
+        *,
+        verify_crc: bool = False,
+        limit: int | None = None,
     ) -> Step:
-        """Dispatch frames of [pos, final) of `view`, whose first byte is the log's byte `base`."""
+        """Dispatch frames of [pos, final) of `view`, whose first byte is the log's byte `base`; but
+        not beyond the marker of a group that ends behind `limit`: it is the last in `groups`."""
         end = min(final, pos + STEP_BYTES)
         scan = self._scan(view, pos, end, base, verify_crc)
         cut = scan.status == "end" and end - scan.next_pos < 8
@@ -104,6 +114,10 @@ class Reput:
                 scan = self._scan(view, pos, final, base, verify_crc)
             else:  # the end may have cut a frame: the next step looks at it again, whole
                 scan = scan._replace(status="more")
+        groups = list(groups_in(scan.runs, lambda at, size: view[at - base : at - base + size]))
+        if limit is not None and groups and groups[-1].end > limit:
+            scan = self._scan(view, pos, groups[-1].start - base, base, verify_crc)
+            scan = scan._replace(status="more")
         begin, offset = base + pos, base + scan.next_pos
         segment_end = begin - begin % self._log.segment_bytes + self._log.segment_bytes
         if scan.status == "blank" and offset != segment_end:
@@ -112,7 +126,9 @@ class Reput:
             scan = scan._replace(status="damage", why=why)
         self._derived.append(scan, self._arrived)
         arrivals, self._arrived = self._arrived, []
-        return Step(offset, scan.status, scan.why, scan.last_store_ts, scan.messages, arrivals)
+        return Step(
+            offset, scan.status, scan.why, scan.last_store_ts, scan.messages, arrivals, groups
+        )
 
     def _scan(self, view: memoryview, pos: int, end: int, base: int, verify_crc: bool) -> Scan:
         index = self._derived.index is not None

@@ -18,10 +18,11 @@ class Watermarks:
         self._replicated = self._confirmed = self._dispatched = 0
 
     def reset(self, start: int, end: int, *, flushed: int, dispatched: int) -> None:
-        """The log goes from `start` to `end` (after recovery or a truncation)."""
+        """The log goes from `start` to `end` (after recovery or a truncation); nothing counts as
+        confirmed of what has to be dispatched again."""
         self._start, self._appended = start, end
         self._flushed, self._dispatched = min(flushed, end), min(dispatched, end)
-        self._confirmed = min(self._confirmed, end)
+        self._confirmed = min(self._confirmed, self._dispatched)
         self._replicated = min(self._replicated, end)
 
     @property

@@ -6,14 +6,23 @@ fails that is not known any more: the writer is `failed` from then on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from saturnmq.protocol.errors import FlushDiskTimeout, MessageIllegal, ServiceNotAvailable
+from saturnmq.protocol.errors import (
+    FlushDiskTimeout,
+    MessageIllegal,
+    SaturnError,
+    ServiceNotAvailable,
+    StageLost,
+    SystemBusy,
+)
 from saturnmq.protocol.frame import is_torn, own_properties, stored_properties_size
 from saturnmq.protocol.kernels import check_batch, message_size, write_batch, write_message
+from saturnmq.store.appending import Appending, marker_size
 from saturnmq.store.commitlog import CommitLog, LogFailed
 from saturnmq.store.config import StoreConfig
+from saturnmq.store.groups import QUEUE, Groups, Part, marker_body
 from saturnmq.store.queues import Queues
 from saturnmq.store.segments import Segment
 from saturnmq.store.watermarks import Watermarks
@@ -61,17 +70,24 @@ class Writer:
         config: StoreConfig,
         log: CommitLog,
         queues: Queues,
+        groups: Groups,
         watermarks: Watermarks,
         now_ms: Callable[[], int],
     ) -> None:
         self._config = config
         self._log = log
         self._queues = queues
+        self._groups = groups
         self._watermarks = watermarks
         self._now_ms = now_ms
         self._topics: dict[str, bytes] = {}
         self.last_store_timestamp = 0
         self.failed: str | None = None
+        self.in_group = False
+
+    def _check_alone(self) -> None:
+        if self.in_group:
+            raise SystemBusy("a group is being appended, nothing else can be; try again")
 
     def _topic_bytes(self, topic: str) -> bytes:
         found = self._topics.get(topic)
@@ -92,20 +108,22 @@ class Writer:
         self.last_store_timestamp = max(self.last_store_timestamp, self._now_ms())
         return self.last_store_timestamp
 
-    def _room(self, size: int) -> tuple[Segment, int]:
+    def _check_fits(self, size: int) -> None:
         if size + 8 > self._config.commitlog_segment_bytes:
             raise MessageIllegal(
                 f"{size} bytes do not fit a segment of {self._config.commitlog_segment_bytes} "
                 "bytes: send less at once"
             )
+
+    def _room(self, size: int) -> tuple[Segment, int]:
+        self._check_fits(size)
+        self._check_alone()
         try:
             return self._log.room(size)
         except LogFailed as error:
             raise self._fence(error) from error
         except OSError as error:  # before anything was written
-            raise ServiceNotAvailable(
-                f"no room for the next segment of the log: {error}; free space on the disk"
-            ) from error
+            raise _no_room(error) from error
 
     def _append(self, segment: Segment, pos: int, frames: memoryview) -> int:
         try:
@@ -121,6 +139,12 @@ class Writer:
             f"the CommitLog cannot be written, the message may be stored: {error}; check the "
             "disk, then restart the broker"
         )
+
+    def put_marker(self, document: bytes, *, store_host: bytes) -> Put:
+        """Append a marker that no group follows."""
+        topic, queue_id = QUEUE
+        body = marker_body(0, document)
+        return self.put(PendingMessage(topic, queue_id, body, store_host=store_host))
 
     def put(self, message: PendingMessage, *, is_copy: bool = False) -> Put:
         """Append one message; raises a SaturnError when it is refused.
@@ -200,18 +224,9 @@ class Writer:
     ) -> Put:
         """Append every entry of a MessageBatch body, or none."""
         name = self._topic_bytes(topic)
-        limit = self._config.max_message_bytes
-        if len(body) > limit:
-            raise MessageIllegal(
-                f"the batch is {len(body)} bytes long, the limit is {limit}: send smaller batches"
-            )
-        if sys_flag & _TRANSACTION:
-            raise MessageIllegal(
-                "a batch cannot be part of a transaction: send its messages singly"
-            )
         crc_property = self._config.crc_property
         hosts_v6 = (len(born_host) == 20) + (len(store_host) == 20)
-        count, total = check_batch(body, len(name), hosts_v6, crc_property, limit, PROPERTIES_MAX)
+        count, total = self._measure(name, body, sys_flag, hosts_v6)
         segment, pos = self._room(total)
         frames = self._log.staging(total)
         key = topic, queue_id
@@ -239,8 +254,90 @@ class Writer:
         self._watermarks.appended = end
         return Put(offset, end, queue_offset, count, store_ts, sizes)
 
+    def measure(
+        self, topic: str, body: bytes | memoryview, *, sys_flag: int, hosts_v6: int
+    ) -> tuple[int, int]:
+        """(messages, bytes of their frames) of a batch that is to be a part of a group, or why it
+        cannot be one."""
+        found = self._measure(self._topic_bytes(topic), body, sys_flag, hosts_v6)
+        self._check_fits(found[1])
+        return found
+
+    def _measure(
+        self, topic: bytes, body: bytes | bytearray | memoryview, sys_flag: int, hosts_v6: int
+    ) -> tuple[int, int]:
+        limit = self._config.max_message_bytes
+        if len(body) > limit:
+            raise MessageIllegal(
+                f"the batch is {len(body)} bytes long, the limit is {limit}: send smaller batches"
+            )
+        if sys_flag & _TRANSACTION:
+            raise MessageIllegal(
+                "a batch cannot be part of a transaction: send its messages singly"
+            )
+        crc_property = self._config.crc_property
+        return check_batch(body, len(topic), hosts_v6, crc_property, limit, PROPERTIES_MAX)
+
+    def append_group(
+        self, document: bytes, parts: Sequence[Part], *, store_host: bytes = bytes(8)
+    ) -> Iterator[Put | None]:
+        """Append these parts behind a marker that says `document`, all or none: one with each
+        `next`, the last of which gives the Put of the group; its offsets are the marker's.
+
+        Whoever begins goes on to the end, or to an error; other appends are refused meanwhile, and
+        for ever if nobody goes on. An error is a refusal, nothing is in the log, unless a write
+        failed.
+        """
+        self._check_alone()
+        crc_property = self._config.crc_property
+        stored = stored_properties_size(b"", crc_property)
+        size = marker_size(document, stored, len(store_host))
+        self._check_fits(size)
+        appending = Appending(
+            self._log,
+            document,
+            parts,
+            lambda key: self._queues.next.get(key, 0),
+            first_size=size,
+            store_timestamp=self._now(),
+            store_host=store_host,
+            crc_property=crc_property,
+        )
+        group = appending.group
+        try:
+            self._log.reserve(group.end)
+        except OSError as error:
+            raise _no_room(error) from error
+        self.in_group = True
+        try:
+            for _ in appending.steps():
+                yield None
+        except LogFailed as error:
+            raise self._fence(error) from error
+        except (SaturnError, OSError) as error:
+            self._discard(error)
+            self.in_group = False
+            if isinstance(error, OSError):
+                raise StageLost(f"a part cannot be read: {error}; stage it again") from error
+            raise
+        self.in_group = False
+        self._queues.next |= appending.next
+        self._log.extend(group.end)
+        self._groups.add(group, self._watermarks.dispatched)
+        self._watermarks.appended = group.end
+        stamp = appending.store_timestamp
+        first, count = appending.marker_offset, appending.count
+        yield Put(group.start, group.end, first, count, stamp, ())
+
+    def _discard(self, error: Exception) -> None:
+        try:
+            self._log.discard_ahead()
+        except OSError as failure:
+            raise self._fence(LogFailed(f"{failure} (while a group was undone: {error})")) from None
+
     def append_raw(self, offset: int, data: bytes | bytearray | memoryview) -> None:
         """A slave's write: the master's bytes at the master's offset."""
+        self._check_alone()
         fresh = not self._log.series.segments
         view = memoryview(data)
         while view:
@@ -251,12 +348,16 @@ class Writer:
             except LogFailed as error:
                 raise self._fence(error) from error
             except OSError as error:
-                raise ServiceNotAvailable(
-                    f"no room for the next segment of the log: {error}; free space on the disk"
-                ) from error
+                raise _no_room(error) from error
             offset += len(part)
             view = view[len(part) :]
         if fresh:
             start = self._log.start
             self._watermarks.reset(start, start, flushed=start, dispatched=start)
         self._watermarks.appended = self._log.end
+
+
+def _no_room(error: OSError) -> ServiceNotAvailable:
+    return ServiceNotAvailable(
+        f"no room for the next segment of the log: {error}; free space on the disk"
+    )

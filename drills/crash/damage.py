@@ -3,7 +3,8 @@
 Whatever bit it is, the store opens or says why not; every message but the one that was hit is
 still there and delivered; a hit that recovery read is told as a gap or as lost. In half of the
 images the queues are gone as well, so that recovery reads the whole log. A hit that it did not
-read is delivered as it is: the reader's checksum refuses it.
+read is delivered as it is: the reader's checksum refuses it. Of a group that is the end of the log
+a hit that takes its end takes all.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ class BitRot:
         end = marks.appended
         if end > len(model.log):
             return f"the log ends at {end}, it was written up to {len(model.log)} only"
-        if end < len(model.log) and not (recovery.lost and hit >= end):
+        cut = model.group_at(hit) if frame is not None else None
+        if end < len(model.log) and not (recovery.lost and (hit >= end or end == cut)):
             return f"the log ends at {end}, not at {len(model.log)}, and nothing is told as lost"
         at = marks.start
         while at < end:
@@ -107,7 +109,11 @@ class BitRot:
                 wrong = self._frames(memoryview(result.data), hit, frame)
                 if wrong:
                     return f"{topic}/{queue_id} delivers {wrong}"
-            there = end - bisect_right(queue.starts, store.watermarks.start - 1)
+            group = self._model.group_at(hit)
+            last = end
+            if group is not None and group == store.watermarks.appended:
+                last = bisect_right(queue.ends, group)
+            there = last - bisect_right(queue.starts, store.watermarks.start - 1)
             if seen < there - (frame is not None):
                 return f"{topic}/{queue_id} delivers {seen} of {there} messages"
         return ""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import posixpath
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from saturnmq.drills.crash.checks import CONFIG_PATH, Checker, Expected
 from saturnmq.drills.crash.damage import BitRot
@@ -21,15 +22,16 @@ from saturnmq.drills.crash.plan import ROOT, Plan
 from saturnmq.drills.crash.report import Report
 from saturnmq.drills.sim.disk import SimDisk
 from saturnmq.protocol.batch import encode_batch
-from saturnmq.protocol.errors import FlushDiskTimeout, SaturnError
+from saturnmq.protocol.errors import FlushDiskTimeout, SaturnError, StageLost
 from saturnmq.protocol.frame import TRANSACTION_PREPARED, Frame, decode_frame
 from saturnmq.store.config_files import ConfigFile
-from saturnmq.store.message_store import MessageStore, PendingMessage, Put
+from saturnmq.store.message_store import MessageStore, Part, PendingMessage, Put
 
 Shutter = Callable[[int], Sequence[str]]
 _LOG = posixpath.join(ROOT, "commitlog") + "/"
 _TOTAL = 1 << 40
 FLIPS = 20
+SPOILT = 0.15  # of the groups
 LOG_NOT_SYNCED = "EIO: log not synced"
 
 
@@ -106,7 +108,9 @@ class Life:
             _, pos, data = disk.writing
             self._model.intended(int(posixpath.basename(path)) + pos, data)
         self._boundary(f"before {operation} {path}")
-        if self._threaded and operation == "flush" and self._rng.random() < self._plan.beside:
+        if not self._threaded or operation != "flush" or self.store.in_group:
+            return
+        if self._rng.random() < self._plan.beside:
             self._threaded = False
             self._rng.choice((self._put, self._put_batch, self._dispatch))()
             self._threaded = True
@@ -290,6 +294,36 @@ class Life:
             at += frame.size
         self._appended(put)
 
+    def _put_group(self) -> None:
+        """All of it or nothing; between two parts threads and the loop do other things."""
+        before, after = len(self._model.log), self._model.appended
+        spoilt = self._rng.random() < SPOILT
+        put: Put | None = None
+        try:
+            parts = [self._part() for _ in range(self._rng.randint(1, 4))]
+            if spoilt:  # the last part is not what was checked
+                parts[-1] = replace(parts[-1], count=parts[-1].count + 1)
+            for put in self.store.append_group(b"{}", parts):
+                if put is None and self._rng.random() < self._plan.beside:
+                    self._rng.choice((self._flush, self._dispatch, self._derive, self._prepare))()
+        except SaturnError as error:
+            if spoilt and isinstance(error, StageLost):
+                self._model.cut(after)
+                return
+            self._refused(error, before, may=True)  # it may be too large for a segment
+            return
+        if spoilt or put is None or put.count != sum(part.count for part in parts):
+            self._violated(f"I3 a group whose last part is damaged is acknowledged: {put}")
+            return
+        self._appended(put)
+
+    def _part(self) -> Part:
+        topic, queue_id = self._pick_queue()
+        items = [(self._body(), self._properties()) for _ in range(self._rng.randint(1, 5))]
+        data = bytes(encode_batch((body, properties, 0) for body, properties in items))
+        count, size = self.store.measure_part(topic, data)
+        return Part(topic, queue_id, count, size, lambda: data)
+
     def _appended(self, put: Put) -> None:
         self._model.appended = put.end_offset
         self._report.acked += put.count
@@ -383,7 +417,9 @@ class Life:
     def _read(self) -> None:
         """Consumers see whole messages, and none that is not flushed (I9)."""
         store, model = self.store, self._model
-        visible = min(store.watermarks.flushed, store.watermarks.dispatched)
+        visible = store.border(min(store.watermarks.flushed, store.watermarks.dispatched))
+        if model.group_at(visible) is not None:
+            self._violated(f"I9 {visible} would be visible, which lies in a group")
         for (topic, queue_id), queue in model.queues.items():
             offset = store.min_offset(topic, queue_id)
             self._checker.made["I9"] += 1

@@ -21,6 +21,7 @@ from saturnmq.protocol.frame import (
     decode_frame,
 )
 from saturnmq.protocol.jhash import index_hash, tags_code
+from saturnmq.protocol.topics import GROUPS_TOPIC
 from saturnmq.store.consumequeue import ENTRY
 
 Key = tuple[str, int]
@@ -49,7 +50,8 @@ class Model:
         self.flushed = 0  # what a power loss must leave
         self.appended = 0  # what the death of the process must leave
         self.starts: list[int] = []  # of frames
-        self.ends: list[int] = [0]  # places where the log may end
+        self.ends: list[int] = [0]  # places where the log may end, none of them inside a group
+        self.groups: list[tuple[int, int]] = []  # the marker's start, the group's end
         self.queues: dict[Key, QueueModel] = {}
         self.items: list[tuple[int, int]] = []  # of the index: (offset, hash)
         self.refused: list[tuple[int, int]] = []  # bytes of messages that were answered with a no
@@ -75,7 +77,8 @@ class Model:
             else:
                 self.wrong.append(f"I2 no frame is written at {offset + at}: {found}")
                 return
-            self.ends.append(len(self.log))
+            if not self.groups or len(self.log) >= self.groups[-1][1]:
+                self.ends.append(len(self.log))
 
     def _add(self, frame: Frame, offset: int) -> None:
         topic = frame.topic.decode()
@@ -93,6 +96,10 @@ class Model:
                 f"I4 frame at {offset} says {frame.physical_offset}, offset {frame.queue_offset} "
                 f"in {topic}/{frame.queue_id} instead of {expected}"
             )
+        if topic == GROUPS_TOPIC:
+            span = int.from_bytes(frame.body[:8], "big")
+            if span:
+                self.groups.append((offset, offset + span))
         self.starts.append(offset)
         if transaction != TRANSACTION_ROLLBACK:
             keys = [properties.get("UNIQ_KEY", ""), *properties.get("KEYS", "").split(" ")]
@@ -107,6 +114,7 @@ class Model:
         for queue in self.queues.values():
             queue.cut(end)
         self.refused = [(a, b) for a, b in self.refused if b <= end]
+        self.groups = [(a, b) for a, b in self.groups if b <= end]
         self.flushed = min(self.flushed, end)
         self.appended = min(self.appended, end)
 
@@ -119,6 +127,10 @@ class Model:
     def may_end_at(self, offset: int) -> bool:
         at = bisect_left(self.ends, offset)
         return at < len(self.ends) and self.ends[at] == offset
+
+    def group_at(self, offset: int) -> int | None:
+        """The start of the group that `offset` lies in."""
+        return next((a for a, b in reversed(self.groups) if a < offset < b), None)
 
     def entries(self, key: Key, start: int, end: int) -> tuple[int, bytes]:
         """(first queue offset at or behind `start`, all entries up to `end`)."""

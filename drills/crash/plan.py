@@ -16,6 +16,7 @@ USUAL_WEIGHTS = {
     "put": 40,
     "put_batch": 8,
     "put_half": 2,
+    "put_group": 4,
     "flush": 14,
     "flush_beside": 6,
     "dispatch": 14,
