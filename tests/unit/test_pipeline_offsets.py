@@ -1,0 +1,85 @@
+"""Offsets as options, checkpoint and reports have them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from saturnmq.pipeline.offsets import (
+    dumps,
+    from_json,
+    parse,
+    parse_assignment,
+    parse_times,
+    to_json,
+)
+from saturnmq.protocol.errors import ConfigError
+from saturnmq.protocol.message_queue import MessageQueue
+
+names = st.sampled_from(("orders", "a", "%RETRY%g", "Z-1"))
+queues = st.builds(MessageQueue, names, names, st.integers(0, 20))
+
+
+@given(st.dictionaries(queues, st.integers(0, 1 << 60)), st.booleans())
+def test_what_is_written_is_read(offsets, planned):
+    text = json.dumps(to_json(offsets, {"parts": 1} if planned else None))
+    assert from_json(json.loads(text)) == offsets
+
+
+def test_equal_offsets_are_equal_text():
+    one = {
+        MessageQueue("b", "y", 10): 1,
+        MessageQueue("b", "y", 9): 2,
+        MessageQueue("a", "z", 0): 3,
+    }
+    other = dict(reversed(one.items()))
+    assert dumps(one) == dumps(other) == '{"a":{"z":{"0":3}},"b":{"y":{"9":2,"10":1}}}'
+    assert list(to_json(one, {"parts": 1})) == ["a", "b", "_plan"]
+
+
+def test_marks_are_offsets_of_options_only():
+    text = '{"orders":{"broker-a":{"0":-2,"1":-1,"2":7}}}'
+    assert list(parse(text, "startingOffsets").values()) == [-2, -1, 7]
+    with pytest.raises(ConfigError, match="checkpoint"):
+        from_json(json.loads(text))
+    assert parse_times('{"t":{"b":{"3":1700000000000}}}', "x") == {
+        MessageQueue("t", "b", 3): 1700000000000
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{orders", "is no JSON"),
+        ("[1]", "no JSON object"),
+        ('{"orders":{"broker-a":[0,1]}}', "orders.broker-a is"),
+        ('{"orders":{"0":5}}', "orders.0 is 5"),
+        ('{"orders":5}', "orders is 5"),
+        ('{"orders":{"a":{"x":5}}}', "'x' is no queue id"),
+        ('{"orders":{"a":{"0":"5"}}}', 'orders.a.0 is "5"'),
+        ('{"orders":{"a":{"0":-3}}}', "orders.a.0 is -3"),
+        ('{"orders":{"a":{"0":true}}}', "orders.a.0 is true"),
+        ('{"orders":{"a":{"0":1.5}}}', "orders.a.0 is 1.5"),
+    ],
+)
+def test_wrong_offsets_are_told_by_option_and_place(text, why):
+    with pytest.raises(ConfigError) as caught:
+        parse(text, "startingOffsets")
+    line = str(caught.value).splitlines()[0]
+    assert line.startswith("startingOffsets: ")
+    assert why in line
+    assert line.endswith('write it as {"orders":{"broker-a":{"0":1200,"1":-1}}}')
+
+
+def test_an_assignment_lists_queues():
+    found = parse_assignment('{"o":{"b":[1,0,1]},"a":{"b":[2]}}')
+    assert found == [
+        MessageQueue("a", "b", 2),
+        MessageQueue("o", "b", 0),
+        MessageQueue("o", "b", 1),
+    ]
+    for text in ('{"o":{"b":{"0":1}}}', '{"o":{"b":[-1]}}', "{}", '{"o":[0]}'):
+        with pytest.raises(ConfigError, match=r"^assign: "):
+            parse_assignment(text)
