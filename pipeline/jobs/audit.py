@@ -15,13 +15,14 @@ import os
 import posixpath
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import pyarrow.parquet as pq
-from saturnmq.pipeline.access import STORE_BROKER, Decoding, Where
+from saturnmq.pipeline.access import Decoding, Where
 from saturnmq.pipeline.columns import select
+from saturnmq.pipeline.jobs.archive import named_as, workers
 from saturnmq.pipeline.jobs.audit_log import (
     FileAudit,
     Repeated,
@@ -110,7 +111,7 @@ def audit(
         files = [file for each in manifests for file in each.files]
         has = set.intersection(*(set(each.columns) for each in manifests))
         columns = tuple(sorted((has | set(HASHED)) & has - set(PLACE)))
-        where = _named_as(where, {queue.broker_name for each in manifests for queue in each.ranges})
+        where = named_as(where, manifests)
         shared = _shared(where, covered(manifests), archive, findings)
     audited = Audited(where.path or ",".join(where.nameservers), archive or "")
     audited.damage, audited.notes = findings.damage, findings.notes
@@ -257,13 +258,6 @@ class _Log:
 # -- the archive ----------------------------------------------------------------------------------
 
 
-def _named_as(where: Where, names: set[str]) -> Where:
-    """A store does not know its broker's name; an archive of one broker does."""
-    if where.path and where.broker_name == STORE_BROKER and len(names) == 1:
-        return replace(where, broker_name=names.pop())
-    return where
-
-
 def _shared(where: Where, archived: Ranges, archive: str, findings: Findings) -> Ranges:
     """What the place and the archive should both hold."""
     with where.open() as access:
@@ -287,7 +281,7 @@ def _of_queues(
 ) -> Digests:
     """The digests of ranges of a cluster's queues."""
     wanted = [Range(*queue, first, end) for queue, (first, end) in sorted(ranges.items())]
-    plan = Plan(parts=2, max_bytes=128 << 20)
+    plan = Plan(parts=workers(spark))
     with where.open() as access:
         grain = plan.grain(sum(each.rows for each in wanted))
         parts = pack(access.cuts(wanted, *grain), plan)

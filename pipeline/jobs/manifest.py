@@ -170,19 +170,20 @@ class Archive:
             name = attempt_name()
             directory = os.path.join(self._temporary, name)
             os.makedirs(directory)
-            path = os.path.join(directory, LOCK)
-            lock = open(path, "wb")  # noqa: SIM115  it is held as long as the run lives
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if os.path.exists(path):
-                return Run(self, name, directory), lock
-            lock.close()  # another run took it for a dead one's, before it was locked
+            # another run may take it for a dead one's before it is locked
+            with contextlib.suppress(FileNotFoundError):
+                lock = open(os.path.join(directory, LOCK), "wb")  # noqa: SIM115  held by the run
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if os.path.exists(lock.name):
+                    return Run(self, name, directory), lock
+                lock.close()
 
     def _clear_dead_runs(self) -> None:
         for name in os.listdir(self._temporary):
             directory = os.path.join(self._temporary, name)
             with (
                 contextlib.suppress(FileNotFoundError, BlockingIOError),
-                open(os.path.join(directory, LOCK), "rb") as lock,
+                open(os.path.join(directory, LOCK), "ab") as lock,
             ):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the living hold theirs
                 self._clear(directory)
@@ -236,7 +237,13 @@ class Run:
     directory: str
 
     def commit(
-        self, number: int, columns: Sequence[str], ranges: Ranges, written: Sequence[DataFile]
+        self,
+        number: int,
+        columns: Sequence[str],
+        ranges: Ranges,
+        written: Sequence[DataFile],
+        *,
+        durable: bool = True,
     ) -> Manifest:
         """Put the files, whose paths are in `directory`, in their places and make the manifest."""
         files = []
@@ -251,9 +258,10 @@ class Run:
             os.makedirs(directory, exist_ok=True)
         for before, after in zip(written, files, strict=True):
             os.rename(os.path.join(self.directory, before.path), self.archive.full(after))
-        for directory in sorted(directories | {os.path.dirname(path) for path in directories}):
-            sync_directory(directory)
-        sync_directory(self.archive.path)
+        if durable:
+            above = {os.path.dirname(directory) for directory in directories}
+            for directory in sorted(directories | above | {self.archive.path}):
+                sync_directory(directory)
         manifest = Manifest(number, self.name, tuple(columns), ranges, tuple(files))
         self.archive.add(manifest)
         return manifest

@@ -1,0 +1,384 @@
+"""Topics to Parquet files, exactly once: each message that has been archived lies in one file, a
+run that is killed leaves nothing, and the next one goes on where the last one ended.
+
+`archive` is the fast path: tasks read ranges of queues, decode them and write Parquet with Arrow;
+rows do not enter the JVM. What makes it exactly-once is in `manifest.py`. It needs a directory that
+driver and workers all have: a local disk, NFS. `archive_by_spark` is for everything else that Spark
+can write to (hdfs:, s3a:): a streaming query that ends when all is read, into Spark's own file
+sink, whose log in `_spark_metadata` does what our manifests do.
+
+Files are partitioned by topic and by the hour in which the broker stored the message, UTC.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from saturnmq.pipeline.access import FAILFAST, STORE_BROKER, Access, DataLoss, Decoding, Where
+from saturnmq.pipeline.columns import DEFAULT, PROPERTIES, Columns, select
+from saturnmq.pipeline.jobs.digest import store_hours
+from saturnmq.pipeline.jobs.manifest import (
+    Archive,
+    DataFile,
+    Manifest,
+    Ranges,
+    hour_name,
+    is_local,
+    reached,
+)
+from saturnmq.pipeline.jobs.tasks import Progress, attempt_name, plain_errors, run
+from saturnmq.pipeline.plan import MAX_BYTES, Plan, Range, pack
+from saturnmq.protocol.errors import ConfigError, nearest
+from saturnmq.protocol.message_queue import MessageQueue
+
+log = logging.getLogger(__name__)
+
+NEEDED = ("topic", "brokerName", "queueId", "queueOffset", "storeTimestamp")
+COMPRESSIONS = ("snappy", "zstd", "lz4", "gzip", "none")
+HOUR = "hour"
+_ROW_GROUP_BYTES = 64 << 20
+# what repeats within a file; all else is written as it is, without first looking whether it repeats
+_REPEATING = ["topic", "brokerName", "queueId", "tags", "bornHost", "storeHost"]
+_REPEATING += ["flag", "sysFlag", "reconsumeTimes", f"{PROPERTIES}.key_value.key"]
+_MEASURED = ["queueOffset", "storeTimestamp", "bornTimestamp"]  # have statistics to skip by
+_CHECKPOINT = "_checkpoint"  # of the plain path, in the archive
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """What one run added; number 0 if there was nothing new."""
+
+    path: str
+    number: int = 0
+    messages: int = 0
+    files: int = 0
+    bytes: int = 0
+    not_there: int = 0  # messages that were to be read, and were lost or damaged
+    ranges: Ranges = field(default_factory=dict)
+
+
+def archive(
+    spark: Any,
+    where: Where,
+    topics: Sequence[str],
+    to: str,
+    *,
+    columns: Sequence[str] | None = None,
+    compression: str = "snappy",
+    mode: str = FAILFAST,
+    fail_on_data_loss: bool = True,
+    durable: bool = True,
+    max_bytes: int = MAX_BYTES,
+    progress: Progress | None = None,
+) -> Archived:
+    """Add what the topics hold now and the archive at `to` does not. `progress` counts bytes.
+
+    `columns`: by default those that the archive has, in a new one the default ones and the
+    properties. `mode` FAILFAST or DROPMALFORMED. With `durable` a run that ended survives a power
+    cut. `max_bytes`: of frames that one task reads at most.
+
+    ConfigError for what makes no sense, ArchiveChanged when another run was faster, DataLoss when
+    messages are gone that the archive should have got (unless `fail_on_data_loss` is off).
+    """
+    kept = Archive(to)
+    _check(compression, mode)
+    with kept.run() as attempt:
+        manifests = kept.manifests()
+        chosen = _columns(columns, manifests, to)
+        where = named_as(where, manifests)
+        with where.open() as access:
+            known = known_topics(access, topics)
+            wanted = _new(access, known, reached(manifests), fail_on_data_loss)
+            parts = _parts(spark, access, wanted, max_bytes)
+        if not parts:
+            return Archived(kept.path)
+        work = partial(
+            _archive_part,
+            where=where,
+            decoding=Decoding(chosen, mode=mode, fail_on_data_loss=fail_on_data_loss),
+            directory=attempt.directory,
+            compression=compression,
+            durable=durable,
+        )
+        weights = [sum(piece.bytes for piece in part) for part in parts]
+        found = run(spark, work, parts, weights, progress)
+        ranges = {each.queue: (each.start, each.end) for each in wanted}
+        written = [file for files in found for file in files]
+        number = len(manifests) + 1
+        manifest = attempt.commit(number, chosen.names, ranges, written, durable=durable)
+    planned = sum(each.rows for each in wanted)
+    return Archived(
+        kept.path,
+        number,
+        manifest.rows,
+        len(manifest.files),
+        sum(file.bytes for file in manifest.files),
+        planned - manifest.rows,
+        ranges,
+    )
+
+
+def read_archive(spark: Any, path: str) -> Any:
+    """A DataFrame of what an archive holds: its columns and `hour`, the partition (STRING, such as
+    2026-11-21-13). Of a fast archive only what its manifests list."""
+    if not is_local(path) or os.path.isdir(os.path.join(path, "_spark_metadata")):
+        return spark.read.parquet(path)
+    from pyspark.sql.types import StringType, StructField
+
+    kept = Archive(path)
+    manifests = kept.existing()
+    schema = select(manifests[-1].columns).spark_schema()
+    schema.fields.append(StructField(HOUR, StringType()))
+    schema.names.append(HOUR)
+    files = [kept.full(file) for manifest in manifests for file in manifest.files]
+    if not files:
+        return spark.createDataFrame([], schema)
+    return spark.read.schema(schema).option("basePath", kept.path).parquet(*files)
+
+
+# -- the plan -------------------------------------------------------------------------------------
+
+
+def _check(compression: str, mode: str) -> None:
+    if compression not in COMPRESSIONS:
+        hint = nearest(compression, COMPRESSIONS)
+        raise ConfigError(
+            f"take compression {', '.join(COMPRESSIONS)}: {compression!r} is none of them{hint}"
+        )
+    if mode not in (FAILFAST, "DROPMALFORMED"):
+        raise ConfigError(
+            f"take mode FAILFAST or DROPMALFORMED: {mode!r} would make rows that belong to no hour"
+        )
+
+
+def _columns(names: Sequence[str] | None, manifests: Sequence[Manifest], to: str) -> Columns:
+    before = manifests[-1].columns if manifests else None
+    if names is None:
+        return select(before or (*DEFAULT, PROPERTIES))
+    chosen = select(names)
+    if missing := [name for name in NEEDED if name not in chosen]:
+        raise ConfigError(
+            f"add columns {', '.join(missing)}: an archive is arranged by {', '.join(NEEDED)}"
+        )
+    if before is not None and chosen.names != before:
+        raise ConfigError(
+            f"archive these columns to another directory: that at {to} has {', '.join(before)}"
+        )
+    return chosen
+
+
+def named_as(where: Where, manifests: Sequence[Manifest]) -> Where:
+    """A store does not know its broker's name; an archive of one broker does."""
+    names = {queue.broker_name for each in manifests for queue in each.ranges}
+    if where.path and where.broker_name == STORE_BROKER and len(names) == 1:
+        return replace(where, broker_name=names.pop())
+    return where
+
+
+def known_topics(access: Access, topics: Sequence[str]) -> list[str]:
+    """`topics` without repetition; ConfigError for one that does not exist, or none."""
+    known = access.topics()
+    if not topics:
+        raise ConfigError(f"name a topic; there are {', '.join(known) or 'none'}")
+    for topic in topics:
+        if topic not in known and not access.queues(topic):
+            hint = nearest(topic, known) or f"; there are {', '.join(known) or 'none'}"
+            raise ConfigError(f"there is no topic {topic!r}{hint}")
+    return list(dict.fromkeys(topics))
+
+
+def _new(
+    access: Access, topics: Sequence[str], ends: dict[MessageQueue, int], fail: bool
+) -> list[Range]:
+    """What is there and not yet archived."""
+    found = []
+    for queue, (low, high) in sorted(access.bounds(topics).items()):
+        start = ends.get(queue, low)
+        name = f"{queue.topic} {queue.broker_name}/{queue.queue_id}"
+        if start < low:
+            _tell(
+                fail, f"messages {start} to {low} of {name} were deleted before they were archived"
+            )
+        elif start > high:
+            _tell(
+                fail, f"{name} ends at {high}, the archive has it up to {start}: was it truncated?"
+            )
+        if max(start, low) < high:
+            found.append(Range(*queue, max(start, low), high))
+    return found
+
+
+def _tell(fail: bool, what: str) -> None:
+    if fail:
+        raise DataLoss(f"{what}; turn failOnDataLoss off to go on without them")
+    log.warning("data loss: %s", what)
+
+
+def _parts(
+    spark: Any, access: Access, wanted: Sequence[Range], max_bytes: int
+) -> list[list[Range]]:
+    rows = sum(each.rows for each in wanted)
+    plan = Plan(parts=workers(spark), max_bytes=max_bytes)
+    return pack(access.cuts(wanted, *plan.grain(rows)), plan)
+
+
+def workers(spark: Any) -> int:
+    """How many tasks run at once."""
+    return 1 if spark is None else int(spark.sparkContext.defaultParallelism)
+
+
+# -- tasks ----------------------------------------------------------------------------------------
+
+
+def _archive_part(
+    part: Sequence[Range],
+    *,
+    where: Where,
+    decoding: Decoding,
+    directory: str,
+    compression: str,
+    durable: bool,
+) -> list[DataFile]:
+    """Write the messages of some ranges; the files' paths are below `directory`."""
+    group_rows = _group_rows(part)
+    open_files: dict[tuple[MessageQueue, int], _File] = {}
+    attempt = attempt_name()
+    schema = decoding.columns.arrow_schema()
+    with where.open() as access:
+        for piece in part:
+            for batch in access.batches(piece, decoding):
+                for hour, rows in _by_hour(batch):
+                    file = open_files.get((piece.queue, hour))
+                    if file is None:
+                        name = f"{attempt}-{len(open_files)}.parquet"
+                        file = _File(directory, name, piece.queue, hour, schema, compression)
+                        open_files[piece.queue, hour] = file
+                    file.write(rows, group_rows)
+    return [file.finish(durable) for file in open_files.values()]
+
+
+def _group_rows(part: Sequence[Range]) -> int:
+    rows, size = sum(piece.rows for piece in part), sum(piece.bytes for piece in part)
+    return max(1024, rows * _ROW_GROUP_BYTES // max(size, 1))
+
+
+def _by_hour(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The rows of each hour, in their order."""
+    hours = store_hours(batch)
+    if not len(hours):
+        return
+    if hours.min() == hours.max():
+        yield int(hours[0]), batch
+        return
+    for hour in np.unique(hours).tolist():
+        yield hour, batch.filter(pa.array(hours == hour))
+
+
+class _File:
+    """A Parquet file that is being written."""
+
+    def __init__(
+        self,
+        directory: str,
+        name: str,
+        queue: MessageQueue,
+        hour: int,
+        schema: pa.Schema,
+        compression: str,
+    ) -> None:
+        self._name = name
+        self._path = os.path.join(directory, name)
+        self._queue = queue
+        self._hour = hour
+        self._rows = 0
+        self._first = 1 << 62
+        self._end = 0
+        self._writer = pq.ParquetWriter(
+            self._path,
+            schema,
+            compression=compression,
+            use_dictionary=_REPEATING,
+            write_statistics=_MEASURED,
+        )
+
+    def write(self, batch: pa.RecordBatch, group_rows: int) -> None:
+        offsets = batch.column("queueOffset")
+        self._first = min(self._first, offsets[0].as_py())
+        self._end = max(self._end, offsets[-1].as_py() + 1)
+        self._rows += batch.num_rows
+        self._writer.write_batch(batch, group_rows)
+
+    def finish(self, durable: bool) -> DataFile:
+        self._writer.close()
+        if durable:
+            fd = os.open(self._path, os.O_RDONLY)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        size = os.path.getsize(self._path)
+        queue, hour = self._queue, hour_name(self._hour)
+        return DataFile(self._name, *queue, hour, self._first, self._end, self._rows, size)
+
+
+# -- the plain path -------------------------------------------------------------------------------
+
+
+def archive_by_spark(
+    spark: Any,
+    where: Where,
+    topics: Sequence[str],
+    to: str,
+    *,
+    columns: Sequence[str] | None = None,
+    compression: str = "snappy",
+    mode: str = FAILFAST,
+    fail_on_data_loss: bool = True,
+    max_bytes: int = MAX_BYTES,
+) -> Archived:
+    """As `archive`, to whatever Spark can write to; the checkpoint lies in `to` as well."""
+    from pyspark.sql import functions as f
+
+    _check(compression, mode)
+    chosen = _columns(columns or (*DEFAULT, PROPERTIES), (), to)
+    source = (
+        spark.readStream.format("saturnmq")
+        .options(**_options(where))
+        .options(
+            subscribe=",".join(topics),
+            startingOffsets="earliest",
+            columns=",".join(chosen.names),
+            mode=mode,
+            failOnDataLoss=str(fail_on_data_loss).lower(),
+            maxBytesPerPartition=str(max_bytes),
+        )
+    )
+    utc = f.to_utc_timestamp(f.col("storeTimestamp"), f.current_timezone())
+    rows = source.load().withColumn(HOUR, f.date_format(utc, "yyyy-MM-dd-HH"))
+    with plain_errors():
+        query = (
+            rows.writeStream.format("parquet")
+            .partitionBy("topic", HOUR)
+            .option("compression", compression)
+            .option("checkpointLocation", os.path.join(to, _CHECKPOINT))
+            .trigger(availableNow=True)
+            .start(to)
+        )
+        query.awaitTermination()
+    count = sum(int(each["numInputRows"]) for each in query.recentProgress)
+    return Archived(to, messages=count)
+
+
+def _options(where: Where) -> dict[str, str]:
+    """Options of the source that name the same place."""
+    if where.path:
+        return {"store": where.path, "brokerName": where.broker_name}
+    return {"endpoints": ",".join(where.nameservers), "readFrom": where.read_from}

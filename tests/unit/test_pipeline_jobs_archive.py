@@ -1,0 +1,348 @@
+"""`saturnmq pipeline archive`: each message once, whatever kills a run; and what an audit against
+the archive finds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pipeline_store_rig import SIZES, made, opened, put, segments
+from saturnmq.pipeline.access import DataLoss, Where
+from saturnmq.pipeline.jobs import manifest as manifests
+from saturnmq.pipeline.jobs.archive import Archived, archive
+from saturnmq.pipeline.jobs.audit import audit
+from saturnmq.pipeline.jobs.manifest import Archive, ArchiveChanged
+from saturnmq.protocol.errors import ConfigError, StoreDamaged
+
+TOPICS = ("T0", "T1")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return made(tmp_path / "store", 120, step_ms=100_000)
+
+
+@pytest.fixture
+def to(tmp_path: Path) -> Path:
+    return tmp_path / "archive"
+
+
+def where(root: Path) -> Where:
+    return Where.store(str(root), trust_tail=True)
+
+
+def archived(root: Path, to: Path, **options) -> Archived:
+    return archive(None, where(root), options.pop("topics", TOPICS), str(to), **options)
+
+
+def rows(to: Path) -> list[dict]:
+    """What the manifests list."""
+    kept = Archive(str(to))
+    return [
+        row
+        for manifest in kept.manifests()
+        for file in manifest.files
+        for row in pq.ParquetFile(kept.full(file)).read().to_pylist()
+    ]
+
+
+def names(to: Path) -> list[str]:
+    return sorted(str(path.relative_to(to)) for path in to.rglob("*") if path.is_file())
+
+
+def audited(root: Path, to: Path):
+    return audit(None, where(root), str(to), sizes=SIZES)
+
+
+def whats(found) -> str:
+    return "\n".join(each.what for each in found.damage)
+
+
+def test_every_message_lies_in_the_archive_once_by_topic_and_hour(root: Path, to: Path) -> None:
+    result = archived(root, to)
+    assert (result.number, result.messages, result.not_there) == (1, 120, 0)
+    found = rows(to)
+    assert Counter((row["topic"], row["queueId"]) for row in found).total() == 120
+    assert len({(row["topic"], row["queueId"], row["queueOffset"]) for row in found}) == 120
+    kept = Archive(str(to))
+    for file in kept.manifests()[0].files:
+        table = pq.ParquetFile(kept.full(file)).read()
+        hours = {f"{time:%Y-%m-%d-%H}" for time in table["storeTimestamp"].to_pylist()}
+        assert hours == {file.hour}
+        assert file.path.startswith(f"topic={file.topic}/hour={file.hour}/")
+        offsets = table["queueOffset"].to_pylist()
+        assert offsets == sorted(offsets)
+        assert (file.first, file.end, file.rows) == (offsets[0], offsets[-1] + 1, len(offsets))
+    assert len({file.hour for file in kept.manifests()[0].files}) == 5
+    assert dict(found[0]["properties"])["TAGS"] == found[0]["tags"]
+    assert {name.split("/")[0] for name in names(to)} == {"_manifest", "topic=T0", "topic=T1"}
+
+
+def test_the_next_run_adds_what_is_new_and_nothing_if_nothing_is(root: Path, to: Path) -> None:
+    archived(root, to)
+    before = names(to)
+    assert archived(root, to).number == 0
+    assert names(to) == before
+    store = opened(root)
+    put(store, 30, seed=8)
+    store.close()
+    result = archived(root, to)
+    assert (result.number, result.messages) == (2, 30)
+    assert len(rows(to)) == 150
+    assert audited(root, to).sound
+
+
+def test_small_tasks_write_the_same_rows(root: Path, to: Path) -> None:
+    archived(root, to, max_bytes=2000)
+    archived(root, to.with_name("whole"))
+    by_place = lambda row: (row["topic"], row["queueId"], row["queueOffset"])  # noqa: E731
+    assert sorted(rows(to), key=by_place) == sorted(rows(to.with_name("whole")), key=by_place)
+
+
+def test_an_archive_keeps_its_columns(root: Path, to: Path) -> None:
+    columns = ["topic", "brokerName", "queueId", "queueOffset", "storeTimestamp", "messageId"]
+    archived(root, to, columns=columns)
+    assert list(rows(to)[0]) == columns
+    assert archived(root, to).number == 0
+    assert audited(root, to).sound
+    with pytest.raises(ConfigError, match="archive these columns to another directory"):
+        archived(root, to, columns=[*columns, "body"])
+    with pytest.raises(ConfigError, match="add columns queueOffset"):
+        archived(root, to, columns=["topic", "brokerName", "queueId", "storeTimestamp"])
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"topics": ["T9"]}, "there is no topic 'T9'; there are T0, T1"),
+        ({"topics": []}, "name a topic; there are T0, T1"),
+        ({"columns": ["topics"]}, "there is no column 'topics'; did you mean 'topic'"),
+        ({"compression": "snapy"}, "'snapy' is none of them; did you mean 'snappy'"),
+        ({"mode": "PERMISSIVE"}, "take mode FAILFAST or DROPMALFORMED"),
+    ],
+)
+def test_what_makes_no_sense_says_what_to_change(root, to, options, text) -> None:
+    with pytest.raises(ConfigError, match=text):
+        archived(root, to, **options)
+    assert not rows(to)
+
+
+def test_an_archive_elsewhere_is_for_spark(root: Path) -> None:
+    with pytest.raises(ConfigError, match="give a directory that is mounted here: hdfs://x/y"):
+        archive(None, where(root), TOPICS, "hdfs://x/y")
+
+
+def test_messages_deleted_before_they_were_archived_are_told(root: Path, to: Path) -> None:
+    archived(root, to)
+    store = opened(root)
+    put(store, 60, seed=8)
+    store.close()
+    for path in segments(root)[:-2]:
+        path.unlink()
+    with pytest.raises(DataLoss, match="were deleted before they were archived"):
+        archived(root, to)
+    assert len(rows(to)) == 120
+    result = archived(root, to, fail_on_data_loss=False)
+    assert 0 < result.messages < 60
+
+
+def test_a_store_that_ends_before_the_archive_is_told(root: Path, to: Path) -> None:
+    earlier = root.with_name("earlier")
+    made(earlier, 60, step_ms=100_000)
+    archived(root, to)
+    with pytest.raises(DataLoss, match="was it truncated"):
+        archived(earlier, to)
+
+
+def test_of_two_runs_at_once_the_second_adds_nothing_and_says_so(
+    root: Path, to: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = Archive.add
+    done: list[Archived] = []
+
+    def second_comes_first(self: Archive, manifest) -> None:
+        if not done:
+            done.append(Archived(""))
+            done.append(archived(root, to))
+        add(self, manifest)
+
+    monkeypatch.setattr(Archive, "add", second_comes_first)
+    with pytest.raises(ArchiveChanged, match="run again: another run made"):
+        archived(root, to)
+    assert done[1].messages == 120
+    assert len(rows(to)) == 120
+    listed = {file.path for file in Archive(str(to)).manifests()[0].files}
+    assert {name for name in names(to) if name.endswith(".parquet")} == listed
+    assert audited(root, to).sound
+
+
+# -- kills ----------------------------------------------------------------------------------------
+
+STEPS = ("makedirs", "rename", "link", "unlink", "fsync", "rmdir")
+
+
+def killed_at(number: int, work: Callable[[], object]) -> bool:
+    """Do `work` in a child that dies before its `number`th change of the file system; whether it
+    did."""
+    child = os.fork()
+    if child == 0:
+        left = [number]
+
+        def counted(real):
+            def step(*arguments, **options):
+                left[0] -= 1
+                if left[0] < 0:
+                    os._exit(9)
+                return real(*arguments, **options)
+
+            return step
+
+        for name in STEPS:
+            setattr(os, name, counted(getattr(os, name)))
+        try:
+            work()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status in (0, 9)
+    return status == 9
+
+
+@pytest.mark.timeout(120)
+def test_a_run_killed_at_any_step_leaves_all_or_nothing_and_the_next_one_clears_up(
+    tmp_path: Path, to: Path
+) -> None:
+    root = made(tmp_path / "few", 7)
+    number, seen = 0, set()
+    while killed_at(number, lambda: archived(root, to)):
+        seen.add(len(rows(to)))
+        archived(root, to)
+        assert len(rows(to)) == 7, number
+        listed = {file.path for file in Archive(str(to)).manifests()[0].files}
+        assert set(names(to)) == listed | {"_manifest/00000001.json"}, number
+        shutil.rmtree(to)
+        number += 1
+    assert number > 30
+    assert seen == {0, 7}
+    assert audited(root, to).sound
+
+
+def test_a_run_that_lives_is_left_alone(root: Path, to: Path) -> None:
+    with Archive(str(to)).run() as living:
+        (Path(living.directory) / "x.parquet").write_bytes(b"x")
+        archived(root, to)
+        assert (Path(living.directory) / "x.parquet").exists()
+    assert not Path(living.directory).exists()
+
+
+def test_manifests_that_are_damaged_or_missing_are_told(root: Path, to: Path) -> None:
+    archived(root, to)
+    first = to / "_manifest" / "00000001.json"
+    text = first.read_text()
+    for wrong in ("{", "{}", text.replace('"version": 1', '"version": 2')):
+        first.write_text(wrong)
+        with pytest.raises(StoreDamaged, match="is no manifest"):
+            Archive(str(to)).manifests()
+    first.rename(first.with_name("00000002.json"))
+    with pytest.raises(StoreDamaged, match=r"00000001.json is missing"):
+        Archive(str(to)).manifests()
+    with pytest.raises(ConfigError, match="is no archive"):
+        Archive(str(root)).existing()
+
+
+# -- an audit against the archive -----------------------------------------------------------------
+
+
+def rewritten(to: Path, change: Callable[[pa.Table], pa.Table]) -> manifests.DataFile:
+    """The first file with several rows, changed, its manifest telling of the new number of rows."""
+    kept = Archive(str(to))
+    manifest = kept.manifests()[0]
+    at, file = next((n, f) for n, f in enumerate(manifest.files) if f.rows > 3)
+    table = change(pq.ParquetFile(kept.full(file)).read())
+    pq.write_table(table, kept.full(file))
+    path = to / "_manifest" / "00000001.json"
+    document = json.loads(path.read_text())
+    document["files"][at]["rows"] = table.num_rows
+    path.write_text(json.dumps(document))
+    return file
+
+
+def test_an_archive_of_all_is_sound(root: Path, to: Path) -> None:
+    archived(root, to)
+    found = audited(root, to)
+    assert found.sound, whats(found)
+    assert (found.archived, found.digests.rows) == (120, 120)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("a row less", lambda table: table.slice(1)),
+        ("a row more", lambda table: pa.concat_tables([table, table.slice(0, 1)])),
+        (
+            "another body",
+            lambda table: table.set_column(
+                table.schema.get_field_index("body"),
+                table.schema.field("body"),
+                pa.array([b"x", *table["body"].to_pylist()[1:]], pa.binary()),
+            ),
+        ),
+        (
+            "two rows changed places",
+            lambda table: table.set_column(
+                table.schema.get_field_index("keys"),
+                table.schema.field("keys"),
+                pa.array(table["keys"].to_pylist()[::-1], pa.string()),
+            ),
+        ),
+    ],
+)
+def test_a_changed_archive_is_found_by_queue_and_hour(root, to, name, change) -> None:
+    archived(root, to)
+    file = rewritten(to, change)
+    text = whats(audited(root, to))
+    assert f"queue {file.topic}/{file.queue_id} of store, hour {file.hour}: here" in text
+
+
+def test_a_missing_or_broken_file_of_the_archive_is_found(root: Path, to: Path) -> None:
+    archived(root, to)
+    kept = Archive(str(to))
+    first, second, *_ = kept.manifests()[0].files
+    os.unlink(kept.full(first))
+    Path(kept.full(second)).write_bytes(b"PAR1")
+    found = audited(root, to)
+    told = {each.path for each in found.damage if "a file cannot be read" in each.what}
+    assert told == {kept.full(first), kept.full(second)}
+
+
+def test_only_what_both_should_hold_is_compared(root: Path, to: Path) -> None:
+    archived(root, to)
+    store = opened(root)
+    put(store, 60, seed=8)  # not archived
+    store.close()
+    found = audited(root, to)
+    assert found.sound, whats(found)
+    assert found.archived == 120
+    for path in segments(root)[:3]:  # no longer in the store
+        path.unlink()
+    found = audited(root, to)
+    assert found.sound, whats(found)
+    assert 0 < found.archived < 120
+
+
+def test_a_store_that_lacks_what_was_archived_is_found(root: Path, to: Path) -> None:
+    store = opened(root)
+    put(store, 1, seed=8)
+    store.close()
+    archived(root, to)
+    shorter = made(root.with_name("shorter"), 120, step_ms=100_000)
+    assert "the archive reaches to" in whats(audited(shorter, to))
