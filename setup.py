@@ -22,6 +22,7 @@ kernels = {
     "saturnmq.store.store_kernel": ["store/store_kernel.pyx"],
     "saturnmq.client.client_kernel": ["client/client_kernel.pyx"],
     "saturnmq.pipeline.arrow_kernel": ["pipeline/arrow_kernel.pyx"],
+    "saturnmq.pipeline.encode_kernel": ["pipeline/encode_kernel.pyx"],
     "saturnmq.pipeline.jobs.digest_kernel": ["pipeline/jobs/digest_kernel.pyx"],
 }
 extensions = [

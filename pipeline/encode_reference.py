@@ -1,25 +1,33 @@
-"""Rows to entries of a MessageBatch in plain Python: what is right, for the kernel to be compared
-with.
+"""Rows to entries of a MessageBatch in plain Python: the reference of `encode_kernel.pyx`, same
+class, same answers.
 
-An entry is protocol/batch.py's, with the properties
+An entry is that of protocol/batch.py, with the properties
 
     UNIQ_KEY=<prefix><row number, 8 hex digits>  WAIT=true  KEYS  TAGS  __SHARDINGKEY  <the map's>
 
-as client producers write them. Of the map a name that a column or the broker gives is left out:
-rows that were read from a topic carry those, and they say something about another message.
+as client producers write them: a pair without a name or a value is left out, a byte 1 or 2 in one
+is refused. Of the map, names that have a column and names of the system (`properties.RESERVED`) are
+left out: rows that were read from a topic carry those, and they tell of another message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from saturnmq.protocol import properties as names
 from saturnmq.protocol.batch import encode_batch_item
 from saturnmq.protocol.errors import MessageIllegal
+from saturnmq.protocol.frame import CRC_PROPERTY_BYTES, is_torn
+
+BODY_BYTES_MAX = 4 << 20  # a broker's maxMessageSize, unless it is set
+PROPERTIES_BYTES_MAX = names.PROPERTIES_BYTES_MAX - CRC_PROPERTY_BYTES  # which a broker may add
+ID_PREFIX_BYTES = 24
+NUMBER_MAX = 0xFFFFFFFF
 
 TEXT_COLUMNS = {"keys": names.KEYS, "tags": names.TAGS, "shardingKey": names.SHARDING_KEY}
-OF_THE_SYSTEM = names.RESERVED - names.TRAVELS_ALONE - set(TEXT_COLUMNS.values())
+"""The property that each column of text becomes, in the order they are written in."""
+LEFT_OUT = frozenset(name.encode() for name in names.RESERVED - set(TEXT_COLUMNS.values()))
 
 
 class Encoded(NamedTuple):
@@ -31,57 +39,82 @@ class Encoded(NamedTuple):
     """The first row that is not in it, counted among those asked for."""
 
 
-def encode_rows(
-    columns: dict[str, Any],
-    rows: Sequence[int],
-    id_prefix: bytes,
-    first_id: int,
-    max_bytes: int,
-) -> Iterator[Encoded]:
-    """`columns` are Arrow arrays by the sink's names; the other arguments are Encoder.encode's."""
-    values = {name: column.to_pylist() for name, column in columns.items()}
-    out = bytearray()
-    first = 0
-    for at, row in enumerate(rows):
-        item = bytearray()
-        body, extra, flag = _message({name: column[row] for name, column in values.items()}, row)
-        unique = b"UNIQ_KEY\x01%b%08X\x02WAIT\x01true\x02" % (id_prefix, first_id + row)
-        encode_batch_item(item, body, unique + extra, flag)
-        if out and len(out) + len(item) > max_bytes:
-            yield Encoded(bytes(out), at - first, at)
-            out.clear()
-            first = at
-        out += item
-    if out:
-        yield Encoded(bytes(out), len(rows) - first, len(rows))
+class Rows:
+    """The columns of one batch that go into entries: Arrow arrays by the sink's names, of (large)
+    binary, `properties` a map of those, `flag` int32."""
 
+    def __init__(self, columns: Mapping[str, Any], body_bytes_max: int = BODY_BYTES_MAX) -> None:
+        self._columns = {name: column.to_pylist() for name, column in columns.items()}
+        self._body_bytes_max = body_bytes_max
+        named = {TEXT_COLUMNS[name].encode() for name in TEXT_COLUMNS if name in columns}
+        self._left_out = LEFT_OUT | named
 
-def _message(value: dict[str, Any], row: int) -> tuple[bytes, bytes, int]:
-    """(body, properties but the first two, flag) of one row."""
-    body = value["body"]
-    if not body:
-        raise MessageIllegal(
-            f"row {row} of a batch has no body: filter such rows out, RocketMQ takes no empty ones"
-        )
-    pairs = {TEXT_COLUMNS[name]: value[name] for name in TEXT_COLUMNS if name in value}
-    for name, text in value.get("properties") or ():
-        if name in names.TRAVELS_ALONE:
+    def encode(
+        self, rows: Sequence[int], at: int, id_prefix: bytes, first_id: int, max_bytes: int
+    ) -> Encoded:
+        """The entries of `rows[at:]`, as many as `max_bytes` hold, but at least one. MessageIllegal
+        if already the first cannot be sent."""
+        out = bytearray()
+        next_row = at
+        for row in rows[at:]:
+            item = bytearray()
+            try:
+                self._put(item, row, id_prefix, first_id + row)
+            except MessageIllegal:
+                if out:
+                    break
+                raise
+            if out and len(out) + len(item) > max_bytes:
+                break
+            out += item
+            next_row += 1
+        return Encoded(bytes(out), next_row - at, next_row)
+
+    def _put(self, out: bytearray, row: int, id_prefix: bytes, number: int) -> None:
+        body = self._columns["body"][row]
+        if not body:
             raise MessageIllegal(
-                f"row {row} of a batch has the property {name}: drop it, delayed messages and "
-                "transactions cannot be sent in batches"
+                f"row {row} of a batch has no body: filter such rows out, RocketMQ takes no empty "
+                "ones"
             )
-        if name not in OF_THE_SYSTEM and not any(
-            TEXT_COLUMNS[column] == name for column in TEXT_COLUMNS if column in value
-        ):
-            pairs[name] = text
-    for name, text in pairs.items():
-        if any(mark in name or mark in (text or "") for mark in (names.NAME_END, names.PAIR_END)):
+        if len(body) > self._body_bytes_max:
             raise MessageIllegal(
-                f"row {row} of a batch: property {name!r} holds a byte 1 or 2; replace them, they "
-                "end fields"
+                f"row {row} of a batch has a body of {len(body)} B: split it, brokers take "
+                f"{self._body_bytes_max} B (maxMessageSize)"
             )
-    return (
-        body.encode() if isinstance(body, str) else body,
-        names.encode_properties(pairs),
-        value.get("flag") or 0,
-    )
+        if number > NUMBER_MAX:
+            raise MessageIllegal(
+                f"row {number} of a partition has no number for its id, the last is {NUMBER_MAX}: "
+                "repartition into more"
+            )
+        properties = b"UNIQ_KEY\x01%b%08X\x02WAIT\x01true\x02" % (id_prefix, number)
+        for name, value in self._pairs(row):
+            if not name or not value:
+                continue
+            if any(mark in text for mark in (b"\x01", b"\x02") for text in (name, value)):
+                raise MessageIllegal(
+                    f"row {row} of a batch: property {name!r} holds a byte 1 or 2; replace them, "
+                    "they end fields"
+                )
+            properties += name + b"\x01" + value + b"\x02"
+        if len(properties) > PROPERTIES_BYTES_MAX:
+            raise MessageIllegal(
+                f"row {row} of a batch has properties of {len(properties)} B: shorten keys or "
+                f"properties, brokers take {PROPERTIES_BYTES_MAX} B"
+            )
+        if is_torn(properties):
+            raise MessageIllegal(
+                f"row {row} of a batch ends its properties with a zero byte: leave it out, it "
+                "would look like a frame that a crash tore"
+            )
+        flag = self._columns["flag"][row] if "flag" in self._columns else None
+        encode_batch_item(out, body, properties, flag or 0)
+
+    def _pairs(self, row: int) -> Iterator[tuple[bytes, bytes | None]]:
+        for column, name in TEXT_COLUMNS.items():
+            if column in self._columns:
+                yield name.encode(), self._columns[column][row]
+        if "properties" in self._columns:
+            for key, value in self._columns["properties"][row] or ():
+                if key not in self._left_out:
+                    yield key, value

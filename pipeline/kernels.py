@@ -11,22 +11,27 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from saturnmq.pipeline import arrow_reference as _reference
+from saturnmq.pipeline import arrow_reference as _decoding
+from saturnmq.pipeline import encode_reference as _encoding
 from saturnmq.protocol import kernels as _protocol
 
 FORCED: bool = os.environ.get("SATURNMQ_KERNELS") == "python"
-_kernel: Any = None
+_decoder: Any = _decoding
+_encoder: Any = _encoding
 if _protocol.COMPILED:
     try:
-        _kernel = importlib.import_module("saturnmq.pipeline.arrow_kernel")
+        _decoder = importlib.import_module("saturnmq.pipeline.arrow_kernel")
+        _encoder = importlib.import_module("saturnmq.pipeline.encode_kernel")
     except ImportError:  # only the other kernels could be compiled
-        _kernel = None
+        _decoder, _encoder = _decoding, _encoding
 
-COMPILED: bool = _kernel is not None
+COMPILED: bool = _decoder is not _decoding
 
 if TYPE_CHECKING:
     from saturnmq.pipeline.arrow_reference import Builder
+    from saturnmq.pipeline.encode_reference import Rows
 else:
-    Builder = (_kernel or _reference).Builder
+    Builder = _decoder.Builder
+    Rows = _encoder.Rows
 
-__all__ = ["COMPILED", "FORCED", "Builder"]
+__all__ = ["COMPILED", "FORCED", "Builder", "Rows"]
