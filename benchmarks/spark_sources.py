@@ -46,6 +46,8 @@ import pyarrow.parquet as pq
 from saturnmq import Admin
 from saturnmq.cli.bench import machine
 from saturnmq.cli.launcher import LocalCluster
+from saturnmq.pipeline.access import Where
+from saturnmq.pipeline.jobs.archive import archive
 from saturnmq.pipeline.session import spark_session
 from targets import Target
 
@@ -189,14 +191,12 @@ class Bench:
             shutil.rmtree(target, ignore_errors=True)
 
     def archive(self) -> float:
-        from saturnmq.pipeline.jobs import archive
-
         target = self.work / "archive"
         try:
             begin = time.perf_counter()
-            result = archive(self.spark, target, store=self.store, topics=[self.topic])
+            done = archive(self.spark, Where.store(self.store), [self.topic], str(target))
             seconds = time.perf_counter() - begin
-            self.check(result.rows)
+            self.check(done.messages)
             return self.rows / seconds
         finally:
             shutil.rmtree(target, ignore_errors=True)

@@ -34,6 +34,15 @@ def prepare() -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
+def why_not() -> str | None:
+    """Why there can be no session here, or None."""
+    try:
+        prepare()
+    except SaturnError as problem:
+        return str(problem)
+    return None
+
+
 def spark_session(
     name: str, master: str | None = "local[*]", settings: dict[str, Any] | None = None
 ) -> Any:

@@ -17,7 +17,7 @@ from saturnmq.protocol.errors import SaturnError
 
 CLIENTS = "clients"
 NAMESERVER, BROKER = "nameserver", "broker"
-Feature = Literal["partition", "wipe", "slow", "full-disk", "clock"]
+Feature = Literal["partition", "wipe", "slow", "full-disk", "clock", "spark"]
 
 
 class DrillUnavailable(SaturnError):

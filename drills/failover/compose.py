@@ -35,6 +35,7 @@ from saturnmq.drills.failover.backend import (
     Wanted,
 )
 from saturnmq.drills.failover.processes import SMALL_FILES
+from saturnmq.pipeline.session import why_not as why_no_spark
 from saturnmq.store.message_store import StoreConfig
 
 FILE = Path("compose", "docker-compose.yml")
@@ -117,6 +118,8 @@ class Compose(Wanted):
             return "volumes of containers have no size of their own"
         if feature == "clock":
             return "containers share the clock of their machine"
+        if feature == "spark":
+            return why_no_spark()
         return None
 
     # -- life --------------------------------------------------------------------------------------

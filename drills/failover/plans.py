@@ -11,9 +11,11 @@ import copy
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from saturnmq.drills.failover.backend import BROKER, CLIENTS, NAMESERVER, Backend, Feature
+from saturnmq.drills.failover.checker import Verdict
 from saturnmq.drills.failover.history import History
 
 OUTAGE_S = 6.0
@@ -21,6 +23,10 @@ PAUSE_S = 30.0
 MIX_MINUTES = 1.0
 # A log that rolls while its disk is full, and of which nothing is deleted to make room.
 SMALL_SEGMENTS = {"mappedFileSizeCommitLog": 1 << 20, "cleanFileForciblyEnable": False}
+
+
+Live = Callable[[Backend, Path, int, Callable[[str], None]], Verdict]
+"""`live(backend, directory, seed, say)` on a cluster that serves."""
 
 
 class Run:
@@ -206,7 +212,7 @@ class Drill:
 
     name: str
     text: str
-    act: Callable[[Run], Awaitable[None]]
+    act: Callable[[Run], Awaitable[None]] | None
     features: tuple[Feature, ...] = ()
     optional: tuple[Feature, ...] = ()  # used if the machine can
     # A slave is promoted without its old master's help: where replication is asynchronous, what
@@ -215,6 +221,8 @@ class Drill:
     rate: int = 0  # sends a second; 0: the usual
     padding: int = 0  # bytes of body; 0: the usual
     broker_options: Mapping[str, Any] = field(default_factory=dict)
+    # Instead of `act`: what loads and hurts the cluster in a way of its own, and judges it.
+    live: Live | None = None
 
 
 async def kill_master(run: Run) -> None:
@@ -365,6 +373,12 @@ async def promote(run: Run) -> None:
     await run.sleep(3.0)
 
 
+def pipeline(backend: Backend, directory: Path, seed: int, say: Callable[[str], None]) -> Verdict:
+    from saturnmq.drills.pipeline.life import live  # needs what the others do not: pyarrow
+
+    return live(backend, directory, seed, say)
+
+
 async def random_mix(run: Run) -> None:
     """Faults for `minutes`, drawn from the seed, with quiet between them: of the whole cluster, of
     one group, or of all groups at once, then maybe with a nameserver gone as well."""
@@ -419,6 +433,8 @@ _ALL = (
     Drill("power-cut", "SIGKILL everything at once, start everything", power_cut),
     Drill("random-mix", "one or several faults at a time, drawn from the seed", random_mix,
           ("wipe", "slow"), optional=("partition",), leaves_behind=True),
+    Drill("pipeline", "SIGKILL driver, worker and broker while Spark archives, replays and streams",
+          None, ("spark",), live=pipeline),
 )  # fmt: skip
 
 DRILLS = {drill.name: drill for drill in _ALL}

@@ -28,6 +28,7 @@ from saturnmq.drills.failover.backend import (
 )
 from saturnmq.drills.kernel.mounts import RigUnavailable, mounted
 from saturnmq.drills.kernel.mounts import why_not as why_no_mounts
+from saturnmq.pipeline.session import why_not as why_no_spark
 
 NAMESERVERS = 2
 SLICE_S = 0.1  # of a slowed node's time: it runs for a share of each
@@ -81,6 +82,8 @@ class Processes(Wanted):
             return clock.why_not()
         if feature == "full-disk":
             return why_no_mounts(reflink=False, fuse=False)
+        if feature == "spark":
+            return why_no_spark()
         return None
 
     # -- life --------------------------------------------------------------------------------------

@@ -14,10 +14,10 @@ from typing import Any
 from saturnmq.cli.launcher import LauncherError
 from saturnmq.drills.failover import stores
 from saturnmq.drills.failover.backend import BROKER, Backend, DrillUnavailable
-from saturnmq.drills.failover.checker import LIVENESS_S, Aftermath, Promise, check
+from saturnmq.drills.failover.checker import LIVENESS_S, Aftermath, Promise, Verdict, check
 from saturnmq.drills.failover.history import History
 from saturnmq.drills.failover.measure import effects, latency_ms, timeline
-from saturnmq.drills.failover.plans import MIX_MINUTES, Drill, Run
+from saturnmq.drills.failover.plans import MIX_MINUTES, Drill, Live, Run
 from saturnmq.drills.failover.processes import Processes
 from saturnmq.drills.failover.report import DrillReport
 from saturnmq.drills.failover.workload import GROUPS, RATE, SAMPLE_S, TOPIC, Workload
@@ -95,7 +95,9 @@ def run_drill(
         backend = cluster(kind, directory, drill, mode)
         reasons = [backend.why_not(feature) for feature in drill.features]
         report.skipped = next((reason for reason in reasons if reason), "")
-        if not report.skipped:
+        if not report.skipped and drill.live is not None:
+            report.verdict = _by_itself(drill.live, seed, backend, directory, say)
+        elif not report.skipped:
             history, aftermath = _live(drill, seed, backend, directory, minutes, say)
             history.write(directory / HISTORY_FILE)
             promise = Promise(
@@ -118,6 +120,22 @@ def run_drill(
         else:
             report.kept = directory
     return report
+
+
+def _by_itself(
+    live: Live,
+    seed: int,
+    backend: Backend,
+    directory: Path,
+    say: Callable[[str], None],
+) -> Verdict:
+    """A drill with a load of its own."""
+    backend.start()
+    try:
+        with quiet("saturnmq"):
+            return live(backend, directory, seed, say)
+    finally:
+        backend.close()
 
 
 def _live(
@@ -173,6 +191,7 @@ async def _load(
         await workload.start()
         run = Run(backend, history, workload.admin, seed, say, minutes=minutes)
         await run.sleep(WARM_UP_S)
+        assert drill.act is not None, "drills that live by themselves do not come here"
         try:
             await drill.act(run)
         except Exception as problem:  # a finding like others: it is told with seed and history
