@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 NEEDED = ("topic", "brokerName", "queueId", "queueOffset", "storeTimestamp")
 COMPRESSIONS = ("snappy", "zstd", "lz4", "gzip", "none")
 HOUR = "hour"
-_ROW_GROUP_BYTES = 64 << 20
+_ROW_GROUP_BYTES = 32 << 20  # of frames
 # what repeats within a file; all else is written as it is, without first looking whether it repeats
 _REPEATING = ["topic", "brokerName", "queueId", "tags", "bornHost", "storeHost"]
 _REPEATING += ["flag", "sysFlag", "reconsumeTimes", f"{PROPERTIES}.key_value.key"]
@@ -141,7 +141,8 @@ def read_archive(spark: Any, path: str) -> Any:
     files = [kept.full(file) for manifest in manifests for file in manifest.files]
     if not files:
         return spark.createDataFrame([], schema)
-    return spark.read.schema(schema).option("basePath", kept.path).parquet(*files)
+    found = spark.read.schema(schema).option("basePath", kept.path).parquet(*files)
+    return found.select(schema.names)  # Spark puts the columns of partitions last
 
 
 # -- the plan -------------------------------------------------------------------------------------
