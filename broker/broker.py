@@ -41,6 +41,9 @@ from saturnmq.broker.requests import Handler, Services, handlers
 from saturnmq.broker.retry import RetryService
 from saturnmq.broker.role import Role
 from saturnmq.broker.send import SendService
+from saturnmq.broker.sinks import SinkTable
+from saturnmq.broker.stages import Stages
+from saturnmq.broker.staging import APPENDING, StagingService
 from saturnmq.broker.table_sync import TableSync
 from saturnmq.broker.topics import TopicTable, system_topics
 from saturnmq.broker.turn import Turn, confirm
@@ -277,9 +280,19 @@ class Broker:
             started_ms=runtime.now_ms(),
         )
         retries, lookups = RetryService(context, sends), LookupService(context)
+        self._sinks = SinkTable(self.store, runtime.now_ms)
+        stages = Stages(
+            self._disk,
+            config.root,
+            max_bytes=config.stage_max_bytes,
+            total_bytes=config.stage_total_bytes,
+        )
+        stages.clear()
+        self._staging = StagingService(context, sends, self._sinks, stages, self._gate.guard)
         self._turn.on_append += [self._upkeep.appended, self._flush.wake, self._master.appended]
         self._turn.on_arrivals += [
             self._table_sync.arrived,
+            self._sinks.arrived,
             pulls.arrived,
             lambda _, arrivals: delays.arrived(arrivals),
         ]
@@ -287,7 +300,17 @@ class Broker:
         self._turn.is_awaited = lambda: pulls.held_count > 0
         ranges = RangeService(context)
         self._handlers = handlers(
-            Services(sends, pulls, retries, lookups, members, admin, self._failover, ranges)
+            Services(
+                sends,
+                pulls,
+                retries,
+                lookups,
+                members,
+                admin,
+                self._failover,
+                ranges,
+                self._staging,
+            )
         )
 
     def _load_tables(self) -> None:
@@ -297,7 +320,7 @@ class Broker:
 
         files = {
             name: ConfigFile(self._disk, f"{root}/{name}.json")
-            for name in ("topics", "subscriptionGroup", "consumerOffset", "delayOffset")
+            for name in ("topics", "subscriptionGroup", "consumerOffset", "delayOffset", "sinks")
         }
         context.topics.install_system(
             system_topics(
@@ -312,11 +335,16 @@ class Broker:
         _read(files["subscriptionGroup"], context.groups.load)
         _read(files["consumerOffset"], context.offsets.load)
         _read(files["delayOffset"], self._delays.load)
+        _read(files["sinks"], self._sinks.load)
+        if self._sinks.dirty:  # the log may grow again over what it has lost: not over this table
+            files["sinks"].save(self._sinks.snapshot())
+            self._sinks.clean()
         for table, name in (
             (context.topics, "topics"),
             (context.groups, "subscriptionGroup"),
             (context.offsets, "consumerOffset"),
             (self._delays, "delayOffset"),
+            (self._sinks, "sinks"),
         ):
             self._saver.add(table, files[name])
 
@@ -376,6 +404,9 @@ class Broker:
             raise UnsupportedRequest(f" request type {request.code} not supported")
         if not self._gate.is_open:
             raise SystemBusy("the log is being cut to what the master has; try again")
+        if self.store.in_group and request.code in APPENDING:
+            self._staging.park(endpoint, request)
+            return
         if request.code not in SENDS:
             self._turn.catch_up()  # it may ask for what was acknowledged a moment ago
         handler(endpoint, request)
@@ -413,6 +444,7 @@ class Broker:
 
     def _retire(self) -> None:
         self._table_sync.end_term()
+        self._staging.drop_all()
         if self._delivering is not None:
             self._delivering.cancel()
             self._tasks.remove(self._delivering)
@@ -447,6 +479,8 @@ class Broker:
 
         try:
             await self._gate.alone(cut, rest)
+            if self._sinks.cut():
+                await self._saver.save(self._sinks)  # before the log grows again
         finally:
             self._turn.wake()
             self._pulls.wake_all()
@@ -467,6 +501,7 @@ class Broker:
             if now >= next_scan:
                 next_scan = now + 10
                 self._members.expire(now)
+                self._staging.expire(now)
 
     async def close(self, *, clean: bool = True) -> None:
         """Stop serving; with `clean` flush and save everything first."""

@@ -118,6 +118,8 @@ class DelayService(ProgressTable[int]):
     def _deliver_level(self, level: int) -> bool:
         """Deliver what is due; True if something is still waiting at this level."""
         c = self._c
+        if c.store.in_group:
+            return True  # for a moment nothing can be appended
         queue = level - 1
         high = c.store.max_offset(SCHEDULE_TOPIC, queue)
         if high == 0:

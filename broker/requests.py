@@ -13,6 +13,7 @@ from saturnmq.broker.pull import PullService
 from saturnmq.broker.ranges import RangeService
 from saturnmq.broker.retry import RetryService
 from saturnmq.broker.send import SendService
+from saturnmq.broker.staging import StagingService
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.remoting import Command
@@ -30,6 +31,7 @@ class Services:
     admin: AdminService
     failover: FailoverService
     ranges: RangeService
+    staging: StagingService
 
 
 def handlers(s: Services) -> dict[int, Handler]:
@@ -82,6 +84,11 @@ def handlers(s: Services) -> dict[int, Handler]:
         code.READ_QUEUE: s.ranges.on_read,
         code.CUT_QUEUE: s.ranges.on_cut,
         code.QUEUE_BOUNDS: s.ranges.on_bounds,
+        code.STAGE: s.staging.on_stage,
+        code.PUBLISH: s.staging.on_publish,
+        code.FINISH_EPOCH: s.staging.on_finish,
+        code.ABORT_STAGE: s.staging.on_abort,
+        code.SINK_STATE: s.staging.on_state,
         code.PROMOTE: s.failover.on_promote,
         code.GET_BROKER_CONFIG: s.admin.on_config,
         code.GET_BROKER_RUNTIME_INFO: s.admin.on_runtime_info,

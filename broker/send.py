@@ -86,7 +86,8 @@ class SendService:
     def on_send_v2(self, endpoint: Endpoint, request: Command) -> None:
         self._send(endpoint, request, request.ext)
 
-    def _send(self, endpoint: Endpoint, request: Command, ext: dict[str, str]) -> None:
+    def check_ready(self) -> None:
+        """Whether this node takes messages now; a SaturnError says why not."""
         c = self._c
         refusal = c.role.refuses(c.runtime.monotonic())
         if refusal:
@@ -101,7 +102,10 @@ class SendService:
                 f"[OVERLOAD]system busy, start flow control for a while: {len(c.ledger)} sends "
                 f"wait for their ack, the limit (maxPendingAcks) is {c.ledger.limit}"
             )
-        topic, queue_id = self._checked_queue(ext)
+
+    def _send(self, endpoint: Endpoint, request: Command, ext: dict[str, str]) -> None:
+        self.check_ready()
+        topic, queue_id = self.checked_queue(ext)
         if not request.body:
             raise MessageIllegal("the message body is empty; send at least one byte")
         if request.code == 320 or ext.get("m") == "true":
@@ -109,7 +113,9 @@ class SendService:
         else:
             self._send_single(endpoint, request, ext, topic, queue_id)
 
-    def _checked_queue(self, ext: dict[str, str]) -> tuple[Topic, int]:
+    def checked_queue(self, ext: dict[str, str]) -> tuple[Topic, int]:
+        """The queue that a header names (`b`, `e`), with its topic, which is made if that may be
+        (`c`, `d`); a SaturnError says why there is none."""
         c = self._c
         name = text(ext, "b")
         topic = c.topics.get(name)
@@ -179,7 +185,7 @@ class SendService:
             flag=integer(ext, "h", 0),
             sys_flag=integer(ext, "f", 0) & ~TRANSACTION_MASK,
             born_timestamp=integer(ext, "g", 0) or self._c.runtime.now_ms(),
-            born_host=self._host(endpoint.peer_address),
+            born_host=self.host(endpoint.peer_address),
             store_host=self._c.store_host,
             reconsume_times=reconsume,
         )
@@ -226,7 +232,7 @@ class SendService:
             request.body,
             sys_flag=integer(ext, "f", 0) & ~TRANSACTION_MASK,
             born_timestamp=integer(ext, "g", 0) or c.runtime.now_ms(),
-            born_host=self._host(endpoint.peer_address),
+            born_host=self.host(endpoint.peer_address),
             store_host=c.store_host,
             reconsume_times=integer(ext, "j", 0),
         )
@@ -300,10 +306,14 @@ class SendService:
 
     def finish(self, endpoint: Endpoint, reply: Command, put: Put, *, wait: bool = True) -> None:
         """Answer now or when the ack mode is met."""
+        self.answer_at(endpoint, reply, put.end_offset, wait=wait)
+
+    def answer_at(self, endpoint: Endpoint, reply: Command, end: int, *, wait: bool = True) -> None:
+        """Answer when the log up to `end` is as safe as the ack mode has it."""
         c = self._c
         c.appended()
         waits = wait and (c.config.sync_flush or c.role.required > 1)
-        if c.store.watermarks.confirmed >= put.end_offset or (not waits and c.flush_keeps_up()):
+        if c.store.watermarks.confirmed >= end or (not waits and c.flush_keeps_up()):
             if not endpoint.closed:
                 endpoint.send(reply)
             return
@@ -315,7 +325,7 @@ class SendService:
             if not endpoint.closed:
                 endpoint.send(reply)
             return
-        c.ledger.add(put.end_offset, c.runtime.monotonic() + self._timeout_s(), endpoint, reply)
+        c.ledger.add(end, c.runtime.monotonic() + self._timeout_s(), endpoint, reply)
 
     def _timeout_s(self) -> float:
         """How long a send may wait for what its ack mode asks for."""
@@ -334,7 +344,7 @@ class SendService:
     def _message_id(self, offset: int) -> str:
         return f"{self._id_prefix}{offset:016X}"
 
-    def _host(self, address: str) -> bytes:
+    def host(self, address: str) -> bytes:
         """A peer's address as a frame stores it; peers are few and send often."""
         found = self._hosts.get(address)
         if found is None:

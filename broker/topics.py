@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from saturnmq.broker.documents import Saveable
-from saturnmq.protocol.topics import AUTO_CREATE_TOPIC, SCHEDULE_TOPIC
+from saturnmq.protocol.topics import AUTO_CREATE_TOPIC, GROUPS_TOPIC, SCHEDULE_TOPIC
 
 INHERIT, WRITE, READ = 1, 2, 4
 
@@ -60,7 +60,7 @@ class Topic:
 
 
 def system_topics(cluster: str, broker: str, template_queues: int, *, auto: bool) -> list[Topic]:
-    """What a RocketMQ broker has from its first second (store-format §1)."""
+    """What a RocketMQ broker has from its first second (store-format §1), and one of ours."""
     topics = [
         Topic(SCHEDULE_TOPIC, 18, 18),
         Topic("RMQ_SYS_TRANS_HALF_TOPIC", 1, 1),
@@ -74,6 +74,7 @@ def system_topics(cluster: str, broker: str, template_queues: int, *, auto: bool
         Topic(broker, 1, 1, INHERIT | READ | WRITE),
         Topic(f"{cluster}_REPLY_TOPIC", 1, 1),
         Topic(f"rmq_sys_SYNC_BROKER_MEMBER_{broker}", 1, 1),
+        Topic(GROUPS_TOPIC, 1, 1),
     ]
     if auto:
         topics.append(

@@ -12,8 +12,9 @@ or for the next request that could tell the difference (`catch_up`).
 
     confirmed = min(appended, flushed if SYNC_FLUSH, replicated if SYNC_MASTER)
 
-With ASYNC_FLUSH it stands still while the disk is too far behind (`FlushService.keeps_up`), and
-while nobody knows whether this node still is the master. A slave's is what its master says.
+and never inside a group (`store/groups.py`): consumers see all of it or nothing. With ASYNC_FLUSH
+it stands still while the disk is too far behind (`FlushService.keeps_up`), and while nobody knows
+whether this node still is the master. A slave's is what its master says.
 """
 
 from __future__ import annotations
@@ -123,4 +124,4 @@ def confirm(c: Context) -> None:
             position = min(position, marks.flushed)
         if c.role.required > 1:
             position = min(position, marks.replicated)
-    marks.confirmed = position
+    marks.confirmed = c.store.border(position)

@@ -266,6 +266,10 @@ class Endpoint(asyncio.BufferedProtocol):
         self._start, self._end = 0, rest
         self._small_reads = 0
 
+    def handle(self, command: Command) -> None:
+        """Give the handler a request that it put off; with a body of its own by now."""
+        self._request(command)
+
     def _request(self, command: Command) -> None:
         try:
             if self._handler is None:

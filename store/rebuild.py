@@ -151,8 +151,7 @@ class _Rebuild:
                 continue
             scan = piece.scan
             runs = [run for run in scan.runs if is_queue(run)]
-            for group in groups_in(runs, self._files.read):
-                pass
+            group = next(reversed([*groups_in(runs, self._files.read)]), group)
             built.not_queues += len(scan.runs) - len(runs)
             self._derived.append(scan._replace(runs=runs), [])
             built.messages += scan.messages
