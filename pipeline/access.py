@@ -27,6 +27,7 @@ MASTER, SLAVE, ANY = "master", "slave", "any"
 STORE_BROKER = "store"  # the broker's name where no broker tells it
 PULL_TIMEOUT_MS = 120_000
 CHUNK_BYTES = 1 << 20
+RETRIES, RETRY_INTERVAL_MS = 10, 1000  # what a broker takes to start again
 
 
 class DataLoss(SaturnError):
@@ -62,8 +63,8 @@ class Where:
     trust_tail: bool = False
     chunk_bytes: int = CHUNK_BYTES
     timeout_ms: int = PULL_TIMEOUT_MS
-    retries: int = 3
-    retry_interval_ms: int = 1000
+    retries: int = RETRIES
+    retry_interval_ms: int = RETRY_INTERVAL_MS
     group: str = ""
 
     @classmethod

@@ -20,6 +20,8 @@ from saturnmq.pipeline.access import (
     MODES,
     PERMISSIVE,
     PULL_TIMEOUT_MS,
+    RETRIES,
+    RETRY_INTERVAL_MS,
     SLAVE,
     STORE_BROKER,
     Decoding,
@@ -445,8 +447,8 @@ def _where(values: Mapping[str, Any], group: str, expression_type: str) -> Where
         read_from=values.get("readFrom", MASTER),
         chunk_bytes=values.get("chunkBytes", CHUNK_BYTES),
         timeout_ms=values.get("pullTimeoutMs", PULL_TIMEOUT_MS),
-        retries=values.get("fetchOffset.numRetries", 3),
-        retry_interval_ms=values.get("fetchOffset.retryIntervalMs", 1000),
+        retries=values.get("fetchOffset.numRetries", RETRIES),
+        retry_interval_ms=values.get("fetchOffset.retryIntervalMs", RETRY_INTERVAL_MS),
         group=group,
     )
     for address in where.nameservers:

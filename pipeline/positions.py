@@ -29,24 +29,27 @@ class Bounds(NamedTuple):
     high: int
 
 
-def find(access: Access, options: SourceOptions) -> dict[MessageQueue, Bounds]:
+def find(
+    access: Access, options: SourceOptions, *, may_lack: bool = False
+) -> dict[MessageQueue, Bounds]:
     """The queues that the options choose, with their bounds now, sorted. ConfigError for a topic or
-    a queue that does not exist, unless `waitForTopic` says that it may still come."""
+    a queue that does not exist, unless it `may_lack`, or waitForTopic says that it comes."""
+    may_lack = may_lack or options.wait_for_topic
     if options.pattern:
         topics = _matching(access.topics(), options.pattern)
     else:
         topics = list(options.subscribe) or sorted({queue.topic for queue in options.assign})
     found = access.bounds(topics)
     missing = set(topics) - {queue.topic for queue in found}
-    if missing and not options.wait_for_topic and not options.pattern:
+    if missing and not may_lack and not options.pattern:
         topic = min(missing)
         raise ConfigError(
-            f"topic {topic!r} does not exist{nearest(topic, access.topics())}; create it, or give "
-            "waitForTopic=true to begin when it does"
+            f"topic {topic!r} does not exist{nearest(topic, access.topics())}; create it, see that its "
+            "broker runs, or give waitForTopic=true to begin when it does"
         )
     if options.assign:
         unknown = set(options.assign) - set(found)
-        if unknown and not options.wait_for_topic:
+        if unknown and not may_lack:
             known = ", ".join(_name(queue) for queue in sorted(found))
             raise ConfigError(
                 f"option assign names {_name(min(unknown))}, which does not exist; there are "

@@ -122,7 +122,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for attempt in range(options.where.retries + 1):
             if attempt:  # a broker that registers again is soon there
                 time.sleep(options.where.retry_interval_ms / 1000)
-            self._bounds = positions.find(self._place, options)
+            self._bounds = positions.find(self._place, options, may_lack=True)
             if not set(begin) - set(self._bounds):
                 break
         high = {}
@@ -133,7 +133,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             high[queue] = max(end, begin.get(queue, 0))
         for queue in sorted(set(begin) - set(self._bounds) - self._gone):
             start = begin[queue]
-            why = "the queue is gone; was its topic deleted, or is its broker down?"
+            why = "the queue is gone: its topic is deleted, or no broker of that name runs"
             lost(options.fail_on_data_loss, Range(*queue, start, start), start, start, why)
             self._gone.add(queue)
         if self._target is not None:

@@ -1,0 +1,164 @@
+"""Reading ranges from a cluster: replicas that die or lag, and brokers that know no ranges."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from saturnmq import Message, Producer
+from saturnmq.cli.launcher import LocalCluster, Settings
+from saturnmq.client.blocking import Admin
+from saturnmq.pipeline import brokers, connections
+from saturnmq.pipeline.access import Decoding, Where
+from saturnmq.pipeline.brokers import BrokersUnreachable
+from saturnmq.pipeline.columns import select
+from saturnmq.pipeline.plan import Range
+from saturnmq.protocol.errors import UnsupportedRequest
+from saturnmq.protocol.message_queue import MessageQueue
+from saturnmq.protocol.remoting import Command
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+ROWS = 2000
+QUEUE = MessageQueue("orders", "broker-0", 1)
+WHOLE = Range(*QUEUE, 0, ROWS)
+BODIES = Decoding(select(["queueOffset", "body"]))
+CHUNK = 64 << 10
+
+
+@pytest.fixture(scope="module")
+def replicated(tmp_path_factory):
+    """A master and its slave with 2,000 messages of a kibibyte in one queue."""
+    cluster = LocalCluster.up(tmp_path_factory.mktemp("access"), Settings(slaves=1))
+    with Admin(cluster.nameservers[0]) as admin:
+        admin.create_topic("orders", 2)
+    with Producer(nameservers=cluster.nameservers[0]) as producer:
+        for n in range(ROWS):
+            message = Message("orders", b"%06d" % n * 170, tag="AB"[n % 2])
+            producer.send_async(message, queue=QUEUE)
+    yield cluster
+    cluster.down()
+
+
+@pytest.fixture
+def cluster(replicated):
+    """Both nodes run, and the slave has what the master has."""
+    for name in ("master-0", "slave-0"):
+        if not replicated.node(name).alive():
+            replicated.start(name)
+    replicated.await_routes()
+    wait_for_slave(replicated)
+    return replicated
+
+
+def wait_for_slave(cluster):
+    slave = Where.brokers(cluster.nameservers[0], read_from="slave", timeout_ms=30_000)
+    with slave.open() as access:
+        assert sum(b.num_rows for b in access.batches(WHOLE, BODIES)) == ROWS
+
+
+def where(cluster, **options):
+    return Where.brokers(cluster.nameservers[0], chunk_bytes=CHUNK, **options)
+
+
+def rows(batches):
+    return [(row["queueOffset"], row["body"][:6]) for b in batches for row in b.to_pylist()]
+
+
+EVERYTHING = [(n, b"%06d" % n) for n in range(ROWS)]
+
+
+@pytest.mark.parametrize(("read_from", "victim"), [("master", "master-0"), ("slave", "slave-0")])
+def test_a_reader_goes_on_at_another_replica(cluster, read_from, victim):
+    with where(cluster, read_from=read_from).open() as access:
+        batches = access.batches(WHOLE, BODIES)
+        begun = rows([next(batches), next(batches)])
+        assert 0 < len(begun) < ROWS // 2
+        cluster.kill(victim)
+        assert begun + rows(batches) == EVERYTHING
+        # and what is planned from now on is asked of who is left
+        assert access.bounds(["orders"])[QUEUE] == (0, ROWS)
+        assert [piece.rows for piece in access.cuts([WHOLE], 1 << 30, ROWS)] == [ROWS]
+
+
+def test_with_nobody_left_the_error_says_who_was_asked(cluster):
+    for name in ("master-0", "slave-0"):
+        cluster.kill(name)
+    begun = time.monotonic()
+    with (
+        where(cluster, timeout_ms=500).open() as access,
+        pytest.raises(BrokersUnreachable) as caught,
+    ):
+        list(access.batches(WHOLE, BODIES))
+    assert time.monotonic() - begun < 20
+    first, why = str(caught.value).split("\n", 1)
+    assert first.startswith("orders broker-0/1 0 to 2000 could not be read for")
+    assert "(option pullTimeoutMs): check that it runs" in first
+    assert "no connection to" in why or "no route names it" in why
+
+
+def test_messages_that_nobody_has_are_not_waited_for_for_ever(cluster, monkeypatch):
+    monkeypatch.setattr(brokers, "LAGS_S", 0.3)
+    beyond = WHOLE._replace(start=ROWS - 10, end=ROWS + 10)
+    with where(cluster).open() as access, pytest.raises(BrokersUnreachable) as caught:
+        list(access.batches(beyond, BODIES))
+    assert f"it has the queue from 0 to {ROWS}" in str(caught.value)
+
+
+def test_a_connection_serves_one_task_after_the_other(cluster):
+    connections.close_idle()
+    with where(cluster).open() as access:
+        assert rows(access.batches(WHOLE, BODIES)) == EVERYTHING
+        before = connections.close_idle(60.0)
+        assert rows(access.batches(WHOLE, BODIES)) == EVERYTHING
+        assert connections.close_idle(60.0) == before
+        next(access.batches(WHOLE, BODIES))  # given up half-way: not used again
+        assert rows(access.batches(WHOLE, BODIES)) == EVERYTHING
+    assert connections.close_idle() == 0
+
+
+def test_brokers_that_know_no_ranges_are_pulled_from(cluster, monkeypatch):
+    """As RocketMQ's own: every request of ours is answered with code 3."""
+    take = connections.take
+    asked = []
+
+    class Foreign:
+        def __init__(self, channel):
+            self._channel = channel
+
+        def __getattr__(self, name):
+            return getattr(self._channel, name)
+
+        def request(self, command: Command, timeout_s: float) -> Command:
+            self.ask(command, timeout_s)
+            answer = self._channel.answer()
+            answer.body = bytes(answer.body)
+            return answer
+
+        def ask(self, command: Command, timeout_s: float) -> None:
+            asked.append(command.code)
+            if command.code >= 390_000:
+                command.code = 399_999
+            self._channel.ask(command, timeout_s)
+
+    monkeypatch.setattr(connections, "take", lambda address: Foreign(take(address)))
+    with where(cluster).open() as access:
+        assert access.bounds(["orders"])[QUEUE] == (0, ROWS)
+        pieces = access.cuts([WHOLE], 100 << 10, 65_536)
+        assert [piece.rows for piece in pieces] == [100] * 20
+        assert {piece.bytes for piece in pieces} == {100 << 10}
+        assert rows(access.batches(WHOLE, BODIES)) == EVERYTHING
+        part = WHOLE._replace(start=100, end=200)
+        odd = rows(access.batches(part, Decoding(BODIES.columns, expression="B")))
+        assert odd == [row for row in EVERYTHING[100:200] if row[0] % 2]
+    assert 11 in asked
+    assert UnsupportedRequest.code == 3
+
+
+def test_time_and_progress_are_asked_of_the_broker(cluster):
+    with where(cluster).open() as access:
+        assert access.topics() == ["orders"]
+        assert access.queues("none") == []
+        assert access.offset_at_time(QUEUE, 0) == 0
+        assert access.offset_at_time(QUEUE, 1 << 42) == ROWS
+        access.commit("group", {QUEUE: 17})
+        assert access.committed("group", "orders") == {QUEUE: 17}
