@@ -211,7 +211,12 @@ class MessageStore:
         return self._writer.in_group
 
     def measure_part(
-        self, topic: str, body: bytes | memoryview, *, sys_flag: int = 0, hosts_v6: int = 0
+        self,
+        topic: str,
+        body: bytes | bytearray | memoryview,
+        *,
+        sys_flag: int = 0,
+        hosts_v6: int = 0,
     ) -> tuple[int, int]:
         """(messages, bytes of frames) of a batch for a group; a SaturnError says why it cannot be
         stored, now or ever."""

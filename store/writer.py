@@ -255,7 +255,7 @@ class Writer:
         return Put(offset, end, queue_offset, count, store_ts, sizes)
 
     def measure(
-        self, topic: str, body: bytes | memoryview, *, sys_flag: int, hosts_v6: int
+        self, topic: str, body: bytes | bytearray | memoryview, *, sys_flag: int, hosts_v6: int
     ) -> tuple[int, int]:
         """(messages, bytes of their frames) of a batch that is to be a part of a group, or why it
         cannot be one."""

@@ -281,7 +281,7 @@ def test_consumers_see_all_of_a_group_or_nothing_on_master_and_slave(tmp_path: P
             while not done:
                 visible = broker.context.visible
                 result = broker.store.get_message(
-                    "orders", 0, 0, 10_000, 1 << 22, visible=visible, override_limits=True
+                    "orders", 0, 0, 10_000, 1 << 24, visible=visible, override_limits=True
                 )
                 seen.add((name, result.count))
                 await asyncio.sleep(0)
@@ -289,7 +289,7 @@ def test_consumers_see_all_of_a_group_or_nothing_on_master_and_slave(tmp_path: P
         watching = [asyncio.ensure_future(watch(*each)) for each in (("m", master), ("s", slave))]
         rows = 0
         for epoch in range(5):
-            chunks = [[bytes(50)] * 40] * 5
+            chunks = [[bytes(5000)] * 40] * 5
             for n, chunk in enumerate(chunks):
                 await stage(client, n, *chunk, epoch=epoch)
             assert (await ask(client, PUBLISH, {**key(epoch), **told(200, *chunks)})).code == 0
