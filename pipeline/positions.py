@@ -33,7 +33,7 @@ def find(
     access: Access, options: SourceOptions, *, may_lack: bool = False
 ) -> dict[MessageQueue, Bounds]:
     """The queues that the options choose, with their bounds now, sorted. ConfigError for a topic or
-    a queue that does not exist, unless it `may_lack`, or waitForTopic says that it comes."""
+    a queue that does not exist, unless it `may_lack`, or waitForTopic says that it will come."""
     may_lack = may_lack or options.wait_for_topic
     if options.pattern:
         topics = _matching(access.topics(), options.pattern)
@@ -44,8 +44,8 @@ def find(
     if missing and not may_lack and not options.pattern:
         topic = min(missing)
         raise ConfigError(
-            f"topic {topic!r} does not exist{nearest(topic, access.topics())}; create it, see that its "
-            "broker runs, or give waitForTopic=true to begin when it does"
+            f"topic {topic!r} does not exist{nearest(topic, access.topics())}; create it, see that "
+            "its broker runs, or give waitForTopic=true to begin when it does"
         )
     if options.assign:
         unknown = set(options.assign) - set(found)
