@@ -26,7 +26,7 @@ MODES = (FAILFAST, DROPMALFORMED, PERMISSIVE)
 MASTER, SLAVE, ANY = "master", "slave", "any"
 STORE_BROKER = "store"  # the broker's name where no broker tells it
 PULL_TIMEOUT_MS = 120_000
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 2 << 20  # of frames; a quarter less work per message than with half of it
 RETRIES, RETRY_INTERVAL_MS = 10, 1000  # what a broker takes to start again
 
 

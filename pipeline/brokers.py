@@ -1,4 +1,4 @@
-"""A cluster as a source reads it: planning by bounds and cuts, reading in chunks of a mebibyte.
+"""A cluster as a source reads it: planning by bounds and cuts, reading in chunks of two mebibytes.
 
 A task has one connection per broker. The next chunk is on its way while the last is decoded, and
 nothing is done per message. When a broker does not answer, or has less than was asked for, the next

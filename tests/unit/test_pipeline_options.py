@@ -21,7 +21,7 @@ def test_what_is_not_said_has_kafkas_defaults():
     assert found.where.nameservers == ("h:9876",)
     assert (found.subscribe, found.fail_on_data_loss, found.mode) == (("orders",), True, "FAILFAST")
     assert found.max_bytes_per_partition == 128 << 20
-    assert found.where.chunk_bytes == 1 << 20
+    assert found.where.chunk_bytes == 2 << 20
     assert found.max_trigger_delay_ms == 15 * 60_000
     assert found.starting is found.ending is None
     assert found.columns.names == DEFAULT
@@ -44,7 +44,7 @@ def test_every_option_is_read():
         columns="topic, queueOffset,properties",
         subExpression="A || B",
         readFrom="slave",
-        chunkBytes="2097152",
+        chunkBytes="1m",
         pullTimeoutMs="5000",
         mode="permissive",
         verify="true",
@@ -56,7 +56,7 @@ def test_every_option_is_read():
     )
     assert found.where.nameservers == ("a:1", "b:2")
     assert (found.where.retries, found.where.retry_interval_ms) == (9, 10)
-    assert (found.where.read_from, found.where.chunk_bytes) == ("slave", 2 << 20)
+    assert (found.where.read_from, found.where.chunk_bytes) == ("slave", 1 << 20)
     assert found.subscribe == ("x", "y")
     assert found.starting.timestamp == 17
     assert found.ending.offsets == {MessageQueue("x", "b", 0): 9}
