@@ -2,30 +2,20 @@
 
     python benchmarks/store_kernels.py [--json] [--quick] [--directory DIR]
 
-Each figure is the best of several runs in one process and one thread, on warm memory; of dispatch,
-which writes to new pages of files, it is the median of many. Beside it stands what the Python
-references reach, measured the same way in a child process with fewer messages, and the ratio of the
-two. Messages are as our client sends them: a body, UNIQ_KEY and WAIT, a claimed CRC; frames get the
-CRC property. `--quick` is for tests: its figures mean nothing.
+How figures are taken says kernel_figures.py; of dispatch, which writes to new pages of files, each
+is the median of many runs. Messages are as our client sends them: a body, UNIQ_KEY and WAIT, a
+claimed CRC; frames get the CRC property.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import platform
-import shutil
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+from kernel_figures import best, main
 from saturnmq.protocol import kernels
 from saturnmq.protocol.batch import encode_batch_item
 from saturnmq.store.derived import Derived
@@ -40,7 +30,6 @@ BATCH_BYTES = 1 << 20  # what our client sends at most
 HOST = b"\x7f\0\0\1\0\0\x2a\x9f"
 TOPIC = b"benchmark"
 NOW = 1_700_000_000_000
-RUNS = 5
 PROPERTIES_MAX = 32_767
 MIB = 1 << 20
 
@@ -59,16 +48,6 @@ class Clock:
 
     def now_ms(self) -> int:
         return NOW
-
-
-def best(work: Callable[[], Any], runs: int = RUNS) -> float:
-    """Seconds of the quickest run: what disturbs only ever adds."""
-    taken = []
-    for _ in range(runs):
-        begin = time.perf_counter()
-        work()
-        taken.append(time.perf_counter() - begin)
-    return min(taken)
 
 
 def batch(body_bytes: int, total: int = BATCH_BYTES) -> tuple[bytes, int]:
@@ -229,80 +208,12 @@ def measure(directory: str, scale: float) -> dict[str, float]:
     return figures
 
 
-def reference(directory: str, scale: float) -> dict[str, float]:
-    """The same in a process that uses the Python references."""
-    command = [sys.executable, __file__, "--figures-only", str(scale), "--directory", directory]
-    environment = {**os.environ, "SATURNMQ_KERNELS": "python"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
-
-
-def machine() -> dict[str, Any]:
-    """What the figures depend on; `checksum` tells that two runs wrote the same frames."""
-    model = ""
-    cpuinfo = Path("/proc/cpuinfo")
-    for line in cpuinfo.read_text().splitlines() if cpuinfo.exists() else ():
-        if line.startswith("model name"):
-            model = line.partition(":")[2].strip()
-            break
+def checksum() -> int:
+    """Of frames as every run writes them."""
     append = Append(100, 0.1)
     append()
-    return {
-        "processor": model or platform.processor(),
-        "processors": os.cpu_count(),
-        "memory_gib": round(NativeDisk().memory_bytes() / (1 << 30), 1),
-        "system": platform.platform(),
-        "python": platform.python_version(),
-        "kernels": kernels.COMPILED,
-        "checksum": f"{zlib.crc32(append.frames):08x}",
-    }
-
-
-def print_table(facts: dict[str, Any]) -> None:
-    print(", ".join(f"{name} {value}" for name, value in facts["machine"].items()))
-    print(f"{'work':44} {'figure':>12} {'reference':>12} {'ratio':>7}  target")
-    for row in facts["rows"]:
-        target = TARGETS.get(row["work"])
-        text = ""
-        if target is not None:
-            sign = "at most" if target.at_most else "at least"
-            missed = ": missed" if target.missed(row["figure"]) else ": reached"
-            text = f"{sign} {target.value:,g}{missed}"
-        print(
-            f"{row['work']:44} {row['figure']:12,.4g} {row['reference']:12,.4g} "
-            f"{row['ratio']:7,.1f}  {text}"
-        )
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="print JSON for machines")
-    parser.add_argument("--quick", action="store_true", help="hardly any work: for tests")
-    parser.add_argument("--directory", help="where to put files (default: the temporary directory)")
-    parser.add_argument("--figures-only", type=float, metavar="SCALE", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    directory = tempfile.mkdtemp(prefix="store-kernels-", dir=options.directory)
-    try:
-        if options.figures_only is not None:
-            print(json.dumps(measure(directory, options.figures_only)))
-            return
-        scale = 0.002 if options.quick else 1.0
-        slow = reference(directory, min(scale, 0.02))
-        fast = measure(directory, scale)
-    finally:
-        shutil.rmtree(directory)
-    rows = []
-    for work, figure in fast.items():
-        faster = slow[work] / figure if work.endswith(", us") else figure / slow[work]
-        rows.append({"work": work, "figure": figure, "reference": slow[work], "ratio": faster})
-    targets = {work: target.value for work, target in TARGETS.items()}
-    facts = {"machine": machine(), "rows": rows, "targets": targets}
-    if options.json:
-        print(json.dumps(facts))
-    else:
-        print_table(facts)
+    return zlib.crc32(append.frames)
 
 
 if __name__ == "__main__":
-    main()
+    main(__file__, __doc__, measure, TARGETS, checksum)

@@ -17,6 +17,7 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset
 
 import pyarrow as pa
+from pyarrow import py_buffer
 
 from saturnmq.pipeline.arrow_reference import (
     BYTES_MAX, CORRUPT, FROM_PROPERTIES, ROWS_MAX, US_MAX, US_MIN, Packed, Stop, constant,
@@ -105,6 +106,7 @@ cdef uint32_t COMPRESSED = COMPRESSED_FLAG
 cdef int64_t FIRST_US = US_MIN, LAST_US = US_MAX
 cdef int64_t FIRST_MS = US_MIN // 1000, LAST_MS = US_MAX // 1000
 cdef const char *HEX = b"0123456789ABCDEF"
+cdef object from_buffers = pa.Array.from_buffers, from_arrays = pa.RecordBatch.from_arrays
 cdef object STOPS = (Stop.END, Stop.FULL, Stop.DAMAGE)
 
 
@@ -175,7 +177,7 @@ cdef object arrow_buffer(Room *room, Py_ssize_t size):
     block.size = size
     room.at = NULL
     room.bytes = 0
-    return pa.py_buffer(block)
+    return py_buffer(block)
 
 
 cdef int grow(Room *room, Py_ssize_t size) noexcept nogil:
@@ -687,7 +689,7 @@ cdef class Builder:
 
     cdef Batch b
     cdef object schema, broker, tag_bytes
-    cdef list corrupt_rows
+    cdef list fields, corrupt_rows
     cdef bint started
 
     def __init__(self, columns, str broker not None, *, bint verify=False, tags=None,
@@ -698,6 +700,7 @@ cdef class Builder:
         assert 0 < rows_max <= ROWS_MAX
         assert 0 <= bytes_max <= 1 << 29
         self.schema = columns.arrow_schema()
+        self.fields = [(field.name, field.type) for field in self.schema]
         self.broker = broker
         self.b.verify = verify
         self.b.rows_max = rows_max
@@ -852,9 +855,9 @@ cdef class Builder:
             bits = bytearray(b"\xff" * ((self.b.rows + 7) >> 3))
             for i in self.corrupt_rows:
                 bits[i >> 3] &= ~(1 << (i & 7)) & 0xFF
-            valid = pa.py_buffer(bytes(bits))
-        arrays = [self._array(field, valid) for field in self.schema]
-        batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+            valid = py_buffer(bytes(bits))
+        arrays = [self._array(name, kind, valid) for name, kind in self.fields]
+        batch = from_arrays(arrays, schema=self.schema)
         packed = []
         for i in range(self.b.packed_count):
             row = <PackedRow *>self.b.packed.at + i
@@ -872,38 +875,37 @@ cdef class Builder:
         self.started = False
         return batch, packed
 
-    cdef _array(self, field, valid):
+    cdef _array(self, str name, kind, valid):
         cdef Py_ssize_t n = self.b.rows
         cdef Fixed *c
-        name, kind = field.name, field.type
         if name == "properties":
             names = self._texts(MAP_NAMES, pa.string(), None)
             values = self._texts(MAP_VALUES, pa.string(), None)
             pairs = pa.StructArray.from_arrays([names, values], fields=[kind.key_field, kind.item_field])
             ends = arrow_buffer(&self.b.fixed[MAP_ENDS].values, 4 * (n + 1))
-            return pa.Array.from_buffers(kind, n, [valid, ends], children=[pairs])
+            return from_buffers(kind, n, [valid, ends], children=[pairs])
         if name == "brokerName":
             return self._constant(self.broker, valid)
         if name == "topic" and not self.b.topic_varies:
             topic = (<const char *>self.b.topic)[:self.b.topic_size].decode("utf-8", "replace")
             return self._constant(topic, valid)
         if name == "crcOk":
-            return pa.Array.from_buffers(kind, n, [valid, arrow_buffer(&self.b.bits[CRC_OK], (n + 7) >> 3)])
+            return from_buffers(kind, n, [valid, arrow_buffer(&self.b.bits[CRC_OK], (n + 7) >> 3)])
         if name in GIVEN:
             valid = arrow_buffer(&self.b.bits[<int>GIVEN[name]], (n + 7) >> 3)
         if name in TEXTS:
             return self._texts(TEXTS[name], kind, valid)
         c = &self.b.fixed[<int>FIXED[name]]
-        return pa.Array.from_buffers(kind, n, [valid, arrow_buffer(&c.values, n * c.width)])
+        return from_buffers(kind, n, [valid, arrow_buffer(&c.values, n * c.width)])
 
     cdef _texts(self, int column, kind, valid):
         cdef Text *t = &self.b.texts[column]
         cdef Py_ssize_t count = t.count
         ends = arrow_buffer(&t.ends, 4 * (count + 1))
-        return pa.Array.from_buffers(kind, count, [valid, ends, arrow_buffer(&t.data, t.used)])
+        return from_buffers(kind, count, [valid, ends, arrow_buffer(&t.data, t.used)])
 
     cdef _constant(self, text, valid):
         array = constant(text).slice(0, self.b.rows)
         if valid is None:
             return array
-        return pa.Array.from_buffers(array.type, self.b.rows, [valid, *array.buffers()[1:]])
+        return from_buffers(array.type, self.b.rows, [valid, *array.buffers()[1:]])

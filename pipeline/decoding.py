@@ -93,8 +93,8 @@ class Decoder:
             )
         if not kernels.COMPILED and not kernels.FORCED:
             warnings.warn(
-                "the compiled kernel of saturnmq is missing here, so decoding is ten to thirty "
-                "times slower: install the wheel on this machine instead of shipping .py files",
+                "the compiled kernel of saturnmq is missing here, so decoding is a hundred times "
+                "slower: install the wheel on this machine instead of shipping .py files",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -107,6 +107,7 @@ class Decoder:
         self._tags = tags
         self._rows_max = rows_max
         self._bytes_max = bytes_max
+        self._idle: list[kernels.Builder] = []  # empty ones; a builder is dear beside a small chunk
 
     def frames(self, data: Buffer, *, where: str = "", base: int = 0) -> Iterator[pa.RecordBatch]:
         """The batches of frames that lie back to back and fill `data`. Damage is reported in
@@ -125,6 +126,7 @@ class Decoder:
                 for batch, packed in _finished(builder):
                     places = [base + item.place for item in packed]
                     yield from self._inflated(batch, packed, where, places)
+        self._idle.append(builder)
 
     def entries(
         self, log: Buffer, base: int, entries: Buffer, first: int, *, where: str
@@ -154,8 +156,11 @@ class Decoder:
                         ENTRY.unpack_from(entries, ENTRY.size * item.place)[0] for item in packed
                     ]
                     yield from self._inflated(batch, packed, where, places)
+        self._idle.append(builder)
 
     def _builder(self) -> kernels.Builder:
+        if self._idle:
+            return self._idle.pop()
         return kernels.Builder(
             self.columns,
             self.broker,
@@ -206,6 +211,7 @@ class Decoder:
                         builder = self._builder()
                         builder.add_corrupt(_corrupt(where, place, str(error)))
                         yield builder.finish()[0]
+                        self._idle.append(builder)
                     continue
             size += len(bodies[row] or b"")
             if row > start and size > self._bytes_max:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -244,3 +248,16 @@ def test_columns_that_cannot_be_written_are_refused():
         Encoder(["tags"])
     with pytest.raises(ConfigError, match="no timed messages yet; drop it"):
         Encoder(["body", "deliveryTimestamp"])
+
+
+def test_the_benchmark_of_the_kernels_runs():
+    script = Path(__file__).parents[2] / "benchmarks" / "pipeline_kernels.py"
+    done = subprocess.run(
+        [sys.executable, str(script), "--quick", "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    facts = json.loads(done.stdout)
+    assert all(row["figure"] > 0 and row["reference"] > 0 for row in facts["rows"])
+    assert set(facts["targets"]) <= {row["work"] for row in facts["rows"]}
