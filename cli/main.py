@@ -13,7 +13,18 @@ import sys
 from typing import Annotated, Any, NoReturn
 
 import typer
-from saturnmq.cli import admin, bench, cluster, demo, drill, messages, nodes, store, topics
+from saturnmq.cli import (
+    admin,
+    bench,
+    cluster,
+    demo,
+    drill,
+    messages,
+    nodes,
+    pipeline,
+    store,
+    topics,
+)
 from saturnmq.cli.launcher import LauncherError
 from saturnmq.cli.output import AsJson, emit, table
 
@@ -39,6 +50,7 @@ app.add_typer(messages.message_app, name="message")
 app.add_typer(admin.app, name="admin")
 app.add_typer(bench.app, name="bench")
 app.add_typer(store.app, name="store")
+app.add_typer(pipeline.app, name="pipeline")
 app.command("demo")(demo.demo)
 app.add_typer(drill.app, name="drill")
 

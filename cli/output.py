@@ -4,9 +4,11 @@ errors end.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -14,6 +16,8 @@ import typer
 NAMESERVER_VARIABLE = "SATURNMQ_NAMESERVER"
 DEFAULT_NAMESERVER = "127.0.0.1:9876"
 FILE_WIDTH = 1_000
+BAR_AFTER_S = 2.0
+MIB = 1 << 20
 
 Nameserver = Annotated[
     str,
@@ -100,3 +104,28 @@ def progress_bar() -> Any:
         disable=not console.is_terminal,
         transient=True,
     )
+
+
+@contextlib.contextmanager
+def late_bar(what: str, unit: int = 1) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar for what takes longer than a moment; `show(done, total)` draws it."""
+    begin = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        bar: Any = None
+        task: Any = None
+
+        def show(done: int, total: int) -> None:
+            nonlocal bar, task
+            if bar is None:
+                if time.monotonic() - begin < BAR_AFTER_S:
+                    return
+                bar = stack.enter_context(progress_bar())
+                task = bar.add_task(what, total=total // unit)
+            bar.update(task, completed=done // unit, total=total // unit)
+
+        yield show
+
+
+def bytes_bar(what: str) -> contextlib.AbstractContextManager[Callable[[int, int], None]]:
+    """As `late_bar`, of bytes, in MiB."""
+    return late_bar(f"{what}, MiB", MIB)

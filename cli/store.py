@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from saturnmq.cli.output import AsJson, emit, fail, progress_bar, table
+from saturnmq.cli.output import MIB, AsJson, bytes_bar, emit, fail, table
 
 if TYPE_CHECKING:
     from saturnmq.store.verify import Report, Sizes
@@ -22,8 +20,6 @@ app = typer.Typer(
     help="Look into a store directory, ours or RocketMQ's: check, dump, rebuild.",
     no_args_is_help=True,
 )
-BAR_AFTER_S = 2.0
-MIB = 1 << 20
 
 Directory = Annotated[
     Path, typer.Argument(metavar="DIR", help="storePathRootDir of the broker: has commitlog/.")
@@ -66,9 +62,9 @@ def check_store(
     from saturnmq.store.verify import check, check_side_file
 
     look = check_side_file if directory.is_file() else check
-    sizes = _sizes(segment_bytes, queue_file_bytes, index_slots, index_items)
+    sizes = sizes_of(segment_bytes, queue_file_bytes, index_slots, index_items)
     try:
-        with _bytes_bar(f"checking {directory}") as progress:
+        with bytes_bar(f"checking {directory}") as progress:
             report = look(NativeDisk(), str(directory), sizes, progress)
     except FileNotFoundError as gone:
         fail(f"{gone.filename} was deleted during the check, as a running broker does: check again")
@@ -90,9 +86,9 @@ def _print_report(report: Report) -> None:
         f"index   {report.index_files:,} files, {report.index_items:,} items"
     )
     for finding in report.notes:
-        print(f"note    {_finding(finding)}")
+        print(f"note    {finding_line(finding)}")
     for finding in report.damage:
-        print(f"DAMAGE  {_finding(finding)}")
+        print(f"DAMAGE  {finding_line(finding)}")
     if not report.damage:
         print("sound")
         return
@@ -108,7 +104,8 @@ def _print_report(report: Report) -> None:
         )
 
 
-def _finding(finding: Any) -> str:
+def finding_line(finding: Any) -> str:
+    """A `store.findings.Finding` for people."""
     times = f" ({finding.count:,} times, first)" if finding.count > 1 else ""
     offset = "" if finding.offset is None else f", log offset {finding.offset:,}"
     return f"{finding.what}{times}: {finding.path} at {finding.position:,}{offset}"
@@ -133,14 +130,14 @@ def rebuild_store(
     from saturnmq.store.verify import open_log
 
     disk = NativeDisk()
-    sizes = _sizes(segment_bytes, queue_file_bytes, index_slots, index_items)
+    sizes = sizes_of(segment_bytes, queue_file_bytes, index_slots, index_items)
     open_log(disk, str(directory), sizes)  # before asking: that it is a store
     if not yes:
         if not sys.stdin.isatty():
             fail("nobody can be asked here: pass --yes to delete queues and index")
         typer.confirm(f"Delete queues and index of {directory} and build them again?", abort=True)
     begin = time.monotonic()
-    with _bytes_bar(f"rebuilding {directory}") as progress:
+    with bytes_bar(f"rebuilding {directory}") as progress:
         built = rebuild(disk, str(directory), lambda: time.time_ns() // 1_000_000, sizes, progress)
     seconds = max(time.monotonic() - begin, 1e-6)
     rate = built.messages / seconds
@@ -202,7 +199,7 @@ def dump_store(
     from saturnmq.store.disk import NativeDisk
 
     disk, root = NativeDisk(), str(directory)
-    sizes = _sizes(segment_bytes, queue_file_bytes, index_slots, index_items)
+    sizes = sizes_of(segment_bytes, queue_file_bytes, index_slots, index_items)
     if summary + index + queue_entries > 1:
         fail("--summary, --index and --queue-entries exclude each other: pass one")
     if summary:
@@ -233,27 +230,7 @@ def _print_summary(found: dict[str, Any], as_json: bool) -> None:
     table("", ["", "", ""], rows)
 
 
-def _sizes(segment: int, queue_file: int, index_slots: int, index_items: int) -> Sizes:
+def sizes_of(segment: int, queue_file: int, index_slots: int, index_items: int) -> Sizes:
     from saturnmq.store.verify import Sizes
 
     return Sizes(segment, queue_file, index_slots, index_items)
-
-
-@contextlib.contextmanager
-def _bytes_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar in MiB for what takes longer than a moment."""
-    begin = time.monotonic()
-    with contextlib.ExitStack() as stack:
-        bar: Any = None
-        task: Any = None
-
-        def show(done: int, total: int) -> None:
-            nonlocal bar, task
-            if bar is None:
-                if time.monotonic() - begin < BAR_AFTER_S:
-                    return
-                bar = stack.enter_context(progress_bar())
-                task = bar.add_task(f"{what}, MiB", total=total // MIB)
-            bar.update(task, completed=done // MIB)
-
-        yield show

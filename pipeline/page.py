@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -90,7 +90,7 @@ def bars(title: str, names: Sequence[str], values: Sequence[float], height: int 
 
 
 def lines(
-    title: str, names: Sequence[str], series: dict[str, Sequence[float]], height: int = 130
+    title: str, names: Sequence[str], series: Mapping[str, Sequence[float]], height: int = 130
 ) -> str:
     """A line for each of the series over the same names."""
     most = max((value for values in series.values() for value in values), default=0) or 1.0
