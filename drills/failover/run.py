@@ -209,7 +209,8 @@ async def _load(
 
 
 async def _calm_down(workload: Workload, groups: list[str], history: History) -> None:
-    """Until every group has taken messages and everything is delivered, or it is too late."""
+    """Until every group has taken messages, everything is delivered and every slave has what its
+    master has, or it is too late."""
     calm = history.now()
     while history.now() < calm + LIVENESS_S + 1.0:
         taking = all(workload.acked_on.get(group, -1.0) > calm for group in groups)
@@ -225,6 +226,9 @@ async def _calm_down(workload: Workload, groups: list[str], history: History) ->
             left, moved = workload.outstanding(), history.now()
     await asyncio.sleep(COMMIT_S)
     await workload.sample_commits()
+    # A connection that got no answers for some seconds tries again that much later.
+    while history.now() < calm + LIVENESS_S and not await workload.is_replicated():
+        await asyncio.sleep(0.05)
 
 
 def _look(backend: Backend, directory: Path) -> Aftermath:

@@ -222,6 +222,16 @@ class Workload:
             await asyncio.sleep(SAMPLE_S)
             await self.sample_commits()
 
+    async def is_replicated(self) -> bool:
+        """Whether the logs of every group are equally long; no if one cannot be asked."""
+        try:
+            async with asyncio.timeout(2.0):
+                replicas = await self.admin.replicas()
+        except (SaturnError, TimeoutError):
+            return False
+        ends = {(replica.group, replica.end) for replica in replicas}
+        return all(r.answers for r in replicas) and len(ends) == len({r.group for r in replicas})
+
     async def sample_commits(self) -> None:
         for group in GROUPS:
             try:
