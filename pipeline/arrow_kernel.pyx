@@ -134,7 +134,7 @@ cdef Room take_room(Py_ssize_t size):
     for i in range(idle_count):
         if idle[i].bytes >= size and (best < 0 or idle[i].bytes < idle[best].bytes):
             best = i
-    if best >= 0 and idle[best].bytes <= max(8 * size, 16 * BLOCK_BYTES_MIN):
+    if best >= 0 and idle[best].bytes <= 2 * size + 4 * BLOCK_BYTES_MIN:
         room = idle[best]
         idle_count -= 1
         idle_bytes -= room.bytes
@@ -266,6 +266,7 @@ cdef struct Text:
     Py_ssize_t used
     Room ends  # int32 each; item n lies between ends n and n + 1
     Py_ssize_t count
+    Py_ssize_t row_bytes, row_items  # of a row in the batch before: what to reserve for the next
 
 
 cdef struct Host:
@@ -722,6 +723,9 @@ cdef class Builder:
             self.b.texts[MAP_NAMES].wanted = self.b.texts[MAP_VALUES].wanted = True
         if tags is not None:
             self._want_tags(tags)
+        for i in range(TEXT_COLUMNS):
+            self.b.texts[i].row_bytes = 16
+            self.b.texts[i].row_items = 1
         self.corrupt_rows = []
 
     cdef _want_tags(self, tags):
@@ -756,17 +760,21 @@ cdef class Builder:
     def rows(self):
         return self.b.rows
 
-    cdef _start(self, Py_ssize_t rows, Py_ssize_t bytes):
-        """Begin a batch that will hold about so many rows, and so many bytes in its largest column."""
+    cdef _start(self, Py_ssize_t rows, Py_ssize_t frame_bytes):
+        """Begin a batch that will hold at most about so many rows, of frames of about this size."""
         cdef int i
         cdef Text *t
+        frame_bytes = max(frame_bytes, FRAME_BYTES_MIN)
+        if self.b.texts[BODY].wanted:
+            rows = min(rows, self.b.bytes_max // frame_bytes)
+            self.b.texts[BODY].row_bytes = frame_bytes
         rows = max(1, min(rows, self.b.rows_max))
         for i in range(TEXT_COLUMNS):
             t = &self.b.texts[i]
             t.used = t.count = 0
             if t.wanted:
-                t.data = take_room(min(bytes, self.b.bytes_max) if i == BODY else 16 * rows)
-                t.ends = take_room(4 * (rows + 1))
+                t.data = take_room(min(rows * t.row_bytes, self.b.bytes_max))
+                t.ends = take_room(4 + min(4 * rows * t.row_items, max(self.b.bytes_max, 4 * rows)))
                 if t.data.at == NULL or t.ends.at == NULL:
                     raise MemoryError(f"no memory for a batch of {rows} rows")
                 (<int32_t *>t.ends.at)[0] = 0
@@ -792,12 +800,15 @@ cdef class Builder:
     def walk(self, const uint8_t[::1] data not None, Py_ssize_t pos):
         """Take the frames that lie back to back in `data` from `pos` to its end: where it stopped, and
         why."""
-        cdef Py_ssize_t size = data.shape[0]
+        cdef Py_ssize_t size = data.shape[0], frame_bytes
         cdef Halt halt
-        if pos < 0:
-            raise ValueError(f"position {pos} is negative")
+        if not 0 <= pos <= size:
+            raise ValueError(f"position {pos} is not within {size} B")
         if not self.started:
-            self._start((size - pos) // FRAME_BYTES_MIN + 1, size - pos)
+            frame_bytes = <int32_t>get32(&data[pos]) if size - pos >= 4 else 0
+            # What begins there may be no frame: no more is reserved than the data could fill.
+            frame_bytes = max(FRAME_BYTES_MIN, min(frame_bytes, size - pos))
+            self._start((size - pos) // frame_bytes + 1, frame_bytes)
         with nogil:
             halt = walk_frames(&self.b, &data[0], size, &pos)
         return pos, self._stopped(halt)
@@ -806,12 +817,13 @@ cdef class Builder:
              Py_ssize_t number, int64_t first):
         """Take the frames that ConsumeQueue `entries` from `number` on name, in a stretch of log that
         begins at physical offset `base`: the entry it stopped at, and why."""
-        cdef Py_ssize_t count = entries.shape[0] // ENTRY_BYTES
+        cdef Py_ssize_t count = entries.shape[0] // ENTRY_BYTES, frame_bytes
         cdef Halt halt
         if number < 0 or base < 0:
             raise ValueError(f"entry {number} or base {base} is negative")
         if not self.started:
-            self._start(count - number, log.shape[0])
+            frame_bytes = <int32_t>get32(&entries[number * ENTRY_BYTES + 8]) if number < count else 0
+            self._start(count - number, min(frame_bytes, log.shape[0]))
         with nogil:
             halt = read_entries(&self.b, &log[0], log.shape[0], base, &entries[0], count, first, &number)
         return number, self._stopped(halt)
@@ -901,6 +913,9 @@ cdef class Builder:
     cdef _texts(self, int column, kind, valid):
         cdef Text *t = &self.b.texts[column]
         cdef Py_ssize_t count = t.count
+        if self.b.rows:
+            t.row_bytes = (t.used + t.used // 8) // self.b.rows + 1
+            t.row_items = (count - 1) // self.b.rows + 1
         ends = arrow_buffer(&t.ends, 4 * (count + 1))
         return from_buffers(kind, count, [valid, ends, arrow_buffer(&t.data, t.used)])
 
