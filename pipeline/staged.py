@@ -1,0 +1,189 @@
+"""The chunks of one task, exactly once: staged at brokers, then published under a marker.
+
+A task's rows go to one broker, which the sink's pinned list and the number of the partition say;
+or, where columns of the row say the queue, to every broker that has one of those queues. Each of
+them publishes what it was given as one group, once for (sink, epoch, partition), whatever attempt
+it came from. Which rows a broker gets must therefore not depend on their order: it depends on the
+partition, or on the row itself.
+
+A broker that fails over or restarts forgets what was staged. So the chunks are kept in a temporary
+file until they are published, and staged again.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from saturnmq.client.staging import Pinned, Stage, StagingClient
+from saturnmq.pipeline.chunking import NOW, Chunk
+from saturnmq.pipeline.sending import SinkFailed
+from saturnmq.protocol.errors import StageLost, TopicNotExist
+from saturnmq.protocol.message_queue import MessageQueue
+
+log = logging.getLogger(__name__)
+
+SPOOL_BYTES_IN_MEMORY = 1 << 20
+AGAIN_PAUSE_S = 0.2
+RESTAGE_S = 120.0
+UNKNOWN = -1  # rows of a group that is not remembered
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """Where a chunk lies in the spool, and what it was staged with."""
+
+    topic: str
+    queue_id: int
+    rows: int
+    sys_flag: int
+    born_ms: int
+    at: int
+    size: int
+
+
+@dataclass(slots=True)
+class _Share:
+    """What one broker gets."""
+
+    broker: str
+    stage: Stage
+    chunks: list[_Kept] = field(default_factory=list)
+
+
+class Staging:
+    """Stages what one task writes, and publishes it."""
+
+    def __init__(
+        self,
+        client: StagingClient,
+        pinned: Pinned,
+        epoch: int,
+        partition: int,
+    ) -> None:
+        self._client = client
+        self._pinned = pinned
+        self._epoch = epoch
+        self._partition = partition
+        self._shares: dict[str, _Share] = {}
+        self._queues: dict[str, Sequence[MessageQueue]] = {}
+        self._spool = tempfile.SpooledTemporaryFile(SPOOL_BYTES_IN_MEMORY)  # noqa: SIM115
+        self._spooled = 0
+        self._turn = partition  # neighbours begin on different queues
+
+    def layout(self, topic: str) -> Sequence[MessageQueue]:
+        """The queues of `topic` on the pinned brokers, sorted."""
+        queues = self._queues.get(topic)
+        if queues is None:
+            queues = self._queues[topic] = [
+                MessageQueue(topic, broker, number)
+                for broker in self._pinned.brokers
+                for number in range(self._client.queues(broker, topic))
+            ]
+        return queues
+
+    def put(self, chunk: Chunk) -> None:
+        """Stage it."""
+        queue = chunk.queue or self._next_queue(chunk.topic)
+        body = chunk.body()
+        born_ms = int(time.time() * 1000) if chunk.born_ms == NOW else chunk.born_ms
+        kept = _Kept(
+            chunk.topic,
+            queue.queue_id,
+            chunk.rows,
+            chunk.sys_flag,
+            born_ms,
+            self._spooled,
+            len(body),
+        )
+        self._spool.write(body)
+        self._spooled += len(body)
+        share = self._shares.get(queue.broker_name)
+        if share is None:
+            share = _Share(queue.broker_name, self._stage(queue.broker_name))
+            self._shares[queue.broker_name] = share
+        share.chunks.append(kept)
+        try:
+            _add(share.stage, kept, body)
+        except StageLost:
+            self._stage_again(share)
+
+    def finish(self) -> int:
+        """Publish; how many of the rows were not there already."""
+        new = 0
+        for broker in sorted(self._shares):
+            share = self._shares[broker]
+            deadline = time.monotonic() + RESTAGE_S
+            while True:
+                try:
+                    published = share.stage.publish()
+                    break
+                except StageLost:
+                    if time.monotonic() >= deadline:
+                        raise
+                    self._stage_again(share)
+            del self._shares[broker]
+            if not published.duplicate:
+                new += published.rows
+            elif published.rows not in (UNKNOWN, share.stage.rows):
+                raise SinkFailed(
+                    "give another writeId, or the stream another checkpoint: partition "
+                    f"{self._partition} of epoch {self._epoch} was published with {published.rows} "
+                    f"rows, now it has {share.stage.rows}. So the query, its number of partitions "
+                    "or its input changed in between, and rows may be lost or doubled"
+                )
+        return new
+
+    def close(self) -> None:
+        """Drop what is not published, best effort."""
+        for share in self._shares.values():
+            share.stage.abort()
+        self._spool.close()
+
+    def _next_queue(self, topic: str) -> MessageQueue:
+        """Any queue of the partition's broker."""
+        broker = self._pinned.broker_of(self._epoch, self._partition)
+        queues = [queue for queue in self.layout(topic) if queue.broker_name == broker]
+        if not queues:
+            raise TopicNotExist(
+                f"topic {topic!r} takes no messages on broker {broker!r}: create it there, or give "
+                "option 'brokers' with those that have it"
+            )
+        self._turn += 1
+        return queues[self._turn % len(queues)]
+
+    def _stage(self, broker: str) -> Stage:
+        return self._client.stage(self._pinned, self._epoch, self._partition, broker=broker)
+
+    def _stage_again(self, share: _Share) -> None:
+        """Everything that the broker was given, in a new stage."""
+        deadline = time.monotonic() + RESTAGE_S
+        while True:
+            log.warning(
+                "broker %s lost its stage: %d chunks again", share.broker, len(share.chunks)
+            )
+            try:
+                share.stage = self._stage(share.broker)
+                for kept in share.chunks:
+                    self._spool.seek(kept.at)
+                    _add(share.stage, kept, self._spool.read(kept.size))
+                break
+            except StageLost:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(AGAIN_PAUSE_S)
+        self._spool.seek(self._spooled)
+
+
+def _add(stage: Stage, kept: _Kept, body: bytes) -> None:
+    stage.add(
+        kept.topic,
+        kept.queue_id,
+        body,
+        kept.rows,
+        sys_flag=kept.sys_flag,
+        born_timestamp=kept.born_ms,
+    )
