@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from saturnmq.cli import pipeline_demo
 from saturnmq.cli.output import (
     DEFAULT_NAMESERVER,
     MIB,
@@ -42,8 +43,9 @@ if TYPE_CHECKING:
     from saturnmq.pipeline.jobs.audit import Audited
 
 app = typer.Typer(
-    help="Jobs on Spark: archive, replay, audit, rebuild, report.", no_args_is_help=True
+    help="Jobs on Spark: archive, replay, audit, rebuild, report; and a demo.", no_args_is_help=True
 )
+app.command("demo")(pipeline_demo.demo)
 
 Store = Annotated[
     Path | None,
