@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Jobs on Spark: archive, replay, audit, rebuild, report; and a demo.", no_args_is_help=True
 )
-app.command("demo")(pipeline_demo.demo)
 
 Store = Annotated[
     Path | None,
@@ -384,3 +383,6 @@ def _session(job: str, master: str) -> Iterator[Any]:
         yield spark
     finally:
         spark.stop()
+
+
+app.command("demo")(pipeline_demo.demo)

@@ -14,6 +14,7 @@ from typing import Any
 
 from saturnmq.pipeline.access import Where
 from saturnmq.pipeline.jobs.archive import archive
+from saturnmq.pipeline.jobs.replay import KEEP, replay
 from saturnmq.pipeline.session import spark_session
 
 SOURCE, REPLAYED, STREAMED = "drill-in", "drill-replayed", "drill-streamed"
@@ -34,9 +35,7 @@ class Driver:
         archive(self.spark, Where.brokers(self.nameservers), [SOURCE], self.archive_path)
 
     def replay(self) -> None:
-        from saturnmq.pipeline.jobs.replay import replay
-
-        replay(self.spark, self.archive_path, self.nameservers, REPLAYED)
+        replay(self.spark, self.archive_path, REPLAYED, self.nameservers, queues=KEEP)
 
     def stream(self) -> None:
         with Where.brokers(self.nameservers).open() as access:
