@@ -24,6 +24,8 @@ from saturnmq.pipeline.reading import Tally, decoder
 from saturnmq.protocol import jsonx
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import (
+    ConnectFailed,
+    ConnectionLost,
     QueryNotFound,
     RouteNotFound,
     SaturnError,
@@ -373,16 +375,26 @@ class Cluster:
     def _request(
         self, address: str, code: RequestCode, ext: dict[str, str], body: bytes = b""
     ) -> Command:
-        channel = connections.take(address)
         try:
-            answer = channel.request(Command.request(code, dict(ext), body), REQUEST_TIMEOUT_S)
-        except BaseException:
-            channel.close()
+            answer = _once(address, code, ext, body)
+        except ConnectFailed:
             raise
-        connections.give_back(channel)
+        except ConnectionLost:  # a kept connection may be one to a process that has started anew
+            answer = _once(address, code, ext, body)
         if answer.code != ResponseCode.SUCCESS:
             raise error_for(answer.code, answer.remark)
         return answer
+
+
+def _once(address: str, code: RequestCode, ext: dict[str, str], body: bytes) -> Command:
+    channel = connections.take(address)
+    try:
+        answer = channel.request(Command.request(code, dict(ext), body), REQUEST_TIMEOUT_S)
+    except BaseException:
+        channel.close()
+        raise
+    connections.give_back(channel)
+    return answer
 
 
 class _Elsewhere(SaturnError):

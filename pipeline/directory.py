@@ -277,8 +277,9 @@ class StoreDirectory:
         entry = queue.entry(index)
         if entry is None or entry[0] + entry[1] > self._limit:
             return False
-        if not self._where.trust_tail:
-            return True
+        assert self._log is not None
+        if not self._where.trust_tail or entry[0] < self._log.start:
+            return True  # nobody can look any more at what is deleted
         frame = self._frame_at(entry[0], check=True)
         return frame is not None and frame.size == entry[1] and frame.queue_offset == index
 

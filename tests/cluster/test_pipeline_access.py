@@ -9,7 +9,7 @@ from saturnmq import Message, Producer
 from saturnmq.cli.launcher import LocalCluster, Settings
 from saturnmq.client.blocking import Admin
 from saturnmq.pipeline import brokers, connections
-from saturnmq.pipeline.access import Decoding, Where
+from saturnmq.pipeline.access import DataLoss, Decoding, Where
 from saturnmq.pipeline.brokers import BrokersUnreachable
 from saturnmq.pipeline.columns import select
 from saturnmq.pipeline.plan import Range
@@ -152,6 +152,42 @@ def test_brokers_that_know_no_ranges_are_pulled_from(cluster, monkeypatch):
         assert odd == [row for row in EVERYTHING[100:200] if row[0] % 2]
     assert 11 in asked
     assert UnsupportedRequest.code == 3
+
+
+def test_deleted_messages_are_a_loss_or_a_line_in_the_log(tmp_path, caplog):
+    small = Settings(broker_options={"mappedFileSizeCommitLog": 256 << 10})
+    cluster = LocalCluster.up(tmp_path / "small", small)
+    try:
+        with Admin(cluster.nameservers[0]) as admin:
+            admin.create_topic("orders", 2)
+        with Producer(nameservers=cluster.nameservers[0]) as producer:
+            for n in range(500):
+                producer.send_async(Message("orders", b"%06d" % n * 170), queue=QUEUE)
+                if n % 50 == 0:
+                    producer.flush()  # a batch has to fit a file
+        cluster.stop("master-0")
+        store = cluster.data / "master-0" / "store"
+        min((store / "commitlog").iterdir()).unlink()
+        cluster.start("master-0")
+        cluster.await_routes()
+        places = Where.store(str(store), trust_tail=True, broker_name="broker-0"), where(cluster)
+        for place in places:
+            with place.open() as access:
+                low, high = access.bounds(["orders"])[QUEUE]
+                assert 100 < low < high == 500
+                everything = WHOLE._replace(end=high)
+                with pytest.raises(DataLoss) as caught:
+                    list(access.batches(everything, BODIES))
+                assert f"messages 0 to {low} of orders broker-0/1: they are deleted" in str(
+                    caught.value
+                )
+                caplog.clear()
+                careless = Decoding(BODIES.columns, fail_on_data_loss=False)
+                found = [n for n, _ in rows(access.batches(everything, careless))]
+                assert found == list(range(low, high))
+                assert f"data loss: messages 0 to {low}" in caplog.text
+    finally:
+        cluster.down()
 
 
 def test_time_and_progress_are_asked_of_the_broker(cluster):
