@@ -1,31 +1,28 @@
-"""Chunks on their way to the brokers, and what a worker process keeps open for that.
+"""Chunks on their way to the brokers, at least once each.
 
-At-least-once is the client's own producer (saturnmq.client), which is given whole batches: where a
+What sends is the client's own producer (saturnmq.client), which is given whole batches: where a
 chunk goes, what is tried again and for how long, and who serves after a fail-over, is decided there
 as for any producer. The thread of the task encodes while the producer's loop sends.
 
-Connections outlive a task: the next one of this process, and the next epoch, find them open. What
-nobody has used for five minutes is closed.
+Producers outlive a task: the next one of this process, and the next epoch, find them connected.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from saturnmq.client.blocking import Producer
 from saturnmq.client.outgoing import OutBatch
 from saturnmq.client.results import SendStatus
 from saturnmq.pipeline.chunking import NOW, Chunk
+from saturnmq.pipeline.kept import Kept
 from saturnmq.pipeline.sink_options import ALL, SinkOptions
 from saturnmq.protocol.errors import ConnectionLost, RequestTimeout, SaturnError
 from saturnmq.protocol.message_queue import MessageQueue
 
-IDLE_S = 300.0
 BUFFER_BYTES = 16 << 20
 IN_FLIGHT = 4
 SEND_TIMEOUT_S = 10.0
@@ -35,67 +32,9 @@ LATENCY_TABLE = ((3_000.0, 1.0), (10_000.0, 5.0))
 DISCOVERY_S = 10.0
 DISCOVERY_PAUSE_S = 0.1
 
-K = TypeVar("K")
-T = TypeVar("T")
-
 
 class SinkFailed(SaturnError):
     """Rows could not be stored"""
-
-
-class Kept(Generic[K, T]):
-    """What is dear to open: one per key and process, closed when it was idle for `idle_s`."""
-
-    def __init__(
-        self, open_: Callable[[K], T], close: Callable[[T], object], idle_s: float = IDLE_S
-    ) -> None:
-        self._make = open_
-        self._close = close
-        self._idle_s = idle_s
-        self._lock = threading.Lock()
-        self._things: dict[K, T] = {}
-        self._users: dict[K, int] = {}
-        self._timers: dict[K, threading.Timer] = {}
-
-    @contextmanager
-    def use(self, key: K) -> Iterator[T]:
-        """The thing of `key`, opened if it is not open."""
-        with self._lock:
-            timer = self._timers.pop(key, None)
-            if timer is not None:
-                timer.cancel()
-            if key not in self._things:
-                self._things[key] = self._make(key)
-            thing = self._things[key]
-            self._users[key] = self._users.get(key, 0) + 1
-        try:
-            yield thing
-        finally:
-            with self._lock:
-                self._users[key] -= 1
-                if not self._users[key] and self._things.get(key) is thing:
-                    timer = threading.Timer(self._idle_s, self._expire, (key, thing))
-                    timer.daemon = True
-                    self._timers[key] = timer
-                    timer.start()
-
-    def _expire(self, key: K, thing: T) -> None:
-        with self._lock:
-            if self._users.get(key) or self._things.get(key) is not thing:
-                return
-            del self._things[key]
-            self._timers.pop(key, None)
-        self._close(thing)
-
-    def close(self) -> None:
-        """Close all that nobody uses now."""
-        with self._lock:
-            idle = [key for key in self._things if not self._users.get(key)]
-            things = [self._things.pop(key) for key in idle]
-            for key in idle:
-                self._timers.pop(key).cancel()
-        for thing in things:
-            self._close(thing)
 
 
 class ProducerKey(NamedTuple):

@@ -1,8 +1,8 @@
 """`df.write.format("saturnmq")` and `df.writeStream.format("saturnmq")`: rows become messages.
 
-On the driver the columns and options are checked; in each task a `Chunker` makes chunks of the
-Arrow batches, and they are sent (sending.py, at least once) or staged and published (staged.py,
-exactly once). What identifies a task's rows, whatever attempt it is:
+This is the driver's side: options and columns are checked, epochs finished; what tasks do is in
+writing.py, loaded there alone, because Spark plans every write in a new process. What identifies a
+task's rows, whatever attempt it is:
 
 | | sink | epoch | partition |
 |---|---|---|---|
@@ -16,28 +16,26 @@ marker that the broker knows a published group by.
 
 from __future__ import annotations
 
-import itertools
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from threading import get_ident
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
-from saturnmq.client.staging import Pinned, StagingClient
-from saturnmq.pipeline.chunking import Chunk, Chunker, id_prefix
-from saturnmq.pipeline.selecting import Layout, Selector
-from saturnmq.pipeline.sending import Kept, ProducerKey, Sending, producers
-from saturnmq.pipeline.sink_options import SinkOptions, check_columns, parse, selector_for
-from saturnmq.pipeline.staged import Staging
+from saturnmq.pipeline.kept import Kept
+from saturnmq.pipeline.sink_options import SinkOptions, check_columns, parse
 from saturnmq.protocol.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+    from saturnmq.client.staging import Pinned, StagingClient
 
 QUERY_ID = "sql.streaming.queryId"
 EPOCH = "streaming.sql.batchId"
@@ -73,10 +71,13 @@ class StagingKey(NamedTuple):
     thread: int
 
 
-staging_clients: Kept[StagingKey, StagingClient] = Kept(
-    lambda key: StagingClient(key.endpoints, retry_s=key.retry_timeout_ms / 1000),
-    StagingClient.close,
-)
+def _start(key: StagingKey) -> StagingClient:
+    from saturnmq.client.staging import StagingClient
+
+    return StagingClient(key.endpoints, retry_s=key.retry_timeout_ms / 1000)
+
+
+staging_clients: Kept[StagingKey, StagingClient] = Kept(_start, lambda client: client.close())
 
 
 def batch_writer(
@@ -118,17 +119,19 @@ class BatchWriter(DataSourceArrowWriter):
         self._sink = _sink(options.write_id or uuid.uuid4().hex, options)
         self._pinned: Pinned | None = None
         if options.exactly_once:
-            with _client(options) as client:
-                self._pinned = _open(client, self._sink, options)
+            with client_for(options) as client:
+                self._pinned = open_sink(client, self._sink, options)
 
     @property
     def finished(self) -> int:
         """The newest epoch that an earlier run brought to its end; below 0: none."""
         return -1 if self._pinned is None else self._pinned.finished
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[RecordBatch]) -> Written:
         identity = Identity(self._sink, self._epoch, _context().partitionId())
-        return _write(iterator, self._columns, self._options, identity, self._pinned)
+        from saturnmq.pipeline.writing import write_rows
+
+        return write_rows(iterator, self._columns, self._options, identity, self._pinned)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         _finish(self._options, self._pinned, self._epoch)
@@ -148,9 +151,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._options = options
         self._columns = columns
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[RecordBatch]) -> Written:
         identity = _streaming_identity(self._options)
-        return _write(iterator, self._columns, self._options, identity, None)
+        from saturnmq.pipeline.writing import write_rows
+
+        return write_rows(iterator, self._columns, self._options, identity, None)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         _finish(self._options, _pinned_of(messages), batchId)
@@ -159,7 +164,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         _abort(self._options, _pinned_of(messages), batchId)
 
 
-# -- in a task -----------------------------------------------------------------------------------
+# -- who writes ----------------------------------------------------------------------------------
 
 
 def _context() -> TaskContext:
@@ -188,63 +193,16 @@ def _sink(name: str, options: SinkOptions) -> str:
     return f"{name}/{options.topic or '*'}"
 
 
-def _write(
-    batches: Iterable[pa.RecordBatch],
-    columns: tuple[str, ...],
-    options: SinkOptions,
-    identity: Identity,
-    pinned: Pinned | None,
-) -> Written:
-    filled = (batch for batch in batches if batch.num_rows)
-    first = next(filled, None)
-    if first is None:
-        return Written(pinned=pinned)
-    batches = itertools.chain([first], filled)
-    if not options.exactly_once:
-        key = ProducerKey(
-            options.endpoints, options.producer_group, options.retry_timeout_ms, options.ack_mode
-        )
-        with producers.use(key) as producer:
-            sending = Sending(producer, options)
-            chunker = _chunk(batches, columns, options, identity, sending.layout, sending.put)
-            sending.finish()
-        return Written(chunker.rows, chunker.rows, chunker.bytes, chunker.chunks)
-    with _client(options) as client:
-        if pinned is None:
-            pinned = _open(client, identity.sink, options)
-        if identity.epoch <= pinned.finished:
-            return Written(sum(batch.num_rows for batch in batches), pinned=pinned)
-        staging = Staging(client, pinned, identity.epoch, identity.partition)
-        with closing(staging):
-            chunker = _chunk(batches, columns, options, identity, staging.layout, staging.put)
-            new = staging.finish()
-    return Written(chunker.rows, new, chunker.bytes, chunker.chunks, pinned)
-
-
-def _chunk(
-    batches: Iterable[pa.RecordBatch],
-    columns: tuple[str, ...],
-    options: SinkOptions,
-    identity: Identity,
-    layout: Layout,
-    put: Callable[[Chunk], object],
-) -> Chunker:
-    selector = Selector(options.topic, selector_for(columns, options), layout)
-    chunker = Chunker(columns, options, selector, id_prefix(*identity), put)
-    for batch in batches:
-        chunker.add(batch)
-    chunker.flush()
-    return chunker
-
-
 # -- exactly once --------------------------------------------------------------------------------
 
 
-def _client(options: SinkOptions) -> Any:
+def client_for(options: SinkOptions) -> AbstractContextManager[StagingClient]:
+    """This thread's client, kept for the next time."""
     return staging_clients.use(StagingKey(options.endpoints, options.retry_timeout_ms, get_ident()))
 
 
-def _open(client: StagingClient, sink: str, options: SinkOptions) -> Pinned:
+def open_sink(client: StagingClient, sink: str, options: SinkOptions) -> Pinned:
+    """The brokers that the sink writes to; from the first time on the same ones."""
     topics = () if options.topic is None else (options.topic,)
     return client.open(sink, topics, brokers=options.brokers)
 
@@ -256,11 +214,11 @@ def _pinned_of(messages: list[WriterCommitMessage | None]) -> Pinned | None:
 
 def _finish(options: SinkOptions, pinned: Pinned | None, epoch: int) -> None:
     if pinned is not None:
-        with _client(options) as client:
+        with client_for(options) as client:
             client.finish(pinned, epoch)
 
 
 def _abort(options: SinkOptions, pinned: Pinned | None, epoch: int) -> None:
     if pinned is not None:
-        with _client(options) as client:
+        with client_for(options) as client:
             client.abort(pinned, epoch)

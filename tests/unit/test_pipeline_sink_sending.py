@@ -12,8 +12,8 @@ from saturnmq.protocol.message_queue import MessageQueue
 pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 
 from saturnmq.pipeline.chunking import NOW, Chunk
+from saturnmq.pipeline.kept import Kept
 from saturnmq.pipeline.sending import (
-    Kept,
     ProducerKey,
     Sending,
     SinkFailed,
