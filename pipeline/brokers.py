@@ -26,6 +26,7 @@ from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import (
     ConnectFailed,
     ConnectionLost,
+    MalformedFrame,
     QueryNotFound,
     RouteNotFound,
     SaturnError,
@@ -439,8 +440,13 @@ class _Reading:
 
     def following(self, answer: Command) -> int:
         """Where to go on. _Elsewhere if this replica has nothing there; DataLoss if nobody has."""
-        offset = min(int(answer.ext.get("nextBeginOffset", self.offset)), self.end)
-        least = int(answer.ext.get("minOffset", 0))
+        try:
+            offset = min(int(answer.ext["nextBeginOffset"]), self.end)
+            least = int(answer.ext["minOffset"])
+        except (KeyError, ValueError):
+            raise MalformedFrame(
+                f"the answer to a read of {self._piece} does not say where to go on: {answer!r}"
+            ) from None
         if self.offset < least and self.is_last:
             offset = min(max(offset, least), self.end)
             self.tally.lose(self.offset, offset, "they are deleted")
