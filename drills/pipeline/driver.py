@@ -43,7 +43,7 @@ class Driver:
         source = self.spark.readStream.format("saturnmq").option("endpoints", self.nameservers)
         source = source.options(subscribe=SOURCE, startingOffsets="earliest")
         source = source.option("maxOffsetsPerTrigger", str(max(1, rows // EPOCHS)))
-        sink = source.load().select("body", "keys", "tags", "queueId").writeStream
+        sink = source.load().select("body", "keys", "tags", "queueId", "brokerName").writeStream
         sink = sink.format("saturnmq").option("endpoints", self.nameservers)
         sink = sink.options(topic=STREAMED, delivery="exactly-once")
         sink = sink.option("checkpointLocation", str(self.directory / "checkpoint"))

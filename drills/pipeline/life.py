@@ -128,16 +128,15 @@ class Life:
         moment: float,
         healing: contextlib.ExitStack,
     ) -> None:
+        workers: list[int] = []
+        while victim == WORKER and not workers and process.poll() is None:
+            workers = _workers(process.pid)  # they come with the first task
         if process.poll() is not None:
             self.verdict.counts[f"{job}: too late for the {victim}"] += 1
             return
         if victim == DRIVER:
             _end(process)
         elif victim == WORKER:
-            workers = _workers(process.pid)
-            if not workers:
-                self.verdict.counts[f"{job}: no worker yet"] += 1
-                return
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.chance.choice(workers), signal.SIGKILL)
         else:
