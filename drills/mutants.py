@@ -217,6 +217,15 @@ def _clean_everything(original: Any) -> Any:
     return plan
 
 
+def _without_groups(original: Any) -> Any:
+    def dispatch(self: Reput, *args: Any, **kwargs: Any) -> Any:
+        step = original(self, *args, **{**kwargs, "limit": None})
+        step.groups = []
+        return step
+
+    return dispatch
+
+
 class _NoBlank:
     """In place of the struct BLANK."""
 
@@ -351,6 +360,12 @@ _ALL = (
         "cleaning deletes segments whose queue entries are not on the disk",
         "I8, I4: queue offsets begin anew after a power loss",
         (Patch(Cleaner, "plan", _clean_everything),),
+    ),
+    Mutant(
+        "half-a-group",
+        "recovery keeps what is there of a group that was not written whole",
+        "I2: a crash while a group is being appended",
+        (Patch(Reput, "dispatch", _without_groups),),
     ),
     Mutant(
         "cut-unsaved",

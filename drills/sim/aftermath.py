@@ -16,14 +16,17 @@ from saturnmq.store.message_store import MessageStore
 from saturnmq.store.verify import Sizes, check
 
 
-def stored(store: MessageStore, group: str) -> Iterator[tuple[Place, str | None]]:
-    """The messages of the topic, by their places; None: a body that nobody made."""
+def stored(
+    store: MessageStore, group: str, visible: int | None = None
+) -> Iterator[tuple[Place, str | None]]:
+    """The messages of the topic (below `visible`), by their places; None: a body that nobody
+    made."""
     for (topic, queue_id), queue in sorted(store.queues().items()):
         if topic != TOPIC:
             continue
         offset = queue.min_offset
         while offset < queue.max_offset:
-            found = store.get_message(topic, queue_id, offset, 32, 1 << 20)
+            found = store.get_message(topic, queue_id, offset, 32, 1 << 20, visible=visible)
             messages = kernels.decode_frames(found.data, True, group)
             for message in messages:
                 place = Place(group, queue_id, message.queue_offset)

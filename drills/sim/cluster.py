@@ -23,6 +23,7 @@ from saturnmq.drills.sim.network import SimNetwork
 from saturnmq.drills.sim.nodes import BrokerNode, NameServerNode, World
 from saturnmq.drills.sim.plan import BROKER_PORT, ROOT, TOPIC, Plan
 from saturnmq.drills.sim.report import Report
+from saturnmq.drills.sim.staging import Sinks
 from saturnmq.drills.sim.verdict import Evidence, Verdict
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.ids import decode_message_id
@@ -33,6 +34,7 @@ LATER_S = 20.0  # the delay of what a listener sends back, and some
 SAMPLE_S = 0.25
 STEPS_MAX = 4_000  # in one sample, BUSY_SAMPLES in a row; usual are some hundreds
 BUSY_SAMPLES = 8
+LOOK_EVERY = 4
 
 
 class Cluster:
@@ -45,11 +47,12 @@ class Cluster:
         self.world = World(seed, loop, network, plan)
         self.history = History()
         self.calm = False  # the faults are over
+        self._over = False  # the nodes are being stopped
         self.quiet_s = 0.0
         self.states: Counter[str] = Counter()
         self.stored: dict[Place, str] = {}
         self.problems = self.world.problems
-        self.lost = 0
+        self.lost = self._looks = 0
         self.groups = [f"broker-{'ab'[n]}" for n in range(plan.groups)]
         self.nameservers = [NameServerNode(self.world, n) for n in range(plan.nameservers)]
         self.brokers = [
@@ -62,6 +65,7 @@ class Cluster:
             self.history.reader(group)
             self.readers += [Reader(self, group, n) for n in range(plan.consumers)]
         self.senders = Senders(self)
+        self.sinks = Sinks(self)
         self.bookkeeper = Bookkeeper(self)
         self.operator = Operator(self)
         self.faults = Faults(self)
@@ -71,7 +75,13 @@ class Cluster:
 
     def client_names(self) -> list[str]:
         names = [reader.name for reader in self.readers]
-        return [*names, self.senders.name, self.bookkeeper.name, self.operator.name]
+        return [
+            *names,
+            self.senders.name,
+            self.sinks.name,
+            self.bookkeeper.name,
+            self.operator.name,
+        ]
 
     def names(self) -> list[str]:
         nodes = [node.name for node in [*self.nameservers, *self.brokers]]
@@ -126,6 +136,8 @@ class Cluster:
         await self._create_topic()
         for client in (*self.readers, self.senders, self.bookkeeper):
             await client.start()
+        if self.plan.sink_epochs:
+            await self.sinks.start()
         looking = asyncio.create_task(self._look())
         working = asyncio.create_task(self._suffer_and_heal())
         await asyncio.wait((looking, working), return_when=asyncio.FIRST_COMPLETED)
@@ -172,6 +184,7 @@ class Cluster:
                     f"{self.loop.time():.2f}: something asks again and again without a pause"
                 )
             steps = self.trace.steps
+            self._look_at_groups()
             for node in self.brokers:
                 broker = node.serving
                 state = broker.context.role.state_name if broker is not None else "down"
@@ -181,6 +194,19 @@ class Cluster:
                         self.states["tail copied back"] += 1
                     before[node.name], ends[node.name] = state, node.log_end
             await asyncio.sleep(SAMPLE_S)
+
+    def _look_at_groups(self) -> None:
+        """What consumers can see of the sinks, now and then, on every node."""
+        self._looks += 1
+        if self.sinks.rows and not self._over and self._looks % LOOK_EVERY == 0:
+            for node in self.brokers:
+                broker = node.serving
+                if broker is not None:
+                    visible = broker.context.visible
+                    seen = aftermath.stored(broker.store, node.group, visible)
+                    values = [value for _, value in seen if value is not None]
+                    where = f"{node.name} at {self.loop.time():.2f}"
+                    self.problems += self.sinks.broken(where, node.group, values)
 
     async def _become_quiet(self) -> None:
         calm_at = self.loop.time()
@@ -227,7 +253,7 @@ class Cluster:
         return all(any(node.leads for node in self.nodes_of(group)) for group in self.groups)
 
     def _all_sent(self) -> bool:
-        return all(lane.done() for lane in self.senders.lanes)
+        return all(lane.done() for lane in [*self.senders.lanes, *self.sinks.lanes])
 
     def _caught_up(self) -> bool:
         return all(
@@ -264,10 +290,15 @@ class Cluster:
             self.brokers,
             self.operator.promotions,
             {READERS[0]: False, READERS[1]: self.plan.ordered},
+            self.nameservers,
         )
         verdict = Verdict(evidence)
         self.problems += verdict.run()
         self.lost = verdict.lost
+        for group in self.groups:
+            values = [value for place, value in self.stored.items() if place.group == group]
+            self.problems += self.sinks.broken(f"the log of {group}", group, values)
+        self.problems += verdict.partitions(self.sinks.missing(set(self.stored.values())))
 
     def _check_offsets(self) -> None:
         """I6: what every node had saved is not forgotten, and no offset is behind its queue."""
@@ -293,10 +324,13 @@ class Cluster:
                         )
 
     async def _stop(self) -> None:
+        self._over = True
         for reader in self.readers:
             await reader.runtime.run(reader.close())
         for client in (self.senders, self.bookkeeper, self.operator):
             await client.runtime.run(client.close())
+        if self.plan.sink_epochs:
+            await self.sinks.runtime.run(self.sinks.close())
         if any(problem.startswith("I12") for problem in self.problems):
             return  # logs that are not equal yet have no verdict
         for group in self.groups:

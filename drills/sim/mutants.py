@@ -15,12 +15,14 @@ from saturnmq.broker.ha_master import HaMaster
 from saturnmq.broker.ha_slave import HaSlave
 from saturnmq.broker.progress import Progress
 from saturnmq.broker.role import Role, State
+from saturnmq.broker.sinks import SinkTable
 from saturnmq.client.promotion import Promoter
 from saturnmq.drills.mutants import MUTANTS as STORE_MUTANTS
 from saturnmq.drills.mutants import Mutant, Patch
 from saturnmq.drills.sim.plan import FAULTS
 from saturnmq.nameserver.routes import RouteTable
 from saturnmq.store.epochs import Epochs
+from saturnmq.store.message_store import MessageStore
 
 
 def _nothing(original: Any) -> Any:
@@ -99,6 +101,17 @@ def _by_force(original: Any) -> Any:
     return promote
 
 
+def _itself(original: Any) -> Any:
+    return lambda self, offset: offset
+
+
+def _from_an_empty_file(original: Any) -> Any:
+    def load(self: SinkTable, document: Any) -> None:
+        _, self._next = self._store.markers
+
+    return load
+
+
 _CUTS = {"promote": 9, "kill": 6, "slaves_cut_off": 9, "power_loss": 3, "partition": 3}
 _LOSSY = {
     "copies": 1,
@@ -106,10 +119,15 @@ _LOSSY = {
     "gap_s": 1.0,
     "weights": dict.fromkeys(FAULTS, 0) | _CUTS,
 }
+_SINKS = _LOSSY | {"groups": 1, "slaves": 1, "padding": 1000, "sink_epochs": 6}
 # What replaces the drawn values of a Plan while a mutant is active.
 BIAS: dict[str, dict[str, Any]] = {
     "offsets-unclamped": _LOSSY,
     "volatile-truncation": _LOSSY,
+    "half-a-group": _SINKS | {"transfer_bytes": 100},
+    "group-seen-in-parts": _SINKS | {"transfer_bytes": 100, "copies": 2},
+    "markers-forgotten": {"sink_epochs": 6},
+    "markers-outlive-log": _SINKS,
     "slave-shows-everything": {
         "groups": 1,
         "slaves": 2,
@@ -197,6 +215,30 @@ _ALL: tuple[Mutant, ...] = (
         "a slave is promoted without a look at what it lacks (unclean leader election)",
         "I1: a slave that lagged, or was empty",
         (Patch(Promoter, "_check", _nothing), Patch(FailoverService, "_promote", _by_force)),
+    ),
+    Mutant(
+        "half-a-group",
+        "a slave dispatches a group before it has all of it, and a promotion keeps that",
+        "G1: the master dies while a group is on its way",
+        STORE_MUTANTS["half-a-group"].patches,
+    ),
+    Mutant(
+        "group-seen-in-parts",
+        "what is confirmed may end inside a group",
+        "G1: consumers see a part of it while slaves report",
+        (Patch(MessageStore, "border", _itself),),
+    ),
+    Mutant(
+        "markers-forgotten",
+        "the table of what sinks have published is not built again at a start",
+        "G2: a partition is published once more after a restart",
+        (Patch(SinkTable, "load", _from_an_empty_file),),
+    ),
+    Mutant(
+        "markers-outlive-log",
+        "what a truncation takes from the log stays in the table of what was published",
+        "G3: a partition counts as published and is nowhere",
+        (Patch(SinkTable, "cut", _never),),
     ),
     Mutant(
         "routes-without-epochs",

@@ -74,6 +74,7 @@ class NameServerNode:
         self.name, self.ip = f"ns{number}", f"10.0.0.{number + 1}"
         self.address = f"{self.ip}:{NAMESERVER_PORT}"
         self.runtime: SimRuntime | None = None
+        self.died_at: list[float] = []
         self._incarnation = 0
 
     async def boot(self) -> None:
@@ -85,6 +86,7 @@ class NameServerNode:
 
     async def kill(self) -> None:
         if self.runtime is not None:
+            self.died_at.append(self.world.loop.time())
             self.runtime.power_off()
             await self.runtime.settle()
             self.runtime = None

@@ -66,6 +66,7 @@ class Plan:
     lane_messages: int = 20
     loose_messages: int = 20
     delayed_messages: int = 0
+    sink_epochs: int = 0
     sent_back: float = 0.0  # the chance that a listener wants a batch again
     padding: int = 100
     pace_s: float = 0.3
@@ -121,6 +122,7 @@ class Plan:
             away=rng.choice((0.0, 0.2, 0.6)),
             patience_s=rng.choice((0.5, 3.0, 10.0)),
             force=rng.choice((0.0, 0.0, 0.3)),
+            sink_epochs=rng.choice((0, 3, 6)),
         )
 
     @property

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 
 from saturnmq.drills.sim.faults import Promotion
 from saturnmq.drills.sim.history import LATER, Ack, Delivery, History, Place
-from saturnmq.drills.sim.nodes import BrokerNode, Span
+from saturnmq.drills.sim.nodes import BrokerNode, NameServerNode, Span
 from saturnmq.drills.sim.plan import Plan
+from saturnmq.drills.sim.staging import Acknowledged, PartitionKey
 
 FLUSH_BOUND_S = 0.6  # a message is on the disk so long after its acknowledgement, at the latest
 FENCE_S = 0.1  # an old master that can hear of a new one takes no message for longer
@@ -39,6 +40,7 @@ class Evidence:
     nodes: Sequence[BrokerNode]
     promotions: Sequence[Promotion]
     ordered: Mapping[str, bool]  # by consumer group
+    nameservers: Sequence[NameServerNode] = ()
 
 
 class Verdict:
@@ -108,11 +110,20 @@ class Verdict:
         )
 
     def _deposed_by(self, order: Promotion, by: str | None) -> float:
-        """Until when a master may have acknowledged what a promotion then cut off."""
+        """Until when a master may have acknowledged what a promotion then cut off. Where every
+        nameserver has forgotten it, who was away meanwhile can hear of it from the new master only.
+        """
         end = order.ended + FENCE_S
+        forgotten = bool(self._e.nameservers) and all(
+            any(at >= order.ended for at in nameserver.died_at)
+            for nameserver in self._e.nameservers
+        )
         for node in self._e.nodes:
             if node.group == order.node.group and by in (None, node.name):
-                end = _after(end, node.past.isolated, FENCE_S)
+                spans = [*node.past.isolated]
+                if forgotten:
+                    spans += [*node.past.idle, *order.node.past.idle]
+                end = _after(end, spans, FENCE_S)
         return end
 
     def _lacks(self, node: BrokerNode, at: float) -> bool:
@@ -127,6 +138,14 @@ class Verdict:
 
     def _node(self, name: str) -> BrokerNode:
         return next(node for node in self._e.nodes if node.name == name)
+
+    def partitions(self, missing: Sequence[tuple[PartitionKey, Acknowledged]]) -> list[str]:
+        """G3 for partitions of sinks that were acknowledged and are not in a log."""
+        return [
+            f"G3 {key} is missing, {told.by} acknowledged it at {told.at:.3f}"
+            for key, told in missing
+            if not self._may_go(key.group, told.at, None)
+        ]
 
     # what was delivered
 
