@@ -18,6 +18,9 @@ from saturnmq.store.config_files import ConfigFile
 
 log = logging.getLogger(__name__)
 
+SAVE_S = 1.0
+BUSY_SHARE = 0.1  # of the time at most goes into writing tables, unless `interval_s` asks for more
+
 
 class Saveable(ABC):
     """A table that knows whether it changed since it was last written; `changes` counts how often
@@ -94,9 +97,16 @@ class Saver:
         self._changed.set()
 
     async def run(self, interval_s: float) -> None:
+        """What changed is on disk within a second, which is what a crash may forget
+        (fault-model.md I6); tables so large that writing them takes long are written less often,
+        but every `interval_s` at least, as RocketMQ does."""
+        now = self._runtime.monotonic
+        pause = min(SAVE_S, interval_s)
         while True:
-            timer = self._runtime.call_later(interval_s, self._changed.set)
+            timer = self._runtime.call_later(pause, self._changed.set)
             await self._changed.wait()
             timer.cancel()
             self._changed.clear()
+            begun = now()
             await self._guard(self.save_changed())
+            pause = min(max(SAVE_S, (now() - begun) / BUSY_SHARE), interval_s)
