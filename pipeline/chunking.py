@@ -37,7 +37,7 @@ class Chunk:
     born_ms: int  # NOW: when it is sent
     sys_flag: int
     rows: int = 0
-    bytes: int = 0
+    size: int = 0  # bytes
     pieces: list[bytes] = field(default_factory=list)
 
     def body(self) -> bytes:
@@ -97,7 +97,7 @@ class Chunker:
         for body, count, _ in self._encoder.encode(batch, rows, self._prefix, self.rows, limit):
             chunk = self._open.get(key)
             if chunk is not None and (
-                chunk.bytes + len(body) > limit
+                chunk.size + len(body) > limit
                 or chunk.born_ms != born_ms
                 or chunk.sys_flag != sys_flag
             ):
@@ -107,15 +107,15 @@ class Chunker:
                 chunk = self._open[key] = Chunk(group.topic, group.queue, born_ms, sys_flag)
             chunk.pieces.append(body)
             chunk.rows += count
-            chunk.bytes += len(body)
+            chunk.size += len(body)
             self._held += len(body)
             if self._held > OPEN_BYTES_MAX:
                 self.flush()
 
     def _leave(self, key: tuple[str, MessageQueue | None]) -> None:
         chunk = self._open.pop(key)
-        self._held -= chunk.bytes
-        self.bytes += chunk.bytes
+        self._held -= chunk.size
+        self.bytes += chunk.size
         self.chunks += 1
         self._emit(chunk)
 
