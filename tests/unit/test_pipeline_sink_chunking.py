@@ -28,7 +28,7 @@ def chunks(*batches, selector="roundRobin", prefix=b"0123456789ABCDEF01234567", 
         chunker.add(batch)
     chunker.flush()
     assert chunker.rows == sum(batch.num_rows for batch in batches)
-    assert (chunker.chunks, chunker.bytes) == (len(found), sum(chunk.bytes for chunk in found))
+    assert (chunker.chunks, chunker.bytes) == (len(found), sum(chunk.size for chunk in found))
     return [(chunk, _entries(chunk)) for chunk in found]
 
 
@@ -37,7 +37,7 @@ def _entries(chunk):
         (bytes(entry.body), decode_properties(entry.properties), entry.flag)
         for entry in iterate_batch(chunk.body())
     ]
-    assert (len(found), len(chunk.body())) == (chunk.rows, chunk.bytes)
+    assert (len(found), len(chunk.body())) == (chunk.rows, chunk.size)
     return found
 
 
@@ -45,7 +45,7 @@ def test_batches_share_a_chunk_and_a_full_one_leaves():
     batches = [pa.record_batch({"body": [b"%04d" % n] * 10}) for n in range(100)]
     found = chunks(*batches, chunkBytes="16384")
     assert len(found) > 2
-    assert all(8192 < chunk.bytes <= 16384 for chunk, _ in found[:-1])
+    assert all(8192 < chunk.size <= 16384 for chunk, _ in found[:-1])
     bodies = [body for _, entries in found for body, _, _ in entries]
     assert bodies == [b"%04d" % n for n in range(100) for _ in range(10)]
     assert {(chunk.queue, chunk.born_ms, chunk.sys_flag) for chunk, _ in found} == {(None, NOW, 0)}
@@ -118,7 +118,7 @@ def test_bodies_from_the_threshold_on_are_compressed_and_order_holds(kind):
     assert [chunk.rows for chunk, _ in found] == [1, 2, 1]
     plain = []
     for chunk, entries in found:
-        assert chunk.bytes < 400
+        assert chunk.size < 400
         for body, _, _ in entries:
             plain.append(compression.decompress(body, chunk.sys_flag))
     assert plain == bodies
@@ -129,5 +129,5 @@ def test_what_is_held_back_for_many_queues_has_a_limit(monkeypatch):
     monkeypatch.setattr(chunking, "OPEN_BYTES_MAX", 10_000)
     batches = [pa.record_batch({"body": [b"x" * 1000] * 2, "shardingKey": ["a", "b"]})] * 20
     found = chunks(*batches, selector="shardingKey")
-    assert all(chunk.bytes < 10_000 for chunk, _ in found)
+    assert all(chunk.size < 10_000 for chunk, _ in found)
     assert sum(chunk.rows for chunk, _ in found) == 40
