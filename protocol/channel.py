@@ -109,8 +109,10 @@ class Channel:
 
     def _send(self, head: bytes, body: Body) -> None:
         sent = self._socket.sendmsg((head, body))
+        if sent < len(head):
+            self._socket.sendall(head[sent:])
         if sent < len(head) + len(body):
-            self._socket.sendall(b"".join((head, body))[sent:])
+            self._socket.sendall(memoryview(body)[max(0, sent - len(head)) :])
 
     def _receive(self) -> Command:
         """The next frame; its body lies in the buffer, whose front it leaves at the next call."""

@@ -122,8 +122,8 @@ class Groups:
     def __init__(self, log: CommitLog, queues: Queues) -> None:
         self._log = log
         self._queues = queues
-        self._ahead: list[Group] = []  # not dispatched when they were added
-        self._end = 0  # no group is known to end behind it
+        self._ahead: list[Group] = []  # whose markers were not dispatched when they were added
+        self._end = 0  # no group ends behind it
 
     def recovered(self, end: int) -> None:
         """The log ends at `end`, and no group is unfinished."""
@@ -131,9 +131,9 @@ class Groups:
         self._end = end if self._queue is not None else 0
 
     def add(self, group: Group, dispatched: int) -> None:
-        """A group that the queue of markers does not know yet."""
-        if group not in self._ahead:
-            self._ahead = [each for each in self._ahead if each.start >= dispatched]
+        """There is this group; the queue of markers has those that begin before `dispatched`."""
+        self._ahead = [each for each in self._ahead if each.start >= dispatched]
+        if group.start >= dispatched and group not in self._ahead:
             self._ahead.append(group)
         self._end = max(self._end, group.end)
 

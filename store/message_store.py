@@ -321,8 +321,8 @@ class MessageStore:
                 )
                 return []
             self._no_room = ""
-            if step.groups and step.groups[-1].end > self._log.committed:
-                self._groups.add(step.groups[-1], step.next_offset)
+            for group in step.groups:
+                self._groups.add(group, step.next_offset)
             if step.next_offset == marks.dispatched:
                 if step.status != "damage":
                     return []  # a slave has half a frame, or half a group

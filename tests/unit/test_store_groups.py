@@ -1,0 +1,330 @@
+"""Groups in the log: all or nothing for the writer, for recovery, for a slave and for consumers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from saturnmq.drills.sim.disk import SimDisk
+from saturnmq.protocol.batch import encode_batch
+from saturnmq.protocol.errors import MessageIllegal, ServiceNotAvailable, StageLost, SystemBusy
+from saturnmq.protocol.frame import CRC_PROPERTY_BYTES, decode_frame
+from saturnmq.protocol.topics import GROUPS_TOPIC
+from saturnmq.store.groups import Group, lay_out
+from saturnmq.store.message_store import MessageStore, Part, Put
+from saturnmq.store.rebuild import rebuild
+from saturnmq.store.verify import Sizes
+from store_rig import CONFIG, SEGMENT, bodies, dispatch, flush, message, new_disk, open_store
+
+
+def part(store: MessageStore, *rows: bytes, queue: int = 0) -> Part:
+    data = bytes(encode_batch((row, b"", 0) for row in rows))
+    count, size = store.measure_part("T", data)
+    return Part("T", queue, count, size, lambda: data)
+
+
+def append(store: MessageStore, *parts: Part, document: bytes = b"{}") -> Put:
+    *_, put = store.append_group(document, parts)
+    assert put is not None
+    return put
+
+
+def die(disk: SimDisk) -> None:
+    """kill -9, and a new process."""
+    disk.kill()
+    disk.power_on()
+
+
+def rows(count: int, size: int = 900) -> list[bytes]:
+    return [b"%d|" % n + bytes([n]) * size for n in range(count)]
+
+
+@pytest.mark.parametrize("end", [0, 100, SEGMENT - 60, SEGMENT])
+def test_the_places_of_a_group_are_those_that_batches_would_get(end: int) -> None:
+    sizes = [50, 4000, 4000, 10, SEGMENT - 8]
+    places, last = lay_out(end, sizes, SEGMENT)
+    for place, size, after in zip(places, sizes, [*places[1:], last], strict=True):
+        assert place % SEGMENT + size + 8 <= SEGMENT
+        assert after == place + size or after % SEGMENT == 0
+    assert places[0] in (end, end - end % SEGMENT + SEGMENT)
+
+
+def test_nothing_of_a_group_counts_before_all_of_it_is_written() -> None:
+    store = open_store(new_disk())
+    store.put(message(b"before"))
+    end = store.watermarks.appended
+    steps = store.append_group(b"{}", [part(store, *rows(3), queue=n % 2) for n in range(6)])
+    for n in range(6):
+        assert next(steps) is None, n
+        flush(store)
+        dispatch(store)
+        assert (store.watermarks.appended, store.watermarks.flushed) == (end, end)
+        assert store.in_group
+        with pytest.raises(SystemBusy):
+            store.put(message(b"between"))
+    put = next(steps)
+    assert put is not None
+    assert (put.count, store.watermarks.appended) == (18, put.end_offset)
+    assert put.end_offset > 2 * SEGMENT
+    dispatch(store)
+    assert bodies(store) == [b"before", *rows(3) * 3]
+    assert bodies(store, 1) == rows(3) * 3
+    marker = store.marker(0)
+    assert marker is not None
+    assert (marker.start, marker.end, marker.document) == (end, put.end_offset, b"{}")
+    assert store.put(message(b"after")).queue_offset == 10
+
+
+def test_a_group_that_a_crash_interrupts_never_was() -> None:
+    for written in range(4):
+        disk = new_disk()
+        store = open_store(disk)
+        store.put(message(b"before"))
+        steps = store.append_group(b"{}", [part(store, *rows(3)) for _ in range(4)])
+        for _ in range(written):
+            next(steps)
+        die(disk)
+        store = open_store(disk)
+        assert bodies(store) == [b"before"]
+        assert store.markers == (0, 0)
+        assert store.put(message(b"after")).queue_offset == 1
+        store.close()
+        assert bodies(open_store(disk)) == [b"before", b"after"]
+
+
+def test_a_whole_group_survives_the_death_of_the_process() -> None:
+    disk = new_disk()
+    store = open_store(disk)
+    append(store, *[part(store, *rows(3)) for _ in range(4)])
+    die(disk)
+    store = open_store(disk)
+    assert bodies(store) == rows(3) * 4
+    assert store.markers == (0, 1)
+
+
+def bent(good: Part) -> Part:
+    return replace(good, count=good.count + 1)
+
+
+def unreadable(good: Part) -> Part:
+    def read() -> bytes:
+        raise OSError(5, "Input/output error")
+
+    return replace(good, read=read)
+
+
+def of_another_checksum(good: Part) -> Part:
+    data = bytearray(good.read())
+    data[20] ^= 1
+    return replace(good, read=lambda: bytes(data))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error"),
+    [(bent, StageLost), (unreadable, StageLost), (of_another_checksum, MessageIllegal)],
+)
+def test_a_group_with_a_bad_part_is_undone_to_the_last_byte(
+    spoil: Callable[[Part], Part], error: type[Exception]
+) -> None:
+    disk = new_disk()
+    store = open_store(disk)
+    store.put(message(b"before"))
+    flush(store)
+    end = store.watermarks.appended
+    good = [part(store, *rows(3)) for _ in range(5)]
+    with pytest.raises(error):
+        append(store, *good, spoil(part(store, *rows(3))))
+    assert (store.in_group, store.watermarks.appended) == (False, end)
+    for path in disk.durable_paths("/store/commitlog"):
+        start = int(path.rpartition("/")[2])
+        assert not any(disk.platters(path)[max(0, end - start) :])
+    assert append(store, *good).queue_offset == 0
+    dispatch(store)
+    assert bodies(store) == [b"before", *rows(3) * 5]
+
+
+def test_a_group_that_has_no_room_writes_nothing() -> None:
+    disk = new_disk()
+    store = open_store(disk)
+    store.put(message(b"before"))
+    end = store.watermarks.appended
+    total, free = disk.free_space("/store")
+    disk.total_bytes = total - free + SEGMENT
+    with pytest.raises(ServiceNotAvailable, match="no room"):
+        append(store, *[part(store, *rows(3)) for _ in range(12)])
+    disk.total_bytes = total
+    assert store.watermarks.appended == end
+    assert store.put(message(b"after")).queue_offset == 1
+    assert append(store, *[part(store, *rows(3)) for _ in range(12)]).count == 36
+
+
+def test_what_cannot_be_a_part_is_refused_before_it_is_staged() -> None:
+    store = open_store(new_disk())
+    with pytest.raises(MessageIllegal, match="send less at once"):
+        part(store, bytes(SEGMENT))
+    with pytest.raises(MessageIllegal, match="transaction"):
+        store.measure_part("T", bytes(encode_batch([(b"x", b"", 0)])), sys_flag=4)
+
+
+# what comes piece by piece
+
+
+def replicate(source: MessageStore, target: MessageStore, end: int) -> None:
+    start = target.watermarks.appended
+    while start < end:
+        data = source.read_log(start, end - start)
+        assert data is not None
+        target.append_raw(start, bytes(data))
+        start = target.watermarks.appended
+
+
+def master_with_a_group() -> tuple[MessageStore, Group]:
+    master = open_store(new_disk())
+    master.put(message(b"before"))
+    start = master.watermarks.appended
+    put = append(master, *[part(master, *rows(3)) for _ in range(4)])
+    master.put(message(b"after"))
+    dispatch(master)
+    assert start == put.physical_offset
+    return master, Group(start, put.end_offset)
+
+
+def ends(master: MessageStore) -> list[int]:
+    """Every place between two frames."""
+    found, at = [], 0
+    end = master.watermarks.appended
+    while at < end:
+        data = master.read_log(at, end - at)
+        assert data is not None
+        at += int.from_bytes(data[:4], "big")
+        found.append(at)
+    return found
+
+
+def test_a_slave_dispatches_nothing_of_a_group_before_it_has_all_of_it() -> None:
+    master, group = master_with_a_group()
+    slave = open_store(new_disk(2))
+    for end in [place + extra for place in ends(master)[:-1] for extra in (-3, 0, 50)]:
+        replicate(master, slave, end)
+        flush(slave)
+        dispatch(slave)
+        slave.flush_derived()
+        slave.checkpoint()
+        if group.start <= end < group.end:
+            assert slave.watermarks.dispatched == group.start
+            assert bodies(slave) == [b"before"]
+    replicate(master, slave, master.watermarks.appended)
+    dispatch(slave)
+    assert bodies(slave) == [b"before", *rows(3) * 4, b"after"]
+
+
+def test_a_promotion_cuts_an_unfinished_group_off_at_its_marker() -> None:
+    master, group = master_with_a_group()
+    for end in (group.start + 10, group.start + 2000, group.end - 1):
+        slave = open_store(new_disk(end))
+        replicate(master, slave, end)
+        assert slave.truncate_torn() == end - group.start
+        assert slave.watermarks.appended == group.start
+        assert [side.start for side in slave.truncated()] == [group.start]
+        assert slave.put(message(b"new")).queue_offset == 1
+    whole = open_store(new_disk(9))
+    replicate(master, whole, group.end)
+    assert whole.truncate_torn() == 0
+    assert bodies(whole) == [b"before", *rows(3) * 4]
+
+
+def test_a_slave_that_restarts_or_is_cut_within_a_group_goes_on_with_it() -> None:
+    master, group = master_with_a_group()
+    middle = next(end for end in ends(master) if end > group.start + 3000)
+    disk = new_disk(2)
+    slave = open_store(disk)
+    replicate(master, slave, middle)
+    flush(slave)
+    slave.close()
+    slave = open_store(disk)
+    assert slave.watermarks.appended == group.start
+    replicate(master, slave, group.end)
+    dispatch(slave)
+    assert slave.max_offset("T", 0) == 13
+    slave.watermarks.confirmed = group.end
+    slave.truncate(middle)
+    assert (slave.watermarks.appended, slave.watermarks.dispatched) == (middle, group.start)
+    assert slave.watermarks.confirmed == group.start
+    assert bodies(slave) == [b"before"]
+    replicate(master, slave, master.watermarks.appended)
+    dispatch(slave)
+    assert bodies(slave) == [b"before", *rows(3) * 4, b"after"]
+
+
+def test_a_power_loss_at_a_slave_never_leaves_a_part_of_a_group() -> None:
+    master, group = master_with_a_group()
+    places = ends(master)
+    for seed in range(60):
+        disk = new_disk(seed)
+        slave = open_store(disk)
+        for n, end in enumerate(places):
+            replicate(master, slave, end)
+            if (seed + n) % 3 == 0:
+                flush(slave)
+            if (seed + n) % 4 == 0:
+                slave.reput()
+            if (seed + n) % 5 == 0:
+                slave.flush_derived()
+                slave.checkpoint()
+            if end >= places[seed % len(places)]:
+                break
+        disk.power_off()
+        disk.power_on()
+        slave = open_store(disk)
+        assert not group.start < slave.watermarks.appended < group.end
+        assert slave.max_offset("T", 0) in (0, 1, 13, 14)
+
+
+def test_no_position_lies_within_a_group() -> None:
+    master, group = master_with_a_group()
+    end = master.watermarks.appended
+    for restarts in (0, 1):
+        store = reopened(master) if restarts else master
+        for offset in range(0, end, 7):
+            inside = group.start < offset < group.end
+            assert store.border(offset) == (group.start if inside else offset)
+        assert store.border(end) == end
+
+
+def reopened(store: MessageStore) -> MessageStore:
+    disk = store._disk
+    assert isinstance(disk, SimDisk)
+    store.close()
+    return open_store(disk)
+
+
+def test_a_marker_is_an_ordinary_message_whatever_the_checksums_are() -> None:
+    for crc_property in (True, False):
+        store = open_store(new_disk(), config=replace(CONFIG, crc_property=crc_property))
+        put = append(store, document=b'{"kind":"group"}')
+        assert put.count == 0
+        data = store.read_log(put.physical_offset, 1000)
+        assert data is not None
+        frame = decode_frame(data)
+        assert (frame.topic.decode(), frame.queue_id) == (GROUPS_TOPIC, 0)
+        assert len(frame.raw_properties) == CRC_PROPERTY_BYTES * crc_property
+        assert store.put_marker(b"{}").queue_offset == 1
+        dispatch(store)
+        markers = [store.marker(n) for n in range(*store.markers)]
+        assert [marker.document for marker in markers if marker] == [b'{"kind":"group"}', b"{}"]
+
+
+def test_a_rebuild_without_the_broker_does_not_promise_half_a_group() -> None:
+    disk = new_disk()
+    store = open_store(disk)
+    store.put(message(b"before"))
+    start = store.watermarks.appended
+    steps = store.append_group(b"{}", [part(store, *rows(3)) for _ in range(4)])
+    next(steps)
+    next(steps)
+    die(disk)
+    sizes = Sizes(SEGMENT, 400, 50, 40)
+    assert rebuild(disk, "/store", lambda: 0, sizes).log_end == start
+    store = open_store(disk)
+    assert (store.watermarks.appended, bodies(store)) == (start, [b"before"])
