@@ -124,13 +124,14 @@ class StagingClient:
         self, sink: str, topics: str | Sequence[str], *, brokers: Sequence[str] = ()
     ) -> Pinned:
         """Before the first task of a run: the brokers that this sink is pinned to. The first time
-        those that have all of `topics` are; or `brokers`, which replaces another list.
+        those that have all of `topics` are; or `brokers`, which replaces another list. Of several
+        that open it at once the first one's list counts.
 
         TopicNotExist: no broker has the topics. ConfigError: a broker of the list is gone.
         UnsupportedRequest: a broker is not one of ours.
         """
         topics = [topics] if isinstance(topics, str) else list(topics)
-        serving = self._serving(topics)
+        serving = [] if brokers and not topics else self._serving(topics)
         asked = sorted({*serving, *brokers})
         states = {name: self._state(sink, name) for name in asked}
         known = [state["brokers"] for state in states.values() if state.get("brokers")]
@@ -142,6 +143,8 @@ class StagingClient:
             told = state.get("brokers") or []
             if told != wanted and (told or name in wanted):
                 states[name] = self._state(sink, name, pin=wanted, replace=bool(told))
+                if states[name].get("brokers") != wanted:
+                    return self.open(sink, topics, brokers=brokers)
         published: dict[tuple[int, int], tuple[str, ...]] = {}
         for name, state in states.items():
             for epoch, partitions in (state.get("epochs") or {}).items():

@@ -6,8 +6,8 @@ them publishes what it was given as one group, once for (sink, epoch, partition)
 it came from. Which rows a broker gets must therefore not depend on their order: it depends on the
 partition, or on the row itself.
 
-A broker that fails over or restarts forgets what was staged. So the chunks are kept in a temporary
-file until they are published, and staged again.
+A broker that fails over or restarts forgets what was staged. So the chunks are kept, in memory and
+what is too much for it in a temporary file, until they are published, and staged again.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from os import SEEK_END
+from typing import IO
 
 from saturnmq.client.staging import Pinned, Stage, StagingClient
 from saturnmq.pipeline.chunking import NOW, Chunk
@@ -26,23 +28,24 @@ from saturnmq.protocol.message_queue import MessageQueue
 
 log = logging.getLogger(__name__)
 
-SPOOL_BYTES_IN_MEMORY = 1 << 20
+MEMORY_BYTES_MAX = 64 << 20
+"""Of what a task keeps; the rest of it goes to a file."""
+
 AGAIN_PAUSE_S = 0.2
 RESTAGE_S = 120.0
 UNKNOWN = -1  # rows of a group that is not remembered
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
-    """Where a chunk lies in the spool, and what it was staged with."""
+class _Staged:
+    """A chunk as it was staged. `body` is its own, or where it lies in the spool: (from, bytes)."""
 
     topic: str
     queue_id: int
     rows: int
     sys_flag: int
     born_ms: int
-    at: int
-    size: int
+    body: bytes | tuple[int, int]
 
 
 @dataclass(slots=True)
@@ -51,7 +54,7 @@ class _Share:
 
     broker: str
     stage: Stage
-    chunks: list[_Kept] = field(default_factory=list)
+    chunks: list[_Staged] = field(default_factory=list)
 
 
 class Staging:
@@ -70,8 +73,8 @@ class Staging:
         self._partition = partition
         self._shares: dict[str, _Share] = {}
         self._queues: dict[str, Sequence[MessageQueue]] = {}
-        self._spool = tempfile.SpooledTemporaryFile(SPOOL_BYTES_IN_MEMORY)  # noqa: SIM115
-        self._spooled = 0
+        self._in_memory = 0
+        self._spool: IO[bytes] | None = None
         self._turn = partition  # neighbours begin on different queues
 
     def layout(self, topic: str) -> Sequence[MessageQueue]:
@@ -90,24 +93,16 @@ class Staging:
         queue = chunk.queue or self._next_queue(chunk.topic)
         body = chunk.body()
         born_ms = int(time.time() * 1000) if chunk.born_ms == NOW else chunk.born_ms
-        kept = _Kept(
-            chunk.topic,
-            queue.queue_id,
-            chunk.rows,
-            chunk.sys_flag,
-            born_ms,
-            self._spooled,
-            len(body),
-        )
-        self._spool.write(body)
-        self._spooled += len(body)
         share = self._shares.get(queue.broker_name)
         if share is None:
             share = _Share(queue.broker_name, self._stage(queue.broker_name))
             self._shares[queue.broker_name] = share
-        share.chunks.append(kept)
+        staged = _Staged(
+            chunk.topic, queue.queue_id, chunk.rows, chunk.sys_flag, born_ms, self._keep(body)
+        )
+        share.chunks.append(staged)
         try:
-            _add(share.stage, kept, body)
+            _add(share.stage, staged, body)
         except StageLost:
             self._stage_again(share)
 
@@ -141,7 +136,26 @@ class Staging:
         """Drop what is not published, best effort."""
         for share in self._shares.values():
             share.stage.abort()
-        self._spool.close()
+        if self._spool is not None:
+            self._spool.close()
+
+    def _keep(self, body: bytes) -> bytes | tuple[int, int]:
+        if self._in_memory + len(body) <= MEMORY_BYTES_MAX:
+            self._in_memory += len(body)
+            return body
+        if self._spool is None:
+            self._spool = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
+        at = self._spool.seek(0, SEEK_END)
+        self._spool.write(body)
+        return at, len(body)
+
+    def _body(self, staged: _Staged) -> bytes:
+        if isinstance(staged.body, bytes):
+            return staged.body
+        assert self._spool is not None
+        at, size = staged.body
+        self._spool.seek(at)
+        return self._spool.read(size)
 
     def _next_queue(self, topic: str) -> MessageQueue:
         """Any queue of the partition's broker."""
@@ -167,23 +181,21 @@ class Staging:
             )
             try:
                 share.stage = self._stage(share.broker)
-                for kept in share.chunks:
-                    self._spool.seek(kept.at)
-                    _add(share.stage, kept, self._spool.read(kept.size))
-                break
+                for staged in share.chunks:
+                    _add(share.stage, staged, self._body(staged))
+                return
             except StageLost:
                 if time.monotonic() >= deadline:
                     raise
                 time.sleep(AGAIN_PAUSE_S)
-        self._spool.seek(self._spooled)
 
 
-def _add(stage: Stage, kept: _Kept, body: bytes) -> None:
+def _add(stage: Stage, staged: _Staged, body: bytes) -> None:
     stage.add(
-        kept.topic,
-        kept.queue_id,
+        staged.topic,
+        staged.queue_id,
         body,
-        kept.rows,
-        sys_flag=kept.sys_flag,
-        born_timestamp=kept.born_ms,
+        staged.rows,
+        sys_flag=staged.sys_flag,
+        born_timestamp=staged.born_ms,
     )

@@ -28,7 +28,7 @@ pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 pyspark = pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 from pyspark.sql.types import StringType, StructField, StructType  # noqa: E402
-from saturnmq.pipeline import sink  # noqa: E402
+from saturnmq.pipeline import sink, staged  # noqa: E402
 from saturnmq.pipeline.access import Decoding, Where  # noqa: E402
 from saturnmq.pipeline.columns import select  # noqa: E402
 from saturnmq.pipeline.plan import Range  # noqa: E402
@@ -201,6 +201,21 @@ def test_other_rows_under_the_same_marker_are_told(cluster, topic, task):
         task(writer_for(cluster, topic, writeId="w"), itertools.islice(batches(), 2))
 
 
+def test_topics_of_a_column_are_written_once_by_the_brokers_named(cluster, topic, task):
+    other = make_topic(cluster, topic + "-2")
+    given = {
+        "endpoints": cluster.nameservers[0],
+        "delivery": "exactly-once",
+        "brokers": "broker-0,broker-1",
+        "writeId": "w",
+    }
+    schema = StructType([StructField(name, StringType()) for name in ("body", "topic")])
+    rows = pa.record_batch({"body": list("abcd"), "topic": [topic, other] * 2})
+    assert [task(sink.batch_writer(given, schema, False), [rows]).new for _ in range(2)] == [4, 0]
+    assert stored(cluster, topic) == Counter("ac")
+    assert stored(cluster, other) == Counter("bd")
+
+
 def test_a_stream_knows_its_epochs(cluster, topic, task):
     def epoch(number):
         return {sink.QUERY_ID: "query-1", sink.EPOCH: str(number)}
@@ -221,7 +236,10 @@ def test_a_stream_knows_its_epochs(cluster, topic, task):
         writer_for(cluster, topic, sink.stream_writer, writeId="x")
 
 
-def test_a_broker_that_restarts_forgets_its_stages_and_gets_them_again(cluster, topic, task):
+def test_a_broker_that_restarts_forgets_its_stages_and_gets_them_again(
+    cluster, topic, task, monkeypatch
+):
+    monkeypatch.setattr(staged, "MEMORY_BYTES_MAX", 20_000)  # the rest is kept in a file
     writer = writer_for(cluster, topic, queueSelector="shardingKey")
 
     def restart(number):
