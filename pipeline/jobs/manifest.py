@@ -21,7 +21,7 @@ import json
 import os
 import posixpath
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, BinaryIO
@@ -137,7 +137,7 @@ class Archive:
     def _names(self) -> list[str]:
         try:
             names = os.listdir(self._manifests)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
         return sorted(name for name in names if name.endswith(".json") and name[0] != ".")
 
@@ -320,9 +320,3 @@ def sync_directory(path: str) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-def describe(ranges: Mapping[MessageQueue, tuple[int, int]]) -> str:
-    """`3 queues, 1,200 messages` for a line of text."""
-    total = sum(end - first for first, end in ranges.values())
-    return f"{len(ranges):,} queues, {total:,} messages"

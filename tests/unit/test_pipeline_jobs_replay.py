@@ -1,0 +1,159 @@
+"""The plan of a replay: every row once, queues in their order, and the same plan every time."""
+
+from __future__ import annotations
+
+import shutil
+from collections import defaultdict
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pipeline_store_rig import made, opened, put
+from saturnmq.pipeline.access import Where
+from saturnmq.pipeline.jobs import replay_plan
+from saturnmq.pipeline.jobs.archive import archive
+from saturnmq.pipeline.jobs.manifest import Archive, DataFile
+from saturnmq.pipeline.jobs.replay_plan import ReplayPlan, plan
+from saturnmq.pipeline.jobs.tasks import cause
+from saturnmq.protocol.errors import ConfigError
+from saturnmq.protocol.message_queue import MessageQueue
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return made(tmp_path / "store", 120, step_ms=100_000)
+
+
+@pytest.fixture
+def to(root: Path, tmp_path: Path) -> str:
+    more(root, str(tmp_path / "archive"))
+    return str(tmp_path / "archive")
+
+
+def more(root: Path, to: str) -> None:
+    archive(None, Where.store(str(root), trust_tail=True), ["T0", "T1"], to)
+
+
+def sent(of: ReplayPlan) -> dict[int, list[tuple[int, int]]]:
+    """(step, queue offset) of each queue, in the order in which they are sent."""
+    found = defaultdict(list)
+    for number, step in enumerate(of.steps):
+        for task in step:
+            for part in task.parts:
+                tables = [
+                    pq.ParquetFile(piece.path).read_row_groups(range(piece.first, piece.end))
+                    for piece in part
+                ]
+                table = pa.concat_tables(tables)
+                if len(part) > 1:
+                    table = table.sort_by("queueOffset")
+                for row in table.select(["queueId", "queueOffset"]).to_pylist():
+                    found[row["queueId"]].append((number, row["queueOffset"]))
+    return found
+
+
+def test_every_row_is_sent_once_and_in_the_order_of_its_queue(to, monkeypatch) -> None:
+    assert len(plan(to, "T1").steps) == 1
+    monkeypatch.setattr(replay_plan, "SLICE_BYTES", 500)
+    found = plan(to, "T1")
+    assert len(found.steps) > 2
+    queues = sent(found)
+    assert sum(map(len, queues.values())) == found.rows == 60
+    for rows in queues.values():
+        assert rows == sorted(rows)
+        assert [offset for _, offset in rows] == list(range(len(rows)))
+    for step in found.steps:  # no queue in two tasks of a step
+        for a, b in ((a, b) for a in step for b in step if a is not b):
+            assert not {p.path for part in a.parts for p in part} & {
+                p.path for part in b.parts for p in part
+            }
+
+
+def test_what_is_archived_later_changes_nothing_before(root, to, monkeypatch) -> None:
+    monkeypatch.setattr(replay_plan, "SLICE_BYTES", 2000)
+    before = plan(to, "T0")
+    store = opened(root)
+    put(store, 40, seed=9)
+    store.close()
+    more(root, to)
+    after = plan(to, "T0")
+    assert after.steps[: len(before.steps)] == before.steps
+    assert len(after.steps) > len(before.steps)
+    assert after.identity == before.identity
+
+
+def test_an_archive_is_itself_wherever_it_lies_and_another_one_in_its_place_is_not(
+    root, to, tmp_path
+) -> None:
+    first = plan(to, "T0").identity
+    moved = shutil.move(to, str(tmp_path / "moved"))
+    assert plan(moved, "T0").identity == first
+    assert plan(moved, "T1").identity != first
+    more(root, to)
+    assert plan(to, "T0").identity != first
+
+
+def test_files_of_a_queue_whose_offsets_overlap_are_sorted_together(to, monkeypatch) -> None:
+    """As where the broker's clock went back over an hour's end."""
+    kept = Archive(to)
+    queue = MessageQueue("T1", "store", 1)
+    files = [file for file in kept.manifests()[0].files if file.queue == queue][:2]
+    one, other = (pq.ParquetFile(kept.full(file)).read() for file in files)
+    rows = pa.concat_tables([one, other])
+    for file, table in zip(files, (rows[::2], rows[1::2]), strict=True):
+        pq.write_table(table, kept.full(file))
+    whole = DataFile.__init__
+
+    def overlapping(self, *arguments, **named):
+        if named and named["path"] in {file.path for file in files}:
+            named |= {"first": files[0].first, "end": files[1].end}
+        whole(self, *arguments, **named)
+
+    monkeypatch.setattr(DataFile, "__init__", overlapping)
+    offsets = [offset for _, offset in sent(plan(to, "T1"))[1]]
+    assert offsets == sorted(offsets)
+
+
+def test_other_parquet_is_known_by_its_files(tmp_path: Path) -> None:
+    directory = tmp_path / "files"
+    (directory / "_hidden").mkdir(parents=True)
+    table = pa.table({"body": pa.array([b"x", b"y"], pa.binary())})
+    for name in ("b.parquet", "a.parquet", "_hidden/c.parquet", ".d.parquet"):
+        pq.write_table(table, directory / name)
+    (directory / "notes.txt").write_text("no Parquet")
+    found = plan(str(directory), None)
+    paths = [piece.path for task in found.steps[0] for part in task.parts for piece in part]
+    assert [Path(path).name for path in paths] == ["a.parquet", "b.parquet"]
+    assert found.columns == {"body": pa.binary()}
+    assert plan(str(directory / "a.parquet"), None).rows == 2
+    pq.write_table(table, directory / "e.parquet")
+    assert plan(str(directory), None).identity != found.identity
+    with pytest.raises(ConfigError, match="there is no Parquet of topic 'T'"):
+        plan(str(directory), "T")
+    pq.write_table(pa.table({"body": ["text"]}), directory / "f.parquet")
+    with pytest.raises(ConfigError, match="column 'body' is string in"):
+        plan(str(directory), None)
+    (directory / "a.parquet").write_bytes(b"no Parquet")
+    with pytest.raises(ConfigError, match=r"a\.parquet is no Parquet"):
+        plan(str(directory), None)
+
+
+def test_of_several_topics_one_must_be_named(to: str) -> None:
+    with pytest.raises(ConfigError, match=r"say which topic to replay: .* has T0, T1"):
+        plan(to, None)
+
+
+def test_the_cause_of_a_failed_job_is_told_without_what_is_around_it() -> None:
+    text = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collect.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 failed
+Traceback (most recent call last):
+  File "decoding.py", line 7, in frames
+saturnmq.pipeline.decoding.DamagedFrame: damaged message in x, offset 3
+
+\tat org.apache.spark.api.python.BasePythonRunner
+OSError: [Errno 28] No space left on device
+"""
+    assert cause(text) == "damaged message in x, offset 3"
+    assert cause("OSError: [Errno 28] No space left") == "[Errno 28] No space left"
+    assert cause("something else\nat java") == "something else"
