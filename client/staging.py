@@ -182,17 +182,19 @@ class StagingClient:
         return self._patiently(broker, lambda: self._queues(broker, topic))
 
     def _queues(self, broker: str, topic: str) -> int:
-        for max_age_s in (ROUTE_S, 0.0):
-            counts = [
-                queue.write_queues if queue.perm & PERM_WRITE else 0
-                for queue in self._route(topic, max_age_s).queues
-                if queue.broker_name == broker
-            ]
-            if counts:
-                break
-        else:
-            self.address_of(broker)
+        counts = self._counts(broker, topic, ROUTE_S)
+        if not counts:
+            self._addresses.pop(broker, None)
+            self.address_of(broker)  # it is registered, and so are its topics
+            counts = self._counts(broker, topic, 0.0)
         return sum(counts)
+
+    def _counts(self, broker: str, topic: str, max_age_s: float) -> list[int]:
+        return [
+            queue.write_queues if queue.perm & PERM_WRITE else 0
+            for queue in self._route(topic, max_age_s).queues
+            if queue.broker_name == broker
+        ]
 
     # finding
 
