@@ -3,9 +3,9 @@
 A sink writes in epochs, each of some partitions; each partition is one group in the log
 (`store/groups.py`). The markers carry all that there is to know, as JSON:
 
-    {"kind":"group","sink":S,"epoch":E,"partition":P,"rows":N,"bytes":B}   P of E is in the log
-    {"kind":"finished","sink":S,"epoch":E}                                 E and all before are over
-    {"kind":"brokers","sink":S,"brokers":[...]}                            where its partitions go
+    {"kind":"group","sink":S,"epoch":E,"partition":P,"attempt":A,"rows":N,"bytes":B}
+    {"kind":"finished","sink":S,"epoch":E}         this epoch and all before are over
+    {"kind":"brokers","sink":S,"brokers":[...]}    where its partitions go
 
 So a slave has the same table as its master, and what a truncation takes from the log it takes from
 the table (`cut`). A partition of a finished epoch needs no row of its own; the rows of epochs that
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from saturnmq.broker.documents import Saveable
@@ -35,12 +35,13 @@ EXPIRY_MS = 30 * 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A partition that is in the log: [start, end) is its group."""
+    """A partition that is in the log: [start, end) is its group, `attempt` who published it."""
 
     rows: int
     bytes: int
     start: int
     end: int
+    attempt: str = ""
 
 
 @dataclass(slots=True)
@@ -65,7 +66,8 @@ class Sink:
         kind, epoch = fact.get("kind"), int(fact.get("epoch", -1))
         if kind == "group" and epoch > self.finished:
             rows, size = int(fact["rows"]), int(fact["bytes"])
-            published = Published(rows, size, marker.start, marker.end)
+            attempt = str(fact.get("attempt", ""))
+            published = Published(rows, size, marker.start, marker.end, attempt)
             self.epochs.setdefault(epoch, {}).setdefault(int(fact["partition"]), published)
         elif kind == "finished" and epoch > self.finished:
             self.finished, self.finished_end = epoch, marker.end
@@ -86,7 +88,7 @@ class Sink:
             "brokersAt": self.brokers_at,
             "brokersEnd": self.brokers_end,
             "epochs": {
-                str(epoch): {str(p): [r.rows, r.bytes, r.start, r.end] for p, r in rows.items()}
+                str(epoch): {str(p): list(astuple(row)) for p, row in rows.items()}
                 for epoch, rows in sorted(self.epochs.items())
             },
         }
@@ -103,7 +105,9 @@ class Sink:
             brokers_at=int(document["brokersAt"]),
             brokers_end=int(document["brokersEnd"]),
             epochs={
-                int(epoch): {int(p): Published(*map(int, row)) for p, row in rows.items()}
+                int(epoch): {
+                    int(p): Published(*map(int, row[:4]), str(row[4])) for p, row in rows.items()
+                }
                 for epoch, rows in document["epochs"].items()
             },
         )

@@ -2,9 +2,10 @@
 
 A task of a sink stages its rows here, chunk by chunk, and publishes them at the end under a marker:
 sink, epoch, partition. The writer appends all of them as one group (`store/groups.py`), unless the
-marker is known (`sinks.py`): then the stage is dropped, and the answer is that of the first time.
-So whoever is not sure repeats PUBLISH until it is answered, on the broker's next master, too; and a
-task that runs again, for whatever reason, changes nothing.
+marker is known (`sinks.py`): then the stage is dropped, and the answer is that of the first time,
+with duplicate=true for all but the attempt whose rows those are. So whoever is not sure repeats
+PUBLISH until it is answered, on the broker's next master, too; and a task that runs again, for
+whatever reason, changes nothing.
 
 | code | ext | answer |
 |---|---|---|
@@ -199,7 +200,7 @@ class StagingService:
         stage = self._stages.get(key)
         if known is not None:
             self._drop(stage)
-            self._answer(endpoint, request, known, duplicate=True)
+            self._answer(endpoint, request, known, duplicate=known.attempt != key.attempt)
             return
         if stage is None and told[0] == 0:
             stage = Stage(key, self._now())  # a partition without rows
@@ -220,7 +221,7 @@ class StagingService:
         self._answer(
             endpoint,
             request,
-            Published(stage.rows, stage.bytes, put.physical_offset, put.end_offset),
+            Published(stage.rows, stage.bytes, put.physical_offset, put.end_offset, key.attempt),
             duplicate=False,
         )
 
@@ -233,6 +234,7 @@ class StagingService:
                 "sink": key.sink,
                 "epoch": key.epoch,
                 "partition": key.partition,
+                "attempt": key.attempt,
                 "rows": stage.rows,
                 "bytes": stage.bytes,
             }

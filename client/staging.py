@@ -74,7 +74,7 @@ class Pinned:
 
 @dataclass(frozen=True)
 class Published:
-    """`duplicate`: it had been published before, and this changed nothing. `rows` and `offset`, a
+    """`duplicate`: another try had published it, and this changed nothing. `rows` and `offset`, a
     physical one, are those of the first time, -1 where nobody knows them any more."""
 
     rows: int
