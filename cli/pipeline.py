@@ -91,7 +91,7 @@ def archive(
     nameserver: Nameserver = DEFAULT_NAMESERVER,
     read_from: ReadFrom = "master",
     columns: Annotated[
-        str, typer.Option(help="Columns, with commas; without: all but what the frame repeats.")
+        str, typer.Option(help="With commas; without: the default ones and the properties.")
     ] = "",
     compression: Annotated[str, typer.Option(help="snappy, zstd, lz4, gzip or none.")] = "snappy",
     mode: Annotated[str, typer.Option(help="Of damaged messages: FAILFAST, DROPMALFORMED.")] = (

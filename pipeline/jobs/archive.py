@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -93,10 +93,16 @@ def archive(
     with kept.run() as attempt:
         manifests = kept.manifests()
         chosen = _columns(columns, manifests, to)
-        where = named_as(where, manifests)
+        _check_name(where, manifests, to)
         with where.open() as access:
             known = known_topics(access, topics)
-            wanted = _new(access, known, reached(manifests), fail_on_data_loss)
+            ends = {
+                queue: end
+                for queue, end in reached(manifests).items()
+                if queue.topic in known
+                and (not where.path or queue.broker_name == where.broker_name)
+            }
+            wanted = _new(access, known, ends, fail_on_data_loss)
             parts = _parts(spark, access, wanted, max_bytes)
         if not parts:
             return Archived(kept.path)
@@ -176,12 +182,19 @@ def _columns(names: Sequence[str] | None, manifests: Sequence[Manifest], to: str
     return chosen
 
 
-def named_as(where: Where, manifests: Sequence[Manifest]) -> Where:
-    """A store does not know its broker's name; an archive of one broker does."""
-    names = {queue.broker_name for each in manifests for queue in each.ranges}
-    if where.path and where.broker_name == STORE_BROKER and len(names) == 1:
-        return replace(where, broker_name=names.pop())
-    return where
+def _check_name(where: Where, manifests: Sequence[Manifest], to: str) -> None:
+    """A store does not know its broker's name, and must not pass for another broker's."""
+    names = brokers_of(manifests)
+    if where.path and where.broker_name == STORE_BROKER and names and STORE_BROKER not in names:
+        raise ConfigError(
+            f"say what the broker of {where.path} is called (brokerName, --broker-name): the "
+            f"archive at {to} has messages of {', '.join(sorted(names))}"
+        )
+
+
+def brokers_of(manifests: Sequence[Manifest]) -> set[str]:
+    """The names of the brokers whose messages an archive has."""
+    return {queue.broker_name for each in manifests for queue in each.ranges}
 
 
 def known_topics(access: Access, topics: Sequence[str]) -> list[str]:
@@ -201,7 +214,11 @@ def _new(
 ) -> list[Range]:
     """What is there and not yet archived."""
     found = []
-    for queue, (low, high) in sorted(access.bounds(topics).items()):
+    bounds = access.bounds(topics)
+    for queue in sorted(set(ends) - set(bounds)):
+        name = f"{queue.topic} {queue.broker_name}/{queue.queue_id}"
+        _tell(fail, f"{name} is gone, of which the archive has the messages up to {ends[queue]}")
+    for queue, (low, high) in sorted(bounds.items()):
         start = ends.get(queue, low)
         name = f"{queue.topic} {queue.broker_name}/{queue.queue_id}"
         if start < low:

@@ -15,14 +15,14 @@ import os
 import posixpath
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import pyarrow.parquet as pq
-from saturnmq.pipeline.access import Decoding, Where
+from saturnmq.pipeline.access import STORE_BROKER, Decoding, Where
 from saturnmq.pipeline.columns import select
-from saturnmq.pipeline.jobs.archive import named_as, workers
+from saturnmq.pipeline.jobs.archive import brokers_of, workers
 from saturnmq.pipeline.jobs.audit_log import (
     FileAudit,
     Repeated,
@@ -111,7 +111,9 @@ def audit(
         files = [file for each in manifests for file in each.files]
         has = set.intersection(*(set(each.columns) for each in manifests))
         columns = tuple(sorted((has | set(HASHED)) & has - set(PLACE)))
-        where = named_as(where, manifests)
+        names = brokers_of(manifests)
+        if where.path and where.broker_name == STORE_BROKER and len(names) == 1:
+            where = replace(where, broker_name=names.pop())  # a store does not know its own
         shared = _shared(where, covered(manifests), archive, findings)
     audited = Audited(where.path or ",".join(where.nameservers), archive or "")
     audited.damage, audited.notes = findings.damage, findings.notes
@@ -259,7 +261,9 @@ class _Log:
 
 
 def _shared(where: Where, archived: Ranges, archive: str, findings: Findings) -> Ranges:
-    """What the place and the archive should both hold."""
+    """What the place and the archive should both hold. The files of a running broker say later
+    than it does what consumers may see."""
+    running = bool(where.path) and NativeDisk().locked(posixpath.join(where.path, "lock"))
     with where.open() as access:
         bounds = access.bounds(sorted({queue.topic for queue in archived}))
     shared = {}
@@ -270,7 +274,7 @@ def _shared(where: Where, archived: Ranges, archive: str, findings: Findings) ->
                 _tell(findings, archive, f"{_name(queue)} is not there, only in the archive")
         elif high < end:
             what = f"{_name(queue)} ends at {high}, the archive reaches to {end}"
-            _tell(findings, archive, what)
+            _tell(findings, archive, what, note=running)
         if max(low, first) < min(high, end):
             shared[queue] = max(low, first), min(high, end)
     return shared
@@ -356,8 +360,8 @@ def _compare(here: Digests, there: Digests, archive: str, findings: Findings) ->
             _tell(findings, archive, what)
 
 
-def _tell(findings: Findings, archive: str, what: str) -> None:
-    findings.add(f"archive: {what}", archive, 0, together=False)
+def _tell(findings: Findings, archive: str, what: str, *, note: bool = False) -> None:
+    findings.add(f"archive: {what}", archive, 0, note=note, together=False)
 
 
 def _name(queue: MessageQueue) -> str:

@@ -154,6 +154,30 @@ def test_messages_deleted_before_they_were_archived_are_told(root: Path, to: Pat
     assert 0 < result.messages < 60
 
 
+def test_a_queue_that_is_gone_is_told(root: Path, to: Path) -> None:
+    archived(root, to)
+    shutil.rmtree(root / "consumequeue" / "T0" / "2")
+    with pytest.raises(DataLoss, match=r"T0 store/2 is gone"):
+        archived(root, to)
+    assert archived(root, to, topics=["T1"]).number == 0
+    assert archived(root, to, fail_on_data_loss=False).number == 0
+
+
+def test_stores_of_several_brokers_share_an_archive_by_name(root: Path, to: Path) -> None:
+    other = made(root.with_name("other"), 30)
+    for path, name in ((root, "a"), (other, "b")):
+        place = Where.store(str(path), trust_tail=True, broker_name=name)
+        archive(None, place, TOPICS, str(to))
+    assert Counter(row["brokerName"] for row in rows(to)) == {"a": 120, "b": 30}
+    with pytest.raises(ConfigError, match=r"say what the broker of .* is called"):
+        archived(other, to)
+    for path, name in ((root, "a"), (other, "b")):
+        place = Where.store(str(path), trust_tail=True, broker_name=name)
+        found = audit(None, place, str(to), sizes=SIZES)
+        assert found.sound, whats(found)
+    assert not audited(other, to).archived
+
+
 def test_a_store_that_ends_before_the_archive_is_told(root: Path, to: Path) -> None:
     earlier = root.with_name("earlier")
     made(earlier, 60, step_ms=100_000)
