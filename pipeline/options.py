@@ -28,6 +28,17 @@ from saturnmq.pipeline.access import (
     Where,
 )
 from saturnmq.pipeline.columns import Columns, select
+from saturnmq.pipeline.option_values import (
+    check_nameservers,
+    read_bytes,
+    read_duration,
+    read_flag,
+    read_number,
+    read_one_of,
+    read_text,
+    read_words,
+    unknown,
+)
 from saturnmq.pipeline.plan import MAX_BYTES
 from saturnmq.protocol.errors import ConfigError, SubscriptionParseFailed, nearest
 from saturnmq.protocol.message_queue import MessageQueue
@@ -99,69 +110,8 @@ class SourceOptions:
 # -- one option ----------------------------------------------------------------------------------
 
 
-def _text(name: str, value: str) -> str:
-    if not value:
-        raise ConfigError(f"option {name} is empty; leave it out or give it a value")
-    return value
-
-
-def _words(name: str, value: str) -> tuple[str, ...]:
-    found = tuple(part.strip() for part in value.split(",") if part.strip())
-    if not found:
-        raise ConfigError(f"option {name} is empty; name at least one, with commas between")
-    return found
-
-
-def _flag(name: str, value: str) -> bool:
-    if value.lower() not in ("true", "false"):
-        raise ConfigError(f"option {name} is {value!r}; write true or false")
-    return value.lower() == "true"
-
-
-def _number(least: int) -> Callable[[str, str], int]:
-    def read(name: str, value: str) -> int:
-        if not re.fullmatch(r"[+-]?\d+", value) or int(value) < least:
-            raise ConfigError(f"option {name} is {value!r}; write a whole number from {least} on")
-        return int(value)
-
-    return read
-
-
-def _bytes(least: int, most: int = 1 << 62) -> Callable[[str, str], int]:
-    def read(name: str, value: str) -> int:
-        match = re.fullmatch(r"(\d+)\s*([kmg]?)(?:i?b)?", value.lower())
-        size = int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[match[2]] if match else -1
-        if not least <= size <= most:
-            limit = f"from {least} to {most}" if most < 1 << 62 else f"from {least} on"
-            raise ConfigError(
-                f"option {name} is {value!r}; write bytes {limit}, such as {8 << 20} or 8m"
-            )
-        return size
-
-    return read
-
-
-def _duration(name: str, value: str) -> int:
-    match = re.fullmatch(r"(\d+)\s*(ms|s|m|min|h|d)?", value.lower())
-    if match is None:
-        raise ConfigError(f"option {name} is {value!r}; write a time such as 500ms, 30s or 15m")
-    unit = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-    return int(match[1]) * unit[match[2] or "ms"]
-
-
-def _one_of(*known: str) -> Callable[[str, str], str]:
-    def read(name: str, value: str) -> str:
-        for word in known:
-            if word.lower() == value.lower():
-                return word
-        hint = nearest(value, known)
-        raise ConfigError(f"option {name} is {value!r}{hint}; it is one of {', '.join(known)}")
-
-    return read
-
-
 def _topics(name: str, value: str) -> tuple[str, ...]:
-    topics = _words(name, value)
+    topics = read_words(name, value)
     for topic in topics:
         check_topic(topic)
         if topic == _offsets.PLAN:
@@ -174,7 +124,7 @@ def _pattern(name: str, value: str) -> str:
         re.compile(value)
     except re.error as error:
         raise ConfigError(f"option {name} is {value!r}, no regular expression: {error}") from None
-    return _text(name, value)
+    return read_text(name, value)
 
 
 def _group(_name: str, value: str) -> str:
@@ -198,7 +148,7 @@ def _offsets_of(*words: str) -> Callable[[str, str], Position]:
 
 
 def _time(name: str, value: str) -> Position:
-    return Position(timestamp=_number(0)(name, value), option=name)
+    return Position(timestamp=read_number(0)(name, value), option=name)
 
 
 def _times(name: str, value: str) -> Position:
@@ -206,10 +156,10 @@ def _times(name: str, value: str) -> Position:
 
 
 _READERS: dict[str, Callable[[str, str], Any]] = {
-    "endpoints": _text,
-    "store": _text,
-    "brokerName": _text,
-    "trustTail": _flag,
+    "endpoints": read_text,
+    "store": read_text,
+    "brokerName": read_text,
+    "trustTail": read_flag,
     "subscribe": _topics,
     "topic": _topics,
     "subscribePattern": _pattern,
@@ -220,32 +170,32 @@ _READERS: dict[str, Callable[[str, str], Any]] = {
     "endingTimestamp": _time,
     "startingOffsetsByTimestamp": _times,
     "endingOffsetsByTimestamp": _times,
-    "startingOffsetsByTimestampStrategy": _one_of(ERROR, LATEST),
-    "failOnDataLoss": _flag,
-    "waitForTopic": _flag,
-    "partitions": _number(1),
-    "minPartitions": _number(1),
-    "maxRecordsPerPartition": _number(1),
-    "maxBytesPerPartition": _bytes(1),
-    "maxOffsetsPerTrigger": _number(1),
-    "minOffsetsPerTrigger": _number(1),
-    "maxBytesPerTrigger": _bytes(1),
-    "maxTriggerDelay": _duration,
+    "startingOffsetsByTimestampStrategy": read_one_of(ERROR, LATEST),
+    "failOnDataLoss": read_flag,
+    "waitForTopic": read_flag,
+    "partitions": read_number(1),
+    "minPartitions": read_number(1),
+    "maxRecordsPerPartition": read_number(1),
+    "maxBytesPerPartition": read_bytes(1),
+    "maxOffsetsPerTrigger": read_number(1),
+    "minOffsetsPerTrigger": read_number(1),
+    "maxBytesPerTrigger": read_bytes(1),
+    "maxTriggerDelay": read_duration,
     "group": _group,
-    "columns": _words,
-    "includeBody": _flag,
-    "includeProperties": _flag,
-    "mode": _one_of(*MODES),
-    "decompress": _flag,
-    "verify": _flag,
-    "subExpression": _text,
-    "expressionType": _one_of("TAG", SQL),
-    "readFrom": _one_of(MASTER, SLAVE, ANY),
-    "chunkBytes": _bytes(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX),
-    "pullTimeoutMs": _number(1),
-    "fetchOffset.numRetries": _number(0),
-    "fetchOffset.retryIntervalMs": _number(0),
-    "pushdown": _flag,
+    "columns": read_words,
+    "includeBody": read_flag,
+    "includeProperties": read_flag,
+    "mode": read_one_of(*MODES),
+    "decompress": read_flag,
+    "verify": read_flag,
+    "subExpression": read_text,
+    "expressionType": read_one_of("TAG", SQL),
+    "readFrom": read_one_of(MASTER, SLAVE, ANY),
+    "chunkBytes": read_bytes(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX),
+    "pullTimeoutMs": read_number(1),
+    "fetchOffset.numRetries": read_number(0),
+    "fetchOffset.retryIntervalMs": read_number(0),
+    "pushdown": read_flag,
 }
 NAMES = tuple(_READERS)
 _BY_LOWER = {name.lower(): name for name in NAMES}
@@ -291,7 +241,7 @@ def parse(given: Mapping[str, str], *, streaming: bool | None) -> SourceOptions:
     for key, text in given.items():
         name = _BY_LOWER.get(key.lower())
         if name is None:
-            raise ConfigError(_unknown(key))
+            raise unknown("source", key, NAMES, _ELSEWHERE)
         values[name] = _READERS[name](name, str(text).strip())
     if streaming is not None:
         _refuse(values, _BATCH_ONLY if streaming else _STREAM_ONLY, streaming)
@@ -350,17 +300,6 @@ def parse(given: Mapping[str, str], *, streaming: bool | None) -> SourceOptions:
         expression_type=expression_type,
         pushdown=values.get("pushdown", False),
     )
-
-
-def _unknown(key: str) -> str:
-    here = _ELSEWHERE.get(key.lower())
-    if here is not None:
-        return f"unknown source option {key!r}; here it is called {here!r}"
-    # Names arrive in lower case, and the hint should not.
-    hint = nearest(key.lower(), _BY_LOWER)
-    for lower, name in _BY_LOWER.items():
-        hint = hint.replace(repr(lower), repr(name))
-    return f"unknown source option {key!r}{hint}; known are {', '.join(NAMES)}"
 
 
 def _refuse(values: Mapping[str, Any], names: tuple[str, ...], streaming: bool) -> None:
@@ -451,13 +390,5 @@ def _where(values: Mapping[str, Any], group: str, expression_type: str) -> Where
         retry_interval_ms=values.get("fetchOffset.retryIntervalMs", RETRY_INTERVAL_MS),
         group=group,
     )
-    for address in where.nameservers:
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdecimal():
-            raise ConfigError(
-                f"option endpoints: {address!r} is no nameserver; write HOST:PORT, such as "
-                "127.0.0.1:9876, several with commas between"
-            )
-    if not where.nameservers:
-        raise ConfigError("option endpoints names no nameserver; write HOST:PORT,...")
+    check_nameservers(where.nameservers)
     return where

@@ -6,10 +6,20 @@ nearest that exists. Columns are checked against the schema of the rows before a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from saturnmq.pipeline.option_values import (
+    check_nameservers,
+    read_bytes,
+    read_flag,
+    read_number,
+    read_one_of,
+    read_words,
+    unknown,
+)
 from saturnmq.protocol import compression
 from saturnmq.protocol.errors import ConfigError, nearest
 from saturnmq.protocol.topics import check_group, check_topic
@@ -76,15 +86,15 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
     """The options of a write; ConfigError names the first that is wrong."""
     values: dict[str, Any] = {}
     for key, text in given.items():
-        name = key.lower()
-        if name in OF_SPARK:
+        if key.lower() in OF_SPARK:
             continue
-        if name not in _PARSERS:
-            raise ConfigError(_unknown(key))
-        field, read = _PARSERS[name]
-        values[field] = read(text.strip())
-    if not values.get("endpoints"):
-        raise ConfigError("option 'endpoints' is missing; give nameservers as HOST:9876,HOST:9876")
+        name = _BY_LOWER.get(key.lower())
+        if name is None:
+            raise unknown("sink", key, NAMES, _ELSEWHERE)
+        field, read = _OPTIONS[name]
+        values[field] = read(name, text.strip())
+    if "endpoints" not in values:
+        raise ConfigError("option endpoints is missing; give nameservers, as HOST:9876,HOST:9876")
     options = SinkOptions(**values)
     if options.exactly_once and options.ack_mode != ALL:
         raise ConfigError(
@@ -93,24 +103,15 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
         )
     if options.exactly_once and not options.topic and not options.brokers:
         raise ConfigError(
-            f"delivery={EXACTLY_ONCE} with topics of a column needs option 'brokers': the names of "
-            "those that have all these topics; or give option 'topic'"
+            f"delivery={EXACTLY_ONCE} with topics of a column needs option brokers: the names of "
+            "those that have all these topics; or give option topic"
         )
     for name, value in (("writeId", options.write_id), ("brokers", options.brokers)):
         if value and not options.exactly_once:
             raise ConfigError(
-                f"option {name!r} is for delivery={EXACTLY_ONCE}; give that too, or drop it"
+                f"option {name} is for delivery={EXACTLY_ONCE}; give that too, or drop it"
             )
     return options
-
-
-def _unknown(key: str) -> str:
-    hint = nearest(key.lower(), _PARSERS)
-    for name in NAMES:
-        hint = hint.replace(repr(name.lower()), repr(name))
-    if key.lower() == "path":
-        hint = "; name the topic with .option('topic', ...), and save without a path"
-    return f"unknown sink option {key!r}{hint}; known: {', '.join(NAMES)}"
 
 
 def check_columns(schema: Any, options: SinkOptions) -> tuple[str, ...]:
@@ -169,73 +170,50 @@ def _ddl() -> str:
     return ", ".join(f"{name} {'|'.join(types)}" for name, types in COLUMNS.items())
 
 
-def _choice(name: str, *choices: str) -> Callable[[str], str]:
-    def read(text: str) -> str:
-        for choice in choices:
-            if text.lower() == choice.lower():
-                return choice
-        raise ConfigError(
-            f"{name}={text!r} is none of {', '.join(choices)}{nearest(text, choices)}"
-        )
-
-    return read
-
-
-def _number(name: str, least: int, most: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise ConfigError(
-                f"{name}={text!r} is no whole number; give {least} to {most}"
-            ) from None
-        if not least <= value <= most:
-            raise ConfigError(f"{name}={value} is out of range; give {least} to {most}")
-        return value
-
-    return read
-
-
-def _compression(text: str) -> int | None:
-    chosen = _choice("compression", NONE, *compression.NAMES)(text)
-    return None if chosen == NONE else compression.NAMES[chosen]
-
-
-def _flag(name: str) -> Callable[[str], bool]:
-    choice = _choice(name, "true", "false")
-    return lambda text: choice(text) == "true"
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(sorted({name.strip() for name in text.split(",")} - {""}))
-
-
-def _write_id(text: str) -> str:
-    if not 0 < len(text) <= 120 or not text.isprintable():
-        raise ConfigError(f"writeId={text!r} must be 1 to 120 printable characters; choose another")
+def _endpoints(_name: str, text: str) -> str:
+    check_nameservers([part.strip() for part in re.split("[,;]", text) if part.strip()])
     return text
 
 
-_OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "endpoints": ("endpoints", str),
-    "topic": ("topic", check_topic),
-    "delivery": ("delivery", _choice("delivery", AT_LEAST_ONCE, EXACTLY_ONCE)),
-    "queueSelector": (
-        "queue_selector",
-        _choice("queueSelector", ROUND_ROBIN, SHARDING_KEY, COLUMN),
-    ),
-    "chunkBytes": ("chunk_bytes", _number("chunkBytes", CHUNK_BYTES_MIN, CHUNK_BYTES_MAX)),
-    "ackMode": ("ack_mode", _choice("ackMode", ALL, STORED)),
+def _compression(name: str, text: str) -> int | None:
+    chosen = read_one_of(NONE, *compression.NAMES)(name, text)
+    return None if chosen == NONE else compression.NAMES[chosen]
+
+
+def _write_id(name: str, text: str) -> str:
+    if not 0 < len(text) <= 120 or not text.isprintable():
+        raise ConfigError(f"option {name} is {text!r}; write 1 to 120 printable characters")
+    return text
+
+
+_OPTIONS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
+    "endpoints": ("endpoints", _endpoints),
+    "topic": ("topic", lambda _, text: check_topic(text)),
+    "delivery": ("delivery", read_one_of(AT_LEAST_ONCE, EXACTLY_ONCE)),
+    "queueSelector": ("queue_selector", read_one_of(ROUND_ROBIN, SHARDING_KEY, COLUMN)),
+    "chunkBytes": ("chunk_bytes", read_bytes(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX)),
+    "ackMode": ("ack_mode", read_one_of(ALL, STORED)),
     "compression": ("compression", _compression),
-    "compressionThreshold": (
-        "compression_threshold",
-        _number("compressionThreshold", 1, CHUNK_BYTES_MAX),
-    ),
-    "producerGroup": ("producer_group", check_group),
-    "retryTimeoutMs": ("retry_timeout_ms", _number("retryTimeoutMs", 1, 86_400_000)),
+    "compressionThreshold": ("compression_threshold", read_bytes(1, CHUNK_BYTES_MAX)),
+    "producerGroup": ("producer_group", lambda _, text: check_group(text)),
+    "retryTimeoutMs": ("retry_timeout_ms", read_number(1, 86_400_000)),
     "writeId": ("write_id", _write_id),
-    "brokers": ("brokers", _names),
-    "ignoreExtraColumns": ("ignore_extra_columns", _flag("ignoreExtraColumns")),
+    "brokers": ("brokers", lambda name, text: tuple(sorted(set(read_words(name, text))))),
+    "ignoreExtraColumns": ("ignore_extra_columns", read_flag),
 }
 NAMES: tuple[str, ...] = tuple(_OPTIONS)
-_PARSERS = {name.lower(): entry for name, entry in _OPTIONS.items()}
+_BY_LOWER = {name.lower(): name for name in NAMES}
+
+# What other connectors call what is here.
+_ELSEWHERE = {
+    "path": "topic",
+    "nameserver": "endpoints",
+    "namesrvaddr": "endpoints",
+    "service.url": "endpoints",
+    "kafka.bootstrap.servers": "endpoints",
+    "kafka.acks": "ackMode",
+    "kafka.batch.size": "chunkBytes",
+    "kafka.compression.type": "compression",
+    "kafka.delivery.timeout.ms": "retryTimeoutMs",
+    "group": "producerGroup",
+}

@@ -1,0 +1,102 @@
+"""How the options of source and sink are written: one reader for each kind of value.
+
+A reader takes the option's name and its text, stripped. Its error names both and what to write.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from saturnmq.protocol.errors import ConfigError, nearest
+
+
+def unknown(
+    kind: str, key: str, names: Sequence[str], elsewhere: Mapping[str, str] | None = None
+) -> ConfigError:
+    """The error of an option that is none of `names`; `elsewhere` says, by lower-case name, what
+    other connectors' options are called here."""
+    here = (elsewhere or {}).get(key.lower())
+    if here is not None:
+        return ConfigError(f"unknown {kind} option {key!r}; here it is called {here!r}")
+    # Names arrive in lower case, and the hint should not.
+    by_lower = {name.lower(): name for name in names}
+    hint = nearest(key.lower(), by_lower)
+    for lower, name in by_lower.items():
+        hint = hint.replace(repr(lower), repr(name))
+    return ConfigError(f"unknown {kind} option {key!r}{hint}; known are {', '.join(names)}")
+
+
+def read_text(name: str, value: str) -> str:
+    if not value:
+        raise ConfigError(f"option {name} is empty; leave it out or give it a value")
+    return value
+
+
+def read_words(name: str, value: str) -> tuple[str, ...]:
+    found = tuple(part.strip() for part in value.split(",") if part.strip())
+    if not found:
+        raise ConfigError(f"option {name} is empty; name at least one, with commas between")
+    return found
+
+
+def read_flag(name: str, value: str) -> bool:
+    if value.lower() not in ("true", "false"):
+        raise ConfigError(f"option {name} is {value!r}; write true or false")
+    return value.lower() == "true"
+
+
+def read_number(least: int, most: int = 1 << 62) -> Callable[[str, str], int]:
+    def read(name: str, value: str) -> int:
+        if not re.fullmatch(r"[+-]?\d+", value) or not least <= int(value) <= most:
+            limit = f"from {least} to {most}" if most < 1 << 62 else f"from {least} on"
+            raise ConfigError(f"option {name} is {value!r}; write a whole number {limit}")
+        return int(value)
+
+    return read
+
+
+def read_bytes(least: int, most: int = 1 << 62) -> Callable[[str, str], int]:
+    def read(name: str, value: str) -> int:
+        match = re.fullmatch(r"(\d+)\s*([kmg]?)(?:i?b)?", value.lower())
+        size = int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[match[2]] if match else -1
+        if not least <= size <= most:
+            limit = f"from {least} to {most}" if most < 1 << 62 else f"from {least} on"
+            raise ConfigError(
+                f"option {name} is {value!r}; write bytes {limit}, such as {1 << 20} or 1m"
+            )
+        return size
+
+    return read
+
+
+def read_duration(name: str, value: str) -> int:
+    match = re.fullmatch(r"(\d+)\s*(ms|s|m|min|h|d)?", value.lower())
+    if match is None:
+        raise ConfigError(f"option {name} is {value!r}; write a time such as 500ms, 30s or 15m")
+    unit = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+    return int(match[1]) * unit[match[2] or "ms"]
+
+
+def read_one_of(*known: str) -> Callable[[str, str], str]:
+    def read(name: str, value: str) -> str:
+        for word in known:
+            if word.lower() == value.lower():
+                return word
+        hint = nearest(value, known)
+        raise ConfigError(f"option {name} is {value!r}{hint}; it is one of {', '.join(known)}")
+
+    return read
+
+
+def check_nameservers(addresses: Sequence[str]) -> None:
+    """ConfigError unless there are some, each HOST:PORT."""
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal():
+            raise ConfigError(
+                f"option endpoints: {address!r} is no nameserver; write HOST:PORT, such as "
+                "127.0.0.1:9876, several with commas between"
+            )
+    if not addresses:
+        raise ConfigError("option endpoints names no nameserver; write HOST:PORT,...")
