@@ -176,10 +176,11 @@ def test_an_epoch_that_runs_again_adds_nothing(spark, cluster, topic, tmp_path):
         )
         query.awaitTermination(120)
         assert query.exception() is None
+        return sum(progress.numInputRows for progress in query.recentProgress)
 
-    run()
+    assert run() == 300
     assert read(spark, cluster, topic).count() == 300
     shutil.rmtree(checkpoint / "commits")
-    run()
+    assert run() == 300
     found = [int(bytes(row.body)) for row in read(spark, cluster, topic).collect()]
     assert sorted(found) == list(range(300))

@@ -133,14 +133,13 @@ def batches(shuffled=None, between=lambda number: None) -> Iterator[pa.RecordBat
         )
 
 
-def stored(cluster, topic) -> Counter[str]:
-    """How often each body is in the topic."""
+def stored(cluster, topic, column="body") -> Counter[str]:
+    """How often each body is in the topic, or what else messages have."""
     with Where.brokers(cluster.nameservers[0]).open() as access:
         found: Counter[str] = Counter()
         for queue, (start, end) in access.bounds([topic]).items():
-            decoding = Decoding(select(["body"]))
-            for batch in access.batches(Range(*queue, start, end), decoding):
-                found.update(body.decode() for body in batch.column("body").to_pylist())
+            for batch in access.batches(Range(*queue, start, end), Decoding(select([column]))):
+                found.update(batch.column(0).cast(pa.string()).to_pylist())
         return found
 
 
@@ -265,6 +264,16 @@ def test_at_least_once_outlives_a_broker(cluster, topic, task):
     assert task(writer, batches(between=fail)).rows == ROWS
     found = stored(cluster, topic)
     assert set(found) == set(ONCE)
+
+
+def test_at_least_once_a_task_that_runs_again_gives_the_same_ids(cluster, topic, task):
+    writer = writer_for(cluster, topic, sink.stream_writer, delivery="at-least-once")
+    context = {sink.QUERY_ID: "query-2", sink.EPOCH: "5"}
+    for _ in range(2):
+        task(writer, batches(), **context)
+    assert set(stored(cluster, topic, "messageId").values()) == {2}
+    task(writer, batches(), partition=1, **context)
+    assert Counter(stored(cluster, topic, "messageId").values()) == {2: ROWS, 1: ROWS}
 
 
 @pytest.mark.parametrize("when", ["before it is published", "after it is published"])
