@@ -16,7 +16,6 @@ USUAL_WEIGHTS = {
     "put": 40,
     "put_batch": 8,
     "put_half": 2,
-    "put_group": 4,
     "flush": 14,
     "flush_beside": 6,
     "dispatch": 14,
@@ -30,10 +29,12 @@ USUAL_WEIGHTS = {
     "die": 1,
     "lose_power": 1,
 }
+GROUPS = "put_group", 4
 FAULTS = ("fail_flush", "fail_write", "fail_derived", "fill_disk")
 FAULT_WEIGHT = 2
 # Enough of each, so that 200 operations hold all of them.
 EXHAUSTIVE_WEIGHTS = USUAL_WEIGHTS | {"truncate": 2, "reopen": 3, "die": 2, "lose_power": 2}
+EXHAUSTIVE_WEIGHTS |= dict([GROUPS])
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Plan:
         for fault in FAULTS:
             weights[fault] = rng.choice((0, 0, FAULT_WEIGHT))
         size = rng.choice((None, None, 100, 300, 450, 1500))
-        return cls(
+        plan = cls(
             operations=rng.choice((30, 60, 120)),
             segment_bytes=rng.choice((4 << 10, 8 << 10, 10_000, 16 << 10, 64 << 10)),
             queue_entries=rng.choice((3, 10, 50, 300)),
@@ -82,6 +83,9 @@ class Plan:
             writeback=rng.choice((0.0, 0.1, 0.5)),
             flips=rng.random() < 0.2,
         )
+        name, weight = GROUPS  # drawn last: a seed without groups is what it was before them
+        weights[name] = weight * rng.choice((0, 1, 1, 3))
+        return plan
 
     def config(self) -> StoreConfig:
         return StoreConfig(

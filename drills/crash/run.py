@@ -18,12 +18,13 @@ from functools import partial
 from saturnmq.drills import pool
 from saturnmq.drills.crash.images import OUTCOMES
 from saturnmq.drills.crash.life import Life
-from saturnmq.drills.crash.plan import EXHAUSTIVE_WEIGHTS, Plan
+from saturnmq.drills.crash.plan import EXHAUSTIVE_WEIGHTS, GROUPS, Plan
 from saturnmq.drills.crash.report import Report
 
 IMAGES_PER_SEED = 60
 _BOUNDARIES_PER_OPERATION = 5  # about
 _EXHAUSTIVE_PARTS = 40
+MUTANTS_OF_GROUPS = ("half-a-group",)
 Job = Callable[[], Report]
 
 
@@ -31,6 +32,8 @@ def run_seed(seed: int, mutant: str | None = None, images: int = IMAGES_PER_SEED
     """The life of `seed`, with about `images` crash images at chance boundaries."""
     rng = random.Random(f"crash {seed}")
     plan = Plan.draw(rng)
+    if mutant is not None and mutant not in MUTANTS_OF_GROUPS:
+        plan.weights[GROUPS[0]] = 0  # they would only put off the others' turn
     share = images / (plan.operations * _BOUNDARIES_PER_OPERATION)
 
     def shutter(boundary: int) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ FOUND_AT = {
     "volatile-truncation": 12,
     "cut-unsaved": 8,
     "restart-without-tail": 7,
-    "anyone-is-promoted": 11,
+    "anyone-is-promoted": 62,
     "half-a-group": 2,
     "markers-forgotten": 4,
     "markers-outlive-log": 19,
