@@ -18,7 +18,7 @@ it goes, and is on the disk before the log grows again behind a cut. A sink that
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from typing import Any
 
@@ -42,6 +42,11 @@ class Published:
     start: int
     end: int
     attempt: str = ""
+
+    @classmethod
+    def from_json(cls, row: Sequence[Any]) -> Published:
+        rows, size, start, end, attempt = row
+        return cls(int(rows), int(size), int(start), int(end), str(attempt))
 
 
 @dataclass(slots=True)
@@ -105,9 +110,7 @@ class Sink:
             brokers_at=int(document["brokersAt"]),
             brokers_end=int(document["brokersEnd"]),
             epochs={
-                int(epoch): {
-                    int(p): Published(*map(int, row[:4]), str(row[4])) for p, row in rows.items()
-                }
+                int(epoch): {int(p): Published.from_json(row) for p, row in rows.items()}
                 for epoch, rows in document["epochs"].items()
             },
         )

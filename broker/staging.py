@@ -25,7 +25,6 @@ that append wait (`park`) until the group is whole, then they are handled in the
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 
@@ -132,8 +131,7 @@ class StagingService:
         key = _key(ext)
         told = integer(ext, "chunks"), integer(ext, "rows"), integer(ext, "bytes")
         request.body = b""
-        work = self._guard(self._publish(endpoint, request, key, told))
-        self._c.runtime.spawn(_awaited(work), name="publish")
+        self._guard(self._publish(endpoint, request, key, told))
 
     def on_finish(self, endpoint: Endpoint, request: Command) -> None:
         self._sends.check_ready()
@@ -325,16 +323,13 @@ class StagingService:
             return
         paths = self._stages.drop(stage)
         if paths:
-            work = self._c.runtime.run_blocking(self._stages.remove, paths)
-            self._c.runtime.spawn(_awaited(work), name="drop-stage")
+            self._c.runtime.spawn(self._remove(paths), name="drop-stage")
+
+    async def _remove(self, paths: list[str]) -> None:
+        await self._c.runtime.run_blocking(self._stages.remove, paths)
 
     def _now(self) -> float:
         return self._c.runtime.monotonic()
-
-
-async def _awaited(work: Awaitable[None]) -> None:
-    with contextlib.suppress(OSError):
-        await work
 
 
 def _key(ext: dict[str, str]) -> Key:
