@@ -67,6 +67,7 @@ def test_lost_stores_are_found():
 
 
 @long
+@pytest.mark.timeout(900)  # pipeline starts Spark seven times at least
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", DRILLS)
 def test_every_drill_in_every_mode_keeps_its_promise(name, mode):
