@@ -85,6 +85,7 @@ class StoreDirectory:
     # -- what there is ---------------------------------------------------------------------------
 
     def topics(self) -> list[str]:
+        open_log(self._disk, self._root)  # a directory that is no store has no topics, but why
         configs = self._topic_configs()
         templates = {name for name, config in configs.items() if config.perm & PERM_INHERIT}
         return sorted(

@@ -6,8 +6,12 @@ interpreter of the workers, which Spark otherwise takes for the `python3` on PAT
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -69,4 +73,28 @@ def spark_session(
         builder = builder.master(master)
     for key, value in {**chosen, **(settings or {})}.items():
         builder = builder.config(key, str(value))
-    return builder.getOrCreate()
+    with _signals_wait():
+        return builder.getOrCreate()
+
+
+@contextlib.contextmanager
+def _signals_wait() -> Iterator[None]:
+    """Ctrl-C and SIGTERM come after what is done here: PySpark, interrupted while it waits for the
+    JVM that it starts, leaves one behind that nobody can reach and that never ends."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # others get no signals
+        return
+    came: list[int] = []
+
+    def hold(number: int, _: object) -> None:
+        came.append(number)
+
+    before = {number: signal.signal(number, hold) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if signal.getsignal(number) is hold:  # Spark has set one of its own for SIGINT
+                signal.signal(number, handler)
+        for held in came:
+            signal.raise_signal(held)

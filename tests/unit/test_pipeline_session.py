@@ -1,0 +1,35 @@
+"""Starting Spark: a signal meanwhile comes when that is done."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from saturnmq.pipeline import session
+
+
+class Builder:
+    """In Spark's place: is interrupted while the JVM starts."""
+
+    def __init__(self, seen: list[str]) -> None:
+        self._seen = seen
+
+    def __getattr__(self, _: str):
+        return lambda *arguments: self
+
+    def getOrCreate(self) -> str:
+        signal.raise_signal(signal.SIGINT)
+        self._seen.append("started")
+        return "session"
+
+
+def test_an_interrupt_while_spark_starts_waits_until_it_has(monkeypatch) -> None:
+    sql = pytest.importorskip("pyspark.sql")
+    seen: list[str] = []
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(session, "prepare", lambda: None)
+    monkeypatch.setattr(sql.SparkSession, "builder", Builder(seen))
+    with pytest.raises(KeyboardInterrupt):
+        session.spark_session("test", "local[1]")
+    assert seen == ["started"]
+    assert signal.getsignal(signal.SIGINT) is before
