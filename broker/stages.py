@@ -60,13 +60,13 @@ class Stages:
 
     def clear(self) -> None:
         """Blocking, at the start: delete what another process has left."""
-        self._disk.make_dirs(self._directory, durable=False)
-        self.remove(
-            [
-                posixpath.join(self._directory, entry.name)
-                for entry in self._disk.list(self._directory)
-            ]
-        )
+        if self._disk.exists(self._directory):
+            self.remove(
+                [
+                    posixpath.join(self._directory, entry.name)
+                    for entry in self._disk.list(self._directory)
+                ]
+            )
 
     def __iter__(self) -> Iterator[Stage]:
         return iter(list(self._stages.values()))
@@ -111,6 +111,7 @@ class Stages:
         digest = hashlib.sha1("\0".join(map(str, stage.key)).encode()).hexdigest()[:24]
         path = posixpath.join(self._directory, f"{digest}.{len(stage.files)}")
         try:
+            self._disk.make_dirs(self._directory, durable=False)
             file = self._disk.create_segment(path, size, durable=False)
         except OSError as error:
             raise self._full(error) from error
