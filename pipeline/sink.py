@@ -56,8 +56,7 @@ class Written(WriterCommitMessage):
 
     rows: int = 0
     new: int = 0
-    """Rows that were not there already. Exactly once it is less than `rows` after a repetition, be
-    it only that of a request whose answer was lost."""
+    """Rows that were not there already; at least once nobody knows, and all count."""
     bytes: int = 0
     chunks: int = 0
     pinned: Pinned | None = None

@@ -17,10 +17,11 @@ from contextlib import closing
 
 import pytest
 from saturnmq.cli.launcher import LocalCluster, Settings
-from saturnmq.client.blocking import Admin
+from saturnmq.client.blocking import Admin, Producer
 from saturnmq.protocol.channel import Channel
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import ConfigError
+from saturnmq.protocol.message import Message
 from saturnmq.protocol.native import NativeRuntime
 from saturnmq.protocol.remoting import Command
 
@@ -133,8 +134,26 @@ def batches(shuffled=None, between=lambda number: None) -> Iterator[pa.RecordBat
         )
 
 
+def await_dispatch(cluster):
+    """What is acknowledged is seen a moment later. Logs are dispatched in their order: when a
+    message that comes last is seen, all before it are, and so are those that should not be there.
+    """
+    make_topic(cluster, "last")
+    with (
+        Producer("testers", cluster.nameservers[0]) as producer,
+        Where.brokers(cluster.nameservers[0]).open() as access,
+    ):
+        for queue in producer.queues("last"):
+            offset = producer.send(Message("last", b"x"), queue=queue).queue_offset
+            deadline = time.monotonic() + 20.0
+            while access.bounds(["last"])[queue][1] <= offset:
+                assert time.monotonic() < deadline
+                time.sleep(0.005)
+
+
 def stored(cluster, topic, column="body") -> Counter[str]:
     """How often each body is in the topic, or what else messages have."""
+    await_dispatch(cluster)
     with Where.brokers(cluster.nameservers[0]).open() as access:
         found: Counter[str] = Counter()
         for queue, (start, end) in access.bounds([topic]).items():
@@ -289,9 +308,9 @@ def test_a_promotion_loses_and_doubles_nothing(group, task, when):
                 admin.promote("broker-0", 1, force=True)
 
     if when == "before it is published":
-        task(writer, batches(between=promote))
+        assert task(writer, batches(between=promote)).new == ROWS
     else:
-        task(writer, batches())
+        assert task(writer, batches()).new == ROWS
         promote()
     assert task(writer, batches(shuffled=1)).new == 0
     assert stored(group, topic) == ONCE
