@@ -82,8 +82,10 @@ class Replica:
 
     @property
     def position(self) -> tuple[int, int]:
-        """How new its log is: compare those of two members."""
-        return (self.epochs[-1][0] if self.epochs else 0, self.end)
+        """How new its log is: compare those of two members. An epoch that nothing was written in
+        yet makes no difference."""
+        written = (epoch for epoch, start in reversed(self.epochs) if start < self.end)
+        return next(written, 0), self.end
 
 
 def parse_state(body: bytes, address: str) -> Replica:

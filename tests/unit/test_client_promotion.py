@@ -241,6 +241,16 @@ def test_without_the_master_the_furthest_member_is_promoted():
     run(test, ends=(200, 100, 200), lost=[0])
 
 
+def test_an_epoch_that_nothing_was_written_in_makes_nobody_the_furthest():
+    async def test(group, admin):
+        _, target, other = group.members
+        other.epochs.append([2, 200])  # it began to lead just now
+        other.epoch = 2
+        assert (await admin.promote(GROUP, 1)).master == target.address
+
+    run(test, ends=(200, 200, 200), lost=[0])
+
+
 def test_too_few_members_are_not_enough_unless_forced():
     async def test(group, admin):
         target = group.members[2]
