@@ -383,7 +383,7 @@ def test_a_failed_send_leaves_nothing_in_memory():
         before = batches()
         for _ in range(3):
             await fail(producer)
-        assert batches() == before
+        assert batches() <= before  # an earlier test's last one may go
 
     async def fail(producer):  # the frame is in the tracebacks, and so is the handle
         handle = await producer.send_async(Message("T", b"x"))
