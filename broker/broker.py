@@ -288,7 +288,9 @@ class Broker:
             total_bytes=config.stage_total_bytes,
         )
         stages.clear()
-        self._staging = StagingService(context, sends, self._sinks, stages, self._gate.guard)
+        self._staging = StagingService(
+            context, sends, self._sinks, stages, self._gate.guard, self._turn.catch_up
+        )
         self._turn.on_append += [self._upkeep.appended, self._flush.wake, self._master.appended]
         self._turn.on_arrivals += [
             self._table_sync.arrived,

@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 
 BUFFER = 2 << 20
 REFUSED_S = 1.0  # a master that does not take this node is not asked again at once
+LOOK_S = 1.0  # between two questions who the master is, while it cannot be followed
 
 
 class Follower(Protocol):
@@ -194,6 +195,7 @@ class HaSlave:
         self._wake = asyncio.Event()
         self._connection: MasterConnection | None = None
         self._greeting: asyncio.Task[None] | None = None
+        self._looked = float("-inf")
 
     def now(self) -> float:
         return self._c.runtime.monotonic()
@@ -399,6 +401,11 @@ class HaSlave:
                 if str(error) != trouble:  # it may stay away for hours
                     trouble = str(error)
                     log.info("cannot follow %s: %s", self.ha_address, error)
+            # Another one may lead by now. Whoever waits for the next registration to hear of it
+            # keeps senders that need its copy waiting.
+            if self.now() - self._looked >= LOOK_S:
+                self._looked = self.now()
+                self.on_no_master()
             pause = c.config.ha_reconnect_ms / 1000
             await c.runtime.sleep(max(pause, REFUSED_S) if self.refused else pause)
 

@@ -72,8 +72,10 @@ class StagingService:
         sinks: SinkTable,
         stages: Stages,
         guard: Callable[[Awaitable[None]], Awaitable[None]],
+        dispatch: Callable[[], None],
     ) -> None:
         self._c = context
+        self._dispatch = dispatch  # a bounded step of reput
         self._sends = sends
         self._sinks = sinks
         self._stages = stages
@@ -243,7 +245,18 @@ class StagingService:
                 await c.runtime.sleep(0)
         assert put is not None
         self._take(put, document)
+        await self._dispatched(put.end_offset)
         return put
+
+    async def _dispatched(self, end: int) -> None:
+        """Until readers can have all of it: who is answered may count what it wrote."""
+        marks, before = self._c.store.watermarks, -1
+        while (
+            before < marks.dispatched < end
+        ):  # it stands still when the log was cut, or is damaged
+            before = marks.dispatched
+            self._dispatch()
+            await self._c.runtime.sleep(0)
 
     def _mark(self, fact: dict[str, object]) -> int:
         """Write a fact into the log; where it ends there."""

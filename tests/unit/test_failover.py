@@ -51,8 +51,7 @@ class Group:
             self.configs[name] = config(
                 self.root / name,
                 nameservers=(self.nameserver.address,),
-                register_ms=200,
-                **{**self.settings, **changes},
+                **{"register_ms": 200, **self.settings, **changes},
             )
         broker = await started(self.runtime, self.configs[name])
         port = int(broker.address.rpartition(":")[2])
@@ -261,6 +260,28 @@ def test_a_restarted_master_waits_for_the_slave_that_may_know_more(tmp_path: Pat
             await until(lambda: group.master.context.copies_in_sync() == 2)
             assert await group.send_all(group.master, b"two") == [0]
             assert await group.bodies(group.master) == [b"one", b"two"]
+
+    run(body)
+
+
+def test_another_slave_follows_the_new_master_without_waiting_for_its_next_registration(
+    tmp_path: Path,
+) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        async with Group(runtime, tmp_path, register_ms=60_000) as group:
+            third = await group.start("t", role="SLAVE", broker_id=2)
+            await until(lambda: group.master.context.copies_in_sync() == 3)
+            await group.master.close(clean=False)
+            for node in (third, group.slave):
+                code, state = await group.role(node, RequestCode.FENCE, epoch=2 * TERM)
+                assert code == 0, state
+            code, state = await group.role(
+                group.slave, RequestCode.PROMOTE, epoch=2 * TERM, force="true"
+            )
+            assert code == 0, state
+            await until(lambda: group.slave.context.copies_in_sync() == 2)
+            assert await group.send_all(group.slave, b"on two of three") == [0]
+            await third.close()
 
     run(body)
 
