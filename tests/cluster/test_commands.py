@@ -73,7 +73,7 @@ def shell(tmp_path_factory):
 def test_the_commands_and_the_code_of_the_readme_work_as_pasted(shell, tmp_path):
     blocks = re.findall(r"^```(\w*)\n(.*?)^```", README.read_text(), re.M | re.S)
     [commands] = [text for kind, text in blocks if not kind and "topic create" in text]
-    [code] = [text for kind, text in blocks if kind == "python"]
+    [code] = [text for kind, text in blocks if kind == "python" and "PushConsumer" in text]
     for line in commands.splitlines():
         if line.startswith("printf"):
             texts = line.split("'")[1].encode().decode("unicode_escape")

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
-from saturnmq import Admin
+from saturnmq import Admin, Message, Producer
 from saturnmq.cli import flights, pipeline_demo
 from saturnmq.cli.launcher import LocalCluster, Settings
 
 HERE = Path(__file__).parent
 SLICE = HERE.parent / "data" / "flights-slice.csv"
 EXAMPLES = HERE.parent.parent / "examples"
+README = HERE.parent.parent / "README.md"
 SMALL_FILES = {"mappedFileSizeCommitLog": 8 << 20, "maxHashSlotNum": 1000, "maxIndexNum": 4000}
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -45,6 +47,34 @@ def example(name):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_the_stream_of_the_readme_runs_as_pasted(spark, cluster, tmp_path):
+    blocks = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.M | re.S)
+    [code] = [text for text in blocks if "writeStream" in text]
+    for text, mine in (
+        ("127.0.0.1:9876", ",".join(cluster.nameservers)),
+        ('"checkpoint"', repr(str(tmp_path / "checkpoint"))),
+    ):
+        assert text in code
+        code = code.replace(text, mine)
+    with Admin(nameservers=cluster.nameservers) as admin:
+        for topic in ("orders", "checked"):
+            admin.create_topic(topic, queues=2)
+    exec(code, {"spark": spark})
+    [query] = spark.streams.active
+    try:
+        query.processAllAvailable()  # it begins at the end of the topic
+        with Producer("shop", nameservers=cluster.nameservers) as producer:
+            for number in range(20):
+                producer.send(Message("orders", b"%d" % number, keys=f"k{number % 5}"))
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    options = {"endpoints": ",".join(cluster.nameservers), "subscribe": "checked"}
+    rows = spark.read.format("saturnmq").options(**options).load().collect()
+    assert sorted(int(row.body) for row in rows) == list(range(20))
+    assert len({(row.keys, row.brokerName, row.queueId) for row in rows}) == 5
 
 
 def messages(departures, origin):
