@@ -33,7 +33,7 @@ setup: .stamps/dev
 	@touch $@ .stamps/app
 
 test: .stamps/dev
-	$(PY) -m pytest -n 2 --dist loadgroup -q
+	$(PY) -m pytest -n 2 -q
 
 test-unit: .stamps/dev
 	$(PY) -m pytest -n 2 -q tests/unit tests/rules

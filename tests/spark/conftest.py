@@ -21,12 +21,9 @@ def pytest_collection_modifyitems(items):
         return
     try:
         prepare()
-        missing = None
     except SaturnError as error:
         missing = pytest.mark.skip(reason=str(error).partition("\n")[0])
-    for item in own:
-        item.add_marker(pytest.mark.xdist_group("spark"))
-        if missing is not None:
+        for item in own:
             item.add_marker(missing)
 
 
