@@ -48,8 +48,11 @@ class Context:
 
     @property
     def visible(self) -> int:
-        """Consumers see only what lies below this physical offset (invariant I9)."""
-        return self.store.watermarks.confirmed
+        """Consumers see only what lies below this physical offset (invariant I9); and of a group
+        nothing before all of it has its entries, which takes several steps of reput, or waits for
+        room on the disk."""
+        marks = self.store.watermarks
+        return min(marks.confirmed, self.store.border(marks.dispatched))
 
 
 def answer(endpoint: Endpoint, request: Command, reply: Command) -> None:

@@ -523,7 +523,7 @@ class MessageStore:
         may then begin anywhere. Nothing else may be under way: no flush, no `flush_derived`, no
         `prepare_ahead`.
 
-        ServiceNotAvailable: the copy could not be made, nothing was cut.
+        ServiceNotAvailable: the copy could not be made, or the checkpoint; nothing was cut.
         """
         self._check_open()
         self._commit()
@@ -552,7 +552,8 @@ class MessageStore:
 
     def _cut(self, offset: int) -> None:
         page, marks = self._checkpoint, self.watermarks
-        dispatched = marks.dispatched
+        flushed, all_dispatched = marks.flushed, marks.dispatched
+        dispatched = all_dispatched
         if dispatched > offset:
             dispatched = self._groups.border(self._reput.frame_at_or_before(offset))
         # Nothing may claim what is about to go. The index runs ahead of the others.
@@ -563,12 +564,23 @@ class MessageStore:
         page.confirm = min(page.confirm, dispatched)
         self.recovered_confirm = min(self.recovered_confirm, dispatched)
         page.index_name = INDEX_UNKNOWN
-        marks.reset(marks.start, offset, flushed=marks.flushed, dispatched=dispatched)
-        self.checkpoint()
-        if offset:
-            self._log.truncate(offset)
-        else:
-            self._log.clear()
+        marks.reset(marks.start, offset, flushed=flushed, dispatched=dispatched)
+        try:
+            self.checkpoint()
+        except OSError as error:
+            marks.reset(marks.start, self._log.end, flushed=flushed, dispatched=all_dispatched)
+            raise ServiceNotAvailable(
+                f"the log is not cut at {offset}: the checkpoint cannot be written ({error}); make "
+                "room there"
+            ) from error
+        try:
+            if offset:
+                self._log.truncate(offset)
+            else:
+                self._log.clear()
+        except OSError as error:
+            self._failed = self.failed or f"the log could not be cut at {offset}: {error}"
+            raise
         self._derived.truncate(dispatched, self._log.store_time_at)
         self._groups.cut(offset)
         marks.reset(self._log.start, offset, flushed=marks.flushed, dispatched=dispatched)

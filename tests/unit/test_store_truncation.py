@@ -258,6 +258,33 @@ def test_what_cannot_be_saved_is_not_cut(operation: str) -> None:
     assert [path for path in disk.paths() if path.endswith(".tmp")] == []
 
 
+def test_a_cut_that_has_no_room_for_its_checkpoint_is_none_and_can_be_made_again() -> None:
+    disk = new_disk()
+    store = filled(disk)
+    end = store.watermarks.appended
+    disk.plan("rename", errno.ENOSPC, "/store/checkpoint.tmp*")
+    with pytest.raises(ServiceNotAvailable, match=r"checkpoint.*make room"):
+        store.truncate(place_of(store, 30))
+    assert store.watermarks.appended == store.watermarks.dispatched == end
+    assert store.failed is None
+    assert bodies(store) == BODIES
+    store.truncate(place_of(store, 30))
+    assert bodies(store) == BODIES[:30]
+    assert len(store.truncated()) == 1
+
+
+@pytest.mark.parametrize("operation", ["zero", "flush"])
+def test_a_log_that_could_not_be_cut_takes_no_more(operation: str) -> None:
+    disk = new_disk()
+    store = filled(disk)
+    disk.plan(operation, errno.EIO, "/store/commitlog/*")
+    with pytest.raises(OSError, match="planned failure"):
+        store.truncate(place_of(store, 30))
+    assert store.failed is not None
+    with pytest.raises(ServiceNotAvailable, match="takes no more writes"):
+        store.put(message(b"more"))
+
+
 def test_a_second_cut_of_other_bytes_in_the_same_place_has_its_own_file() -> None:
     store = filled()
     at, end = place_of(store, 60), store.watermarks.appended
