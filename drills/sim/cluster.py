@@ -218,6 +218,8 @@ class Cluster:
             ("sends do not succeed", LIVENESS_S, self._all_sent),
             ("slaves do not catch up", LIVENESS_S, self._caught_up),
             ("not delivered", delivery_s, self._all_delivered),
+            # Consumers send back, sinks end their epochs: the logs may have grown since.
+            ("slaves do not keep up", max(delivery_s, LIVENESS_S), self._caught_up),
         ):
             while not is_so():
                 self.quiet_s = self.loop.time() - calm_at
@@ -229,7 +231,7 @@ class Cluster:
             self.trace.note("calm.past", what)
         # What is to come later; the verdict says whether it had to.
         deadline = self.loop.time() + LATER_S
-        while self.loop.time() < deadline and not self._nothing_to_come():
+        while self.loop.time() < deadline and not (self._nothing_to_come() and self._caught_up()):
             await asyncio.sleep(0.1)
 
     def _nothing_to_come(self) -> bool:
