@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from saturnmq.broker.broker import Broker
 from saturnmq.broker.config import BrokerConfig
+from saturnmq.cli.launcher import free_block
 from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.epochs import OPENER, TERM, next_promotion, next_restart, next_term
@@ -48,16 +49,20 @@ class Group:
     async def start(self, name: str, **changes: Any) -> Broker:
         """A node, on the ports it had before."""
         if name not in self.configs:
+            # While a node is down no outgoing connection may be given its port.
+            port = free_block("127.0.0.1", 2)
             self.configs[name] = config(
                 self.root / name,
                 nameservers=(self.nameserver.address,),
-                **{"register_ms": 200, **self.settings, **changes},
+                **{
+                    "register_ms": 200,
+                    "port": port,
+                    "ha_port": port + 1,
+                    **self.settings,
+                    **changes,
+                },
             )
-        broker = await started(self.runtime, self.configs[name])
-        port = int(broker.address.rpartition(":")[2])
-        ha_port = int(broker.ha_address.rpartition(":")[2])
-        self.configs[name] = replace(self.configs[name], port=port, ha_port=ha_port)
-        return broker
+        return await started(self.runtime, self.configs[name])
 
     async def send_all(self, broker: Broker, *bodies: bytes) -> list[int]:
         client = await connected(self.runtime, broker)
