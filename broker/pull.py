@@ -21,17 +21,15 @@ from itertools import count
 from saturnmq.broker.context import Context, answer, integer, text
 from saturnmq.broker.groups import Group
 from saturnmq.broker.positions import commit, lost_from
-from saturnmq.broker.topics import READ, Topic
+from saturnmq.broker.topics import Topic
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import (
     GroupNotExist,
-    InvalidParameter,
     NoPermission,
     SubscriptionNotExist,
     SubscriptionNotLatest,
     SystemBusy,
-    TopicNotExist,
 )
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.subscription import Subscription
@@ -137,17 +135,7 @@ class PullService:
             raise GroupNotExist(f"subscription group [{group_name}] does not exist")
         if not group.consume_enable:
             raise NoPermission(f"subscription group [{group_name}] may not consume")
-        topic = c.topics.get(topic_name)
-        if topic is None:
-            raise TopicNotExist(f"topic[{topic_name}] not exist, apply first please!")
-        if not topic.perm & READ:
-            raise NoPermission(f"topic [{topic_name}] is not readable")
-        if not 0 <= queue_id < topic.read_queues:
-            raise InvalidParameter(
-                f"queue id {queue_id} of topic {topic_name} is out of range; it has "
-                f"{topic.read_queues} read queues"
-            )
-        return group, topic, queue_id
+        return group, c.topics.readable(topic_name, queue_id), queue_id
 
     def _subscription(
         self, group: str, topic: str, flags: int, ext: dict[str, str]

@@ -20,11 +20,10 @@ from functools import partial
 
 from saturnmq.broker.context import Context, answer, integer, text
 from saturnmq.broker.pull import BYTES_MAX, CODES
-from saturnmq.broker.topics import READ, Topic
 from saturnmq.protocol import jsonx
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.endpoint import Endpoint
-from saturnmq.protocol.errors import InvalidParameter, NoPermission, TopicNotExist
+from saturnmq.protocol.errors import InvalidParameter
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.subscription import Subscription
 from saturnmq.store.cuts import cut
@@ -45,7 +44,8 @@ class RangeService:
 
     def on_read(self, endpoint: Endpoint, request: Command) -> None:
         ext = request.ext
-        topic, queue_id = self._queue(text(ext, "topic"), integer(ext, "queueId"))
+        topic, queue_id = text(ext, "topic"), integer(ext, "queueId")
+        self._c.topics.readable(topic, queue_id)
         offset, end = integer(ext, "offset"), integer(ext, "end")
         if not 0 <= offset < end:
             raise InvalidParameter(f"offsets {offset} to {end}: 0 <= offset < end is wanted")
@@ -91,7 +91,7 @@ class RangeService:
         weighed = 0
         while rest and weighed < ENTRIES_MAX and len(pieces) < PIECES_MAX:
             queue_id, start, end = rest.pop()
-            self._queue(topic, queue_id)
+            self._c.topics.readable(topic, queue_id)
             entries = partial(self._c.store.entries, topic, queue_id)
             for first, stop, weight in cut(entries, start, end, max_bytes, max_rows):
                 pieces.append((queue_id, first, stop, weight))
@@ -105,7 +105,7 @@ class RangeService:
         answer(endpoint, request, request.reply(0, body=body))
 
     def on_bounds(self, endpoint: Endpoint, request: Command) -> None:
-        topic = self._topic(text(request.ext, "topic"))
+        topic = self._c.topics.readable(text(request.ext, "topic"))
         store, visible = self._c.store, self._c.visible
         table = {
             str(queue_id): (
@@ -115,23 +115,6 @@ class RangeService:
             for queue_id in range(topic.read_queues)
         }
         answer(endpoint, request, request.reply(0, body=jsonx.dumps(table)))
-
-    def _topic(self, name: str) -> Topic:
-        topic = self._c.topics.get(name)
-        if topic is None:
-            raise TopicNotExist(f"topic[{name}] not exist, apply first please!")
-        if not topic.perm & READ:
-            raise NoPermission(f"topic [{name}] is not readable")
-        return topic
-
-    def _queue(self, name: str, queue_id: int) -> tuple[str, int]:
-        topic = self._topic(name)
-        if not 0 <= queue_id < topic.read_queues:
-            raise InvalidParameter(
-                f"queue id {queue_id} of topic {name} is out of range; it has "
-                f"{topic.read_queues} read queues"
-            )
-        return name, queue_id
 
 
 def _ranges(request: Command) -> list[tuple[int, int, int]]:

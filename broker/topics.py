@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from saturnmq.broker.documents import Saveable
+from saturnmq.protocol.errors import InvalidParameter, NoPermission, TopicNotExist
 from saturnmq.protocol.topics import AUTO_CREATE_TOPIC, GROUPS_TOPIC, SCHEDULE_TOPIC
 
 INHERIT, WRITE, READ = 1, 2, 4
@@ -97,6 +98,20 @@ class TopicTable(Saveable):
 
     def get(self, name: str) -> Topic | None:
         return self._topics.get(name)
+
+    def readable(self, name: str, queue_id: int | None = None) -> Topic:
+        """The topic, if it and this queue of it may be read; a SaturnError says why not."""
+        topic = self.get(name)
+        if topic is None:
+            raise TopicNotExist(f"topic[{name}] not exist, apply first please!")
+        if not topic.perm & READ:
+            raise NoPermission(f"topic [{name}] is not readable")
+        if queue_id is not None and not 0 <= queue_id < topic.read_queues:
+            raise InvalidParameter(
+                f"queue id {queue_id} of topic {name} is out of range; it has "
+                f"{topic.read_queues} read queues"
+            )
+        return topic
 
     def is_system(self, name: str) -> bool:
         return name in self._system or name.startswith("rmq_sys_")

@@ -33,7 +33,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")
 
 def addresses(text: str) -> list[str]:
     """`a:1,b:2` or RocketMQ's `a:1;b:2` as a list."""
-    found = [part.strip() for part in text.replace(";", ",").split(",") if part.strip()]
+    from saturnmq.protocol.runtime import split_addresses
+
+    found = split_addresses(text)
     for part in found:
         host, _, port = part.rpartition(":")
         if not host or not port.isdigit() or not 0 < int(port) < 65536:

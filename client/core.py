@@ -37,7 +37,7 @@ from saturnmq.protocol.errors import (
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import TopicRoute
-from saturnmq.protocol.runtime import Runtime, split_address
+from saturnmq.protocol.runtime import Runtime, split_address, split_addresses
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class ClientCore:
     def __init__(
         self,
         runtime: Runtime,
-        nameservers: Sequence[str],
+        nameservers: str | Sequence[str],
         client_id: str | None = None,
         *,
         request_timeout: float = 3.0,
@@ -86,9 +86,7 @@ class ClientCore:
         heartbeat_interval: float = 30.0,
         default_topic_queues: int = 4,
     ) -> None:
-        if isinstance(nameservers, str):
-            nameservers = [part.strip() for part in nameservers.replace(";", ",").split(",")]
-        self.nameservers = [address for address in nameservers if address]
+        self.nameservers = split_addresses(nameservers)
         if not self.nameservers:
             raise RouteNotFound("no nameserver given: pass nameservers=['HOST:9876', ...]")
         self.runtime = runtime

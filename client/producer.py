@@ -483,9 +483,7 @@ def new_core(nameservers: str | Sequence[str], runtime: Runtime | None) -> Clien
         from saturnmq.protocol.native import NativeRuntime
 
         runtime = NativeRuntime()
-    addresses = [nameservers] if isinstance(nameservers, str) else list(nameservers)
-    parts = [part.strip() for text in addresses for part in text.replace(";", ",").split(",")]
-    return ClientCore(runtime, [part for part in parts if part])
+    return ClientCore(runtime, nameservers)
 
 
 def producer_options(options: dict[str, Any]) -> ProducerOptions:

@@ -42,6 +42,7 @@ from saturnmq.protocol.errors import (
 from saturnmq.protocol.native import NativeRuntime
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import TopicRoute
+from saturnmq.protocol.runtime import split_addresses
 
 CONNECT_S = 3.0
 PAUSE_S = 0.05
@@ -94,9 +95,7 @@ class StagingClient:
     ) -> None:
         """`timeout_s`: how long one request may take; `retry_s`: how long to go on after failures
         that may pass."""
-        given = nameservers.replace(",", ";").split(";") if isinstance(nameservers, str) else None
-        names = list(nameservers) if given is None else given
-        self._nameservers = [name.strip() for name in names if name.strip()]
+        self._nameservers = split_addresses(nameservers)
         if not self._nameservers:
             raise ConfigError("no nameserver is given; name one as host:port")
         self.timeout_s = timeout_s

@@ -20,6 +20,7 @@ from saturnmq.pipeline.columns import Columns, select
 from saturnmq.pipeline.plan import Range
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.message_queue import MessageQueue
+from saturnmq.protocol.runtime import split_addresses
 
 FAILFAST, DROPMALFORMED, PERMISSIVE = "FAILFAST", "DROPMALFORMED", "PERMISSIVE"
 MODES = (FAILFAST, DROPMALFORMED, PERMISSIVE)
@@ -70,9 +71,7 @@ class Where:
     @classmethod
     def brokers(cls, nameservers: str | Sequence[str], **options: Any) -> Where:
         """`nameservers`: `host:port`, several with `;` or `,` between, or a sequence."""
-        if isinstance(nameservers, str):
-            nameservers = nameservers.replace(";", ",").split(",")
-        return cls(tuple(part.strip() for part in nameservers if part.strip()), **options)
+        return cls(tuple(split_addresses(nameservers)), **options)
 
     @classmethod
     def store(cls, path: str, **options: Any) -> Where:

@@ -6,7 +6,6 @@ nearest that exists. Columns are checked against the schema of the rows before a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +21,7 @@ from saturnmq.pipeline.option_values import (
 )
 from saturnmq.protocol import compression
 from saturnmq.protocol.errors import ConfigError, nearest
+from saturnmq.protocol.runtime import split_addresses
 from saturnmq.protocol.topics import check_group, check_topic
 
 AT_LEAST_ONCE = "at-least-once"
@@ -171,7 +171,7 @@ def _ddl() -> str:
 
 
 def _endpoints(_name: str, text: str) -> str:
-    check_nameservers([part.strip() for part in re.split("[,;]", text) if part.strip()])
+    check_nameservers(split_addresses(text))
     return text
 
 
