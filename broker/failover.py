@@ -290,6 +290,8 @@ class FailoverService:
             log.critical("this node is deposed: epoch %d has begun (%s)", epoch, why)
         c.role.promise(epoch)
         c.role.depose(f"epoch {epoch} has begun ({why})")
+        if master:  # and has confirmed what nobody here knows
+            c.role.behind(True)
         self._step_down()
         if master and ha_address:
             c.runtime.spawn(self._follow(master, ha_address), name="follow")
@@ -333,6 +335,7 @@ class FailoverService:
             c.master_confirmed = c.store.watermarks.confirmed
             c.role.promise(int(state["epoch"]))
             c.role.follow(free)
+            c.role.behind(True)  # until it has what the new master had confirmed
             try:
                 await self._doors.save()
             except OSError as error:

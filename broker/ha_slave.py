@@ -413,15 +413,15 @@ class HaSlave:
         """One connection, from the first report to its end."""
         c = self._c
         connection = MasterConnection(self)
-        host, port = split_address(self.ha_address)
-        await c.runtime.connect(host, port, connection)
-        if c.role.state is not State.SLAVE:
-            connection.close()
-            return
+        dialled = self.ha_address
+        await c.runtime.connect(*split_address(dialled), connection)
         # To a Java master the first report decides where it goes on, so it is the end of the log
         # in any mode; a SYNC_FLUSH slave flushes first, because a report also acknowledges.
         if c.config.sync_flush:
             await self._flush()
+        if c.role.state is not State.SLAVE or self.ha_address != dialled:
+            connection.close()  # `drop` did not know of it
+            return
         self._connection = connection
         connection.greet(c.store.watermarks.appended)
         heartbeat = c.config.ha_heartbeat_ms / 1000

@@ -212,10 +212,10 @@ class Promoter:
         copies = max(self._members, *known)
         # Then the furthest has all there still is; a lone empty node knows nothing of the others.
         complete = len(members) >= copies and bool(target.epochs)
-        if target.role == "slave" and address not in whole and not complete:
+        if address not in whole and not complete:
             raise NoPermission(
-                f"{address} has never had all that its master had confirmed: it lacks acknowledged "
-                "messages. Promote another member; or lose them: --force"
+                f"{address} has not had all that the group's last master had confirmed: it may "
+                "lack acknowledged messages. Promote another member; or lose them: --force"
             )
         needed = copies - required + 1
         count = sum(member.address in whole for member in members)

@@ -258,9 +258,14 @@ class Cluster:
         return all(lane.done() for lane in [*self.senders.lanes, *self.sinks.lanes])
 
     def _caught_up(self) -> bool:
-        return all(
-            len({node.log_end for node in self.nodes_of(group)}) == 1 for group in self.groups
-        )
+        """Every slave follows and has all: logs may be equally long before one of them is cut."""
+        return all(map(self._has_caught_up, self.groups))
+
+    def _has_caught_up(self, group: str) -> bool:
+        nodes, master = self.nodes_of(group), self._master_of(group).serving
+        if master is None or len({node.log_end for node in nodes}) > 1:
+            return False
+        return master.context.copies_in_sync() == len(nodes)
 
     def _all_delivered(self) -> bool:
         self._read_stored()

@@ -196,7 +196,9 @@ class Verdict:
     def _may_vanish(self, delivery: Delivery, value: str) -> bool:
         ack = self._e.history.acked.get(value)
         by = ack.by if ack is not None and ack.place == delivery.place else None
-        at = delivery.at if ack is None else min(ack.at, delivery.at)
+        at = delivery.at
+        if ack is not None and ack.place.queue != LATER:  # that one is copied when it is due
+            at = min(ack.at, at)
         return self._may_go(delivery.place.group, at, by)
 
     def _skips(self, group: str) -> None:

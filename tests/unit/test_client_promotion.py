@@ -271,24 +271,28 @@ def test_an_asynchronous_group_needs_no_quorum():
 
 def test_a_master_that_may_have_lost_something_does_not_count_as_a_copy():
     async def test(group, admin):
-        target = group.members[0]
-        target.role = "recovering"
-        with pytest.raises(NoPermission, match="0 of 2 members"):
+        master, target, _ = group.members
+        master.role = "recovering"
+        with pytest.raises(NoPermission, match="1 of 3 members"):
+            await admin.promote(GROUP, 1)
+        with pytest.raises(NoPermission, match="may lack acknowledged messages"):
             await admin.promote(GROUP, 0)
-        await admin.promote(GROUP, 0, force=True)
-        assert group.masters()[0] is target
+        await admin.promote(GROUP, 1, force=True)
+        assert group.masters() == [target]
 
-    run(test, lost=[1])
+    run(test, ends=(100, 100, 100), lost=[2])
 
 
+@pytest.mark.parametrize("role", ["slave", "fenced"])
 @pytest.mark.parametrize("why", ["never caught up", "has no epochs"])
-def test_a_slave_that_never_had_everything_is_promoted_by_force_only(why):
+def test_who_never_had_everything_is_promoted_by_force_only(why, role):
     async def test(group, admin):
         target = group.members[1]
+        target.role = role
         target.lacks = why
         if why == "has no epochs":
             target.epochs = []
-        with pytest.raises(NoPermission, match="has never had all"):
+        with pytest.raises(NoPermission, match="has not had all"):
             await admin.promote(GROUP, 1)
         assert target.asked == []
         assert (await admin.promote(GROUP, 1, force=True)).master == target.address

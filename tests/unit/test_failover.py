@@ -20,6 +20,7 @@ from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.epochs import OPENER, TERM, next_promotion, next_restart, next_term
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.native import NativeRuntime
+from saturnmq.protocol.runtime import Transport
 from saturnmq.store.disk import NativeDisk
 from saturnmq.store.message_store import MessageStore
 
@@ -287,6 +288,64 @@ def test_another_slave_follows_the_new_master_without_waiting_for_its_next_regis
             await until(lambda: group.slave.context.copies_in_sync() == 2)
             assert await group.send_all(group.slave, b"on two of three") == [0]
             await third.close()
+
+    run(body)
+
+
+class SlowDials(NativeRuntime):
+    """Connections to `port` take until they may go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.port = 0
+        self.dialled, self.go_on = asyncio.Event(), asyncio.Event()
+
+    async def connect(self, host: str, port: int, protocol: asyncio.BaseProtocol) -> Transport:
+        if port == self.port:
+            self.dialled.set()
+            await self.go_on.wait()
+        return await super().connect(host, port, protocol)
+
+
+def test_a_slave_that_dials_a_master_while_it_is_deposed_follows_the_new_one(
+    tmp_path: Path,
+) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        async with Group(runtime, tmp_path, register_ms=60_000) as group:
+            group.runtime = dials = SlowDials()
+            dials.port = group.configs["m"].ha_port
+            third = await group.start("t", role="SLAVE", broker_id=2)
+            await dials.dialled.wait()
+            for node in (group.slave, group.master):
+                assert (await group.role(node, RequestCode.FENCE, epoch=2 * TERM))[0] == 0
+            code, state = await group.role(group.slave, RequestCode.PROMOTE, epoch=2 * TERM)
+            assert code == 0, state
+            await until(lambda: group.slave.context.copies_in_sync() == 2)
+            await until(lambda: third.replica_state()["master"] == group.slave.address)
+            dials.go_on.set()
+            await until(lambda: group.slave.context.copies_in_sync() == 3)
+            await third.close()
+
+    run(body)
+
+
+def test_a_deposed_master_may_lack_what_its_successor_took(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        async with Group(runtime, tmp_path, flush_disk_type="SYNC_FLUSH") as group:
+            written = tmp_path / "m" / "config" / "role.json"
+            await until(lambda: written.exists() and json.loads(written.read_text())["caughtUp"])
+            await group.master.close(clean=False)
+            code, state = await group.role(
+                group.slave, RequestCode.PROMOTE, epoch=2 * TERM, force="true"
+            )
+            assert code == 0, state
+            group.runtime = dials = SlowDials()
+            dials.port = group.configs["s"].ha_port
+            group.master = await group.start("m")
+            await dials.dialled.wait()
+            assert not group.master.replica_state()["caughtUp"]
+            dials.go_on.set()
+            await until(lambda: group.master.replica_state()["caughtUp"])
 
     run(body)
 
