@@ -51,6 +51,8 @@ class Wanted:
 class Backend(Protocol):
     """A running cluster that can be hurt."""
 
+    replication: str  # async or sync
+
     @property
     def nodes(self) -> list[DrillNode]:
         """All nodes: nameservers, then masters, then slaves."""

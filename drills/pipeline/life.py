@@ -3,7 +3,9 @@ killed with SIGKILL at moments drawn from the seed; then every message is accoun
 
 Messages are sent to a topic. Its archive, the replay of that archive to a second topic and the
 stream from the first to a third, both exactly-once, are run until they end well, as an operator or
-a scheduler would: first with the driver killed, then with a worker and a broker, then unharmed.
+a scheduler would: first with the driver killed, then with a worker and a master, then unharmed.
+Every other killed master is replaced by its slave, where replication is synchronous, and follows
+that one when it comes back.
 A job that ended is run once more at once, and that must change nothing. While the archive is made,
 messages go on to come before each attempt.
 """
@@ -28,6 +30,7 @@ from saturnmq.drills.failover.checker import Verdict
 from saturnmq.drills.pipeline import account
 from saturnmq.drills.pipeline.driver import REPLAYED, SOURCE, STREAMED
 from saturnmq.pipeline.jobs.manifest import Archive
+from saturnmq.protocol.errors import SaturnError
 
 MESSAGES = 6_000  # before each of the first attempts at the archive
 BODY = 300
@@ -36,6 +39,7 @@ MOMENTS_S = {"archive": 4.0, "replay": 5.0, "stream": 10.0}  # kills come within
 ATTEMPTS = 6
 ATTEMPT_TIMEOUT_S = 240.0
 OUTAGE_S = 2.0
+PROMOTE_TIMEOUT_S = 20.0  # a slave may be about to follow the master that was killed
 READ_TIMEOUT_S = 60.0
 DRIVER, WORKER, MASTER = "driver", "worker", "broker"
 Say = Callable[[str], None]
@@ -62,7 +66,9 @@ class Life:
         self.verdict = verdict
         self.begin = time.monotonic()
         self.nameservers = [n.address for n in backend.nodes if n.kind != BROKER]
-        self.masters = [n.name for n in backend.nodes if n.kind == BROKER and not n.broker_id]
+        brokers = [node for node in backend.nodes if node.kind == BROKER]
+        self.masters = {node.group: node for node in brokers if not node.broker_id}
+        self.slaves = {node.group: node for node in brokers if node.broker_id}
         self.given: dict[account.Queue, list[bytes]] = {}
         self._sent = 0
 
@@ -140,22 +146,46 @@ class Life:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.chance.choice(workers), signal.SIGKILL)
         else:
-            self._break_broker(healing)
+            self._break_broker(job, healing)
         self.verdict.counts[f"{job}: {victim} killed"] += 1
         self.say(f"{self._now()}  {job}: kill -9 of the {victim}, {moment:.2f} s after its start")
 
-    def _break_broker(self, healing: contextlib.ExitStack) -> None:
-        name = self.chance.choice(self.masters)
+    def _break_broker(self, job: str, healing: contextlib.ExitStack) -> None:
+        group = self.chance.choice(sorted(self.masters))
+        name = self.masters[group].name
         outage_s = self.chance.uniform(0.2, OUTAGE_S)
+        fail_over = self.chance.random() < 0.5 and self.backend.replication == "sync"
         self.backend.kill(name)
 
-        def restart() -> None:
+        def heal() -> None:
             time.sleep(outage_s)
-            self.backend.restart(name)
+            try:
+                if fail_over:
+                    self._promote(job, group)
+            finally:
+                self.backend.restart(name)
 
-        thread = threading.Thread(target=restart, name=f"restart {name}")
+        thread = threading.Thread(target=heal, name=f"heal {group}")
         thread.start()
         healing.callback(thread.join)
+
+    def _promote(self, job: str, group: str) -> None:
+        """The slave leads, and the dead master is the slave to be."""
+        slave = self.slaves[group]
+        deadline = time.monotonic() + PROMOTE_TIMEOUT_S
+        with Admin(nameservers=self.nameservers) as admin:
+            while True:
+                try:
+                    admin.promote(group, slave.address)
+                    break
+                except SaturnError as problem:
+                    if time.monotonic() >= deadline:
+                        self.verdict.add("slave not promoted", [str(problem)])
+                        return
+                    time.sleep(0.2)
+        self.masters[group], self.slaves[group] = slave, self.masters[group]
+        self.verdict.counts[f"{job}: slave promoted"] += 1
+        self.say(f"{self._now()}  {job}: {slave.name} is the master of {group}")
 
     def _now(self) -> str:
         return f"{time.monotonic() - self.begin:6.1f} s"
