@@ -24,30 +24,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar
 
+from saturnmq.client.channels import Channels, Nameservers, document
 from saturnmq.client.routes import MASTER_ID, PERM_WRITE
-from saturnmq.protocol import jsonx
 from saturnmq.protocol.channel import Channel
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import (
     ConfigError,
     ConnectFailed,
     NoPermission,
-    RouteNotFound,
     SaturnError,
     SystemError_,
     TopicNotExist,
     UnsupportedRequest,
     error_for,
 )
-from saturnmq.protocol.native import NativeRuntime
 from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.route import TopicRoute
 from saturnmq.protocol.runtime import split_addresses
 
-CONNECT_S = 3.0
 PAUSE_S = 0.05
 PAUSE_MAX_S = 1.0
-CHANNEL_IDLE_S = 1.0  # an older connection is looked at before it is used
 ABORT_S = 1.0
 ROUTE_S = 30.0  # a route is asked for again after that time
 
@@ -92,18 +87,19 @@ class StagingClient:
         *,
         timeout_s: float = 30.0,
         retry_s: float = 120.0,
+        channels: Channels | None = None,
     ) -> None:
         """`timeout_s`: how long one request may take; `retry_s`: how long to go on after failures
-        that may pass."""
-        self._nameservers = split_addresses(nameservers)
-        if not self._nameservers:
+        that may pass; `channels`: whose connections are used, its own if not given."""
+        addresses = split_addresses(nameservers)
+        if not addresses:
             raise ConfigError("no nameserver is given; name one as host:port")
         self.timeout_s = timeout_s
         self.retry_s = retry_s
-        self._runtime = NativeRuntime()
-        self._idle: dict[str, list[Channel]] = {}
+        self.channels = Channels() if channels is None else channels
+        self._own = channels is None
+        self._nameservers = Nameservers(addresses, self.channels, timeout_s)
         self._addresses: dict[str, str] = {}  # of the masters, by broker
-        self._routes: dict[str, tuple[float, TopicRoute]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -112,10 +108,9 @@ class StagingClient:
         self.close()
 
     def close(self) -> None:
-        for channels in self._idle.values():
-            for channel in channels:
-                channel.close()
-        self._idle.clear()
+        """The connections, unless they are another's."""
+        if self._own:
+            self.channels.close_idle()
 
     # for the driver
 
@@ -189,9 +184,10 @@ class StagingClient:
         return sum(counts)
 
     def _counts(self, broker: str, topic: str, max_age_s: float) -> list[int]:
+        route = self._nameservers.route(topic, max_age_s)
         return [
             queue.write_queues if queue.perm & PERM_WRITE else 0
-            for queue in self._route(topic, max_age_s).queues
+            for queue in (route.queues if route else ())
             if queue.broker_name == broker
         ]
 
@@ -201,7 +197,9 @@ class StagingClient:
         """The brokers that have all of these topics."""
         names: set[str] | None = None
         for topic in topics:
-            here = {q.broker_name for q in self._route(topic).queues if q.perm & PERM_WRITE}
+            route = self._nameservers.route(topic, ROUTE_S)
+            queues = route.queues if route else ()
+            here = {queue.broker_name for queue in queues if queue.perm & PERM_WRITE}
             names = here if names is None else names & here
         if not names:
             raise TopicNotExist(
@@ -210,20 +208,11 @@ class StagingClient:
             )
         return sorted(names)
 
-    def _route(self, topic: str, max_age_s: float = ROUTE_S) -> TopicRoute:
-        asked_at, route = self._routes.get(topic, (0.0, None))
-        if route is None or time.monotonic() - asked_at > max_age_s:
-            ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
-            body = self._ask_nameservers(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext)
-            route = TopicRoute.from_json(jsonx.loads(body))
-            self._routes[topic] = time.monotonic(), route
-        return route
-
     def address_of(self, broker: str) -> str:
         """Where its master is; ConnectFailed if it has none now."""
         if broker not in self._addresses:
-            body = self._ask_nameservers(RequestCode.GET_BROKER_CLUSTER_INFO, {})
-            table = jsonx.loads(body).get("brokerAddrTable") or {}
+            told = self._nameservers.ask(RequestCode.GET_BROKER_CLUSTER_INFO)
+            table = told.get("brokerAddrTable") or {}
             for name, data in table.items():
                 address = (data.get("brokerAddrs") or {}).get(str(MASTER_ID))
                 if address:
@@ -235,35 +224,7 @@ class StagingClient:
             )
         return self._addresses[broker]
 
-    def _ask_nameservers(self, code: int, ext: dict[str, str]) -> bytes:
-        problem: SaturnError = RouteNotFound("no nameserver is known")
-        for address in self._nameservers:
-            try:
-                channel = self.channel(address)
-                response = channel.request(Command.request(code, ext), self.timeout_s)
-            except SaturnError as error:
-                problem = error
-                continue
-            self.give_back(channel)
-            if response.code == ResponseCode.SUCCESS:
-                return bytes(response.body)
-            problem = error_for(response.code, response.remark)
-        raise problem
-
     # asking
-
-    def channel(self, address: str) -> Channel:
-        """A connection for the caller alone: to `give_back`, or to close after an error."""
-        idle = self._idle.get(address)
-        while idle:
-            channel = idle.pop()
-            if channel.idle_s() < CHANNEL_IDLE_S or channel.is_alive():
-                return channel
-            channel.close()
-        return Channel(self._runtime, address, CONNECT_S)
-
-    def give_back(self, channel: Channel) -> None:
-        self._idle.setdefault(channel.address, []).append(channel)
 
     def patiently(self, broker: str, attempt: Callable[[], Command]) -> Command:
         """The answer that `attempt` gets, tried again while what keeps it from one may pass."""
@@ -291,14 +252,7 @@ class StagingClient:
 
     def ask_at(self, broker: str, code: int, ext: dict[str, str], timeout_s: float) -> Command:
         """One request to the master of `broker`; the response, whatever it says."""
-        channel = self.channel(self.address_of(broker))
-        try:
-            response = channel.request(Command.request(code, ext), timeout_s)
-        except SaturnError:
-            channel.close()
-            raise
-        self.give_back(channel)
-        return response
+        return self.channels.request(self.address_of(broker), Command.request(code, ext), timeout_s)
 
     def ask(self, broker: str, code: int, ext: dict[str, str]) -> Command:
         """The same until it is carried out."""
@@ -311,8 +265,7 @@ class StagingClient:
         ext = {"sink": sink}
         if pin:
             ext |= {"brokers": ";".join(pin), "replace": "true" if replace else "false"}
-        state = jsonx.loads(bytes(self.ask(broker, RequestCode.SINK_STATE, ext).body))
-        return state if isinstance(state, dict) else {}
+        return document(broker, self.ask(broker, RequestCode.SINK_STATE, ext))
 
     def abort_at(self, broker: str, ext: dict[str, str]) -> None:
         """Drop stages there, if that is possible now."""
@@ -390,7 +343,7 @@ class Stage:
     def _send(self, command: Command) -> None:
         try:
             if self._channel is None:
-                self._channel = self._client.channel(self._client.address_of(self.broker))
+                self._channel = self._client.channels.take(self._client.address_of(self.broker))
             self._channel.ask(command, self._client.timeout_s)
         except SaturnError:
             self._drop_channel()
@@ -422,7 +375,7 @@ class Stage:
 
     def _give_back(self) -> None:
         if self._channel is not None:
-            self._client.give_back(self._channel)
+            self._client.channels.give_back(self._channel.address, self._channel)
             self._channel = None
 
     def _drop_channel(self) -> None:

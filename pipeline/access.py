@@ -5,14 +5,14 @@ A `Where` says which place; it is small and pickled into every task. `Where.open
 
     with Where.brokers("127.0.0.1:9876").open() as access:   # or Where.store("/data/store")
         bounds = access.bounds(["orders"])
-        for piece in access.cuts([Range("orders", "broker-a", 0, 0, 100)], 8 << 20, 65_536):
-            for batch in access.batches(piece, Decoding()):
-                ...
+        pieces = access.cuts([Range("orders", "broker-a", 0, 0, 100)], 8 << 20, 65_536)
+        for batch in access.batches(pieces, Decoding()):
+            ...
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -122,8 +122,8 @@ class Access(Protocol):
         """The ranges cut into neighbouring pieces of at most so many bytes and rows, and at least a
         row, each with its bytes; `first_only`: the first piece of each range."""
 
-    def batches(self, piece: Range, decoding: Decoding) -> Iterator[Any]:
-        """The messages of a range as `pyarrow.RecordBatch`es, in order.
+    def batches(self, pieces: Iterable[Range], decoding: Decoding) -> Iterator[Any]:
+        """The messages of ranges as `pyarrow.RecordBatch`es, in order, each of one range.
 
         DataLoss: some are gone. DamagedFrame: as the mode says. A SaturnError names the broker that
         could not be read.

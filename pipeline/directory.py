@@ -16,7 +16,7 @@ from __future__ import annotations
 import mmap
 import os
 import posixpath
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from saturnmq.pipeline.access import Decoding, Where
@@ -167,11 +167,15 @@ class StoreDirectory:
 
     # -- messages --------------------------------------------------------------------------------
 
-    def batches(self, piece: Range, decoding: Decoding) -> Iterator[Any]:
-        """See `Access`. The range is one that `bounds` gave: it is not looked at again how far the
-        log is confirmed."""
+    def batches(self, pieces: Iterable[Range], decoding: Decoding) -> Iterator[Any]:
+        """See `Access`. The ranges are such that `bounds` gave: it is not looked at again how far
+        the log is confirmed."""
         if self._log is None:
             self._look()
+        for piece in pieces:
+            yield from self._batches_of(piece, decoding)
+
+    def _batches_of(self, piece: Range, decoding: Decoding) -> Iterator[Any]:
         queue = self._queue(piece.queue)
         made = decoder(decoding, piece.broker)
         codes = subscription(decoding).filter_codes

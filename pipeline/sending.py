@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 from saturnmq.client.blocking import Producer
 from saturnmq.client.outgoing import OutBatch
+from saturnmq.client.pool import Pool
 from saturnmq.client.results import SendStatus
 from saturnmq.pipeline.chunking import NOW, Chunk
-from saturnmq.pipeline.kept import Kept
 from saturnmq.pipeline.sink_options import ALL, SinkOptions
 from saturnmq.protocol.errors import ConnectionLost, RequestTimeout, SaturnError
 from saturnmq.protocol.message_queue import MessageQueue
@@ -61,7 +61,7 @@ def _start(key: ProducerKey) -> Producer:
     ).start()
 
 
-producers: Kept[ProducerKey, Producer] = Kept(_start, lambda producer: producer.close(timeout=0.0))
+producers: Pool[ProducerKey, Producer] = Pool(_start, lambda producer: producer.close(timeout=0.0))
 
 
 class Sending:

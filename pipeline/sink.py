@@ -20,7 +20,6 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark import TaskContext
@@ -29,7 +28,7 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
-from saturnmq.pipeline.kept import Kept
+from saturnmq.client.pool import Pool
 from saturnmq.pipeline.sink_options import SinkOptions, check_columns, parse
 from saturnmq.protocol.errors import ConfigError
 
@@ -63,20 +62,20 @@ class Written(WriterCommitMessage):
 
 
 class StagingKey(NamedTuple):
-    """What a StagingClient is made of; it is for one thread."""
+    """What a StagingClient is made of."""
 
     endpoints: str
     retry_timeout_ms: int
-    thread: int
 
 
 def _start(key: StagingKey) -> StagingClient:
     from saturnmq.client.staging import StagingClient
+    from saturnmq.pipeline.connections import channels
 
-    return StagingClient(key.endpoints, retry_s=key.retry_timeout_ms / 1000)
+    return StagingClient(key.endpoints, retry_s=key.retry_timeout_ms / 1000, channels=channels)
 
 
-staging_clients: Kept[StagingKey, StagingClient] = Kept(_start, lambda client: client.close())
+staging_clients: Pool[StagingKey, StagingClient] = Pool(_start, lambda client: client.close())
 
 
 def batch_writer(
@@ -196,8 +195,8 @@ def _sink(name: str, options: SinkOptions) -> str:
 
 
 def client_for(options: SinkOptions) -> AbstractContextManager[StagingClient]:
-    """This thread's client, kept for the next time."""
-    return staging_clients.use(StagingKey(options.endpoints, options.retry_timeout_ms, get_ident()))
+    """A client, kept for the next time: it knows where the brokers are."""
+    return staging_clients.use(StagingKey(options.endpoints, options.retry_timeout_ms))
 
 
 def open_sink(client: StagingClient, sink: str, options: SinkOptions) -> Pinned:

@@ -71,8 +71,7 @@ def plan_ranges(access: Access, ranges: Sequence[Range], plan: Plan) -> list[lis
 def read_ranges(where: Where, decoding: Decoding, ranges: Iterable[Range]) -> Iterator[Any]:
     """The batches of ranges, in order; for tasks of every kind."""
     with where.open() as access:
-        for item in ranges:
-            yield from access.batches(item, decoding)
+        yield from access.batches(ranges, decoding)
 
 
 class BatchReader(DataSourceReader):

@@ -1,8 +1,9 @@
 """A connection for one thread that waits for each answer: no loop, no other thread on the way.
 
 A lone synchronous send is all latency, and every change of threads costs as much as the broker's
-work. Whoever uses a channel makes sure that only one request is under way. Requests of the peer are
-not expected on it and are dropped.
+work. Whoever uses a channel takes the answers in the order of the requests, and asks for no more at
+once than fits into the buffers on the way. Requests of the peer are not expected on it and are
+dropped.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import contextlib
 import select
 import socket
 import struct
+from collections import deque
+from collections.abc import Sequence
 
 from .errors import ConnectFailed, ConnectionLost, RequestTimeout, SaturnError
 from .remoting import (
@@ -44,6 +47,7 @@ class Channel:
         self._view = memoryview(bytearray(RECEIVE_BUFFER))
         self._start = self._end = 0
         self._opaque = self._code = 0
+        self._unanswered: deque[int] = deque()  # opaques
         self._asked_at = 0.0
         self._used_at = self._now()
 
@@ -66,22 +70,32 @@ class Channel:
 
     def ask(self, command: Command, timeout_s: float) -> None:
         """The first half of `request`: something else can be done before the answer is read."""
-        self._opaque = command.opaque = (self._opaque + 1) & 0x7FFFFFFF
-        self._code = command.code
+        self.ask_all((command,), timeout_s)
+
+    def ask_all(self, commands: Sequence[Command], timeout_s: float) -> None:
+        """Ask for several things in one go; each has its own `answer`."""
+        parts: list[Body] = []
+        for command in commands:
+            self._opaque = command.opaque = (self._opaque + 1) & 0x7FFFFFFF
+            self._code = command.code
+            self._unanswered.append(command.opaque)
+            parts += (encode_head(command), command.body)
         if timeout_s != self._timeout_s:
             self._set_timeout(timeout_s)
         self._asked_at = self._now()
         try:
-            self._send(encode_head(command), command.body)
+            self._send(parts)
         except OSError as error:
             raise self._failure(error) from error
 
     def answer(self) -> Command:
-        """The response to what was asked last; its body is valid until the next call."""
+        """The response to the first of what was asked and is not answered; its body is valid until
+        the next call."""
         try:
             while True:
                 response = self._receive()
-                if response.flag & FLAG_RESPONSE and response.opaque == self._opaque:
+                if response.flag & FLAG_RESPONSE and response.opaque == self._unanswered[0]:
+                    self._unanswered.popleft()
                     self._used_at = self._now()
                     return response
                 if self._now() - self._asked_at > self._timeout_s:
@@ -107,12 +121,12 @@ class Channel:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
         self._timeout_s = timeout_s
 
-    def _send(self, head: bytes, body: Body) -> None:
-        sent = self._socket.sendmsg((head, body))
-        if sent < len(head):
-            self._socket.sendall(head[sent:])
-        if sent < len(head) + len(body):
-            self._socket.sendall(memoryview(body)[max(0, sent - len(head)) :])
+    def _send(self, parts: Sequence[Body]) -> None:
+        sent = self._socket.sendmsg(parts)
+        for part in parts:
+            if sent < len(part):
+                self._socket.sendall(memoryview(part)[max(0, sent) :])
+            sent -= len(part)
 
     def _receive(self) -> Command:
         """The next frame; its body lies in the buffer, whose front it leaves at the next call."""

@@ -272,7 +272,7 @@ def _archive_part(
     schema = decoding.columns.arrow_schema()
     with where.open() as access:
         for piece in part:
-            for batch in access.batches(piece, decoding):
+            for batch in access.batches([piece], decoding):
                 for hour, rows in _by_hour(batch):
                     file = open_files.get((piece.queue, hour))
                     if file is None:

@@ -302,9 +302,8 @@ def _digest_part(part: Sequence[Range], *, where: Where, columns: tuple[str, ...
     names = dict.fromkeys((*PLACE, "storeTimestamp", *columns))
     decoding = Decoding(columns=select(names))
     with where.open() as access:
-        for piece in part:
-            for batch in access.batches(piece, decoding):
-                digests.add(batch)
+        for batch in access.batches(part, decoding):
+            digests.add(batch)
     return digests
 
 

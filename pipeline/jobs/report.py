@@ -193,7 +193,7 @@ def _look_at(part: Sequence[Range], *, where: Where) -> dict[str, Usage]:
                 mode=DROPMALFORMED,
                 fail_on_data_loss=False,
             )
-            for batch in access.batches(piece, decoding):
+            for batch in access.batches([piece], decoding):
                 usage.add(piece.broker, piece.queue_id, batch)
     for usage in usages.values():
         usage.shrink()

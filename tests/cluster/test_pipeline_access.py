@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import pytest
 from saturnmq import Message, Producer
 from saturnmq.cli.launcher import LocalCluster, Settings
 from saturnmq.client.blocking import Admin
-from saturnmq.pipeline import brokers, connections
+from saturnmq.pipeline import fetching
 from saturnmq.pipeline.access import DataLoss, Decoding, Where
-from saturnmq.pipeline.brokers import BrokersUnreachable
 from saturnmq.pipeline.columns import select
+from saturnmq.pipeline.connections import channels
+from saturnmq.pipeline.fetching import BrokersUnreachable
 from saturnmq.pipeline.plan import Range
-from saturnmq.protocol.errors import UnsupportedRequest
+from saturnmq.protocol.errors import ConfigError, UnsupportedRequest
 from saturnmq.protocol.message_queue import MessageQueue
 from saturnmq.protocol.remoting import Command
 
@@ -53,7 +55,7 @@ def cluster(replicated):
 def wait_for_slave(cluster):
     slave = Where.brokers(cluster.nameservers[0], read_from="slave", timeout_ms=30_000)
     with slave.open() as access:
-        assert sum(b.num_rows for b in access.batches(WHOLE, BODIES)) == ROWS
+        assert sum(b.num_rows for b in access.batches([WHOLE], BODIES)) == ROWS
 
 
 def where(cluster, **options):
@@ -70,7 +72,7 @@ EVERYTHING = [(n, b"%06d" % n) for n in range(ROWS)]
 @pytest.mark.parametrize(("read_from", "victim"), [("master", "master-0"), ("slave", "slave-0")])
 def test_a_reader_goes_on_at_another_replica(cluster, read_from, victim):
     with where(cluster, read_from=read_from).open() as access:
-        batches = access.batches(WHOLE, BODIES)
+        batches = access.batches([WHOLE], BODIES)
         begun = rows([next(batches), next(batches)])
         assert 0 < len(begun) < ROWS // 2
         cluster.kill(victim)
@@ -88,7 +90,7 @@ def test_with_nobody_left_the_error_says_who_was_asked(cluster):
         where(cluster, timeout_ms=500).open() as access,
         pytest.raises(BrokersUnreachable) as caught,
     ):
-        list(access.batches(WHOLE, BODIES))
+        list(access.batches([WHOLE], BODIES))
     assert time.monotonic() - begun < 20
     first, why = str(caught.value).split("\n", 1)
     assert first.startswith("orders broker-0/1 0 to 2000 could not be read for")
@@ -97,28 +99,84 @@ def test_with_nobody_left_the_error_says_who_was_asked(cluster):
 
 
 def test_messages_that_nobody_has_are_not_waited_for_for_ever(cluster, monkeypatch):
-    monkeypatch.setattr(brokers, "LAGS_S", 0.3)
+    monkeypatch.setattr(fetching, "LAGS_S", 0.3)
     beyond = WHOLE._replace(start=ROWS - 10, end=ROWS + 10)
     with where(cluster).open() as access, pytest.raises(BrokersUnreachable) as caught:
-        list(access.batches(beyond, BODIES))
+        list(access.batches([beyond], BODIES))
     assert f"it has the queue from 0 to {ROWS}" in str(caught.value)
 
 
 def test_a_connection_serves_one_task_after_the_other(cluster):
-    connections.close_idle()
+    channels.close_idle()
     with where(cluster).open() as access:
-        assert rows(access.batches(WHOLE, BODIES)) == EVERYTHING
-        before = connections.close_idle(60.0)
-        assert rows(access.batches(WHOLE, BODIES)) == EVERYTHING
-        assert connections.close_idle(60.0) == before
-        next(access.batches(WHOLE, BODIES))  # given up half-way: not used again
-        assert rows(access.batches(WHOLE, BODIES)) == EVERYTHING
-    assert connections.close_idle() == 0
+        assert rows(access.batches([WHOLE], BODIES)) == EVERYTHING
+        before = channels.close_idle(60.0)
+        assert rows(access.batches([WHOLE], BODIES)) == EVERYTHING
+        assert channels.close_idle(60.0) == before
+        next(access.batches([WHOLE], BODIES))  # given up half-way: not used again
+        assert rows(access.batches([WHOLE], BODIES)) == EVERYTHING
+    assert channels.close_idle() == 0
+
+
+@pytest.fixture
+def together(monkeypatch):
+    """How many requests went out at once, each time."""
+    request_all = channels.request_all
+    counts = []
+
+    def counted(asks, timeout_s):
+        counts.append(len(asks))
+        return request_all(asks, timeout_s)
+
+    monkeypatch.setattr(channels, "request_all", counted)
+    return counts
+
+
+def ranges(rows, weight):
+    return [Range(*QUEUE, n, n + rows, weight) for n in range(0, ROWS, rows)]
+
+
+@pytest.mark.parametrize(
+    ("rows_each", "weight", "expected"),
+    [
+        (10, 12 << 10, [5] * 40),  # as many as weigh a chunk
+        (20, 1 << 10, [16] * 6 + [4]),  # they say less than they weigh, but fit into an answer
+        (200, 1 << 10, [10]),  # one answer does not do, and the rest is read before the next range
+        (10, 0, []),  # nobody knows what they weigh
+    ],
+)
+def test_small_ranges_are_asked_for_together(cluster, together, rows_each, weight, expected):
+    with where(cluster).open() as access:
+        assert rows(access.batches(ranges(rows_each, weight), BODIES)) == EVERYTHING
+        assert together == expected
+        by_tag = Decoding(BODIES.columns, expression="B")
+        odd = rows(access.batches(ranges(rows_each, weight), by_tag))
+        assert odd == [row for row in EVERYTHING if row[0] % 2]
+    assert channels.close_idle() <= 3  # a nameserver, two to one broker
+
+
+def test_small_ranges_are_read_on_at_another_replica(cluster):
+    with where(cluster).open() as access:
+        batches = access.batches(ranges(10, 1 << 10), BODIES)
+        begun = rows([next(batches)])
+        cluster.kill("master-0")
+        assert begun + rows(batches) == EVERYTHING
+
+
+def test_one_small_range_that_nobody_has_is_told(cluster, monkeypatch):
+    monkeypatch.setattr(fetching, "LAGS_S", 0.3)
+    some = ranges(10, 1 << 10)[:3]
+    beyond = Range(*QUEUE, ROWS, ROWS + 1, 100)
+    with where(cluster).open() as access:
+        batches = access.batches([*some, beyond, *some], BODIES)
+        assert rows([next(batches) for _ in some]) == EVERYTHING[:30]
+        with pytest.raises(BrokersUnreachable, match=rf"1 {ROWS} to {ROWS + 1} could not be read"):
+            next(batches)
 
 
 def test_brokers_that_know_no_ranges_are_pulled_from(cluster, monkeypatch):
     """As RocketMQ's own: every request of ours is answered with code 3."""
-    take = connections.take
+    take = channels.take
     asked = []
 
     class Foreign:
@@ -129,28 +187,40 @@ def test_brokers_that_know_no_ranges_are_pulled_from(cluster, monkeypatch):
             return getattr(self._channel, name)
 
         def request(self, command: Command, timeout_s: float) -> Command:
-            self.ask(command, timeout_s)
+            self.ask_all([command], timeout_s)
             answer = self._channel.answer()
             answer.body = bytes(answer.body)
             return answer
 
         def ask(self, command: Command, timeout_s: float) -> None:
-            asked.append(command.code)
-            if command.code >= 390_000:
-                command.code = 399_999
-            self._channel.ask(command, timeout_s)
+            self.ask_all([command], timeout_s)
 
-    monkeypatch.setattr(connections, "take", lambda address: Foreign(take(address)))
+        def ask_all(self, commands: Sequence[Command], timeout_s: float) -> None:
+            for command in commands:
+                asked.append(command.code)
+                if command.code >= 390_000:
+                    command.code = 399_999
+            self._channel.ask_all(commands, timeout_s)
+
+    monkeypatch.setattr(channels, "take", lambda address: Foreign(take(address)))
     with where(cluster).open() as access:
         assert access.bounds(["orders"])[QUEUE] == (0, ROWS)
         pieces = access.cuts([WHOLE], 100 << 10, 65_536)
         assert [piece.rows for piece in pieces] == [100] * 20
         assert {piece.bytes for piece in pieces} == {100 << 10}
-        assert rows(access.batches(WHOLE, BODIES)) == EVERYTHING
+        assert rows(access.batches([WHOLE], BODIES)) == EVERYTHING
+        assert 11 in asked
         part = WHOLE._replace(start=100, end=200)
-        odd = rows(access.batches(part, Decoding(BODIES.columns, expression="B")))
+        odd = rows(access.batches([part], Decoding(BODIES.columns, expression="B")))
         assert odd == [row for row in EVERYTHING[100:200] if row[0] % 2]
-    assert 11 in asked
+    with where(cluster).open() as access:  # one that does not know yet who they are
+        assert rows(access.batches(pieces, BODIES)) == EVERYTHING
+        # RocketMQ's give everything to a pull whose expression they cannot parse
+        by_sql = Decoding(BODIES.columns, expression="a > 1", expression_type="SQL92")
+        asked.clear()
+        with pytest.raises(ConfigError, match=r"^correct option subExpression.*SQL92"):
+            list(access.batches([part], by_sql))
+        assert (46 in asked, 11 in asked) == (True, False)
     assert UnsupportedRequest.code == 3
 
 
@@ -177,13 +247,13 @@ def test_deleted_messages_are_a_loss_or_a_line_in_the_log(tmp_path, caplog):
                 assert 100 < low < high == 500
                 everything = WHOLE._replace(end=high)
                 with pytest.raises(DataLoss) as caught:
-                    list(access.batches(everything, BODIES))
+                    list(access.batches([everything], BODIES))
                 assert f"messages 0 to {low} of orders broker-0/1: they are deleted" in str(
                     caught.value
                 )
                 caplog.clear()
                 careless = Decoding(BODIES.columns, fail_on_data_loss=False)
-                found = [n for n, _ in rows(access.batches(everything, careless))]
+                found = [n for n, _ in rows(access.batches([everything], careless))]
                 assert found == list(range(low, high))
                 assert f"data loss: messages 0 to {low}" in caplog.text
     finally:

@@ -83,7 +83,7 @@ def contents(cluster, topic):
     found = defaultdict(list)
     with where(cluster).open() as access:
         for queue, (low, high) in access.bounds([topic]).items():
-            for batch in access.batches(Range(*queue, low, high), Decoding(select(names))):
+            for batch in access.batches([Range(*queue, low, high)], Decoding(select(names))):
                 for row in batch.to_pylist():
                     own = {k: v for k, v in row["properties"] if k in ("number", "__SHARDINGKEY")}
                     kept = row | {"properties": tuple(sorted(own.items()))}

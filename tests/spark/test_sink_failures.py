@@ -65,8 +65,8 @@ def task(monkeypatch):
         return pickle.loads(pickle.dumps(writer)).write(batches)
 
     yield run
-    producers.close()
-    sink.staging_clients.close()
+    producers.close_idle()
+    sink.staging_clients.close_idle()
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +157,7 @@ def stored(cluster, topic, column="body") -> Counter[str]:
     with Where.brokers(cluster.nameservers[0]).open() as access:
         found: Counter[str] = Counter()
         for queue, (start, end) in access.bounds([topic]).items():
-            for batch in access.batches(Range(*queue, start, end), Decoding(select([column]))):
+            for batch in access.batches([Range(*queue, start, end)], Decoding(select([column]))):
                 found.update(batch.column(0).cast(pa.string()).to_pylist())
         return found
 

@@ -1,7 +1,5 @@
 """At least once: chunks reach scripted brokers through refusals and failures, or are told."""
 
-import threading
-
 import client_fakes as fakes
 import pytest
 from saturnmq.client.blocking import LoopThread
@@ -12,7 +10,6 @@ from saturnmq.protocol.message_queue import MessageQueue
 pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 
 from saturnmq.pipeline.chunking import NOW, Chunk
-from saturnmq.pipeline.kept import Kept
 from saturnmq.pipeline.sending import (
     ProducerKey,
     Sending,
@@ -29,7 +26,7 @@ def cluster():
     thread.run(cluster.start())
     cluster.call = thread.call
     yield cluster
-    producers.close()
+    producers.close_idle()
     thread.call(cluster.stop)
     thread.close()
 
@@ -111,24 +108,4 @@ def test_no_nameserver_is_told_with_the_option_to_correct():
     said = "no nameserver answers: correct option 'endpoints' .now '127.0.0.1:1'"
     with pytest.raises(ConnectionLost, match=said):
         send("127.0.0.1:1", [chunk(b"1")], retryTimeoutMs="200")
-    producers.close()
-
-
-def test_what_is_kept_is_shared_and_closed_when_it_was_idle():
-    closed = threading.Event()
-    opened = []
-    kept = Kept(lambda key: opened.append(key) or object(), lambda _: closed.set(), idle_s=0.05)
-    with kept.use("k") as first, kept.use("k") as second:
-        assert first is second
-    with kept.use("k") as again:
-        assert again is first
-        assert opened == ["k"]
-    assert closed.wait(10.0)
-    with kept.use("k") as other:
-        assert other is not first
-        kept.close()  # it is in use
-        with kept.use("k") as same:
-            assert same is other
-    closed.clear()
-    kept.close()
-    assert closed.is_set()
+    producers.close_idle()

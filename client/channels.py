@@ -1,0 +1,168 @@
+"""Requests of callers without an event loop: connections kept for the next one, nameservers asked
+in turn. A process that lives for one task pays for its requests and nothing else.
+
+Requests are asked a second time when their connection breaks, because a kept one may lead to a
+process that has started anew: they must be such as may be carried out twice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from typing import Any
+
+from saturnmq.client.pool import Pool
+from saturnmq.protocol import jsonx
+from saturnmq.protocol.channel import Channel
+from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    RouteNotFound,
+    SaturnError,
+    SystemBusy,
+    TopicNotExist,
+    error_for,
+)
+from saturnmq.protocol.native import CONNECT_TIMEOUT_S, NativeRuntime
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.route import TopicRoute
+
+TRUSTED_S = 1.0  # a connection idle for longer is looked at: the peer may have closed it
+
+
+class NameserversUnreachable(ConnectFailed):
+    """No nameserver could be asked"""
+
+
+class Channels(Pool[str, Channel]):
+    """Connections by address; `take` raises ConnectFailed."""
+
+    def __init__(self) -> None:
+        runtime = NativeRuntime()
+        super().__init__(
+            lambda address: Channel(runtime, address, CONNECT_TIMEOUT_S),
+            Channel.close,
+            usable=lambda channel: channel.idle_s() < TRUSTED_S or channel.is_alive(),
+        )
+
+    def request(self, address: str, command: Command, timeout_s: float) -> Command:
+        """The response, whatever it says. ConnectFailed, ConnectionLost, RequestTimeout."""
+        try:
+            return self._once(address, command, timeout_s)
+        except ConnectFailed:
+            raise
+        except ConnectionLost:
+            return self._once(address, command, timeout_s)
+
+    def _once(self, address: str, command: Command, timeout_s: float) -> Command:
+        channel = self.take(address)
+        try:
+            response = channel.request(command, timeout_s)
+        except BaseException:
+            channel.close()
+            raise
+        self.give_back(address, channel)
+        return response
+
+    def request_all(
+        self, asks: Sequence[tuple[str, Command]], timeout_s: float
+    ) -> Generator[Command | SaturnError]:
+        """Ask for everything at once, then give the responses in the order of the requests, or what
+        kept one from coming (nothing is asked a second time). A body is valid until the next one.
+
+        For requests that are few and small: nobody reads while they are sent. A generator that is
+        not read to its end closes its connections."""
+        by_address: dict[str, list[Command]] = {}
+        for address, command in asks:
+            by_address.setdefault(address, []).append(command)
+        under_way: dict[str, Channel] = {}
+        failed: dict[str, SaturnError] = {}
+        idle = False  # nothing is under way
+        try:
+            for address, commands in by_address.items():
+                try:
+                    channel = under_way[address] = self.take(address)
+                    channel.ask_all(commands, timeout_s)
+                except SaturnError as error:
+                    failed[address] = error
+            for number, (address, _) in enumerate(asks, 1):
+                found: Command | SaturnError | None = failed.get(address)
+                if found is None:
+                    try:
+                        found = under_way[address].answer()
+                    except SaturnError as error:
+                        found = failed[address] = error
+                idle = number == len(asks)
+                yield found
+        finally:
+            for address, channel in under_way.items():
+                if idle and address not in failed:
+                    self.give_back(address, channel)
+                else:
+                    channel.close()
+
+
+class Nameservers:
+    """Asked one after the other until one answers, which is then the first to be asked."""
+
+    def __init__(self, addresses: Iterable[str], channels: Channels, timeout_s: float) -> None:
+        self._addresses = list(addresses)
+        self._channels = channels
+        self._timeout_s = timeout_s
+        self._routes: dict[str, tuple[float, TopicRoute]] = {}
+
+    def ask(self, code: RequestCode, ext: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """The JSON object that one answers. TopicNotExist: nobody who answers knows the topic, one
+        that has just started may know less than another. NameserversUnreachable."""
+        problems: dict[str, SaturnError] = {}
+        for address in list(self._addresses):
+            try:
+                command = Command.request(code, dict(ext or {}))
+                return document(address, self._channels.request(address, command, self._timeout_s))
+            except SaturnError as error:
+                problems[address] = error
+                self._addresses.append(self._addresses.pop(0))
+        for problem in problems.values():
+            if isinstance(problem, TopicNotExist | RouteNotFound):
+                raise problem
+        raise NameserversUnreachable(
+            f"no answer of any nameserver of {', '.join(self._addresses)} (option "
+            "endpoints): check that it runs and can be reached from here\n"
+            + "; ".join(f"{address}: {error}" for address, error in problems.items())
+        )
+
+    def route(self, topic: str, max_age_s: float = 0.0) -> TopicRoute | None:
+        """Where the topic is, as was known at most so long ago; None: nowhere. While no nameserver
+        answers the last one serves, NameserversUnreachable if there is none."""
+        asked_at, route = self._routes.get(topic, (0.0, None))
+        now = time.monotonic()
+        if route is not None and now - asked_at < max_age_s:
+            return route
+        ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
+        try:
+            route = TopicRoute.from_json(self.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext))
+        except (TopicNotExist, RouteNotFound):
+            self._routes.pop(topic, None)
+            return None
+        except NameserversUnreachable:
+            if route is None:
+                raise
+        self._routes[topic] = now, route
+        return route
+
+
+def document(address: str, response: Command) -> dict[Any, Any]:
+    """The JSON object that a response has; its error if it is one; SystemBusy for another body."""
+    body = success(response).body
+    value = jsonx.loads(body) if body else {}
+    if not isinstance(value, dict):
+        raise SystemBusy(f"{address} answers with {str(value)[:60]}, a JSON object is wanted")
+    return value
+
+
+def success(response: Command) -> Command:
+    """The response, unless it is an error, which is raised."""
+    if response.code != ResponseCode.SUCCESS:
+        raise error_for(response.code, response.remark)
+    return response

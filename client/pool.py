@@ -1,0 +1,96 @@
+"""What is dear to open and used for a moment, again and again: connections, clients, producers.
+
+One is used by one thread at a time, and waits for the next user of the same key in between. What
+nobody has used for five minutes is closed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from typing import Generic, TypeVar
+
+IDLE_S = 300.0
+
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
+
+
+class Pool(Generic[K, T]):
+    """The idle ones, by key. Its methods may be called from any thread."""
+
+    def __init__(
+        self,
+        open_: Callable[[K], T],
+        close: Callable[[T], object],
+        *,
+        usable: Callable[[T], bool] = lambda _: True,
+        idle_s: float = IDLE_S,
+    ) -> None:
+        """`usable` is asked before an idle one is used again."""
+        self._open = open_
+        self._close = close
+        self._usable = usable
+        self._idle_s = idle_s
+        self._lock = threading.Lock()
+        self._idle: dict[K, list[tuple[float, T]]] = {}  # since when
+        self._sweeper: threading.Timer | None = None
+
+    def take(self, key: K) -> T:
+        """One for the caller alone: to `give_back`, or to close when something went wrong on it.
+        Raises what opening raises."""
+        while True:
+            with self._lock:
+                waiting = self._idle.get(key)
+                thing = waiting.pop()[1] if waiting else None
+            if thing is None:
+                return self._open(key)
+            if self._usable(thing):
+                return thing
+            self._close(thing)
+
+    def give_back(self, key: K, thing: T) -> None:
+        """Nothing is under way on it: whoever comes next may have it."""
+        with self._lock:
+            self._idle.setdefault(key, []).append((time.monotonic(), thing))
+            self._plan_sweep()
+
+    @contextmanager
+    def use(self, key: K) -> Iterator[T]:
+        """For what is good for the next user whatever happens to this one."""
+        thing = self.take(key)
+        try:
+            yield thing
+        finally:
+            self.give_back(key, thing)
+
+    def close_idle(self, idle_s: float = 0.0) -> int:
+        """Close what nobody has used for `idle_s`; how many stay open."""
+        last = time.monotonic() - idle_s
+        with self._lock:
+            every, self._idle = self._idle, {}
+            for key, waiting in every.items():
+                stay = [(since, thing) for since, thing in waiting if since > last]
+                if stay:
+                    self._idle[key] = stay
+            left = sum(map(len, self._idle.values()))
+        for waiting in every.values():
+            for since, thing in waiting:
+                if since <= last:
+                    self._close(thing)
+        return left
+
+    def _plan_sweep(self) -> None:
+        if self._sweeper is None:
+            self._sweeper = threading.Timer(self._idle_s / 5, self._sweep)
+            self._sweeper.daemon = True
+            self._sweeper.start()
+
+    def _sweep(self) -> None:
+        self.close_idle(self._idle_s)
+        with self._lock:
+            self._sweeper = None
+            if self._idle:
+                self._plan_sweep()

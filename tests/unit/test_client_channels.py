@@ -1,0 +1,211 @@
+"""What callers without a loop share: pooled things, connections, nameservers asked in turn."""
+
+import threading
+
+import client_fakes as fakes
+import pytest
+from saturnmq.client.blocking import LoopThread
+from saturnmq.client.channels import Channels, Nameservers, NameserversUnreachable
+from saturnmq.client.pool import Pool
+from saturnmq.protocol.channel import Channel
+from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol.errors import ConnectFailed, ConnectionLost, RequestTimeout, TopicNotExist
+from saturnmq.protocol.native import NativeRuntime
+from saturnmq.protocol.remoting import Command
+
+NOBODY = "127.0.0.1:1"
+
+
+class TestPool:
+    def test_one_user_at_a_time_and_the_next_one_gets_the_same(self):
+        opened = []
+        pool = Pool(lambda key: opened.append(key) or object(), lambda _: None)
+        with pool.use("k") as first, pool.use("k") as second, pool.use("other"):
+            assert first is not second
+        with pool.use("k") as again:
+            assert again in (first, second)
+        assert opened == ["k", "k", "other"]
+        assert pool.close_idle() == 0
+        with pool.use("k") as third:
+            assert third not in (first, second)
+
+    def test_what_was_idle_is_closed_and_what_is_in_use_is_not(self):
+        closed = threading.Event()
+        pool = Pool(lambda _: object(), lambda _: closed.set(), idle_s=0.05)
+        with pool.use("k"):
+            pool.close_idle()
+            assert not closed.is_set()
+        assert closed.wait(10.0)
+        with pool.use("k"):
+            pass
+        assert pool.close_idle(60.0) == 1
+
+    def test_what_is_not_usable_is_closed_and_opened_anew(self):
+        bad, closed = [], []
+        pool = Pool(lambda _: object(), closed.append, usable=lambda thing: thing not in bad)
+        with pool.use("k") as first:
+            bad.append(first)
+        with pool.use("k") as other:
+            assert other is not first
+        assert closed == [first]
+
+    def test_a_user_that_fails_gives_back_what_it_used(self):
+        pool = Pool(lambda _: object(), lambda _: None)
+        with pytest.raises(ZeroDivisionError), pool.use("k") as first:
+            raise ZeroDivisionError
+        with pool.use("k") as again:
+            assert again is first
+
+
+@pytest.fixture
+def cluster():
+    thread = LoopThread()
+    cluster = fakes.FakeCluster(thread.runtime, ("a", "b"))
+    thread.run(cluster.start())
+    cluster.thread = thread
+    yield cluster
+    thread.call(cluster.stop)
+    thread.close()
+
+
+@pytest.fixture
+def channels():
+    channels = Channels()
+    yield channels
+    channels.close_idle()
+
+
+def echo(endpoint, cmd):
+    endpoint.send(cmd.reply(body=bytes(cmd.body)), cmd)
+
+
+def asking(*texts):
+    return [Command.request(1, {}, text) for text in texts]
+
+
+class TestChannels:
+    def test_several_requests_go_at_once_and_answers_come_in_their_order(self, cluster, channels):
+        for broker in cluster.brokers.values():
+            broker.serve = echo
+        a, b = (cluster.brokers[name].address for name in "ab")
+        bodies = [b"1" * 100_000, b"2", b"", b"4" * 50_000]
+        asks = list(zip([a, b, a, a], asking(*bodies), strict=True))
+        for _ in range(2):
+            assert [bytes(answer.body) for answer in channels.request_all(asks, 5.0)] == bodies
+        assert channels.close_idle(60.0) == 2
+        assert list(channels.request_all([], 5.0)) == []
+
+    def test_who_does_not_answer_keeps_nobody_from_theirs(self, cluster, channels):
+        cluster.brokers["a"].serve = echo
+        a = cluster.brokers["a"].address
+        first, nobody, last = channels.request_all(
+            list(zip([a, NOBODY, a], asking(b"1", b"2", b"3"), strict=True)), 5.0
+        )
+        assert isinstance(nobody, ConnectFailed)
+        assert (first.code, last.code) == (0, 0)
+        assert channels.close_idle(60.0) == 1
+
+    def test_after_a_failure_all_later_answers_of_the_connection_are_missing(
+        self, cluster, channels
+    ):
+        broker = cluster.brokers["a"]
+
+        def serve(endpoint, cmd):
+            if bytes(cmd.body) != b"hang":
+                echo(endpoint, cmd)
+
+        broker.serve = serve
+        asks = [(broker.address, command) for command in asking(b"1", b"hang", b"3")]
+        found = list(channels.request_all(asks, 0.2))
+        assert found[0].code == 0
+        assert isinstance(found[1], RequestTimeout)
+        assert found[2] is found[1]
+        assert channels.close_idle() == 0  # nobody knows what else comes on it
+
+    def test_answers_that_are_not_taken_close_the_connection(self, cluster, channels):
+        broker = cluster.brokers["a"]
+        broker.serve = echo
+        answers = channels.request_all([(broker.address, c) for c in asking(b"1", b"2")], 5.0)
+        next(answers)
+        answers.close()
+        assert channels.close_idle(60.0) == 0
+        assert channels.request(broker.address, *asking(b"3"), 5.0).body == b"3"
+        assert channels.close_idle(60.0) == 1
+
+    def test_a_broker_that_began_anew_is_asked_again(self, cluster, channels):
+        broker = cluster.brokers["a"]
+        broker.serve = echo
+        channels.request(broker.address, *asking(b"1"), 5.0)
+        dropped = iter([True])
+
+        def drop_once(endpoint, cmd):
+            if next(dropped, False):
+                endpoint.abort()
+            else:
+                echo(endpoint, cmd)
+
+        broker.serve = drop_once
+        for endpoint in broker.endpoints:
+            endpoint._handler = drop_once
+        assert channels.request(broker.address, *asking(b"2"), 5.0).body == b"2"
+
+    def test_nobody_there(self, channels):
+        with pytest.raises(ConnectFailed):
+            channels.request(NOBODY, *asking(b""), 1.0)
+        assert channels.close_idle() == 0
+
+
+def test_a_channel_gives_the_answers_of_what_was_asked_in_that_order(cluster):
+    broker = cluster.brokers["a"]
+    broker.serve = echo
+    channel = Channel(NativeRuntime(), broker.address, 5.0)
+    channel.ask_all(asking(b"1", b"2"), 5.0)
+    channel.ask(*asking(b"3"), 5.0)
+    assert [bytes(channel.answer().body) for _ in range(3)] == [b"1", b"2", b"3"]
+    channel.close()
+    with pytest.raises(ConnectionLost):
+        channel.ask(*asking(b"4"), 5.0)
+
+
+class TestNameservers:
+    def test_the_first_that_answers_is_asked_first_from_then_on(self, cluster, channels):
+        refused = []
+        take = channels.take
+
+        def watched(address):
+            if address == NOBODY:
+                refused.append(address)
+            return take(address)
+
+        channels.take = watched
+        nameservers = Nameservers([NOBODY, cluster.address], channels, 5.0)
+        for _ in range(3):
+            route = nameservers.route("T")
+            assert {queue.broker_name for queue in route.queues} == {"a", "b"}
+        assert refused == [NOBODY]
+
+    def test_a_topic_that_nobody_who_answers_knows_is_nowhere(self, cluster, channels):
+        nameservers = Nameservers([cluster.address, NOBODY], channels, 5.0)
+        assert nameservers.route("other") is None
+        with pytest.raises(TopicNotExist):
+            nameservers.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "other"})
+
+    def test_one_that_has_just_begun_does_not_hide_what_another_knows(self, cluster, channels):
+        begun = cluster.brokers["a"]
+        begun.serve = lambda endpoint, cmd: endpoint.send(
+            cmd.reply(ResponseCode.TOPIC_NOT_EXIST, "not yet"), cmd
+        )
+        nameservers = Nameservers([begun.address, cluster.address], channels, 5.0)
+        assert nameservers.route("T").queues
+
+    def test_a_route_is_good_for_a_while_and_as_long_as_nobody_answers(self, cluster, channels):
+        nameservers = Nameservers([cluster.address], channels, 5.0)
+        first = nameservers.route("T")
+        assert nameservers.route("T", max_age_s=60.0) is first
+        assert nameservers.route("T") is not first
+        last = nameservers.route("T")
+        cluster.thread.call(cluster.stop)
+        assert nameservers.route("T") is last
+        said = rf"no answer of any nameserver of {cluster.address} .option endpoints.: check that"
+        with pytest.raises(NameserversUnreachable, match=said):
+            nameservers.route("other")
