@@ -1,5 +1,5 @@
 """For all tests: how long an example takes says nothing on machines that do other work too; and
-those that share a Spark session run in one process.
+those that share the one Spark session run in one process.
 """
 
 import pytest
@@ -20,3 +20,20 @@ def pytest_xdist_make_scheduler(config, log):
             return "spark" if nodeid.startswith("tests/spark/") else nodeid
 
     return SparkTogether(config, log)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory):
+    """The session: two cores, few partitions of a shuffle, pushdown allowed. It takes seconds to
+    start and hundreds of megabytes to have."""
+    from saturnmq.pipeline.session import spark_session
+
+    settings = {
+        "spark.sql.shuffle.partitions": 2,
+        "spark.sql.python.filterPushdown.enabled": "true",
+        "spark.sql.warehouse.dir": tmp_path_factory.mktemp("warehouse"),
+        "spark.sql.streaming.stopTimeout": "30s",
+    }
+    session = spark_session("saturnmq tests", "local[2]", settings)
+    yield session
+    session.stop()

@@ -1,7 +1,5 @@
-"""One Spark session for all tests of this folder, in one process: it takes seconds to start and
-hundreds of megabytes to have.
-
-Where pyspark or a Java is missing the tests are skipped, and say why.
+"""What modules of this folder share: a cluster, topics. Where pyspark or a Java is missing their
+tests are skipped, and say why.
 """
 
 from __future__ import annotations
@@ -9,33 +7,33 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from saturnmq.pipeline.session import prepare, spark_session
-from saturnmq.protocol.errors import SaturnError
+from cluster_rig import make_topic
+from saturnmq.cli.launcher import LocalCluster, Settings
+from saturnmq.pipeline.session import why_not
 
 HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items):
     own = [item for item in items if HERE in item.path.parents]
-    if not own:
+    missing = why_not() if own else None
+    if missing is None:
         return
-    try:
-        prepare()
-    except SaturnError as error:
-        missing = pytest.mark.skip(reason=str(error).partition("\n")[0])
-        for item in own:
-            item.add_marker(missing)
+    skip = pytest.mark.skip(reason=missing.partition("\n")[0])
+    for item in own:
+        item.add_marker(skip)
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory):
-    """The session: two cores, few partitions of a shuffle, pushdown allowed."""
-    settings = {
-        "spark.sql.shuffle.partitions": 2,
-        "spark.sql.python.filterPushdown.enabled": "true",
-        "spark.sql.warehouse.dir": tmp_path_factory.mktemp("warehouse"),
-        "spark.sql.streaming.stopTimeout": "30s",
-    }
-    session = spark_session("saturnmq tests", "local[2]", settings)
-    yield session
-    session.stop()
+def cluster(tmp_path_factory):
+    """Two brokers, for modules that have no cluster of their own. Who kills one brings it back."""
+    cluster = LocalCluster.up(tmp_path_factory.mktemp("brokers"), Settings(masters=2))
+    yield cluster
+    cluster.down()
+
+
+@pytest.fixture
+def topic(cluster, request):
+    """A topic of the test's own, with as many queues on each broker as the module says."""
+    name = request.node.name.replace("[", "-").replace("]", "")
+    return make_topic(cluster, name, request.module.QUEUES)

@@ -7,29 +7,11 @@ import shutil
 from collections import defaultdict
 
 import pytest
-from saturnmq.cli.launcher import LocalCluster, Settings
-from saturnmq.client.blocking import Admin
 from saturnmq.protocol.jhash import jhash
 from saturnmq.protocol.message_queue import MessageQueue
 
 QUEUES = 3
 BROKERS = ("broker-0", "broker-1")
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    cluster = LocalCluster.up(tmp_path_factory.mktemp("sink"), Settings(masters=2))
-    yield cluster
-    cluster.down()
-
-
-@pytest.fixture
-def topic(cluster, request):
-    """A topic of the test's own."""
-    name = request.node.name.replace("[", "-").replace("]", "")
-    with Admin(cluster.nameservers[0]) as admin:
-        admin.create_topic(name, QUEUES)
-    return name
 
 
 def write(df, cluster, topic, mode="append", **options):

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
+from cluster_rig import make_topic
 from saturnmq.cli.launcher import LocalCluster, Settings
 from saturnmq.client.blocking import Admin, Producer
 from saturnmq.protocol.channel import Channel
@@ -69,13 +70,6 @@ def task(monkeypatch):
     sink.staging_clients.close_idle()
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    cluster = LocalCluster.up(tmp_path_factory.mktemp("sink"), Settings(masters=2))
-    yield cluster
-    cluster.down()
-
-
 @pytest.fixture
 def group(tmp_path):
     """A master and two slaves, one of which has what is acknowledged."""
@@ -84,18 +78,6 @@ def group(tmp_path):
     cluster = LocalCluster.up(tmp_path / "group", settings)
     yield cluster
     cluster.down()
-
-
-def make_topic(cluster, name):
-    with Admin(cluster.nameservers[0]) as admin:
-        admin.create_topic(name, QUEUES)
-    return name
-
-
-@pytest.fixture
-def topic(cluster, request):
-    """A topic of the test's own."""
-    return make_topic(cluster, request.node.name.replace("[", "-").replace("]", ""))
 
 
 def await_topic(cluster, node, name):
@@ -138,7 +120,7 @@ def await_dispatch(cluster):
     """What is acknowledged is seen a moment later. Logs are dispatched in their order: when a
     message that comes last is seen, all before it are, and so are those that should not be there.
     """
-    make_topic(cluster, "last")
+    make_topic(cluster, "last", QUEUES)
     with (
         Producer("testers", cluster.nameservers[0]) as producer,
         Where.brokers(cluster.nameservers[0]).open() as access,
@@ -220,7 +202,7 @@ def test_other_rows_under_the_same_marker_are_told(cluster, topic, task):
 
 
 def test_topics_of_a_column_are_written_once_by_the_brokers_named(cluster, topic, task):
-    other = make_topic(cluster, topic + "-2")
+    other = make_topic(cluster, topic + "-2", QUEUES)
     given = {
         "endpoints": cluster.nameservers[0],
         "delivery": "exactly-once",
@@ -297,7 +279,7 @@ def test_at_least_once_a_task_that_runs_again_gives_the_same_ids(cluster, topic,
 
 @pytest.mark.parametrize("when", ["before it is published", "after it is published"])
 def test_a_promotion_loses_and_doubles_nothing(group, task, when):
-    topic = make_topic(group, "orders")
+    topic = make_topic(group, "orders", QUEUES)
     await_topic(group, "slave-0-1", topic)
     writer = writer_for(group, topic)
 

@@ -7,11 +7,11 @@ import time
 from pathlib import Path
 
 import pytest
+from cluster_rig import make_topic
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark_saturnmq import DefaultSource
 from saturnmq import Message, Producer
 from saturnmq.cli.launcher import LocalCluster, Settings
-from saturnmq.client.blocking import Admin
 from saturnmq.pipeline.access import DataLoss
 from saturnmq.pipeline.listener import Lag, LagListener
 from saturnmq.pipeline.offsets import from_json
@@ -25,15 +25,6 @@ def cluster(tmp_path_factory):
     cluster = LocalCluster.up(tmp_path_factory.mktemp("streams"), Settings())
     yield cluster
     cluster.down()
-
-
-@pytest.fixture
-def topic(cluster, request):
-    """A topic of the test's own."""
-    name = request.node.name
-    with Admin(cluster.nameservers[0]) as admin:
-        admin.create_topic(name, QUEUES)
-    return name
 
 
 def produce(cluster, topic, *counts):
@@ -206,8 +197,7 @@ def test_a_topic_that_comes_later_is_read_from_its_beginning(cluster):
     start = made.initialOffset()
     assert start == {}
     assert taken(made, start) == {}
-    with Admin(cluster.nameservers[0]) as admin:
-        admin.create_topic("comes-later", 2)
+    make_topic(cluster, "comes-later", 2)
     produce(cluster, "comes-later", 3, 4)
     deadline = time.monotonic() + 10
     while (end := taken(made, start)) == {}:
