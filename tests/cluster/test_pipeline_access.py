@@ -21,6 +21,7 @@ from saturnmq.protocol.remoting import Command
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 ROWS = 2000
+QUEUES = 20  # more than are asked for at once
 QUEUE = MessageQueue("orders", "broker-0", 1)
 WHOLE = Range(*QUEUE, 0, ROWS)
 BODIES = Decoding(select(["queueOffset", "body"]))
@@ -32,7 +33,7 @@ def replicated(tmp_path_factory):
     """A master and its slave with 2,000 messages of a kibibyte in one queue."""
     cluster = LocalCluster.up(tmp_path_factory.mktemp("access"), Settings(slaves=1))
     with Admin(cluster.nameservers[0]) as admin:
-        admin.create_topic("orders", 2)
+        admin.create_topic("orders", QUEUES)
     with Producer(nameservers=cluster.nameservers[0]) as producer:
         for n in range(ROWS):
             message = Message("orders", b"%06d" % n * 170, tag="AB"[n % 2])
@@ -268,3 +269,7 @@ def test_time_and_progress_are_asked_of_the_broker(cluster):
         assert access.offset_at_time(QUEUE, 1 << 42) == ROWS
         access.commit("group", {QUEUE: 17})
         assert access.committed("group", "orders") == {QUEUE: 17}
+        everywhere = dict.fromkeys(access.queues("orders"), 0) | {QUEUE: 18}
+        assert len(everywhere) == QUEUES
+        access.commit("group", everywhere)
+        assert access.committed("group", "orders") == everywhere
