@@ -15,6 +15,7 @@ import pytest
 from saturnmq import Message, MessageQueue, aio
 from saturnmq.broker.broker import Broker
 from saturnmq.broker.config import BrokerConfig
+from saturnmq.cli.launcher import free_block
 from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol.batch import encode_batch_item
 from saturnmq.protocol.endpoint import Endpoint
@@ -115,9 +116,9 @@ def settings(root: Path, **changes: Any) -> BrokerConfig:
 
 
 @contextlib.asynccontextmanager
-async def world(root: Path) -> AsyncIterator[World]:
+async def world(root: Path, port: int = 0) -> AsyncIterator[World]:
     async with asyncio.timeout(60):
-        one = World(NativeRuntime(), settings(root))
+        one = World(NativeRuntime(), replace(settings(root), port=port))
         await one.start()
         try:
             yield one
@@ -274,7 +275,8 @@ def test_a_data_directory_that_another_broker_uses(tmp_path):
 
 def test_a_damaged_table_gives_way_to_its_backup_and_two_damaged_ones_refuse_the_start(tmp_path):
     async def main() -> None:
-        async with world(tmp_path) as one:
+        # While it is down no outgoing connection may be given its port.
+        async with world(tmp_path, free_block("127.0.0.1", 1)) as one:
             await one.admin.create_topic("second", queues=1)  # topics.json now has its backup
             await one.broker.close()
             table = tmp_path / "store" / "config" / "topics.json"
@@ -286,8 +288,7 @@ def test_a_damaged_table_gives_way_to_its_backup_and_two_damaged_ones_refuse_the
             assert isinstance(error, StoreDamaged)
             assert "topics.json" in str(error)
             backup.write_bytes(good)
-            _, port = split_address(one.broker.address)
-            one.broker = Broker(replace(one.config, port=port), one.runtime, NativeDisk())
+            one.broker = Broker(one.config, one.runtime, NativeDisk())
             await one.broker.start()
             while not {TOPIC, "second"} <= set(await one.admin.list_topics()):
                 await asyncio.sleep(0.01)  # until it has registered; `world` ends it
