@@ -6,7 +6,9 @@ the broker's own lock up). Sizes of files come from their names and lengths. Rea
 that writes is safe, because only that is read which no longer changes: what lies below the
 `confirm` mark of the checkpoint, which is replaced as a whole, and a file that is deleted meanwhile
 stays readable as long as it is mapped. With `trust_tail` everything to the last whole frame is
-read, which is right for a broker that stopped, however it did.
+read, which is right for a broker that stopped, however it did. RocketMQ's mark is not looked at: it
+says where the log ended when the broker started. Its stores are read whole after an orderly stop,
+else with `trust_tail` only.
 
 A store does not say what its broker is called: `Where.broker_name` does.
 """
@@ -229,7 +231,7 @@ class StoreDirectory:
         ours = page.flushed >= 0 or page.derived >= 0
         if self._where.trust_tail or not log.segments:
             self._limit = log.end
-        elif page.confirm > 0 or ours:
+        elif ours:
             self._limit = min(page.confirm, log.end)
         elif AbortMark(self._disk, self._root).present():
             raise ConfigError(
