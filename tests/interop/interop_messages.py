@@ -11,10 +11,12 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from interop_nodes import Node
 from saturnmq.aio import Admin, Message, MessageQueue, Producer, PullConsumer, ReceivedMessage
 from saturnmq.client.send_back import DLQ_LEVEL, SendBack
 from saturnmq.protocol.batch import encode_batch
 from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.ids import decode_message_id
 from saturnmq.protocol.properties import encode_properties
 from saturnmq.protocol.remoting import Command
@@ -29,6 +31,7 @@ GROUPS_FILE = {"subscriptionGroupTable": {VERY_LONG_GROUP: {"groupName": VERY_LO
 TAGS = ("TagA", "TagB", "Aa", "BB", "polygenelubricants", "标签-🪐")
 UNKNOWN_DELAY_LEVEL = 25  # counts as the highest, 18
 LIVENESS_S = 60.0
+SENDERS = 8
 
 
 @dataclass(frozen=True)
@@ -236,6 +239,22 @@ async def _empty_bodies(speaker: Speaker) -> None:
     """Which only a batch can have."""
     entries = [(b"", encode_properties({"KEYS": "of-nothing", "TAGS": "Aa"}), 0), (b"", b"", 5)]
     await speaker.send_raw(TOPIC, bytes(encode_batch(entries)), {"WAIT": "true"}, batch=True)
+
+
+async def send_until_killed(speaker: Speaker, node: Node) -> None:
+    """Several senders at once; SIGKILL while all of them wait for an acknowledgement."""
+    begun = len(speaker.sent)
+
+    async def send() -> None:
+        while True:
+            message = speaker.message(speaker.chance.randrange(1, 900))
+            result = await speaker.producer.send(message)
+            speaker.note([message], [result])
+            if len(speaker.sent) == begun + 500:
+                node.kill()
+
+    for ended in await asyncio.gather(*(send() for _ in range(SENDERS)), return_exceptions=True):
+        assert isinstance(ended, SaturnError), f"a sender ended with {ended!r}"
 
 
 async def until(

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -203,12 +203,12 @@ class Nodes:
         asyncio.run(_until_registered(nameserver, node))
         return node
 
-    def mqadmin(self, *arguments: str) -> str:
-        """What RocketMQ's own mqadmin prints."""
+    def mqadmin(self, *arguments: str, java: Sequence[str] = ()) -> str:
+        """What RocketMQ's own mqadmin prints; `java`: options of its JVM."""
         main = "org.apache.rocketmq.tools.command.MQAdminStartup"
         done = subprocess.run(
-            self._java_command([main, *arguments]),
-            env=self._environment(),
+            self._java_command([main, *arguments], java),
+            env=self._environment() | {"LC_ALL": "C.UTF-8"},  # properties need not be ASCII
             capture_output=True,
             text=True,
             check=True,
@@ -229,9 +229,9 @@ class Nodes:
     def _environment(self) -> dict[str, str]:
         return {**os.environ, "ROCKETMQ_HOME": str(self.home)}
 
-    def _java_command(self, main: list[str]) -> list[str]:
+    def _java_command(self, main: list[str], options: Sequence[str] = ()) -> list[str]:
         places = [f"-Duser.home={self.home}", f"-Djava.io.tmpdir={self.home}"]
-        return [*_JAVA, *places, "-cp", f"{self.jars}/*", *main]
+        return [*_JAVA, *places, *options, "-cp", f"{self.jars}/*", *main]
 
     def _java(self, name: str, port: int, main: list[str]) -> Node:
         return self._start(ROCKETMQ, f"{ROCKETMQ}-{name}", port, self._java_command(main))

@@ -21,19 +21,17 @@ from pathlib import Path
 
 import pytest
 from interop_files import StoreFiles
-from interop_messages import QUEUES, TOPIC, Sent, Speaker, speaking, until
+from interop_messages import QUEUES, TOPIC, Sent, Speaker, send_until_killed, speaking, until
 from interop_nodes import ROCKETMQ, SATURNMQ, Node, Nodes
 from interop_reading import committed_offsets, consume_some, read_back, read_topic
 from saturnmq.aio import Admin, Message
 from saturnmq.cli.launcher import free_block
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.remoting import Command
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 LATER = "interop-later"
 LATER_LEVEL = 3  # 10 s: often longer than its broker has left
-SENDERS = 8
 
 
 @dataclass
@@ -164,22 +162,6 @@ async def send_mixed(speaker: Speaker) -> None:
         await speaker.send_batch([speaker.message(chance.randrange(1, 600)) for _ in range(100)])
         await speaker.send([speaker.message(chance.randrange(5000, 90_000), packs=True)])
         await speaker.send([speaker.message(chance.randrange(5000, 90_000))])
-
-
-async def send_until_killed(speaker: Speaker, node: Node) -> None:
-    """Several senders at once; SIGKILL while all of them wait for an acknowledgement."""
-    begun = len(speaker.sent)
-
-    async def send() -> None:
-        while True:
-            message = speaker.message(speaker.chance.randrange(1, 900))
-            result = await speaker.producer.send(message)
-            speaker.note([message], [result])
-            if len(speaker.sent) == begun + 500:
-                node.kill()
-
-    for ended in await asyncio.gather(*(send() for _ in range(SENDERS)), return_exceptions=True):
-        assert isinstance(ended, SaturnError), f"a sender ended with {ended!r}"
 
 
 @pytest.fixture
