@@ -392,3 +392,19 @@ def _where(values: Mapping[str, Any], group: str, expression_type: str) -> Where
     )
     check_nameservers(where.nameservers)
     return where
+
+
+def place_options(where: Where) -> dict[str, str]:
+    """The options that name this place: `parse` makes the same `Where` of them."""
+    if where.path:
+        trust_tail = str(where.trust_tail).lower()
+        return {"store": where.path, "brokerName": where.broker_name, "trustTail": trust_tail}
+    given = {
+        "endpoints": ",".join(where.nameservers),
+        "readFrom": where.read_from,
+        "chunkBytes": str(where.chunk_bytes),
+        "pullTimeoutMs": str(where.timeout_ms),
+        "fetchOffset.numRetries": str(where.retries),
+        "fetchOffset.retryIntervalMs": str(where.retry_interval_ms),
+    }
+    return given | ({"group": where.group} if where.group else {})

@@ -35,6 +35,7 @@ from saturnmq.pipeline.jobs.manifest import (
     reached,
 )
 from saturnmq.pipeline.jobs.tasks import Progress, attempt_name, plain_errors, run
+from saturnmq.pipeline.options import place_options
 from saturnmq.pipeline.plan import MAX_BYTES, Plan, Range, pack
 from saturnmq.protocol.errors import ConfigError, nearest
 from saturnmq.protocol.message_queue import MessageQueue
@@ -369,7 +370,7 @@ def archive_by_spark(
     chosen = _columns(columns or (*DEFAULT, PROPERTIES), (), to)
     source = (
         spark.readStream.format("saturnmq")
-        .options(**_options(where))
+        .options(**place_options(where))
         .options(
             subscribe=",".join(topics),
             startingOffsets="earliest",
@@ -393,10 +394,3 @@ def archive_by_spark(
         query.awaitTermination()
     count = sum(int(each["numInputRows"]) for each in query.recentProgress)
     return Archived(to, messages=count)
-
-
-def _options(where: Where) -> dict[str, str]:
-    """Options of the source that name the same place."""
-    if where.path:
-        return {"store": where.path, "brokerName": where.broker_name}
-    return {"endpoints": ",".join(where.nameservers), "readFrom": where.read_from}

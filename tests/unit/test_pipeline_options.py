@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from saturnmq.pipeline.access import Where
 from saturnmq.pipeline.columns import DEFAULT
-from saturnmq.pipeline.options import NAMES, parse
+from saturnmq.pipeline.options import NAMES, parse, place_options
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.message_queue import MessageQueue
 
@@ -160,3 +161,17 @@ def test_a_store_filters_by_tags_only():
 
 def test_names_are_those_of_the_documentation():
     assert len({name.lower() for name in NAMES}) == len(NAMES)
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        Where.store("/s", broker_name="broker-a", trust_tail=True),
+        Where.store("/s"),
+        Where.brokers("a:1,b:2", read_from="slave", chunk_bytes=1 << 20, timeout_ms=7, group="g"),
+        Where.brokers("a:1", retries=3, retry_interval_ms=5),
+    ],
+)
+def test_the_options_of_a_place_name_that_place(where):
+    given = {name.lower(): value for name, value in place_options(where).items()}
+    assert parse(given | {"subscribe": "orders"}, streaming=None).where == where
