@@ -61,9 +61,6 @@ def spark_session(
     chosen: dict[str, Any] = {
         "spark.sql.session.timeZone": "UTC",
         "spark.ui.showConsoleProgress": "false",
-        # Spark writes to a Python worker twice before it reads: over TCP the second one waits for
-        # the acknowledgement of the first, 40 ms in every task.
-        "spark.python.unix.domain.socket.enabled": "true",
     }
     if master is not None and master.startswith("local"):
         # Nobody has to reach this driver: no page, no name of the host to be resolved. What it logs
