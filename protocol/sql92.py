@@ -1,0 +1,547 @@
+"""SQL92 filters: RocketMQ's conditions over the properties of a message.
+
+    Sql("TAGS = 'paid' AND (price BETWEEN 10 AND 20 OR region IN ('eu', 'us'))").matches(properties)
+
+| from loose to tight | |
+|---|---|
+| `OR`, then `AND` | of conditions; a property alone is one that never holds |
+| `=  <>  IS NULL  IS NOT NULL` | of anything; not with the word NULL, that is what IS is for |
+| `<  <=  >  >=`, `[NOT] BETWEEN x AND y` | of properties and numbers |
+| `[NOT] IN ('a', 'b')` | of a property |
+| `[NOT] CONTAINS 'a'`, `STARTSWITH`, `ENDSWITH` | false without the property, with NOT as well |
+| `NOT`, `+`, `-` | tighter than any comparison: write `NOT (a = 1)` |
+
+Words in any case, names of properties as they are spelled: ASCII letters, digits, `_` and `$`.
+Numbers `5`, `5L`, `.5`, `5e3`; strings `'it''s'`; `-- to the end of the line`, `/* comments */`.
+
+Properties are texts. Compared with a number one is read as such a number: with a whole one as a
+whole number of 32 bits (of 64, if the number needs them), with a fraction as any number; with `=`
+and TRUE or FALSE as whether it is "true". Two properties are ordered as numbers. A text that is
+no such number makes the whole condition fail, whatever stands beside it. Else there are three
+truth values: what is compared with a missing property is unknown, and only true is a match. `=`
+looks at its left side: `5 <> a` is true where `a` is missing, `a <> 5` is not.
+
+These are RocketMQ's rules, checked against its own classes. Ours are: what follows a whole
+expression is an error (there it is not looked at), 0.0 is a number, `--` needs no line end, and
+length and nesting have limits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from math import copysign
+from typing import Any, NamedTuple, NoReturn
+
+from saturnmq.protocol.errors import SubscriptionParseFailed
+
+LENGTH_MAX = 16_384  # characters of an expression
+NESTING_MAX = 64
+_SHOWN = 60  # characters of the expression in an error
+
+Properties = Mapping[str, str]
+Evaluate = Callable[[Properties], Any]
+"""Of a message: str, bool, _Number, or None for unknown."""
+
+_TOKEN = re.compile(
+    r"""(?P<space> [ \t\n\r\f]+ | --[^\r\n]* | /\*.*?\*/ )
+      | (?P<fraction> (?: \d+\.\d* | \.\d+ ) (?: [eE][+-]?\d+ )? | \d+[eE][+-]?\d+ )
+      | (?P<whole> 0 | [1-9]\d*[lL]? )
+      | (?P<text> '(?: [^'] | '' )*' )
+      | (?P<name> [A-Za-z_$][A-Za-z0-9_$]* )
+      | (?P<sign> <= | >= | <> | [=<>()+,-] )""",
+    re.VERBOSE | re.ASCII | re.DOTALL,
+)
+_WORDS = frozenset(
+    "NOT AND OR BETWEEN IN TRUE FALSE NULL IS CONTAINS STARTSWITH ENDSWITH".split()  # noqa: SIM905
+)
+_HINTS = {
+    "'": "the string is not closed",
+    '"': "strings stand between '...'",
+    "/": "the comment is not closed by */",
+    "!": "write <> for not equal",
+    ".": "names have letters, digits, _ and $",
+}
+_WHOLE_NUMBER = re.compile(r"[+-]?\d+")
+_ANY_NUMBER = re.compile(
+    r"[+-]?(?:NaN|Infinity|((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)[fFdD]?)", re.ASCII
+)
+_BLANKS = "".join(map(chr, range(33)))
+
+
+class Sql:
+    """A condition, ready to be asked. SubscriptionParseFailed says where it is wrong."""
+
+    __slots__ = ("_evaluate", "expression", "terms")
+
+    def __init__(self, expression: str) -> None:
+        self.expression = expression.strip()
+        parser = _Parser(self.expression)
+        self._evaluate = parser.condition()
+        self.terms = parser.terms  # what a message costs: comparisons and what joins them
+
+    def matches(self, properties: Properties) -> bool:
+        """Whether the condition is true of a message with these properties."""
+        try:
+            return self._evaluate(properties) is True
+        except _NotComparable:
+            return False
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sql) and self.expression == other.expression
+
+    def __hash__(self) -> int:
+        return hash(self.expression)
+
+    def __repr__(self) -> str:
+        return f"Sql({self.expression!r})"
+
+    def __reduce__(self) -> tuple[type[Sql], tuple[str]]:
+        return Sql, (self.expression,)
+
+
+@lru_cache(maxsize=128)
+def compiled(expression: str) -> Sql:
+    """The same, remembered: pulls carry their expression again and again."""
+    return Sql(expression)
+
+
+# -- values ----------------------------------------------------------------------------------------
+
+
+class _NotComparable(Exception):
+    """A text is no number of the kind that it is compared with"""
+
+
+class _Number(NamedTuple):
+    value: int | float
+    read: Callable[[str], int | float]  # how a text beside it is read
+
+
+def _read_whole(bits: int) -> Callable[[str], int]:
+    limit = 1 << (bits - 1)
+
+    def read(text: str) -> int:
+        try:
+            value = int(text) if _WHOLE_NUMBER.fullmatch(text) else limit
+        except ValueError:  # thousands of digits
+            value = limit
+        if not -limit <= value < limit:
+            raise _NotComparable
+        return value
+
+    return read
+
+
+_read_int, _read_long = _read_whole(32), _read_whole(64)
+
+
+def _read_any(text: str) -> float:
+    """As Java reads a Double, but for hexadecimal ones."""
+    text = text.strip(_BLANKS)
+    found = _ANY_NUMBER.fullmatch(text)
+    if found is None:
+        raise _NotComparable
+    return float(text.rstrip("fFdD") if found[1] else text)
+
+
+def _order(left: str | _Number, right: str | _Number) -> int:
+    """Below, at or above 0; two texts are read as numbers."""
+    if isinstance(left, str):
+        if isinstance(right, str):
+            return _compare(_read_any(left), _read_any(right))
+        return _compare(right.read(left), right.value)
+    if isinstance(right, str):
+        return _compare(left.value, left.read(right))
+    return _compare(left.value, right.value)
+
+
+def _compare(left: float, right: float) -> int:
+    if left < right:
+        return -1
+    if left > right:
+        return 1
+    if left == right and left != 0:
+        return 0
+    return _rank(left) - _rank(right)
+
+
+def _rank(value: float) -> int:
+    """Java's order where numbers do not tell: -0.0 below 0, and NaN above everything."""
+    if value != value:  # noqa: PLR0124
+        return 2
+    if value:
+        return 1  # beside NaN
+    return -1 if copysign(1.0, value) < 0 else 0
+
+
+def _equal(left: Any, right: Any) -> bool | None:
+    if left is None or right is None:
+        return True if left is right else None if left is None else False
+    if isinstance(left, bool):
+        if isinstance(right, str):
+            raise _NotComparable  # RocketMQ reads a text beside TRUE on the right only
+        return left is right
+    if isinstance(right, bool):
+        return isinstance(left, str) and (left.lower() == "true") is right
+    if isinstance(left, str) and isinstance(right, str):
+        return left == right
+    return _order(left, right) == 0
+
+
+_RELATIONS: dict[str, Callable[[int], bool]] = {
+    "<": lambda order: order < 0,
+    "<=": lambda order: order <= 0,
+    ">": lambda order: order > 0,
+    ">=": lambda order: order >= 0,
+}
+_SEARCHES: dict[str, Callable[[str, str], bool]] = {
+    "CONTAINS": lambda text, part: part in text,
+    "STARTSWITH": str.startswith,
+    "ENDSWITH": str.endswith,
+}
+
+
+# -- nodes -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    evaluate: Evaluate
+    place: int  # in the expression, from 0
+    depth: int = 1
+    is_condition: bool = False
+    is_constant: bool = False  # as it is written: the value of all messages
+    name: str = ""  # of a property
+
+
+def _negated(evaluate: Evaluate) -> Evaluate:
+    def negated(properties: Properties) -> bool | None:
+        value = evaluate(properties)
+        return None if value is None else not value
+
+    return negated
+
+
+def _joined(parts: list[Evaluate], deciding: bool) -> Evaluate:
+    """AND (False decides) or OR (True decides) of conditions, left to right."""
+
+    def joined(properties: Properties) -> bool | None:
+        result: bool | None = not deciding
+        for part in parts:
+            value: bool | None = part(properties)
+            if value is deciding:
+                return value
+            if value is None:
+                result = None
+        return result
+
+    return joined
+
+
+def _missing(inner: Evaluate, wanted: bool) -> Evaluate:
+    return lambda properties: (inner(properties) is None) is wanted
+
+
+def _equated(left: Evaluate, right: Evaluate) -> Evaluate:
+    return lambda properties: _equal(left(properties), right(properties))
+
+
+def _related(sign: str, left: Evaluate, right: Evaluate) -> Evaluate:
+    holds = _RELATIONS[sign]
+
+    def related(properties: Properties) -> bool | None:
+        first = left(properties)
+        if first is None:
+            return None
+        second = right(properties)
+        return None if second is None else holds(_order(first, second))
+
+    return related
+
+
+def _searched(word: str, wanted: bool, inner: Evaluate, part: str) -> Evaluate:
+    found = _SEARCHES[word]
+
+    def searched(properties: Properties) -> bool:
+        text = inner(properties)
+        return isinstance(text, str) and part != "" and found(text, part) is wanted
+
+    return searched
+
+
+def _minus(inner: Evaluate) -> Evaluate:
+    def minus(properties: Properties) -> _Number | None:
+        value = inner(properties)
+        return _Number(-value.value, value.read) if isinstance(value, _Number) else None
+
+    return minus
+
+
+# -- the parser ------------------------------------------------------------------------------------
+
+
+class _Token(NamedTuple):
+    kind: str  # of _TOKEN's groups, "word", or "end"
+    text: str  # a word in capitals
+    place: int
+
+
+class _Parser:
+    """By recursive descent; a method per line of the table above."""
+
+    def __init__(self, expression: str) -> None:
+        self._expression = expression
+        self.terms = 0
+        self._depth = 0
+        if len(expression) > LENGTH_MAX:
+            self._fail(0, f"it has {len(expression)} characters, the limit is {LENGTH_MAX}")
+        self._tokens = self._split()
+        self._at = 0
+
+    def condition(self) -> Evaluate:
+        if self._now.kind == "end":
+            self._fail(0, "it is empty; write a condition such as price > 3")
+        node = self._condition(self._or())
+        if self._now.kind != "end":
+            self._fail(self._now.place, f"AND, OR or the end is expected, not {self._seen()}")
+        return node.evaluate
+
+    # tokens
+
+    def _split(self) -> list[_Token]:
+        text, place, tokens = self._expression, 0, []
+        while place < len(text):
+            found = _TOKEN.match(text, place)
+            if found is None:
+                sign = text[place]
+                self._fail(place, _HINTS.get(sign, f"{sign!r} means nothing here"))
+            kind, end = str(found.lastgroup), found.end()
+            token = found[0]
+            if kind in ("whole", "fraction") and re.match(r"[\w$.]", text[end : end + 1]):
+                self._fail(place, f"{text[place : end + 1]!r} is no number")
+            if kind == "name" and token.upper() in _WORDS:
+                kind, token = "word", token.upper()
+            if kind != "space":
+                tokens.append(_Token(kind, token, place))
+            place = end
+        return [*tokens, _Token("end", "", len(text))]
+
+    @property
+    def _now(self) -> _Token:
+        return self._tokens[self._at]
+
+    def _take(self, *texts: str) -> str:
+        """The word or sign that comes next, if it is one of these."""
+        token = self._now
+        if token.kind in ("word", "sign") and token.text in texts:
+            self._at += 1
+            return token.text
+        return ""
+
+    def _expect(self, text: str) -> None:
+        if not self._take(text):
+            self._fail(self._now.place, f"{text} is expected, not {self._seen()}")
+
+    def _take_after_not(self, *words: str) -> tuple[bool, str]:
+        """(without NOT, the word) if one of the words comes next, or NOT and one of them."""
+        negated = self._now.text == "NOT"
+        following = self._tokens[self._at + negated] if negated else self._now
+        if following.kind != "word" or following.text not in words:
+            return True, ""
+        self._at += 1 + negated
+        return not negated, following.text
+
+    def _seen(self) -> str:
+        return repr(self._now.text) if self._now.text else "the end"
+
+    def _fail(self, place: int, why: str) -> NoReturn:
+        text = self._expression
+        start = max(0, min(place - _SHOWN // 2, len(text) - _SHOWN))
+        shown = text[start : start + _SHOWN]
+        head, tail = "..." if start else "", "..." if start + _SHOWN < len(text) else ""
+        raise SubscriptionParseFailed(
+            f"SQL92 expression {head + shown + tail!r}, character {place + 1}: {why}"
+        )
+
+    # nodes
+
+    def _node(self, evaluate: Evaluate, *parts: _Node, **facts: Any) -> _Node:
+        self.terms += 1
+        depth = 1 + max((part.depth for part in parts), default=0)
+        place = parts[0].place if parts else self._now.place
+        if depth > NESTING_MAX:
+            self._fail(place, f"it is nested deeper than {NESTING_MAX}; write it flatter")
+        return _Node(evaluate, place, depth, **facts)
+
+    def _condition(self, node: _Node) -> _Node:
+        if node.is_condition:
+            return node
+        if not node.name:
+            self._fail(node.place, "a condition is expected here, this is a value")
+        get = node.evaluate  # gives a text, which is never true
+        return self._node(lambda p: None if get(p) is None else False, node, is_condition=True)
+
+    def _or(self) -> _Node:
+        return self._join("OR", self._and, True)
+
+    def _and(self) -> _Node:
+        return self._join("AND", self._equality, False)
+
+    def _join(self, word: str, part: Callable[[], _Node], deciding: bool) -> _Node:
+        node = part()
+        if self._now.text != word or self._now.kind != "word":
+            return node
+        nodes = [self._condition(node)]
+        while self._take(word):
+            nodes.append(self._condition(part()))
+        joined = _joined([each.evaluate for each in nodes], deciding)
+        return self._node(joined, *nodes, is_condition=True)
+
+    def _equality(self) -> _Node:
+        left = self._comparison()
+        while sign := self._take("=", "<>", "IS"):
+            if sign == "IS":
+                wanted = not self._take("NOT")
+                self._expect("NULL")
+                left = self._node(_missing(left.evaluate, wanted), left, is_condition=True)
+                continue
+            right = self._comparison()
+            self._check_equality(left, right)
+            equal = _equated(left.evaluate, right.evaluate)
+            evaluate = equal if sign == "=" else _negated(equal)
+            left = self._node(evaluate, left, right, is_condition=True)
+        return left
+
+    def _check_equality(self, left: _Node, right: _Node) -> None:
+        for node in (left, right):
+            if node.is_constant and node.evaluate({}) is None:
+                self._fail(node.place, "nothing equals NULL; write IS NULL or IS NOT NULL")
+        if left.is_constant and left.is_condition and right.is_constant and not right.is_condition:
+            self._fail(right.place, "TRUE and FALSE are compared with properties only")
+
+    def _comparison(self) -> _Node:
+        left = self._unary()
+        while True:
+            if sign := self._take(*_RELATIONS):
+                left = self._relation(sign, left, self._unary())
+                continue
+            wanted, word = self._take_after_not("BETWEEN", "IN", *_SEARCHES)
+            if not word:
+                return left
+            if word == "BETWEEN":
+                left = self._between(left, wanted)
+            elif word == "IN":
+                left = self._in(left, wanted)
+            else:
+                found = _searched(word, wanted, left.evaluate, self._text())
+                left = self._node(found, left, is_condition=True)
+
+    def _relation(self, sign: str, left: _Node, right: _Node) -> _Node:
+        for node in (left, right):
+            constant = node.evaluate({}) if node.is_constant else None
+            if node.is_condition or isinstance(constant, str):
+                self._fail(node.place, f"{sign} orders numbers only, not strings and conditions")
+        return self._node(
+            _related(sign, left.evaluate, right.evaluate), left, right, is_condition=True
+        )
+
+    def _between(self, value: _Node, wanted: bool) -> _Node:
+        low = self._unary()
+        self._expect("AND")
+        high = self._unary()
+        signs = (">=", "<=") if wanted else ("<", ">")
+        parts = [
+            self._relation(signs[0], value, low),
+            self._relation(signs[1], value, high),
+        ]
+        if wanted and low.is_constant and high.is_constant:
+            first, last = low.evaluate({}), high.evaluate({})
+            if _order(first, last) > 0:
+                self._fail(
+                    low.place, f"nothing is between {first.value} and {last.value}; exchange them"
+                )
+        joined = _joined([part.evaluate for part in parts], not wanted)
+        return self._node(joined, *parts, is_condition=True)
+
+    def _in(self, left: _Node, wanted: bool) -> _Node:
+        if not left.name:
+            self._fail(left.place, "IN is asked of a property only")
+        self._expect("(")
+        texts = {self._text()}
+        while self._take(","):
+            texts.add(self._text())
+        self._expect(")")
+        name = left.name
+
+        def within(properties: Properties) -> bool | None:
+            value = properties.get(name)
+            return None if value is None else (value in texts) is wanted
+
+        return self._node(within, left, is_condition=True)
+
+    def _unary(self) -> _Node:
+        sign = self._take("+", "-", "NOT")
+        if not sign:
+            return self._primary()
+        with_sign = self._tokens[self._at - 1].place
+        self._enter(with_sign)
+        node = self._unary()
+        self._depth -= 1
+        if sign == "+":
+            return node
+        if sign == "-":
+            return self._node(_minus(node.evaluate), node)
+        node = self._condition(node)
+        return self._node(_negated(node.evaluate), node, is_condition=True)
+
+    def _enter(self, place: int) -> None:
+        self._depth += 1
+        if self._depth > NESTING_MAX:
+            self._fail(place, f"it is nested deeper than {NESTING_MAX}; write it flatter")
+
+    def _primary(self) -> _Node:
+        token = self._now
+        if self._take("("):
+            self._enter(token.place)
+            node = self._or()
+            self._expect(")")
+            self._depth -= 1
+            return node
+        match token.kind, token.text:
+            case "name", name:
+                node = self._node(lambda p: p.get(name), name=name)
+            case "text", _:
+                text = token.text[1:-1].replace("''", "'")
+                node = self._node(lambda _: text, is_constant=True)
+            case (("whole" | "fraction"), _):
+                number = self._number(token)
+                node = self._node(lambda _: number, is_constant=True)
+            case "word", ("TRUE" | "FALSE" | "NULL") as word:
+                value = {"TRUE": True, "FALSE": False}.get(word)
+                node = self._node(lambda _: value, is_constant=True, is_condition=True)
+            case _:
+                self._fail(token.place, f"a property, a value or ( is expected, not {self._seen()}")
+        self._at += 1
+        return node
+
+    def _number(self, token: _Token) -> _Number:
+        if token.kind == "fraction":
+            value = float(token.text)
+            is_zero = not re.search("[1-9]", re.split("[eE]", token.text)[0])
+            if value == float("inf") or (value == 0 and not is_zero):
+                self._fail(token.place, f"{token.text} is out of the range of numbers")
+            return _Number(value, _read_any)
+        whole = int(token.text.rstrip("lL"))
+        if whole >= 1 << 63:
+            self._fail(token.place, f"{token.text} is above the largest whole number, 2^63 - 1")
+        return _Number(whole, _read_int if whole < 1 << 31 else _read_long)
+
+    def _text(self) -> str:
+        token = self._now
+        if token.kind != "text":
+            self._fail(token.place, f"a string '...' is expected, not {self._seen()}")
+        self._at += 1
+        return token.text[1:-1].replace("''", "'")
