@@ -24,6 +24,8 @@ from saturnmq.protocol.remoting import Command
 
 log = logging.getLogger(__name__)
 
+_Commit = tuple[str, Command, MessageQueue]  # to an address
+
 COMMIT_INTERVAL_S = 5.0
 
 
@@ -126,7 +128,8 @@ class RemoteOffsets(_Table):
             if self._connection(queue) is not connection:
                 self.dirty.add(queue)
         chosen = self.dirty if queues is None else self.dirty.intersection(queues)
-        pending = []
+        first: dict[tuple[str, str], _Commit] = {}
+        others: list[_Commit] = []
         for queue in sorted(chosen):
             try:
                 address = self._address(queue)
@@ -144,16 +147,20 @@ class RemoteOffsets(_Table):
             if term is not None:  # else a commit of messages that were lost could not be told
                 ext["saturnTerm"] = term
             request = Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, ext)
-            if confirm:
-                pending.append(self._confirmed(address, request, queue))
+            if confirm and (address, queue.topic) in first:
+                others.append((address, request, queue))
+            elif confirm:
+                first[address, queue.topic] = address, request, queue
             elif (connection := self._core.connected(address)) is not None:
                 self._core.oneway(address, request)
                 self._sent_on[queue] = connection
             else:
                 self.dirty.add(queue)
                 self._core.runtime.spawn(self._reach(address), name=f"connect {address}")
-        if pending:
-            await asyncio.gather(*pending)
+        # RocketMQ's brokers make the table of a group and topic at its first commit, and may lose
+        # what is committed at the same time.
+        for together in (first.values(), others):
+            await asyncio.gather(*(self._confirmed(*each) for each in together))
 
     async def _confirmed(self, address: str, request: Command, queue: MessageQueue) -> None:
         try:
