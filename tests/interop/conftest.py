@@ -47,11 +47,18 @@ def figures(request: pytest.FixtureRequest) -> Counter[str]:
 
 
 @pytest.fixture(scope="session")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[interop_nodes.Nodes]:
-    """Starts brokers; one nameserver of each make serves the whole session."""
+def jars() -> Path:
+    """Those of RocketMQ."""
     try:
-        jars = interop_nodes.rocketmq_jars()
+        return interop_nodes.rocketmq_jars()
     except interop_nodes.Unavailable as problem:
         pytest.skip(str(problem))
-    with interop_nodes.nodes(tmp_path_factory.mktemp("nodes"), jars) as made:
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, jars: Path) -> Iterator[interop_nodes.Nodes]:
+    """Starts nodes of this test's own: a nameserver must not know of another test's broker."""
+    home = tmp_path / "nodes"
+    home.mkdir()
+    with interop_nodes.nodes(home, jars) as made:
         yield made

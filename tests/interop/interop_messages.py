@@ -196,11 +196,11 @@ async def everything(speaker: Speaker) -> None:
 async def _delayed(speaker: Speaker) -> None:
     queue = speaker.next_queue()
     before, told = await speaker.max_offset(TOPIC, queue.queue_id), len(speaker.sent)
-    for level in (8, 18, UNKNOWN_DELAY_LEVEL):
+    for level in (17, 18, UNKNOWN_DELAY_LEVEL):
         await speaker.send([speaker.message(100, delay_level=level)], queue)
     await speaker.send([speaker.message(100, delay_level=1)], queue)
     await speaker.send([speaker.message(9000, packs=True, delay_level=1)], queue)
-    # What waits for minutes is only in SCHEDULE_TOPIC_XXXX; what waited a second comes back.
+    # What waits for hours is only in SCHEDULE_TOPIC_XXXX; what waited a second comes back.
     await speaker.until_arrived(TOPIC, queue.queue_id, before + 2)
     del speaker.sent[told:]
 

@@ -152,7 +152,7 @@ class Nodes:
     _nameservers: dict[str, Node] = field(default_factory=dict)
 
     def nameserver(self, make: str) -> str:
-        """The address of the one nameserver of this make."""
+        """The address of the one nameserver of this make, started when first asked for."""
         if make not in self._nameservers:
             port = free_block("127.0.0.1", 1)
             if make == ROCKETMQ:

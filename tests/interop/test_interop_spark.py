@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from interop_files import StoreFiles
 from interop_messages import GROUP, QUEUES, TOPIC
-from interop_nodes import BROKER, Nodes
+from interop_nodes import BROKER, nodes
 from interop_spark import COMPRESSIONS, EVERY_TOPIC, Rows, Spoken, batch, long_text, stream
 from saturnmq.client.blocking import Admin
 from saturnmq.pipeline.access import Where
@@ -43,11 +43,13 @@ ROW = (
 
 
 @pytest.fixture(scope="module")
-def java(nodes: Nodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spoken]:
-    made = Spoken(nodes, StoreFiles(tmp_path_factory.mktemp("rocketmq") / "store", *FILE_SIZES))
-    made.tell()
-    yield made
-    made.down()
+def java(jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spoken]:
+    home = tmp_path_factory.mktemp("nodes")
+    with nodes(home, jars) as started:
+        made = Spoken(started, StoreFiles(home / "store", *FILE_SIZES))
+        made.tell()
+        yield made
+        made.down()
 
 
 def topic_of(java: Spoken, name: str) -> str:
