@@ -18,7 +18,7 @@ from typing import Any
 
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import SubscriptionParseFailed
-from saturnmq.protocol.subscription import Subscription
+from saturnmq.protocol.subscription import SQL_EXPRESSION, Subscription
 
 log = logging.getLogger(__name__)
 
@@ -102,9 +102,13 @@ class ClientTable:
                 try:
                     group.subscriptions[topic] = Subscription.from_json(document)
                 except SubscriptionParseFailed as error:
-                    # its pulls are answered SUBSCRIPTION_NOT_EXIST; the client itself lives on
+                    # Its pulls are refused (subscriptions.py); the client itself lives on. A
+                    # condition stays until there is one that can be parsed, as in RocketMQ.
                     log.warning("group %s: %s", group.name, error)
-                    group.subscriptions.pop(topic, None)
+                    older = group.subscriptions.get(topic)
+                    is_sql = document.get("expressionType") == SQL_EXPRESSION
+                    if not is_sql or older is None or older.sql is None:
+                        group.subscriptions.pop(topic, None)
                 group.documents[topic] = dict(document)
         for topic in before - named:
             group.subscriptions.pop(topic, None)
@@ -149,6 +153,11 @@ class ClientTable:
     def subscription(self, group: str, topic: str) -> Subscription | None:
         found = self.consumers.get(group)
         return found.subscriptions.get(topic) if found else None
+
+    def subscription_document(self, group: str, topic: str) -> Mapping[str, Any] | None:
+        """The newest that a heartbeat sent, also if it cannot be parsed."""
+        found = self.consumers.get(group)
+        return found.documents.get(topic) if found else None
 
     def groups_of(self, topic: str) -> list[str]:
         return sorted(n for n, g in self.consumers.items() if topic in g.subscriptions)

@@ -77,6 +77,7 @@ class BrokerConfig:
     flush_offsets_ms: int = _key("flushConsumerOffsetInterval", 5_000)
     client_expiry_ms: int = _key("channelExpiredTimeout", 120_000)
     slave_read: bool = _key("slaveReadEnable", True)
+    enable_property_filter: bool = _key("enablePropertyFilter", True)  # RocketMQ's is false
     stage_max_bytes: int = _key("stageMaxBytes", 256 << 20)  # of one partition of a sink
     stage_total_bytes: int = _key("stageTotalBytes", 4 << 30)
     stage_lease_ms: int = _key("stageLease", 600_000)  # a stage that nobody adds to is dropped

@@ -10,6 +10,7 @@ from typing import Any
 
 from saturnmq.broker.clients import CLUSTERING, ConsumerGroup, Member
 from saturnmq.broker.context import Context, answer, text
+from saturnmq.broker.subscriptions import check_enabled
 from saturnmq.protocol import jsonx
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
@@ -21,6 +22,7 @@ from saturnmq.protocol.errors import (
 )
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.subscription import TAG_EXPRESSION, Subscription
 from saturnmq.protocol.topics import check_group, retry_topic
 
 
@@ -99,8 +101,13 @@ class MembershipService:
 
     def on_check_client(self, endpoint: Endpoint, request: Command) -> None:
         data = body_of(request).get("subscriptionData") or {}
-        if (data.get("expressionType") or "TAG") != "TAG":
-            raise SystemError_("The broker does not support consumer to filter message by SQL92")
+        if not isinstance(data, dict):
+            raise InvalidParameter("subscriptionData is not a JSON object")
+        expression_type = str(data.get("expressionType") or TAG_EXPRESSION)
+        if expression_type != TAG_EXPRESSION:
+            check_enabled(self._c, expression_type)
+            topic, expression = str(data.get("topic", "")), str(data.get("subString") or "")
+            Subscription.parse(topic, expression, 0, expression_type)
         answer(endpoint, request, request.reply(0))
 
     def on_lock(self, endpoint: Endpoint, request: Command) -> None:

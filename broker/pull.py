@@ -3,8 +3,10 @@
 A pull reads at the requested offset and is answered with raw CommitLog frames. If there is nothing
 yet and the consumer allows it, the request is held under (topic, queue) until a message becomes
 *visible* there (dispatched and below the visible watermark, invariant I9), or its time ends.
-A held request whose new messages are all dropped by its tag filter stays held and remembers how far
-it has looked. Held requests cost one small object each; a closed connection's go when looked at.
+A held request whose new messages are all dropped by its filter stays held and remembers how far it
+has looked. A read with an SQL92 condition may end before the queue does, with nothing (20): the
+client asks again, and others come in between. Held requests cost one small object each; a closed
+connection's go when looked at.
 
 Each answer of a read has suggestWhichBrokerId, nextBeginOffset, minOffset and maxOffset: a Java
 client fails without one of the four.
@@ -21,18 +23,17 @@ from itertools import count
 from saturnmq.broker.context import Context, answer, integer, text
 from saturnmq.broker.groups import Group
 from saturnmq.broker.positions import commit, lost_from
+from saturnmq.broker.subscriptions import of_group, of_request
 from saturnmq.broker.topics import Topic
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import (
     GroupNotExist,
     NoPermission,
-    SubscriptionNotExist,
-    SubscriptionNotLatest,
     SystemBusy,
 )
 from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.subscription import Subscription
+from saturnmq.protocol.sql92 import Sql
 from saturnmq.store.message_store import Arrival, GetResult
 
 COMMIT_OFFSET, SUSPEND, SUBSCRIPTION = 1, 2, 4
@@ -64,6 +65,7 @@ class Pull:
     max_count: int
     max_bytes: int
     codes: frozenset[int] | None
+    sql: Sql | None
     slow_broker_id: int
     done: bool = False
 
@@ -87,7 +89,10 @@ class PullService:
         flags = integer(ext, "sysFlag", 0)
         offset = integer(ext, "queueOffset")
         group, topic, queue_id = self._checked(group_name, topic_name, integer(ext, "queueId"))
-        subscription = self._subscription(group_name, topic_name, flags, ext)
+        if flags & SUBSCRIPTION:
+            subscription = of_request(c, topic_name, ext)
+        else:
+            subscription = of_group(c, group_name, topic_name, ext)
         if flags & COMMIT_OFFSET and not c.role.is_slave:
             place = group_name, topic_name, queue_id
             commit(c, ext, place, integer(ext, "commitOffset", 0))
@@ -100,6 +105,7 @@ class PullService:
             max(1, min(integer(ext, "maxMsgNums", JAVA_BATCH), BATCH_MAX)),
             max(1, min(integer(ext, "maxMsgBytes", BYTES_MAX), BYTES_MAX)),
             subscription.filter_codes,
+            subscription.sql,
             group.slow_broker_id,
         )
         request.body = b""  # the request may outlive the read buffer
@@ -137,22 +143,6 @@ class PullService:
             raise NoPermission(f"subscription group [{group_name}] may not consume")
         return group, c.topics.readable(topic_name, queue_id), queue_id
 
-    def _subscription(
-        self, group: str, topic: str, flags: int, ext: dict[str, str]
-    ) -> Subscription:
-        if flags & SUBSCRIPTION:
-            return Subscription.parse(
-                topic, ext.get("subscription"), 0, ext.get("expressionType") or "TAG"
-            )
-        found = self._c.clients.subscription(group, topic)
-        if found is None:
-            raise SubscriptionNotExist(
-                f"group {group} has not subscribed topic {topic} in a heartbeat to this broker"
-            )
-        if found.sub_version < integer(ext, "subVersion", 0):
-            raise SubscriptionNotLatest(f"the subscription of group {group} is not the latest")
-        return found
-
     def _bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         store = self._c.store
         return store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
@@ -168,6 +158,7 @@ class PullService:
             self._c.visible,
             pull.max_count > JAVA_BATCH,
             self._corrects,
+            sql=pull.sql,
         )
         name = result.status.name
         code = CODES[name]

@@ -11,7 +11,8 @@ Masters and slaves answer alike, below the visible watermark.
 | QUEUE_BOUNDS 390022 | topic | `{"0":[min,end],...}`, all readable queues |
 
 Each request does a bounded piece of work on the loop: a chunk of at most 8 MiB, or as many entries
-as are weighed in a few hundred microseconds; `rest` is what to ask for next.
+as are weighed in a few hundred microseconds; `rest` is what to ask for next. A read with an SQL92
+condition looks at as many messages as that takes a few milliseconds (store/sifting.py).
 """  # noqa: E501
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from functools import partial
 
 from saturnmq.broker.context import Context, answer, integer, text
 from saturnmq.broker.pull import BYTES_MAX, CODES
+from saturnmq.broker.subscriptions import of_request
 from saturnmq.protocol import jsonx
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import InvalidParameter
 from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.subscription import Subscription
 from saturnmq.store.cuts import cut
 
 ROWS_MAX = 65_536  # of a chunk and of a piece
@@ -50,9 +51,7 @@ class RangeService:
         if not 0 <= offset < end:
             raise InvalidParameter(f"offsets {offset} to {end}: 0 <= offset < end is wanted")
         max_bytes = max(1, min(integer(ext, "maxBytes", 1 << 20), BYTES_MAX))
-        subscription = Subscription.parse(
-            topic, ext.get("subscription"), 0, ext.get("expressionType") or "TAG"
-        )
+        subscription = of_request(self._c, topic, ext)
         store = self._c.store
         result = store.get_message(
             topic,
@@ -64,6 +63,7 @@ class RangeService:
             self._c.visible,
             override_limits=True,
             end=end,
+            sql=subscription.sql,
         )
         code = CODES[result.status.name]
         if code == ResponseCode.PULL_OFFSET_MOVED and offset >= result.min_offset:

@@ -40,7 +40,8 @@ class Decoding:
     """What is made of the frames of a range.
 
     `expression` is a subscription (`*`, `A || B`, or SQL92 when `expression_type` says so): tags
-    are looked at by hash where the entries are read and exactly where the frames are decoded.
+    are looked at by hash where the entries are read and exactly where the frames are decoded,
+    conditions where the entries are read.
     Without `fail_on_data_loss` gaps are logged and passed over.
     """
 

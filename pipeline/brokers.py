@@ -39,6 +39,7 @@ from saturnmq.protocol.errors import (
     ConfigError,
     QueryNotFound,
     SaturnError,
+    SubscriptionParseFailed,
     TopicNotExist,
     UnsupportedRequest,
     error_for,
@@ -283,7 +284,10 @@ class Cluster:
                 answer = channel.answer()
                 idle = True
                 if answer.code not in PULL_CODES:
-                    raise error_for(answer.code, answer.remark)
+                    error = error_for(answer.code, answer.remark)
+                    if isinstance(error, SubscriptionParseFailed):
+                        raise _refused(address, fetch, error)
+                    raise error
                 following = fetch.following(answer)
                 body = answer.body
                 if following < fetch.end:
@@ -306,10 +310,7 @@ class Cluster:
         command = Command.request(RequestCode.CHECK_CLIENT_CONFIG, {}, jsonx.dumps(asked))
         answer = channels.request(address, command, REQUEST_TIMEOUT_S)
         if answer.code != ResponseCode.SUCCESS:
-            raise ConfigError(
-                f"correct option subExpression, or have broker {address} filter by it (RocketMQ: "
-                f"enablePropertyFilter=true); it says of {fetch.expression!r}: {answer.remark}"
-            )
+            raise _refused(address, fetch, error_for(answer.code, answer.remark))
         fetch.unchecked = False
 
     # -- who is asked ----------------------------------------------------------------------------
@@ -425,6 +426,14 @@ def _together(pieces: Iterable[Range], max_bytes: int) -> Iterator[list[Range]]:
         group.append(piece)
     if group:
         yield group
+
+
+def _refused(address: str, fetch: Fetch, why: SaturnError) -> ConfigError:
+    """The broker does not filter by the expression."""
+    return ConfigError(
+        f"correct option subExpression, or have broker {address} filter by it "
+        f"(enablePropertyFilter=true); it says of {fetch.expression!r}: {why}"
+    )
 
 
 def _bounds_of(topic: str) -> Command:

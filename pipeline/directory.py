@@ -38,12 +38,14 @@ from saturnmq.store.disk import NativeDisk, SegmentFile
 from saturnmq.store.log_files import SegmentFiles
 from saturnmq.store.lookup import first_stored_from
 from saturnmq.store.segments import Segment
+from saturnmq.store.sifting import PASSED, sift
 from saturnmq.store.verify import directories, open_log
 
 if TYPE_CHECKING:
     from saturnmq.pipeline.decoding import Decoder
 
 ENTRIES = 1 << 18  # of a queue that are looked at in one go
+_ALL = 1 << 62, 0, ENTRIES, 1 << 62  # of the entries are sifted: no limit but that of the work
 _ENTRY = [("offset", ">i8"), ("size", ">i4"), ("high", ">i4"), ("code", ">i4")]
 
 
@@ -180,7 +182,8 @@ class StoreDirectory:
     def _batches_of(self, piece: Range, decoding: Decoding) -> Iterator[Any]:
         queue = self._queue(piece.queue)
         made = decoder(decoding, piece.broker)
-        codes = subscription(decoding).filter_codes
+        wanted = subscription(decoding)
+        codes = wanted.filter_codes
         tally = Tally(piece, decoding)
         offset = piece.start
         if offset < queue.min_offset:
@@ -191,7 +194,10 @@ class StoreDirectory:
             if not entries:  # no such file
                 offset = min(piece.end, _next_file(offset, queue))
                 continue
-            if codes is not None:
+            if wanted.sql is not None:
+                entries = sift(entries, wanted.sql, self._frame, *_ALL)
+                entries = _matching(entries, PASSED)
+            elif codes is not None:
                 entries = _matching(entries, codes)
             yield from tally.count(self._decoded(made, entries, offset))
             offset += len(entries) // UNIT
@@ -289,6 +295,15 @@ class StoreDirectory:
             return True  # nobody can look any more at what is deleted
         frame = self._frame_at(entry[0], check=True)
         return frame is not None and frame.size == entry[1] and frame.queue_offset == index
+
+    def _frame(self, offset: int, size: int) -> memoryview | None:
+        """What lies there, not checked."""
+        assert self._log is not None
+        found = self._log.find(offset)
+        if found is None:
+            return None
+        at = offset - found.start
+        return self._map(found.path).view[at : at + size]
 
     def _frame_at(self, offset: int, *, check: bool) -> Frame | None:
         assert self._log is not None

@@ -274,7 +274,7 @@ def parse(given: Mapping[str, str], *, streaming: bool | None) -> SourceOptions:
         corrupt=mode == PERMISSIVE,
     )
     return SourceOptions(
-        where=_where(values, group, expression_type),
+        where=_where(values, group),
         subscribe=subscribe,
         pattern=pattern,
         assign=assign,
@@ -346,18 +346,19 @@ def _filter(values: Mapping[str, Any]) -> tuple[str, str]:
     kind: str = values.get("expressionType", "TAG")
     if text.lower().startswith(SQL_PREFIX):
         text, kind = text[len(SQL_PREFIX) :].strip(), SQL
-    if kind == "TAG":
-        try:
-            Subscription.parse("", text)
-        except SubscriptionParseFailed:
-            raise ConfigError(
-                f"option subExpression is {text!r} and names no tag; write * or tags joined by ||, "
-                f"or {SQL_PREFIX}... for SQL92"
-            ) from None
+    try:
+        Subscription.parse("", text, 0, kind)
+    except SubscriptionParseFailed as error:
+        if kind == SQL:
+            raise ConfigError(f"correct option subExpression: {error}") from None
+        raise ConfigError(
+            f"option subExpression is {text!r} and names no tag; write * or tags joined by ||, "
+            f"or {SQL_PREFIX}... for SQL92"
+        ) from None
     return text, kind
 
 
-def _where(values: Mapping[str, Any], group: str, expression_type: str) -> Where:
+def _where(values: Mapping[str, Any], group: str) -> Where:
     store, endpoints = values.get("store"), values.get("endpoints")
     if bool(store) == bool(endpoints):
         given = "store and endpoints are given together" if store else "no place to read is given"
@@ -371,11 +372,6 @@ def _where(values: Mapping[str, Any], group: str, expression_type: str) -> Where
                 f"{'store' if store else 'endpoints'}; leave it out"
             )
     if store:
-        if expression_type == SQL:
-            raise ConfigError(
-                "subExpression of type SQL92 is looked at by brokers, a store directory has none; "
-                "filter with where() in Spark, or read from endpoints"
-            )
         return Where.store(
             store,
             broker_name=values.get("brokerName", STORE_BROKER),

@@ -18,9 +18,8 @@ log = logging.getLogger(__name__)
 
 
 def subscription(decoding: Decoding) -> Subscription:
-    """The tags asked for; everything where the broker filters by SQL92."""
-    tags = decoding.expression_type == "TAG"
-    return Subscription.parse("", decoding.expression if tags else "*")
+    """What is asked for: tags, or a condition."""
+    return Subscription.parse("", decoding.expression, 0, decoding.expression_type)
 
 
 def decoder(decoding: Decoding, broker: str) -> Decoder:

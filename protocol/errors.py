@@ -167,6 +167,12 @@ class SubscriptionParseFailed(SaturnError):
     code = 23
 
 
+class FilterNotSupported(SubscriptionParseFailed):
+    """The broker does not filter by this type of expression"""
+
+    code = 1  # as RocketMQ answers it; the remark tells it from other failures
+
+
 class SubscriptionNotExist(SaturnError):
     """The group has not subscribed to this topic here; send a heartbeat first"""
 
@@ -318,6 +324,7 @@ BY_CODE: dict[int, type[SaturnError]] = {
 }
 
 
+NO_SUCH_FILTER = "The broker does not support consumer to filter message by"
 NOT_ENOUGH_REPLICAS = ("[IN_SYNC_REPLICAS_NOT_ENOUGH]", "in-sync replicas not enough")
 
 
@@ -326,6 +333,8 @@ def error_for(code: int, remark: str | None) -> SaturnError:
     cls = BY_CODE.get(code)
     if cls is SystemError_ and remark is not None and remark.startswith(NOT_ENOUGH_REPLICAS):
         cls = InSyncReplicasNotEnough
+    if cls is SystemError_ and remark is not None and remark.startswith(NO_SUCH_FILTER):
+        cls = FilterNotSupported
     if cls is None:
         return SystemError_(f"{remark or 'no remark'} (response code {code})", code=code)
     return cls(remark or "")

@@ -48,6 +48,7 @@ HOST_MASK = BORN_HOST_V6 | STORE_HOST_V6
 
 HEAD = struct.Struct(">iIiiiqqiq")  # TOTALSIZE .. BORNTIMESTAMP
 TAIL = struct.Struct(">iqi")  # RECONSUMETIMES, PREPAREDTRANSACTIONOFFSET, body length
+_MAGIC_AND_FLAG = struct.Struct(">I28xi")  # from byte 4 on
 FRAME_BYTES_MIN = HEAD.size + 8 + 8 + 8 + TAIL.size + 1 + 2
 assert HEAD.size == 48
 assert FRAME_BYTES_MIN == 91
@@ -252,6 +253,25 @@ def decode_frame(
     if size > left:
         return NeedMore(size)
     return _decode_whole(data[pos : pos + size], magic, verify)
+
+
+def frame_properties(frame: bytes | memoryview) -> bytes | None:
+    """The properties of a whole frame, found by its lengths alone; None if these contradict each
+    other. Nothing else is looked at."""
+    if len(frame) < FRAME_BYTES_MIN:
+        return None
+    magic, sys_flag = _MAGIC_AND_FLAG.unpack_from(frame, 4)
+    hosts = (20 if sys_flag & BORN_HOST_V6 else 8) + (20 if sys_flag & STORE_HOST_V6 else 8)
+    at = HEAD.size + hosts + 8 + TAIL.size
+    if at > len(frame):
+        return None
+    body_bytes = int.from_bytes(frame[at - 4 : at], "big")
+    at += body_bytes
+    length_bytes = 2 if magic == MAGIC_V2 else 1
+    at += length_bytes + int.from_bytes(frame[at : at + length_bytes], "big") + 2
+    if at + int.from_bytes(frame[at - 2 : at], "big") != len(frame):
+        return None
+    return bytes(frame[at:])
 
 
 def _decode_whole(data: memoryview, magic: int, verify: bool) -> Frame | Damage:

@@ -1,9 +1,10 @@
-"""One topic subscription of a consumer group: which tags pass.
+"""One topic subscription of a consumer group: which messages pass.
 
-The expression is `*` (everything) or tags joined by `||`. The broker drops by tag *code* while it
-reads the ConsumeQueue (a 32-bit hash, so strangers may slip through); the client filters again by
-the tag itself. In heartbeats it is RocketMQ's SubscriptionData JSON; `sub_version` grows with
-every change and lets the broker ignore stale ones.
+The expression is `*` (everything), tags joined by `||`, or an SQL92 condition over properties. The
+broker drops by tag *code* while it reads the ConsumeQueue (a 32-bit hash, so strangers may slip
+through); the client filters again by the tag itself. Conditions it looks at exactly. In heartbeats
+it is RocketMQ's SubscriptionData JSON; `sub_version` grows with every change and lets the broker
+ignore stale ones.
 """
 
 from __future__ import annotations
@@ -14,32 +15,42 @@ from typing import Any
 
 from saturnmq.protocol.errors import SubscriptionParseFailed
 from saturnmq.protocol.jhash import tags_code
+from saturnmq.protocol.sql92 import Sql, compiled
 
 ALL = "*"
 TAG_EXPRESSION = "TAG"
+SQL_EXPRESSION = "SQL92"
+Expression = str | Sql
+"""What passes: `*`, tags joined by `||`, or a condition, `Sql("price > 3")`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Invariant: `codes` is the set of Java hashes of `tags`; both are empty for everything."""
+    """Invariant: `codes` is the set of Java hashes of `tags`; both are empty for everything, and
+    beside a condition."""
 
     topic: str
     expression: str
     tags: frozenset[str]
     codes: frozenset[int]
     sub_version: int = 0
-    expression_type: str = TAG_EXPRESSION
+    sql: Sql | None = None
 
     @staticmethod
     def parse(
         topic: str,
-        expression: str | None,
+        expression: Expression | None,
         sub_version: int = 0,
         expression_type: str = TAG_EXPRESSION,
     ) -> Subscription:
+        """An `Sql` needs no type. SubscriptionParseFailed says what is wrong with an expression."""
+        if isinstance(expression, Sql) or expression_type == SQL_EXPRESSION:
+            sql = expression if isinstance(expression, Sql) else compiled(expression or "")
+            nothing: frozenset[Any] = frozenset()
+            return Subscription(topic, sql.expression, nothing, nothing, sub_version, sql)
         if expression_type not in (TAG_EXPRESSION, "", None):
             raise SubscriptionParseFailed(
-                f"expression type {expression_type!r} of topic {topic} is not supported; use TAG"
+                f"expression type {expression_type!r} of topic {topic} is unknown; use TAG or SQL92"
             )
         text = (expression or ALL).strip() or ALL
         if text == ALL:
@@ -54,12 +65,16 @@ class Subscription:
         return Subscription(topic, text, tags, codes, sub_version)
 
     @property
+    def expression_type(self) -> str:
+        return TAG_EXPRESSION if self.sql is None else SQL_EXPRESSION
+
+    @property
     def is_all(self) -> bool:
-        return not self.tags
+        return not self.tags and self.sql is None
 
     @property
     def filter_codes(self) -> frozenset[int] | None:
-        """What a store read filters by: None lets everything pass."""
+        """The tags' codes that a store read lets pass: None is all of them."""
         return self.codes or None
 
     def matches_code(self, code: int) -> bool:

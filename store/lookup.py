@@ -1,11 +1,11 @@
 """Reading: by queue offset, by time, by key (store-format.md sections 3, 4 and 8).
 
 get_message follows RocketMQ's table of statuses and next offsets exactly. The tag filter looks at
-the queue entry only. Frames are not copied: a result points at the stretches of the mapped log they
-lie in, and a reply is written from there. It keeps the mapping alive until it is sent, also when
-the segment is closed or deleted meanwhile. Consumers see nothing that ends behind `visible`, a
-physical offset, and below it the log does not change; when a slave cuts off a wrong tail under a
-reply, the reader's CRC check refuses the frames.
+the queue entry only, an SQL92 condition at frames as well (sifting.py). Frames are not copied: a
+result points at the stretches of the mapped log they lie in, and a reply is written from there. It
+keeps the mapping alive until it is sent, also when the segment is closed or deleted meanwhile.
+Consumers see nothing that ends behind `visible`, a physical offset, and below it the log does not
+change; when a slave cuts off a wrong tail under a reply, the reader's CRC check refuses the frames.
 
 What lies further behind the log's end than a share of the machine's memory is taken to be on the
 disk only: one call reads less of it, and whoever reads there is told to ask a slave.
@@ -21,10 +21,12 @@ from typing import TYPE_CHECKING
 
 from saturnmq.protocol.frame import Frame, decode_frame
 from saturnmq.protocol.kernels import COMPILED
+from saturnmq.protocol.sql92 import Sql
 from saturnmq.store.commitlog import CommitLog
 from saturnmq.store.consumequeue import ENTRY, FILLER, UNIT, ConsumeQueue
 from saturnmq.store.indexfile import Index
 from saturnmq.store.queues import Queues
+from saturnmq.store.sifting import PASSED, sift
 
 REPLY_BYTES_MIN = 100
 _NO_LIMITS = 1 << 31, 128 << 20  # messages and bytes that no request gets beyond
@@ -166,6 +168,7 @@ class Lookup:
         override_limits: bool,
         correct: bool,
         end: int | None = None,
+        sql: Sql | None = None,
     ) -> GetResult:
         queue = self._queues.table.get((topic, queue_id))
         if queue is None or queue.max_offset == 0:
@@ -189,15 +192,21 @@ class Lookup:
         log = self._log
         end, start = log.end, log.start
         cached = end - self._limits.memory_bytes
+        visible = min(visible, end)
+        in_memory = _NO_LIMITS if override_limits else self._in_memory
+        if sql is not None:
+            count, room = min(max_count, in_memory[0]), min(max_bytes, in_memory[1])
+            entries = sift(entries, sql, log.read, visible, cached, count, room)
+            codes = PASSED
         scanned, count, removed, last, runs = plan_reads(
             entries,
             max_count,
             max(max_bytes, REPLY_BYTES_MIN),
-            _NO_LIMITS if override_limits else self._in_memory,
+            in_memory,
             _NO_LIMITS if override_limits else self._on_disk,
             cached,
             codes,
-            visible if visible < end else end,
+            visible,
             start,
         )
         if scanned == 0:

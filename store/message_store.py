@@ -17,6 +17,7 @@ from typing import Any
 
 from saturnmq.protocol.errors import SaturnError, ServiceNotAvailable
 from saturnmq.protocol.runtime import Runtime
+from saturnmq.protocol.sql92 import Sql
 from saturnmq.store.checkpoint import INDEX_UNKNOWN, AbortMark, Checkpoint
 from saturnmq.store.cleaner import MANUAL_PASSES, Cleaner, CleanTicket
 from saturnmq.store.commitlog import CommitLog, FlushTicket, LogFailed
@@ -433,8 +434,10 @@ class MessageStore:
         override_limits: bool = False,
         correct: bool = True,
         end: int | None = None,
+        sql: Sql | None = None,
     ) -> GetResult:
-        """Frames from a queue offset on, before `end`; see `lookup.Lookup`.
+        """Frames from a queue offset on, before `end`, whose tags code is one of `codes` and whose
+        properties match `sql`; see `lookup.Lookup`.
 
         Without `correct` an offset out of range is not replaced in the answer: a slave may lag.
         """
@@ -449,6 +452,7 @@ class MessageStore:
             override_limits,
             correct,
             end,
+            sql,
         )
 
     def entries(self, topic: str, queue_id: int, first: int, count: int) -> memoryview:

@@ -217,12 +217,48 @@ def test_brokers_that_know_no_ranges_are_pulled_from(cluster, monkeypatch):
     with where(cluster).open() as access:  # one that does not know yet who they are
         assert rows(access.batches(pieces, BODIES)) == EVERYTHING
         # RocketMQ's give everything to a pull whose expression they cannot parse
-        by_sql = Decoding(BODIES.columns, expression="a > 1", expression_type="SQL92")
+        by_sql = Decoding(BODIES.columns, expression="TAGS = 'B'", expression_type="SQL92")
+        assert rows(access.batches([part], by_sql)) == odd
+        assert 46 in asked
+        by_sql = Decoding(BODIES.columns, expression="a > 'x'", expression_type="SQL92")
         asked.clear()
         with pytest.raises(ConfigError, match=r"^correct option subExpression.*SQL92"):
             list(access.batches([part], by_sql))
         assert (46 in asked, 11 in asked) == (True, False)
     assert UnsupportedRequest.code == 3
+
+
+def test_a_condition_is_looked_at_by_the_broker(cluster):
+    by_sql = Decoding(BODIES.columns, expression="TAGS = 'B'", expression_type="SQL92")
+    with where(cluster).open() as access:
+        pieces = access.cuts([WHOLE], 100 << 10, 65_536)
+        assert [piece.rows for piece in pieces] == [100] * 20  # a filter does not change the plan
+        odd = [row for row in EVERYTHING if row[0] % 2]
+        assert rows(access.batches(pieces, by_sql)) == odd  # and what it drops is no loss
+        assert rows(access.batches([WHOLE], by_sql)) == odd
+        none = Decoding(BODIES.columns, expression="nobody > 5", expression_type="SQL92")
+        assert rows(access.batches([WHOLE], none)) == []
+        wrong = Decoding(BODIES.columns, expression="a > 'x'", expression_type="SQL92")
+        with pytest.raises(ConfigError, match=r"^correct option subExpression.*character 5"):
+            list(access.batches([WHOLE], wrong))
+
+
+def test_a_broker_that_looks_at_no_conditions_says_so(tmp_path):
+    settings = Settings(broker_options={"enablePropertyFilter": "false"})
+    cluster = LocalCluster.up(tmp_path / "plain", settings)
+    try:
+        with Admin(cluster.nameservers[0]) as admin:
+            admin.create_topic("orders", 2)
+        with Producer(nameservers=cluster.nameservers[0]) as producer:
+            producer.send(Message("orders", b"x"), queue=QUEUE)
+        by_sql = Decoding(BODIES.columns, expression="a > 5", expression_type="SQL92")
+        with (
+            where(cluster).open() as access,
+            pytest.raises(ConfigError, match=r"^correct option .*\(enablePropertyFilter=true\)"),
+        ):
+            list(access.batches([WHOLE._replace(end=1)], by_sql))
+    finally:
+        cluster.down()
 
 
 def test_deleted_messages_are_a_loss_or_a_line_in_the_log(tmp_path, caplog):

@@ -468,20 +468,23 @@ def test_row_0_23_an_offset_below_min_is_led_to_min() -> None:
     assert result.count == 0
 
 
-def test_row_0_24_tag_expressions_filter_and_sql92_is_refused_by_name() -> None:
+def test_row_0_24_tag_expressions_and_sql92_conditions_filter() -> None:
     async def body(world: World) -> None:
         broker = await world.broker()
         client = await world.connect(broker.address)
-        for tag in "ABCA":
-            await client.send(tag.encode(), TAGS=tag)
+        for number, tag in enumerate("ABCA"):
+            await client.send(tag.encode(), TAGS=tag, a=str(number))
         await world.until(lambda: broker.store.max_offset("T", 0) == 4)
         for expression, expected in (("*", b"ABCA"), ("A", b"AA"), ("A || C", b"ACA")):
             got = await client.pull(0, subscription=expression)
             assert b"".join(f.body for f in frames(bytes(got.body))) == expected
             assert got.ext["nextBeginOffset"] == "4"
-        sql = await client.pull(0, subscription="a > 5", expressionType="SQL92")
-        assert sql.code == 23
-        assert "SQL92" in sql.remark
+        for condition, expected in (("a > 1", b"CA"), ("TAGS = 'A' AND NOT (a = 3)", b"A")):
+            got = await client.pull(0, subscription=condition, expressionType="SQL92")
+            assert b"".join(f.body for f in frames(bytes(got.body))) == expected
+            assert got.ext["nextBeginOffset"] == "4"
+        none = await client.pull(0, subscription="a IS NULL", expressionType="SQL92")
+        assert (none.code, none.ext["nextBeginOffset"]) == (20, "4")
         await broker.close()
 
     run(body)

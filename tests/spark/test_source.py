@@ -212,6 +212,22 @@ def test_tags_are_filtered_at_the_broker_and_in_the_store(cluster):
     assert len(read) == ROWS // 4
 
 
+def test_conditions_are_looked_at_by_the_broker_and_in_the_store(spark, cluster):
+    condition = "sql:TAGS = 'A' AND number BETWEEN 100 AND 1100"
+    wanted = [n for n in range(100, 1101) if n // 6 % 2 == 0]
+    given = options(cluster, subExpression=condition)
+    assert numbers(rows(given)) == wanted
+    table = load(spark, given)
+    assert table.count() == len(wanted)
+    assert table.where("queueId = 0").count() == sum(1 for n in wanted if n % 6 in (0, 3))
+    found = []
+    for name in ("broker-0", "broker-1"):
+        root = cluster.data / name.replace("broker", "master") / "store"
+        store = {"store": str(root), "brokerName": name, "trustTail": "true"}
+        found += rows({**store, "subscribe": "orders", "subExpression": condition})
+    assert numbers(found) == wanted
+
+
 def test_a_pattern_and_an_assignment_choose_queues(cluster):
     ranges = [
         item.topic
@@ -279,8 +295,8 @@ def test_tasks_are_as_many_as_asked_for(cluster):
             "startingTimestamp: no message of orders broker-0/0 was stored at",
         ),
         (
-            {"subExpression": "sql:a > 5"},
-            "expression type 'SQL92' of topic orders is not supported",
+            {"subExpression": "sql:a > 'x'"},
+            "correct option subExpression: SQL92 expression \"a > 'x'\", character 5",
         ),
     ],
 )

@@ -111,7 +111,7 @@ def test_subscriptions():
     with pytest.raises(SubscriptionParseFailed):
         Subscription.parse("T", "||")
     with pytest.raises(SubscriptionParseFailed):
-        Subscription.parse("T", "a > 1", expression_type="SQL92")
+        Subscription.parse("T", "a > 1", expression_type="XPATH")
 
 
 def test_names():

@@ -153,10 +153,16 @@ def test_what_is_wrong_for_a_stream_is_told(given, line):
     assert line in str(caught.value).splitlines()[0]
 
 
-def test_a_store_filters_by_tags_only():
-    with pytest.raises(SaturnError, match=r"filter with where\(\) in Spark"):
-        options(endpoints=None, store="/s", subExpression="sql:a > 5")
-    assert options(endpoints=None, store="/s", subExpression="A").expression == "A"
+def test_a_condition_that_cannot_be_parsed_is_told_before_anything_is_asked():
+    for place in ({}, {"endpoints": None, "store": "/s"}):
+        assert options(**place, subExpression="sql:a > 5").expression == "a > 5"
+        with pytest.raises(SaturnError) as caught:
+            options(**place, subExpression="sql:a > > 5")
+        line = str(caught.value)
+        assert line.startswith("correct option subExpression: SQL92 expression 'a > > 5'")
+        assert "character 5: " in line
+    with pytest.raises(SaturnError, match="it is empty; write a condition"):
+        options(subExpression="sql:")
 
 
 def test_names_are_those_of_the_documentation():

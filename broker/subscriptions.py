@@ -1,0 +1,68 @@
+"""Which messages a reader gets: by the expression in its request, or by its group's heartbeat.
+
+| wrong with it | code |
+|---|---|
+| SQL92 with enablePropertyFilter=false | 1, in RocketMQ's words |
+| the request's expression cannot be parsed, or its type is unknown | 23 |
+| no heartbeat of the group has named the topic | 24 |
+| the heartbeats' subscription is older than the request's | 25 |
+| the group's condition cannot be parsed and there was none before it | 27 |
+| the same, and the one before it is older than the request's | 28 |
+"""
+
+from __future__ import annotations
+
+from saturnmq.broker.context import Context, integer
+from saturnmq.protocol.errors import (
+    NO_SUCH_FILTER,
+    FilterDataNotExist,
+    FilterDataNotLatest,
+    FilterNotSupported,
+    SubscriptionNotExist,
+    SubscriptionNotLatest,
+)
+from saturnmq.protocol.subscription import TAG_EXPRESSION, Subscription
+
+
+def of_request(context: Context, topic: str, ext: dict[str, str]) -> Subscription:
+    """Of fields `subscription` and `expressionType`."""
+    expression_type = ext.get("expressionType") or TAG_EXPRESSION
+    check_enabled(context, expression_type)
+    return Subscription.parse(topic, ext.get("subscription"), 0, expression_type)
+
+
+def of_group(context: Context, group: str, topic: str, ext: dict[str, str]) -> Subscription:
+    """As the members' heartbeats say, if that is not older than the request's `subVersion`."""
+    wanted = integer(ext, "subVersion", 0)
+    found = context.clients.subscription(group, topic)
+    newest = context.clients.subscription_document(group, topic)
+    if newest is None:
+        raise SubscriptionNotExist(
+            f"group {group} has not subscribed topic {topic} in a heartbeat to this broker"
+        )
+    expression_type = str(newest.get("expressionType") or TAG_EXPRESSION)
+    check_enabled(context, expression_type)
+    if found is None and expression_type == TAG_EXPRESSION:
+        raise SubscriptionNotExist(
+            f"the subscription of topic {topic} by group {group} cannot be parsed: "
+            f"{newest.get('subString')!r:.200}"
+        )
+    if int(newest.get("subVersion") or 0) < wanted:
+        raise SubscriptionNotLatest(f"the subscription of group {group} is not the latest")
+    if found is None:
+        raise FilterDataNotExist(
+            f"the condition of group {group} for topic {topic} cannot be parsed: "
+            f"{newest.get('subString')!r:.200}"
+        )
+    if found.sub_version < wanted:
+        raise FilterDataNotLatest(
+            f"the latest condition of group {group} for topic {topic} cannot be parsed: "
+            f"{newest.get('subString')!r:.200}"
+        )
+    return found
+
+
+def check_enabled(context: Context, expression_type: str) -> None:
+    """FilterNotSupported if conditions are asked for and this broker is told not to look at any."""
+    if expression_type != TAG_EXPRESSION and not context.config.enable_property_filter:
+        raise FilterNotSupported(f"{NO_SUCH_FILTER} {expression_type}")
