@@ -214,6 +214,9 @@ def consume(
     topic: str,
     group: Annotated[str, typer.Option(help="Consumer group: it remembers how far it came.")],
     tag: Annotated[str, typer.Option(help="Tags to take: 'A || B', or * for all.")] = "*",
+    sql: Annotated[
+        str | None, typer.Option(help="Messages to take: \"price > 3 AND region = 'eu'\" (SQL92).")
+    ] = None,
     count: Annotated[
         int, typer.Option("-n", "--count", min=0, help="End after that many; 0 = never.")
     ] = 0,
@@ -228,13 +231,16 @@ def consume(
     With --json one object a line. Ends after -n messages or with Ctrl-C, and the group goes on
     behind the last one printed.
     """
-    from saturnmq import MessageQueue, PullConsumer
+    from saturnmq import MessageQueue, PullConsumer, Sql
     from saturnmq.protocol.topics import retry_topic
 
+    if sql is not None and tag != "*":
+        fail("give --tag or --sql; a condition may name the tag: TAGS = 'A'")
+    expression = tag if sql is None else Sql(sql)
     with admin(nameserver) as client, named(topic, client):
         client.route(topic)
     consumer = PullConsumer(group, nameservers=addresses(nameserver), from_beginning=from_beginning)
-    consumer.subscribe(topic, tag)
+    consumer.subscribe(topic, expression)
     consumer.subscribe(retry_topic(group))  # what other members of the group sent back
     taken = 0
     with consumer:

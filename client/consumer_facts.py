@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from saturnmq.client.core import ClientCore
 from saturnmq.client.held_queue import HeldQueue
 from saturnmq.client.offset_store import OffsetStore
+from saturnmq.protocol import jsonx
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.errors import (
+    FilterNotSupported,
+    SaturnError,
+    SubscriptionParseFailed,
+    UnsupportedRequest,
+)
 from saturnmq.protocol.message import MessageQueue
+from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.runtime import Runtime
 from saturnmq.protocol.subscription import Subscription
+
+log = logging.getLogger(__name__)
 
 DEFAULT_NAMESERVER = "127.0.0.1:9876"
 CONSUME_FROM = {"first": "CONSUME_FROM_FIRST_OFFSET", "last": "CONSUME_FROM_LAST_OFFSET"}
@@ -33,6 +45,35 @@ def heartbeat_entry(
         "subscriptionDataSet": [subscription.to_json() for subscription in subscriptions],
         "unitMode": False,
     }
+
+
+async def check_conditions(
+    core: ClientCore, group: str, subscriptions: Iterable[Subscription]
+) -> None:
+    """Ask the brokers whether they filter by SQL92 conditions, as RocketMQ's clients do before
+    their first heartbeat.
+
+    FilterNotSupported: one does not. SubscriptionParseFailed: one cannot parse it. A broker that
+    does not answer is passed over: its pulls will tell.
+    """
+    for subscription in subscriptions:
+        if subscription.sql is None:
+            continue
+        document = {"clientId": core.client_id, "group": group}
+        body = jsonx.dumps(document | {"subscriptionData": subscription.to_json()})
+        for name in sorted({q.broker_name for q in core.subscribe_queues(subscription.topic)}):
+            address = core.broker_address(name, master=False)
+            if address is None:
+                continue
+            request = Command.request(RequestCode.CHECK_CLIENT_CONFIG, {}, body)
+            try:
+                await core.invoke(address, request)
+            except SubscriptionParseFailed as error:
+                raise type(error)(f"broker {name} ({address}): {error}") from None
+            except UnsupportedRequest:
+                raise FilterNotSupported(f"broker {name} ({address}) knows no conditions") from None
+            except SaturnError as error:
+                log.info("broker %s was not asked for its filters: %s", name, error)
 
 
 def running_info(

@@ -15,7 +15,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from saturnmq.client import rebalance as strategies
-from saturnmq.client.consumer_facts import core_for, heartbeat_entry, running_info
+from saturnmq.client.consumer_facts import (
+    check_conditions,
+    core_for,
+    heartbeat_entry,
+    running_info,
+)
 from saturnmq.client.core import ClientCore
 from saturnmq.client.held_queue import HeldQueue
 from saturnmq.client.membership import Membership, ask_offset, start_offset
@@ -24,10 +29,16 @@ from saturnmq.client.process_queue import Limits
 from saturnmq.client.pulling import Puller
 from saturnmq.protocol import topics
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.errors import ClientClosed, ConfigError, InvalidParameter, SaturnError
+from saturnmq.protocol.errors import (
+    ClientClosed,
+    ConfigError,
+    InvalidParameter,
+    SaturnError,
+    SubscriptionParseFailed,
+)
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 from saturnmq.protocol.runtime import Runtime
-from saturnmq.protocol.subscription import Subscription
+from saturnmq.protocol.subscription import Expression, Subscription
 
 log = logging.getLogger(__name__)
 
@@ -79,14 +90,15 @@ class PullConsumer:
         self._started = self._closing = False
 
     # -- life ---------------------------------------------------------------------------------
-    def subscribe(self, topic: str, expression: str = "*") -> None:
-        """Shares the topic's queues with the group's other members; before start()."""
+    def subscribe(self, topic: str, expression: Expression = "*") -> None:
+        """Shares the topic's queues with the group's other members; before start(). `expression`:
+        `*`, tags joined by `||`, or a condition over properties, `Sql("price > 3")`."""
         self._check_mode(assigned=False)
         topics.check_topic(topic)
         version = self.runtime.now_ms()
         self.subscriptions[topic] = Subscription.parse(topic, expression, version)
 
-    def assign(self, queues: Iterable[MessageQueue], expression: str = "*") -> None:
+    def assign(self, queues: Iterable[MessageQueue], expression: Expression = "*") -> None:
         """Reads exactly `queues`, without asking who else does; replaces an earlier assign()."""
         self._check_mode(assigned=True)
         wanted = list(dict.fromkeys(queues))
@@ -120,6 +132,11 @@ class PullConsumer:
                 await self.core.route(topic)
             except SaturnError as error:
                 log.debug("no route of %s yet: %s", topic, error)
+        try:
+            await check_conditions(self.core, self.group, self.subscriptions.values())
+        except SubscriptionParseFailed:
+            await self.close()
+            raise
         self.core.register_consumer(self.group, self)
         await self.core.heartbeat_now()
         if self.subscriptions and not self._assigned:

@@ -18,7 +18,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from saturnmq.client import rebalance as strategies
-from saturnmq.client.consumer_facts import core_for, heartbeat_entry, running_info
+from saturnmq.client.consumer_facts import (
+    check_conditions,
+    core_for,
+    heartbeat_entry,
+    running_info,
+)
 from saturnmq.client.consuming import Concurrent, Consumption, InOrder
 from saturnmq.client.core import ClientCore
 from saturnmq.client.held_queue import HeldQueue
@@ -37,10 +42,10 @@ from saturnmq.client.queue_locks import QueueLocks
 from saturnmq.client.results import ConsumeResult
 from saturnmq.client.send_back import SendBack
 from saturnmq.protocol import kernels, topics
-from saturnmq.protocol.errors import ClientClosed, ConfigError, SaturnError
+from saturnmq.protocol.errors import ClientClosed, ConfigError, SaturnError, SubscriptionParseFailed
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.runtime import Runtime
-from saturnmq.protocol.subscription import Subscription
+from saturnmq.protocol.subscription import Expression, Subscription
 
 log = logging.getLogger(__name__)
 
@@ -134,12 +139,13 @@ class PushConsumer:
     def subscribe(
         self,
         topic: str,
-        expression: str = "*",
+        expression: Expression = "*",
         listener: Listener | None = None,
         *,
         listener_one: OneListener | None = None,
     ) -> None:
-        """Adds a topic (or changes its expression: `*` or tags joined by `||`).
+        """Adds a topic (or changes its expression: `*`, tags joined by `||`, or a condition over
+        properties that the brokers look at, `Sql("price > 3")`).
 
         The listener is the consumer's, for all its topics; give it here or to the constructor.
         """
@@ -149,7 +155,7 @@ class PushConsumer:
         version = self.runtime.now_ms()
         self.subscriptions[topic] = Subscription.parse(topic, expression, version)
         if self._started:
-            self._spawn(self._announce(), "announce")
+            self._spawn(self._announce_again(), "announce")
 
     def unsubscribe(self, topic: str) -> None:
         """Drops a topic; its queues go to the other members at the next rebalance."""
@@ -174,6 +180,12 @@ class PushConsumer:
         else:
             retry = topics.retry_topic(self.group)
             self.subscriptions[retry] = Subscription.parse(retry, "*", self.runtime.now_ms())
+        await self._find_routes()
+        try:
+            await check_conditions(self.core, self.group, self.subscriptions.values())
+        except SubscriptionParseFailed:
+            await self.close()
+            raise
         self.core.register_consumer(self.group, self)
         await self._announce()
         self._spawn(self._membership.run(), "rebalance")
@@ -214,14 +226,26 @@ class PushConsumer:
         self._tasks = [task for task in self._tasks if not task.done()]
         self._tasks.append(self.runtime.spawn(coro, name=f"{what} {self.group}"))
 
-    async def _announce(self) -> None:
+    async def _find_routes(self) -> None:
         for topic in list(self.subscriptions):
             try:
                 await self.core.route(topic)
             except SaturnError as error:
                 log.debug("no route of %s yet: %s", topic, error)
+
+    async def _announce(self) -> None:
         await self.core.heartbeat_now()
         self._membership.trigger()
+
+    async def _announce_again(self) -> None:
+        """After start() nobody waits for it: what would have been its error is a line in the log,
+        and other brokers may look at the condition."""
+        await self._find_routes()
+        try:
+            await check_conditions(self.core, self.group, self.subscriptions.values())
+        except SubscriptionParseFailed as error:
+            log.error("group %s: %s", self.group, error)
+        await self._announce()
 
     def _local_offsets(self) -> OffsetStore:
         if self._files is None:
@@ -354,7 +378,7 @@ class PushConsumer:
         one that has another role now goes to its successor."""
         if topic not in self.subscriptions or not self._started or self._closing:
             return
-        self._spawn(self._announce(), "announce")
+        self._spawn(self._announce_again(), "announce")
         for queue, held in self._held.items():
             if self._puller.misplaced(queue):
                 self._restart(held)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from saturnmq.protocol.message import Message as Message
     from saturnmq.protocol.message import MessageQueue as MessageQueue
     from saturnmq.protocol.message import ReceivedMessage as ReceivedMessage
+    from saturnmq.protocol.sql92 import Sql as Sql
 
 _HOMES = {
     "Admin": "saturnmq.client.blocking",
@@ -37,6 +38,7 @@ _HOMES = {
     "SaturnError": "saturnmq.protocol.errors",
     "SendResult": "saturnmq.client.outgoing",
     "SendStatus": "saturnmq.client.results",
+    "Sql": "saturnmq.protocol.sql92",
 }
 __all__ = [*sorted(_HOMES), "__version__", "aio", "errors"]  # noqa: PLE0604
 

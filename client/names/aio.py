@@ -8,6 +8,7 @@ from saturnmq.client.push_consumer import PushConsumer
 from saturnmq.client.results import ConsumeResult, SendStatus
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.message import Message, MessageQueue, ReceivedMessage
+from saturnmq.protocol.sql92 import Sql
 
 __all__ = [
     "Admin",
@@ -21,4 +22,5 @@ __all__ = [
     "SaturnError",
     "SendResult",
     "SendStatus",
+    "Sql",
 ]
