@@ -48,7 +48,8 @@ HOST_MASK = BORN_HOST_V6 | STORE_HOST_V6
 
 HEAD = struct.Struct(">iIiiiqqiq")  # TOTALSIZE .. BORNTIMESTAMP
 TAIL = struct.Struct(">iqi")  # RECONSUMETIMES, PREPAREDTRANSACTIONOFFSET, body length
-_MAGIC_AND_FLAG = struct.Struct(">I28xi")  # from byte 4 on
+_LENGTHS = struct.Struct(">4xI28xi44xI")  # magic, sysFlag, and the body's if hosts are IPv4
+_BODY_AT = _LENGTHS.size
 FRAME_BYTES_MIN = HEAD.size + 8 + 8 + 8 + TAIL.size + 1 + 2
 assert HEAD.size == 48
 assert FRAME_BYTES_MIN == 91
@@ -260,16 +261,21 @@ def frame_properties(frame: bytes | memoryview) -> bytes | None:
     other. Nothing else is looked at."""
     if len(frame) < FRAME_BYTES_MIN:
         return None
-    magic, sys_flag = _MAGIC_AND_FLAG.unpack_from(frame, 4)
-    hosts = (20 if sys_flag & BORN_HOST_V6 else 8) + (20 if sys_flag & STORE_HOST_V6 else 8)
-    at = HEAD.size + hosts + 8 + TAIL.size
-    if at > len(frame):
+    magic, sys_flag, body_bytes = _LENGTHS.unpack_from(frame)
+    at = _BODY_AT
+    try:
+        if sys_flag & (BORN_HOST_V6 | STORE_HOST_V6):
+            at += 12 * (bool(sys_flag & BORN_HOST_V6) + bool(sys_flag & STORE_HOST_V6))
+            body_bytes = int.from_bytes(frame[at - 4 : at], "big")
+        at += body_bytes
+        topic_bytes = frame[at]
+        if magic == MAGIC_V2:
+            at += 1
+            topic_bytes = topic_bytes << 8 | frame[at]
+        at += 1 + topic_bytes + 2
+    except IndexError:
         return None
-    body_bytes = int.from_bytes(frame[at - 4 : at], "big")
-    at += body_bytes
-    length_bytes = 2 if magic == MAGIC_V2 else 1
-    at += length_bytes + int.from_bytes(frame[at : at + length_bytes], "big") + 2
-    if at + int.from_bytes(frame[at - 2 : at], "big") != len(frame):
+    if len(frame) - at != int.from_bytes(frame[at - 2 : at], "big"):
         return None
     return bytes(frame[at:])
 

@@ -29,21 +29,37 @@ length and nesting have limits.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from math import copysign
 from typing import Any, NamedTuple, NoReturn
 
 from saturnmq.protocol.errors import SubscriptionParseFailed
+from saturnmq.protocol.sql92_terms import (
+    RELATIONS,
+    SEARCHES,
+    Evaluate,
+    NotComparable,
+    Number,
+    Properties,
+    beside_number,
+    equated,
+    is_text,
+    joined,
+    missing,
+    negated,
+    negative,
+    order_of,
+    read_any,
+    read_int,
+    read_long,
+    related,
+    searched,
+)
 
 LENGTH_MAX = 16_384  # characters of an expression
 NESTING_MAX = 64
 _SHOWN = 60  # characters of the expression in an error
-
-Properties = Mapping[str, str]
-Evaluate = Callable[[Properties], Any]
-"""Of a message: str, bool, _Number, or None for unknown."""
 
 _TOKEN = re.compile(
     r"""(?P<space> [ \t\n\r\f]+ | --[^\r\n]* | /\*.*?\*/ )
@@ -64,11 +80,6 @@ _HINTS = {
     "!": "write <> for not equal",
     ".": "names have letters, digits, _ and $",
 }
-_WHOLE_NUMBER = re.compile(r"[+-]?\d+")
-_ANY_NUMBER = re.compile(
-    r"[+-]?(?:NaN|Infinity|((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)[fFdD]?)", re.ASCII
-)
-_BLANKS = "".join(map(chr, range(33)))
 
 
 class Sql:
@@ -86,7 +97,7 @@ class Sql:
         """Whether the condition is true of a message with these properties."""
         try:
             return self._evaluate(properties) is True
-        except _NotComparable:
+        except NotComparable:
             return False
 
     def __eq__(self, other: object) -> bool:
@@ -108,102 +119,6 @@ def compiled(expression: str) -> Sql:
     return Sql(expression)
 
 
-# -- values ----------------------------------------------------------------------------------------
-
-
-class _NotComparable(Exception):
-    """A text is no number of the kind that it is compared with"""
-
-
-class _Number(NamedTuple):
-    value: int | float
-    read: Callable[[str], int | float]  # how a text beside it is read
-
-
-def _read_whole(bits: int) -> Callable[[str], int]:
-    limit = 1 << (bits - 1)
-
-    def read(text: str) -> int:
-        try:
-            value = int(text) if _WHOLE_NUMBER.fullmatch(text) else limit
-        except ValueError:  # thousands of digits
-            value = limit
-        if not -limit <= value < limit:
-            raise _NotComparable
-        return value
-
-    return read
-
-
-_read_int, _read_long = _read_whole(32), _read_whole(64)
-
-
-def _read_any(text: str) -> float:
-    """As Java reads a Double, but for hexadecimal ones."""
-    text = text.strip(_BLANKS)
-    found = _ANY_NUMBER.fullmatch(text)
-    if found is None:
-        raise _NotComparable
-    return float(text.rstrip("fFdD") if found[1] else text)
-
-
-def _order(left: str | _Number, right: str | _Number) -> int:
-    """Below, at or above 0; two texts are read as numbers."""
-    if isinstance(left, str):
-        if isinstance(right, str):
-            return _compare(_read_any(left), _read_any(right))
-        return _compare(right.read(left), right.value)
-    if isinstance(right, str):
-        return _compare(left.value, left.read(right))
-    return _compare(left.value, right.value)
-
-
-def _compare(left: float, right: float) -> int:
-    if left < right:
-        return -1
-    if left > right:
-        return 1
-    if left == right and left != 0:
-        return 0
-    return _rank(left) - _rank(right)
-
-
-def _rank(value: float) -> int:
-    """Java's order where numbers do not tell: -0.0 below 0, and NaN above everything."""
-    if value != value:  # noqa: PLR0124
-        return 2
-    if value:
-        return 1  # beside NaN
-    return -1 if copysign(1.0, value) < 0 else 0
-
-
-def _equal(left: Any, right: Any) -> bool | None:
-    if left is None or right is None:
-        return True if left is right else None if left is None else False
-    if isinstance(left, bool):
-        if isinstance(right, str):
-            raise _NotComparable  # RocketMQ reads a text beside TRUE on the right only
-        return left is right
-    if isinstance(right, bool):
-        return isinstance(left, str) and (left.lower() == "true") is right
-    if isinstance(left, str) and isinstance(right, str):
-        return left == right
-    return _order(left, right) == 0
-
-
-_RELATIONS: dict[str, Callable[[int], bool]] = {
-    "<": lambda order: order < 0,
-    "<=": lambda order: order <= 0,
-    ">": lambda order: order > 0,
-    ">=": lambda order: order >= 0,
-}
-_SEARCHES: dict[str, Callable[[str, str], bool]] = {
-    "CONTAINS": lambda text, part: part in text,
-    "STARTSWITH": str.startswith,
-    "ENDSWITH": str.endswith,
-}
-
-
 # -- nodes -----------------------------------------------------------------------------------------
 
 
@@ -215,69 +130,6 @@ class _Node:
     is_condition: bool = False
     is_constant: bool = False  # as it is written: the value of all messages
     name: str = ""  # of a property
-
-
-def _negated(evaluate: Evaluate) -> Evaluate:
-    def negated(properties: Properties) -> bool | None:
-        value = evaluate(properties)
-        return None if value is None else not value
-
-    return negated
-
-
-def _joined(parts: list[Evaluate], deciding: bool) -> Evaluate:
-    """AND (False decides) or OR (True decides) of conditions, left to right."""
-
-    def joined(properties: Properties) -> bool | None:
-        result: bool | None = not deciding
-        for part in parts:
-            value: bool | None = part(properties)
-            if value is deciding:
-                return value
-            if value is None:
-                result = None
-        return result
-
-    return joined
-
-
-def _missing(inner: Evaluate, wanted: bool) -> Evaluate:
-    return lambda properties: (inner(properties) is None) is wanted
-
-
-def _equated(left: Evaluate, right: Evaluate) -> Evaluate:
-    return lambda properties: _equal(left(properties), right(properties))
-
-
-def _related(sign: str, left: Evaluate, right: Evaluate) -> Evaluate:
-    holds = _RELATIONS[sign]
-
-    def related(properties: Properties) -> bool | None:
-        first = left(properties)
-        if first is None:
-            return None
-        second = right(properties)
-        return None if second is None else holds(_order(first, second))
-
-    return related
-
-
-def _searched(word: str, wanted: bool, inner: Evaluate, part: str) -> Evaluate:
-    found = _SEARCHES[word]
-
-    def searched(properties: Properties) -> bool:
-        text = inner(properties)
-        return isinstance(text, str) and part != "" and found(text, part) is wanted
-
-    return searched
-
-
-def _minus(inner: Evaluate) -> Evaluate:
-    def minus(properties: Properties) -> _Number | None:
-        value = inner(properties)
-        return _Number(-value.value, value.read) if isinstance(value, _Number) else None
-
-    return minus
 
 
 # -- the parser ------------------------------------------------------------------------------------
@@ -397,8 +249,8 @@ class _Parser:
         nodes = [self._condition(node)]
         while self._take(word):
             nodes.append(self._condition(part()))
-        joined = _joined([each.evaluate for each in nodes], deciding)
-        return self._node(joined, *nodes, is_condition=True)
+        evaluate = joined([each.evaluate for each in nodes], deciding)
+        return self._node(evaluate, *nodes, is_condition=True)
 
     def _equality(self) -> _Node:
         left = self._comparison()
@@ -406,14 +258,22 @@ class _Parser:
             if sign == "IS":
                 wanted = not self._take("NOT")
                 self._expect("NULL")
-                left = self._node(_missing(left.evaluate, wanted), left, is_condition=True)
+                left = self._node(missing(left.evaluate, wanted), left, is_condition=True)
                 continue
             right = self._comparison()
             self._check_equality(left, right)
-            equal = _equated(left.evaluate, right.evaluate)
-            evaluate = equal if sign == "=" else _negated(equal)
+            equal = self._equal(left, right)
+            evaluate = equal if sign == "=" else negated(equal)
             left = self._node(evaluate, left, right, is_condition=True)
         return left
+
+    def _equal(self, left: _Node, right: _Node) -> Evaluate:
+        constant = right.evaluate({}) if left.name and right.is_constant else None
+        if isinstance(constant, Number):
+            return beside_number(left.name, constant, lambda order: order == 0)
+        if isinstance(constant, str):
+            return is_text(left.name, constant)
+        return equated(left.evaluate, right.evaluate)
 
     def _check_equality(self, left: _Node, right: _Node) -> None:
         for node in (left, right):
@@ -425,10 +285,10 @@ class _Parser:
     def _comparison(self) -> _Node:
         left = self._unary()
         while True:
-            if sign := self._take(*_RELATIONS):
+            if sign := self._take(*RELATIONS):
                 left = self._relation(sign, left, self._unary())
                 continue
-            wanted, word = self._take_after_not("BETWEEN", "IN", *_SEARCHES)
+            wanted, word = self._take_after_not("BETWEEN", "IN", *SEARCHES)
             if not word:
                 return left
             if word == "BETWEEN":
@@ -436,7 +296,7 @@ class _Parser:
             elif word == "IN":
                 left = self._in(left, wanted)
             else:
-                found = _searched(word, wanted, left.evaluate, self._text())
+                found = searched(word, wanted, left.evaluate, self._text())
                 left = self._node(found, left, is_condition=True)
 
     def _relation(self, sign: str, left: _Node, right: _Node) -> _Node:
@@ -444,9 +304,11 @@ class _Parser:
             constant = node.evaluate({}) if node.is_constant else None
             if node.is_condition or isinstance(constant, str):
                 self._fail(node.place, f"{sign} orders numbers only, not strings and conditions")
-        return self._node(
-            _related(sign, left.evaluate, right.evaluate), left, right, is_condition=True
-        )
+        if left.name and right.is_constant:
+            evaluate = beside_number(left.name, right.evaluate({}), RELATIONS[sign])
+        else:
+            evaluate = related(sign, left.evaluate, right.evaluate)
+        return self._node(evaluate, left, right, is_condition=True)
 
     def _between(self, value: _Node, wanted: bool) -> _Node:
         low = self._unary()
@@ -459,12 +321,12 @@ class _Parser:
         ]
         if wanted and low.is_constant and high.is_constant:
             first, last = low.evaluate({}), high.evaluate({})
-            if _order(first, last) > 0:
+            if order_of(first, last) > 0:
                 self._fail(
                     low.place, f"nothing is between {first.value} and {last.value}; exchange them"
                 )
-        joined = _joined([part.evaluate for part in parts], not wanted)
-        return self._node(joined, *parts, is_condition=True)
+        evaluate = joined([part.evaluate for part in parts], not wanted)
+        return self._node(evaluate, *parts, is_condition=True)
 
     def _in(self, left: _Node, wanted: bool) -> _Node:
         if not left.name:
@@ -493,9 +355,9 @@ class _Parser:
         if sign == "+":
             return node
         if sign == "-":
-            return self._node(_minus(node.evaluate), node)
+            return self._node(negative(node.evaluate), node)
         node = self._condition(node)
-        return self._node(_negated(node.evaluate), node, is_condition=True)
+        return self._node(negated(node.evaluate), node, is_condition=True)
 
     def _enter(self, place: int) -> None:
         self._depth += 1
@@ -527,17 +389,17 @@ class _Parser:
         self._at += 1
         return node
 
-    def _number(self, token: _Token) -> _Number:
+    def _number(self, token: _Token) -> Number:
         if token.kind == "fraction":
             value = float(token.text)
             is_zero = not re.search("[1-9]", re.split("[eE]", token.text)[0])
             if value == float("inf") or (value == 0 and not is_zero):
                 self._fail(token.place, f"{token.text} is out of the range of numbers")
-            return _Number(value, _read_any)
+            return Number(value, read_any)
         whole = int(token.text.rstrip("lL"))
         if whole >= 1 << 63:
             self._fail(token.place, f"{token.text} is above the largest whole number, 2^63 - 1")
-        return _Number(whole, _read_int if whole < 1 << 31 else _read_long)
+        return Number(whole, read_int if whole < 1 << 31 else read_long)
 
     def _text(self) -> str:
         token = self._now

@@ -17,7 +17,7 @@ from saturnmq.store.consumequeue import ENTRY, FILLER
 PASSED = frozenset([1])
 """The tags code of entries that pass, once they are sifted."""
 
-WORK_MAX = 16_384  # of one call, in terms of a condition: a fraction of a microsecond each
+WORK_MAX = 8192  # of one call, in terms of a condition: a fraction of a microsecond each
 FRAME_WORK = 8  # to find a frame and to take its properties apart
 COLD_WORK = 128  # to read one from the disk
 PROPERTY_BYTES = 32  # take as long as a term

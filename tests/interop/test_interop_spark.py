@@ -124,7 +124,7 @@ def test_streams_read_the_same_and_tell_their_group(
     figures["rows of streams"] += 2 * len(whole)
 
 
-def test_tags_are_filtered_over_both_and_sql_by_the_broker(
+def test_tags_and_conditions_are_filtered_over_both(
     spark: Any, java: Spoken, figures: Counter[str]
 ) -> None:
     whole = batch(spark, java.brokers(subscribe=TOPIC))
@@ -144,6 +144,9 @@ def test_tags_are_filtered_over_both_and_sql_by_the_broker(
         for place, row in whole.items()
         if row["tags"] in ("Aa", "BB") and "colour" in row["properties"]
     }
+    condition = "sql:TAGS IN ('Aa', 'BB') AND colour IS NOT NULL"
+    by_files = java.directory(subscribe=TOPIC, subExpression=condition, trustTail="true")
+    assert batch(spark, by_files) == found
     figures["rows found by SQL92"] += len(found)
     assert by_sql("nobodyHasThis > 5") == {}
     # to a pull with this RocketMQ's broker gives every message
