@@ -1,8 +1,10 @@
-"""SQL92 conditions: ours against RocketMQ's own classes, thousands of random ones and odd ones."""
+"""SQL92 conditions: ours against RocketMQ's own classes, thousands of random ones and odd ones; and
+a consumer of RocketMQ's that gives a broker of ours one."""
 
 from __future__ import annotations
 
 import base64
+import json
 import shutil
 import subprocess
 from collections import Counter
@@ -11,13 +13,14 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from saturnmq import Message, Producer
+from saturnmq.cli.launcher import LocalCluster, Settings
 from saturnmq.protocol.errors import SubscriptionParseFailed
 from saturnmq.protocol.sql92 import Sql
 from sql_rig import conditions, properties, text_of
 
 Question = tuple[str, dict[str, str]]
 
-SOURCE = Path(__file__).with_name("Conditions.java")
 RANDOM = 4000
 MESSAGE = {"a": "5", "b": "x'y", "price": "9.5", "TAGS": "paid", "flag": "True", "c$_1": "-3"}
 ODD = """
@@ -56,20 +59,26 @@ def coded(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
-def theirs(jars: Path, questions: list[Question]) -> str:
-    """RocketMQ's answer to each."""
+def java(jars: Path, source: str, *arguments: str, text: str = "") -> str:
+    """The last line that a program beside this file prints."""
     if shutil.which("javac") is None:
         pytest.skip("no `javac` on the path to ask RocketMQ's classes with")
+    program = str(Path(__file__).with_name(source))
+    command = ["java", "-Xmx256m", "-cp", f"{jars}/*", program, *arguments]
+    done = subprocess.run(
+        command, input=text, capture_output=True, text=True, check=False, timeout=180
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[-1]
+
+
+def theirs(jars: Path, questions: list[Question]) -> str:
+    """RocketMQ's answer to each."""
     lines = [
         "\t".join(map(coded, [text, *(part for pair in message.items() for part in pair)]))
         for text, message in questions
     ]
-    command = ["java", "-Xmx256m", "-cp", f"{jars}/*", str(SOURCE)]
-    done = subprocess.run(
-        command, input="\n".join(lines), capture_output=True, text=True, check=False, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()[-1]
+    return java(jars, "Conditions.java", text="\n".join(lines))
 
 
 def random_questions() -> list[Question]:
@@ -105,3 +114,25 @@ def test_conditions_mean_what_they_mean_to_rocketmq(jars: Path, figures: Counter
     assert set(answers) == set("TFE")
     figures["SQL92 conditions asked of messages"] += len(questions)
     figures["of them matches"] += answers.count("T")
+
+
+def test_a_consumer_of_rocketmqs_gets_what_matches(
+    jars: Path, tmp_path: Path, figures: Counter[str]
+) -> None:
+    cluster = LocalCluster.up(tmp_path / "cluster", Settings())
+    try:
+        nameserver = cluster.nameservers[0]
+        with Producer(nameservers=nameserver) as producer:
+            for n in range(3000):
+                message = Message("orders", b"%d" % n, tag="AB"[n % 2])
+                message.properties["price"] = str(n)
+                producer.send_async(message)
+        wanted = [n for n in range(3000) if n % 2 and 100 <= n <= 2900]
+        condition = "price BETWEEN 100 AND 2900 AND TAGS = 'B'"
+        asked = (nameserver, "orders", str(len(wanted)))
+        found = java(jars, "ConditionConsumer.java", *asked, condition)
+        assert json.loads(found) == wanted
+        assert java(jars, "ConditionConsumer.java", *asked, "price > 'x'") == "refused 23"
+        figures["messages of a condition to a Java consumer"] += len(wanted)
+    finally:
+        cluster.down()
