@@ -392,7 +392,7 @@ def main() -> None:
     parser.add_argument("--rows", type=numbers, help="rows of each (2000000,1000000)")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--only", action="append", help="this case; repeatable")
-    parser.add_argument("--memory", default="2g", help="heap of the session")
+    parser.add_argument("--memory", default="4g", help="heap of the session")
     parser.add_argument(
         "--kafka",
         default=os.environ.get(kafka_node.VARIABLE),
