@@ -25,7 +25,12 @@ from saturnmq.broker.groups import Group
 from saturnmq.broker.positions import commit, lost_from
 from saturnmq.broker.subscriptions import of_group, of_request
 from saturnmq.broker.topics import Topic
-from saturnmq.protocol.codes import ResponseCode
+from saturnmq.protocol.codes import (
+    PULL_COMMIT_OFFSET,
+    PULL_SUBSCRIPTION,
+    PULL_SUSPEND,
+    ResponseCode,
+)
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import (
     GroupNotExist,
@@ -36,7 +41,6 @@ from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.sql92 import Sql
 from saturnmq.store.message_store import Arrival, GetResult
 
-COMMIT_OFFSET, SUSPEND, SUBSCRIPTION = 1, 2, 4
 NOTES_MAX = 1000  # steps of reput whose queues are remembered one by one
 BATCH_MAX = 32_768  # messages one pull may ask for
 BYTES_MAX = 8 << 20  # of one answer; the frame limit of a connection is 16 MiB
@@ -89,11 +93,11 @@ class PullService:
         flags = integer(ext, "sysFlag", 0)
         offset = integer(ext, "queueOffset")
         group, topic, queue_id = self._checked(group_name, topic_name, integer(ext, "queueId"))
-        if flags & SUBSCRIPTION:
+        if flags & PULL_SUBSCRIPTION:
             subscription = of_request(c, topic_name, ext)
         else:
             subscription = of_group(c, group_name, topic_name, ext)
-        if flags & COMMIT_OFFSET and not c.role.is_slave:
+        if flags & PULL_COMMIT_OFFSET and not c.role.is_slave:
             place = group_name, topic_name, queue_id
             commit(c, ext, place, integer(ext, "commitOffset", 0))
         pull = Pull(
@@ -112,7 +116,7 @@ class PullService:
         if self._was_moved(pull):
             return
         result, code = self._read(pull)
-        if flags & SUSPEND and self._worth_holding(pull, result, code):
+        if flags & PULL_SUSPEND and self._worth_holding(pull, result, code):
             self._hold(pull, integer(ext, "suspendTimeoutMillis", 0) / 1000)
             return
         self._reply_result(pull, result, code)

@@ -43,6 +43,7 @@ LOG_FILE = "log.txt"
 CLUSTER_NAME = "SaturnCluster"
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
+ENOUGH_BYTES = 1 << 30  # of a disk that others fill, too: a part in percent says little of it
 # A broker takes four ports: the one Java slaves use (listen - 2), one spare, listen and HA (listen
 # + 1).
 PORTS_PER_BROKER = 4
@@ -340,6 +341,7 @@ class LocalCluster:
             "listenPort": node.port,
             "haListenPort": node.port + 1,
             "storePathRootDir": str(Path(node.data) / "store"),
+            "diskSpaceEnoughBytes": ENOUGH_BYTES,
         }
         if sync:
             options["inSyncReplicas"] = 2  # the master and one slave

@@ -47,16 +47,21 @@ def heartbeat_entry(
     }
 
 
-async def check_conditions(
-    core: ClientCore, group: str, subscriptions: Iterable[Subscription]
+async def find_brokers(
+    core: ClientCore, group: str, subscriptions: Mapping[str, Subscription]
 ) -> None:
-    """Ask the brokers whether they filter by SQL92 conditions, as RocketMQ's clients do before
-    their first heartbeat.
+    """Find who has the topics, and ask them whether they filter by their SQL92 conditions, as
+    RocketMQ's clients do before their first heartbeat.
 
     FilterNotSupported: one does not. SubscriptionParseFailed: one cannot parse it. A broker that
     does not answer is passed over: its pulls will tell.
     """
-    for subscription in subscriptions:
+    for topic in list(subscriptions):
+        try:
+            await core.route(topic)
+        except SaturnError as error:
+            log.debug("no route of %s yet: %s", topic, error)
+    for subscription in list(subscriptions.values()):
         if subscription.sql is None:
             continue
         document = {"clientId": core.client_id, "group": group}

@@ -16,8 +16,8 @@ from typing import Any
 
 from saturnmq.client import rebalance as strategies
 from saturnmq.client.consumer_facts import (
-    check_conditions,
     core_for,
+    find_brokers,
     heartbeat_entry,
     running_info,
 )
@@ -127,13 +127,8 @@ class PullConsumer:
         self._started = True
         if self._owns_core:
             await self.core.start()
-        for topic in list(self.subscriptions):
-            try:
-                await self.core.route(topic)
-            except SaturnError as error:
-                log.debug("no route of %s yet: %s", topic, error)
         try:
-            await check_conditions(self.core, self.group, self.subscriptions.values())
+            await find_brokers(self.core, self.group, self.subscriptions)
         except SubscriptionParseFailed:
             await self.close()
             raise

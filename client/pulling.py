@@ -20,7 +20,13 @@ from dataclasses import dataclass, field
 
 from saturnmq.client.core import ClientCore
 from saturnmq.protocol import kernels
-from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol.codes import (
+    PULL_COMMIT_OFFSET,
+    PULL_SUBSCRIPTION,
+    PULL_SUSPEND,
+    RequestCode,
+    ResponseCode,
+)
 from saturnmq.protocol.errors import MalformedFrame, RouteNotFound, SaturnError
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 from saturnmq.protocol.remoting import Command
@@ -29,7 +35,6 @@ from saturnmq.protocol.topics import RETRY_PREFIX
 
 log = logging.getLogger(__name__)
 
-COMMIT_FLAG, SUSPEND_FLAG, SUBSCRIPTION_FLAG = 1, 2, 4
 FOREIGN_COUNT, FOREIGN_BYTES = 32, 256 << 10
 OWN_COUNT, OWN_BYTES = 2048, 1 << 20
 OWN_LANGUAGE = "PYTHON"
@@ -206,9 +211,9 @@ class Puller:
         max_count: int | None,
     ) -> dict[str, str]:
         subscription = self._subscriptions[queue.topic]
-        flags = SUBSCRIPTION_FLAG | (SUSPEND_FLAG if suspend_s > 0 else 0)
+        flags = PULL_SUBSCRIPTION | (PULL_SUSPEND if suspend_s > 0 else 0)
         if commit_offset >= 0 and broker_id == 0:
-            flags |= COMMIT_FLAG
+            flags |= PULL_COMMIT_OFFSET
         own = address in self._own
         count = min(self._max_count, OWN_COUNT if own else FOREIGN_COUNT)
         ext = {

@@ -19,8 +19,8 @@ from typing import Any
 
 from saturnmq.client import rebalance as strategies
 from saturnmq.client.consumer_facts import (
-    check_conditions,
     core_for,
+    find_brokers,
     heartbeat_entry,
     running_info,
 )
@@ -180,9 +180,8 @@ class PushConsumer:
         else:
             retry = topics.retry_topic(self.group)
             self.subscriptions[retry] = Subscription.parse(retry, "*", self.runtime.now_ms())
-        await self._find_routes()
         try:
-            await check_conditions(self.core, self.group, self.subscriptions.values())
+            await find_brokers(self.core, self.group, self.subscriptions)
         except SubscriptionParseFailed:
             await self.close()
             raise
@@ -226,13 +225,6 @@ class PushConsumer:
         self._tasks = [task for task in self._tasks if not task.done()]
         self._tasks.append(self.runtime.spawn(coro, name=f"{what} {self.group}"))
 
-    async def _find_routes(self) -> None:
-        for topic in list(self.subscriptions):
-            try:
-                await self.core.route(topic)
-            except SaturnError as error:
-                log.debug("no route of %s yet: %s", topic, error)
-
     async def _announce(self) -> None:
         await self.core.heartbeat_now()
         self._membership.trigger()
@@ -240,9 +232,8 @@ class PushConsumer:
     async def _announce_again(self) -> None:
         """After start() nobody waits for it: what would have been its error is a line in the log,
         and other brokers may look at the condition."""
-        await self._find_routes()
         try:
-            await check_conditions(self.core, self.group, self.subscriptions.values())
+            await find_brokers(self.core, self.group, self.subscriptions)
         except SubscriptionParseFailed as error:
             log.error("group %s: %s", self.group, error)
         await self._announce()

@@ -21,6 +21,7 @@ from saturnmq.pipeline.plan import Range
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.message_queue import MessageQueue
 from saturnmq.protocol.runtime import split_addresses
+from saturnmq.protocol.subscription import ALL, TAG_EXPRESSION
 
 FAILFAST, DROPMALFORMED, PERMISSIVE = "FAILFAST", "DROPMALFORMED", "PERMISSIVE"
 MODES = (FAILFAST, DROPMALFORMED, PERMISSIVE)
@@ -49,9 +50,14 @@ class Decoding:
     mode: Any = FAILFAST  # one of MODES
     decompress: bool = True
     verify: bool = False
-    expression: str = "*"
-    expression_type: str = "TAG"
+    expression: str = ALL
+    expression_type: str = TAG_EXPRESSION
     fail_on_data_loss: bool = True
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether no message is filtered out."""
+        return (self.expression, self.expression_type) == (ALL, TAG_EXPRESSION)
 
 
 @dataclass(frozen=True, slots=True)

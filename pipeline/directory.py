@@ -195,7 +195,7 @@ class StoreDirectory:
                 offset = min(piece.end, _next_file(offset, queue))
                 continue
             if wanted.sql is not None:
-                entries = sift(entries, wanted.sql, self._frame, *_ALL)
+                entries = sift(entries, wanted.sql, self._stretch, *_ALL)
                 entries = _matching(entries, PASSED)
             elif codes is not None:
                 entries = _matching(entries, codes)
@@ -296,22 +296,18 @@ class StoreDirectory:
         frame = self._frame_at(entry[0], check=True)
         return frame is not None and frame.size == entry[1] and frame.queue_offset == index
 
-    def _frame(self, offset: int, size: int) -> memoryview | None:
-        """What lies there, not checked."""
+    def _stretch(self, offset: int, size: int | None = None) -> memoryview | None:
+        """What lies there, not checked; without a size up to the end of its file."""
         assert self._log is not None
         found = self._log.find(offset)
         if found is None:
             return None
         at = offset - found.start
-        return self._map(found.path).view[at : at + size]
+        return self._map(found.path).view[at : None if size is None else at + size]
 
     def _frame_at(self, offset: int, *, check: bool) -> Frame | None:
-        assert self._log is not None
-        found = self._log.find(offset)
-        if found is None:
-            return None
-        view = self._map(found.path).view
-        outcome = decode_frame(view, offset - found.start, None, check)
+        view = self._stretch(offset)
+        outcome = None if view is None else decode_frame(view, 0, None, check)
         return outcome if isinstance(outcome, Frame) else None
 
     def _store_time_at(self, offset: int) -> int | None:

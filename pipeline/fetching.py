@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from saturnmq.pipeline.access import Decoding, Where
 from saturnmq.pipeline.plan import Range
 from saturnmq.pipeline.reading import Tally
-from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol.codes import PULL_SUBSCRIPTION, RequestCode, ResponseCode
 from saturnmq.protocol.errors import MalformedFrame, SaturnError
 from saturnmq.protocol.message_queue import MessageQueue
 from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.subscription import TAG_EXPRESSION
 
 if TYPE_CHECKING:
     from saturnmq.pipeline.decoding import Decoder
@@ -23,7 +24,6 @@ LAGS_S = 10.0  # so long is waited for messages that no replica has
 PAUSE_S = 0.05
 PULL_GROUP = "saturnmq-spark"
 JAVA_BATCH = 32
-SUBSCRIPTION = 4  # bit of a pull's sysFlag
 PULL_CODES = (
     ResponseCode.SUCCESS,
     ResponseCode.PULL_NOT_FOUND,
@@ -55,9 +55,8 @@ class Fetch:
         self._decoder_for = decoder_for
         self.tally = Tally(piece, decoding)
         self.is_last = False  # no other replica is left to be asked
-        self._filtered = (decoding.expression, decoding.expression_type) != ("*", "TAG")
         self.expression = decoding.expression
-        self.unchecked = decoding.expression_type != "TAG"
+        self.unchecked = decoding.expression_type != TAG_EXPRESSION
 
     def question(self, group: str) -> dict[str, Any]:
         """What a consumer of RocketMQ's asks first: whether the broker can filter by its
@@ -75,7 +74,7 @@ class Fetch:
         """For the messages from `offset` on, or from where the reading is."""
         offset = self.offset if offset is None else offset
         ext = place(self.piece.queue)
-        if self._filtered or java:
+        if java or not self._decoding.takes_all:
             ext["subscription"] = self._decoding.expression
             ext["expressionType"] = self._decoding.expression_type
         if java:
@@ -83,7 +82,7 @@ class Fetch:
                 "consumerGroup": group,
                 "queueOffset": str(offset),
                 "maxMsgNums": str(min(self.end - offset, JAVA_BATCH)),
-                "sysFlag": str(SUBSCRIPTION),
+                "sysFlag": str(PULL_SUBSCRIPTION),
                 "commitOffset": "0",
                 "suspendTimeoutMillis": "0",
                 "subVersion": "0",

@@ -42,12 +42,11 @@ from saturnmq.pipeline.option_values import (
 from saturnmq.pipeline.plan import MAX_BYTES
 from saturnmq.protocol.errors import ConfigError, SubscriptionParseFailed, nearest
 from saturnmq.protocol.message_queue import MessageQueue
-from saturnmq.protocol.subscription import Subscription
+from saturnmq.protocol.subscription import SQL_EXPRESSION, TAG_EXPRESSION, Subscription
 from saturnmq.protocol.topics import check_group, check_topic
 
 EARLIEST, LATEST, GROUP = "earliest", "latest", "group"
 ERROR = "error"
-SQL = "SQL92"
 CHUNK_BYTES_MIN, CHUNK_BYTES_MAX = 64 << 10, 8 << 20
 SQL_PREFIX = "sql:"
 
@@ -91,7 +90,7 @@ class SourceOptions:
     decompress: bool = True
     verify: bool = False
     expression: str = "*"
-    expression_type: str = "TAG"
+    expression_type: str = TAG_EXPRESSION
     pushdown: bool = False
 
     def decoding(self, columns: Columns) -> Decoding:
@@ -189,7 +188,7 @@ _READERS: dict[str, Callable[[str, str], Any]] = {
     "decompress": read_flag,
     "verify": read_flag,
     "subExpression": read_text,
-    "expressionType": read_one_of("TAG", SQL),
+    "expressionType": read_one_of(TAG_EXPRESSION, SQL_EXPRESSION),
     "readFrom": read_one_of(MASTER, SLAVE, ANY),
     "chunkBytes": read_bytes(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX),
     "pullTimeoutMs": read_number(1),
@@ -343,13 +342,13 @@ def _no_such_mark(position: Position | None, mark: int) -> None:
 
 def _filter(values: Mapping[str, Any]) -> tuple[str, str]:
     text: str = values.get("subExpression", "*")
-    kind: str = values.get("expressionType", "TAG")
+    kind: str = values.get("expressionType", TAG_EXPRESSION)
     if text.lower().startswith(SQL_PREFIX):
-        text, kind = text[len(SQL_PREFIX) :].strip(), SQL
+        text, kind = text[len(SQL_PREFIX) :].strip(), SQL_EXPRESSION
     try:
         Subscription.parse("", text, 0, kind)
     except SubscriptionParseFailed as error:
-        if kind == SQL:
+        if kind == SQL_EXPRESSION:
             raise ConfigError(f"correct option subExpression: {error}") from None
         raise ConfigError(
             f"option subExpression is {text!r} and names no tag; write * or tags joined by ||, "

@@ -62,8 +62,7 @@ class Tally:
         several messages for one that is damaged: that is a line in the log."""
         decoding, piece = self._decoding, self._piece
         missing = piece.rows - self._lost - self._rows
-        everything = (decoding.expression, decoding.expression_type) == ("*", "TAG")
-        if not missing or not everything:
+        if not missing or not decoding.takes_all:
             return
         if decoding.mode == FAILFAST:
             self.lose(piece.start, piece.end, f"{missing} of them are not in the log")

@@ -44,13 +44,14 @@ class Space(NamedTuple):
 
     @classmethod
     def judge(cls, total: int, free: int, config: StoreConfig, was_full: bool = False) -> Space:
-        """RocketMQ's rule, with its limits of what may be configured: a disk that was full is so
-        until it is no longer short."""
+        """RocketMQ's rule: a disk that was full is so until it is no longer short. Ours: with
+        `diskSpaceEnoughBytes` free no level counts."""
         percent = -(-100 * (total - free) // total) if total else 100
-        short = percent > min(max(config.disk_clean_forcibly_ratio, 30), 85)
-        full = percent > min(max(config.disk_warning_ratio, 35), 90)
+        if 0 < config.disk_enough_bytes <= free:
+            return cls(percent, False, False, False)
+        normal, forcibly, warning = config.disk_levels
+        short, full = percent > forcibly, percent > warning
         short, full = short or full, full or (was_full and short)
-        normal = min(max(config.disk_max_used_ratio, 10), 95)
         return cls(percent, full, short, percent > normal)
 
 
@@ -104,7 +105,7 @@ class Cleaner:
                 "the disk of %s is used to %d %%: no more sends until it is at %d %% again",
                 self._config.root,
                 self.space.percent,
-                self._config.disk_clean_forcibly_ratio,
+                self._config.disk_levels[1],
             )
         elif before.full and not self.space.full:
             log.warning("the disk is used to %d %% now: sends go on", self.space.percent)

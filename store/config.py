@@ -27,12 +27,14 @@ class StoreConfig:
     crc_property: bool = _key("enabledAppendPropCRC", True)
     zero_ahead_bytes: int = _key("zeroAheadBytes", 64 << 20)
     sync_zeros: bool = _key("syncZeros", False)
-    # deletion: hours, hours of the day, percent of the disk, milliseconds
+    # Deletion: hours, hours of the day, percent of the disk, milliseconds. While `disk_enough_bytes`
+    # are free no percentage counts (0: they always do, as in RocketMQ).
     file_reserved_hours: int = _key("fileReservedTime", 72)
     delete_when: str = _key("deleteWhen", "04")
     disk_max_used_ratio: int = _key("diskMaxUsedSpaceRatio", 75)
     disk_clean_forcibly_ratio: int = _key("diskSpaceCleanForciblyRatio", 85)
     disk_warning_ratio: int = _key("diskSpaceWarningLevelRatio", 90)
+    disk_enough_bytes: int = _key("diskSpaceEnoughBytes", 0)
     clean_forcibly: bool = _key("cleanFileForciblyEnable", True)
     clean_interval_ms: int = _key("cleanResourceInterval", 10_000)
     delete_batch_max: int = _key("deleteFileBatchMax", 10)
@@ -66,6 +68,16 @@ class StoreConfig:
                 f"transientStorePoolSize is {self.transient_pool_size}; it must be 2 or more: the "
                 "next segment needs a buffer while the one before is being written"
             )
+
+    @property
+    def disk_levels(self) -> tuple[int, int, int]:
+        """Percent of the disk beyond which expired segments go, any segment goes, and sends are
+        refused; RocketMQ's limits of what may be configured."""
+        return (
+            min(max(self.disk_max_used_ratio, 10), 95),
+            min(max(self.disk_clean_forcibly_ratio, 30), 85),
+            min(max(self.disk_warning_ratio, 35), 90),
+        )
 
     @property
     def delete_hours(self) -> set[int]:

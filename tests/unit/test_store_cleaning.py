@@ -248,6 +248,17 @@ def test_the_three_ratios(percent: int, was_full: bool, expected: tuple) -> None
     assert Space.judge(1000, 1000 - 10 * percent - 1, CONFIG).percent == percent + 1
 
 
+def test_no_level_counts_while_enough_is_free() -> None:
+    config = dataclasses.replace(CONFIG, disk_enough_bytes=20)
+    assert Space.judge(1000, 20, config, was_full=True) == (98, False, False, False)
+    assert Space.judge(1000, 19, config) == (99, True, True, True)
+
+
+def test_a_level_beyond_what_may_be_configured_is_told_as_it_counts() -> None:
+    config = dataclasses.replace(CONFIG, disk_warning_ratio=99, disk_clean_forcibly_ratio=10)
+    assert config.disk_levels == (75, 30, 90)
+
+
 def test_hours_of_deletion_are_checked() -> None:
     with pytest.raises(ConfigError, match="deleteWhen is '25'"):
         StoreConfig(delete_when="25")
