@@ -27,7 +27,7 @@ class StoreConfig:
     crc_property: bool = _key("enabledAppendPropCRC", True)
     zero_ahead_bytes: int = _key("zeroAheadBytes", 64 << 20)
     sync_zeros: bool = _key("syncZeros", False)
-    # Deletion: hours, hours of the day, percent of the disk, milliseconds. While `disk_enough_bytes`
+    # Deletion: hours, hours of the day, percent of the disk, ms. While `disk_enough_bytes`
     # are free no percentage counts (0: they always do, as in RocketMQ).
     file_reserved_hours: int = _key("fileReservedTime", 72)
     delete_when: str = _key("deleteWhen", "04")
