@@ -148,6 +148,7 @@ def filled(directory: str, body_bytes: int, log_bytes: int) -> tuple[StoreConfig
         index_slots=500_000,
         index_items=2_000_000,
         zero_ahead_bytes=0,
+        disk_enough_bytes=1024 * MIB,
     )
     store = MessageStore.open(config, NativeDisk(), Clock())
     body, _ = batch(body_bytes)

@@ -19,27 +19,22 @@ import threading
 import time
 
 import pytest
+from cluster_rig import running
 from saturnmq import PullConsumer
 from saturnmq.cli.launcher import LocalCluster, Settings
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 ROUNDS = 7
-SMALL_FILES = {"mappedFileSizeCommitLog": 8 << 20, "maxHashSlotNum": 1000, "maxIndexNum": 4000}
 AHEAD = 200  # lines given to the program that it has not settled yet, at most
 LIVENESS_S = 30.0
 
 
 @pytest.mark.parametrize("victim", ["master-0", "slave-0", "nameserver-0"])
 def test_kill_9_during_produce_loses_no_acknowledged_message(tmp_path, victim):
-    settings = Settings(
-        nameservers=2, masters=1, slaves=1, replication="sync", broker_options=SMALL_FILES
-    )
-    cluster = LocalCluster.up(tmp_path / "cluster", settings)
-    try:
+    settings = Settings(nameservers=2, masters=1, slaves=1, replication="sync")
+    with running(tmp_path / "cluster", settings) as cluster:
         for seed in range(ROUNDS):
             one_round(cluster, victim, seed)
-    finally:
-        cluster.down()
 
 
 def one_round(cluster: LocalCluster, victim: str, seed: int) -> None:

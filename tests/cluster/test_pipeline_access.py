@@ -6,8 +6,9 @@ import time
 from collections.abc import Sequence
 
 import pytest
+from cluster_rig import running
 from saturnmq import Message, Producer
-from saturnmq.cli.launcher import LocalCluster, Settings
+from saturnmq.cli.launcher import Settings
 from saturnmq.client.blocking import Admin
 from saturnmq.pipeline import fetching
 from saturnmq.pipeline.access import DataLoss, Decoding, Where
@@ -31,15 +32,14 @@ CHUNK = 64 << 10
 @pytest.fixture(scope="module")
 def replicated(tmp_path_factory):
     """A master and its slave with 2,000 messages of a kibibyte in one queue."""
-    cluster = LocalCluster.up(tmp_path_factory.mktemp("access"), Settings(slaves=1))
-    with Admin(cluster.nameservers[0]) as admin:
-        admin.create_topic("orders", QUEUES)
-    with Producer(nameservers=cluster.nameservers[0]) as producer:
-        for n in range(ROWS):
-            message = Message("orders", b"%06d" % n * 170, tag="AB"[n % 2])
-            producer.send_async(message, queue=QUEUE)
-    yield cluster
-    cluster.down()
+    with running(tmp_path_factory.mktemp("access"), Settings(slaves=1)) as cluster:
+        with Admin(cluster.nameservers[0]) as admin:
+            admin.create_topic("orders", QUEUES)
+        with Producer(nameservers=cluster.nameservers[0]) as producer:
+            for n in range(ROWS):
+                message = Message("orders", b"%06d" % n * 170, tag="AB"[n % 2])
+                producer.send_async(message, queue=QUEUE)
+        yield cluster
 
 
 @pytest.fixture
@@ -248,8 +248,7 @@ def test_a_condition_is_looked_at_by_the_broker(cluster):
 
 def test_a_broker_that_looks_at_no_conditions_says_so(tmp_path):
     settings = Settings(broker_options={"enablePropertyFilter": "false"})
-    cluster = LocalCluster.up(tmp_path / "plain", settings)
-    try:
+    with running(tmp_path / "plain", settings) as cluster:
         with Admin(cluster.nameservers[0]) as admin:
             admin.create_topic("orders", 2)
         with Producer(nameservers=cluster.nameservers[0]) as producer:
@@ -260,14 +259,11 @@ def test_a_broker_that_looks_at_no_conditions_says_so(tmp_path):
             pytest.raises(ConfigError, match=r"^correct option .*\(enablePropertyFilter=true\)"),
         ):
             list(access.batches([WHOLE._replace(end=1)], by_sql))
-    finally:
-        cluster.down()
 
 
 def test_deleted_messages_are_a_loss_or_a_line_in_the_log(tmp_path, caplog):
     small = Settings(broker_options={"mappedFileSizeCommitLog": 256 << 10})
-    cluster = LocalCluster.up(tmp_path / "small", small)
-    try:
+    with running(tmp_path / "small", small) as cluster:
         with Admin(cluster.nameservers[0]) as admin:
             admin.create_topic("orders", 2)
         with Producer(nameservers=cluster.nameservers[0]) as producer:
@@ -296,8 +292,6 @@ def test_deleted_messages_are_a_loss_or_a_line_in_the_log(tmp_path, caplog):
                 found = [n for n, _ in rows(access.batches([everything], careless))]
                 assert found == list(range(low, high))
                 assert f"data loss: messages 0 to {low}" in caplog.text
-    finally:
-        cluster.down()
 
 
 def test_time_and_progress_are_asked_of_the_broker(cluster):

@@ -11,10 +11,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from cluster_rig import running
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from saturnmq import Message, Producer
-from saturnmq.cli.launcher import LocalCluster, Settings
 from saturnmq.protocol.errors import SubscriptionParseFailed
 from saturnmq.protocol.sql92 import Sql
 from sql_rig import conditions, properties, text_of
@@ -119,8 +119,7 @@ def test_conditions_mean_what_they_mean_to_rocketmq(jars: Path, figures: Counter
 def test_a_consumer_of_rocketmqs_gets_what_matches(
     jars: Path, tmp_path: Path, figures: Counter[str]
 ) -> None:
-    cluster = LocalCluster.up(tmp_path / "cluster", Settings())
-    try:
+    with running(tmp_path / "cluster") as cluster:
         nameserver = cluster.nameservers[0]
         with Producer(nameservers=nameserver) as producer:
             for n in range(3000):
@@ -134,5 +133,3 @@ def test_a_consumer_of_rocketmqs_gets_what_matches(
         assert json.loads(found) == wanted
         assert java(jars, "ConditionConsumer.java", *asked, "price > 'x'") == "refused 23"
         figures["messages of a condition to a Java consumer"] += len(wanted)
-    finally:
-        cluster.down()

@@ -2,8 +2,29 @@
 
 from __future__ import annotations
 
-from saturnmq.cli.launcher import LocalCluster
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from saturnmq.cli.launcher import LocalCluster, Settings
 from saturnmq.client.blocking import Admin
+from saturnmq.drills.failover.processes import SMALL_FILES
+
+
+@contextmanager
+def running(directory: Path, settings: Settings | None = None) -> Iterator[LocalCluster]:
+    """A cluster below `directory`, gone with all its files at the end. Those are small unless the
+    settings say otherwise: they are allocated in full, and a whole suite of RocketMQ's own sizes
+    takes tens of gigabytes."""
+    settings = settings or Settings()
+    settings.broker_options = SMALL_FILES | settings.broker_options
+    cluster = LocalCluster.up(directory, settings)
+    try:
+        yield cluster
+    finally:
+        cluster.down()
+        shutil.rmtree(directory)
 
 
 def make_topic(cluster: LocalCluster, name: str, queues: int) -> str:

@@ -7,8 +7,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cluster_rig import make_topic
-from saturnmq.cli.launcher import LocalCluster, Settings
+from cluster_rig import make_topic, running
+from saturnmq.cli.launcher import Settings
 from saturnmq.pipeline.session import why_not
 
 HERE = Path(__file__).parent
@@ -27,9 +27,8 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory):
     """Two brokers, for modules that have no cluster of their own. Who kills one brings it back."""
-    cluster = LocalCluster.up(tmp_path_factory.mktemp("brokers"), Settings(masters=2))
-    yield cluster
-    cluster.down()
+    with running(tmp_path_factory.mktemp("brokers"), Settings(masters=2)) as cluster:
+        yield cluster
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import time
 from collections import Counter, defaultdict
 
 import pytest
+from cluster_rig import running
 from pipeline_store_rig import SIZES, made, overwrite, segments
 from saturnmq import Message, Producer
-from saturnmq.cli.launcher import LocalCluster, Settings
 from saturnmq.cli.main import app
 from saturnmq.client.blocking import Admin
 from saturnmq.pipeline import session
@@ -36,13 +36,12 @@ KEYS = 7
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    cluster = LocalCluster.up(tmp_path_factory.mktemp("jobs"), Settings(masters=1))
-    with Admin(cluster.nameservers[0]) as admin:
-        for topic in ("orders", "again", "kept", "plain"):
-            admin.create_topic(topic, 4)
-    produce(cluster, range(ROWS))
-    yield cluster
-    cluster.down()
+    with running(tmp_path_factory.mktemp("jobs")) as cluster:
+        with Admin(cluster.nameservers[0]) as admin:
+            for topic in ("orders", "again", "kept", "plain"):
+                admin.create_topic(topic, 4)
+        produce(cluster, range(ROWS))
+        yield cluster
 
 
 @pytest.fixture(scope="module")

@@ -7,15 +7,15 @@ import re
 from pathlib import Path
 
 import pytest
+from cluster_rig import running
 from saturnmq import Admin, Message, Producer
 from saturnmq.cli import flights, pipeline_demo
-from saturnmq.cli.launcher import LocalCluster, Settings
+from saturnmq.cli.launcher import Settings
 
 HERE = Path(__file__).parent
 SLICE = HERE.parent / "data" / "flights-slice.csv"
 EXAMPLES = HERE.parent.parent / "examples"
 README = HERE.parent.parent / "README.md"
-SMALL_FILES = {"mappedFileSizeCommitLog": 8 << 20, "maxHashSlotNum": 1000, "maxIndexNum": 4000}
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -27,10 +27,8 @@ def departures():
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    settings = Settings(masters=2, broker_options=SMALL_FILES)
-    cluster = LocalCluster.up(tmp_path_factory.mktemp("demo"), settings)
-    yield cluster
-    cluster.down()
+    with running(tmp_path_factory.mktemp("demo"), Settings(masters=2)) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
-from cluster_rig import make_topic
-from saturnmq.cli.launcher import LocalCluster, Settings
+from cluster_rig import make_topic, running
+from saturnmq.cli.launcher import Settings
 from saturnmq.client.blocking import Admin, Producer
 from saturnmq.protocol.channel import Channel
 from saturnmq.protocol.codes import RequestCode, ResponseCode
@@ -75,9 +75,8 @@ def group(tmp_path):
     """A master and two slaves, one of which has what is acknowledged."""
     options = {"slaveSyncInterval": 100, "registerNameServerPeriod": 300}
     settings = Settings(masters=1, slaves=2, replication="sync", broker_options=options)
-    cluster = LocalCluster.up(tmp_path / "group", settings)
-    yield cluster
-    cluster.down()
+    with running(tmp_path / "group", settings) as cluster:
+        yield cluster
 
 
 def await_topic(cluster, node, name):

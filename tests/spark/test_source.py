@@ -12,10 +12,11 @@ import time
 from collections import Counter
 
 import pytest
+from cluster_rig import running
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, LessThan
 from pyspark_saturnmq import DefaultSource
 from saturnmq import Message, Producer
-from saturnmq.cli.launcher import LocalCluster, Settings
+from saturnmq.cli.launcher import Settings
 from saturnmq.client.blocking import Admin
 from saturnmq.pipeline.access import DataLoss
 from saturnmq.pipeline.columns import COLUMNS, DEFAULT
@@ -33,17 +34,16 @@ PLACES = [MessageQueue("orders", broker, n) for broker in BROKERS for n in range
 def cluster(tmp_path_factory):
     """Two brokers with `orders`: message n lies in queue n % 6, in order."""
     settings = Settings(masters=2, broker_options={"mappedFileSizeCommitLog": SEGMENT})
-    cluster = LocalCluster.up(tmp_path_factory.mktemp("source"), settings)
-    with Admin(cluster.nameservers[0]) as admin:
-        admin.create_topic("orders", QUEUES)
-        admin.create_topic("other", 1)
-    with Producer(nameservers=cluster.nameservers[0]) as producer:
-        for n in range(ROWS):
-            message = Message("orders", b"m%d" % n, tag="AB"[n // 6 % 2], keys=[f"k{n}", "all"])
-            message.properties["number"] = str(n)
-            producer.send_async(message, queue=PLACES[n % 6])
-    yield cluster
-    cluster.down()
+    with running(tmp_path_factory.mktemp("source"), settings) as cluster:
+        with Admin(cluster.nameservers[0]) as admin:
+            admin.create_topic("orders", QUEUES)
+            admin.create_topic("other", 1)
+        with Producer(nameservers=cluster.nameservers[0]) as producer:
+            for n in range(ROWS):
+                message = Message("orders", b"m%d" % n, tag="AB"[n // 6 % 2], keys=[f"k{n}", "all"])
+                message.properties["number"] = str(n)
+                producer.send_async(message, queue=PLACES[n % 6])
+        yield cluster
 
 
 def options(cluster, **more):

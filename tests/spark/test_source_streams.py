@@ -7,11 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
-from cluster_rig import make_topic
+from cluster_rig import make_topic, running
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark_saturnmq import DefaultSource
 from saturnmq import Message, Producer
-from saturnmq.cli.launcher import LocalCluster, Settings
 from saturnmq.pipeline.access import DataLoss
 from saturnmq.pipeline.listener import Lag, LagListener
 from saturnmq.pipeline.offsets import from_json
@@ -22,9 +21,8 @@ QUEUES = 4
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    cluster = LocalCluster.up(tmp_path_factory.mktemp("streams"), Settings())
-    yield cluster
-    cluster.down()
+    with running(tmp_path_factory.mktemp("streams")) as cluster:
+        yield cluster
 
 
 def produce(cluster, topic, *counts):
