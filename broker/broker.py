@@ -285,6 +285,7 @@ class Broker:
             self._disk,
             config.root,
             max_bytes=config.stage_max_bytes,
+            memory_bytes=config.stage_memory_bytes,
             total_bytes=config.stage_total_bytes,
         )
         stages.clear()

@@ -79,6 +79,7 @@ class BrokerConfig:
     slave_read: bool = _key("slaveReadEnable", True)
     enable_property_filter: bool = _key("enablePropertyFilter", True)  # RocketMQ's is false
     stage_max_bytes: int = _key("stageMaxBytes", 256 << 20)  # of one partition of a sink
+    stage_memory_bytes: int = _key("stageMemoryBytes", 256 << 20)  # of all; beyond it in files
     stage_total_bytes: int = _key("stageTotalBytes", 4 << 30)
     stage_lease_ms: int = _key("stageLease", 600_000)  # a stage that nobody adds to is dropped
     offset_check_in_slave: bool = _key("offsetCheckInSlave", False)  # else it corrects nobody

@@ -1,7 +1,8 @@
-"""Stages: what sinks have sent and not published yet, in files beside the log.
+"""Stages: what sinks have sent and not published yet, in memory and in files beside the log.
 
 A stage is one try of one partition: chunks of MessageBatch entries, in the order of their numbers.
-Its files, `staging/<hash of the key>.<n>`, grow with it; nothing of them is ever synced, since a
+What all stages hold is kept in memory up to a limit, and beyond it in the files
+`staging/<hash of the key>.<n>`, which grow with their stage. Nothing of it is ever synced, since a
 stage does not outlive the process that took it: whoever staged it is told that it is lost, and
 stages again. So the directory is emptied at every start.
 """
@@ -42,6 +43,7 @@ class Stage:
     parts: list[Part] = field(default_factory=list)
     rows: int = 0
     bytes: int = 0  # of batch entries
+    in_memory: int = 0  # of these bytes
     files: list[SegmentFile] = field(default_factory=list)
     filled: int = 0  # of the last file
     publishing: bool = False
@@ -50,12 +52,16 @@ class Stage:
 class Stages:
     """All stages of one broker. `remove` deletes files and may block: it is for a thread."""
 
-    def __init__(self, disk: Disk, root: str, *, max_bytes: int, total_bytes: int) -> None:
+    def __init__(
+        self, disk: Disk, root: str, *, max_bytes: int, memory_bytes: int, total_bytes: int
+    ) -> None:
         self._disk = disk
         self._directory = posixpath.join(root, "staging")
         self._max_bytes = max_bytes
+        self._memory_bytes = memory_bytes
         self._total_bytes = total_bytes
         self._stages: dict[Key, Stage] = {}
+        self._in_memory = 0
         self._used = 0  # bytes of files
 
     def clear(self) -> None:
@@ -87,6 +93,22 @@ class Stages:
                 "raise the number of partitions, or the limit"
             )
         self._stages[key] = stage
+        if self._in_memory + size <= self._memory_bytes:
+            held = bytes(body)
+            read: Callable[[], bytes] = lambda: held  # noqa: E731
+            stage.in_memory += size
+            self._in_memory += size
+        else:
+            read = self._write(stage, body)
+        stage.parts.append(part(read))
+        stage.bytes += size
+        stage.rows += stage.parts[-1].count
+        stage.used_at = now
+        return stage
+
+    def _write(self, stage: Stage, body: memoryview) -> Callable[[], bytes]:
+        """Into its file; what reads it."""
+        size = len(body)
         if not stage.files or stage.filled + size > stage.files[-1].size:
             self._add_file(stage, size)
         file, at = stage.files[-1], stage.filled
@@ -94,12 +116,8 @@ class Stages:
             file.write(at, body)
         except OSError as error:
             raise self._full(error) from error
-        stage.parts.append(part(partial(file.read, at, size)))
         stage.filled += size
-        stage.bytes += size
-        stage.rows += stage.parts[-1].count
-        stage.used_at = now
-        return stage
+        return partial(file.read, at, size)
 
     def _add_file(self, stage: Stage, least: int) -> None:
         size = max(least, min(max(2 * stage.bytes, FIRST_FILE), FILE_MAX, self._max_bytes))
@@ -126,6 +144,8 @@ class Stages:
     def drop(self, stage: Stage) -> list[str]:
         """Forget it; the files that `remove` is to delete."""
         self._stages.pop(stage.key, None)
+        self._in_memory -= stage.in_memory
+        stage.in_memory = 0
         paths = [file.path for file in stage.files]
         for file in stage.files:
             self._used -= file.size

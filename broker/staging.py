@@ -15,7 +15,8 @@ whatever reason, changes nothing.
 | ABORT_STAGE 390033 | sink, epoch; partition, attempt | |
 | SINK_STATE 390034 | sink; brokers: remember this list, unless there is one or replace=true | the sink's row as JSON, `{}` if there is none |
 
-PUBLISH, FINISH_EPOCH and SINK_STATE are answered as the ack mode has it, duplicates as well. Codes
+PUBLISH, FINISH_EPOCH and SINK_STATE are answered as the ack mode has it, duplicates as well, and
+FINISH_EPOCH not before readers can have what was published. Codes
 beside those of sends: 390030 the stage is not here (any more): stage it again.
 
 A group goes in part by part, and between two parts the loop serves everything else; but requests
@@ -133,7 +134,7 @@ class StagingService:
         key = _key(ext)
         told = integer(ext, "chunks"), integer(ext, "rows"), integer(ext, "bytes")
         request.body = b""
-        self._guard(self._publish(endpoint, request, key, told))
+        self._guard(self._answering(endpoint, request, self._publish(endpoint, request, key, told)))
 
     def on_finish(self, endpoint: Endpoint, request: Command) -> None:
         self._sends.check_ready()
@@ -146,7 +147,8 @@ class StagingService:
             end = sink.finished_end
         else:
             end = self._mark({"kind": "finished", "sink": name, "epoch": epoch})
-        self._sends.answer_at(endpoint, request.reply(0), end)
+        request.body = b""
+        self._guard(self._answering(endpoint, request, self._finished(endpoint, request, end)))
 
     def on_abort(self, endpoint: Endpoint, request: Command) -> None:
         ext = request.ext
@@ -175,6 +177,18 @@ class StagingService:
         body = jsonx.dumps({} if sink is None else sink.to_json())
         self._sends.answer_at(endpoint, request.reply(0, body=body), end)
 
+    @staticmethod
+    async def _answering(endpoint: Endpoint, request: Command, work: Awaitable[None]) -> None:
+        """Do the work, which answers unless it fails."""
+        try:
+            await work
+        except SaturnError as error:
+            answer(endpoint, request, request.reply(error.code, remark=str(error)))
+        except Exception as error:
+            log.exception("request %d with %s failed", request.code, request.ext)
+            remark = f"{type(error).__name__}: {error}"
+            answer(endpoint, request, request.reply(ResponseCode.SYSTEM_ERROR, remark=remark))
+
     # publishing
 
     async def _publish(
@@ -183,12 +197,6 @@ class StagingService:
         try:
             async with self._publishing:
                 await self._publish_next(endpoint, request, key, told)
-        except SaturnError as error:
-            answer(endpoint, request, request.reply(error.code, remark=str(error)))
-        except Exception as error:
-            log.exception("partition %d of %s is not published", key.partition, key.sink)
-            remark = f"{type(error).__name__}: {error}"
-            answer(endpoint, request, request.reply(ResponseCode.SYSTEM_ERROR, remark=remark))
         finally:
             self._unpark()
 
@@ -245,11 +253,10 @@ class StagingService:
                 await c.runtime.sleep(0)
         assert put is not None
         self._take(put, document)
-        await self._dispatched(put.end_offset)
         return put
 
-    async def _dispatched(self, end: int) -> None:
-        """Until readers can have all of it: who is answered may count what it wrote."""
+    async def _finished(self, endpoint: Endpoint, request: Command, end: int) -> None:
+        """Answered when readers can have all of the epoch: who wrote it may count it now."""
         marks, before = self._c.store.watermarks, -1
         while (
             before < marks.dispatched < end
@@ -257,6 +264,7 @@ class StagingService:
             before = marks.dispatched
             self._dispatch()
             await self._c.runtime.sleep(0)
+        self._sends.answer_at(endpoint, request.reply(0), end)
 
     def _mark(self, fact: dict[str, object]) -> int:
         """Write a fact into the log; where it ends there."""

@@ -115,6 +115,7 @@ class Cluster:
             register_ms=int(plan.register_s * 1000),
             default_topic_queues=plan.queues,
             max_message_bytes=4096,
+            stage_memory_bytes=512,  # so that some of a stage is in files
             store_options={
                 "commitlog_segment_bytes": plan.segment_bytes,
                 "consumequeue_segment_bytes": 20 * plan.queue_entries,

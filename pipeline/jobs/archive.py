@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -25,6 +26,7 @@ import pyarrow.parquet as pq
 from saturnmq.pipeline.access import FAILFAST, STORE_BROKER, Access, DataLoss, Decoding, Where
 from saturnmq.pipeline.columns import DEFAULT, PROPERTIES, Columns, select
 from saturnmq.pipeline.jobs.digest import store_hours
+from saturnmq.pipeline.jobs.direct_file import DirectFile
 from saturnmq.pipeline.jobs.manifest import (
     Archive,
     DataFile,
@@ -271,17 +273,23 @@ def _archive_part(
     open_files: dict[tuple[MessageQueue, int], _File] = {}
     attempt = attempt_name()
     schema = decoding.columns.arrow_schema()
-    with where.open() as access:
-        for piece in part:
-            for batch in access.batches([piece], decoding):
-                for hour, rows in _by_hour(batch):
-                    file = open_files.get((piece.queue, hour))
-                    if file is None:
-                        name = f"{attempt}-{len(open_files)}.parquet"
-                        file = _File(directory, name, piece.queue, hour, schema, compression)
-                        open_files[piece.queue, hour] = file
-                    file.write(rows, group_rows)
-    return [file.finish(durable) for file in open_files.values()]
+    with where.open() as access, ThreadPoolExecutor(1) as writer:
+        try:
+            for piece in part:
+                for batch in access.batches([piece], decoding):
+                    for hour, rows in _by_hour(batch):
+                        file = open_files.get((piece.queue, hour))
+                        if file is None:
+                            name = f"{attempt}-{len(open_files)}.parquet"
+                            path = os.path.join(directory, name)
+                            sink = DirectFile(path, writer, durable=durable)
+                            file = _File(name, sink, piece.queue, hour, schema, compression)
+                            open_files[piece.queue, hour] = file
+                        file.write(rows, group_rows)
+            return [file.finish() for file in open_files.values()]
+        finally:
+            for file in open_files.values():
+                file.abandon()
 
 
 def _group_rows(part: Sequence[Range]) -> int:
@@ -306,22 +314,22 @@ class _File:
 
     def __init__(
         self,
-        directory: str,
         name: str,
+        sink: DirectFile,
         queue: MessageQueue,
         hour: int,
         schema: pa.Schema,
         compression: str,
     ) -> None:
         self._name = name
-        self._path = os.path.join(directory, name)
+        self._sink = sink
         self._queue = queue
         self._hour = hour
         self._rows = 0
         self._first = 1 << 62
         self._end = 0
         self._writer = pq.ParquetWriter(
-            self._path,
+            sink,
             schema,
             compression=compression,
             use_dictionary=_REPEATING,
@@ -335,15 +343,14 @@ class _File:
         self._rows += batch.num_rows
         self._writer.write_batch(batch, group_rows)
 
-    def finish(self, durable: bool) -> DataFile:
+    def abandon(self) -> None:
+        """Leave it as it is, unless it is finished."""
+        self._sink.abandon()
+
+    def finish(self) -> DataFile:
         self._writer.close()
-        if durable:
-            fd = os.open(self._path, os.O_RDONLY)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-        size = os.path.getsize(self._path)
+        self._sink.close()
+        size = self._sink.tell()
         queue, hour = self._queue, hour_name(self._hour)
         return DataFile(self._name, *queue, hour, self._first, self._end, self._rows, size)
 

@@ -172,7 +172,9 @@ def _has_own_ids(topic: str) -> bool:
 
 def _in_groups(parts: list[Any], groups: int) -> Iterator[tuple[int, bytes]]:
     whole = np.concatenate(parts) if parts else np.empty(0, _ID)
-    numbers = (whole["hash"] >> np.uint64(32)).astype(np.int64) % groups
+    numbers = (whole["hash"] >> np.uint64(32)) % np.uint64(groups)
+    # for so small ones numpy has a radix sort
+    numbers = numbers.astype(np.uint16 if groups <= 1 << 16 else np.int64)
     order = np.argsort(numbers, kind="stable")
     ends = np.cumsum(np.bincount(numbers, minlength=groups))
     for group, end in enumerate(ends.tolist()):
@@ -192,6 +194,9 @@ class Repeated:
 def find_repeated(parts: list[bytes]) -> Repeated:
     """Among all messages of a group; two ids of one hash count, too."""
     whole = np.concatenate([np.frombuffer(part, _ID) for part in parts])
+    hashes = np.sort(whole["hash"])  # much cheaper than the order, which is rarely wanted
+    if not (hashes[1:] == hashes[:-1]).any():
+        return Repeated(0, [])
     whole = whole[np.argsort(whole["hash"], kind="stable")]
     again = np.flatnonzero(whole["hash"][1:] == whole["hash"][:-1]) + 1
     pairs = [

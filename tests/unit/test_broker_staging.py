@@ -72,20 +72,22 @@ async def ready(runtime: NativeRuntime, settings: BrokerConfig) -> tuple[Broker,
     return broker, client
 
 
+@pytest.mark.parametrize("memory", [0, len(entries(b"a", b"b")), 1000])
 def test_what_is_staged_is_seen_by_nobody_before_it_is_published_and_then_all_of_it(
-    tmp_path: Path,
+    tmp_path: Path, memory: int
 ) -> None:
     async def body(runtime: NativeRuntime) -> None:
-        broker, client = await ready(runtime, config(tmp_path))
+        broker, client = await ready(runtime, config(tmp_path, stage_memory_bytes=memory))
         end = broker.store.watermarks.appended
         assert (await stage(client, 0, b"a", b"b")).ext == {"chunks": "1"}
         assert (await stage(client, 1, b"c", queue=1)).ext == {"chunks": "2"}
         assert broker.store.watermarks.appended == end
+        assert (tmp_path / "staging").exists() == (memory < 1000)  # what is too much for memory
         first = await ask(client, PUBLISH, {**key(), **told(3, [b"a", b"b"], [b"c"])})
         assert (first.code, first.ext["duplicate"], first.ext["rows"]) == (0, "false", "3")
         await until(lambda: broker.store.max_offset("orders", 1) == 1)
         assert (bodies_of(broker, 0), bodies_of(broker, 1)) == ([b"a", b"b"], [b"c"])
-        await until(lambda: not list((tmp_path / "staging").iterdir()))
+        await until(lambda: not list((tmp_path / "staging").glob("*")))
         await broker.close()
 
     run(body)
@@ -146,7 +148,7 @@ def test_what_is_known_survives_a_restart_with_its_file_and_without(tmp_path: Pa
             if life == 1:
                 for path in (tmp_path / "config").glob("sinks.json*"):
                     path.unlink()
-        assert not list((tmp_path / "staging").iterdir())
+        assert not list((tmp_path / "staging").glob("*"))
 
     run(body)
 
@@ -170,7 +172,8 @@ def test_a_stage_that_is_not_whole_is_lost_and_says_so(tmp_path: Path) -> None:
 
 def test_an_abort_and_the_end_of_a_lease_drop_what_is_staged(tmp_path: Path) -> None:
     async def body(runtime: NativeRuntime) -> None:
-        broker, client = await ready(runtime, config(tmp_path, stage_lease_ms=1000))
+        settings = config(tmp_path, stage_memory_bytes=0, stage_lease_ms=1000)
+        broker, client = await ready(runtime, settings)
         for attempt in ("a", "b"):
             await stage(client, 0, b"row", attempt=attempt)
         await stage(client, 0, b"row", partition=1)
@@ -188,7 +191,8 @@ def test_an_abort_and_the_end_of_a_lease_drop_what_is_staged(tmp_path: Path) -> 
 
 def test_too_much_for_one_partition_or_for_the_broker_is_refused(tmp_path: Path) -> None:
     async def body(runtime: NativeRuntime) -> None:
-        settings = config(tmp_path, stage_max_bytes=3000, stage_total_bytes=8000)
+        limits = {"stage_max_bytes": 3000, "stage_memory_bytes": 0, "stage_total_bytes": 8000}
+        settings = config(tmp_path, **limits)
         broker, client = await ready(runtime, settings)
         row = bytes(1000)
         await stage(client, 0, row)
