@@ -6,7 +6,7 @@ the batch runs, and weights are bytes, summed over ConsumeQueue entries, which n
 
 1. Every queue's range comes as pieces of a few MiB (`Plan.grain`), each with its bytes.
 2. The bytes say how many partitions there are: none is worth starting for less than 8 MiB, none may
-   exceed the limits, and between these there are as many as `parts` says.
+   exceed the limits, and between these there are as many as `parts` says, or twice, three times...
 3. The pieces, in the order of their queues, fill one partition after the other to its share, so
    that a partition reads few long ranges and none has more than a piece above the others.
 """
@@ -98,6 +98,8 @@ def pack(pieces: Sequence[Range], plan: Plan) -> list[list[Range]]:
         _parts(rows, plan.max_rows),
         1,
     )
+    if by_bytes > plan.parts:
+        by_bytes = _parts(by_bytes, plan.parts) * plan.parts  # nobody idles in the last round
     by_rows = min(plan.min_parts, rows)
     count = max(by_bytes, by_rows)
     # Who asks for a number of partitions gets it, also where a few messages have all the bytes.

@@ -52,6 +52,13 @@ def test_more_bytes_than_the_tasks_may_have_make_more_tasks():
     assert all(len(own) == 1 for own in partitions)
 
 
+def test_no_task_runs_alone_in_the_last_round():
+    partitions = pack(pieces(0, *[MIB] * 72), Plan(parts=2, max_bytes=8 * MIB))
+    weights = [sum(item.bytes for item in own) // MIB for own in partitions]
+    assert len(weights) == 10
+    assert set(weights) == {7, 8}
+
+
 def test_a_limit_of_rows_holds_for_every_task():
     many = pieces(0, *[MIB] * 10) + pieces(1, *[MIB] * 3)
     partitions = pack(many, Plan(parts=1, max_rows=250))
