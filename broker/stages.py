@@ -94,8 +94,7 @@ class Stages:
             )
         self._stages[key] = stage
         if self._in_memory + size <= self._memory_bytes:
-            held = bytes(body)
-            read: Callable[[], bytes] = lambda: held  # noqa: E731
+            read = partial(bytes, bytes(body))  # gives the same object each time
             stage.in_memory += size
             self._in_memory += size
         else:
@@ -120,7 +119,8 @@ class Stages:
         return partial(file.read, at, size)
 
     def _add_file(self, stage: Stage, least: int) -> None:
-        size = max(least, min(max(2 * stage.bytes, FIRST_FILE), FILE_MAX, self._max_bytes))
+        in_files = stage.bytes - stage.in_memory
+        size = max(least, min(max(2 * in_files, FIRST_FILE), FILE_MAX, self._max_bytes))
         if self._used + size > self._total_bytes:
             raise FlowControl(
                 f"what is staged here takes {self._used} bytes, the limit is {self._total_bytes} "
