@@ -32,7 +32,10 @@ class LookupService:
                 f"Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first: group {group} "
                 f"has no offset for queue {queue_id} of {topic}"
             )
-        answer(endpoint, request, request.reply(0, ext={"offset": str(offset)}))
+        found = {"offset": str(offset)}
+        if not self._c.role.is_slave:  # whose table may be of a later epoch than its log
+            found["saturnTerm"] = str(self._c.role.term)
+        answer(endpoint, request, request.reply(0, ext=found))
 
     def on_update_offset(self, endpoint: Endpoint, request: Command) -> None:
         ext = request.ext

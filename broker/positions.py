@@ -2,7 +2,8 @@
 
 After a loss that its mode allows (fault-model I4) a group's log goes on in a new epoch, and new
 messages get the offsets of lost ones. A client of ours says in `saturnTerm` which epoch's log it
-has read; what that epoch had behind the start of the next is gone.
+has read, or which it was told that its group's offset is of; what that epoch had behind the start
+of the next is gone.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ class RemoteOffsets(_Table):
 
     async def load(self, queue: MessageQueue) -> int | None:
         """The group's offset on the broker; None if it has none (code 22). Other errors are
-        raised.
+        raised. A broker of ours says of which epoch it is: the first pull has to, too.
         """
         ext = {
             "consumerGroup": self._group,
@@ -115,7 +115,10 @@ class RemoteOffsets(_Table):
         answer = await self._core.invoke(self._address(queue), request, ok=ok)
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
             return None
-        offset = int((answer.ext or {}).get("offset", "-1"))
+        told = answer.ext or {}
+        if "saturnTerm" in told:
+            self._core.terms[self._group, queue] = told["saturnTerm"]
+        offset = int(told.get("offset", "-1"))
         return offset if offset >= 0 else None
 
     async def commit(

@@ -58,6 +58,7 @@ class World:
         self.refuse_backs = 0
         self.members = ["me"]
         self.locks_granted = True
+        self.term = ""  # with whose offsets a broker of ours says of which epoch they are
         self.unlocked: list[MessageQueue] = []
         self.suggest = 0
         self.first_kept = 0
@@ -242,7 +243,8 @@ class WorldCore:
         if cmd.code == 14:
             if queue not in world.offsets:
                 return cmd.reply(22, "no offset")
-            return cmd.reply(ext={"offset": str(world.offsets[queue])})
+            term = {"saturnTerm": world.term} if world.term else {}
+            return cmd.reply(ext={"offset": str(world.offsets[queue]), **term})
         if cmd.code == 15:
             self._commit(address, ext)
             return cmd.reply()
@@ -505,6 +507,22 @@ def test_offsets_outside_the_queue_are_corrected() -> None:
         async with consumer(world, listener_one=got.append):
             await world.until(lambda: len(got) == 4)
         assert sorted(message.queue_offset for message in got) == [6, 7, 8, 9]
+
+    world.run(main)
+
+
+@pytest.mark.parametrize("term", ["", "7000"])
+def test_the_first_pull_says_of_which_epoch_the_groups_offset_is(term: str) -> None:
+    """Or messages that got the offsets of lost ones before it would be passed over."""
+    world = World(queues=1)
+    world.offsets[MessageQueue(world.topic, "a", 0)] = 0
+    world.term = term
+
+    async def main() -> None:
+        async with consumer(world, listener_one=lambda _: None):
+            await world.until(lambda: any(pull["topic"] == world.topic for pull in world.pulls))
+        first = next(pull for pull in world.pulls if pull["topic"] == world.topic)
+        assert first.get("saturnTerm", "") == term
 
     world.run(main)
 

@@ -89,9 +89,13 @@ def test_an_error_of_the_disk_is_told_at_the_latest_at_the_end(
 
     monkeypatch.setattr(direct_file, "_write", full)
     file = DirectFile(str(tmp_path / "file"), writer, durable=False)
-    with pytest.raises(OSError, match="No space"):
+
+    def write_all() -> None:
         file.write(bytes(size))
         file.close()
+
+    with pytest.raises(OSError, match="No space"):
+        write_all()
     file.abandon()
     assert file.closed
 
