@@ -36,7 +36,7 @@ from saturnmq.protocol.errors import SaturnError
 MESSAGES = 6_000  # before each of the first attempts at the archive
 BODY = 300
 QUEUES = 4
-MOMENTS_S = {"archive": 4.0, "replay": 5.0, "stream": 10.0}  # kills come within, from `ready` on
+MOMENTS_S = {"archive": 4.0, "replay": 5.0, "stream": 5.0}  # kills come within, from `ready` on
 ATTEMPTS = 6
 ATTEMPT_TIMEOUT_S = 240.0
 OUTAGE_S = 2.0
