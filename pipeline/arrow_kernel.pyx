@@ -326,13 +326,32 @@ cdef int more_rows(Batch *b, Py_ssize_t rows) noexcept nogil:
     return 0
 
 
+cdef inline void copy(uint8_t *to, const uint8_t *p, Py_ssize_t size) noexcept nogil:
+    """Most texts are short: two moves that may overlap cost less than a call."""
+    if size > 32:
+        memcpy(to, p, size)
+    elif size >= 16:
+        memcpy(to, p, 16)
+        memcpy(to + size - 16, p + size - 16, 16)
+    elif size >= 8:
+        memcpy(to, p, 8)
+        memcpy(to + size - 8, p + size - 8, 8)
+    elif size >= 4:
+        memcpy(to, p, 4)
+        memcpy(to + size - 4, p + size - 4, 4)
+    else:
+        while size > 0:
+            size -= 1
+            to[size] = p[size]
+
+
 cdef inline int put(Text *t, const uint8_t *p, Py_ssize_t size) noexcept nogil:
     """One more item; -1 without memory."""
     if t.used + size > t.data.bytes and grow(&t.data, t.used + size):
         return -1
     if 4 * (t.count + 2) > t.ends.bytes and grow(&t.ends, 4 * (t.count + 2)):
         return -1
-    memcpy(t.data.at + t.used, p, size)
+    copy(t.data.at + t.used, p, size)
     t.used += size
     t.count += 1
     (<int32_t *>t.ends.at)[t.count] = <int32_t>t.used
