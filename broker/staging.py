@@ -133,8 +133,7 @@ class StagingService:
         ext = request.ext
         key = _key(ext)
         told = integer(ext, "chunks"), integer(ext, "rows"), integer(ext, "bytes")
-        request.body = b""
-        self._guard(self._answering(endpoint, request, self._publish(endpoint, request, key, told)))
+        self._later(endpoint, request, self._publish(endpoint, request, key, told))
 
     def on_finish(self, endpoint: Endpoint, request: Command) -> None:
         self._sends.check_ready()
@@ -147,8 +146,7 @@ class StagingService:
             end = sink.finished_end
         else:
             end = self._mark({"kind": "finished", "sink": name, "epoch": epoch})
-        request.body = b""
-        self._guard(self._answering(endpoint, request, self._finished(endpoint, request, end)))
+        self._later(endpoint, request, self._finished(endpoint, request, end))
 
     def on_abort(self, endpoint: Endpoint, request: Command) -> None:
         ext = request.ext
@@ -177,17 +175,21 @@ class StagingService:
         body = jsonx.dumps({} if sink is None else sink.to_json())
         self._sends.answer_at(endpoint, request.reply(0, body=body), end)
 
-    @staticmethod
-    async def _answering(endpoint: Endpoint, request: Command, work: Awaitable[None]) -> None:
+    def _later(self, endpoint: Endpoint, request: Command, work: Awaitable[None]) -> None:
         """Do the work, which answers unless it fails."""
-        try:
-            await work
-        except SaturnError as error:
-            answer(endpoint, request, request.reply(error.code, remark=str(error)))
-        except Exception as error:
-            log.exception("request %d with %s failed", request.code, request.ext)
-            remark = f"{type(error).__name__}: {error}"
-            answer(endpoint, request, request.reply(ResponseCode.SYSTEM_ERROR, remark=remark))
+        request.body = b""
+
+        async def run() -> None:
+            try:
+                await work
+            except SaturnError as error:
+                answer(endpoint, request, request.reply(error.code, remark=str(error)))
+            except Exception as error:
+                log.exception("request %d with %s failed", request.code, request.ext)
+                remark = f"{type(error).__name__}: {error}"
+                answer(endpoint, request, request.reply(ResponseCode.SYSTEM_ERROR, remark=remark))
+
+        self._guard(run())
 
     # publishing
 

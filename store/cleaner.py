@@ -49,10 +49,10 @@ class Space(NamedTuple):
         percent = -(-100 * (total - free) // total) if total else 100
         if 0 < config.disk_enough_bytes <= free:
             return cls(percent, False, False, False)
-        normal, forcibly, warning = config.disk_levels
-        short, full = percent > forcibly, percent > warning
+        levels = config.disk_levels
+        short, full = percent > levels.forcibly, percent > levels.warning
         short, full = short or full, full or (was_full and short)
-        return cls(percent, full, short, percent > normal)
+        return cls(percent, full, short, percent > levels.normal)
 
 
 @dataclass(slots=True)
@@ -105,7 +105,7 @@ class Cleaner:
                 "the disk of %s is used to %d %%: no more sends until it is at %d %% again",
                 self._config.root,
                 self.space.percent,
-                self._config.disk_levels[1],
+                self._config.disk_levels.forcibly,
             )
         elif before.full and not self.space.full:
             log.warning("the disk is used to %d %% now: sends go on", self.space.percent)

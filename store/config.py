@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.store.lookup import ReadLimits
@@ -11,6 +11,14 @@ from saturnmq.store.lookup import ReadLimits
 
 def _key(rocketmq: str, default: Any) -> Any:
     return field(default=default, metadata={"key": rocketmq})
+
+
+class DiskLevels(NamedTuple):
+    """Percent of the disk beyond which something happens."""
+
+    normal: int  # expired segments are deleted
+    forcibly: int  # any segment is
+    warning: int  # sends are refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +78,9 @@ class StoreConfig:
             )
 
     @property
-    def disk_levels(self) -> tuple[int, int, int]:
-        """Percent of the disk beyond which expired segments go, any segment goes, and sends are
-        refused; RocketMQ's limits of what may be configured."""
-        return (
+    def disk_levels(self) -> DiskLevels:
+        """What counts, within RocketMQ's limits of what may be configured."""
+        return DiskLevels(
             min(max(self.disk_max_used_ratio, 10), 95),
             min(max(self.disk_clean_forcibly_ratio, 30), 85),
             min(max(self.disk_warning_ratio, 35), 90),

@@ -188,8 +188,8 @@ class MessageStore:
         if space.full:
             return (
                 f"the disk is used to {space.percent} %, no sends beyond "
-                f"{self.config.disk_levels[2]} % (diskSpaceWarningLevelRatio): free some space, "
-                "or say how many free bytes are enough (diskSpaceEnoughBytes)"
+                f"{self.config.disk_levels.warning} % (diskSpaceWarningLevelRatio): free some "
+                "space, or say how many free bytes are enough (diskSpaceEnoughBytes)"
             )
         return self._no_room
 

@@ -379,8 +379,9 @@ def test_a_consumer_goes_on_before_what_was_lost(tmp_path: Path, position: int) 
             client = await connected(runtime, group.master)
             term = (await pull(client, 0)).ext["saturnTerm"]
             place = {"consumerGroup": "G", "topic": "orders", "queueId": 0}
-            await ask(client, 15, {**place, "commitOffset": 1})
-            kept = await ask(client, 14, place)  # who begins there and has not read yet knows, too
+            other = {**place, "consumerGroup": "H"}
+            await ask(client, 15, {**other, "commitOffset": 1})
+            kept = await ask(client, 14, other)  # who begins there and has not read yet knows, too
             assert (kept.ext["offset"], kept.ext["saturnTerm"]) == ("1", term)
             group.slave._slave.close()
             group.slave.context.role.depose("cut off")
@@ -402,7 +403,7 @@ def test_a_consumer_goes_on_before_what_was_lost(tmp_path: Path, position: int) 
             ext = {**place, "saturnTerm": term}
             await ask(client, 15, {**ext, "commitOffset": position})
             kept = await ask(client, 14, ext)
-            assert kept.ext.get("offset") in ((None, "1") if position == 3 else ("2",))
+            assert kept.ext.get("offset") == (None if position == 3 else "2")
             group.master = await group.start("m")
 
     run(body)
