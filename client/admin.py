@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from saturnmq.client import promotion
-from saturnmq.client.core import ClientCore, queue_key
+from saturnmq.client.core import ClientCore, ErrorListener, queue_key
 from saturnmq.client.producer import DEFAULT_NAMESERVER, new_core
 from saturnmq.client.promotion import Promoter, Promotion
 from saturnmq.client.replicas import Replica, find_replicas
@@ -80,8 +80,13 @@ class Admin:
         core: ClientCore | None = None,
         runtime: Runtime | None = None,
         timeout: float = QUERY_TIMEOUT_S,
+        on_error: ErrorListener | None = None,
     ) -> None:
+        """`on_error` is called on the loop, and must return at once, with each error that no call
+        of the application can raise: ClientCore.tell."""
         self.core = core or new_core(nameservers, runtime)
+        if on_error is not None:
+            self.core.on_error(on_error)
         self._own_core = core is None
         self.timeout = timeout
 

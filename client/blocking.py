@@ -19,6 +19,7 @@ from saturnmq.client import admin as async_admin
 from saturnmq.client import producer as async_producer
 from saturnmq.client import pull_consumer as async_pull
 from saturnmq.client import push_consumer as async_push
+from saturnmq.client.core import ErrorListener
 from saturnmq.client.express import Express
 from saturnmq.client.outgoing import OutBatch, SendHandle, SendResult
 from saturnmq.client.producer import ProducerEngine, Selector
@@ -193,10 +194,15 @@ class Producer:
         self,
         group: str = async_producer.DEFAULT_GROUP,
         nameservers: str | Sequence[str] = async_producer.DEFAULT_NAMESERVER,
+        *,
+        on_error: ErrorListener | None = None,
         **options: Any,
     ) -> None:
-        """`options` are the fields of sending.ProducerOptions."""
+        """`options` are the fields of sending.ProducerOptions. `on_error` is called on the client's
+        own thread, and must return at once, with each error that no call of the application can
+        raise: ClientCore.tell."""
         self.group = group
+        self._on_error = on_error
         self.options = async_producer.producer_options(options)
         self._nameservers = nameservers
         self._thread: LoopThread | None = None
@@ -220,6 +226,8 @@ class Producer:
 
     async def _make(self, thread: LoopThread) -> ProducerEngine:
         core = async_producer.new_core(self._nameservers, thread.runtime)
+        if self._on_error is not None:
+            core.on_error(self._on_error)
         await core.start()
         engine = ProducerEngine(
             core,

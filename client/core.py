@@ -46,6 +46,8 @@ INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
 # A master that handed over has answered everything by then.
 SUCCEEDED_S = 1.0
 
+ErrorListener = Callable[[SaturnError], None]
+
 
 class ConsumerHandler(Protocol):
     """What a consumer registers under its group name."""
@@ -115,6 +117,7 @@ class ClientCore:
         self._greeting_soon = False
         self._masters: dict[str, str] = {}  # by broker name, the last one that a route named
         self._route_listeners: list[Callable[[str], None]] = []
+        self._error_listeners: list[ErrorListener] = []
         self._tasks: list[asyncio.Task[Any]] = []
         self._finder = RouteFinder(
             runtime,
@@ -168,6 +171,23 @@ class ClientCore:
             endpoint.close()
         self._connections.clear()
         self._address_of.clear()
+
+    # -- errors that no caller waits for --------------------------------------------------------
+
+    def on_error(self, listener: ErrorListener) -> None:
+        """Call `listener(error)`, on the loop, with each error that `tell` is given."""
+        self._error_listeners.append(listener)
+
+    def tell(self, error: SaturnError) -> None:
+        """Something went wrong that no caller waits for: it is logged, with the trace of its cause,
+        and the application hears of it. What a listener raises is logged and goes no further.
+        """
+        log.error("client %s: %s", self.client_id, error, exc_info=error.__cause__)
+        for listener in self._error_listeners:
+            try:
+                listener(error)
+            except BaseException:  # SystemExit too: it would end the loop and say nothing
+                log.exception("on_error failed on %r", error)
 
     # -- connections --------------------------------------------------------------------------
 

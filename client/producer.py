@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from saturnmq.client.accumulator import Accumulator, Gate, Lane, Lock
-from saturnmq.client.core import ClientCore
+from saturnmq.client.core import ClientCore, ErrorListener
 from saturnmq.client.outgoing import (
     EXTRA_BYTES_MAX,
     ITEM_OVERHEAD,
@@ -335,13 +335,18 @@ class Producer:
         group: str = DEFAULT_GROUP,
         nameservers: str | Sequence[str] = DEFAULT_NAMESERVER,
         *,
+        on_error: ErrorListener | None = None,
         core: ClientCore | None = None,
         runtime: Runtime | None = None,
         **options: Any,
     ) -> None:
-        """`options` are the fields of sending.ProducerOptions."""
+        """`options` are the fields of sending.ProducerOptions. `on_error` is called on the loop,
+        and must return at once, with each error that no call of the application can raise:
+        ClientCore.tell."""
         self.options = producer_options(options)
         self.core = core or new_core(nameservers, runtime)
+        if on_error is not None:
+            self.core.on_error(on_error)
         self._own_core = core is None
         self.group = group
         self._engine: ProducerEngine | None = None

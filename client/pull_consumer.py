@@ -21,7 +21,7 @@ from saturnmq.client.consumer_facts import (
     heartbeat_entry,
     running_info,
 )
-from saturnmq.client.core import ClientCore
+from saturnmq.client.core import ClientCore, ErrorListener
 from saturnmq.client.held_queue import HeldQueue
 from saturnmq.client.membership import Membership, ask_offset, start_offset
 from saturnmq.client.offset_store import COMMIT_INTERVAL_S, OffsetStore, RemoteOffsets
@@ -65,11 +65,16 @@ class PullConsumer:
         max_cached_bytes: int = 32 << 20,
         verify_crc: bool = True,
         client_id: str | None = None,
+        on_error: ErrorListener | None = None,
         core: ClientCore | None = None,
         runtime: Runtime | None = None,
     ) -> None:
+        """`on_error` is called on the loop, and must return at once, with each error that no call
+        of the application can raise: ClientCore.tell."""
         topics.check_group(group)
         self.core, self._owns_core = core_for(core, runtime, nameservers, client_id)
+        if on_error is not None:
+            self.core.on_error(on_error)
         self.runtime = self.core.runtime
         self.group = group
         self.consume_from: str | int = "first" if from_beginning else consume_from

@@ -25,7 +25,7 @@ from saturnmq.client.consumer_facts import (
     running_info,
 )
 from saturnmq.client.consuming import Concurrent, Consumption, InOrder
-from saturnmq.client.core import ClientCore
+from saturnmq.client.core import ClientCore, ErrorListener
 from saturnmq.client.held_queue import HeldQueue
 from saturnmq.client.listening import Caller, Listener, OneListener
 from saturnmq.client.membership import Membership, start_offset
@@ -84,11 +84,14 @@ class PushConsumer:
         max_cached_bytes: int = Limits().bytes,
         verify_crc: bool = True,
         client_id: str | None = None,
+        on_error: ErrorListener | None = None,
         core: ClientCore | None = None,
         runtime: Runtime | None = None,
         files: FileDoor | None = None,
         offsets_path: str | None = None,
     ) -> None:
+        """`on_error` is called on the loop, and must return at once, with each error that no call
+        of the application can raise: ClientCore.tell."""
         topics.check_group(group)
         if isinstance(consume_from, str) and consume_from not in ("first", "last"):
             raise ConfigError(
@@ -98,6 +101,8 @@ class PushConsumer:
         if ordered and broadcasting:
             raise ConfigError("an ordered consumer cannot broadcast: choose one of the two")
         self.core, self._owns_core = core_for(core, runtime, nameservers, client_id)
+        if on_error is not None:
+            self.core.on_error(on_error)
         self.runtime = self.core.runtime
         self.group = group
         self.ordered = ordered
