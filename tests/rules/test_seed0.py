@@ -14,7 +14,6 @@ from rig import (
     HOUR,
     SEGMENT,
     SMALL,
-    World,
     aged,
     at_hour,
     bodies,
@@ -31,10 +30,7 @@ from rig import (
     log_bytes,
     log_frames,
     message,
-    new_disk,
     open_store,
-    run,
-    saved_json,
     settle,
 )
 from saturnmq.client.push_consumer import PushConsumer
@@ -45,6 +41,7 @@ from saturnmq.store.disk import Disk, NativeDisk
 from saturnmq.store.lookup import Lookup
 from saturnmq.store.message_store import GetStatus, MessageStore
 from saturnmq.store.queues import Queues
+from world_rig import World, new_disk, run, saved_json
 
 
 def test_row_0_01_one_log_takes_all_topics_in_the_order_of_the_puts() -> None:

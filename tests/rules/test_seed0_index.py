@@ -7,10 +7,8 @@ from dataclasses import replace
 
 import pytest
 from rig import (
-    NOW,
     SMALL,
     Clock,
-    World,
     aged,
     bodies,
     clean,
@@ -21,14 +19,13 @@ from rig import (
     indexes_of,
     java_hash,
     message,
-    new_disk,
     open_store,
     raw_frame,
-    run,
     segment_names,
     text_of_hash,
 )
 from saturnmq.store.message_store import MessageStore
+from world_rig import NOW, World, new_disk, run
 
 I32_MIN = -(1 << 31)
 

@@ -15,7 +15,6 @@ from rig import (
     HOUR,
     SEGMENT,
     Clock,
-    World,
     aged,
     at_hour,
     bodies,
@@ -26,10 +25,8 @@ from rig import (
     log_bytes,
     log_frames,
     message,
-    new_disk,
     open_store,
     raw_frame,
-    run,
     segment_names,
 )
 from saturnmq.broker.config import BrokerConfig
@@ -39,6 +36,7 @@ from saturnmq.store.config import StoreConfig
 from saturnmq.store.disk import NativeDisk
 from saturnmq.store.message_store import PendingMessage
 from saturnmq.store.segments import SegmentSeries
+from world_rig import World, new_disk, run
 
 
 def test_row_1_01_a_log_file_is_named_by_its_start_in_20_digits() -> None:

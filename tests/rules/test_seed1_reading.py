@@ -8,11 +8,9 @@ import time
 
 import pytest
 from rig import (
-    NOW,
     SEGMENT,
     SMALL,
     Clock,
-    World,
     bodies,
     dispatch,
     entries_of,
@@ -23,10 +21,8 @@ from rig import (
     indexes_of,
     java_hash,
     message,
-    new_disk,
     open_store,
     raw_frame,
-    run,
 )
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.client.faults import FaultStrategy
@@ -39,6 +35,7 @@ from saturnmq.store.indexfile import insert_items, insert_items_reference
 from saturnmq.store.message_store import GetStatus, MessageStore
 from saturnmq.store.queues import Queues
 from saturnmq.store.segments import Segment, SegmentSeries
+from world_rig import NOW, World, new_disk, run
 
 INCOMING = struct.Struct(">iqq")  # hash, offset, store time
 

@@ -12,11 +12,9 @@ from typing import Any
 
 import pytest
 from rig import (
-    NOW,
     SEGMENT,
     SMALL,
     Clock,
-    World,
     bodies,
     build_frame,
     dispatch,
@@ -28,9 +26,7 @@ from rig import (
     java_hash,
     log_frames,
     message,
-    new_disk,
     open_store,
-    run,
 )
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.drills.sim.disk import SimDisk
@@ -38,6 +34,7 @@ from saturnmq.protocol.errors import ServiceNotAvailable
 from saturnmq.store.config import StoreConfig
 from saturnmq.store.disk import NativeDisk
 from saturnmq.store.message_store import GetStatus
+from world_rig import NOW, World, new_disk, run
 
 NONE, PREPARED, COMMIT, ROLLBACK = 0x0, 0x4, 0x8, 0xC
 I32_MIN = -(1 << 31)

@@ -11,7 +11,6 @@ import pytest
 from rig import (
     HOUR,
     SEGMENT,
-    World,
     aged,
     at_hour,
     bodies,
@@ -27,10 +26,8 @@ from rig import (
     log_bytes,
     log_frames,
     message,
-    new_disk,
     open_store,
     raw_frame,
-    run,
     segment_names,
     settle,
 )
@@ -39,6 +36,7 @@ from saturnmq.protocol.errors import SystemBusy
 from saturnmq.store.config import StoreConfig
 from saturnmq.store.disk import NativeDisk
 from saturnmq.store.message_store import GetStatus
+from world_rig import World, new_disk, run
 
 
 def test_row_3_01_a_send_is_acknowledged_before_any_flush() -> None:

@@ -6,24 +6,13 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from rig import (
-    Remote,
-    World,
-    bodies,
-    dispatch,
-    frames,
-    message,
-    new_disk,
-    open_store,
-    raw_frame,
-    run,
-    saved_json,
-)
+from rig import bodies, dispatch, frames, message, open_store, raw_frame
 from saturnmq.broker.broker import Broker
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.client.push_consumer import PushConsumer
 from saturnmq.client.results import ConsumeResult
 from saturnmq.protocol.message import ReceivedMessage
+from world_rig import Remote, World, new_disk, run, saved_json
 
 COMMIT, ROLLBACK = 0x8, 0xC
 
