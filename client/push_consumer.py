@@ -28,7 +28,7 @@ from saturnmq.client.consuming import Concurrent, Consumption, InOrder
 from saturnmq.client.core import ClientCore, ErrorListener
 from saturnmq.client.held_queue import HeldQueue
 from saturnmq.client.listening import Caller, Listener, OneListener
-from saturnmq.client.membership import Membership, start_offset
+from saturnmq.client.membership import Membership
 from saturnmq.client.offset_store import (
     COMMIT_INTERVAL_S,
     FileDoor,
@@ -41,6 +41,7 @@ from saturnmq.client.pulling import Puller
 from saturnmq.client.queue_locks import QueueLocks
 from saturnmq.client.results import ConsumeResult
 from saturnmq.client.send_back import SendBack
+from saturnmq.client.starting import Baseline, start_offset
 from saturnmq.protocol import kernels, topics
 from saturnmq.protocol.errors import ClientClosed, ConfigError, SaturnError, SubscriptionParseFailed
 from saturnmq.protocol.message import MessageQueue
@@ -109,6 +110,7 @@ class PushConsumer:
         self.broadcasting = broadcasting
         self.consume_from: str | int = "first" if from_beginning else consume_from
         self.subscriptions: dict[str, Subscription] = {}
+        self.baseline = Baseline()
         self._caller = Caller(self.runtime, consume_message_batch_max_size, consume_threads)
         if listener is not None or listener_one is not None:
             self._caller.set(listener, listener_one)
@@ -165,6 +167,7 @@ class PushConsumer:
     def unsubscribe(self, topic: str) -> None:
         """Drops a topic; its queues go to the other members at the next rebalance."""
         self.subscriptions.pop(topic, None)
+        self.baseline.forget(topic)
         self._membership.trigger()
 
     async def start(self) -> None:
@@ -186,7 +189,7 @@ class PushConsumer:
             retry = topics.retry_topic(self.group)
             self.subscriptions[retry] = Subscription.parse(retry, "*", self.runtime.now_ms())
         try:
-            await find_brokers(self.core, self.group, self.subscriptions)
+            await find_brokers(self.core, self.group, self.subscriptions, self.baseline)
         except SubscriptionParseFailed:
             await self.close()
             raise
@@ -238,7 +241,7 @@ class PushConsumer:
         """After start() nobody waits for it: what would have been its error is a line in the log,
         and other brokers may look at the condition."""
         try:
-            await find_brokers(self.core, self.group, self.subscriptions)
+            await find_brokers(self.core, self.group, self.subscriptions, self.baseline)
         except SubscriptionParseFailed as error:
             log.error("group %s: %s", self.group, error)
         await self._announce()
@@ -301,7 +304,7 @@ class PushConsumer:
             try:
                 if state.next_offset < 0:
                     offset = await start_offset(
-                        self.core, self.offsets, held.queue, self.consume_from
+                        self.core, self.offsets, held.queue, self.consume_from, self.baseline
                     )
                     if generation == state.generation:
                         state.reset(offset)
@@ -374,6 +377,7 @@ class PushConsumer:
         one that has another role now goes to its successor."""
         if topic not in self.subscriptions or not self._started or self._closing:
             return
+        self.baseline.answered(topic, self.core.subscribe_queues(topic))
         self._spawn(self._announce_again(), "announce")
         for queue, held in self._held.items():
             if self._puller.misplaced(queue):
