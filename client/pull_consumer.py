@@ -336,8 +336,7 @@ class PullConsumer:
             self._begin(held)
 
     def _begin(self, held: HeldQueue) -> None:
-        task = self.runtime.spawn(self._read_ahead(held), name=f"pull {held.queue}")
-        held.tasks = [task]
+        held.pulling = self.runtime.spawn(self._read_ahead(held), name=f"pull {held.queue}")
 
     def _drop(self, queue: MessageQueue) -> None:
         held = self._held.pop(queue)

@@ -111,7 +111,9 @@ class PushConsumer:
         self.consume_from: str | int = "first" if from_beginning else consume_from
         self.subscriptions: dict[str, Subscription] = {}
         self.baseline = Baseline()
-        self._caller = Caller(self.runtime, consume_message_batch_max_size, consume_threads)
+        self._caller = Caller(
+            self.runtime, consume_message_batch_max_size, consume_threads, self.core.tell
+        )
         if listener is not None or listener_one is not None:
             self._caller.set(listener, listener_one)
         self._limits = Limits(max_cached_messages, max_cached_bytes)
@@ -120,11 +122,11 @@ class PushConsumer:
         self._consumption: Consumption
         if ordered:
             self._consumption = InOrder(
-                self.runtime, group, self._caller, send_back, max_reconsume=max_reconsume
+                self.core, group, self._caller, send_back, max_reconsume=max_reconsume
             )
         else:
             self._consumption = Concurrent(
-                self.runtime,
+                self.core,
                 group,
                 self._caller,
                 send_back,
@@ -268,7 +270,7 @@ class PushConsumer:
                 continue
             held = self._held[queue] = HeldQueue(queue)
             self._consumption.begin(held)
-            held.tasks.append(self.runtime.spawn(self._pull_loop(held), name=f"pull {queue}"))
+            held.pulling = self.runtime.spawn(self._pull_loop(held), name=f"pull {queue}")
         return len(granted) == len(wanted)
 
     async def give_up_queues(self, queues: Sequence[MessageQueue]) -> None:
@@ -396,7 +398,7 @@ class PushConsumer:
     def _restart(self, held: HeldQueue) -> None:
         """Pull anew: the pull under way may wait at the wrong offset, or at the wrong broker."""
         held.stop_pulling()
-        held.tasks[-1] = self.runtime.spawn(self._pull_loop(held), name=f"pull {held.queue}")
+        held.pulling = self.runtime.spawn(self._pull_loop(held), name=f"pull {held.queue}")
 
     def _move(self, held: HeldQueue, offset: int) -> None:
         held.state.reset(offset)
