@@ -1,5 +1,5 @@
 """The asynchronous admin: topics, routes, clusters, groups and messages, over the codes of
-remoting.md 2.3, 2.6 and 3.1. The synchronous face is blocking.Admin.
+remoting.md 2.3, 2.6 and 3.1. Used on one event loop; the synchronous face is blocking_faces.Admin.
 
     async with Admin("127.0.0.1:9876") as admin:
         await admin.create_topic("flights", queues=8)
@@ -71,7 +71,13 @@ class BrokerNode(NamedTuple):
 
 
 class Admin:
-    """Administration of a cluster; used on one event loop."""
+    """Administration of a cluster: topics, groups, offsets and single messages.
+
+    Errors are SaturnErrors; what a broker answers keeps its class (`saturnmq.errors`).
+    """
+
+    timeout: float
+    """Seconds that a server has for one answer."""
 
     def __init__(
         self,
@@ -82,8 +88,12 @@ class Admin:
         timeout: float = QUERY_TIMEOUT_S,
         on_error: ErrorListener | None = None,
     ) -> None:
-        """`on_error` is called on the loop, and must return at once, with each error that no call
-        of the application can raise: ClientCore.tell."""
+        """
+        nameservers: "HOST:PORT[,...]" or a sequence of them
+        timeout: seconds that a server has for one answer
+        on_error: called on the client's loop, and must return at once, with each error that no call
+            of the application can raise
+        """
         self.core = core or new_core(nameservers, runtime)
         if on_error is not None:
             self.core.on_error(on_error)
@@ -91,11 +101,13 @@ class Admin:
         self.timeout = timeout
 
     async def start(self) -> Admin:
+        """Connect."""
         if self._own_core:
             await self.core.start()
         return self
 
     async def close(self) -> None:
+        """Leave; an operation under way fails."""
         if self._own_core:
             await self.core.close()
 

@@ -1,28 +1,28 @@
 """Synchronous faces: the same names as the asynchronous classes, used from any thread.
 
-A LoopThread runs one event loop in a daemon thread. `Facade` puts a synchronous face on any
-asynchronous object: it is made on the loop, coroutine methods are waited for, plain ones are called
-there. The producer has a face of its own, because a message must not cost a trip to the loop:
-senders append to the accumulator themselves and wake the loop only when it has nothing announced.
+A LoopThread runs one event loop in a daemon thread. A `Facade` is over an asynchronous object that
+was made on the loop: coroutine methods are waited for, plain ones are called there. Consumers and
+admin are written out in blocking_faces.py, by a tool. The producer is here, because a message must
+not cost a trip to the loop: senders append to the accumulator themselves and wake the loop only
+when it has nothing announced.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import threading
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Self, TypeVar
+from types import TracebackType
+from typing import Any, Generic, Protocol, Self, TypeVar
 
-from saturnmq.client import admin as async_admin
 from saturnmq.client import producer as async_producer
-from saturnmq.client import pull_consumer as async_pull
-from saturnmq.client import push_consumer as async_push
 from saturnmq.client.core import ErrorListener
 from saturnmq.client.express import Express
+from saturnmq.client.faults import LatencyTable
 from saturnmq.client.outgoing import OutBatch, SendHandle, SendResult
 from saturnmq.client.producer import ProducerEngine, Selector
+from saturnmq.client.sending import ProducerOptions
 from saturnmq.protocol.errors import ClientClosed, RequestTimeout
 from saturnmq.protocol.message import Message, MessageQueue
 from saturnmq.protocol.native import NativeRuntime, new_event_loop
@@ -87,10 +87,27 @@ class LoopThread:
         self.runtime.close()
 
 
-class Facade:
-    """A synchronous face on an asynchronous object with start() and close()."""
+class Target(Protocol):
+    """What a Facade is over."""
 
-    def __init__(self, make: Callable[[NativeRuntime], Any]) -> None:
+    def start(self) -> Coroutine[Any, Any, object]: ...
+    def close(self) -> Coroutine[Any, Any, None]: ...
+    def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> Coroutine[Any, Any, None]: ...
+
+
+Async = TypeVar("Async", bound=Target)
+
+
+class Facade(Generic[Async]):
+    """What the classes of blocking_faces.py share: their loop, how they begin and how they end."""
+
+    def __init__(self, make: Callable[[NativeRuntime], Async]) -> None:
         self._thread = LoopThread()
         self._closed = False
         try:
@@ -100,15 +117,20 @@ class Facade:
             raise
 
     def start(self) -> Self:
+        """Begin; `with` calls it."""
         self._thread.run(self._target.start())
         return self
 
     def close(self) -> None:
+        """End, and the client's thread with it; `with` calls it."""
+        self._end(self._target.close)
+
+    def _end(self, ending: Callable[[], Coroutine[Any, Any, None]]) -> None:
         if self._closed:
             return
         self._closed = True
         try:
-            self._thread.run(self._target.close())
+            self._thread.run(ending())
         finally:
             self._thread.close()
 
@@ -119,53 +141,19 @@ class Facade:
             self.close()
             raise
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        value = getattr(self._target, name)
-        if not callable(value):
-            return value
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if inspect.iscoroutinefunction(value):
-                return self._thread.run(value(*args, **kwargs))
-            return self._thread.call(value, *args, **kwargs)
-
-        call.__name__ = name
-        call.__doc__ = value.__doc__
-        return call
-
-
-class PushConsumer(Facade):
-    """The synchronous PushConsumer: the arguments and methods of the asynchronous one."""
-
-    def __init__(self, group: str, nameservers: str | Sequence[str] = (), **options: Any) -> None:
-        super().__init__(
-            lambda runtime: async_push.PushConsumer(group, nameservers, runtime=runtime, **options)
-        )
-
-
-class PullConsumer(Facade):
-    """The synchronous PullConsumer: the arguments and methods of the asynchronous one."""
-
-    def __init__(self, group: str, nameservers: str | Sequence[str] = (), **options: Any) -> None:
-        super().__init__(
-            lambda runtime: async_pull.PullConsumer(group, nameservers, runtime=runtime, **options)
-        )
-
-
-class Admin(Facade):
-    """The synchronous Admin: the methods of the asynchronous one."""
-
-    def __init__(
+    def __exit__(
         self,
-        nameservers: str | Sequence[str] = async_producer.DEFAULT_NAMESERVER,
-        **options: Any,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
-        super().__init__(lambda runtime: async_admin.Admin(nameservers, runtime=runtime, **options))
+        self._end(lambda: self._target.__aexit__(kind, error, trace))
+
+    def _wait(self, answer: Coroutine[Any, Any, T]) -> T:
+        return self._thread.run(answer)
+
+    def _call(self, function: Callable[[], T]) -> T:
+        return self._thread.call(function)
 
 
 def _shut_gate() -> threading.Lock:
@@ -188,22 +176,70 @@ def wait_in_thread(batch: OutBatch, timeout: float | None) -> None:
 
 
 class Producer:
-    """The synchronous producer; all methods may be called from any thread."""
+    """Sends messages; any thread may call.
+
+        with Producer("senders", "127.0.0.1:9876") as producer:
+            result = producer.send(Message("orders", b"..."))
+
+    Batching is automatic: what queues while the last batch is under way goes in the next.
+    """
+
+    group: str
+    """The producer group."""
+    options: ProducerOptions
+    """What the producer was told."""
 
     def __init__(
         self,
         group: str = async_producer.DEFAULT_GROUP,
         nameservers: str | Sequence[str] = async_producer.DEFAULT_NAMESERVER,
         *,
+        send_timeout: float = ProducerOptions.send_timeout,
+        retries: int = ProducerOptions.retries,
+        delivery_timeout: float = ProducerOptions.delivery_timeout,
+        retry_unless_stored: bool = ProducerOptions.retry_unless_stored,
+        until_delivered: bool = ProducerOptions.until_delivered,
+        batch_bytes: int = ProducerOptions.batch_bytes,
+        buffer_bytes: int = ProducerOptions.buffer_bytes,
+        in_flight: int = ProducerOptions.in_flight,
+        max_message_bytes: int = ProducerOptions.max_message_bytes,
+        compress_above: int | None = ProducerOptions.compress_above,
+        latency_table: LatencyTable = ProducerOptions.latency_table,
         on_error: ErrorListener | None = None,
-        **options: Any,
     ) -> None:
-        """`options` are the fields of sending.ProducerOptions. `on_error` is called on the client's
-        own thread, and must return at once, with each error that no call of the application can
-        raise: ClientCore.tell."""
+        """ConfigError says which value makes no sense.
+
+        nameservers: "HOST:PORT[,...]" or a sequence of them
+        send_timeout: seconds of one attempt, and of trying while no master takes the message
+        retries: extra attempts of a message without a queue or key; 0 is one attempt, whatever
+            comes of it
+        delivery_timeout: seconds of all attempts of a message with a queue or key
+        retry_unless_stored: one that is stored, but short of the ack asked for, is tried again
+        until_delivered: every message has `delivery_timeout`, even if it is stored twice by that
+        batch_bytes: size of a batch at most
+        buffer_bytes: what may wait to be acknowledged; a send waits for room in it
+        in_flight: batches under way to one broker, for each topic and queue
+        max_message_bytes: size of a body at most; the broker has a limit too, maxMessageSize
+        compress_above: bodies from so many bytes on are compressed; None is never
+        latency_table: rows of (latency in ms, seconds) that a slow broker gets no sends for
+        on_error: called on the client's loop, and must return at once, with each error that no call
+            of the application can raise
+        """
         self.group = group
         self._on_error = on_error
-        self.options = async_producer.producer_options(options)
+        self.options = ProducerOptions(
+            send_timeout=send_timeout,
+            retries=retries,
+            delivery_timeout=delivery_timeout,
+            retry_unless_stored=retry_unless_stored,
+            until_delivered=until_delivered,
+            batch_bytes=batch_bytes,
+            buffer_bytes=buffer_bytes,
+            in_flight=in_flight,
+            max_message_bytes=max_message_bytes,
+            compress_above=compress_above,
+            latency_table=latency_table,
+        )
         self._nameservers = nameservers
         self._thread: LoopThread | None = None
         self._engine: ProducerEngine | None = None
@@ -247,7 +283,12 @@ class Producer:
     def __enter__(self) -> Producer:
         return self.start()
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     @property

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, Protocol
 
 from saturnmq.client.finding import RouteFinder
@@ -61,11 +61,23 @@ class ConsumerHandler(Protocol):
     def running_info(self) -> dict[str, Any]:
         """ConsumerRunningInfo (code 307); mqTable is keyed by MessageQueue."""
 
-    # Optional, looked up by name:
-    #   on_route_changed(topic: str) -> None
-    #   on_reset_offsets(topic: str, offsets: dict[MessageQueue, int]) -> None        (220)
-    #   consumer_status(topic: str) -> dict[MessageQueue, int]                        (221)
-    #   consume_directly(ext: dict[str, str], frame: bytes) -> dict | Awaitable[dict] (309)
+
+class ConsumerRequests(Protocol):
+    """What a consumer may have besides: each is optional, and looked up by name."""
+
+    def on_route_changed(self, topic: str) -> None:
+        """A route has changed."""
+
+    def on_reset_offsets(self, topic: str, offsets: dict[MessageQueue, int]) -> None:
+        """Continue at `offsets` (220)."""
+
+    def consumer_status(self, topic: str) -> dict[MessageQueue, int]:
+        """Its offsets of `topic` (221)."""
+
+    def consume_directly(
+        self, ext: dict[str, str], frame: bytes
+    ) -> dict[str, Any] | Awaitable[dict[str, Any]]:
+        """Hand one message to the listener now (309)."""
 
 
 def queue_key(key: Any) -> MessageQueue:

@@ -12,13 +12,14 @@ from collections.abc import Iterable, Sequence
 
 from saturnmq.protocol.errors import ConfigError
 
-DEFAULT_TABLE: tuple[tuple[float, float], ...] = ((550.0, 3.0), (1000.0, 60.0))
+LatencyTable = Sequence[tuple[float, float]]
+DEFAULT_TABLE: LatencyTable = ((550.0, 3.0), (1000.0, 60.0))
 
 
 class FaultStrategy:
     """Back-off per broker name; `table` rows are (latency in ms, seconds out), rising."""
 
-    def __init__(self, table: Sequence[tuple[float, float]] = DEFAULT_TABLE) -> None:
+    def __init__(self, table: LatencyTable = DEFAULT_TABLE) -> None:
         rows = [(float(latency), float(out)) for latency, out in table]
         if any(a[0] >= b[0] for a, b in itertools.pairwise(rows)):
             raise ConfigError(f"latency table {rows} must rise in its first column")

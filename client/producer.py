@@ -20,6 +20,7 @@ from typing import Any
 
 from saturnmq.client.accumulator import Accumulator, Gate, Lane, Lock
 from saturnmq.client.core import ClientCore, ErrorListener
+from saturnmq.client.faults import LatencyTable
 from saturnmq.client.outgoing import (
     EXTRA_BYTES_MAX,
     ITEM_OVERHEAD,
@@ -31,12 +32,10 @@ from saturnmq.client.sending import ProducerOptions, Sender
 from saturnmq.protocol import compression
 from saturnmq.protocol.errors import (
     ClientClosed,
-    ConfigError,
     InvalidParameter,
     MessageIllegal,
     RequestTimeout,
     RouteNotFound,
-    nearest,
 )
 from saturnmq.protocol.ids import UniqueIds
 from saturnmq.protocol.jhash import jhash
@@ -328,22 +327,70 @@ class ProducerEngine:
 
 
 class Producer:
-    """The asynchronous producer; used on one event loop."""
+    """Sends messages; used on one event loop.
+
+        async with Producer("senders", "127.0.0.1:9876") as producer:
+            result = await producer.send(Message("orders", b"..."))
+
+    Batching is automatic: what queues while the last batch is under way goes in the next.
+    """
+
+    group: str
+    """The producer group."""
+    options: ProducerOptions
+    """What the producer was told."""
 
     def __init__(
         self,
         group: str = DEFAULT_GROUP,
         nameservers: str | Sequence[str] = DEFAULT_NAMESERVER,
         *,
+        send_timeout: float = ProducerOptions.send_timeout,
+        retries: int = ProducerOptions.retries,
+        delivery_timeout: float = ProducerOptions.delivery_timeout,
+        retry_unless_stored: bool = ProducerOptions.retry_unless_stored,
+        until_delivered: bool = ProducerOptions.until_delivered,
+        batch_bytes: int = ProducerOptions.batch_bytes,
+        buffer_bytes: int = ProducerOptions.buffer_bytes,
+        in_flight: int = ProducerOptions.in_flight,
+        max_message_bytes: int = ProducerOptions.max_message_bytes,
+        compress_above: int | None = ProducerOptions.compress_above,
+        latency_table: LatencyTable = ProducerOptions.latency_table,
         on_error: ErrorListener | None = None,
         core: ClientCore | None = None,
         runtime: Runtime | None = None,
-        **options: Any,
     ) -> None:
-        """`options` are the fields of sending.ProducerOptions. `on_error` is called on the loop,
-        and must return at once, with each error that no call of the application can raise:
-        ClientCore.tell."""
-        self.options = producer_options(options)
+        """ConfigError says which value makes no sense.
+
+        nameservers: "HOST:PORT[,...]" or a sequence of them
+        send_timeout: seconds of one attempt, and of trying while no master takes the message
+        retries: extra attempts of a message without a queue or key; 0 is one attempt, whatever
+            comes of it
+        delivery_timeout: seconds of all attempts of a message with a queue or key
+        retry_unless_stored: one that is stored, but short of the ack asked for, is tried again
+        until_delivered: every message has `delivery_timeout`, even if it is stored twice by that
+        batch_bytes: size of a batch at most
+        buffer_bytes: what may wait to be acknowledged; a send waits for room in it
+        in_flight: batches under way to one broker, for each topic and queue
+        max_message_bytes: size of a body at most; the broker has a limit too, maxMessageSize
+        compress_above: bodies from so many bytes on are compressed; None is never
+        latency_table: rows of (latency in ms, seconds) that a slow broker gets no sends for
+        on_error: called on the client's loop, and must return at once, with each error that no call
+            of the application can raise
+        """
+        self.options = ProducerOptions(
+            send_timeout=send_timeout,
+            retries=retries,
+            delivery_timeout=delivery_timeout,
+            retry_unless_stored=retry_unless_stored,
+            until_delivered=until_delivered,
+            batch_bytes=batch_bytes,
+            buffer_bytes=buffer_bytes,
+            in_flight=in_flight,
+            max_message_bytes=max_message_bytes,
+            compress_above=compress_above,
+            latency_table=latency_table,
+        )
         self.core = core or new_core(nameservers, runtime)
         if on_error is not None:
             self.core.on_error(on_error)
@@ -491,20 +538,8 @@ def new_core(nameservers: str | Sequence[str], runtime: Runtime | None) -> Clien
     return ClientCore(runtime, nameservers)
 
 
-def producer_options(options: dict[str, Any]) -> ProducerOptions:
-    """ProducerOptions of keyword arguments; an unknown one is named with those that exist."""
-    known = ProducerOptions.__dataclass_fields__
-    for name in options:
-        if name not in known:
-            raise ConfigError(
-                f"unknown producer option {name!r}{nearest(name, known)}; known: {', '.join(known)}"
-            )
-    return ProducerOptions(**options)
-
-
 __all__ = [
     "Producer",
     "ProducerEngine",
     "new_core",
-    "producer_options",
 ]

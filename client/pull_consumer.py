@@ -1,4 +1,5 @@
-"""The async PullConsumer: the caller asks for messages and says when they are done with.
+"""The async PullConsumer: the caller asks for messages and says when they are done with. Loop
+thread only; the synchronous one is written from it (tools/blocking_faces.py).
 
 Either subscribe(): the group shares the queues, as with a push consumer; or assign(): these queues,
 nobody else's business. Behind it one pull task per queue keeps a bounded amount ready. poll()
@@ -23,11 +24,10 @@ from saturnmq.client.consumer_facts import (
 )
 from saturnmq.client.core import ClientCore, ErrorListener
 from saturnmq.client.held_queue import HeldQueue
-from saturnmq.client.membership import Membership
+from saturnmq.client.membership import Membership, ask_offset, start_offset
 from saturnmq.client.offset_store import COMMIT_INTERVAL_S, OffsetStore, RemoteOffsets
 from saturnmq.client.process_queue import Limits
 from saturnmq.client.pulling import Puller
-from saturnmq.client.starting import Baseline, ask_offset, start_offset
 from saturnmq.protocol import topics
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import (
@@ -47,9 +47,23 @@ ERROR_PAUSE_S = 1.0
 
 
 class PullConsumer:
-    """A member of a group, or a reader of given queues, that polls. Loop thread only."""
+    """A member of a group, or a reader of given queues, that polls.
+
+        consumer = PullConsumer("readers", "127.0.0.1:9876")
+        consumer.subscribe("orders")    # shares the queues with the other members
+        consumer.assign(queues)         # or: reads exactly these
+
+    Messages are pulled ahead; poll() gives those of one queue, in their order.
+    """
 
     broadcasting = False
+
+    group: str
+    """The consumer group."""
+    auto_commit: bool
+    """Whether each poll() commits what the polls before it gave."""
+    consume_from: str | int
+    """Where a group begins that has no offset: "first", "last" or a time in ms."""
 
     def __init__(
         self,
@@ -70,18 +84,31 @@ class PullConsumer:
         core: ClientCore | None = None,
         runtime: Runtime | None = None,
     ) -> None:
-        """`on_error` is called on the loop, and must return at once, with each error that no call
-        of the application can raise: ClientCore.tell."""
+        """ConfigError says what does not go together.
+
+        nameservers: "HOST:PORT[,...]" or a sequence of them; 127.0.0.1:9876 by default
+        from_beginning: short for consume_from="first"
+        consume_from: where a group begins that has no offset: "first", "last" or a time in ms
+        auto_commit: each poll() commits what the polls before it gave
+        rebalance: how members share queues: AVG, AVG_BY_CIRCLE, CONSISTENT_HASH or STICKY
+        rebalance_interval_s: seconds between two looks at who the members are
+        commit_interval_s: seconds between two commits
+        max_cached_messages, max_cached_bytes: what is pulled ahead of poll(), for each queue
+        verify_crc: check every message's CRC-32 of its body
+        client_id: the name of this client among the members of its group; one that no other client
+            has by default
+        on_error: called on the client's loop, and must return at once, with each error that no call
+            of the application can raise
+        """
         topics.check_group(group)
         self.core, self._owns_core = core_for(core, runtime, nameservers, client_id)
         if on_error is not None:
             self.core.on_error(on_error)
         self.runtime = self.core.runtime
         self.group = group
-        self.consume_from: str | int = "first" if from_beginning else consume_from
+        self.consume_from = "first" if from_beginning else consume_from
         self.auto_commit = auto_commit
         self.subscriptions: dict[str, Subscription] = {}
-        self.baseline = Baseline()
         self.offsets: OffsetStore = RemoteOffsets(self.core, group)
         self._puller = Puller(self.core, group, self.subscriptions, verify_crc=verify_crc)
         self._limits = Limits(max_cached_messages, max_cached_bytes)
@@ -135,7 +162,7 @@ class PullConsumer:
         if self._owns_core:
             await self.core.start()
         try:
-            await find_brokers(self.core, self.group, self.subscriptions, self.baseline)
+            await find_brokers(self.core, self.group, self.subscriptions)
         except SubscriptionParseFailed:
             await self.close()
             raise
@@ -226,7 +253,7 @@ class PullConsumer:
                 if state.next_offset < 0:
                     await self.core.route(held.queue.topic)  # a queue assigned after start()
                     offset = await start_offset(
-                        self.core, self.offsets, held.queue, self.consume_from, self.baseline
+                        self.core, self.offsets, held.queue, self.consume_from
                     )
                     if generation == state.generation:
                         state.reset(offset)
@@ -287,7 +314,7 @@ class PullConsumer:
     async def committed(self, queue: MessageQueue) -> int | None:
         """The group's committed offset of `queue` on the broker; None if there is none."""
         await self.core.route(queue.topic)
-        return await self.offsets.load(queue, stored_only=True)
+        return await self.offsets.load(queue)
 
     async def lag(self, queue: MessageQueue | None = None) -> int:
         """Messages between what was polled and the end of the queue (or of all my queues)."""
@@ -336,7 +363,8 @@ class PullConsumer:
             self._begin(held)
 
     def _begin(self, held: HeldQueue) -> None:
-        held.pulling = self.runtime.spawn(self._read_ahead(held), name=f"pull {held.queue}")
+        task = self.runtime.spawn(self._read_ahead(held), name=f"pull {held.queue}")
+        held.tasks = [task]
 
     def _drop(self, queue: MessageQueue) -> None:
         held = self._held.pop(queue)
@@ -379,7 +407,6 @@ class PullConsumer:
         """A route changed: share the queues anew, and leave brokers that have another role."""
         if topic not in self.subscriptions or not self._started or self._closing:
             return
-        self.baseline.answered(topic, self.core.subscribe_queues(topic))
         self._membership.trigger()
         for queue, held in self._held.items():
             if self._puller.misplaced(queue):

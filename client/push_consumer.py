@@ -1,4 +1,5 @@
-"""The async PushConsumer: pulls ahead, hands messages to a listener, commits what is finished.
+"""The async PushConsumer: pulls ahead, hands messages to a listener, commits what is finished. Loop
+thread only; the synchronous one is written from it (tools/blocking_faces.py).
 
     rebalance -> pull task per queue -> ProcessQueue -> listener runs -> offsets -> commit (5 s)
                  (next pull before the batch is consumed)     failed: back to the broker (36)
@@ -28,7 +29,7 @@ from saturnmq.client.consuming import Concurrent, Consumption, InOrder
 from saturnmq.client.core import ClientCore, ErrorListener
 from saturnmq.client.held_queue import HeldQueue
 from saturnmq.client.listening import Caller, Listener, OneListener
-from saturnmq.client.membership import Membership
+from saturnmq.client.membership import Membership, start_offset
 from saturnmq.client.offset_store import (
     COMMIT_INTERVAL_S,
     FileDoor,
@@ -41,7 +42,6 @@ from saturnmq.client.pulling import Puller
 from saturnmq.client.queue_locks import QueueLocks
 from saturnmq.client.results import ConsumeResult
 from saturnmq.client.send_back import SendBack
-from saturnmq.client.starting import Baseline, start_offset
 from saturnmq.protocol import kernels, topics
 from saturnmq.protocol.errors import ClientClosed, ConfigError, SaturnError, SubscriptionParseFailed
 from saturnmq.protocol.message import MessageQueue
@@ -60,7 +60,23 @@ TOTAL_MESSAGES = 8192
 
 
 class PushConsumer:
-    """A member of a consumer group that is handed messages. Loop thread only."""
+    """A member of a consumer group that is handed messages.
+
+        consumer = PushConsumer("readers", "127.0.0.1:9876", listener=work)
+        consumer.subscribe("orders", "new || changed")
+
+    A message is consumed when the listener has returned None or ConsumeResult.SUCCESS for it; until
+    then it is not committed, and another member gets it if this one fails.
+    """
+
+    group: str
+    """The consumer group."""
+    ordered: bool
+    """Whether each queue is consumed in its order, by one listener at a time."""
+    broadcasting: bool
+    """Whether each member consumes all messages."""
+    consume_from: str | int
+    """Where a group begins that has no offset: "first", "last" or a time in ms."""
 
     def __init__(
         self,
@@ -70,7 +86,7 @@ class PushConsumer:
         listener: Listener | None = None,
         listener_one: OneListener | None = None,
         ordered: bool = False,
-        orderly: bool = False,  # RocketMQ's word for `ordered`
+        orderly: bool = False,
         broadcasting: bool = False,
         from_beginning: bool = False,
         consume_from: str | int = "last",
@@ -91,8 +107,31 @@ class PushConsumer:
         files: FileDoor | None = None,
         offsets_path: str | None = None,
     ) -> None:
-        """`on_error` is called on the loop, and must return at once, with each error that no call
-        of the application can raise: ClientCore.tell."""
+        """ConfigError says what does not go together.
+
+        nameservers: "HOST:PORT[,...]" or a sequence of them; 127.0.0.1:9876 by default
+        listener: called with a list of messages of one queue; may be `async`
+        listener_one: called with each message instead
+        ordered: consume each queue in its order; `orderly` is RocketMQ's word for it
+        broadcasting: every member consumes all messages; its offsets are kept in a local file
+        from_beginning: short for consume_from="first"
+        consume_from: where a group begins that has no offset: "first", "last" or a time in ms
+        consume_message_batch_max_size: messages that `listener` is called with at most
+        consume_threads: threads for a listener that is not `async`
+        max_reconsume: deliveries after which a failing message goes to the dead-letter topic; -1 is
+            16, and no limit for an ordered consumer
+        consume_timeout_s: a message whose listener takes longer is delivered again, elsewhere
+        rebalance: how members share queues: AVG, AVG_BY_CIRCLE, CONSISTENT_HASH or STICKY
+        rebalance_interval_s: seconds between two looks at who the members are
+        commit_interval_s: seconds between two commits of what is consumed
+        max_cached_messages, max_cached_bytes: what is pulled ahead of the listener, for each queue
+        verify_crc: check every message's CRC-32 of its body
+        client_id: the name of this client among the members of its group; one that no other client
+            has by default
+        on_error: called on the client's loop, and must return at once, with each error that no call
+            of the application can raise
+        offsets_path: the file of a broadcasting consumer's offsets
+        """
         topics.check_group(group)
         if isinstance(consume_from, str) and consume_from not in ("first", "last"):
             raise ConfigError(
@@ -108,12 +147,9 @@ class PushConsumer:
         self.group = group
         self.ordered = ordered
         self.broadcasting = broadcasting
-        self.consume_from: str | int = "first" if from_beginning else consume_from
+        self.consume_from = "first" if from_beginning else consume_from
         self.subscriptions: dict[str, Subscription] = {}
-        self.baseline = Baseline()
-        self._caller = Caller(
-            self.runtime, consume_message_batch_max_size, consume_threads, self.core.tell
-        )
+        self._caller = Caller(self.runtime, consume_message_batch_max_size, consume_threads)
         if listener is not None or listener_one is not None:
             self._caller.set(listener, listener_one)
         self._limits = Limits(max_cached_messages, max_cached_bytes)
@@ -122,11 +158,11 @@ class PushConsumer:
         self._consumption: Consumption
         if ordered:
             self._consumption = InOrder(
-                self.core, group, self._caller, send_back, max_reconsume=max_reconsume
+                self.runtime, group, self._caller, send_back, max_reconsume=max_reconsume
             )
         else:
             self._consumption = Concurrent(
-                self.core,
+                self.runtime,
                 group,
                 self._caller,
                 send_back,
@@ -169,7 +205,6 @@ class PushConsumer:
     def unsubscribe(self, topic: str) -> None:
         """Drops a topic; its queues go to the other members at the next rebalance."""
         self.subscriptions.pop(topic, None)
-        self.baseline.forget(topic)
         self._membership.trigger()
 
     async def start(self) -> None:
@@ -191,7 +226,7 @@ class PushConsumer:
             retry = topics.retry_topic(self.group)
             self.subscriptions[retry] = Subscription.parse(retry, "*", self.runtime.now_ms())
         try:
-            await find_brokers(self.core, self.group, self.subscriptions, self.baseline)
+            await find_brokers(self.core, self.group, self.subscriptions)
         except SubscriptionParseFailed:
             await self.close()
             raise
@@ -243,7 +278,7 @@ class PushConsumer:
         """After start() nobody waits for it: what would have been its error is a line in the log,
         and other brokers may look at the condition."""
         try:
-            await find_brokers(self.core, self.group, self.subscriptions, self.baseline)
+            await find_brokers(self.core, self.group, self.subscriptions)
         except SubscriptionParseFailed as error:
             log.error("group %s: %s", self.group, error)
         await self._announce()
@@ -270,7 +305,7 @@ class PushConsumer:
                 continue
             held = self._held[queue] = HeldQueue(queue)
             self._consumption.begin(held)
-            held.pulling = self.runtime.spawn(self._pull_loop(held), name=f"pull {queue}")
+            held.tasks.append(self.runtime.spawn(self._pull_loop(held), name=f"pull {queue}"))
         return len(granted) == len(wanted)
 
     async def give_up_queues(self, queues: Sequence[MessageQueue]) -> None:
@@ -306,7 +341,7 @@ class PushConsumer:
             try:
                 if state.next_offset < 0:
                     offset = await start_offset(
-                        self.core, self.offsets, held.queue, self.consume_from, self.baseline
+                        self.core, self.offsets, held.queue, self.consume_from
                     )
                     if generation == state.generation:
                         state.reset(offset)
@@ -379,7 +414,6 @@ class PushConsumer:
         one that has another role now goes to its successor."""
         if topic not in self.subscriptions or not self._started or self._closing:
             return
-        self.baseline.answered(topic, self.core.subscribe_queues(topic))
         self._spawn(self._announce_again(), "announce")
         for queue, held in self._held.items():
             if self._puller.misplaced(queue):
@@ -398,7 +432,7 @@ class PushConsumer:
     def _restart(self, held: HeldQueue) -> None:
         """Pull anew: the pull under way may wait at the wrong offset, or at the wrong broker."""
         held.stop_pulling()
-        held.pulling = self.runtime.spawn(self._pull_loop(held), name=f"pull {held.queue}")
+        held.tasks[-1] = self.runtime.spawn(self._pull_loop(held), name=f"pull {held.queue}")
 
     def _move(self, held: HeldQueue, offset: int) -> None:
         held.state.reset(offset)

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 from saturnmq.client.accumulator import Accumulator, Lane, not_in_time
 from saturnmq.client.core import ClientCore
-from saturnmq.client.faults import DEFAULT_TABLE, FaultStrategy
+from saturnmq.client.faults import DEFAULT_TABLE, FaultStrategy, LatencyTable
 from saturnmq.client.outgoing import OutBatch
 from saturnmq.client.results import STATUS_OF_CODE, SendStatus
 from saturnmq.protocol.batch import SIZES
@@ -53,7 +53,7 @@ RETRY_PAUSE_MAX_S = 0.25
 
 @dataclass(frozen=True)
 class ProducerOptions:
-    """What a producer can be told; the same names as keyword arguments of `Producer`."""
+    """What a producer can be told; the same names are keyword arguments of both `Producer`s."""
 
     send_timeout: float = 3.0  # seconds of one attempt, and of trying while no master takes it
     retries: int = 2  # extra attempts of an unpinned batch; 0: one attempt, whatever comes of it
@@ -65,7 +65,7 @@ class ProducerOptions:
     in_flight: int = 10  # batches per broker and lane
     max_message_bytes: int = 4 << 20
     compress_above: int | None = 4096  # bytes of body; None never compresses
-    latency_table: tuple[tuple[float, float], ...] = DEFAULT_TABLE
+    latency_table: LatencyTable = DEFAULT_TABLE
 
 
 class Sender:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from saturnmq.protocol import properties as names
 
@@ -47,11 +46,11 @@ class Message:
         self._set(names.TAGS, value)
 
     @property
-    def keys(self) -> Any:  # a list[str]; a str or a sequence of them is taken
+    def keys(self) -> list[str]:
         return self.properties.get(names.KEYS, "").split()
 
     @keys.setter
-    def keys(self, value: Any) -> None:
+    def keys(self, value: str | Sequence[str]) -> None:
         self._set(names.KEYS, value if isinstance(value, str) else names.KEY_SEPARATOR.join(value))
 
     @property

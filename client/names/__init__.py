@@ -13,10 +13,11 @@ from saturnmq._version import VERSION as __version__
 
 if TYPE_CHECKING:
     from saturnmq import aio as aio
-    from saturnmq.client.blocking import Admin as Admin
     from saturnmq.client.blocking import Producer as Producer
-    from saturnmq.client.blocking import PullConsumer as PullConsumer
-    from saturnmq.client.blocking import PushConsumer as PushConsumer
+    from saturnmq.client.blocking_faces import Admin as Admin
+    from saturnmq.client.blocking_faces import PullConsumer as PullConsumer
+    from saturnmq.client.blocking_faces import PushConsumer as PushConsumer
+    from saturnmq.client.outgoing import SendHandle as SendHandle
     from saturnmq.client.outgoing import SendResult as SendResult
     from saturnmq.client.results import ConsumeResult as ConsumeResult
     from saturnmq.client.results import SendStatus as SendStatus
@@ -27,15 +28,16 @@ if TYPE_CHECKING:
     from saturnmq.protocol.sql92 import Sql as Sql
 
 _HOMES = {
-    "Admin": "saturnmq.client.blocking",
+    "Admin": "saturnmq.client.blocking_faces",
     "ConsumeResult": "saturnmq.client.results",
     "Message": "saturnmq.protocol.message",
     "MessageQueue": "saturnmq.protocol.message",
     "Producer": "saturnmq.client.blocking",
-    "PullConsumer": "saturnmq.client.blocking",
-    "PushConsumer": "saturnmq.client.blocking",
+    "PullConsumer": "saturnmq.client.blocking_faces",
+    "PushConsumer": "saturnmq.client.blocking_faces",
     "ReceivedMessage": "saturnmq.protocol.message",
     "SaturnError": "saturnmq.protocol.errors",
+    "SendHandle": "saturnmq.client.outgoing",
     "SendResult": "saturnmq.client.outgoing",
     "SendStatus": "saturnmq.client.results",
     "Sql": "saturnmq.protocol.sql92",

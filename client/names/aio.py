@@ -1,7 +1,7 @@
 """The public names for asyncio: those of `saturnmq`, with `async` methods."""
 
 from saturnmq.client.admin import Admin
-from saturnmq.client.outgoing import SendResult
+from saturnmq.client.outgoing import SendHandle, SendResult
 from saturnmq.client.producer import Producer
 from saturnmq.client.pull_consumer import PullConsumer
 from saturnmq.client.push_consumer import PushConsumer
@@ -20,6 +20,7 @@ __all__ = [
     "PushConsumer",
     "ReceivedMessage",
     "SaturnError",
+    "SendHandle",
     "SendResult",
     "SendStatus",
     "Sql",

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from saturnmq.client.blocking import Producer, PullConsumer
+from saturnmq import Producer, PullConsumer
 from saturnmq.drills.kernel.device import FAULTS as DEVICE_FAULTS
 from saturnmq.drills.kernel.device import LOG_FRAME, FaultyDevice
 from saturnmq.drills.kernel.fuse import file_of

@@ -15,8 +15,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from saturnmq import Admin
 from saturnmq.cli.launcher import free_block
-from saturnmq.client.blocking import Admin
 from saturnmq.drills.kernel.mounts import RigUnavailable, undisturbed
 from saturnmq.drills.kernel.server import STORE
 from saturnmq.protocol.errors import SaturnError

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
+from saturnmq import Admin
 from saturnmq.cli.launcher import LOG_FILE, LocalCluster, Settings
-from saturnmq.client.blocking import Admin
 from saturnmq.drills.kernel.mounts import undisturbed
 
 STORE = "store"  # the store's directory on the mount

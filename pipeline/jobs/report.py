@@ -19,7 +19,7 @@ from functools import partial
 from html import escape
 from typing import Any
 
-from saturnmq.client.blocking import Admin
+from saturnmq.client.blocking_faces import Admin
 from saturnmq.pipeline import page
 from saturnmq.pipeline.access import DROPMALFORMED, Access, Decoding, Where
 from saturnmq.pipeline.columns import select

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 from cluster_rig import running
-from saturnmq import Message, Producer
+from saturnmq import Admin, Message, Producer
 from saturnmq.cli.launcher import Settings
-from saturnmq.client.blocking import Admin
 from saturnmq.pipeline import fetching
 from saturnmq.pipeline.access import DataLoss, Decoding, Where
 from saturnmq.pipeline.columns import select

@@ -14,7 +14,7 @@ from interop_files import StoreFiles
 from interop_messages import GROUP, QUEUES, TOPIC
 from interop_nodes import BROKER, nodes
 from interop_spark import COMPRESSIONS, EVERY_TOPIC, Rows, Spoken, batch, long_text, stream
-from saturnmq.client.blocking import Admin
+from saturnmq import Admin
 from saturnmq.pipeline.access import Where
 from saturnmq.store.verify import Sizes
 

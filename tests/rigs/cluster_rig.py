@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from saturnmq import Admin
 from saturnmq.cli.launcher import LocalCluster, Settings
-from saturnmq.client.blocking import Admin
 from saturnmq.drills.failover.processes import SMALL_FILES
 
 

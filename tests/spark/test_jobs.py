@@ -12,9 +12,8 @@ from collections import Counter, defaultdict
 import pytest
 from cluster_rig import running
 from pipeline_store_rig import SIZES, made, overwrite, segments
-from saturnmq import Message, Producer
+from saturnmq import Admin, Message, Producer
 from saturnmq.cli.main import app
-from saturnmq.client.blocking import Admin
 from saturnmq.pipeline import session
 from saturnmq.pipeline.access import Decoding, Where
 from saturnmq.pipeline.columns import select

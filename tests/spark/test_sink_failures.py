@@ -17,8 +17,8 @@ from contextlib import closing
 
 import pytest
 from cluster_rig import make_topic, running
+from saturnmq import Admin, Producer
 from saturnmq.cli.launcher import Settings
-from saturnmq.client.blocking import Admin, Producer
 from saturnmq.protocol.channel import Channel
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import ConfigError

@@ -15,9 +15,8 @@ import pytest
 from cluster_rig import running
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, LessThan
 from pyspark_saturnmq import DefaultSource
-from saturnmq import Message, Producer
+from saturnmq import Admin, Message, Producer
 from saturnmq.cli.launcher import Settings
-from saturnmq.client.blocking import Admin
 from saturnmq.pipeline.access import DataLoss
 from saturnmq.pipeline.columns import COLUMNS, DEFAULT
 from saturnmq.pipeline.decoding import DamagedFrame

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import gc
+import inspect
 import sys
 import threading
 import zlib
@@ -14,9 +16,9 @@ from saturnmq.client.blocking import Producer as BlockingProducer
 from saturnmq.client.outgoing import OutBatch
 from saturnmq.client.producer import Producer
 from saturnmq.client.results import SendStatus
+from saturnmq.client.sending import ProducerOptions
 from saturnmq.protocol.batch import encode_batch
 from saturnmq.protocol.errors import (
-    ConfigError,
     ConnectFailed,
     InSyncReplicasNotEnough,
     MessageIllegal,
@@ -458,9 +460,38 @@ def test_a_full_buffer_blocks_until_there_is_room():
     run(test, buffer_bytes=20_000)
 
 
-def test_an_unknown_option_names_the_known_ones():
-    with pytest.raises(ConfigError, match=r"did you mean 'send_timeout'.*batch_bytes"):
-        Producer("g", "127.0.0.1:1", send_timout=1)
+@pytest.mark.parametrize("producer", [Producer, BlockingProducer])
+def test_an_unknown_option_is_refused_by_its_name(producer):
+    with pytest.raises(TypeError, match="send_timout"):
+        producer("g", "127.0.0.1:1", send_timout=1)
+
+
+@pytest.mark.parametrize("producer", [Producer, BlockingProducer])
+def test_every_option_is_a_keyword_that_is_explained_and_kept(producer):
+    parameters = inspect.signature(producer).parameters
+    explained = inspect.getdoc(producer.__init__)
+    given = {"latency_table": ((1.0, 2.0),)}
+    for field in dataclasses.fields(ProducerOptions):
+        parameter = parameters[field.name]
+        told = (parameter.kind, parameter.annotation, parameter.default)
+        assert told == (parameter.KEYWORD_ONLY, field.type, field.default)
+        assert f"\n{field.name}: " in explained
+        if isinstance(field.default, bool):
+            given[field.name] = not field.default
+        elif isinstance(field.default, int | float):
+            given[field.name] = field.default + 1
+
+    async def kept():
+        return producer("g", "127.0.0.1:1", **given).options
+
+    assert dataclasses.asdict(asyncio.run(kept())) == given
+
+
+def test_both_producers_say_the_same_of_their_options():
+    synchronous, asynchronous = (
+        inspect.getdoc(producer.__init__) for producer in (BlockingProducer, Producer)
+    )
+    assert synchronous == asynchronous
 
 
 @pytest.fixture

@@ -1,0 +1,455 @@
+"""The synchronous PushConsumer, PullConsumer and Admin.
+
+Written by tools/blocking_faces.py from the asynchronous classes; do not edit. Change those, and
+run it again: `make lint` checks that this file is what it writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Self
+
+from saturnmq.client import admin, promotion, pull_consumer, push_consumer
+from saturnmq.client.admin import (
+    KEY_RESULTS_MAX,
+    QUERY_TIMEOUT_S,
+    BrokerNode,
+    QueueLag,
+    QueueOffsets,
+)
+from saturnmq.client.blocking import Facade
+from saturnmq.client.core import ErrorListener
+from saturnmq.client.listening import Listener, OneListener
+from saturnmq.client.offset_store import COMMIT_INTERVAL_S
+from saturnmq.client.process_queue import Limits
+from saturnmq.client.producer import DEFAULT_NAMESERVER
+from saturnmq.client.promotion import Promotion
+from saturnmq.client.push_consumer import CONSUME_TIMEOUT_S
+from saturnmq.client.replicas import Replica
+from saturnmq.protocol.message import MessageQueue, ReceivedMessage
+from saturnmq.protocol.route import TopicRoute
+from saturnmq.protocol.subscription import Expression
+
+__all__ = ["Admin", "PullConsumer", "PushConsumer"]
+
+
+class PushConsumer(Facade[push_consumer.PushConsumer]):
+    """A member of a consumer group that is handed messages.
+
+        consumer = PushConsumer("readers", "127.0.0.1:9876", listener=work)
+        consumer.subscribe("orders", "new || changed")
+
+    A message is consumed when the listener has returned None or ConsumeResult.SUCCESS for it; until
+    then it is not committed, and another member gets it if this one fails.
+
+    A call returns when what it asks for is done. Any thread may call, but for the client's own:
+    in an `async` listener and in `on_error` use saturnmq.aio.
+    """
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self._target.group
+
+    @property
+    def ordered(self) -> bool:
+        """Whether each queue is consumed in its order, by one listener at a time."""
+        return self._target.ordered
+
+    @property
+    def broadcasting(self) -> bool:
+        """Whether each member consumes all messages."""
+        return self._target.broadcasting
+
+    @property
+    def consume_from(self) -> str | int:
+        """Where a group begins that has no offset: "first", "last" or a time in ms."""
+        return self._target.consume_from
+
+    def __init__(
+        self,
+        group: str,
+        nameservers: str | Sequence[str] = (),
+        *,
+        listener: Listener | None = None,
+        listener_one: OneListener | None = None,
+        ordered: bool = False,
+        orderly: bool = False,
+        broadcasting: bool = False,
+        from_beginning: bool = False,
+        consume_from: str | int = "last",
+        consume_message_batch_max_size: int = 32,
+        consume_threads: int = 20,
+        max_reconsume: int = -1,
+        consume_timeout_s: float = CONSUME_TIMEOUT_S,
+        rebalance: str = "AVG",
+        rebalance_interval_s: float = 20.0,
+        commit_interval_s: float = COMMIT_INTERVAL_S,
+        max_cached_messages: int = Limits().messages,
+        max_cached_bytes: int = Limits().bytes,
+        verify_crc: bool = True,
+        client_id: str | None = None,
+        on_error: ErrorListener | None = None,
+        offsets_path: str | None = None,
+    ) -> None:
+        """ConfigError says what does not go together.
+
+        nameservers: "HOST:PORT[,...]" or a sequence of them; 127.0.0.1:9876 by default
+        listener: called with a list of messages of one queue; may be `async`
+        listener_one: called with each message instead
+        ordered: consume each queue in its order; `orderly` is RocketMQ's word for it
+        broadcasting: every member consumes all messages; its offsets are kept in a local file
+        from_beginning: short for consume_from="first"
+        consume_from: where a group begins that has no offset: "first", "last" or a time in ms
+        consume_message_batch_max_size: messages that `listener` is called with at most
+        consume_threads: threads for a listener that is not `async`
+        max_reconsume: deliveries after which a failing message goes to the dead-letter topic; -1 is
+            16, and no limit for an ordered consumer
+        consume_timeout_s: a message whose listener takes longer is delivered again, elsewhere
+        rebalance: how members share queues: AVG, AVG_BY_CIRCLE, CONSISTENT_HASH or STICKY
+        rebalance_interval_s: seconds between two looks at who the members are
+        commit_interval_s: seconds between two commits of what is consumed
+        max_cached_messages, max_cached_bytes: what is pulled ahead of the listener, for each queue
+        verify_crc: check every message's CRC-32 of its body
+        client_id: the name of this client among the members of its group; one that no other client
+            has by default
+        on_error: called on the client's loop, and must return at once, with each error that no call
+            of the application can raise
+        offsets_path: the file of a broadcasting consumer's offsets
+        """
+        super().__init__(
+            lambda runtime: push_consumer.PushConsumer(
+                group,
+                nameservers,
+                listener=listener,
+                listener_one=listener_one,
+                ordered=ordered,
+                orderly=orderly,
+                broadcasting=broadcasting,
+                from_beginning=from_beginning,
+                consume_from=consume_from,
+                consume_message_batch_max_size=consume_message_batch_max_size,
+                consume_threads=consume_threads,
+                max_reconsume=max_reconsume,
+                consume_timeout_s=consume_timeout_s,
+                rebalance=rebalance,
+                rebalance_interval_s=rebalance_interval_s,
+                commit_interval_s=commit_interval_s,
+                max_cached_messages=max_cached_messages,
+                max_cached_bytes=max_cached_bytes,
+                verify_crc=verify_crc,
+                client_id=client_id,
+                on_error=on_error,
+                offsets_path=offsets_path,
+                runtime=runtime,
+            )
+        )
+
+    def subscribe(
+        self,
+        topic: str,
+        expression: Expression = "*",
+        listener: Listener | None = None,
+        *,
+        listener_one: OneListener | None = None,
+    ) -> None:
+        """Adds a topic (or changes its expression: `*`, tags joined by `||`, or a condition over
+        properties that the brokers look at, `Sql("price > 3")`).
+
+        The listener is the consumer's, for all its topics; give it here or to the constructor.
+        """
+        self._call(
+            lambda: self._target.subscribe(topic, expression, listener, listener_one=listener_one)
+        )
+
+    def unsubscribe(self, topic: str) -> None:
+        """Drops a topic; its queues go to the other members at the next rebalance."""
+        self._call(lambda: self._target.unsubscribe(topic))
+
+    def start(self) -> Self:
+        """Joins the group and begins to consume."""
+        return super().start()
+
+    def close(self) -> None:
+        """Lets running listeners end, commits, gives queues and locks back, leaves the group."""
+        return super().close()
+
+
+class PullConsumer(Facade[pull_consumer.PullConsumer]):
+    """A member of a group, or a reader of given queues, that polls.
+
+        consumer = PullConsumer("readers", "127.0.0.1:9876")
+        consumer.subscribe("orders")    # shares the queues with the other members
+        consumer.assign(queues)         # or: reads exactly these
+
+    Messages are pulled ahead; poll() gives those of one queue, in their order.
+
+    A call returns when what it asks for is done. Any thread may call, but for the client's own:
+    in an `async` listener and in `on_error` use saturnmq.aio.
+    """
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self._target.group
+
+    @property
+    def auto_commit(self) -> bool:
+        """Whether each poll() commits what the polls before it gave."""
+        return self._target.auto_commit
+
+    @property
+    def consume_from(self) -> str | int:
+        """Where a group begins that has no offset: "first", "last" or a time in ms."""
+        return self._target.consume_from
+
+    def __init__(
+        self,
+        group: str,
+        nameservers: str | Sequence[str] = (),
+        *,
+        from_beginning: bool = False,
+        consume_from: str | int = "last",
+        auto_commit: bool = True,
+        rebalance: str = "AVG",
+        rebalance_interval_s: float = 20.0,
+        commit_interval_s: float = COMMIT_INTERVAL_S,
+        max_cached_messages: int = 16384,
+        max_cached_bytes: int = 32 << 20,
+        verify_crc: bool = True,
+        client_id: str | None = None,
+        on_error: ErrorListener | None = None,
+    ) -> None:
+        """ConfigError says what does not go together.
+
+        nameservers: "HOST:PORT[,...]" or a sequence of them; 127.0.0.1:9876 by default
+        from_beginning: short for consume_from="first"
+        consume_from: where a group begins that has no offset: "first", "last" or a time in ms
+        auto_commit: each poll() commits what the polls before it gave
+        rebalance: how members share queues: AVG, AVG_BY_CIRCLE, CONSISTENT_HASH or STICKY
+        rebalance_interval_s: seconds between two looks at who the members are
+        commit_interval_s: seconds between two commits
+        max_cached_messages, max_cached_bytes: what is pulled ahead of poll(), for each queue
+        verify_crc: check every message's CRC-32 of its body
+        client_id: the name of this client among the members of its group; one that no other client
+            has by default
+        on_error: called on the client's loop, and must return at once, with each error that no call
+            of the application can raise
+        """
+        super().__init__(
+            lambda runtime: pull_consumer.PullConsumer(
+                group,
+                nameservers,
+                from_beginning=from_beginning,
+                consume_from=consume_from,
+                auto_commit=auto_commit,
+                rebalance=rebalance,
+                rebalance_interval_s=rebalance_interval_s,
+                commit_interval_s=commit_interval_s,
+                max_cached_messages=max_cached_messages,
+                max_cached_bytes=max_cached_bytes,
+                verify_crc=verify_crc,
+                client_id=client_id,
+                on_error=on_error,
+                runtime=runtime,
+            )
+        )
+
+    def subscribe(self, topic: str, expression: Expression = "*") -> None:
+        """Shares the topic's queues with the group's other members; before start(). `expression`:
+        `*`, tags joined by `||`, or a condition over properties, `Sql("price > 3")`.
+        """
+        self._call(lambda: self._target.subscribe(topic, expression))
+
+    def assign(self, queues: Iterable[MessageQueue], expression: Expression = "*") -> None:
+        """Reads exactly `queues`, without asking who else does; replaces an earlier assign()."""
+        self._call(lambda: self._target.assign(queues, expression))
+
+    def start(self) -> Self:
+        """Connects, joins the group (subscribe) and begins to read ahead."""
+        return super().start()
+
+    def close(self) -> None:
+        """Commits (with auto_commit, everything polled) and leaves the group."""
+        return super().close()
+
+    def poll(self, timeout_s: float = 5.0, max_messages: int = 1024) -> list[ReceivedMessage]:
+        """Up to `max_messages` of one queue, waiting up to `timeout_s`; empty if none came."""
+        return self._wait(self._target.poll(timeout_s, max_messages))
+
+    def commit(self, offsets: dict[MessageQueue, int] | None = None) -> None:
+        """Commits what was polled so far, or `offsets` (next offset to read), and waits for it."""
+        self._wait(self._target.commit(offsets))
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """The next poll of `queue` starts at `offset`; the committed offset follows by commit()."""
+        self._call(lambda: self._target.seek(queue, offset))
+
+    def committed(self, queue: MessageQueue) -> int | None:
+        """The group's committed offset of `queue` on the broker; None if there is none."""
+        return self._wait(self._target.committed(queue))
+
+    def lag(self, queue: MessageQueue | None = None) -> int:
+        """Messages between what was polled and the end of the queue (or of all my queues)."""
+        return self._wait(self._target.lag(queue))
+
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that are read now."""
+        return self._call(self._target.assignment)
+
+    def position(self, queue: MessageQueue) -> int | None:
+        """The offset of the next message that poll() gives of `queue`."""
+        return self._call(lambda: self._target.position(queue))
+
+
+class Admin(Facade[admin.Admin]):
+    """Administration of a cluster: topics, groups, offsets and single messages.
+
+    Errors are SaturnErrors; what a broker answers keeps its class (`saturnmq.errors`).
+
+    A call returns when what it asks for is done. Any thread may call, but for the client's own:
+    in an `async` listener and in `on_error` use saturnmq.aio.
+    """
+
+    @property
+    def timeout(self) -> float:
+        """Seconds that a server has for one answer."""
+        return self._target.timeout
+
+    def __init__(
+        self,
+        nameservers: str | Sequence[str] = DEFAULT_NAMESERVER,
+        *,
+        timeout: float = QUERY_TIMEOUT_S,
+        on_error: ErrorListener | None = None,
+    ) -> None:
+        """nameservers: "HOST:PORT[,...]" or a sequence of them
+        timeout: seconds that a server has for one answer
+        on_error: called on the client's loop, and must return at once, with each error that no call
+            of the application can raise
+        """
+        super().__init__(
+            lambda runtime: admin.Admin(
+                nameservers, timeout=timeout, on_error=on_error, runtime=runtime
+            )
+        )
+
+    def start(self) -> Self:
+        """Connect."""
+        return super().start()
+
+    def close(self) -> None:
+        """Leave; an operation under way fails."""
+        return super().close()
+
+    def cluster(self) -> list[BrokerNode]:
+        """Every broker that the nameserver knows."""
+        return self._wait(self._target.cluster())
+
+    def replicas(self, group: str | None = None) -> list[Replica]:
+        """Every member of a broker group, or of all: role, epoch, how far its log is."""
+        return self._wait(self._target.replicas(group))
+
+    def promote(
+        self,
+        group: str,
+        node: str | int,
+        *,
+        force: bool = False,
+        timeout: float = promotion.TIMEOUT_S,
+    ) -> Promotion:
+        """Make `node` (an address or a broker id) the master of its group.
+
+        A master that answers hands over, which loses nothing. Without one, `force` is needed where
+        acknowledged messages could be lost.
+        """
+        return self._wait(self._target.promote(group, node, force=force, timeout=timeout))
+
+    def broker_status(self, address: str) -> dict[str, str]:
+        """What the broker at `address` tells of itself, as mqadmin's brokerStatus shows it.
+
+        `refusesWrites` says why it takes no sends, empty if it does; `flushBehindMs` how long the
+        oldest message that is not on the disk has been waiting.
+        """
+        return self._wait(self._target.broker_status(address))
+
+    def delete_expired(self, address: str) -> None:
+        """Have the broker at `address` delete what its retention no longer keeps, at any hour."""
+        self._wait(self._target.delete_expired(address))
+
+    def list_topics(self) -> list[str]:
+        """The names of all topics that the nameserver knows."""
+        return self._wait(self._target.list_topics())
+
+    topics = list_topics
+
+    def route(self, topic: str) -> TopicRoute:
+        """The topic's route as a nameserver gives it now."""
+        return self._wait(self._target.route(topic))
+
+    def create_topic(
+        self,
+        topic: str,
+        queues: int = 8,
+        *,
+        message_type: str = "NORMAL",
+        perm: int = 6,
+        cluster: str | None = None,
+        wait_s: float = 10.0,
+    ) -> None:
+        """Create the topic on every master, or change it; returns when the route names it."""
+        self._wait(
+            self._target.create_topic(
+                topic, queues, message_type=message_type, perm=perm, cluster=cluster, wait_s=wait_s
+            )
+        )
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete the topic on every broker and from the nameservers."""
+        self._wait(self._target.delete_topic(topic))
+
+    def describe_topic(self, topic: str) -> list[QueueOffsets]:
+        """Every queue of the topic with its first and its end offset, asked of the masters."""
+        return self._wait(self._target.describe_topic(topic))
+
+    offsets = describe_topic
+
+    def create_group(self, group: str, *, max_retries: int = 16, orderly: bool = False) -> None:
+        """Create the subscription group on every master, or change it."""
+        self._wait(self._target.create_group(group, max_retries=max_retries, orderly=orderly))
+
+    def list_groups(self) -> list[str]:
+        """The names of all subscription groups on the masters."""
+        return self._wait(self._target.list_groups())
+
+    def group_lag(self, group: str, topic: str | None = None) -> list[QueueLag]:
+        """How far the group is on every queue it has consumed, of one topic or of all."""
+        return self._wait(self._target.group_lag(group, topic))
+
+    def reset_offsets(
+        self, group: str, topic: str, timestamp_ms: int = -1
+    ) -> dict[MessageQueue, int]:
+        """Set the group to the first message at or after a time; -1 is the end, 0 the beginning."""
+        return self._wait(self._target.reset_offsets(group, topic, timestamp_ms))
+
+    def offset_by_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The offset of the first message of `queue` stored at or after a time."""
+        return self._wait(self._target.offset_by_time(queue, timestamp_ms))
+
+    def message_by_offset_id(self, offset_message_id: str) -> ReceivedMessage:
+        """The message that an offset message id (of a SendResult) names; asks the broker in it."""
+        return self._wait(self._target.message_by_offset_id(offset_message_id))
+
+    def find_message(self, message_id: str, topic: str | None = None) -> ReceivedMessage:
+        """A message by its id: an offset message id, or with its topic its unique id."""
+        return self._wait(self._target.find_message(message_id, topic))
+
+    def find_by_id(self, message_id: str, topic: str | None = None) -> ReceivedMessage | None:
+        """`find_message`, but None when there is no such message."""
+        return self._wait(self._target.find_by_id(message_id, topic))
+
+    def find_by_key(
+        self, topic: str, key: str, limit: int = KEY_RESULTS_MAX
+    ) -> list[ReceivedMessage]:
+        """The messages of a topic that carry `key`, by store time."""
+        return self._wait(self._target.find_by_key(topic, key, limit))

@@ -1,0 +1,513 @@
+"""A user's file: each public name of `saturnmq` and `saturnmq.aio`, used right and used wrong.
+
+It is not run: tests/unit/test_public_names.py has mypy and pyright look at it. It wants errors on
+exactly the lines that end in `# wrong: NAME`, and each public name on one of them and on one that
+ends in `# right: NAME`.
+"""
+
+from saturnmq import (
+    Admin,
+    ConsumeResult,
+    Message,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    ReceivedMessage,
+    SaturnError,
+    SendHandle,
+    SendResult,
+    SendStatus,
+    Sql,
+    aio,
+)
+
+
+class Nothing:
+    """What no value is: `nothing(value)` is an error wherever the type of `value` is known."""
+
+
+def nothing(value: Nothing) -> None: ...
+
+
+def text(value: str | None) -> None: ...
+
+
+def number(value: float) -> None: ...
+
+
+def data(value: bytes | bytearray | memoryview) -> None: ...
+
+
+def names(value: list[str]) -> None: ...
+
+
+def table(value: dict[str, str]) -> None: ...
+
+
+def queues(value: list[MessageQueue]) -> None: ...
+
+
+def many(messages: list[ReceivedMessage]) -> ConsumeResult:
+    return ConsumeResult.SUCCESS
+
+
+def one(message: ReceivedMessage) -> None: ...
+
+
+async def many_async(messages: list[ReceivedMessage]) -> ConsumeResult | None:
+    return None
+
+
+def failed(error: SaturnError) -> None: ...
+
+
+def sent(handle: SendHandle) -> None: ...
+
+
+def status(value: SendStatus) -> None: ...
+
+
+def chosen(queues: object, message: Message) -> MessageQueue:
+    return MessageQueue("orders", "broker-a", 0)
+
+
+def not_a_listener(topic: int) -> ConsumeResult:
+    return ConsumeResult.RETRY
+
+
+def values(message: Message, received: ReceivedMessage, handle: SendHandle, sql: Sql) -> None:
+    Message("orders", b"body", tag="new", keys=["a"], delay_level=3)  # right: Message
+    Message("orders", "body")  # wrong: Message
+    MessageQueue("orders", "broker-a", 0)  # right: MessageQueue
+    MessageQueue("orders", 0, "broker-a")  # wrong: MessageQueue
+    ReceivedMessage(b"frame", 0)  # right: ReceivedMessage
+    ReceivedMessage("frame")  # wrong: ReceivedMessage
+    SaturnError("text", code=1)  # right: SaturnError
+    SaturnError(1)  # wrong: SaturnError
+    Sql("price > 3")  # right: Sql
+    Sql(3)  # wrong: Sql
+    text(sql.expression)  # right: Sql.expression
+    nothing(sql.expression)  # wrong: Sql.expression
+    number(sql.matches({"price": "3"}))  # right: Sql.matches
+    sql.matches("price")  # wrong: Sql.matches
+    number(sql.terms)  # right: Sql.terms
+    nothing(sql.terms)  # wrong: Sql.terms
+    print(handle.done())  # right: SendHandle.done
+    nothing(handle.done())  # wrong: SendHandle.done
+    print(handle.exception())  # right: SendHandle.exception
+    nothing(handle.exception())  # wrong: SendHandle.exception
+    status(handle.result(1.0).status)  # right: SendHandle.result
+    handle.result("soon")  # wrong: SendHandle.result
+    handle.add_done_callback(sent)  # right: SendHandle.add_done_callback
+    handle.add_done_callback(text)  # wrong: SendHandle.add_done_callback
+    ConsumeResult("RECONSUME_LATER")  # right: ConsumeResult
+    nothing(ConsumeResult.SUCCESS)  # wrong: ConsumeResult
+    SendStatus("SEND_OK")  # right: SendStatus
+    nothing(SendStatus.OK)  # wrong: SendStatus
+    many([received])
+    message.keys = "a b"
+
+
+def messages(message: Message) -> None:
+    data(message.body)  # right: Message.body
+    nothing(message.body)  # wrong: Message.body
+    number(message.delay_level)  # right: Message.delay_level
+    nothing(message.delay_level)  # wrong: Message.delay_level
+    number(message.flag)  # right: Message.flag
+    nothing(message.flag)  # wrong: Message.flag
+    names(message.keys)  # right: Message.keys
+    nothing(message.keys)  # wrong: Message.keys
+    table(message.properties)  # right: Message.properties
+    nothing(message.properties)  # wrong: Message.properties
+    text(message.sharding_key)  # right: Message.sharding_key
+    nothing(message.sharding_key)  # wrong: Message.sharding_key
+    text(message.tag)  # right: Message.tag
+    nothing(message.tag)  # wrong: Message.tag
+    text(message.topic)  # right: Message.topic
+    nothing(message.topic)  # wrong: Message.topic
+    text(message.unique_id)  # right: Message.unique_id
+    nothing(message.unique_id)  # wrong: Message.unique_id
+
+
+def message_queues(queue: MessageQueue) -> None:
+    text(queue.broker_name)  # right: MessageQueue.broker_name
+    nothing(queue.broker_name)  # wrong: MessageQueue.broker_name
+    number(queue.queue_id)  # right: MessageQueue.queue_id
+    nothing(queue.queue_id)  # wrong: MessageQueue.queue_id
+    text(queue.topic)  # right: MessageQueue.topic
+    nothing(queue.topic)  # wrong: MessageQueue.topic
+
+
+def received_messages(received: ReceivedMessage) -> None:
+    data(received.body)  # right: ReceivedMessage.body
+    nothing(received.body)  # wrong: ReceivedMessage.body
+    number(received.body_crc)  # right: ReceivedMessage.body_crc
+    nothing(received.body_crc)  # wrong: ReceivedMessage.body_crc
+    text(received.born_host)  # right: ReceivedMessage.born_host
+    nothing(received.born_host)  # wrong: ReceivedMessage.born_host
+    number(received.born_timestamp)  # right: ReceivedMessage.born_timestamp
+    nothing(received.born_timestamp)  # wrong: ReceivedMessage.born_timestamp
+    text(received.broker_name)  # right: ReceivedMessage.broker_name
+    nothing(received.broker_name)  # wrong: ReceivedMessage.broker_name
+    number(received.delay_level)  # right: ReceivedMessage.delay_level
+    nothing(received.delay_level)  # wrong: ReceivedMessage.delay_level
+    number(received.flag)  # right: ReceivedMessage.flag
+    nothing(received.flag)  # wrong: ReceivedMessage.flag
+    data(received.frame)  # right: ReceivedMessage.frame
+    nothing(received.frame)  # wrong: ReceivedMessage.frame
+    number(received.frame_size)  # right: ReceivedMessage.frame_size
+    nothing(received.frame_size)  # wrong: ReceivedMessage.frame_size
+    names(received.keys)  # right: ReceivedMessage.keys
+    nothing(received.keys)  # wrong: ReceivedMessage.keys
+    text(received.message_id)  # right: ReceivedMessage.message_id
+    nothing(received.message_id)  # wrong: ReceivedMessage.message_id
+    text(received.offset_message_id)  # right: ReceivedMessage.offset_message_id
+    nothing(received.offset_message_id)  # wrong: ReceivedMessage.offset_message_id
+    number(received.physical_offset)  # right: ReceivedMessage.physical_offset
+    nothing(received.physical_offset)  # wrong: ReceivedMessage.physical_offset
+    number(received.prepared_offset)  # right: ReceivedMessage.prepared_offset
+    nothing(received.prepared_offset)  # wrong: ReceivedMessage.prepared_offset
+    table(received.properties)  # right: ReceivedMessage.properties
+    nothing(received.properties)  # wrong: ReceivedMessage.properties
+    print(received.queue)  # right: ReceivedMessage.queue
+    nothing(received.queue)  # wrong: ReceivedMessage.queue
+    number(received.queue_id)  # right: ReceivedMessage.queue_id
+    nothing(received.queue_id)  # wrong: ReceivedMessage.queue_id
+    number(received.queue_offset)  # right: ReceivedMessage.queue_offset
+    nothing(received.queue_offset)  # wrong: ReceivedMessage.queue_offset
+    data(received.raw_body)  # right: ReceivedMessage.raw_body
+    nothing(received.raw_body)  # wrong: ReceivedMessage.raw_body
+    data(received.raw_born_host)  # right: ReceivedMessage.raw_born_host
+    nothing(received.raw_born_host)  # wrong: ReceivedMessage.raw_born_host
+    data(received.raw_properties)  # right: ReceivedMessage.raw_properties
+    nothing(received.raw_properties)  # wrong: ReceivedMessage.raw_properties
+    data(received.raw_store_host)  # right: ReceivedMessage.raw_store_host
+    nothing(received.raw_store_host)  # wrong: ReceivedMessage.raw_store_host
+    data(received.raw_topic)  # right: ReceivedMessage.raw_topic
+    nothing(received.raw_topic)  # wrong: ReceivedMessage.raw_topic
+    number(received.reconsume_times)  # right: ReceivedMessage.reconsume_times
+    nothing(received.reconsume_times)  # wrong: ReceivedMessage.reconsume_times
+    text(received.sharding_key)  # right: ReceivedMessage.sharding_key
+    nothing(received.sharding_key)  # wrong: ReceivedMessage.sharding_key
+    text(received.store_host)  # right: ReceivedMessage.store_host
+    nothing(received.store_host)  # wrong: ReceivedMessage.store_host
+    number(received.store_timestamp)  # right: ReceivedMessage.store_timestamp
+    nothing(received.store_timestamp)  # wrong: ReceivedMessage.store_timestamp
+    number(received.stored_body_size)  # right: ReceivedMessage.stored_body_size
+    nothing(received.stored_body_size)  # wrong: ReceivedMessage.stored_body_size
+    number(received.sys_flag)  # right: ReceivedMessage.sys_flag
+    nothing(received.sys_flag)  # wrong: ReceivedMessage.sys_flag
+    text(received.tag)  # right: ReceivedMessage.tag
+    nothing(received.tag)  # wrong: ReceivedMessage.tag
+    text(received.topic)  # right: ReceivedMessage.topic
+    nothing(received.topic)  # wrong: ReceivedMessage.topic
+
+
+def errors(error: SaturnError) -> None:
+    number(error.code)  # right: SaturnError.code
+    nothing(error.code)  # wrong: SaturnError.code
+    text(error.outcome)  # right: SaturnError.outcome
+    nothing(error.outcome)  # wrong: SaturnError.outcome
+    number(error.refresh_route)  # right: SaturnError.refresh_route
+    nothing(error.refresh_route)  # wrong: SaturnError.refresh_route
+    number(error.retriable)  # right: SaturnError.retriable
+    nothing(error.retriable)  # wrong: SaturnError.retriable
+
+
+def results(result: SendResult) -> None:
+    print(result.batch)  # right: SendResult.batch
+    nothing(result.batch)  # wrong: SendResult.batch
+    number(result.index)  # right: SendResult.index
+    nothing(result.index)  # wrong: SendResult.index
+    text(result.message_id)  # right: SendResult.message_id
+    nothing(result.message_id)  # wrong: SendResult.message_id
+    text(result.offset_message_id)  # right: SendResult.offset_message_id
+    nothing(result.offset_message_id)  # wrong: SendResult.offset_message_id
+    number(result.ok)  # right: SendResult.ok
+    nothing(result.ok)  # wrong: SendResult.ok
+    print(result.queue)  # right: SendResult.queue
+    nothing(result.queue)  # wrong: SendResult.queue
+    number(result.queue_offset)  # right: SendResult.queue_offset
+    nothing(result.queue_offset)  # wrong: SendResult.queue_offset
+    status(result.status)  # right: SendResult.status
+    nothing(result.status)  # wrong: SendResult.status
+
+
+def handles(handle: SendHandle) -> None:
+    print(handle.batch)  # right: SendHandle.batch
+    nothing(handle.batch)  # wrong: SendHandle.batch
+    number(handle.index)  # right: SendHandle.index
+    nothing(handle.index)  # wrong: SendHandle.index
+    text(handle.message_id)  # right: SendHandle.message_id
+    nothing(handle.message_id)  # wrong: SendHandle.message_id
+
+
+def producers(producer: Producer, message: Message, queue: MessageQueue) -> None:
+    Producer("senders", ["localhost:9876"], retries=3, on_error=failed)  # right: Producer
+    Producer("senders", retries="3")  # wrong: Producer
+    text(producer.group)  # right: Producer.group
+    nothing(producer.group)  # wrong: Producer.group
+    number(producer.options.retries)  # right: Producer.options
+    nothing(producer.options)  # wrong: Producer.options
+    producer.start()  # right: Producer.start
+    producer.start(1)  # wrong: Producer.start
+    status(producer.send(message, timeout=1.0).status)  # right: Producer.send
+    producer.send("text")  # wrong: Producer.send
+    sent(producer.send_async(message, queue=queue))  # right: Producer.send_async
+    producer.send_async(message, selector=one)  # wrong: Producer.send_async
+    status(producer.send_batch([message])[0].status)  # right: Producer.send_batch
+    producer.send_batch(message)  # wrong: Producer.send_batch
+    producer.send_oneway(message, sharding_key="key")  # right: Producer.send_oneway
+    producer.send_oneway(message, sharding_key=1)  # wrong: Producer.send_oneway
+    producer.flush()  # right: Producer.flush
+    producer.flush("now")  # wrong: Producer.flush
+    producer.close(1.0)  # right: Producer.close
+    producer.close("now")  # wrong: Producer.close
+    print(producer.send_encoded("orders", b"", 1, queue=queue))  # right: Producer.send_encoded
+    producer.send_encoded("orders", "", 1)  # wrong: Producer.send_encoded
+    queues(producer.queues("orders"))  # right: Producer.queues
+    producer.queues(queue)  # wrong: Producer.queues
+
+
+def push_consumers(push: PushConsumer, queue: MessageQueue) -> None:
+    PushConsumer("readers", listener=many, max_reconsume=3)  # right: PushConsumer
+    PushConsumer("readers", listener=not_a_listener)  # wrong: PushConsumer
+    text(push.group)  # right: PushConsumer.group
+    nothing(push.group)  # wrong: PushConsumer.group
+    number(push.ordered)  # right: PushConsumer.ordered
+    nothing(push.ordered)  # wrong: PushConsumer.ordered
+    number(push.broadcasting)  # right: PushConsumer.broadcasting
+    nothing(push.broadcasting)  # wrong: PushConsumer.broadcasting
+    print(push.consume_from)  # right: PushConsumer.consume_from
+    nothing(push.consume_from)  # wrong: PushConsumer.consume_from
+    push.subscribe("orders", Sql("price > 3"), many_async)  # right: PushConsumer.subscribe
+    push.subscribe("orders", "*", listener_one=not_a_listener)  # wrong: PushConsumer.subscribe
+    push.unsubscribe("orders")  # right: PushConsumer.unsubscribe
+    push.unsubscribe(queue)  # wrong: PushConsumer.unsubscribe
+    push.start()  # right: PushConsumer.start
+    push.start(1)  # wrong: PushConsumer.start
+    push.close()  # right: PushConsumer.close
+    push.close(1)  # wrong: PushConsumer.close
+
+
+def pull_consumers(pull: PullConsumer, queue: MessageQueue) -> None:
+    PullConsumer("readers", consume_from=0, auto_commit=False)  # right: PullConsumer
+    PullConsumer("readers", listener=many)  # wrong: PullConsumer
+    text(pull.group)  # right: PullConsumer.group
+    nothing(pull.group)  # wrong: PullConsumer.group
+    number(pull.auto_commit)  # right: PullConsumer.auto_commit
+    nothing(pull.auto_commit)  # wrong: PullConsumer.auto_commit
+    print(pull.consume_from)  # right: PullConsumer.consume_from
+    nothing(pull.consume_from)  # wrong: PullConsumer.consume_from
+    pull.subscribe("orders", "new || changed")  # right: PullConsumer.subscribe
+    pull.subscribe("orders", 3)  # wrong: PullConsumer.subscribe
+    pull.assign([queue])  # right: PullConsumer.assign
+    pull.assign("orders")  # wrong: PullConsumer.assign
+    pull.start()  # right: PullConsumer.start
+    pull.start(1)  # wrong: PullConsumer.start
+    many(pull.poll(1.0, max_messages=10))  # right: PullConsumer.poll
+    pull.poll("1 s")  # wrong: PullConsumer.poll
+    pull.commit({queue: 7})  # right: PullConsumer.commit
+    pull.commit([queue])  # wrong: PullConsumer.commit
+    pull.seek(queue, 7)  # right: PullConsumer.seek
+    pull.seek("orders", 7)  # wrong: PullConsumer.seek
+    print(pull.committed(queue))  # right: PullConsumer.committed
+    pull.committed("orders")  # wrong: PullConsumer.committed
+    number(pull.lag(queue))  # right: PullConsumer.lag
+    pull.lag("orders")  # wrong: PullConsumer.lag
+    queues(pull.assignment())  # right: PullConsumer.assignment
+    nothing(pull.assignment())  # wrong: PullConsumer.assignment
+    print(pull.position(queue))  # right: PullConsumer.position
+    pull.position("orders")  # wrong: PullConsumer.position
+    pull.close()  # right: PullConsumer.close
+    pull.close(1)  # wrong: PullConsumer.close
+
+
+def admins(admin: Admin, queue: MessageQueue) -> None:
+    Admin("localhost:9876", timeout=1.0)  # right: Admin
+    Admin(9876)  # wrong: Admin
+    number(admin.timeout)  # right: Admin.timeout
+    nothing(admin.timeout)  # wrong: Admin.timeout
+    admin.start()  # right: Admin.start
+    admin.start(1)  # wrong: Admin.start
+    text(admin.cluster()[0].address)  # right: Admin.cluster
+    admin.cluster("c")  # wrong: Admin.cluster
+    text(admin.replicas("broker-a")[0].role)  # right: Admin.replicas
+    admin.replicas(0)  # wrong: Admin.replicas
+    number(admin.promote("broker-a", 1, force=True).epoch)  # right: Admin.promote
+    admin.promote("broker-a")  # wrong: Admin.promote
+    table(admin.broker_status("localhost:10911"))  # right: Admin.broker_status
+    admin.broker_status(10911)  # wrong: Admin.broker_status
+    admin.delete_expired("localhost:10911")  # right: Admin.delete_expired
+    admin.delete_expired(10911)  # wrong: Admin.delete_expired
+    names(admin.list_topics())  # right: Admin.list_topics
+    admin.list_topics("orders")  # wrong: Admin.list_topics
+    names(admin.topics())  # right: Admin.topics
+    admin.topics("orders")  # wrong: Admin.topics
+    print(admin.route("orders").queues)  # right: Admin.route
+    admin.route(queue)  # wrong: Admin.route
+    admin.create_topic("orders", queues=4, message_type="FIFO")  # right: Admin.create_topic
+    admin.create_topic("orders", "4")  # wrong: Admin.create_topic
+    admin.delete_topic("orders")  # right: Admin.delete_topic
+    admin.delete_topic(queue)  # wrong: Admin.delete_topic
+    number(admin.describe_topic("orders")[0].max_offset)  # right: Admin.describe_topic
+    admin.describe_topic(queue)  # wrong: Admin.describe_topic
+    number(admin.offsets("orders")[0].min_offset)  # right: Admin.offsets
+    admin.offsets(queue)  # wrong: Admin.offsets
+    admin.create_group("readers", max_retries=1, orderly=True)  # right: Admin.create_group
+    admin.create_group("readers", 1)  # wrong: Admin.create_group
+    names(admin.list_groups())  # right: Admin.list_groups
+    admin.list_groups("readers")  # wrong: Admin.list_groups
+    number(admin.group_lag("readers", "orders")[0].lag)  # right: Admin.group_lag
+    admin.group_lag("readers", queue)  # wrong: Admin.group_lag
+    number(admin.reset_offsets("readers", "orders", 0)[queue])  # right: Admin.reset_offsets
+    admin.reset_offsets("readers", "orders", "first")  # wrong: Admin.reset_offsets
+    number(admin.offset_by_time(queue, 0))  # right: Admin.offset_by_time
+    admin.offset_by_time("orders", 0)  # wrong: Admin.offset_by_time
+    one(admin.message_by_offset_id("0"))  # right: Admin.message_by_offset_id
+    admin.message_by_offset_id(0)  # wrong: Admin.message_by_offset_id
+    one(admin.find_message("0", "orders"))  # right: Admin.find_message
+    admin.find_message("0", queue)  # wrong: Admin.find_message
+    print(admin.find_by_id("0"))  # right: Admin.find_by_id
+    admin.find_by_id(0)  # wrong: Admin.find_by_id
+    many(admin.find_by_key("orders", "key", 10))  # right: Admin.find_by_key
+    admin.find_by_key("orders", limit="10")  # wrong: Admin.find_by_key
+    admin.close()  # right: Admin.close
+    admin.close(1)  # wrong: Admin.close
+
+
+async def aio_producers(producer: aio.Producer, message: Message, queue: MessageQueue) -> None:
+    aio.Producer("senders", ["localhost:9876"], retries=3, on_error=failed)  # right: aio.Producer
+    aio.Producer("senders", retries="3")  # wrong: aio.Producer
+    text(producer.group)  # right: aio.Producer.group
+    nothing(producer.group)  # wrong: aio.Producer.group
+    number(producer.options.retries)  # right: aio.Producer.options
+    nothing(producer.options)  # wrong: aio.Producer.options
+    await producer.start()  # right: aio.Producer.start
+    await producer.start(1)  # wrong: aio.Producer.start
+    status((await producer.send(message, timeout=1.0)).status)  # right: aio.Producer.send
+    await producer.send("text")  # wrong: aio.Producer.send
+    sent(await producer.send_async(message, queue=queue))  # right: aio.Producer.send_async
+    await producer.send_async(message, selector=one)  # wrong: aio.Producer.send_async
+    status((await producer.send_batch([message]))[0].status)  # right: aio.Producer.send_batch
+    await producer.send_batch(message)  # wrong: aio.Producer.send_batch
+    await producer.send_oneway(message, sharding_key="key")  # right: aio.Producer.send_oneway
+    await producer.send_oneway(message, sharding_key=1)  # wrong: aio.Producer.send_oneway
+    await producer.flush()  # right: aio.Producer.flush
+    await producer.flush("now")  # wrong: aio.Producer.flush
+    await producer.close(1.0)  # right: aio.Producer.close
+    await producer.close("now")  # wrong: aio.Producer.close
+
+
+async def aio_push_consumers(push: aio.PushConsumer, queue: MessageQueue) -> None:
+    aio.PushConsumer("readers", listener=many, max_reconsume=3)  # right: aio.PushConsumer
+    aio.PushConsumer("readers", listener=not_a_listener)  # wrong: aio.PushConsumer
+    text(push.group)  # right: aio.PushConsumer.group
+    nothing(push.group)  # wrong: aio.PushConsumer.group
+    number(push.ordered)  # right: aio.PushConsumer.ordered
+    nothing(push.ordered)  # wrong: aio.PushConsumer.ordered
+    number(push.broadcasting)  # right: aio.PushConsumer.broadcasting
+    nothing(push.broadcasting)  # wrong: aio.PushConsumer.broadcasting
+    print(push.consume_from)  # right: aio.PushConsumer.consume_from
+    nothing(push.consume_from)  # wrong: aio.PushConsumer.consume_from
+    push.subscribe("orders", Sql("price > 3"), many_async)  # right: aio.PushConsumer.subscribe
+    push.subscribe("orders", "*", listener_one=not_a_listener)  # wrong: aio.PushConsumer.subscribe
+    push.unsubscribe("orders")  # right: aio.PushConsumer.unsubscribe
+    push.unsubscribe(queue)  # wrong: aio.PushConsumer.unsubscribe
+    await push.start()  # right: aio.PushConsumer.start
+    await push.start(1)  # wrong: aio.PushConsumer.start
+    await push.close()  # right: aio.PushConsumer.close
+    await push.close(1)  # wrong: aio.PushConsumer.close
+
+
+async def aio_pull_consumers(pull: aio.PullConsumer, queue: MessageQueue) -> None:
+    aio.PullConsumer("readers", consume_from=0, auto_commit=False)  # right: aio.PullConsumer
+    aio.PullConsumer("readers", listener=many)  # wrong: aio.PullConsumer
+    text(pull.group)  # right: aio.PullConsumer.group
+    nothing(pull.group)  # wrong: aio.PullConsumer.group
+    number(pull.auto_commit)  # right: aio.PullConsumer.auto_commit
+    nothing(pull.auto_commit)  # wrong: aio.PullConsumer.auto_commit
+    print(pull.consume_from)  # right: aio.PullConsumer.consume_from
+    nothing(pull.consume_from)  # wrong: aio.PullConsumer.consume_from
+    pull.subscribe("orders", "new || changed")  # right: aio.PullConsumer.subscribe
+    pull.subscribe("orders", 3)  # wrong: aio.PullConsumer.subscribe
+    pull.assign([queue])  # right: aio.PullConsumer.assign
+    pull.assign("orders")  # wrong: aio.PullConsumer.assign
+    await pull.start()  # right: aio.PullConsumer.start
+    await pull.start(1)  # wrong: aio.PullConsumer.start
+    many(await pull.poll(1.0, max_messages=10))  # right: aio.PullConsumer.poll
+    await pull.poll("1 s")  # wrong: aio.PullConsumer.poll
+    await pull.commit({queue: 7})  # right: aio.PullConsumer.commit
+    await pull.commit([queue])  # wrong: aio.PullConsumer.commit
+    pull.seek(queue, 7)  # right: aio.PullConsumer.seek
+    pull.seek("orders", 7)  # wrong: aio.PullConsumer.seek
+    print(await pull.committed(queue))  # right: aio.PullConsumer.committed
+    await pull.committed("orders")  # wrong: aio.PullConsumer.committed
+    number(await pull.lag(queue))  # right: aio.PullConsumer.lag
+    await pull.lag("orders")  # wrong: aio.PullConsumer.lag
+    queues(pull.assignment())  # right: aio.PullConsumer.assignment
+    nothing(pull.assignment())  # wrong: aio.PullConsumer.assignment
+    print(pull.position(queue))  # right: aio.PullConsumer.position
+    pull.position("orders")  # wrong: aio.PullConsumer.position
+    await pull.close()  # right: aio.PullConsumer.close
+    await pull.close(1)  # wrong: aio.PullConsumer.close
+
+
+async def aio_admins(admin: aio.Admin, queue: MessageQueue) -> None:
+    aio.Admin("localhost:9876", timeout=1.0)  # right: aio.Admin
+    aio.Admin(9876)  # wrong: aio.Admin
+    number(admin.timeout)  # right: aio.Admin.timeout
+    nothing(admin.timeout)  # wrong: aio.Admin.timeout
+    await admin.start()  # right: aio.Admin.start
+    await admin.start(1)  # wrong: aio.Admin.start
+    text((await admin.cluster())[0].address)  # right: aio.Admin.cluster
+    await admin.cluster("c")  # wrong: aio.Admin.cluster
+    text((await admin.replicas("broker-a"))[0].role)  # right: aio.Admin.replicas
+    await admin.replicas(0)  # wrong: aio.Admin.replicas
+    number((await admin.promote("broker-a", 1, force=True)).epoch)  # right: aio.Admin.promote
+    await admin.promote("broker-a")  # wrong: aio.Admin.promote
+    table(await admin.broker_status("localhost:10911"))  # right: aio.Admin.broker_status
+    await admin.broker_status(10911)  # wrong: aio.Admin.broker_status
+    await admin.delete_expired("localhost:10911")  # right: aio.Admin.delete_expired
+    await admin.delete_expired(10911)  # wrong: aio.Admin.delete_expired
+    names(await admin.list_topics())  # right: aio.Admin.list_topics
+    await admin.list_topics("orders")  # wrong: aio.Admin.list_topics
+    names(await admin.topics())  # right: aio.Admin.topics
+    await admin.topics("orders")  # wrong: aio.Admin.topics
+    print((await admin.route("orders")).queues)  # right: aio.Admin.route
+    await admin.route(queue)  # wrong: aio.Admin.route
+    await admin.create_topic(
+        "orders", queues=4, message_type="FIFO"
+    )  # right: aio.Admin.create_topic
+    await admin.create_topic("orders", "4")  # wrong: aio.Admin.create_topic
+    await admin.delete_topic("orders")  # right: aio.Admin.delete_topic
+    await admin.delete_topic(queue)  # wrong: aio.Admin.delete_topic
+    number((await admin.describe_topic("orders"))[0].max_offset)  # right: aio.Admin.describe_topic
+    await admin.describe_topic(queue)  # wrong: aio.Admin.describe_topic
+    number((await admin.offsets("orders"))[0].min_offset)  # right: aio.Admin.offsets
+    await admin.offsets(queue)  # wrong: aio.Admin.offsets
+    await admin.create_group(
+        "readers", max_retries=1, orderly=True
+    )  # right: aio.Admin.create_group
+    await admin.create_group("readers", 1)  # wrong: aio.Admin.create_group
+    names(await admin.list_groups())  # right: aio.Admin.list_groups
+    await admin.list_groups("readers")  # wrong: aio.Admin.list_groups
+    number((await admin.group_lag("readers", "orders"))[0].lag)  # right: aio.Admin.group_lag
+    await admin.group_lag("readers", queue)  # wrong: aio.Admin.group_lag
+    number(
+        (await admin.reset_offsets("readers", "orders", 0))[queue]
+    )  # right: aio.Admin.reset_offsets
+    await admin.reset_offsets("readers", "orders", "first")  # wrong: aio.Admin.reset_offsets
+    number(await admin.offset_by_time(queue, 0))  # right: aio.Admin.offset_by_time
+    await admin.offset_by_time("orders", 0)  # wrong: aio.Admin.offset_by_time
+    one(await admin.message_by_offset_id("0"))  # right: aio.Admin.message_by_offset_id
+    await admin.message_by_offset_id(0)  # wrong: aio.Admin.message_by_offset_id
+    one(await admin.find_message("0", "orders"))  # right: aio.Admin.find_message
+    await admin.find_message("0", queue)  # wrong: aio.Admin.find_message
+    print(await admin.find_by_id("0"))  # right: aio.Admin.find_by_id
+    await admin.find_by_id(0)  # wrong: aio.Admin.find_by_id
+    many(await admin.find_by_key("orders", "key", 10))  # right: aio.Admin.find_by_key
+    await admin.find_by_key("orders", limit="10")  # wrong: aio.Admin.find_by_key
+    await admin.close()  # right: aio.Admin.close
+    await admin.close(1)  # wrong: aio.Admin.close

@@ -1,0 +1,33 @@
+"""A nameserver and one broker in a thread, for what is synchronous: the blocking clients and the
+command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from broker_rig import config, started
+from saturnmq.client.blocking import LoopThread
+from saturnmq.nameserver.server import NameServer
+
+
+@contextmanager
+def served(root: Path, **changes: Any) -> Iterator[str]:
+    """The nameserver's address; `changes` are settings of the broker, `broker-a`."""
+    thread = LoopThread("servers")
+    nameserver = NameServer(thread.runtime, port=0)
+    try:
+        thread.run(nameserver.start())
+        settings = config(
+            root, broker_name="broker-a", nameservers=(nameserver.address,), **changes
+        )
+        broker = thread.run(started(thread.runtime, settings))
+        try:
+            yield nameserver.address
+        finally:
+            thread.run(broker.close())
+            thread.run(nameserver.close())
+    finally:
+        thread.close()

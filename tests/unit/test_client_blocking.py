@@ -1,0 +1,100 @@
+"""The synchronous consumers and admin, over a real broker."""
+
+import queue
+
+import pytest
+from saturnmq import (
+    Admin,
+    ConsumeResult,
+    Message,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+)
+from saturnmq.protocol.errors import ClientClosed, ConfigError, InvalidParameter
+from served_rig import served
+
+QUEUE = MessageQueue("orders", "broker-a", 0)
+
+
+@pytest.fixture
+def nameserver(tmp_path):
+    """With a topic of one queue and three messages in it."""
+    with served(tmp_path) as address:
+        with Admin(address) as admin:
+            admin.create_topic("orders", queues=1)
+        with Producer(nameservers=address) as producer:
+            for number in range(3):
+                producer.send(Message("orders", b"%d" % number, keys=[f"k{number}"]))
+        yield address
+
+
+def test_the_admin_asks_and_answers(nameserver):
+    with Admin(nameserver, timeout=4.0) as admin:
+        assert admin.timeout == 4.0
+        assert "orders" in admin.topics()
+        assert [tuple(row[:3]) for row in admin.offsets("orders")] == [(QUEUE, 0, 3)]
+        assert [bytes(message.body) for message in admin.find_by_key("orders", "k1")] == [b"1"]
+        with pytest.raises(InvalidParameter, match="0 queues"):
+            admin.create_topic("orders", 0)
+    with pytest.raises(ClientClosed):
+        admin.cluster()
+
+
+def test_a_pull_consumer_polls_seeks_and_commits(nameserver):
+    with PullConsumer("readers", nameserver, consume_from="first", auto_commit=False) as consumer:
+        assert (consumer.group, consumer.consume_from, consumer.auto_commit) == (
+            "readers",
+            "first",
+            False,
+        )
+        consumer.assign([QUEUE])
+        assert consumer.assignment() == [QUEUE]
+        assert [bytes(message.body) for message in consumer.poll(5.0, max_messages=2)] == [
+            b"0",
+            b"1",
+        ]
+        assert (consumer.position(QUEUE), consumer.lag(QUEUE)) == (2, 1)
+        consumer.seek(QUEUE, 1)
+        assert bytes(consumer.poll(5.0, 1)[0].body) == b"1"
+        assert consumer.committed(QUEUE) is None
+        consumer.commit()
+        assert consumer.committed(QUEUE) == 2
+        with pytest.raises(InvalidParameter, match="-1"):
+            consumer.seek(QUEUE, -1)
+    consumer.close()  # again is no error
+    with pytest.raises(ClientClosed):
+        consumer.poll()
+
+
+def test_a_push_consumer_hands_messages_to_its_listener(nameserver):
+    seen = queue.SimpleQueue()
+
+    def listener(messages):
+        for message in messages:
+            seen.put(bytes(message.body))
+        return ConsumeResult.SUCCESS
+
+    consumer = PushConsumer("readers", nameserver, listener=listener, from_beginning=True)
+    consumer.subscribe("orders")
+    with consumer as entered:
+        assert entered is consumer
+        assert {seen.get(timeout=30) for _ in range(3)} == {b"0", b"1", b"2"}
+
+
+def test_a_consumer_that_cannot_start_or_be_made_leaves_no_thread(nameserver):
+    consumer = PushConsumer("readers", nameserver, listener=lambda messages: None)
+    with pytest.raises(ConfigError, match="no topic"), consumer:
+        pass
+    with pytest.raises(ClientClosed):
+        consumer.subscribe("orders")
+    with pytest.raises(ConfigError, match="cannot broadcast"):
+        PushConsumer("readers", nameserver, ordered=True, broadcasting=True)
+
+
+def test_an_error_in_the_body_of_with_is_raised_and_the_client_closed(nameserver):
+    with pytest.raises(ZeroDivisionError), Admin(nameserver) as admin:
+        _ = 1 // len([])
+    with pytest.raises(ClientClosed):
+        admin.cluster()
