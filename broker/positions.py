@@ -1,4 +1,4 @@
-"""Where a consumer may go on, and which offsets of it are kept.
+"""Where a consumer begins, where it may go on, and which offsets of it are kept.
 
 After a loss that its mode allows (fault-model I4) a group's log goes on in a new epoch, and new
 messages get the offsets of lost ones. A client of ours says in `saturnTerm` which epoch's log it
@@ -11,6 +11,20 @@ from __future__ import annotations
 from saturnmq.broker.context import Context, integer
 
 NO_TERM = -1
+FIRST_OFFSET = 0  # of a queue's present life
+
+
+def beginning(first: int, low: int, in_memory: bool) -> int | None:
+    """Where a group that has no offset in a queue begins, if the broker is to say it; None: the
+    consumer's `consumeFromWhere` decides.
+
+    RocketMQ's rule (remoting.md 2.3, code 14): from the queue's first offset, while that is there
+    (`low`, the least offset, is not above it) and the message at it is in memory. So a group misses
+    nothing of a queue that is younger than itself: "from the last offset" is asked some time after
+    the queue's first messages came. RocketMQ 5.4 says of an empty queue that there is no offset,
+    and its client then asks for the end; between the two a message can come and be passed over.
+    """
+    return first if low <= first and in_memory else None
 
 
 def lost_from(

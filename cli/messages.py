@@ -221,7 +221,11 @@ def consume(
         int, typer.Option("-n", "--count", min=0, help="End after that many; 0 = never.")
     ] = 0,
     from_beginning: Annotated[
-        bool, typer.Option("--from-beginning", help="Where a new group starts: oldest message.")
+        bool,
+        typer.Option(
+            "--from-beginning",
+            help="A new group starts with the oldest message, however large the topic is.",
+        ),
     ] = False,
     nameserver: Nameserver = DEFAULT_NAMESERVER,
     as_json: AsJson = False,
@@ -230,6 +234,9 @@ def consume(
 
     With --json one object a line. Ends after -n messages or with Ctrl-C, and the group goes on
     behind the last one printed.
+
+    A new group starts with the oldest message of a topic that is still in its broker's memory from
+    the first message on, and at the end of a larger one.
     """
     from saturnmq import MessageQueue, PullConsumer, Sql
     from saturnmq.protocol.topics import retry_topic

@@ -9,6 +9,7 @@ from typing import Any
 from saturnmq.client.core import ClientCore
 from saturnmq.client.held_queue import HeldQueue
 from saturnmq.client.offset_store import OffsetStore
+from saturnmq.client.starting import Baseline, find_queues
 from saturnmq.protocol import jsonx
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import (
@@ -48,17 +49,17 @@ def heartbeat_entry(
 
 
 async def find_brokers(
-    core: ClientCore, group: str, subscriptions: Mapping[str, Subscription]
+    core: ClientCore, group: str, subscriptions: Mapping[str, Subscription], baseline: Baseline
 ) -> None:
-    """Find who has the topics, and ask them whether they filter by their SQL92 conditions, as
-    RocketMQ's clients do before their first heartbeat.
+    """Find who has the topics, note which queues they have now, and ask the brokers whether they
+    filter by their SQL92 conditions, as RocketMQ's clients do before their first heartbeat.
 
     FilterNotSupported: one does not. SubscriptionParseFailed: one cannot parse it. A broker that
     does not answer is passed over: its pulls will tell.
     """
     for topic in list(subscriptions):
         try:
-            await core.route(topic)
+            await find_queues(core, topic, baseline)
         except SaturnError as error:
             log.debug("no route of %s yet: %s", topic, error)
     for subscription in list(subscriptions.values()):

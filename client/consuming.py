@@ -15,12 +15,14 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from saturnmq.client.core import ClientCore
 from saturnmq.client.held_queue import HeldQueue
 from saturnmq.client.listening import Caller
 from saturnmq.client.process_queue import Chunk
 from saturnmq.client.send_back import DLQ_LEVEL, SendBack
+from saturnmq.protocol.errors import ListenerError
 from saturnmq.protocol.message import ReceivedMessage
-from saturnmq.protocol.runtime import Handle, Runtime
+from saturnmq.protocol.runtime import Handle
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +36,9 @@ TIMEOUT_DELAY_LEVEL = 3
 class Consumption:
     """What both kinds have: the runs under way and what came of them."""
 
-    def __init__(self, runtime: Runtime, group: str, caller: Caller, send_back: SendBack) -> None:
-        self._runtime = runtime
+    def __init__(self, core: ClientCore, group: str, caller: Caller, send_back: SendBack) -> None:
+        self._core = core
+        self._runtime = core.runtime
         self._group = group
         self._caller = caller
         self._send_back = send_back
@@ -67,6 +70,16 @@ class Consumption:
             return False
         return True
 
+    def _tell_of(self, held: HeldQueue, error: BaseException) -> None:
+        """A task that calls the listener was ended by `error`, and begins anew. Called from a
+        timer: when all tasks are cancelled because the loop ends, no timer runs any more.
+        """
+        told = ListenerError(
+            f"consuming {held.queue} in group {self._group} was ended by {error!r} and goes on"
+        )
+        told.__cause__ = error
+        self._core.tell(told)
+
     def _ended(self) -> None:
         self._running -= 1
         if not self._running:
@@ -83,7 +96,7 @@ class Concurrent(Consumption):
 
     def __init__(
         self,
-        runtime: Runtime,
+        core: ClientCore,
         group: str,
         caller: Caller,
         send_back: SendBack,
@@ -91,7 +104,7 @@ class Concurrent(Consumption):
         broadcasting: bool,
         timeout_s: float,
     ) -> None:
-        super().__init__(runtime, group, caller, send_back)
+        super().__init__(core, group, caller, send_back)
         self._broadcasting = broadcasting
         self._timeout_s = timeout_s
         self._round: deque[HeldQueue] = deque()
@@ -137,6 +150,10 @@ class Concurrent(Consumption):
             chunk.begun = -1.0
             if not chunk.given_up:
                 await self._settle(held, chunk)
+        except BaseException as error:
+            self._runtime.call_later(LOCAL_RETRY_S, self._after_failure, held, chunk, error)
+            if not isinstance(error, Exception):
+                raise
         finally:
             self._ended_runs += 1
             self._ended()
@@ -156,6 +173,12 @@ class Concurrent(Consumption):
         # Neither consumed nor handed back: once more from here, the offset waits for them.
         if rest and not self._closing and not held.state.dropped:
             self._runtime.call_later(LOCAL_RETRY_S, self._again, held, chunk)
+
+    def _after_failure(self, held: HeldQueue, chunk: Chunk, error: BaseException) -> None:
+        if held.state.holds(chunk) and not self._closing:
+            self._tell_of(held, error)
+            held.state.keep(chunk, [*chunk.failed, *chunk.messages[chunk.handled :]])
+        self._again(held, chunk)
 
     def _again(self, held: HeldQueue, chunk: Chunk) -> None:
         if held.state.holds(chunk) and not self._closing:
@@ -204,25 +227,43 @@ class InOrder(Consumption):
 
     def __init__(
         self,
-        runtime: Runtime,
+        core: ClientCore,
         group: str,
         caller: Caller,
         send_back: SendBack,
         *,
         max_reconsume: int,
     ) -> None:
-        super().__init__(runtime, group, caller, send_back)
+        super().__init__(core, group, caller, send_back)
         self._max_reconsume = max_reconsume
 
     def begin(self, held: HeldQueue) -> None:
         held.state.lock(self._runtime.monotonic())
-        task = self._runtime.spawn(self._consume(held), name=f"consume {held.queue}")
-        held.tasks.append(task)
+        self._go_on(held)
+
+    def _go_on(self, held: HeldQueue) -> None:
+        self._runtime.spawn(self._consume(held), name=f"consume {held.queue}")
+
+    def _after_failure(self, held: HeldQueue, error: BaseException) -> None:
+        state = held.state
+        if not state.dropped and not self._closing:
+            self._tell_of(held, error)
+            state.reset(state.commit_offset())
+            held.space.set()
+            self._go_on(held)
 
     def arrived(self, held: HeldQueue) -> None:
         held.data.set()
 
     async def _consume(self, held: HeldQueue) -> None:
+        try:
+            await self._consume_in_order(held)
+        except BaseException as error:
+            self._runtime.call_later(SUSPEND_S, self._after_failure, held, error)
+            if not isinstance(error, Exception):
+                raise
+
+    async def _consume_in_order(self, held: HeldQueue) -> None:
         state = held.state
         clock = self._runtime.monotonic
         while not state.dropped and not self._closing:

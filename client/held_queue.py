@@ -16,7 +16,7 @@ class HeldQueue:
     def __init__(self, queue: MessageQueue) -> None:
         self.queue = queue
         self.state = ProcessQueue()
-        self.tasks: list[asyncio.Task[Any]] = []
+        self.pulling: asyncio.Task[Any] | None = None
         self.queued = False  # stands in the round of queues that have messages
         self.space = asyncio.Event()  # for the pull task: room, a lock, a reset
         self.data = asyncio.Event()  # for the ordered consume task: messages, a lock
@@ -52,8 +52,8 @@ class HeldQueue:
 
     def stop_pulling(self) -> None:
         """Ends the pull task; an ordered run goes on until it notices that the queue is dropped."""
-        if self.tasks:
-            self.tasks[-1].cancel()
+        if self.pulling is not None:
+            self.pulling.cancel()
 
     def drop(self) -> None:
         """The queue is no longer ours."""

@@ -7,18 +7,30 @@ fast the listener proved to be. A fast one computes: it gets one thread, because
 pass Python's lock about, and runs of about 2 ms, because the loop gets the lock for certain when
 the worker comes back for more, and after a switch interval (5 ms) otherwise. A slow one waits for
 something: it gets one slice at a time, so that many threads can share its queue.
+
+A listener says None or SUCCESS, or RETRY (SUSPEND), or it raises. Whatever it raises, SystemExit,
+KeyboardInterrupt and a CancelledError of its own included, is a failure like RETRY and ends
+neither the client nor the process; so is any other answer. Ordinary exceptions are logged, one by
+one; what breaks the rules is told to the application (ClientCore.tell), each kind once a minute
+with the number of messages.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import cast
+from typing import Any, cast
 
 from saturnmq.client.process_queue import Chunk
 from saturnmq.client.results import ConsumeResult
-from saturnmq.protocol.errors import ConfigError
+from saturnmq.protocol.errors import (
+    ConfigError,
+    ListenerError,
+    ListenerRaisedExit,
+    WrongListenerResult,
+)
 from saturnmq.protocol.message import ReceivedMessage
 from saturnmq.protocol.runtime import Runtime, Workers
 
@@ -29,24 +41,30 @@ RUN_MOST = 8192
 # Threads for a listener of at most so many seconds per message; a slower one gets all there are.
 THREADS_FOR = ((5e-6, 1), (50e-6, 2))
 
-RETRY, SUSPEND = ConsumeResult.RETRY, ConsumeResult.SUSPEND
+TELL_EVERY_S = 60.0
+
+SUCCESS, RETRY, SUSPEND = ConsumeResult.SUCCESS, ConsumeResult.RETRY, ConsumeResult.SUSPEND
 
 Messages = Sequence[ReceivedMessage]
 Verdict = ConsumeResult | None  # None is a success
 Listener = Callable[[list[ReceivedMessage]], Verdict | Awaitable[Verdict]]
 OneListener = Callable[[ReceivedMessage], Verdict | Awaitable[Verdict]]
+Tell = Callable[[ListenerError], None]
 
 
 class Caller:
     """The listener of one consumer and its pace."""
 
-    def __init__(self, runtime: Runtime, batch_size: int, threads: int) -> None:
+    def __init__(self, runtime: Runtime, batch_size: int, threads: int, tell: Tell) -> None:
         if batch_size < 1 or threads < 1:
             raise ConfigError(
                 f"consume_message_batch_max_size {batch_size} and consume_threads {threads} "
                 "must be at least 1"
             )
         self._runtime = runtime
+        self._tell = tell
+        self._told: dict[str, float] = {}  # when the application heard last of a kind of fault
+        self._untold: dict[str, int] = {}  # messages with faults of a kind since then
         self._workers: Workers | None = None
         self._many: Listener | None = None
         self._one: OneListener | None = None
@@ -118,17 +136,30 @@ class Caller:
         It ends early when the chunk is ended or `go_on`, asked before every slice, says no; with
         `stop_at_failure` the first failed slice ends it and is not counted as handled.
         """
-        chunk.handled, chunk.failed = 0, []
-        if self._is_async:
-            took = await self._run_async(chunk, go_on, stop_at_failure)
-        else:
-            if self._workers is None:
-                self._workers = self._runtime.workers(self.threads, name="saturnmq-listener")
-            work = self._each if self._one is not None else self._slices
-            took = await self._workers.run(work, chunk, go_on, stop_at_failure)
+        chunk.handled, chunk.failed, chunk.faults = 0, [], {}
+        try:
+            if self._is_async:
+                took = await self._run_async(chunk, go_on, stop_at_failure)
+            else:
+                if self._workers is None:
+                    self._workers = self._runtime.workers(self.threads, name="saturnmq-listener")
+                work = self._each if self._one is not None else self._slices
+                took = await self._workers.run(work, chunk, go_on, stop_at_failure)
+        finally:
+            for kind, fault in chunk.faults.items():
+                self._report(kind, fault)
         if chunk.handled:
             self._handled = 0.7 * self._handled + chunk.handled
             self._took = 0.7 * self._took + max(took, 1e-9)
+
+    def _report(self, kind: str, fault: ListenerError) -> None:
+        now = self._runtime.monotonic()
+        fault.messages += self._untold.pop(kind, 0)
+        if now - self._told.get(kind, -TELL_EVERY_S) < TELL_EVERY_S:
+            self._untold[kind] = fault.messages
+            return
+        self._told[kind] = now
+        self._tell(fault)
 
     def _each(self, chunk: Chunk, go_on: Callable[[], bool] | None, stop_at_failure: bool) -> float:
         """The run of a listener that takes single messages; every line in it counts."""
@@ -139,10 +170,10 @@ class Caller:
                 break
             try:
                 result = listener(message)
-            except Exception:
-                log.exception("the listener failed on %s", message)
-                result = RETRY
-            if result is RETRY or result is SUSPEND:
+            except BaseException as error:
+                result = _raised(chunk, (message,), error)
+            if result is not None and result is not SUCCESS:
+                _check(chunk, (message,), result)
                 chunk.failed.append(message)
                 if stop_at_failure:
                     break
@@ -158,25 +189,25 @@ class Caller:
             try:
                 # A list of its own: the listener may do with it what it likes.
                 result = listener(list(batch))
-            except Exception:
-                log.exception("the listener failed on %d messages from %s", len(batch), batch[0])
-                result = RETRY
-            if not self._note(chunk, batch, result, stop_at_failure):
+            except BaseException as error:
+                result = _raised(chunk, batch, error)
+            if not _note(chunk, batch, result, stop_at_failure):
                 break
         return self._runtime.monotonic() - began
 
     async def _run_async(
         self, chunk: Chunk, go_on: Callable[[], bool] | None, stop_at_failure: bool
     ) -> float:
-        began = self._runtime.monotonic()
+        began, task = self._runtime.monotonic(), asyncio.current_task()
         for batch in self._batches(chunk, go_on):
             try:
                 call = self._one(batch[0]) if self._one is not None else self._call_many(batch)
                 result = await cast(Awaitable[object], call)
-            except Exception:
-                log.exception("the listener failed on %d messages from %s", len(batch), batch[0])
-                result = RETRY
-            if not self._note(chunk, batch, result, stop_at_failure):
+            except BaseException as error:
+                if _is_ended(task):
+                    raise
+                result = _raised(chunk, batch, error)
+            if not _note(chunk, batch, result, stop_at_failure):
                 break
         return self._runtime.monotonic() - began
 
@@ -187,16 +218,6 @@ class Caller:
                 return
             yield messages[start : start + size]
 
-    @staticmethod
-    def _note(chunk: Chunk, batch: Messages, result: object, stop_at_failure: bool) -> bool:
-        """False if the run ends here."""
-        if result is RETRY or result is SUSPEND:
-            chunk.failed.extend(batch)
-            if stop_at_failure:
-                return False
-        chunk.handled += len(batch)
-        return True
-
     def _call_many(self, batch: Messages) -> object:
         return cast(Listener, self._many)(list(batch))
 
@@ -205,3 +226,56 @@ def _is_async(listener: object) -> bool:
     return inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(
         getattr(listener, "__call__", None)  # noqa: B004 - an object with an async __call__
     )
+
+
+def _note(chunk: Chunk, batch: Messages, result: object, stop_at_failure: bool) -> bool:
+    """False if the run ends here."""
+    if result is not None and result is not SUCCESS:
+        _check(chunk, batch, result)
+        chunk.failed.extend(batch)
+        if stop_at_failure:
+            return False
+    chunk.handled += len(batch)
+    return True
+
+
+def _check(chunk: Chunk, batch: Messages, result: object) -> None:
+    """Notes it if `result`, which is not success, is not a ConsumeResult either."""
+    if result is RETRY or result is SUSPEND:
+        return
+    kind = f"returned {type(result)}"
+    if kind not in chunk.faults:
+        chunk.faults[kind] = WrongListenerResult(
+            f"the listener returned {result!r} for {batch[0]}, and gets it again: return None or "
+            "ConsumeResult.SUCCESS when done, ConsumeResult.RETRY for another time; a listener "
+            "that awaits is declared with `async def`"
+        )
+    chunk.faults[kind].messages += len(batch)
+    if inspect.iscoroutine(result):
+        result.close()  # or Python warns of it, each time
+
+
+def _raised(chunk: Chunk, batch: Messages, error: BaseException) -> ConsumeResult:
+    """What a call of the listener counts as that raised `error`."""
+    if isinstance(error, Exception):
+        log.error(
+            "the listener failed on %d messages from %s", len(batch), batch[0], exc_info=error
+        )
+        return RETRY
+    kind = f"raised {type(error)}"
+    if kind not in chunk.faults:
+        chunk.faults[kind] = ListenerRaisedExit(
+            f"the listener raised {error!r} on {batch[0]}, and gets it again: that ends neither "
+            "the client nor the process; to end them, tell another thread or task"
+        )
+        chunk.faults[kind].__cause__ = error
+    chunk.faults[kind].messages += len(batch)
+    return RETRY
+
+
+def _is_ended(task: asyncio.Task[Any] | None) -> bool:
+    """Whether `task` is cancelled, or closed with its loop: its listener raised nothing."""
+    try:
+        return task is None or asyncio.current_task() is not task or task.cancelling() > 0
+    except RuntimeError:  # no loop is running any more
+        return True

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from saturnmq.client.core import ClientCore
-from saturnmq.client.offset_store import OffsetStore
 from saturnmq.client.rebalance import Strategy, assign
+from saturnmq.client.starting import Baseline, find_queues
 from saturnmq.protocol import jsonx
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.subscription import Subscription
-from saturnmq.protocol.topics import RETRY_PREFIX
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +31,7 @@ class Member(Protocol):
 
     broadcasting: bool
     subscriptions: dict[str, Subscription]
+    baseline: Baseline
 
     def held_queues(self) -> list[MessageQueue]: ...
     async def take_queues(self, queues: Sequence[MessageQueue]) -> bool: ...
@@ -89,12 +89,11 @@ class Membership:
     async def _share(self, topic: str) -> list[MessageQueue] | None:
         """My queues of `topic`; None if that cannot be said now."""
         try:
-            await self._core.route(topic)
+            queues = await find_queues(self._core, topic, self._member.baseline)
         except SaturnError as error:
             # %RETRY% appears when a broker has heard the first heartbeat: no reason to hurry.
             log.debug("no route of %s: %s", topic, error)
             return None
-        queues = self._core.subscribe_queues(topic)
         if self._member.broadcasting:
             return list(queues)
         clients = await self._members(topic)
@@ -120,41 +119,3 @@ class Membership:
                     return [str(client) for client in ids]
         await self._core.heartbeat_now()
         return None
-
-
-async def start_offset(
-    core: ClientCore, offsets: OffsetStore, queue: MessageQueue, consume_from: str | int
-) -> int:
-    """Where to begin: the group's offset, or, if it has none, what `consume_from` says.
-
-    A broker back from a crash may know an older offset than we, or none.
-    """
-    known = await offsets.load(queue)
-    own = offsets.known(queue)
-    if known is not None or own is not None:
-        return max(known or 0, own or 0)
-    if consume_from == "first" or queue.topic.startswith(RETRY_PREFIX):
-        return 0  # corrected to the minimum by the first pull
-    if isinstance(consume_from, int):
-        return await ask_offset(
-            core, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, queue, {"timestamp": str(consume_from)}
-        )
-    return await ask_offset(core, RequestCode.GET_MAX_OFFSET, queue)
-
-
-async def ask_offset(
-    core: ClientCore, code: int, queue: MessageQueue, extra: Mapping[str, str] | None = None
-) -> int:
-    """One of the offset queries 29, 30, 31."""
-    address = core.broker_address(queue.broker_name, master=False)
-    if address is None:
-        core.refresh_soon(queue.topic)
-        raise SaturnError(f"no broker {queue.broker_name} in the route of {queue.topic}")
-    ext = {
-        "topic": queue.topic,
-        "queueId": str(queue.queue_id),
-        "bname": queue.broker_name,
-        **(extra or {}),
-    }
-    answer = await core.invoke(address, Command.request(code, ext))
-    return int((answer.ext or {})["offset"])

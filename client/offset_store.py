@@ -42,7 +42,7 @@ class FileDoor(Protocol):
 class OffsetStore(Protocol):
     """What a consumer asks of either kind."""
 
-    async def load(self, queue: MessageQueue) -> int | None: ...
+    async def load(self, queue: MessageQueue, *, stored_only: bool = False) -> int | None: ...
     def update(self, queue: MessageQueue, offset: int) -> None: ...
     def reset(self, queue: MessageQueue, offset: int) -> None: ...
     def known(self, queue: MessageQueue) -> int | None: ...
@@ -100,9 +100,12 @@ class RemoteOffsets(_Table):
         address = self._core.broker_address(queue.broker_name, master=False)
         return None if address is None else self._core.connected(address)
 
-    async def load(self, queue: MessageQueue) -> int | None:
+    async def load(self, queue: MessageQueue, *, stored_only: bool = False) -> int | None:
         """The group's offset on the broker; None if it has none (code 22). Other errors are
         raised. A broker of ours says of which epoch it is: the first pull has to, too.
+
+        Where a group has none the broker may say that it begins at the queue's beginning
+        (starting.py), unless `stored_only`.
         """
         ext = {
             "consumerGroup": self._group,
@@ -110,6 +113,8 @@ class RemoteOffsets(_Table):
             "queueId": str(queue.queue_id),
             "bname": queue.broker_name,
         }
+        if stored_only:
+            ext["setZeroIfNotFound"] = "false"
         request = Command.request(RequestCode.QUERY_CONSUMER_OFFSET, ext)
         ok = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
         answer = await self._core.invoke(self._address(queue), request, ok=ok)
@@ -192,7 +197,7 @@ class LocalOffsets(_Table):
         self._path = path
         self._stored: dict[MessageQueue, int] | None = None
 
-    async def load(self, queue: MessageQueue) -> int | None:
+    async def load(self, queue: MessageQueue, *, stored_only: bool = False) -> int | None:
         if self._stored is None:
             data = await self._core.runtime.run_blocking(self._files.read, self._path)
             table = (jsonx.loads(data) or {}).get("offsetTable", {}) if data else {}

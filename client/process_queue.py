@@ -19,6 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from saturnmq.protocol.errors import ListenerError
+
 LOCK_VALID_S = 30.0
 
 
@@ -33,8 +35,8 @@ class Offsetted(Protocol):
 class Chunk:
     """A run of messages of one queue that is consumed as one piece of work.
 
-    `handled` and `failed` (those among the handled) are the progress of the listener's present
-    attempt, written by its thread, which looks at `ended` before every call.
+    `handled`, `failed` (those among the handled) and `faults` (one of each kind) tell how the
+    listener's present attempt goes. Its thread writes them, and looks at `ended` before every call.
     """
 
     messages: Sequence[Any]
@@ -45,6 +47,7 @@ class Chunk:
     begun: float = -1.0  # when the present attempt began (monotonic)
     handled: int = 0
     failed: list[Any] = field(default_factory=list)
+    faults: dict[str, ListenerError] = field(default_factory=dict)
     ended: bool = False  # dropped, reset or given up: call the listener no more
     given_up: bool = False
 

@@ -24,10 +24,11 @@ from saturnmq.client.consumer_facts import (
 )
 from saturnmq.client.core import ClientCore, ErrorListener
 from saturnmq.client.held_queue import HeldQueue
-from saturnmq.client.membership import Membership, ask_offset, start_offset
+from saturnmq.client.membership import Membership
 from saturnmq.client.offset_store import COMMIT_INTERVAL_S, OffsetStore, RemoteOffsets
 from saturnmq.client.process_queue import Limits
 from saturnmq.client.pulling import Puller
+from saturnmq.client.starting import Baseline, ask_offset, start_offset
 from saturnmq.protocol import topics
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import (
@@ -109,6 +110,7 @@ class PullConsumer:
         self.consume_from = "first" if from_beginning else consume_from
         self.auto_commit = auto_commit
         self.subscriptions: dict[str, Subscription] = {}
+        self.baseline = Baseline()
         self.offsets: OffsetStore = RemoteOffsets(self.core, group)
         self._puller = Puller(self.core, group, self.subscriptions, verify_crc=verify_crc)
         self._limits = Limits(max_cached_messages, max_cached_bytes)
@@ -162,7 +164,7 @@ class PullConsumer:
         if self._owns_core:
             await self.core.start()
         try:
-            await find_brokers(self.core, self.group, self.subscriptions)
+            await find_brokers(self.core, self.group, self.subscriptions, self.baseline)
         except SubscriptionParseFailed:
             await self.close()
             raise
@@ -253,7 +255,7 @@ class PullConsumer:
                 if state.next_offset < 0:
                     await self.core.route(held.queue.topic)  # a queue assigned after start()
                     offset = await start_offset(
-                        self.core, self.offsets, held.queue, self.consume_from
+                        self.core, self.offsets, held.queue, self.consume_from, self.baseline
                     )
                     if generation == state.generation:
                         state.reset(offset)
@@ -314,7 +316,7 @@ class PullConsumer:
     async def committed(self, queue: MessageQueue) -> int | None:
         """The group's committed offset of `queue` on the broker; None if there is none."""
         await self.core.route(queue.topic)
-        return await self.offsets.load(queue)
+        return await self.offsets.load(queue, stored_only=True)
 
     async def lag(self, queue: MessageQueue | None = None) -> int:
         """Messages between what was polled and the end of the queue (or of all my queues)."""
@@ -363,8 +365,7 @@ class PullConsumer:
             self._begin(held)
 
     def _begin(self, held: HeldQueue) -> None:
-        task = self.runtime.spawn(self._read_ahead(held), name=f"pull {held.queue}")
-        held.tasks = [task]
+        held.pulling = self.runtime.spawn(self._read_ahead(held), name=f"pull {held.queue}")
 
     def _drop(self, queue: MessageQueue) -> None:
         held = self._held.pop(queue)
@@ -407,6 +408,7 @@ class PullConsumer:
         """A route changed: share the queues anew, and leave brokers that have another role."""
         if topic not in self.subscriptions or not self._started or self._closing:
             return
+        self.baseline.answered(topic, self.core.subscribe_queues(topic))
         self._membership.trigger()
         for queue, held in self._held.items():
             if self._puller.misplaced(queue):

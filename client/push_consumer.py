@@ -29,7 +29,7 @@ from saturnmq.client.consuming import Concurrent, Consumption, InOrder
 from saturnmq.client.core import ClientCore, ErrorListener
 from saturnmq.client.held_queue import HeldQueue
 from saturnmq.client.listening import Caller, Listener, OneListener
-from saturnmq.client.membership import Membership, start_offset
+from saturnmq.client.membership import Membership
 from saturnmq.client.offset_store import (
     COMMIT_INTERVAL_S,
     FileDoor,
@@ -42,6 +42,7 @@ from saturnmq.client.pulling import Puller
 from saturnmq.client.queue_locks import QueueLocks
 from saturnmq.client.results import ConsumeResult
 from saturnmq.client.send_back import SendBack
+from saturnmq.client.starting import Baseline, start_offset
 from saturnmq.protocol import kernels, topics
 from saturnmq.protocol.errors import ClientClosed, ConfigError, SaturnError, SubscriptionParseFailed
 from saturnmq.protocol.message import MessageQueue
@@ -149,7 +150,10 @@ class PushConsumer:
         self.broadcasting = broadcasting
         self.consume_from = "first" if from_beginning else consume_from
         self.subscriptions: dict[str, Subscription] = {}
-        self._caller = Caller(self.runtime, consume_message_batch_max_size, consume_threads)
+        self.baseline = Baseline()
+        self._caller = Caller(
+            self.runtime, consume_message_batch_max_size, consume_threads, self.core.tell
+        )
         if listener is not None or listener_one is not None:
             self._caller.set(listener, listener_one)
         self._limits = Limits(max_cached_messages, max_cached_bytes)
@@ -158,11 +162,11 @@ class PushConsumer:
         self._consumption: Consumption
         if ordered:
             self._consumption = InOrder(
-                self.runtime, group, self._caller, send_back, max_reconsume=max_reconsume
+                self.core, group, self._caller, send_back, max_reconsume=max_reconsume
             )
         else:
             self._consumption = Concurrent(
-                self.runtime,
+                self.core,
                 group,
                 self._caller,
                 send_back,
@@ -205,6 +209,7 @@ class PushConsumer:
     def unsubscribe(self, topic: str) -> None:
         """Drops a topic; its queues go to the other members at the next rebalance."""
         self.subscriptions.pop(topic, None)
+        self.baseline.forget(topic)
         self._membership.trigger()
 
     async def start(self) -> None:
@@ -226,7 +231,7 @@ class PushConsumer:
             retry = topics.retry_topic(self.group)
             self.subscriptions[retry] = Subscription.parse(retry, "*", self.runtime.now_ms())
         try:
-            await find_brokers(self.core, self.group, self.subscriptions)
+            await find_brokers(self.core, self.group, self.subscriptions, self.baseline)
         except SubscriptionParseFailed:
             await self.close()
             raise
@@ -278,7 +283,7 @@ class PushConsumer:
         """After start() nobody waits for it: what would have been its error is a line in the log,
         and other brokers may look at the condition."""
         try:
-            await find_brokers(self.core, self.group, self.subscriptions)
+            await find_brokers(self.core, self.group, self.subscriptions, self.baseline)
         except SubscriptionParseFailed as error:
             log.error("group %s: %s", self.group, error)
         await self._announce()
@@ -305,7 +310,7 @@ class PushConsumer:
                 continue
             held = self._held[queue] = HeldQueue(queue)
             self._consumption.begin(held)
-            held.tasks.append(self.runtime.spawn(self._pull_loop(held), name=f"pull {queue}"))
+            held.pulling = self.runtime.spawn(self._pull_loop(held), name=f"pull {queue}")
         return len(granted) == len(wanted)
 
     async def give_up_queues(self, queues: Sequence[MessageQueue]) -> None:
@@ -341,7 +346,7 @@ class PushConsumer:
             try:
                 if state.next_offset < 0:
                     offset = await start_offset(
-                        self.core, self.offsets, held.queue, self.consume_from
+                        self.core, self.offsets, held.queue, self.consume_from, self.baseline
                     )
                     if generation == state.generation:
                         state.reset(offset)
@@ -414,6 +419,7 @@ class PushConsumer:
         one that has another role now goes to its successor."""
         if topic not in self.subscriptions or not self._started or self._closing:
             return
+        self.baseline.answered(topic, self.core.subscribe_queues(topic))
         self._spawn(self._announce_again(), "announce")
         for queue, held in self._held.items():
             if self._puller.misplaced(queue):
@@ -432,7 +438,7 @@ class PushConsumer:
     def _restart(self, held: HeldQueue) -> None:
         """Pull anew: the pull under way may wait at the wrong offset, or at the wrong broker."""
         held.stop_pulling()
-        held.tasks[-1] = self.runtime.spawn(self._pull_loop(held), name=f"pull {held.queue}")
+        held.pulling = self.runtime.spawn(self._pull_loop(held), name=f"pull {held.queue}")
 
     def _move(self, held: HeldQueue, offset: int) -> None:
         held.state.reset(offset)

@@ -23,8 +23,18 @@ STATUS_OF_CODE: dict[int, SendStatus] = {
 
 
 class ConsumeResult(enum.Enum):
-    """What a listener says of the messages it got."""
+    """What a listener says of the messages it got; None says SUCCESS. Anything else that is no
+    member is an error of the listener: it is told, and the messages are delivered again.
+
+    RETRY and SUSPEND mean the same: a concurrent listener gets the messages again after the delay
+    of the group's retries, an ordered one after a second, before any other message of their queue.
+    """
 
     SUCCESS = "CONSUME_SUCCESS"
-    RETRY = "RECONSUME_LATER"  # concurrent listeners: deliver again after a delay
-    SUSPEND = "SUSPEND_CURRENT_QUEUE_A_MOMENT"  # ordered listeners: the same messages again, later
+    RETRY = "RECONSUME_LATER"
+    SUSPEND = "SUSPEND_CURRENT_QUEUE_A_MOMENT"
+
+    # RocketMQ's names of the same members.
+    CONSUME_SUCCESS = SUCCESS
+    RECONSUME_LATER = RETRY
+    SUSPEND_CURRENT_QUEUE_A_MOMENT = SUSPEND

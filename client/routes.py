@@ -145,11 +145,12 @@ class RouteTable:
 
 
 def from_template(topic: str, template: TopicRoute, default_queues: int) -> TopicRoute:
-    """The route that an unknown topic will get when brokers create it from TBW102's route."""
+    """The route that an unknown topic will get when brokers create it from TBW102's route. Until
+    then it has nothing to read."""
     queues = [
         QueueData(
             data.broker_name,
-            read_queues=min(default_queues, data.write_queues),
+            read_queues=0,
             write_queues=min(default_queues, data.write_queues),
             perm=data.perm,
         )

@@ -139,7 +139,7 @@ class Cluster:
     def committed(self, group: str, topic: str) -> dict[MessageQueue, int]:
         found = {}
         for queue in self.queues(topic):
-            ext = place(queue) | {"consumerGroup": group}
+            ext = place(queue) | {"consumerGroup": group, "setZeroIfNotFound": "false"}
             command = Command.request(RequestCode.QUERY_CONSUMER_OFFSET, ext)
             try:
                 answer = self._at(topic, queue.broker_name, partial(_request, command=command))

@@ -297,6 +297,24 @@ class ConfigError(SaturnError):
     """A setting is unknown, missing or out of range"""
 
 
+class ListenerError(SaturnError):
+    """A listener broke a rule; its messages are delivered again"""
+
+    messages = 0  # how many, since the application was last told of this kind
+
+    def __str__(self) -> str:
+        count = f" ({self.messages} messages so far)" if self.messages > 1 else ""
+        return super().__str__() + count
+
+
+class WrongListenerResult(ListenerError):
+    """A listener returned what is neither None nor a ConsumeResult"""
+
+
+class ListenerRaisedExit(ListenerError):
+    """A listener raised SystemExit, KeyboardInterrupt or their like, which end programs"""
+
+
 class DirectoryLocked(SaturnError):
     """Another broker uses this data directory"""
 
@@ -314,6 +332,7 @@ _LOCAL = frozenset(
         RouteNotFound,
         ClientClosed,
         ConfigError,
+        ListenerError,
         DirectoryLocked,
         StoreDamaged,
     )

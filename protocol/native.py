@@ -59,14 +59,24 @@ class NativeWorkers:
 
     def run(self, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
         future: asyncio.Future[T] = self._loop.create_future()
+        if self._started < min(self._busy + 1, self._most):
+            self._start()
         self._busy += 1
-        if self._started < min(self._busy, self._most):
-            self._started += 1
-            name = f"{self._name}-{self._started}"
-            # A daemon: a listener that hangs must not keep the interpreter from ending.
-            Thread(target=self._work, name=name, daemon=True).start()
         self._jobs.put((future, function, args))
         return future
+
+    def _start(self) -> None:
+        name = f"{self._name}-{self._started + 1}"
+        # A daemon: a listener that hangs must not keep the interpreter from ending.
+        thread = Thread(target=self._work, name=name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system gives no more
+            if not self._started:
+                raise
+            log.warning("%s: %d threads have to do: %s", self._name, self._started, error)
+            return
+        self._started += 1
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:

@@ -191,7 +191,7 @@ class Lookup:
             return GetResult(GetStatus.OFFSET_FOUND_NULL, following, low, high)
         log = self._log
         end, start = log.end, log.start
-        cached = end - self._limits.memory_bytes
+        cached = self._cached_from
         visible = min(visible, end)
         in_memory = _NO_LIMITS if override_limits else self._in_memory
         if sql is not None:
@@ -218,6 +218,18 @@ class Lookup:
         views = [log.read(first, stop - first) for first, stop in runs]
         pieces = [view for view in views if view is not None]
         return GetResult(status, offset + scanned, low, high, pieces, count, last < cached)
+
+    @property
+    def _cached_from(self) -> int:
+        """What lies from here on in the log is taken to be in memory."""
+        return self._log.end - self._limits.memory_bytes
+
+    def is_in_memory(self, topic: str, queue_id: int, offset: int) -> bool:
+        """Whether the message at a queue offset is taken to be in memory; where there is none,
+        nothing has to be read from the disk, and the answer is yes."""
+        queue = self._queues.table.get((topic, queue_id))
+        entry = None if queue is None else queue.entry(offset)
+        return entry is None or entry[0] >= self._cached_from
 
     def visible_end(self, topic: str, queue_id: int, visible: int) -> int:
         """The queue's end for who sees nothing that ends behind `visible`."""

@@ -474,6 +474,10 @@ class MessageStore:
         queue = self._queues.table.get((topic, queue_id))
         return 0 if queue is None else queue.max_offset
 
+    def is_in_memory(self, topic: str, queue_id: int, offset: int) -> bool:
+        """Whether reading a queue from `offset` is taken to need no disk; see `lookup.Lookup`."""
+        return self._lookup.is_in_memory(topic, queue_id, offset)
+
     def offset_at(self, topic: str, queue_id: int, physical: int) -> int | None:
         """The queue's next offset when the log ended at `physical`; None if nobody knows any more,
         as the log begins behind it."""

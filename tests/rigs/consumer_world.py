@@ -115,6 +115,7 @@ class WorldCore:
         self.routes = world.routes
         self.handlers: dict[str, Any] = {}
         self.terms: dict[Any, str] = {}
+        self.unreachable = False  # no nameserver answers
         self.error_listeners: list[Callable[[SaturnError], None]] = []
 
     async def start(self) -> None: ...
@@ -135,6 +136,8 @@ class WorldCore:
         self.handlers.pop(group, None)
 
     async def route(self, topic: str, *, refresh: bool = False, create: bool = False) -> TopicRoute:
+        if self.unreachable:
+            raise ConnectionLost("no nameserver answers")
         if topic not in self.world.listed:
             raise error_for(17, f"no topic {topic}")
         known = self.routes.route(topic)

@@ -125,8 +125,9 @@ class Remote:
         return await self.ask(15, ext)
 
     async def committed(self, group: str = "G", topic: str = "T", queue: int = 0) -> int | None:
+        """The offset that the broker has of the group; None if it has none."""
         ext = {"consumerGroup": group, "topic": topic, "queueId": queue}
-        answer = await self.ask(14, ext)
+        answer = await self.ask(14, {**ext, "setZeroIfNotFound": "false"})
         return int(answer.ext["offset"]) if answer.code == 0 else None
 
 

@@ -290,6 +290,7 @@ def test_offsets_and_messages_survive_a_restart(tmp_path: Path) -> None:
             assert (await send(client, b"round %d" % round_)).code == 0
             await until(lambda: broker.store.max_offset("orders", 0) == round_ + 1)  # noqa: B023
             stored = {"consumerGroup": "G", "topic": "orders", "queueId": 0}
+            stored["setZeroIfNotFound"] = "false"
             if round_:
                 assert (await ask(client, 14, stored)).ext["offset"] == str(round_)
             else:

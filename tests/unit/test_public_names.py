@@ -33,7 +33,9 @@ MEMBERS = {
         message_by_offset_id offset_by_time offsets promote replicas reset_offsets route start
         timeout topics
     """,
-    "ConsumeResult": "RETRY SUCCESS SUSPEND",
+    "ConsumeResult": """
+        CONSUME_SUCCESS RECONSUME_LATER RETRY SUCCESS SUSPEND SUSPEND_CURRENT_QUEUE_A_MOMENT
+    """,
     "Message": "body delay_level flag keys properties sharding_key tag topic unique_id",
     "MessageQueue": "broker_name queue_id topic",
     "Producer": """

@@ -1,0 +1,84 @@
+"""Groups with the default start on a real cluster: topics that appear and grow under load."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from cluster_rig import running
+from saturnmq import Admin, Message, Producer, PushConsumer
+
+PATIENCE_S = 30.0
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+def test_a_group_that_subscribed_before_its_topic_existed_misses_nothing(tmp_path: Path) -> None:
+    with running(tmp_path / "cluster") as cluster:
+        names, got = cluster.nameservers, set()
+        consumer = PushConsumer(
+            "early", names, listener_one=lambda message: got.add(bytes(message.body))
+        )
+        consumer.subscribe("made-by-sending")
+        with consumer, Producer(nameservers=names) as producer:
+            bodies = [b"%d" % number for number in range(1000)]
+            for body in bodies:
+                producer.send(Message("made-by-sending", body))
+            until(lambda: len(got) >= 1000, f"{1000 - len(got)} of 1,000 are missing")
+        assert got == set(bodies)
+
+
+def test_a_group_misses_nothing_of_a_topic_that_grows_while_members_come_and_go(
+    tmp_path: Path,
+) -> None:
+    with running(tmp_path / "cluster") as cluster:
+        names = cluster.nameservers
+        got: set[bytes] = set()
+        sent: list[bytes] = []
+        grown = threading.Event()
+
+        def member() -> PushConsumer:
+            made = PushConsumer(
+                "growing",
+                names,
+                listener=lambda messages: got.update(bytes(each.body) for each in messages),
+                commit_interval_s=0.2,
+            )
+            made.subscribe("grows")
+            return made
+
+        def send() -> None:
+            with Producer(nameservers=names) as producer:
+                while not grown.is_set():
+                    body = b"%d" % len(sent)
+                    producer.send(Message("grows", body))
+                    sent.append(body)
+
+        with Admin(names) as admin:
+            admin.create_topic("grows", 1)
+            members = [member().start()]
+            sender = threading.Thread(target=send)
+            sender.start()
+            try:
+                for queues in (2, 4, 8, 16):
+                    goal = len(sent) + 300
+                    until(lambda: len(sent) >= goal, "the sender stands still")  # noqa: B023
+                    members.append(member().start())
+                    admin.create_topic("grows", queues)
+                    if queues > 4:
+                        members.pop(0).close()
+                goal = len(sent) + 300
+                until(lambda: len(sent) >= goal, "the sender stands still")
+            finally:
+                grown.set()
+                sender.join()
+            until(lambda: got >= set(sent), f"{len(set(sent) - got)} of {len(sent)} are missing")
+            for made in members:
+                made.close()
