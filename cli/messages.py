@@ -238,7 +238,7 @@ def consume(
     A new group starts with the oldest message of a topic that is still in its broker's memory from
     the first message on, and at the end of a larger one.
     """
-    from saturnmq import MessageQueue, PullConsumer, Sql
+    from saturnmq import PullConsumer, Sql
     from saturnmq.protocol.topics import retry_topic
 
     if sql is not None and tag != "*":
@@ -254,16 +254,10 @@ def consume(
         while not count or taken < count:
             most = min(POLL_MOST, count - taken) if count else POLL_MOST
             messages = consumer.poll(timeout_s=60.0, max_messages=most)
-            try:
-                for message in messages:
-                    _print_message(message, as_json)
-                sys.stdout.flush()
-            except (KeyboardInterrupt, OSError):
-                # Not all of it was printed: it comes again, rather than not at all.
-                first = messages[0]
-                place = MessageQueue(first.topic, first.broker_name, first.queue_id)
-                consumer.seek(place, first.queue_offset)
-                raise
+            # What raises here leaves all of this poll uncommitted: it comes again.
+            for message in messages:
+                _print_message(message, as_json)
+            sys.stdout.flush()
             taken += len(messages)
 
 

@@ -184,6 +184,11 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
 
     Messages are pulled ahead; poll() gives those of one queue, in their order.
 
+    With auto_commit a poll() says that the messages of the polls before it are done with, and so
+    does close(), or the end of a `with` block that raised nothing. When the block raises, the
+    messages of its last poll are not committed: they come again. Without auto_commit only commit()
+    commits.
+
     A call returns when what it asks for is done. Any thread may call, but for the client's own:
     in an `async` listener and in `on_error` use saturnmq.aio.
     """
@@ -282,7 +287,9 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
         self._wait(self._target.commit(offsets))
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """The next poll of `queue` starts at `offset`; the committed offset follows by commit()."""
+        """The next poll of `queue` starts at `offset`. The committed offset follows, backwards too,
+        as after a poll: at the next commit() or, with auto_commit, the next poll().
+        """
         self._call(lambda: self._target.seek(queue, offset))
 
     def committed(self, queue: MessageQueue) -> int | None:

@@ -2,9 +2,11 @@
 thread only; the synchronous one is written from it (tools/blocking_faces.py).
 
 Either subscribe(): the group shares the queues, as with a push consumer; or assign(): these queues,
-nobody else's business. Behind it one pull task per queue keeps a bounded amount ready. poll()
-returns what is there; commit() commits what was polled before; with auto_commit a poll() commits
-the polls before it.
+nobody else's business. Behind it one pull task per queue keeps a bounded amount ready.
+
+poll() returns what is there. What it returned counts as done with when commit() is called or, with
+auto_commit, at the next poll(), and at the end of a `with` block that raised nothing. Only what is
+done with is ever committed: every few seconds, at the end, and when a queue goes to another member.
 """
 
 from __future__ import annotations
@@ -55,6 +57,11 @@ class PullConsumer:
         consumer.assign(queues)         # or: reads exactly these
 
     Messages are pulled ahead; poll() gives those of one queue, in their order.
+
+    With auto_commit a poll() says that the messages of the polls before it are done with, and so
+    does close(), or the end of a `with` block that raised nothing. When the block raises, the
+    messages of its last poll are not committed: they come again. Without auto_commit only commit()
+    commits.
     """
 
     broadcasting = False
@@ -119,6 +126,7 @@ class PullConsumer:
         self._commit_interval = commit_interval_s
         self._held: dict[MessageQueue, HeldQueue] = {}
         self._polled: dict[MessageQueue, int] = {}  # where the polls so far end
+        self._sought: set[MessageQueue] = set()  # moved by seek(), and not committed since
         self._turns: deque[HeldQueue] = deque()
         self._arrived = asyncio.Event()
         self._assigned = False
@@ -178,13 +186,17 @@ class PullConsumer:
 
     async def close(self) -> None:
         """Commits (with auto_commit, everything polled) and leaves the group."""
+        await self._end(done=True)
+
+    async def _end(self, *, done: bool) -> None:
+        """`done`: so is the application with what the last poll returned."""
         if self._closing:
             return
         self._closing = True
         for task in self._tasks:
             task.cancel()
         if self._started:
-            if self.auto_commit:
+            if self.auto_commit and done:
                 self._note_polled()
             await self.offsets.commit(confirm=True)
             for queue in list(self._held):
@@ -198,8 +210,8 @@ class PullConsumer:
         await self.start()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+    async def __aexit__(self, raised: type[BaseException] | None, *_: object) -> None:
+        await self._end(done=raised is None)
 
     def _spawn(self, coro: Any, what: str) -> None:
         self._tasks.append(self.runtime.spawn(coro, name=f"{what} {self.group}"))
@@ -275,7 +287,9 @@ class PullConsumer:
                     held.queue,
                     pulled.next_offset,
                 )
-                self._move(held, pulled.next_offset)
+                state.reset(pulled.next_offset)
+                self._polled[held.queue] = pulled.next_offset
+                self._reset(held.queue, pulled.next_offset)
                 continue
             was_idle = state.idle
             state.put(pulled.messages, pulled.next_offset, pulled.size)
@@ -295,23 +309,24 @@ class PullConsumer:
         else:
             for queue, offset in offsets.items():
                 self._require(queue)
-                self.offsets.update(queue, offset)
+                self._note(queue, offset)
         await self.offsets.commit(confirm=True)
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """The next poll of `queue` starts at `offset`; the committed offset follows by commit()."""
+        """The next poll of `queue` starts at `offset`. The committed offset follows, backwards too,
+        as after a poll: at the next commit() or, with auto_commit, the next poll().
+        """
         if offset < 0:
             raise InvalidParameter(f"offset {offset} of {queue} is negative; the least is 0")
-        held = self._require(queue)
-        self._move(held, offset)
+        self._go_to(self._require(queue), offset)
+        self._sought.add(queue)
+
+    def _go_to(self, held: HeldQueue, offset: int) -> None:
+        held.state.reset(offset)
+        self._polled[held.queue] = offset
         held.stop_pulling()  # it may be waiting for messages at the old offset
         if self._started:
             self._begin(held)
-
-    def _move(self, held: HeldQueue, offset: int) -> None:
-        held.state.reset(offset)
-        self.offsets.reset(held.queue, offset)
-        self._polled[held.queue] = offset
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """The group's committed offset of `queue` on the broker; None if there is none."""
@@ -350,7 +365,18 @@ class PullConsumer:
 
     def _note_polled(self) -> None:
         for queue, offset in self._polled.items():
+            self._note(queue, offset)
+
+    def _note(self, queue: MessageQueue, offset: int) -> None:
+        """What lies before `offset` is done with."""
+        if queue in self._sought:
+            self._reset(queue, offset)
+        else:
             self.offsets.update(queue, offset)
+
+    def _reset(self, queue: MessageQueue, offset: int) -> None:
+        self._sought.discard(queue)
+        self.offsets.reset(queue, offset)
 
     async def _commit_loop(self) -> None:
         while not self._closing:
@@ -373,6 +399,7 @@ class PullConsumer:
         held.stop_pulling()
         self._turns.remove(held)
         self._polled.pop(queue, None)
+        self._sought.discard(queue)
 
     def held_queues(self) -> list[MessageQueue]:
         """What rebalance sees."""
@@ -386,12 +413,12 @@ class PullConsumer:
         return True
 
     async def give_up_queues(self, queues: Sequence[MessageQueue]) -> None:
-        """Rebalance took `queues` away."""
-        if self.auto_commit:
-            self._note_polled()
-        await self.offsets.commit(queues)
+        """Rebalance took `queues` away: what the last poll returned of them is not done with, and
+        comes again to the next owner."""
         for queue in queues:
             self._drop(queue)
+        await self.offsets.commit(queues)
+        for queue in queues:
             self.offsets.forget(queue)
 
     # -- what ClientCore asks -----------------------------------------------------------------
@@ -419,8 +446,10 @@ class PullConsumer:
     def on_reset_offsets(self, topic: str, offsets: dict[MessageQueue, int]) -> None:
         """Continue at `offsets` (220)."""
         for queue, offset in offsets.items():
-            if queue in self._held and queue.topic == topic:
-                self.seek(queue, offset)
+            held = self._held.get(queue)
+            if held is not None and queue.topic == topic:
+                self._go_to(held, offset)
+                self._reset(queue, offset)
 
     def consumer_status(self, topic: str) -> dict[MessageQueue, int]:
         """Offsets of `topic` (221)."""
