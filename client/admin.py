@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from saturnmq.client import promotion
-from saturnmq.client.core import ClientCore, ErrorListener, queue_key
+from saturnmq.client.asked import offset_table
+from saturnmq.client.core import ClientCore, ErrorListener
 from saturnmq.client.producer import DEFAULT_NAMESERVER, new_core
 from saturnmq.client.promotion import Promoter, Promotion
-from saturnmq.client.replicas import Replica, find_replicas
-from saturnmq.protocol import jsonx, kernels
+from saturnmq.client.replicas import Replica, brokers_in, find_replicas
+from saturnmq.protocol import checked, jsonx, kernels
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import (
     InvalidParameter,
@@ -122,12 +123,11 @@ class Admin:
     async def cluster(self) -> list[BrokerNode]:
         """Every broker that the nameserver knows."""
         command = Command.request(RequestCode.GET_BROKER_CLUSTER_INFO)
-        answer = await self.core.invoke_nameserver(command, self.timeout)
-        table = (_json(answer).get("brokerAddrTable") or {}) if answer.body else {}
+        brokers = await self.core.ask_nameserver(command, brokers_in, self.timeout)
         return sorted(
-            BrokerNode(str(data.get("cluster") or ""), str(name), int(broker_id), str(address))
-            for name, data in table.items()
-            for broker_id, address in (data.get("brokerAddrs") or {}).items()
+            BrokerNode(data.cluster, data.broker_name, broker_id, address)
+            for data in brokers
+            for broker_id, address in data.addresses.items()
         )
 
     async def replicas(self, group: str | None = None) -> list[Replica]:
@@ -156,7 +156,7 @@ class Admin:
         oldest message that is not on the disk has been waiting.
         """
         answer = await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO, {})
-        return {str(k): str(v) for k, v in (_json(answer).get("table") or {}).items()}
+        return {str(k): str(v) for k, v in _table(answer, "table").items()}
 
     async def delete_expired(self, address: str) -> None:
         """Have the broker at `address` delete what its retention no longer keeps, at any hour."""
@@ -165,8 +165,7 @@ class Admin:
     async def list_topics(self) -> list[str]:
         """The names of all topics that the nameserver knows."""
         command = Command.request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-        answer = await self.core.invoke_nameserver(command, self.timeout)
-        return sorted(_json(answer).get("topicList") or ()) if answer.body else []
+        return await self.core.ask_nameserver(command, _topics, self.timeout)
 
     topics = list_topics
 
@@ -248,13 +247,14 @@ class Admin:
         rows = []
         for address in await self._masters(topic):
             answer = await self._ask(address, RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
-            for key, item in (_json(answer).get("offsetTable") or {}).items():
+            for key, value in _table(answer, "offsetTable").items():
+                item = checked.as_table(value, "the offsets of a queue")
                 rows.append(
                     QueueOffsets(
-                        queue_key(key),
-                        int(item.get("minOffset") or 0),
-                        int(item.get("maxOffset") or 0),
-                        int(item.get("lastUpdateTimestamp") or 0),
+                        checked.as_queue(key),
+                        checked.integer(item, "minOffset", 0),
+                        checked.integer(item, "maxOffset", 0),
+                        checked.integer(item, "lastUpdateTimestamp", 0),
                     )
                 )
         return sorted(rows)
@@ -293,8 +293,8 @@ class Admin:
         code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
         for node in await self.cluster():
             if node.broker_id == 0:
-                table = _json(await self._ask(node.address, code, {}))
-                names.update(table.get("subscriptionGroupTable") or ())
+                answer = await self._ask(node.address, code, {})
+                names.update(map(str, _table(answer, "subscriptionGroupTable")))
         return sorted(names)
 
     async def group_lag(self, group: str, topic: str | None = None) -> list[QueueLag]:
@@ -307,13 +307,14 @@ class Admin:
             if node.broker_id != 0:
                 continue
             answer = await self._ask(node.address, RequestCode.GET_CONSUME_STATS, dict(ext))
-            for key, item in (_json(answer).get("offsetTable") or {}).items():
-                queue = queue_key(key)
+            for key, value in _table(answer, "offsetTable").items():
+                item = checked.as_table(value, "the offsets of a queue")
+                queue = checked.as_queue(key)
                 rows[queue] = QueueLag(
                     queue,
-                    int(item.get("consumerOffset") or 0),
-                    int(item.get("brokerOffset") or 0),
-                    int(item.get("lastTimestamp") or 0),
+                    checked.integer(item, "consumerOffset", 0, least=-1),
+                    checked.integer(item, "brokerOffset", 0),
+                    checked.integer(item, "lastTimestamp", 0),
                 )
         return sorted(rows.values())
 
@@ -332,9 +333,7 @@ class Admin:
         found: dict[MessageQueue, int] = {}
         for address in await self._masters(topic):
             answer = await self._ask(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, dict(ext))
-            if answer.body:
-                table = _json(answer).get("offsetTable") or {}
-                found.update({queue_key(key): int(offset) for key, offset in table.items()})
+            found.update(offset_table(bytes(answer.body)))
         return found
 
     async def offset_by_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
@@ -349,7 +348,7 @@ class Admin:
             "timestamp": str(timestamp_ms),
         }
         answer = await self._ask(address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ext)
-        return int(answer.ext.get("offset") or 0)
+        return checked.integer(answer.ext, "offset", least=-1)
 
     # -- messages ------------------------------------------------------------------------------
 
@@ -358,7 +357,10 @@ class Admin:
         host, port, offset = decode_message_id(offset_message_id)
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         answer = await self._ask(address, RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(offset)})
-        return self._named(kernels.decode_frames(answer.body), address)[0]
+        found = self._named(kernels.decode_frames(answer.body), address)
+        if not found:
+            raise QueryNotFound(f"{address} answers with no message for {offset_message_id!r}")
+        return found[0]
 
     async def find_message(self, message_id: str, topic: str | None = None) -> ReceivedMessage:
         """A message by its id: an offset message id, or with its topic its unique id."""
@@ -432,6 +434,10 @@ class Admin:
         return await self.core.invoke(address, Command.request(code, ext, body), self.timeout)
 
 
-def _json(answer: Command) -> dict[str, Any]:
-    value = jsonx.loads(answer.body) if answer.body else {}
-    return value if isinstance(value, dict) else {}
+def _table(answer: Command, name: str) -> dict[Any, Any]:
+    return checked.table(checked.document(answer.body), name)
+
+
+def _topics(answer: Command) -> list[str]:
+    listed = checked.items(checked.document(answer.body), "topicList")
+    return sorted(checked.as_text(topic, "a topic") for topic in listed)

@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from saturnmq.client.core import ClientCore
@@ -141,7 +142,7 @@ class Concurrent(Consumption):
 
     def _start(self, held: HeldQueue, chunk: Chunk) -> None:
         self._running += 1
-        self._runtime.spawn(self._consume(held, chunk), name="listener run")
+        self._core.tasks.once(partial(self._consume, held, chunk), name="listener run")
 
     async def _consume(self, held: HeldQueue, chunk: Chunk) -> None:
         chunk.begun = self._runtime.monotonic()
@@ -203,7 +204,8 @@ class Concurrent(Consumption):
         for held in queues:
             for chunk in held.state.begun_before(latest):
                 chunk.give_up()
-                self._runtime.spawn(self._give_up(held, chunk), name="listener time-out")
+                give_up = partial(self._give_up, held, chunk)
+                self._core.tasks.keep(give_up, name="listener time-out")
 
     async def _give_up(self, held: HeldQueue, chunk: Chunk) -> None:
         rest = [*chunk.failed, *chunk.messages[chunk.handled :]]
@@ -242,7 +244,7 @@ class InOrder(Consumption):
         self._go_on(held)
 
     def _go_on(self, held: HeldQueue) -> None:
-        self._runtime.spawn(self._consume(held), name=f"consume {held.queue}")
+        self._core.tasks.once(partial(self._consume, held), name=f"consume {held.queue}")
 
     def _after_failure(self, held: HeldQueue, error: BaseException) -> None:
         state = held.state

@@ -7,31 +7,33 @@ failure, the last good route when none answers. It differs where the Java client
 a connection that comes back after a break, and a broker that is new in a route, are greeted with a
 heartbeat at once.
 
-Requests that brokers send on these connections (39 40 220 221 307 309 326) are handed to the
-registered group.
+What servers ask on these connections is answered by `asked.py`; every task begins in
+`supervision.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
+from saturnmq.client.asked import Asked, ConsumerHandler
 from saturnmq.client.finding import RouteFinder
 from saturnmq.client.routes import MASTER_ID, RouteTable
-from saturnmq.protocol import jsonx
-from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.client.supervision import Supervisor
+from saturnmq.protocol import checked, jsonx
+from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import (
     ClientClosed,
     ConnectFailed,
     ConnectionLost,
+    MalformedFrame,
     RequestTimeout,
     RouteNotFound,
     SaturnError,
-    UnsupportedRequest,
     error_for,
 )
 from saturnmq.protocol.message import MessageQueue
@@ -40,49 +42,22 @@ from saturnmq.protocol.route import TopicRoute
 from saturnmq.protocol.runtime import Runtime, split_address, split_addresses
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 OK: frozenset[int] = frozenset({0})
 INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
 # A master that handed over has answered everything by then.
 SUCCEEDED_S = 1.0
+UNREGISTER_TIMEOUT_S = 1.0
 
 ErrorListener = Callable[[SaturnError], None]
 
 
-class ConsumerHandler(Protocol):
-    """What a consumer registers under its group name."""
-
-    def heartbeat_data(self) -> dict[str, Any]:
-        """Its entry of `consumerDataSet` in the heartbeat (remoting.md 2.4)."""
-
-    def on_ids_changed(self) -> None:
-        """The group's members changed: rebalance at once (code 40)."""
-
-    def running_info(self) -> dict[str, Any]:
-        """ConsumerRunningInfo (code 307); mqTable is keyed by MessageQueue."""
-
-
-class ConsumerRequests(Protocol):
-    """What a consumer may have besides: each is optional, and looked up by name."""
-
-    def on_route_changed(self, topic: str) -> None:
-        """A route has changed."""
-
-    def on_reset_offsets(self, topic: str, offsets: dict[MessageQueue, int]) -> None:
-        """Continue at `offsets` (220)."""
-
-    def consumer_status(self, topic: str) -> dict[MessageQueue, int]:
-        """Its offsets of `topic` (221)."""
-
-    def consume_directly(
-        self, ext: dict[str, str], frame: bytes
-    ) -> dict[str, Any] | Awaitable[dict[str, Any]]:
-        """Hand one message to the listener now (309)."""
-
-
-def queue_key(key: Any) -> MessageQueue:
-    """A MessageQueue from the (topic, brokerName, queueId) key that jsonx reads."""
-    return MessageQueue(str(key[0]), str(key[1]), int(key[2]))
+def term_in(answer: Command) -> str | None:
+    """The epoch of its log that a broker of ours answers from; others do not say."""
+    if "saturnTerm" not in answer.ext:
+        return None
+    return str(checked.integer(answer.ext, "saturnTerm", least=-1))
 
 
 class ClientCore:
@@ -122,19 +97,20 @@ class ClientCore:
         self._connecting: dict[str, asyncio.Future[Endpoint]] = {}
         # The epoch of the log that a group has last read a queue of: brokers of ours say it.
         self.terms: dict[tuple[str, MessageQueue], str] = {}
-        self._consumers: dict[str, ConsumerHandler] = {}
-        self._producers: dict[str, Any] = {}
-        self._broker_versions: dict[str, int] = {}
         self._greeted: set[str] = set()
         self._greeting_soon = False
         self._masters: dict[str, str] = {}  # by broker name, the last one that a route named
         self._route_listeners: list[Callable[[str], None]] = []
         self._error_listeners: list[ErrorListener] = []
-        self._tasks: list[asyncio.Task[Any]] = []
+        self.tasks = Supervisor(runtime, self.tell)
+        self._own_tasks: list[asyncio.Task[None]] = []  # for good
+        self._asked = Asked(self.tasks, self._where, self._hear_of_routes)
+        self._consumers, self._producers = self._asked.consumers, self._asked.producers
         self._finder = RouteFinder(
             runtime,
+            self.tasks,
             self.routes,
-            self.invoke_nameserver,
+            self.ask_nameserver,
             is_connected=lambda address: self.connected(address) is not None,
             on_change=self._route_changed,
             template_queues=default_topic_queues,
@@ -164,9 +140,9 @@ class ClientCore:
             break
         if self._client_id is None:
             self._client_id = f"{self.local_ip}@{self._instance}"
-        poll = self._finder.poll(self.route_interval)
-        self._tasks.append(self.runtime.spawn(poll, name="client-routes"))
-        self._tasks.append(self.runtime.spawn(self._beat(), name="client-heartbeat"))
+        poll = partial(self._finder.poll, self.route_interval)
+        self._own_tasks.append(self.tasks.keep(poll, name="client-routes"))
+        self._own_tasks.append(self.tasks.keep(self._beat, name="client-heartbeat"))
 
     async def close(self) -> None:
         """Unregister from the brokers and close every connection."""
@@ -177,7 +153,7 @@ class ClientCore:
         for group in list(self._producers):
             await self.unregister_producer(group)
         self.closed = self._finder.closed = True
-        for task in self._tasks:
+        for task in self._own_tasks:
             task.cancel()
         for endpoint in list(self._connections.values()):
             endpoint.close()
@@ -219,38 +195,48 @@ class ClientCore:
             raise ClientClosed("the client is closed")
         pending = self._connecting.get(address)
         if pending is None:
-            pending = self.runtime.create_future()
-            self._connecting[address] = pending
-            self.runtime.spawn(self._open(address, pending), name=f"connect {address}")
+            pending = self._begin_connecting(address)
         return await asyncio.shield(pending)
 
-    async def _open(self, address: str, done: asyncio.Future[Endpoint]) -> None:
-        endpoint = Endpoint(self.runtime, self._on_request, on_close=self._on_close)
+    def _begin_connecting(self, address: str) -> asyncio.Future[Endpoint]:
+        pending: asyncio.Future[Endpoint] = self.runtime.create_future()
+        self._connecting[address] = pending
+        self.tasks.once(
+            partial(self._open, address),
+            name=f"connect {address}",
+            failed=partial(self._not_connected, address),
+        )
+        return pending
+
+    def _not_connected(self, address: str, error: SaturnError) -> None:
+        done = self._connecting.pop(address, None)
+        if done is not None and not done.done():
+            done.set_exception(error)
+            done.exception()  # nobody may be waiting any more
+
+    async def _open(self, address: str) -> None:
+        endpoint = Endpoint(self.runtime, self._asked.handle, on_close=self._on_close)
         try:
             host, port = split_address(address)
             async with asyncio.timeout(self.connect_timeout):
                 await self.runtime.connect(host, port, endpoint)
-        except (OSError, TimeoutError, ValueError, SaturnError) as error:
-            self._connecting.pop(address, None)
-            if not isinstance(error, ConnectionLost):
-                error = ConnectFailed(f"no connection to {address}: {error!r}")
-            if not done.done():
-                done.set_exception(error)
-                done.exception()  # nobody may be waiting any more
+        except ConnectionLost as error:
+            self._not_connected(address, error)
             return
-        self._connecting.pop(address, None)
+        except (OSError, TimeoutError, ValueError, SaturnError) as error:
+            self._not_connected(address, ConnectFailed(f"no connection to {address}: {error!r}"))
+            return
         if self.closed:
             endpoint.close()
-            if not done.done():
-                done.set_exception(ClientClosed("the client is closed"))
-                done.exception()
+            self._not_connected(address, ClientClosed("the client is closed"))
             return
+        done = self._connecting.pop(address)
         self._connections[address] = endpoint
         self._address_of[endpoint] = address
         if not done.done():
             done.set_result(endpoint)
         if address in self._greeted:
-            self.runtime.spawn(self._greet([address]), name=f"greet {address}")
+            self.tasks.once(partial(self._greet, [address]), name=f"greet {address}")
 
     def _on_close(self, endpoint: Endpoint, *_: object) -> None:
         address = self._address_of.pop(endpoint, None)
@@ -268,11 +254,11 @@ class ClientCore:
     def _reconnect(self, address: str) -> None:
         if self.closed or address in self._connecting or address in self._connections:
             return
-        if address not in self._greeted:
-            return
-        future: asyncio.Future[Endpoint] = self.runtime.create_future()
-        self._connecting[address] = future
-        self.runtime.spawn(self._open(address, future), name=f"connect {address}")
+        if address in self._greeted:
+            self._begin_connecting(address)
+
+    def _where(self, endpoint: Endpoint) -> str:
+        return self._address_of.get(endpoint, endpoint.peer_address)
 
     def drop(self, address: str) -> None:
         """Close the connection to `address`; the next request opens a new one."""
@@ -303,7 +289,7 @@ class ClientCore:
         if endpoint is not None:
             endpoint.oneway(cmd)
         else:
-            self.runtime.spawn(self._oneway(address, cmd), name=f"oneway {address}")
+            self.tasks.once(partial(self._oneway, address, cmd), name=f"oneway {address}")
 
     async def _oneway(self, address: str, cmd: Command) -> None:
         try:
@@ -313,18 +299,25 @@ class ClientCore:
             return
         endpoint.oneway(cmd)
 
-    async def invoke_nameserver(
-        self, cmd: Command, timeout_s: float | None = None, ok: Collection[int] = OK
-    ) -> Command:
-        """Ask the nameserver in use, on a failure of the network the next ones in turn."""
+    async def ask_nameserver(
+        self,
+        cmd: Command,
+        read: Callable[[Command], T],
+        timeout_s: float | None = None,
+        ok: Collection[int] = OK,
+    ) -> T:
+        """What `read` makes of the answer of the nameserver in use; when the network fails or
+        `read` finds the answer malformed, the next ones are asked in turn."""
         last: SaturnError | None = None
         for _ in range(len(self.nameservers)):
             address = self.nameservers[self._nameserver_at]
             request = Command.request(cmd.code, dict(cmd.ext or {}), cmd.body)
             try:
-                return await self.invoke(address, request, timeout_s, ok)
-            except (ConnectionLost, RequestTimeout) as error:
+                return read(await self.invoke(address, request, timeout_s, ok))
+            except (ConnectionLost, RequestTimeout, MalformedFrame) as error:
                 last = error
+                if isinstance(error, MalformedFrame):
+                    log.warning("nameserver %s answers nonsense: %s", address, error)
                 if isinstance(error, RequestTimeout):
                     self.drop(address)
                 self._nameserver_at = (self._nameserver_at + 1) % len(self.nameservers)
@@ -362,6 +355,10 @@ class ClientCore:
         """Call `listener(topic)` whenever a topic's route changes."""
         self._route_listeners.append(listener)
 
+    def _hear_of_routes(self, address: str, topics: list[str]) -> None:
+        if address in self.nameservers:
+            self._finder.told(topics)
+
     def _route_changed(self, topic: str) -> None:
         self._leave_old_masters()
         for listener in self._route_listeners:
@@ -372,7 +369,7 @@ class ClientCore:
                 changed(topic)
         if not self._greeting_soon and not self._to_greet() <= self._greeted:
             self._greeting_soon = True
-            self.runtime.spawn(self.heartbeat_now(), name="greet new brokers")
+            self.tasks.once(self.heartbeat_now, name="greet new brokers")
 
     def _leave_old_masters(self) -> None:
         for name, addresses in self.routes.brokers().items():
@@ -398,7 +395,6 @@ class ClientCore:
         self._consumers[group] = handler
 
     def register_producer(self, group: str, handler: Any = None) -> None:
-        """`handler` may have check_transaction(ext, frame, address) (39), on_reply(ext, body)."""
         self._producers[group] = handler
 
     async def unregister_consumer(self, group: str) -> None:
@@ -411,13 +407,15 @@ class ClientCore:
             await self._unregister({"clientID": self.client_id, "producerGroup": group})
 
     async def _unregister(self, ext: dict[str, str]) -> None:
-        for address in [a for a in self._greeted if self.connected(a) is not None]:
-            try:
-                await self.invoke(
-                    address, Command.request(RequestCode.UNREGISTER_CLIENT, dict(ext)), 1.0
-                )
-            except SaturnError as error:
-                log.debug("unregister at %s failed: %s", address, error)
+        connected = [address for address in self._greeted if self.connected(address) is not None]
+        await asyncio.gather(*(self._unregister_at(address, ext) for address in connected))
+
+    async def _unregister_at(self, address: str, ext: dict[str, str]) -> None:
+        request = Command.request(RequestCode.UNREGISTER_CLIENT, dict(ext))
+        try:
+            await self.invoke(address, request, UNREGISTER_TIMEOUT_S)
+        except SaturnError as error:
+            log.debug("unregister at %s failed: %s", address, error)
 
     async def heartbeat_now(self) -> None:
         """Heartbeat to every broker address of the known routes; failures are logged only."""
@@ -445,8 +443,7 @@ class ClientCore:
 
     async def _greet_one(self, address: str, body: bytes) -> None:
         try:
-            response = await self.invoke(address, Command.request(RequestCode.HEART_BEAT, {}, body))
-            self._broker_versions[address] = response.version
+            await self.invoke(address, Command.request(RequestCode.HEART_BEAT, {}, body))
         except RequestTimeout:
             self.drop(address)  # after a partition a fresh connection is faster than TCP's back-off
         except SaturnError as error:
@@ -469,85 +466,3 @@ class ClientCore:
         while not self.closed:
             await self.heartbeat_now()
             await self.runtime.sleep(self.heartbeat_interval)
-
-    # -- what brokers ask of us ---------------------------------------------------------------
-
-    def _on_request(self, endpoint: Endpoint, cmd: Command) -> None:
-        ext = cmd.ext or {}
-        code = cmd.code
-        if code == RequestCode.ROUTE_CHANGED:
-            if self._address_of.get(endpoint) in self.nameservers:
-                self._finder.told([str(topic) for topic in jsonx.loads(cmd.body) or ()])
-            return
-        if code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
-            for group, handler in list(self._consumers.items()):
-                if ext.get("consumerGroup") in (None, group):
-                    handler.on_ids_changed()
-            return
-        if code == RequestCode.CHECK_TRANSACTION_STATE:
-            frame = bytes(cmd.body or b"")
-            for handler in list(self._producers.values()):
-                check = getattr(handler, "check_transaction", None)
-                if check is not None:
-                    check(ext, frame, self._address_of.get(endpoint, endpoint.peer_address))
-            return
-        if code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
-            for handler in list(self._producers.values()):
-                reply = getattr(handler, "on_reply", None)
-                if reply is not None:
-                    reply(ext, bytes(cmd.body or b""))
-            if not cmd.is_oneway:
-                endpoint.send(cmd.reply())
-            return
-        method = _CONSUMER_METHODS.get(code)
-        if method is None:
-            raise UnsupportedRequest(f"request type {code} not supported by this client")
-        group = ext.get("consumerGroup") or ext.get("group") or ""
-        consumer = self._consumers.get(group)
-        answer = getattr(consumer, method, None)
-        if consumer is None or answer is None:
-            raise error_for(ResponseCode.SYSTEM_ERROR, f"group {group!r} does not do this here")
-        topic = ext.get("topic", "")
-        body = bytes(cmd.body or b"")
-        if code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
-            table = (jsonx.loads(body) or {}).get("offsetTable", {}) if body else {}
-            answer(topic, {queue_key(key): int(offset) for key, offset in table.items()})
-            if not cmd.is_oneway:
-                endpoint.send(cmd.reply())
-        elif code == RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
-            table = jsonx.dumps_mq_map(answer(topic))
-            reply = b'{"consumerTable":{},"messageQueueTable":' + table + b"}"
-            endpoint.send(cmd.reply(body=reply))
-        elif code == RequestCode.GET_CONSUMER_RUNNING_INFO:
-            endpoint.send(cmd.reply(body=_running_info_json(answer())))
-        else:  # consume directly: the listener may take its time
-            self.runtime.spawn(
-                self._consume_directly(endpoint, cmd, answer(ext, body)), name="consume directly"
-            )
-
-    async def _consume_directly(self, endpoint: Endpoint, cmd: Command, result: Any) -> None:
-        try:
-            if inspect.isawaitable(result):
-                result = await result
-            reply = cmd.reply(body=jsonx.dumps(result))
-        except SaturnError as error:
-            reply = cmd.reply(error.code, str(error))
-        if not endpoint.closed:
-            endpoint.send(reply)
-
-
-_CONSUMER_METHODS: dict[int, str] = {
-    RequestCode.RESET_CONSUMER_CLIENT_OFFSET: "on_reset_offsets",
-    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: "consumer_status",
-    RequestCode.GET_CONSUMER_RUNNING_INFO: "running_info",
-    RequestCode.CONSUME_MESSAGE_DIRECTLY: "consume_directly",
-}
-
-
-def _running_info_json(info: dict[str, Any]) -> bytes:
-    parts = []
-    for name, value in info.items():
-        keyed = name in ("mqTable", "mqPopTable")
-        text = jsonx.dumps_mq_map(value) if keyed else jsonx.dumps(value)
-        parts.append(jsonx.dumps(name) + b":" + text)
-    return b"{" + b",".join(parts) + b"}"

@@ -16,8 +16,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 
 from saturnmq.client.routes import RouteTable, from_template
+from saturnmq.client.supervision import Supervisor
 from saturnmq.protocol import jsonx
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import ConnectionLost, RequestTimeout, SaturnError, TopicNotExist
@@ -42,15 +44,18 @@ class RouteFinder:
     def __init__(
         self,
         runtime: Runtime,
+        tasks: Supervisor,
         routes: RouteTable,
-        ask: Callable[..., Awaitable[Command]],
+        ask: Callable[..., Awaitable[TopicRoute | None]],
         *,
         is_connected: Callable[[str], bool],
         on_change: Callable[[str], None],
         template_queues: int,
     ) -> None:
-        """`ask` sends a request to a nameserver; `is_connected` tells of an address."""
+        """`ask` sends a request to a nameserver and gives what it is told to read in the answer;
+        `is_connected` tells of an address."""
         self._runtime = runtime
+        self._tasks = tasks
         self._routes = routes
         self._ask_nameserver = ask
         self._is_connected = is_connected
@@ -104,7 +109,7 @@ class RouteFinder:
         self._losses += 1
         if self._wanted and not self._regaining and not self.closed:
             self._regaining = True
-            self._runtime.spawn(self._regain(), name="client-nameserver")
+            self._tasks.keep(self._regain, name="client-nameserver")
 
     async def _regain(self) -> None:
         pause = REGAIN_PAUSE_S
@@ -146,7 +151,11 @@ class RouteFinder:
         if done is None:
             done = self._fetching[topic] = self._runtime.create_future()
             done.add_done_callback(_seen)
-            self._runtime.spawn(self._fetch_into(done, topic), name=f"route {topic}")
+            self._tasks.once(
+                partial(self._fetch_into, done, topic),
+                name=f"route {topic}",
+                failed=partial(_fail, done),
+            )
         return done
 
     async def _fetch_into(self, done: asyncio.Future[TopicRoute], topic: str) -> None:
@@ -155,8 +164,7 @@ class RouteFinder:
             while self._outdated.pop(topic, True) is None:
                 route = await self._ask(topic)
         except SaturnError as error:
-            if not done.done():
-                done.set_exception(error)
+            _fail(done, error)
             return
         except asyncio.CancelledError:
             done.cancel()
@@ -194,10 +202,7 @@ class RouteFinder:
     async def _answer(self, topic: str) -> TopicRoute | None:
         ext = {"topic": topic, "acceptStandardJsonOnly": "true", "saturnWatch": "true"}
         request = Command.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext)
-        response = await self._ask_nameserver(request, ok=ANSWERED)
-        if response.code == ResponseCode.SUCCESS and response.body:
-            return TopicRoute.from_json(jsonx.loads(response.body))
-        return None
+        return await self._ask_nameserver(request, _read_route, ok=ANSWERED)
 
     def _with_missing(self, topic: str, route: TopicRoute) -> TopicRoute:
         """`route` with the brokers that it should have, but for a nameserver that just began."""
@@ -223,6 +228,18 @@ class RouteFinder:
         route.brokers.sort(key=lambda data: data.broker_name)
         route.queues.sort(key=lambda data: data.broker_name)
         return route
+
+
+def _read_route(answer: Command) -> TopicRoute | None:
+    """The route, if the nameserver has one."""
+    if answer.code != ResponseCode.SUCCESS or not answer.body:
+        return None
+    return TopicRoute.from_json(jsonx.loads(answer.body))
+
+
+def _fail(done: asyncio.Future[TopicRoute], error: SaturnError) -> None:
+    if not done.done():
+        done.set_exception(error)
 
 
 def _seen(done: asyncio.Future[TopicRoute]) -> None:

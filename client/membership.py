@@ -14,7 +14,7 @@ from typing import Protocol
 from saturnmq.client.core import ClientCore
 from saturnmq.client.rebalance import Strategy, assign
 from saturnmq.client.starting import Baseline, find_queues
-from saturnmq.protocol import jsonx
+from saturnmq.protocol import checked
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.message import MessageQueue
@@ -111,11 +111,12 @@ class Membership:
                 )
                 try:
                     answer = await self._core.invoke(address, request)
+                    ids = checked.items(checked.document(answer.body), "consumerIdList")
+                    clients = [checked.as_text(client, "a client id") for client in ids]
                 except SaturnError as error:
                     log.debug("%s does not tell the members of %s: %s", address, self._group, error)
                     continue
-                ids = (jsonx.loads(answer.body) or {}).get("consumerIdList") or []
-                if self._core.client_id in ids:
-                    return [str(client) for client in ids]
+                if self._core.client_id in clients:
+                    return clients
         await self._core.heartbeat_now()
         return None

@@ -13,10 +13,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
+from functools import partial
 from typing import Protocol
 
-from saturnmq.client.core import ClientCore, queue_key
-from saturnmq.protocol import jsonx
+from saturnmq.client.core import ClientCore, term_in
+from saturnmq.protocol import checked, jsonx
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import ConnectionLost, SaturnError
 from saturnmq.protocol.message import MessageQueue
@@ -120,10 +121,10 @@ class RemoteOffsets(_Table):
         answer = await self._core.invoke(self._address(queue), request, ok=ok)
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
             return None
-        told = answer.ext or {}
-        if "saturnTerm" in told:
-            self._core.terms[self._group, queue] = told["saturnTerm"]
-        offset = int(told.get("offset", "-1"))
+        offset = checked.integer(answer.ext, "offset", least=-1)
+        term = term_in(answer)
+        if term is not None:
+            self._core.terms[self._group, queue] = term
         return offset if offset >= 0 else None
 
     async def commit(
@@ -164,7 +165,7 @@ class RemoteOffsets(_Table):
                 self._sent_on[queue] = connection
             else:
                 self.dirty.add(queue)
-                self._core.runtime.spawn(self._reach(address), name=f"connect {address}")
+                self._core.tasks.once(partial(self._reach, address), name=f"connect {address}")
         # RocketMQ's brokers make the table of a group and topic at its first commit, and may lose
         # what is committed at the same time.
         for together in (first.values(), others):
@@ -200,8 +201,8 @@ class LocalOffsets(_Table):
     async def load(self, queue: MessageQueue, *, stored_only: bool = False) -> int | None:
         if self._stored is None:
             data = await self._core.runtime.run_blocking(self._files.read, self._path)
-            table = (jsonx.loads(data) or {}).get("offsetTable", {}) if data else {}
-            self._stored = {queue_key(key): int(_number(value)) for key, value in table.items()}
+            table = checked.table(checked.document(data or b""), "offsetTable")
+            self._stored = {checked.as_queue(key): _number(at) for key, at in table.items()}
         return self.offsets.get(queue, self._stored.get(queue))
 
     async def commit(
@@ -222,6 +223,7 @@ class LocalOffsets(_Table):
             self.dirty.update(self.offsets)
 
 
-def _number(value: object) -> str:
+def _number(value: object) -> int:
     # Java writes the AtomicLong as a number; some versions as {"value":N}.
-    return str(value.get("value", 0) if isinstance(value, dict) else value)
+    offset = value.get("value", 0) if isinstance(value, dict) else value
+    return checked.as_integer(offset, "an offset", least=-1)

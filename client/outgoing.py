@@ -8,11 +8,14 @@ sent again at once.
 
 from __future__ import annotations
 
+import re
 import struct
 from typing import Any
 
 from saturnmq.client.kernels import BatchFields, SendHandle, SendResult
 from saturnmq.client.outgoing_reference import EXTRA_BYTES_MAX
+
+_OFFSET_ID = re.compile("[0-9A-Fa-f]{32}(?:[0-9A-Fa-f]{24})?")  # of an IPv4 or IPv6 store
 
 ITEM_OVERHEAD = 96  # bytes of a batch entry besides body and given properties, at most
 
@@ -38,7 +41,7 @@ class OutBatch(BatchFields):
     def offset_id(self, index: int) -> str:
         """The offset id of message `index`: from the broker's list, or from where the first lies
         and how long those before are. Empty if the broker told neither."""
-        if len(self.sizes) != 4 * self.count:
+        if len(self.sizes) != 4 * self.count or not _OFFSET_ID.fullmatch(self.offset_ids):
             ids = self.offset_ids.split(",")
             return ids[index] if index < len(ids) else ""
         skipped = sum(struct.unpack_from(f">{index}i", self.sizes))

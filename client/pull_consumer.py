@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from saturnmq.client import rebalance as strategies
@@ -31,6 +32,7 @@ from saturnmq.client.offset_store import COMMIT_INTERVAL_S, OffsetStore, RemoteO
 from saturnmq.client.process_queue import Limits
 from saturnmq.client.pulling import Puller
 from saturnmq.client.starting import Baseline, ask_offset, start_offset
+from saturnmq.client.supervision import Work
 from saturnmq.protocol import topics
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import (
@@ -179,10 +181,10 @@ class PullConsumer:
         self.core.register_consumer(self.group, self)
         await self.core.heartbeat_now()
         if self.subscriptions and not self._assigned:
-            self._spawn(self._membership.run(), "rebalance")
+            self._keep(self._membership.run, "rebalance")
         for held in self._held.values():
             self._begin(held)
-        self._spawn(self._commit_loop(), "commit")
+        self._keep(self._commit_loop, "commit")
 
     async def close(self) -> None:
         """Commits (with auto_commit, everything polled) and leaves the group."""
@@ -213,8 +215,12 @@ class PullConsumer:
     async def __aexit__(self, raised: type[BaseException] | None, *_: object) -> None:
         await self._end(done=raised is None)
 
-    def _spawn(self, coro: Any, what: str) -> None:
-        self._tasks.append(self.runtime.spawn(coro, name=f"{what} {self.group}"))
+    def _keep(self, work: Work, what: str) -> None:
+        self._tasks.append(self.core.tasks.keep(work, name=f"{what} {self.group}"))
+
+    def _once(self, work: Work, what: str) -> None:
+        self._tasks = [task for task in self._tasks if not task.done()]
+        self._tasks.append(self.core.tasks.once(work, name=f"{what} {self.group}"))
 
     # -- reading ------------------------------------------------------------------------------
     async def poll(self, timeout_s: float = 5.0, max_messages: int = 1024) -> list[ReceivedMessage]:
@@ -391,7 +397,8 @@ class PullConsumer:
             self._begin(held)
 
     def _begin(self, held: HeldQueue) -> None:
-        held.pulling = self.runtime.spawn(self._read_ahead(held), name=f"pull {held.queue}")
+        pull = partial(self._read_ahead, held)
+        held.pulling = self.core.tasks.keep(pull, name=f"pull {held.queue}")
 
     def _drop(self, queue: MessageQueue) -> None:
         held = self._held.pop(queue)
@@ -441,7 +448,7 @@ class PullConsumer:
             if self._puller.misplaced(queue):
                 held.stop_pulling()
                 self._begin(held)
-        self._spawn(self.offsets.commit(), "commit")
+        self._once(self.offsets.commit, "commit")
 
     def on_reset_offsets(self, topic: str, offsets: dict[MessageQueue, int]) -> None:
         """Continue at `offsets` (220)."""

@@ -18,8 +18,8 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from saturnmq.client.core import ClientCore
-from saturnmq.protocol import kernels
+from saturnmq.client.core import ClientCore, term_in
+from saturnmq.protocol import checked, kernels
 from saturnmq.protocol.codes import (
     PULL_COMMIT_OFFSET,
     PULL_SUBSCRIPTION,
@@ -70,6 +70,7 @@ class Pulled:
     size: int
     moved: bool = False
     stalled: bool = False  # nothing moved, and the answer came at once: ask a little later
+    term: str | None = None  # the epoch of the log, of brokers that say it
 
 
 @dataclass(slots=True)
@@ -151,8 +152,11 @@ class Puller:
                 answer = await self._core.invoke(
                     address, request, suspend_s + ANSWER_MARGIN_S, ok=PULL_CODES
                 )
+                pulled = self._read_header(queue, offset, answer)
                 break
             except SaturnError as error:
+                if isinstance(error, MalformedFrame):
+                    log.warning("%s answers a pull of %s with nonsense: %s", address, queue, error)
                 self._avoid[address] = self._core.runtime.monotonic() + AVOID_S
                 self._suggested.pop(queue, None)
                 self._core.refresh_soon(queue.topic)
@@ -163,10 +167,16 @@ class Puller:
             finally:
                 self._asking.pop(queue, None)
         try:
-            pulled = self._read(queue, offset, broker_id, address, answer)
+            pulled = self._read(queue, offset, broker_id, address, answer, pulled)
         except MalformedFrame as error:
             self._avoid[address] = self._core.runtime.monotonic() + AVOID_S
-            return self._pass_damage(queue, offset, address, answer, error)
+            return self._pass_damage(queue, offset, address, pulled.next_offset, error)
+        if pulled.messages and pulled.next_offset <= pulled.messages[-1].queue_offset:
+            self._avoid[address] = self._core.runtime.monotonic() + AVOID_S
+            raise MalformedFrame(
+                f"{address} says next offset {pulled.next_offset} after a message at "
+                f"{pulled.messages[-1].queue_offset} of {queue}"
+            )
         careful = self._careful.get(queue)
         if careful is not None and pulled.messages:
             careful.damaged_at.clear()
@@ -176,7 +186,7 @@ class Puller:
         return pulled
 
     def _pass_damage(
-        self, queue: MessageQueue, offset: int, address: str, answer: Command, error: MalformedFrame
+        self, queue: MessageQueue, offset: int, address: str, behind: int, error: MalformedFrame
     ) -> Pulled:
         """Ask again, one by one, or go on behind a message that no replica has whole."""
         nothing = Pulled([], offset, 0, 0, 0, stalled=True)
@@ -189,7 +199,6 @@ class Puller:
         replicas = self._core.routes.brokers().get(queue.broker_name) or {}
         if not careful.damaged_at.issuperset(replicas.values()):
             return nothing
-        behind = int((answer.ext or {}).get("nextBeginOffset") or offset + 1)
         log.error(
             "the message at %d of %s is damaged on every broker that has it and is passed over: %s",
             offset,
@@ -238,27 +247,38 @@ class Puller:
             ext["saturnTerm"] = term
         return ext
 
+    def _read_header(self, queue: MessageQueue, offset: int, answer: Command) -> Pulled:
+        """The answer without its messages. MalformedFrame is the replica's fault, not theirs."""
+        ext = answer.ext
+        pulled = Pulled(
+            [],
+            checked.integer(ext, "nextBeginOffset", None if answer.code == FOUND else offset),
+            checked.integer(ext, "minOffset", 0),
+            checked.integer(ext, "maxOffset", 0),
+            len(answer.body),
+            term=term_in(answer),
+        )
+        self._suggested[queue] = checked.integer(ext, "suggestWhichBrokerId", 0)
+        return pulled
+
     def _read(
-        self, queue: MessageQueue, offset: int, broker_id: int, address: str, answer: Command
+        self,
+        queue: MessageQueue,
+        offset: int,
+        broker_id: int,
+        address: str,
+        answer: Command,
+        pulled: Pulled,
     ) -> Pulled:
         if answer.language == OWN_LANGUAGE:
             self._own.add(address)
         else:
             self._own.discard(address)
-        ext = answer.ext or {}
-        self._suggested[queue] = int(ext.get("suggestWhichBrokerId") or 0)
-        pulled = Pulled(
-            [],
-            int(ext.get("nextBeginOffset") or offset),
-            int(ext.get("minOffset") or 0),
-            int(ext.get("maxOffset") or 0),
-            len(answer.body),
-        )
         if broker_id != 0 and self._slave_misleads(queue, offset, pulled):
             self._avoid[address] = self._core.runtime.monotonic() + AVOID_S
             return Pulled([], offset, pulled.min_offset, pulled.max_offset, 0, stalled=True)
-        if "saturnTerm" in ext:
-            self._core.terms[self._group, queue] = ext["saturnTerm"]
+        if pulled.term is not None:
+            self._core.terms[self._group, queue] = pulled.term
         if broker_id != 0 and pulled.min_offset > offset:  # no master: what it lacks is nowhere
             pulled.next_offset = max(pulled.next_offset, pulled.min_offset)
         if answer.code == RETRY_AT_ONCE:
@@ -267,11 +287,6 @@ class Puller:
             pulled.moved = True
         elif answer.code == FOUND:
             pulled.messages = self._decode(queue, answer.body)
-            if pulled.messages and pulled.next_offset <= pulled.messages[-1].queue_offset:
-                raise MalformedFrame(
-                    f"{address} says next offset {pulled.next_offset} after a message at "
-                    f"{pulled.messages[-1].queue_offset} of {queue}"
-                )
         return pulled
 
     def _slave_misleads(self, queue: MessageQueue, offset: int, pulled: Pulled) -> bool:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from saturnmq.client import rebalance as strategies
@@ -43,6 +44,7 @@ from saturnmq.client.queue_locks import QueueLocks
 from saturnmq.client.results import ConsumeResult
 from saturnmq.client.send_back import SendBack
 from saturnmq.client.starting import Baseline, start_offset
+from saturnmq.client.supervision import Work
 from saturnmq.protocol import kernels, topics
 from saturnmq.protocol.errors import ClientClosed, ConfigError, SaturnError, SubscriptionParseFailed
 from saturnmq.protocol.message import MessageQueue
@@ -204,7 +206,7 @@ class PushConsumer:
         version = self.runtime.now_ms()
         self.subscriptions[topic] = Subscription.parse(topic, expression, version)
         if self._started:
-            self._spawn(self._announce_again(), "announce")
+            self._once(self._announce_again, "announce")
 
     def unsubscribe(self, topic: str) -> None:
         """Drops a topic; its queues go to the other members at the next rebalance."""
@@ -237,10 +239,10 @@ class PushConsumer:
             raise
         self.core.register_consumer(self.group, self)
         await self._announce()
-        self._spawn(self._membership.run(), "rebalance")
-        self._spawn(self._commit_loop(), "commit")
+        self._keep(self._membership.run, "rebalance")
+        self._keep(self._commit_loop, "commit")
         if self.ordered:
-            self._spawn(self._locks.run(self._held), "locks")
+            self._keep(partial(self._locks.run, self._held), "locks")
 
     async def close(self) -> None:
         """Lets running listeners end, commits, gives queues and locks back, leaves the group."""
@@ -271,9 +273,15 @@ class PushConsumer:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def _spawn(self, coro: Any, what: str) -> None:
+    def _keep(self, work: Work, what: str) -> None:
+        self._tasks.append(self.core.tasks.keep(work, name=f"{what} {self.group}"))
+
+    def _once(self, work: Work, what: str) -> None:
         self._tasks = [task for task in self._tasks if not task.done()]
-        self._tasks.append(self.runtime.spawn(coro, name=f"{what} {self.group}"))
+        self._tasks.append(self.core.tasks.once(work, name=f"{what} {self.group}"))
+
+    def _pull(self, held: HeldQueue) -> asyncio.Task[None]:
+        return self.core.tasks.keep(partial(self._pull_loop, held), name=f"pull {held.queue}")
 
     async def _announce(self) -> None:
         await self.core.heartbeat_now()
@@ -310,7 +318,7 @@ class PushConsumer:
                 continue
             held = self._held[queue] = HeldQueue(queue)
             self._consumption.begin(held)
-            held.pulling = self.runtime.spawn(self._pull_loop(held), name=f"pull {queue}")
+            held.pulling = self._pull(held)
         return len(granted) == len(wanted)
 
     async def give_up_queues(self, queues: Sequence[MessageQueue]) -> None:
@@ -420,12 +428,12 @@ class PushConsumer:
         if topic not in self.subscriptions or not self._started or self._closing:
             return
         self.baseline.answered(topic, self.core.subscribe_queues(topic))
-        self._spawn(self._announce_again(), "announce")
+        self._once(self._announce_again, "announce")
         for queue, held in self._held.items():
             if self._puller.misplaced(queue):
                 self._restart(held)
         self._locks.renew_soon()
-        self._spawn(self.offsets.commit(), "commit")
+        self._once(self.offsets.commit, "commit")
 
     def on_reset_offsets(self, topic: str, offsets: dict[MessageQueue, int]) -> None:
         """Continue at `offsets`, forwards or backwards (220, and 21 in a pull)."""
@@ -438,7 +446,7 @@ class PushConsumer:
     def _restart(self, held: HeldQueue) -> None:
         """Pull anew: the pull under way may wait at the wrong offset, or at the wrong broker."""
         held.stop_pulling()
-        held.pulling = self.runtime.spawn(self._pull_loop(held), name=f"pull {held.queue}")
+        held.pulling = self._pull(held)
 
     def _move(self, held: HeldQueue, offset: int) -> None:
         held.state.reset(offset)

@@ -17,7 +17,7 @@ from itertools import groupby
 from saturnmq.client.core import ClientCore
 from saturnmq.client.held_queue import HeldQueue
 from saturnmq.client.offset_store import OffsetStore
-from saturnmq.protocol import jsonx
+from saturnmq.protocol import checked, jsonx
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.message import MessageQueue
@@ -90,14 +90,13 @@ class QueueLocks:
                 continue
             try:
                 answer = await self._core.invoke(address, request, TIMEOUT_S)
+                names = _granted(answer)
             except SaturnError as error:
                 log.info("locks of group %s at %s: %s", self._group, address, error)
                 self._core.refresh_soon(asked[0].topic)
                 continue
-            listed = (jsonx.loads(answer.body) or {}).get("lockOKMQSet") or []
-            names = {(str(mq["topic"]), str(mq["brokerName"]), int(mq["queueId"])) for mq in listed}
             for queue in asked:
-                (granted if tuple(queue) in names else refused).add(queue)
+                (granted if queue in names else refused).add(queue)
         return granted, refused
 
     async def release(self, queues: Sequence[MessageQueue]) -> None:
@@ -131,3 +130,16 @@ class QueueLocks:
             request = Command.request(code, {}, body)
             found.append((request, self._core.broker_address(name), asked))
         return found
+
+
+def _granted(answer: Command) -> set[MessageQueue]:
+    listed = checked.items(checked.document(answer.body), "lockOKMQSet")
+    queues = (checked.as_table(queue, "lockOKMQSet") for queue in listed)
+    return {
+        MessageQueue(
+            checked.text(queue, "topic"),
+            checked.text(queue, "brokerName"),
+            checked.integer(queue, "queueId"),
+        )
+        for queue in queues
+    }

@@ -13,10 +13,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from saturnmq.client.core import ClientCore
-from saturnmq.protocol import jsonx
+from saturnmq.protocol import checked
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.errors import RequestTimeout, RouteNotFound, SaturnError, nearest
+from saturnmq.protocol.errors import (
+    MalformedFrame,
+    RequestTimeout,
+    RouteNotFound,
+    SaturnError,
+    nearest,
+)
 from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.route import BrokerData
 
 MASTER_ID = 0
 ASK_TIMEOUT_S = 2.0
@@ -91,49 +98,66 @@ class Replica:
 def parse_state(body: bytes, address: str) -> Replica:
     """A Replica of the body of REPLICA_STATE, which `address` sent."""
     try:
-        state = jsonx.loads(body)
-        in_sync = {int(broker_id) for broker_id in state.get("inSync") or ()}
-        bytes_behind = _numbers(state.get("lagBytes"))
-        ms_behind = _numbers(state.get("lagMs"))
+        state = checked.document(body)
+        in_sync = {_number(broker_id) for broker_id in checked.items(state, "inSync")}
+        ms_behind = _numbers(state, "lagMs")
         return Replica(
-            group=str(state["brokerName"]),
-            broker_id=int(state["brokerId"]),
-            address=str(state.get("address") or address),
-            role=str(state["role"]),
-            epoch=int(state["epoch"]),
-            epochs=tuple((int(epoch), int(start)) for epoch, start in state.get("epochs") or ()),
-            start=int(state.get("start") or 0),
-            end=int(state["end"]),
-            flushed=int(state.get("flushed") or 0),
-            confirmed=int(state.get("confirmed") or 0),
-            required=int(state.get("required") or 1),
-            caught_up=state.get("caughtUp") is not False,
-            master=str(state.get("master") or ""),
-            refuses=str(state.get("refuses") or ""),
-            trouble=str(state.get("trouble") or ""),
-            total=int(state.get("total") or 0),
-            others={int(i): str(other) for i, other in (state.get("replicas") or {}).items()},
-            truncated=tuple(
-                Truncation(
-                    int(cut["from"]),
-                    int(cut["to"]),
-                    int(cut.get("epoch") or 0),
-                    str(cut.get("file") or ""),
-                    int(cut.get("timeMs") or 0),
-                )
-                for cut in state.get("truncated") or ()
+            group=checked.text(state, "brokerName"),
+            broker_id=checked.integer(state, "brokerId"),
+            address=checked.text(state, "address", "") or address,
+            role=checked.text(state, "role"),
+            epoch=checked.integer(state, "epoch"),
+            epochs=tuple(
+                (_number(epoch), _number(start))
+                for epoch, start in map(_pair, checked.items(state, "epochs"))
             ),
+            start=checked.integer(state, "start", 0),
+            end=checked.integer(state, "end"),
+            flushed=checked.integer(state, "flushed", 0),
+            confirmed=checked.integer(state, "confirmed", 0),
+            required=checked.integer(state, "required", 1),
+            caught_up=state.get("caughtUp") is not False,
+            master=checked.text(state, "master", ""),
+            refuses=checked.text(state, "refuses", ""),
+            trouble=checked.text(state, "trouble", ""),
+            total=checked.integer(state, "total", 0),
+            others={
+                _number(broker_id): checked.as_text(other, "the address of a replica")
+                for broker_id, other in checked.table(state, "replicas").items()
+            },
+            truncated=tuple(map(_truncation, checked.items(state, "truncated"))),
             told={
                 broker_id: (broker_id in in_sync, behind, ms_behind.get(broker_id))
-                for broker_id, behind in bytes_behind.items()
+                for broker_id, behind in _numbers(state, "lagBytes").items()
             },
         )
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise SaturnError(f"{address} tells a state that does not parse: {error!r}") from None
+    except MalformedFrame as error:
+        raise SaturnError(f"{address} tells a state that does not parse: {error}") from None
 
 
-def _numbers(table: Mapping[str, Any] | None) -> dict[int, int]:
-    return {int(key): int(value) for key, value in (table or {}).items()}
+def _truncation(value: object) -> Truncation:
+    cut = checked.as_table(value, "a truncation")
+    return Truncation(
+        checked.integer(cut, "from"),
+        checked.integer(cut, "to"),
+        checked.integer(cut, "epoch", 0),
+        checked.text(cut, "file", ""),
+        checked.integer(cut, "timeMs", 0),
+    )
+
+
+def _number(value: object) -> int:
+    return checked.as_integer(value, "a number of the state", least=-1)
+
+
+def _numbers(state: Mapping[str, Any], name: str) -> dict[int, int]:
+    return {_number(key): _number(value) for key, value in checked.table(state, name).items()}
+
+
+def _pair(value: object) -> list[Any]:
+    if isinstance(value, list) and len(value) == 2:
+        return value
+    raise MalformedFrame("an epoch is not a number and the offset where it begins")
 
 
 async def ask_state(core: ClientCore, address: str, timeout_s: float = ASK_TIMEOUT_S) -> Replica:
@@ -188,17 +212,29 @@ async def _listed(core: ClientCore, group: str | None) -> dict[str, tuple[str, i
         ),
         return_exceptions=True,
     )
-    bodies = [answer.body for answer in answers if isinstance(answer, Command)]
-    if not bodies:
-        reason = next((each for each in answers if isinstance(each, Exception)), None)
+    reason: BaseException | None = None
+    known: list[list[BrokerData]] = []
+    for answer in answers:
+        try:
+            known += [brokers_in(answer)] if isinstance(answer, Command) else []
+        except MalformedFrame as error:
+            reason = error
+        reason = answer if isinstance(answer, BaseException) else reason
+    if not known:
         raise reason or RouteNotFound("no nameserver is known")
-    listed: dict[str, tuple[str, int]] = {}
-    for body in bodies:
-        for name, data in (jsonx.loads(body).get("brokerAddrTable") or {}).items():
-            if group in (None, name):
-                for broker_id, address in (data.get("brokerAddrs") or {}).items():
-                    listed[str(address)] = (str(name), int(broker_id))
-    return listed
+    return {
+        address: (data.broker_name, broker_id)
+        for brokers in known
+        for data in brokers
+        if group in (None, data.broker_name)
+        for broker_id, address in data.addresses.items()
+    }
+
+
+def brokers_in(answer: Command) -> list[BrokerData]:
+    """The brokers in a nameserver's answer to GET_BROKER_CLUSTER_INFO (106)."""
+    table = checked.table(checked.document(answer.body), "brokerAddrTable")
+    return [BrokerData.from_json(checked.as_table(data, str(name))) for name, data in table.items()]
 
 
 async def _state_or_error(core: ClientCore, address: str, listed: tuple[str, int]) -> Replica:

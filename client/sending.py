@@ -21,12 +21,14 @@ from __future__ import annotations
 import copy
 import logging
 from dataclasses import dataclass
+from functools import partial
 
 from saturnmq.client.accumulator import Accumulator, Lane, not_in_time
 from saturnmq.client.core import ClientCore
 from saturnmq.client.faults import DEFAULT_TABLE, FaultStrategy, LatencyTable
 from saturnmq.client.outgoing import OutBatch
 from saturnmq.client.results import STATUS_OF_CODE, SendStatus
+from saturnmq.protocol import checked
 from saturnmq.protocol.batch import SIZES
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
@@ -34,6 +36,7 @@ from saturnmq.protocol.errors import (
     ClientClosed,
     ConnectFailed,
     ConnectionLost,
+    MalformedFrame,
     RequestTimeout,
     RouteNotFound,
     SaturnError,
@@ -43,6 +46,7 @@ from saturnmq.protocol.errors import (
 )
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.route import QUEUES_MAX
 
 log = logging.getLogger(__name__)
 
@@ -164,7 +168,15 @@ class Sender:
     def _resolve(self, lane: Lane) -> None:
         if not lane.resolving:
             lane.resolving = True
-            self.runtime.spawn(self._resolve_lane(lane), name=f"route for {lane.topic}")
+            self.core.tasks.once(
+                partial(self._resolve_lane, lane),
+                name=f"route for {lane.topic}",
+                failed=partial(self._unresolved, lane),
+            )
+
+    def _unresolved(self, lane: Lane, error: SaturnError) -> None:
+        lane.resolving = False
+        self.accumulator.fail_lane(lane, error)
 
     async def _resolve_lane(self, lane: Lane) -> None:
         """Find a writable route for the lane, or fail what waits in it."""
@@ -189,8 +201,7 @@ class Sender:
             if self.runtime.monotonic() >= deadline or self.closed or self.core.closed:
                 break
             await self.runtime.sleep(0.2)
-        lane.resolving = False
-        self.accumulator.fail_lane(lane, error)
+        self._unresolved(lane, error)
 
     # -- one attempt ---------------------------------------------------------------------------
 
@@ -205,7 +216,11 @@ class Sender:
             return
         endpoint = self.core.connected(address)
         if endpoint is None:
-            self.runtime.spawn(self._connect(batch, queue, address), name=f"send to {address}")
+            self.core.tasks.once(
+                partial(self._connect, batch, queue, address),
+                name=f"send to {address}",
+                failed=partial(self._over, batch, queue),
+            )
         else:
             self._transmit(batch, queue, endpoint)
 
@@ -282,13 +297,14 @@ class Sender:
             return error_for(response.code, response.remark)
         ext = response.ext
         try:
-            batch.status = status
-            batch.first_offset = int(ext.get("queueOffset") or 0)
-            batch.offset_ids = ext.get("msgId") or ""
-            batch.sizes = bytes(response.body)
-            queue_id = int(ext.get("queueId") or queue.queue_id)
-        except ValueError:
-            return SystemError_(f"broker answered a send with {ext}")
+            first = checked.integer(ext, "queueOffset", 0)
+            queue_id = checked.integer(ext, "queueId", queue.queue_id, most=QUEUES_MAX)
+        except MalformedFrame as error:
+            return SystemError_(f"{queue.broker_name} answers a send with nonsense: {error}")
+        batch.status = status
+        batch.first_offset = first
+        batch.offset_ids = ext.get("msgId") or ""
+        batch.sizes = bytes(response.body)
         if queue_id != queue.queue_id:
             batch.queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
         return None

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 
 from saturnmq.client.core import ClientCore
 from saturnmq.client.offset_store import OffsetStore
+from saturnmq.protocol import checked
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import SaturnError, TopicNotExist
 from saturnmq.protocol.message import MessageQueue
@@ -109,4 +110,4 @@ async def ask_offset(
         **(extra or {}),
     }
     answer = await core.invoke(address, Command.request(code, ext))
-    return int((answer.ext or {})["offset"])
+    return checked.integer(answer.ext, "offset")

@@ -293,6 +293,10 @@ class ClientClosed(SaturnError):
     """This client was closed"""
 
 
+class TaskFailed(SaturnError):
+    """A task of this client failed in a way that nobody foresaw: a bug, of ours or of a listener"""
+
+
 class ConfigError(SaturnError):
     """A setting is unknown, missing or out of range"""
 
@@ -331,6 +335,7 @@ _LOCAL = frozenset(
         MalformedFrame,
         RouteNotFound,
         ClientClosed,
+        TaskFailed,
         ConfigError,
         ListenerError,
         DirectoryLocked,

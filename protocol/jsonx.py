@@ -90,8 +90,13 @@ class _Parser:
             return self.string()
         if first in ("t", "f", "n"):
             return _WORDS[self.take(_WORD, "a value")]
+        start = self.position
         number = self.take(_NUMBER, "a value")
-        return orjson.loads(number) if number.lstrip("-").isdigit() is False else int(number)
+        try:
+            return orjson.loads(number) if number.lstrip("-").isdigit() is False else int(number)
+        except ValueError:  # too many digits, or beyond what a double can be
+            self.position = start
+            raise self.fail(f"a number of {len(number)} characters") from None
 
     def string(self) -> str:
         start = self.position

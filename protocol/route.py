@@ -5,14 +5,23 @@
 where they listen. `TopicConfig` and `DataVersion` travel in registrations (103), slave metadata
 (21) and config/topics.json. Readers take missing fields as RocketMQ's defaults; writers always
 quote the broker ids, which every Java reader accepts. All are plain values: no I/O, no clocks.
+
+A route comes from a peer, and clients make a list of its queues: what is no route, or names more
+brokers or queues than the bounds below, raises MalformedFrame. An address is a text here; one that
+is none fails whoever connects to it, and no other.
 """
 
 from dataclasses import dataclass, field
 from typing import Any
 
+from . import checked
 from .codes import PERM_READ, PERM_WRITE
+from .errors import MalformedFrame
 
 MASTER_ID = 0
+QUEUES_MAX = 65_536  # of a topic on one broker, for reading and for writing: brokers refuse more
+ROUTE_QUEUES_MAX = 4 * QUEUES_MAX  # of a topic on all brokers
+BROKERS_MAX = 4096
 
 
 @dataclass(slots=True)
@@ -114,11 +123,11 @@ class QueueData:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> "QueueData":
         return cls(
-            broker_name=str(value["brokerName"]),
-            read_queues=int(value.get("readQueueNums", 0)),
-            write_queues=int(value.get("writeQueueNums", 0)),
-            perm=int(value.get("perm", 0)),
-            sys_flag=int(value.get("topicSysFlag", 0)),
+            broker_name=checked.text(value, "brokerName"),
+            read_queues=checked.integer(value, "readQueueNums", 0, most=QUEUES_MAX),
+            write_queues=checked.integer(value, "writeQueueNums", 0, most=QUEUES_MAX),
+            perm=checked.integer(value, "perm", 0, most=checked.INT32_MAX),
+            sys_flag=checked.integer(value, "topicSysFlag", 0, most=checked.INT32_MAX),
         )
 
 
@@ -146,10 +155,15 @@ class BrokerData:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> "BrokerData":
         return cls(
-            cluster=str(value.get("cluster") or ""),
-            broker_name=str(value["brokerName"]),
-            addresses={int(k): str(v) for k, v in (value.get("brokerAddrs") or {}).items()},
-            enable_acting_master=bool(value.get("enableActingMaster", False)),
+            cluster=checked.text(value, "cluster", ""),
+            broker_name=checked.text(value, "brokerName"),
+            addresses={
+                checked.as_integer(broker_id, "a broker id"): checked.as_text(
+                    address, "a broker's address"
+                )
+                for broker_id, address in checked.table(value, "brokerAddrs").items()
+            },
+            enable_acting_master=value.get("enableActingMaster") is True,
         )
 
 
@@ -175,9 +189,21 @@ class TopicRoute:
         return value
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> "TopicRoute":
-        return cls(
-            queues=[QueueData.from_json(data) for data in value.get("queueDatas") or ()],
-            brokers=[BrokerData.from_json(data) for data in value.get("brokerDatas") or ()],
-            order_topic_conf=value.get("orderTopicConf"),
+    def from_json(cls, value: object) -> "TopicRoute":
+        fields = checked.as_table(value, "a route")
+        queues, brokers = (
+            [checked.as_table(data, name) for data in checked.items(fields, name, BROKERS_MAX)]
+            for name in ("queueDatas", "brokerDatas")
         )
+        route = cls(
+            queues=[QueueData.from_json(data) for data in queues],
+            brokers=[BrokerData.from_json(data) for data in brokers],
+            order_topic_conf=checked.text(fields, "orderTopicConf", "") or None,
+        )
+        count = sum(max(data.read_queues, data.write_queues) for data in route.queues)
+        if count > ROUTE_QUEUES_MAX:
+            raise MalformedFrame(
+                f"a route of {count} queues on {len(queues)} brokers: the limit is "
+                f"{ROUTE_QUEUES_MAX}; give the topic fewer"
+            )
+        return route

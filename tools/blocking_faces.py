@@ -31,7 +31,7 @@ FACES = {
     "PullConsumer": "pull_consumer",
     "Admin": "admin",
 }
-CALLED_BY_US = {"core": ("ConsumerHandler", "ConsumerRequests"), "membership": ("Member",)}
+CALLED_BY_US = {"asked": ("ConsumerHandler", "ConsumerRequests"), "membership": ("Member",)}
 INTERNAL_PARAMETERS = ("core", "runtime", "files")
 LIFE = ("start", "close")  # the Facade has them; a face adds what the asynchronous class says
 

@@ -20,7 +20,7 @@ from saturnmq.client.results import ConsumeResult
 from saturnmq.drills.sim.history import LATER, Ack, Place, make_body
 from saturnmq.drills.sim.plan import TOPIC
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.errors import SaturnError, TaskFailed
 from saturnmq.protocol.message import Message, MessageQueue, ReceivedMessage
 from saturnmq.protocol.remoting import Command
 
@@ -44,12 +44,19 @@ class Client:
 
     def core(self) -> ClientCore:
         plan = self.cluster.plan
-        return ClientCore(
+        core = ClientCore(
             self.runtime,
             [node.address for node in self.cluster.nameservers],
             route_interval=plan.route_s,
             heartbeat_interval=5.0,
         )
+        core.on_error(self._on_error)
+        return core
+
+    def _on_error(self, error: SaturnError) -> None:
+        """A task that begins again hides a bug from nobody: it counts as a death."""
+        if isinstance(error, TaskFailed) and not self.runtime.off:
+            self.runtime.deaths.append(str(error))
 
 
 class Senders(Client):

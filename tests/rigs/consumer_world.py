@@ -11,6 +11,7 @@ from typing import Any
 from saturnmq.client.pull_consumer import PullConsumer
 from saturnmq.client.push_consumer import PushConsumer
 from saturnmq.client.routes import RouteTable
+from saturnmq.client.supervision import Supervisor
 from saturnmq.drills.sim.loop import SimLoop
 from saturnmq.drills.sim.network import SimNetwork
 from saturnmq.drills.sim.runtime import SimRuntime
@@ -117,6 +118,9 @@ class WorldCore:
         self.terms: dict[Any, str] = {}
         self.unreachable = False  # no nameserver answers
         self.error_listeners: list[Callable[[SaturnError], None]] = []
+        self.tasks = Supervisor(
+            world.runtime, lambda error: world.runtime.deaths.append(str(error))
+        )
 
     async def start(self) -> None: ...
     async def close(self) -> None: ...

@@ -6,6 +6,7 @@ import random
 import pytest
 from saturnmq.client.finding import MISSING_S, RouteFinder
 from saturnmq.client.routes import RouteTable
+from saturnmq.client.supervision import Supervisor
 from saturnmq.drills.sim.loop import SimLoop
 from saturnmq.drills.sim.network import SimNetwork
 from saturnmq.drills.sim.runtime import SimRuntime
@@ -25,8 +26,10 @@ class Nameserver:
         self.connected = set()
         self.changed = []
         self.table = RouteTable()
+        self.troubles = []
         self.finder = RouteFinder(
             runtime,
+            Supervisor(runtime, self.troubles.append),
             self.table,
             self.ask,
             is_connected=self.connected.__contains__,
@@ -34,7 +37,7 @@ class Nameserver:
             template_queues=4,
         )
 
-    async def ask(self, command, ok):
+    async def ask(self, command, read, ok):
         topic = command.ext["topic"]
         assert command.ext["saturnWatch"] == "true"
         self.asked.append(topic)
@@ -43,13 +46,13 @@ class Nameserver:
         if self.away:
             raise ConnectFailed("nobody there")
         if names is None:
-            return command.reply(17, "unknown")
+            return read(command.reply(17, "unknown"))
         perm = 7 if topic == "TBW102" else 6
         route = TopicRoute(
             [QueueData(name, 8, 8, perm) for name in names],
             [BrokerData("C", name, {0: f"{name}:1"}) for name in names],
         )
-        return command.reply(body=jsonx.dumps(route.to_json()))
+        return read(command.reply(body=jsonx.dumps(route.to_json())))
 
     def brokers(self, topic):
         route = self.table.route(topic)
@@ -72,6 +75,7 @@ def found():
 
         loop.run_until_complete(main())
         assert loop.failures == []
+        assert nameserver.troubles == []
 
     yield run
     loop.close()

@@ -1,17 +1,25 @@
 """Nothing of a client ends in silence: what no call can raise is told to the application."""
 
 import asyncio
+import itertools
 import logging
+import random
+import re
 import threading
+from pathlib import Path
 
 import client_fakes as fakes
 import pytest
-from saturnmq.client import blocking
+from saturnmq.client import blocking, supervision
 from saturnmq.client.admin import Admin
 from saturnmq.client.producer import Producer
 from saturnmq.client.pull_consumer import PullConsumer
 from saturnmq.client.push_consumer import PushConsumer
-from saturnmq.protocol.errors import SaturnError, StoreDamaged
+from saturnmq.client.supervision import Supervisor
+from saturnmq.drills.sim.loop import SimLoop
+from saturnmq.drills.sim.network import SimNetwork
+from saturnmq.drills.sim.runtime import SimRuntime
+from saturnmq.protocol.errors import SaturnError, StoreDamaged, TaskFailed
 from saturnmq.protocol.native import NativeRuntime
 
 NOBODY = "127.0.0.1:1"
@@ -75,3 +83,110 @@ def test_a_synchronous_producer_tells_on_its_own_thread():
     finally:
         server.call(cluster.stop)
         server.close()
+
+
+class Troubled:
+    """Supervised work on a simulated machine; what was told, and when the work began."""
+
+    def __init__(self, loop):
+        self.loop = loop
+        self.runtime = SimRuntime(loop, SimNetwork(loop, 1), 1, "client")
+        self.told = []
+        self.began = []
+        self.tasks = Supervisor(self.runtime, self.told.append)
+
+    def work(self, *outcomes):
+        """Work that goes through `outcomes`: what to raise, or None to return."""
+        left = list(outcomes)
+
+        async def work():
+            self.began.append(round(self.loop.time(), 3))
+            await asyncio.sleep(0)
+            outcome = left.pop(0)
+            if outcome is not None:
+                raise outcome
+
+        return work
+
+
+def supervised(test):
+    loop = SimLoop(random.Random(1))
+    troubled = Troubled(loop)
+    try:
+        loop.run_until_complete(test(troubled))
+        assert loop.failures == []
+        assert troubled.runtime.deaths == []
+    finally:
+        loop.close()
+
+
+FAILURES = [ValueError("x"), SystemExit(1), KeyboardInterrupt(), asyncio.CancelledError()]
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: type(failure).__name__)
+def test_a_task_for_good_begins_again_after_any_failure_later_and_later_and_each_is_told(failure):
+    async def test(troubled):
+        task = troubled.tasks.keep(troubled.work(*[failure] * 7, None), name="the work")
+        await task
+        pauses = [b - a for a, b in itertools.pairwise(troubled.began)]
+        assert [round(pause) for pause in pauses] == [1, 2, 4, 8, 16, 30, 30]
+        assert [type(error) for error in troubled.told] == [TaskFailed] * 7
+        assert {error.__cause__ for error in troubled.told} == {failure}
+        assert "'the work' failed, again in 1 s" in str(troubled.told[0])
+
+    supervised(test)
+
+
+def test_a_task_that_went_well_for_long_begins_again_soon_after_a_failure():
+    async def test(troubled):
+        failing = troubled.work(*[ValueError()] * 8, None)
+
+        async def work():
+            if len(troubled.began) > 4:
+                await troubled.runtime.sleep(100)
+            await failing()
+
+        await troubled.tasks.keep(work, name="w")
+        pauses = [round(b - a) for a, b in itertools.pairwise(troubled.began)]
+        assert pauses == [1, 2, 4, 8, 116, 101, 101, 101]
+
+    supervised(test)
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: type(failure).__name__)
+def test_a_task_with_an_end_is_not_repeated_and_who_waits_for_it_gets_its_error(failure):
+    async def test(troubled):
+        got = []
+        await troubled.tasks.once(troubled.work(failure), name="w", failed=got.append)
+        assert got == troubled.told
+        assert (len(got), got[0].__cause__) == (1, failure)
+
+    supervised(test)
+
+
+def test_who_cancels_a_supervised_task_ends_it_and_nothing_is_told():
+    async def test(troubled):
+        async def work():
+            await asyncio.Event().wait()
+
+        tasks = [
+            troubled.tasks.keep(work, name="at work"),
+            troubled.tasks.once(work, name="at work", failed=troubled.told.append),
+            troubled.tasks.keep(troubled.work(ValueError()), name="in its pause"),
+        ]
+        await troubled.runtime.sleep(0.5)
+        troubled.told.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks, timeout=1)
+        assert all(task.cancelled() for task in tasks)
+        assert troubled.told == []
+
+    supervised(test)
+
+
+def test_every_task_of_a_client_is_supervised():
+    client = Path(supervision.__file__).parent
+    spawns = re.compile(r"spawn\(|create_task\(")
+    spawning = {path.name for path in client.glob("*.py") if spawns.search(path.read_text())}
+    assert spawning == {"supervision.py"}

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import saturnmq
 from saturnmq import aio
-from saturnmq.client.core import ConsumerHandler, ConsumerRequests
+from saturnmq.client.asked import ConsumerHandler, ConsumerRequests
 from saturnmq.client.membership import Member
 
 ROOT = Path(__file__).parents[2]

@@ -1,0 +1,106 @@
+"""Values out of what a peer sent, each checked against its type and its bounds.
+
+Who reads: whoever takes fields out of a header or a JSON body. A value that is not what it should
+be raises MalformedFrame, which names the field, the value and the bounds; it is never guessed at.
+As fastjson does, numbers may come as text.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from . import jsonx
+from .errors import MalformedFrame
+from .message_queue import MessageQueue
+from .remoting import Body
+
+INT32_MAX = (1 << 31) - 1
+INT64_MAX = (1 << 63) - 1
+ENTRIES_MAX = 1_000_000  # of a list or a table; a frame of 16 MiB can hold more
+
+_DIGITS = re.compile(r"-?[0-9]{1,19}")  # no longer than 64 bits: int() refuses 4301 digits
+
+
+def integer(
+    fields: Mapping[str, Any],
+    name: str,
+    default: int | None = None,
+    *,
+    least: int = 0,
+    most: int = INT64_MAX,
+) -> int:
+    """The number under `name`; `default` if there is none, null or an empty text."""
+    value = fields.get(name)
+    if value is None or value == "":
+        if default is None:
+            raise MalformedFrame(f"field {name!r} is missing: a number is wanted")
+        return default
+    return as_integer(value, name, least, most)
+
+
+def as_integer(value: object, what: str, least: int = 0, most: int = INT64_MAX) -> int:
+    """`value` as a number within bounds; `what` names it in the error."""
+    number = value
+    if isinstance(number, str) and _DIGITS.fullmatch(number):
+        number = int(number)
+    if isinstance(number, int) and not isinstance(number, bool) and least <= number <= most:
+        return number
+    raise MalformedFrame(f"{what} is {_shown(value)}, not a number from {least} to {most}")
+
+
+def text(fields: Mapping[str, Any], name: str, default: str | None = None) -> str:
+    """The text under `name`; `default` if there is none or null."""
+    value = fields.get(name)
+    if value is None and default is not None:
+        return default
+    return as_text(value, name)
+
+
+def as_text(value: object, what: str) -> str:
+    if isinstance(value, str):
+        return value
+    raise MalformedFrame(f"{what} is {_shown(value)}, not a text")
+
+
+def table(fields: Mapping[str, Any], name: str) -> dict[Any, Any]:
+    """The object under `name`; empty if there is none or null."""
+    value = fields.get(name)
+    return {} if value is None else as_table(value, name)
+
+
+def as_table(value: object, what: str) -> dict[Any, Any]:
+    if isinstance(value, dict) and len(value) <= ENTRIES_MAX:
+        return value
+    raise MalformedFrame(f"{what} is {_shown(value)}, not an object of at most {ENTRIES_MAX}")
+
+
+def as_queue(key: object) -> MessageQueue:
+    """The queue that is a key of a table (jsonx reads it as a tuple)."""
+    if isinstance(key, tuple):
+        topic, broker_name, queue_id = key
+        return MessageQueue(topic, broker_name, as_integer(queue_id, "a queue id", 0, INT32_MAX))
+    raise MalformedFrame(f"the key {_shown(key)} is not a message queue")
+
+
+def items(fields: Mapping[str, Any], name: str, most: int = ENTRIES_MAX) -> list[Any]:
+    """The list under `name`; empty if there is none or null."""
+    value = fields.get(name)
+    if value is None:
+        return []
+    if isinstance(value, list) and len(value) <= most:
+        return value
+    raise MalformedFrame(f"{name} is {_shown(value)}, not a list of at most {most}")
+
+
+def document(body: Body) -> dict[Any, Any]:
+    """The JSON object in a body; empty for no body and for null."""
+    value = jsonx.loads(body) if body else None
+    return {} if value is None else as_table(value, "the body")
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, (list, dict)):
+        return f"a JSON {type(value).__name__} of {len(value)}"
+    if isinstance(value, int) and value.bit_length() > 200:
+        return f"a number of {value.bit_length()} bits"
+    return f"{value!r:.60}"
