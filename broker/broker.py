@@ -339,9 +339,13 @@ class Broker:
         _read(files["consumerOffset"], context.offsets.load)
         _read(files["delayOffset"], self._delays.load)
         _read(files["sinks"], self._sinks.load)
-        if self._sinks.dirty:  # the log may grow again over what it has lost: not over this table
+        # The log may grow again over what it has lost: not over these tables.
+        if self._sinks.dirty:
             files["sinks"].save(self._sinks.snapshot())
             self._sinks.clean()
+        if self._delays.dirty:
+            files["delayOffset"].save(self._delays.snapshot())
+            self._delays.clean()
         for table, name in (
             (context.topics, "topics"),
             (context.groups, "subscriptionGroup"),
@@ -482,8 +486,10 @@ class Broker:
 
         try:
             await self._gate.alone(cut, rest)
+            self._delays.cut()
+            await self._saver.save(self._delays)  # before the log grows again
             if self._sinks.cut():
-                await self._saver.save(self._sinks)  # before the log grows again
+                await self._saver.save(self._sinks)
         finally:
             self._turn.wake()
             self._pulls.wake_all()

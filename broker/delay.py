@@ -7,14 +7,21 @@ of this process, in file and copies, once that is flushed; a slave takes it when
 as far as the master's did. So a crash or a fail-over repeats what was delivered shortly before, and
 never loses it. Only what is confirmed is delivered.
 
-Delivery time = store time of the waiting frame + the level's delay, by the broker's clock; a time
-further ahead than the delay (the clock jumped back) counts as now.
+A delay is counted by the steady clock of the broker that delivers, from the moment when the waiting
+message came to it: sent to it, or copied from its master (`waits.py`). So no step of a wall clock
+shortens or lengthens one, nor does a promotion to a node with another clock. What this process did
+not see come it has been told: by the process before it, in the file, or by the master that it has
+joined, in the copy. Ours in both is a `"waitingTable"`: of each level, as in [[12,1700000000000]],
+where in its queue messages end and at what wall time they had come, or null if only their store
+time is known. Of two times of one clock only the difference counts: between then and now in a file,
+between then and the `timestamp` of the copy. A difference below zero counts as none.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -23,6 +30,7 @@ from saturnmq.broker.context import Context
 from saturnmq.broker.delay_levels import DELAYS_MS
 from saturnmq.broker.progress import Mark, ProgressTable
 from saturnmq.broker.send import SendService
+from saturnmq.broker.waits import Waits
 from saturnmq.protocol import properties as names
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.kernels import decode_frames
@@ -35,6 +43,7 @@ log = logging.getLogger(__name__)
 TICK_S = 0.1
 AFTER_ERROR_S = 1.0
 BATCH = 32
+STEP_MS = 1000  # of a wall clock, after which the file is written anew
 
 
 class DelayService(ProgressTable[int]):
@@ -46,7 +55,15 @@ class DelayService(ProgressTable[int]):
         self._sends = sends
         self._next: dict[int, int] = {}  # the same of all copies
         self._delivered: deque[tuple[int, int, int]] = deque()  # end of its copy, level, next
-        self._due: dict[int, int] = {}  # level -> not before this time (ms), when known
+        self._start_ms, self._start = context.runtime.now_ms(), context.runtime.monotonic()
+        self._waits = {
+            level: Waits(
+                delay / 1000, self._start, context.store.max_offset(SCHEDULE_TOPIC, level - 1)
+            )
+            for level, delay in enumerate(DELAYS_MS, 1)
+        }
+        self._saved_lead = self._lead()
+        self._due: dict[int, float] = {}  # level -> not before this time, when known
         self._arrived = asyncio.Event()
         self._arrived.set()
 
@@ -54,11 +71,60 @@ class DelayService(ProgressTable[int]):
 
     @property
     def dirty(self) -> bool:
-        return super().dirty or bool(self._delivered)
+        stepped = abs(self._lead() - self._saved_lead) > STEP_MS
+        return super().dirty or bool(self._delivered) or stepped
+
+    def clean(self) -> None:
+        super().clean()
+        self._saved_lead = self._lead()
+
+    def _lead(self) -> float:
+        """Of the wall clock before the steady one."""
+        return self._c.runtime.now_ms() - self._c.runtime.monotonic() * 1000
 
     def snapshot(self) -> dict[str, Any]:
         self.settle()
-        return super().snapshot()
+        document = super().snapshot()
+        now, now_ms = self._c.runtime.monotonic(), document["dataVersion"]["timestamp"]
+        table = {
+            str(level): [
+                [end, None if since is None else now_ms - math.floor((now - since) * 1000)]
+                for end, since in waits.waiting(self._next.get(level, 0))
+            ]
+            for level, waits in self._waits.items()
+        }
+        document["waitingTable"] = {level: entries for level, entries in table.items() if entries}
+        return document
+
+    def load(self, document: Mapping[str, Any]) -> None:
+        """The file at the start; if the log has lost messages that it says have come, the table is
+        dirty and must be written before others take their places."""
+        super().load(document)
+        self._learn(document, self._start_ms, self._start)
+
+    def told(self, document: Mapping[str, Any], at: float) -> None:
+        """Take over since when messages wait: this node has just joined the master whose table this
+        was at `at` on the steady clock."""
+        if "waitingTable" in document:
+            self._learn(document, int(document["dataVersion"]["timestamp"]), at)
+
+    def _learn(self, document: Mapping[str, Any], then_ms: int, then: float) -> None:
+        """Both clocks at the time that the document's times are compared with."""
+        for level, entries in (document.get("waitingTable") or {}).items():
+            waits = self._waits[int(level)]
+            known = [
+                (int(end), None if ms is None else then - max(0, then_ms - int(ms)) / 1000)
+                for end, ms in entries
+            ]
+            if known and known[-1][0] > waits.end:
+                self.mark_dirty()
+            waits.adopt(known)
+
+    def cut(self) -> None:
+        """The log was cut."""
+        for level, waits in self._waits.items():
+            if waits.cut(self._c.store.max_offset(SCHEDULE_TOPIC, level - 1)):
+                self.mark_dirty()
 
     def settle(self) -> None:
         """What is flushed may be told."""
@@ -94,9 +160,13 @@ class DelayService(ProgressTable[int]):
     # delivery
 
     def arrived(self, arrivals: Iterable[Arrival]) -> None:
-        """Reput saw new messages; those of the schedule topic wake the loop."""
-        if not self._arrived.is_set() and any(a.topic == SCHEDULE_TOPIC for a in arrivals):
-            self._arrived.set()
+        """Reput saw new messages; those of the schedule topic wait from now on."""
+        for arrival in arrivals:
+            if arrival.topic == SCHEDULE_TOPIC and arrival.queue_id < len(DELAYS_MS):
+                now = self._c.runtime.monotonic()
+                if self._waits[arrival.queue_id + 1].came(arrival.max_offset, now):
+                    self.mark_dirty()
+                self._arrived.set()
 
     async def run(self) -> None:
         self.begin()
@@ -128,11 +198,11 @@ class DelayService(ProgressTable[int]):
         offset = min(max(self._next.get(level, 0), low), high)
         if offset >= high:
             return False
-        now = c.runtime.now_ms()
-        delay = DELAYS_MS[queue]
-        due = self._due.get(level, 0)
-        if now < due <= now + delay:
+        now = c.runtime.monotonic()
+        if now < self._due.get(level, now):
             return True
+        waits = self._waits[level]
+        waits.came(high, now)  # nobody tells of what a cut of the log dispatched
         result = c.store.get_message(
             SCHEDULE_TOPIC, queue, offset, BATCH, 1 << 20, None, c.visible, True
         )
@@ -141,8 +211,9 @@ class DelayService(ProgressTable[int]):
                 self._advance(level, result.next_begin_offset, 0)
             return True
         for message in decode_frames(result.data, False):
-            due = message.store_timestamp + delay
-            if now < due <= now + delay:
+            stored = self._start + (message.store_timestamp - self._start_ms) / 1000
+            due = waits.due(message.queue_offset, stored)
+            if now < due:
                 self._due[level] = due
                 return True
             end = self._deliver(message)

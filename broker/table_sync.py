@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from saturnmq.broker.context import Context
@@ -49,7 +50,9 @@ class TableSync:
         self._address = ""
         # What the master called each table last, and our changes to it when we had taken it over.
         self._known: dict[int, tuple[str, int]] = {}
-        self._waiting: tuple[int, dict[str, Any]] | None = None  # delays, from this log offset on
+        # Delays, from this log offset on, and when they were heard of.
+        self._waiting: tuple[int, dict[str, Any], float] | None = None
+        self._knows_waits = False  # those of what its log had when it joined its master
         self._wanted = asyncio.Event()
 
     # on a slave
@@ -114,7 +117,8 @@ class TableSync:
             return
         document = _document(reply)
         if take is None:
-            self._waiting = int(reply.ext.get("saturnLogEnd", "0")), document
+            end = int(reply.ext.get("saturnLogEnd", "0"))
+            self._waiting = end, document, self._c.runtime.monotonic()
         else:
             _give(take, document)
         self._known[code] = reply.ext.get("saturnVersion", ""), table.changes
@@ -122,13 +126,20 @@ class TableSync:
     def _take_delays(self) -> None:
         """What was delivered is in this log, too."""
         if self._waiting is not None and self._c.store.watermarks.appended >= self._waiting[0]:
-            _give(self._delays.merge, self._waiting[1])
+            _, document, heard = self._waiting
+            _give(self._delays.merge, document)
+            if not self._knows_waits:
+                _give(partial(self._delays.told, at=heard), document)
+                self._knows_waits = True
             self._waiting = None
 
     def joined(self) -> None:
         """This log is a part of the master's now. What lies behind it is of messages that were
         lost, or comes again with the next copy."""
         self._clamp()
+        self._knows_waits = False
+        self._waiting = None
+        self._known.pop(RequestCode.GET_ALL_DELAY_OFFSET, None)
         self._wanted.set()
 
     def truncated(self) -> None:

@@ -104,7 +104,13 @@ class Writer:
         return found
 
     def _now(self) -> int:
-        """Store time: never runs backwards within a log."""
+        """Store time: the wall clock, but it never runs backwards within a log, or nothing in it
+        could be found by time.
+
+        So after a clock that was ahead all messages carry the stamp of the furthest moment until
+        the right time has come there, also across restarts and promotions. Store time finds
+        messages and names files; it measures no waiting (docs/clocks.md).
+        """
         self.last_store_timestamp = max(self.last_store_timestamp, self._now_ms())
         return self.last_store_timestamp
 

@@ -1,0 +1,112 @@
+"""Since when the messages of one delay level wait, by the steady clock of this process.
+
+Store time cannot say it: that is wall time, which steps, and it never runs backwards, so after a
+clock that was ahead many messages carry one stamp of the future. Here is what this process saw
+itself: an entry (end, since) says that the queue's messages before `end`, from the end of the entry
+before, had come by `since`. For none of them is that too early, and too late by a grain at most.
+What is due needs no entry, so there are never more than the delay has grains.
+
+Of messages that came before the process began `since` is None, unless the process before wrote it
+down: then their store time counts, or the process's beginning if store time lies ahead of it.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable
+from operator import itemgetter
+
+GRAIN_S = 1.0
+SHARE = 100  # a grain is no more than this part of the delay
+
+Entry = tuple[int, float | None]
+"""The queue offset where it ends; seconds of the steady clock."""
+
+_END = itemgetter(0)
+
+
+class Waits:
+    """Those of a queue that ended at `end` when the process began, `start` on its steady clock."""
+
+    def __init__(self, delay_s: float, start: float, end: int) -> None:
+        self._delay = delay_s
+        self._start = start
+        self._entries: list[Entry] = [(end, None)] if end else []
+        self._opened = -math.inf  # when the first message of the newest entry came
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def end(self) -> int:
+        """Where in the queue that ends which is known."""
+        return self._entries[-1][0] if self._entries else 0
+
+    def came(self, end: int, now: float) -> bool:
+        """The queue ends at `end`, since a moment ago; False if that is known."""
+        if end <= self.end:
+            return False
+        if now - self._opened < min(GRAIN_S, self._delay / SHARE):
+            self._entries[-1] = end, now
+        else:
+            self._entries.append((end, now))
+            self._opened = now
+            self._drop_due(now)
+        return True
+
+    def _drop_due(self, now: float) -> None:
+        """What is before a due entry came before it; the newest has just come."""
+        due = 0
+        while self._latest(self._entries[due][1]) + self._delay <= now:
+            due += 1
+        del self._entries[: max(due - 1, 0)]
+
+    def _latest(self, since: float | None) -> float:
+        return self._start if since is None else since
+
+    def due(self, offset: int, stored: float) -> float:
+        """When the message at `offset`, which is before `end`, is due; `stored` is its store time
+        on the steady clock."""
+        since = self._since(offset)
+        return self._delay + (min(stored, self._start) if since is None else since)
+
+    def _since(self, offset: int) -> float | None:
+        return self._entries[bisect_right(self._entries, offset, key=_END)][1]
+
+    def cut(self, end: int) -> bool:
+        """The queue lost what was behind `end`; False if nothing of that was known."""
+        if end >= self.end:
+            return False
+        since = self._since(end)
+        del self._entries[bisect_right(self._entries, end, key=_END) :]
+        if end > self.end:
+            self._entries.append((end, since))
+        self._opened = -math.inf
+        return True
+
+    def adopt(self, known: Iterable[Entry]) -> None:
+        """Take what a process knows that saw these messages come, as far as the queue is here; what
+        came after them stays."""
+        taken: list[Entry] = []
+        last = 0
+        for its_end, since in known:
+            end = min(its_end, self.end)
+            if end > last:
+                taken.append((end, self._since(end - 1) if since is None else since))
+                last = end
+        self._entries[: bisect_right(self._entries, last, key=_END)] = taken
+        self._opened = -math.inf
+
+    def waiting(self, offset: int) -> list[Entry]:
+        """What is known from `offset` on, for the process that comes after: in no more entries than
+        SHARE and the grains that the delay's last hundredth has."""
+        found: list[Entry] = []
+        opened = -math.inf
+        for end, since in self._entries[bisect_right(self._entries, offset, key=_END) :]:
+            if since is not None and since - opened < self._delay / SHARE:
+                found[-1] = end, since
+            else:
+                found.append((end, since))
+                opened = -math.inf if since is None else since
+        return found

@@ -1,0 +1,334 @@
+"""Clocks that are wrong, step, or disagree, under brokers on simulated machines.
+
+A delay lasts its time by the steady clock of whoever delivers (docs/clocks.md): never less, and at
+most so much more as GRAIN_S says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from saturnmq.broker.broker import Broker
+from saturnmq.broker.config import BrokerConfig
+from saturnmq.drills.sim.disk import SimDisk
+from saturnmq.drills.sim.loop import SimLoop
+from saturnmq.drills.sim.network import SimNetwork
+from saturnmq.drills.sim.runtime import SimRuntime
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.epochs import TERM
+from saturnmq.protocol.kernels import decode_frames
+from saturnmq.protocol.message import ReceivedMessage
+from saturnmq.protocol.remoting import Command
+
+HOUR_MS = 3_600_000
+GRAIN_S = 1.5  # a second of arrivals that count as one, and the delivery's own pauses
+PORT = 10911
+LEVELS_S = {2: 5.0, 3: 10.0, 5: 60.0, 7: 180.0, 14: 600.0, 18: 7200.0}
+
+
+class World:
+    """Machines on one virtual time line."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self.loop = loop
+        self.network = SimNetwork(loop, 1)
+        self.clients = 0
+
+    def machine(self, name: str, ip: str, ahead_ms: int = 0, **settings: Any) -> Machine:
+        return Machine(self, name, ip, ahead_ms, settings)
+
+
+class Machine:
+    """A broker's machine: its disk and its wall clock outlive the broker's processes."""
+
+    def __init__(
+        self, world: World, name: str, ip: str, ahead_ms: int, settings: dict[str, Any]
+    ) -> None:
+        self.world, self.name, self.ip = world, name, ip
+        self._ahead_ms = ahead_ms
+        self._settings = settings
+        self._starts = 0
+        self.disk = SimDisk(random.Random(1), None, self._now_ms)
+
+    def _now_ms(self) -> int:
+        return self.runtime.now_ms()
+
+    async def boot(self) -> Broker:
+        self._starts += 1
+        self.disk.power_on()
+        seed = f"1/{self._starts}"
+        loop, network = self.world.loop, self.world.network
+        self.runtime = SimRuntime(
+            loop, network, seed, self.name, self.ip, wall_offset_ms=self._ahead_ms
+        )
+        config = BrokerConfig(
+            host=self.ip,
+            port=PORT,
+            ha_port=PORT + 1,
+            root="/store",
+            default_topic_queues=1,
+            store_options={
+                "commitlog_segment_bytes": 1 << 20,
+                "consumequeue_segment_bytes": 20 * 1000,
+                "index_slots": 100,
+                "index_items": 400,
+                "zero_ahead_bytes": 8 << 10,
+            },
+            **self._settings,
+        )
+        self.broker = Broker(config, self.runtime, self.disk)
+        await self.runtime.run(self.broker.start())
+        self._remote: Endpoint | None = None
+        return self.broker
+
+    async def kill(self) -> None:
+        self.runtime.power_off(reset_peers_after=0.0)
+        self.disk.kill()
+        await self.runtime.settle()
+
+    async def stop(self) -> None:
+        await self.runtime.run(self.broker.close())
+        await self.kill()
+
+    async def restart(self, *, clean: bool) -> None:
+        await (self.stop() if clean else self.kill())
+        await self.boot()
+
+    def step(self, by_ms: int) -> None:
+        """The wall clock jumps; the steady one does not."""
+        self._ahead_ms += by_ms
+        self.runtime.jump_wall_clock(by_ms)
+
+    async def ask(self, code: int, ext: dict[str, Any], body: bytes = b"") -> Command:
+        if self._remote is None:
+            self.world.clients += 1
+            number = self.world.clients
+            client = SimRuntime(
+                self.world.loop, self.world.network, 1, f"client-{number}", f"10.0.1.{number}"
+            )
+            self._remote = Endpoint(client, lambda e, c: None)
+            await client.connect(self.ip, PORT, self._remote)
+        texts = {name: str(value) for name, value in ext.items()}
+        return await self._remote.request(Command.request(code, texts, body), 60.0)
+
+    async def send(self, body: bytes, level: int = 0, topic: str = "T") -> None:
+        ext = {"a": "P", "b": topic, "c": "TBW102", "d": 1, "e": 0, "f": 0, "g": 1, "h": 0}
+        names = f"UNIQ_KEY\x01{body.decode()}\x02" + (f"DELAY\x01{level}\x02" if level else "")
+        reply = await self.ask(RequestCode.SEND_MESSAGE_V2, {**ext, "i": names}, body)
+        assert reply.code == 0, reply.remark
+
+    async def read(self, offset: int = 0, topic: str = "T") -> list[ReceivedMessage]:
+        ext = {"consumerGroup": "G", "topic": topic, "queueId": 0, "queueOffset": offset}
+        ext |= {"maxMsgNums": 32, "sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 0}
+        reply = await self.ask(
+            RequestCode.PULL_MESSAGE, {**ext, "subscription": "*", "subVersion": 0}
+        )
+        return [] if reply.code else decode_frames(bytes(reply.body), True)
+
+    async def bodies(self, topic: str = "T") -> list[bytes]:
+        return [bytes(message.body) for message in await self.read(topic=topic)]
+
+
+def run(body: Callable[[World], Awaitable[None]]) -> None:
+    loop = SimLoop(random.Random(1))
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_until_complete(body(World(loop)))
+    finally:
+        loop.close()
+
+
+async def comes_after(machine: Machine, body: bytes, since: float, level: int) -> None:
+    """Not before the level's delay has passed since `since`, and then soon; once."""
+    loop = machine.world.loop
+    delay = LEVELS_S[level]
+    await asyncio.sleep(since + delay - 0.05 - loop.time())
+    assert body not in await machine.bodies(), "early"
+    await asyncio.sleep(since + delay + GRAIN_S + delay / 50 - loop.time())
+    assert (await machine.bodies()).count(body) == 1, "late, or twice"
+
+
+# -- steps under a waiting message -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step_ms", [-20, -HOUR_MS, HOUR_MS])
+def test_a_step_of_the_clock_does_not_move_a_waiting_message(step_ms: int) -> None:
+    async def body(world: World) -> None:
+        machine = world.machine("broker", "10.0.0.2")
+        await machine.boot()
+        await machine.send(b"later", 14)
+        sent = world.loop.time()
+        machine.step(step_ms)
+        await comes_after(machine, b"later", sent, 14)
+
+    run(body)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_after_a_clock_that_was_ahead_a_delay_lasts_its_time(restarts: bool) -> None:
+    async def body(world: World) -> None:
+        machine = world.machine("broker", "10.0.0.2", HOUR_MS)
+        await machine.boot()
+        await machine.send(b"stamped an hour ahead")
+        machine.step(-HOUR_MS)
+        if restarts:
+            await machine.restart(clean=True)
+        for level in (3, 2):
+            await machine.send(b"%d" % level, level)
+            await comes_after(machine, b"%d" % level, world.loop.time(), level)
+
+    run(body)
+
+
+# -- restarts --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("step_ms", [0, -HOUR_MS, HOUR_MS])
+def test_a_restart_after_a_step_goes_on_waiting_where_it_was(clean: bool, step_ms: int) -> None:
+    async def body(world: World) -> None:
+        machine = world.machine("broker", "10.0.0.2", max(0, -step_ms))
+        await machine.boot()
+        await machine.send(b"first", 14)
+        sent = world.loop.time()
+        await asyncio.sleep(100)
+        machine.step(step_ms)
+        await machine.send(b"second", 14)
+        await asyncio.sleep(100)
+        for _ in range(3):
+            await machine.restart(clean=clean)
+            await asyncio.sleep(50)
+        await comes_after(machine, b"first", sent, 14)
+        await comes_after(machine, b"second", sent + 100, 14)
+
+    run(body)
+
+
+def without_waiting_table(machine: Machine) -> None:
+    """As RocketMQ would have left the file."""
+    path = "/store/config/delayOffset.json"
+    machine.disk.power_on()
+    document = json.loads(machine.disk.read_file(path))
+    del document["waitingTable"]
+    machine.disk.replace_file(path, json.dumps(document).encode())
+
+
+@pytest.mark.parametrize("ahead_ms", [0, HOUR_MS])
+def test_in_a_directory_of_rocketmqs_store_time_counts_unless_it_lies_ahead(ahead_ms: int) -> None:
+    async def body(world: World) -> None:
+        machine = world.machine("broker", "10.0.0.2", ahead_ms)
+        await machine.boot()
+        await machine.send(b"later", 14)
+        sent = world.loop.time()
+        await asyncio.sleep(100)
+        await machine.stop()
+        without_waiting_table(machine)
+        machine.step(-ahead_ms)
+        await machine.boot()
+        # With a stamp that lies ahead it waits its whole time from the start, no more, no less.
+        await comes_after(machine, b"later", world.loop.time() if ahead_ms else sent, 14)
+
+    run(body)
+
+
+# -- promotions ------------------------------------------------------------------------------------
+
+
+async def group(world: World, ahead_ms: int) -> tuple[Machine, Machine]:
+    """A master, and a slave whose clock differs so much."""
+    master = world.machine("a", "10.0.0.2", role="ASYNC_MASTER")
+    slave = world.machine("b", "10.0.0.3", ahead_ms, role="SLAVE", broker_id=1, slave_sync_ms=100)
+    await master.boot()
+    return master, slave
+
+
+async def follow(slave: Machine, master: Machine) -> None:
+    slave.broker._slave.master_is(master.broker.address, master.broker.ha_address)
+    async with asyncio.timeout(60):
+        marks = slave.broker.store.watermarks
+        while marks.dispatched < master.broker.store.watermarks.appended:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(2.0)  # tables are copied each 0.1 s
+
+
+async def promote(slave: Machine) -> None:
+    reply = await slave.ask(RequestCode.PROMOTE, {"epoch": 2 * TERM, "force": "true"})
+    assert reply.code == 0, reply.remark
+
+
+@pytest.mark.parametrize("ahead_ms", [-HOUR_MS, HOUR_MS])
+@pytest.mark.parametrize("history", ["follows", "is restarted", "comes late"])
+def test_a_promotion_to_a_node_with_another_clock_moves_no_message(
+    ahead_ms: int, history: str
+) -> None:
+    async def body(world: World) -> None:
+        master, slave = await group(world, ahead_ms)
+        if history != "comes late":
+            await slave.boot()
+            await follow(slave, master)
+        await master.send(b"delivered before", 2)
+        await asyncio.sleep(20)
+        await master.send(b"first", 7)
+        sent = world.loop.time()
+        await asyncio.sleep(30)
+        await master.send(b"second", 7)
+        await asyncio.sleep(30)
+        if history == "is restarted":
+            await slave.restart(clean=False)
+            await follow(slave, master)
+        elif history == "comes late":
+            await slave.boot()
+            await follow(slave, master)
+        await master.kill()
+        await asyncio.sleep(10)
+        await promote(slave)
+        await asyncio.sleep(10)
+        assert await slave.bodies() == [b"delivered before"]
+        await comes_after(slave, b"first", sent, 7)
+        await comes_after(slave, b"second", sent + 30, 7)
+        assert len(await slave.bodies()) == 3
+
+    run(body)
+
+
+# -- retries ---------------------------------------------------------------------------------------
+
+RETRIES_S = [10, 30, *(60 * m for m in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)), 3600, 7200]
+assert sum(RETRIES_S) == 4 * 3600 + 45 * 60 + 40
+
+
+def test_sixteen_retries_take_as_long_as_rocketmqs_whatever_the_clock_does_and_did() -> None:
+    async def body(world: World) -> None:
+        machine = world.machine("broker", "10.0.0.2", HOUR_MS)
+        await machine.boot()
+        await machine.send(b"bad")
+        machine.step(-HOUR_MS)
+        await machine.restart(clean=True)
+        (message,) = await machine.read()
+
+        async def give_back(message: ReceivedMessage) -> None:
+            back = {"group": "G", "offset": message.physical_offset, "delayLevel": 0}
+            reply = await machine.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)
+            assert reply.code == 0, reply.remark
+
+        for attempt, wanted in enumerate(RETRIES_S):
+            await give_back(message)
+            machine.step(-20)
+            await asyncio.sleep(wanted / 2)
+            machine.step(HOUR_MS)
+            await asyncio.sleep(wanted / 2 - 0.05)
+            assert await machine.read(attempt, "%RETRY%G") == [], "early"
+            await asyncio.sleep(0.25)
+            (message,) = await machine.read(attempt, "%RETRY%G")
+            assert message.reconsume_times == attempt + 1
+        await give_back(message)
+        await asyncio.sleep(0.1)
+        assert await machine.bodies("%DLQ%G") == [b"bad"]
+
+    run(body)
