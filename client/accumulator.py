@@ -4,7 +4,7 @@ Senders on any thread append under one lock and wake the loop once; the loop thr
 batches out. With linger 0 there is no timer: what queued while the last batch was in flight goes in
 the next one.
 
-A lane is one topic's queue of batches, or one pinned queue's (sharding keys, selectors). A message
+A lane is one topic's queue of batches, or one pinned queue's (keys, selectors, `queue=`). A message
 that cannot be batched (delayed, %RETRY%, compressed) is a batch of its own, sent by
 SEND_MESSAGE_V2.
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from saturnmq.client.kernels import Outbox
 from saturnmq.client.outgoing import ITEM_OVERHEAD, OutBatch, SendHandle
@@ -48,6 +48,13 @@ class Gate(Protocol):
     def release(self) -> None: ...
 
 
+class Pin(NamedTuple):
+    """A queue that a message is bound to."""
+
+    queue: MessageQueue
+    chosen: bool  # by a key or a selector, among all there were: if it is gone, another one will do
+
+
 class Lane:
     """Batches of one topic, or of one pinned queue, in the order they were filled."""
 
@@ -63,9 +70,7 @@ class Lane:
         "topic",
     )
 
-    def __init__(
-        self, owner: Accumulator, topic: str, pinned: MessageQueue | None, next_queue: int
-    ) -> None:
+    def __init__(self, owner: Accumulator, topic: str, pinned: Pin | None, next_queue: int) -> None:
         self.owner = owner
         self.topic = topic
         self.pinned = pinned
@@ -110,7 +115,7 @@ class Accumulator:
         self.gate = gate
         self.gates: list[Gate] = []
         self.buffered = 0  # bytes of all batches' buffers
-        self.lanes: dict[str | MessageQueue, Lane] = {}
+        self.lanes: dict[str | Pin, Lane] = {}
         self.dirty: list[Lane] = []
         self.active: set[OutBatch] = set()
         self.spare: list[bytearray] = []
@@ -183,7 +188,7 @@ class Accumulator:
         """A new batch for `lane`, not yet in it."""
         head = self.ids.batch_head().encode()
         batch = OutBatch(lane, self.now_ms(), head, buffer, single)
-        batch.queue = lane.pinned
+        batch.queue = None if lane.pinned is None else lane.pinned.queue
         return batch
 
     def append_batch(self, lane: Lane, batch: OutBatch) -> bool:
@@ -230,7 +235,7 @@ class Accumulator:
             batch.watchers.append(call)
             return True
 
-    def lane(self, topic: str, pinned: MessageQueue | None) -> Lane:
+    def lane(self, topic: str, pinned: Pin | None) -> Lane:
         """The lane of a topic or of a pinned queue; made when it is first asked for."""
         key = topic if pinned is None else pinned
         lane = self.lanes.get(key)
@@ -240,6 +245,11 @@ class Accumulator:
         return lane
 
     # -- the loop thread ----------------------------------------------------------------------
+
+    def lanes_of(self, topic: str) -> list[Lane]:
+        """All lanes of a topic."""
+        with self.lock:
+            return [lane for lane in self.lanes.values() if lane.topic == topic]
 
     def take_dirty(self) -> list[Lane]:
         """The lanes that got something since the last call."""

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from saturnmq.client import producer as async_producer
+from saturnmq.client.accumulator import Pin
 from saturnmq.client.core import ErrorListener
 from saturnmq.client.express import Express
 from saturnmq.client.faults import LatencyTable
@@ -197,6 +198,7 @@ class Producer:
         send_timeout: float = ProducerOptions.send_timeout,
         retries: int = ProducerOptions.retries,
         delivery_timeout: float = ProducerOptions.delivery_timeout,
+        absence_timeout: float = ProducerOptions.absence_timeout,
         retry_unless_stored: bool = ProducerOptions.retry_unless_stored,
         until_delivered: bool = ProducerOptions.until_delivered,
         batch_bytes: int = ProducerOptions.batch_bytes,
@@ -214,6 +216,7 @@ class Producer:
         retries: extra attempts of a message without a queue or key; 0 is one attempt, whatever
             comes of it
         delivery_timeout: seconds of all attempts of a message with a queue or key
+        absence_timeout: seconds that keys keep the queues of a broker that is away
         retry_unless_stored: one that is stored, but short of the ack asked for, is tried again
         until_delivered: every message has `delivery_timeout`, even if it is stored twice by that
         batch_bytes: size of a batch at most
@@ -231,6 +234,7 @@ class Producer:
             send_timeout=send_timeout,
             retries=retries,
             delivery_timeout=delivery_timeout,
+            absence_timeout=absence_timeout,
             retry_unless_stored=retry_unless_stored,
             until_delivered=until_delivered,
             batch_bytes=batch_bytes,
@@ -309,9 +313,7 @@ class Producer:
         """Send and wait for the acknowledgement."""
         express = self._express
         if express is not None and (timeout is None or timeout >= self.options.send_timeout):
-            if queue is None and (selector or sharding_key or SHARDING_KEY in message.properties):
-                queue = self._pinned(message, sharding_key, selector)
-            sent = express.send(message, queue)
+            sent = express.send(message, self._pin(message, queue, sharding_key, selector))
             if sent is not None:
                 return sent if isinstance(sent, SendResult) else sent.handle(0).result(timeout)
         handle = self.send_async(message, queue=queue, sharding_key=sharding_key, selector=selector)
@@ -330,23 +332,23 @@ class Producer:
             handle = self._offer(message)
             if handle is not None:
                 return handle
-        if queue is None and (selector or sharding_key or SHARDING_KEY in message.properties):
-            queue = self._pinned(message, sharding_key, selector)
-        return self._enqueue(message, queue)
-
-    def _enqueue(self, message: Message, queue: MessageQueue | None) -> SendHandle:
-        engine = self.engine
-        return engine.enqueue(message, queue) or self._when_room(
-            lambda: engine.enqueue(message, queue)
+        engine, pinned = self.engine, self._pin(message, queue, sharding_key, selector)
+        return engine.enqueue(message, pinned) or self._when_room(
+            lambda: engine.enqueue(message, pinned)
         )
 
-    def _pinned(
-        self, message: Message, sharding_key: str | None, selector: Selector | None
-    ) -> MessageQueue | None:
+    def _pin(
+        self,
+        message: Message,
+        queue: MessageQueue | None,
+        sharding_key: str | None,
+        selector: Selector | None,
+    ) -> Pin | None:
         engine = self.engine
-        if not engine.core.routes.queues_ever(message.topic):
+        bound = selector or sharding_key or SHARDING_KEY in message.properties
+        if queue is None and bound and not engine.key_queues(message.topic):
             self._run(engine.route(message.topic))
-        return engine.queue_for(message, sharding_key, selector)
+        return engine.pin_for(message, queue, sharding_key, selector)
 
     def send_batch(
         self,
@@ -357,7 +359,8 @@ class Producer:
     ) -> list[SendResult]:
         """Send messages of one topic to one queue in one request; all are stored or none."""
         engine = self.engine
-        batch: OutBatch = self._when_room(lambda: engine.enqueue_batch(messages, queue))
+        pinned = None if queue is None else Pin(queue, chosen=False)
+        batch: OutBatch = self._when_room(lambda: engine.enqueue_batch(messages, pinned))
         batch.handle(0).result(timeout)
         return [batch.result(index) for index in range(len(messages))]
 
@@ -368,25 +371,28 @@ class Producer:
         count: int,
         *,
         queue: MessageQueue | None = None,
+        keyed: bool = False,
         born_ms: int | None = None,
         sys_flag: int = 0,
     ) -> OutBatch:
         """Accept `count` messages that the caller encoded as the body of one SEND_BATCH_MESSAGE,
         each with its UNIQ_KEY; blocks only while the buffer is full. Of the batch returned, `wait`
-        waits until it is over; `error` and `status` say how it ended."""
+        waits until it is over; `error` and `status` say how it ended. `keyed`: `queue` was chosen
+        among `queues` by a key, so another one will do when it is gone."""
         engine = self.engine
+        pinned = None if queue is None else Pin(queue, keyed)
         return self._when_room(
             lambda: engine.enqueue_encoded(
-                topic, queue, body, count, born_ms=born_ms, sys_flag=sys_flag
+                topic, pinned, body, count, born_ms=born_ms, sys_flag=sys_flag
             )
         )
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        """Every queue of `topic` that ever was writable, which is what sharding keys are hashed
-        over, as a nameserver says now. TopicNotExist if there is no such topic."""
-        core = self.engine.core
-        self._run(core.route(topic))
-        return core.routes.queues_ever(topic)
+        """The queues of `topic` that sharding keys are hashed over now: those it has for writing
+        (client/placing.py). TopicNotExist if there is no such topic."""
+        engine = self.engine
+        self._run(engine.route(topic, create=False))
+        return engine.key_queues(topic)
 
     def send_oneway(
         self,
@@ -399,7 +405,7 @@ class Producer:
         engine = self.engine
         if engine.core.routes.route(message.topic) is None:
             self._run(engine.route(message.topic))
-        pinned = queue or engine.queue_for(message, sharding_key, None)
+        pinned = engine.pin_for(message, queue, sharding_key, None)
         assert self._thread is not None
         self._thread.call(engine.oneway, message, pinned)
 

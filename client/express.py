@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 
-from saturnmq.client.accumulator import Lane
+from saturnmq.client.accumulator import Lane, Pin
 from saturnmq.client.core import SUCCEEDED_S
 from saturnmq.client.outgoing import OutBatch, SendResult
 from saturnmq.client.producer import ProducerEngine
@@ -33,7 +33,7 @@ class Express:
         self._closed = False
         engine.core.on_route_change(self._route_changed)
 
-    def send(self, message: Message, pinned: MessageQueue | None) -> SendResult | OutBatch | None:
+    def send(self, message: Message, pinned: Pin | None) -> SendResult | OutBatch | None:
         """The result; or the batch, if the first attempt failed and others follow on the loop; or
         None, and nothing done, when this way is not free."""
         engine = self._engine

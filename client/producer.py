@@ -18,7 +18,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from saturnmq.client.accumulator import Accumulator, Gate, Lane, Lock
+from saturnmq.client.accumulator import Accumulator, Gate, Lane, Lock, Pin
 from saturnmq.client.core import ClientCore, ErrorListener
 from saturnmq.client.faults import LatencyTable
 from saturnmq.client.outgoing import (
@@ -102,7 +102,7 @@ class ProducerEngine:
 
     # -- any thread ----------------------------------------------------------------------------
 
-    def enqueue(self, message: Message, pinned: MessageQueue | None) -> SendHandle | None:
+    def enqueue(self, message: Message, pinned: Pin | None) -> SendHandle | None:
         """Accept one message; None when the buffer is full."""
         self._check(message)
         lane = self.accumulator.lane(message.topic, pinned)
@@ -121,9 +121,7 @@ class ProducerEngine:
             return self.single(lane, message)
         return self._whole(lane, [message])
 
-    def enqueue_batch(
-        self, messages: Sequence[Message], pinned: MessageQueue | None
-    ) -> OutBatch | None:
+    def enqueue_batch(self, messages: Sequence[Message], pinned: Pin | None) -> OutBatch | None:
         """Accept messages of one topic as one batch; None when the buffer is full."""
         if not messages:
             raise InvalidParameter("send_batch of no messages: give at least one")
@@ -142,20 +140,32 @@ class ProducerEngine:
         batch = self._whole(lane, messages)
         return batch if self.accumulator.append_batch(lane, batch) else None
 
-    def queue_for(
-        self, message: Message, sharding_key: str | None, selector: Selector | None
-    ) -> MessageQueue | None:
-        """The pinned queue of a message; RouteNotFound while the topic's route is not known."""
+    def pin_for(
+        self,
+        message: Message,
+        queue: MessageQueue | None,
+        sharding_key: str | None,
+        selector: Selector | None,
+    ) -> Pin | None:
+        """What binds a message to a queue: `queue`, the selector's choice, its key, or nothing.
+        RouteNotFound while the topic's route is not known."""
+        if queue is not None:
+            return Pin(queue, chosen=False)
         key = sharding_key or message.properties.get(SHARDING_KEY)
         if selector is None and key is None:
             return None
-        queues = self.core.routes.queues_ever(message.topic)
+        queues = self.key_queues(message.topic)
         if not queues:
             raise RouteNotFound(f"the route of topic {message.topic!r} is not known yet")
         if selector is not None:
-            return selector(queues, message)
+            selected = selector(queues, message)
+            return Pin(selected, chosen=selected in queues)
         assert key is not None
-        return queues[abs(jhash(key)) % len(queues)]
+        return Pin(queues[abs(jhash(key)) % len(queues)], chosen=True)
+
+    def key_queues(self, topic: str) -> list[MessageQueue]:
+        """The queues that keys are hashed over (placing.py); empty before `route(topic)`."""
+        return self.sender.key_queues.of(topic)
 
     def _check(self, message: Message) -> None:
         if message.topic not in self._topics:
@@ -209,7 +219,7 @@ class ProducerEngine:
     def enqueue_encoded(
         self,
         topic: str,
-        pinned: MessageQueue | None,
+        pinned: Pin | None,
         body: bytes,
         count: int,
         *,
@@ -273,12 +283,14 @@ class ProducerEngine:
     async def start(self) -> None:
         self.core.register_producer(self.group)
 
-    async def route(self, topic: str) -> None:
-        """Make the route of `topic` known, so that `queue_for` can answer."""
+    async def route(self, topic: str, *, create: bool = True) -> None:
+        """Make the route of `topic` known, so that `pin_for` can answer; without `create` the topic
+        has to exist."""
         check_topic(topic)
-        await self.core.route(topic, create=True)
+        await self.core.route(topic, create=create)
+        self.sender.key_queues.learn(topic)
 
-    def oneway(self, message: Message, pinned: MessageQueue | None) -> None:
+    def oneway(self, message: Message, pinned: Pin | None) -> None:
         """Send without an acknowledgement; dropped if no broker can be reached now."""
         if not message.body or len(message.body) > self.options.max_message_bytes:
             raise self._bad_body(len(message.body))
@@ -289,12 +301,13 @@ class ProducerEngine:
             now = self.core.runtime.monotonic()
             faults = self.sender.faults
             sound = [queue for queue in queues if faults.available(queue.broker_name, now)]
-            pinned = self.core.runtime.random.choice(sound or queues)
-        address = self.core.broker_address(pinned.broker_name)
+            pinned = Pin(self.core.runtime.random.choice(sound or queues), chosen=True)
+        queue = pinned.queue
+        address = self.core.broker_address(queue.broker_name)
         if address is None:
-            raise RouteNotFound(f"broker {pinned.broker_name} has no master in the route")
+            raise RouteNotFound(f"broker {queue.broker_name} has no master in the route")
         batch = self.single(self.accumulator.lane(message.topic, pinned), message)
-        self.core.oneway(address, self.sender.command(batch, pinned))
+        self.core.oneway(address, self.sender.command(batch, queue))
 
     async def wait(self, batch: OutBatch) -> None:
         """Wait until `batch` is over, however it ends."""
@@ -348,6 +361,7 @@ class Producer:
         send_timeout: float = ProducerOptions.send_timeout,
         retries: int = ProducerOptions.retries,
         delivery_timeout: float = ProducerOptions.delivery_timeout,
+        absence_timeout: float = ProducerOptions.absence_timeout,
         retry_unless_stored: bool = ProducerOptions.retry_unless_stored,
         until_delivered: bool = ProducerOptions.until_delivered,
         batch_bytes: int = ProducerOptions.batch_bytes,
@@ -367,6 +381,7 @@ class Producer:
         retries: extra attempts of a message without a queue or key; 0 is one attempt, whatever
             comes of it
         delivery_timeout: seconds of all attempts of a message with a queue or key
+        absence_timeout: seconds that keys keep the queues of a broker that is away
         retry_unless_stored: one that is stored, but short of the ack asked for, is tried again
         until_delivered: every message has `delivery_timeout`, even if it is stored twice by that
         batch_bytes: size of a batch at most
@@ -382,6 +397,7 @@ class Producer:
             send_timeout=send_timeout,
             retries=retries,
             delivery_timeout=delivery_timeout,
+            absence_timeout=absence_timeout,
             retry_unless_stored=retry_unless_stored,
             until_delivered=until_delivered,
             batch_bytes=batch_bytes,
@@ -464,9 +480,9 @@ class Producer:
         engine = self.engine
         if queue is None and (selector or sharding_key or SHARDING_KEY in message.properties):
             await engine.route(message.topic)
-            queue = engine.queue_for(message, sharding_key, selector)
+        pinned = engine.pin_for(message, queue, sharding_key, selector)
         while True:
-            handle = engine.enqueue(message, queue)
+            handle = engine.enqueue(message, pinned)
             if handle is not None:
                 return handle
             await self._wait_for_room()
@@ -479,8 +495,9 @@ class Producer:
     ) -> list[SendResult]:
         """Send messages of one topic to one queue in one request; all are stored or none."""
         engine = self.engine
+        pinned = None if queue is None else Pin(queue, chosen=False)
         while True:
-            batch = engine.enqueue_batch(messages, queue)
+            batch = engine.enqueue_batch(messages, pinned)
             if batch is not None:
                 break
             await self._wait_for_room()
@@ -497,9 +514,7 @@ class Producer:
         """Send without waiting for anything but the topic's first route."""
         engine = self.engine
         await engine.route(message.topic)
-        if queue is None:
-            queue = engine.queue_for(message, sharding_key, None)
-        engine.oneway(message, queue)
+        engine.oneway(message, engine.pin_for(message, queue, sharding_key, None))
 
     async def flush(self) -> None:
         """Wait until everything sent so far is acknowledged or has failed."""

@@ -2,9 +2,7 @@
 
 Fed by ClientCore with what nameservers answer (code 105), read by the producer and the consumers.
 RocketMQ's rules (remoting.md 4): the writable list is every queueData with the write bit whose
-broker has address id 0, sorted by broker name; the readable list needs the read bit only. On top of
-RocketMQ this table remembers every writable queue it ever saw, so that hashing sharding keys does
-not move when a master drops out of a route for a while.
+broker has address id 0, sorted by broker name; the readable list needs the read bit only.
 """
 
 from __future__ import annotations
@@ -27,7 +25,6 @@ class RouteTable:
         self._routes: dict[str, TopicRoute] = {}
         self._publish: dict[str, list[MessageQueue]] = {}
         self._subscribe: dict[str, list[MessageQueue]] = {}
-        self._ever: dict[str, list[MessageQueue]] = {}
         self._brokers: dict[str, dict[int, str]] = {}
         self._topics_of: dict[str, set[str]] = {}
 
@@ -49,9 +46,6 @@ class RouteTable:
                     self._forget(data.broker_name, topic)
         self._publish[topic] = self._writable(topic, route)
         self._subscribe[topic] = self._readable(topic, route)
-        ever = set(self._ever.get(topic, ()))
-        ever.update(self._published_anywhere(topic, route))
-        self._ever[topic] = sorted(ever)
         return True
 
     def _forget(self, broker_name: str, topic: str) -> None:
@@ -63,24 +57,17 @@ class RouteTable:
             del self._topics_of[broker_name]
             self._brokers.pop(broker_name, None)
 
-    def _writable(self, topic: str, route: TopicRoute) -> list[MessageQueue]:
+    @staticmethod
+    def _writable(topic: str, route: TopicRoute) -> list[MessageQueue]:
         masters = {
             data.broker_name
             for data in route.brokers
             if MASTER_ID in {int(broker_id) for broker_id in data.addresses}
         }
-        return [
-            queue
-            for queue in self._published_anywhere(topic, route)
-            if queue.broker_name in masters
-        ]
-
-    @staticmethod
-    def _published_anywhere(topic: str, route: TopicRoute) -> list[MessageQueue]:
         return sorted(
             MessageQueue(topic, data.broker_name, queue_id)
             for data in route.queues
-            if data.perm & PERM_WRITE
+            if data.perm & PERM_WRITE and data.broker_name in masters
             for queue_id in range(data.write_queues)
         )
 
@@ -104,10 +91,6 @@ class RouteTable:
 
     def subscribe_queues(self, topic: str) -> list[MessageQueue]:
         return self._subscribe.get(topic, [])
-
-    def queues_ever(self, topic: str) -> list[MessageQueue]:
-        """Every writable queue ever seen: the stable list that sharding keys are hashed over."""
-        return self._ever.get(topic, [])
 
     def brokers(self) -> dict[str, dict[int, str]]:
         return self._brokers

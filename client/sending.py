@@ -7,8 +7,11 @@ Rules, in RocketMQ's terms (remoting.md 2.1, 4):
   was refused without being stored (no master now) is repeated for `send_timeout` in all
 - a part-filled batch leaves only when none of its lane is in flight to that broker, full ones up to
   `in_flight` of them: what queues while the last batch is under way goes together
-- pinned batches (sharding key, selector) go one at a time, and a failed one is repeated on its own
-  queue until `delivery_timeout`, so that their order holds; what follows waits behind it
+- pinned batches (sharding key, selector, queue) go one at a time, and a failed one is repeated on
+  its own queue until `delivery_timeout`, so that their order holds; what follows waits behind it
+- a queue that is gone, because its topic was made smaller, is answered with 29: the batch goes to a
+  queue there is. All that waits for a gone queue by a key or a selector goes to one other queue, in
+  order; what the caller gave a queue for goes there or fails
 - with `until_delivered` unpinned batches too are repeated until `delivery_timeout`, elsewhere if
   there is one
 - response codes 17 14 1 2 16 204 205 1500, time-outs and lost connections are retried, others fail
@@ -23,10 +26,12 @@ import logging
 from dataclasses import dataclass
 from functools import partial
 
-from saturnmq.client.accumulator import Accumulator, Lane, not_in_time
+from saturnmq.client.accumulator import Accumulator, Lane, Pin, not_in_time
 from saturnmq.client.core import ClientCore
 from saturnmq.client.faults import DEFAULT_TABLE, FaultStrategy, LatencyTable
+from saturnmq.client.leftovers import Leftovers
 from saturnmq.client.outgoing import OutBatch
+from saturnmq.client.placing import KeyQueues
 from saturnmq.client.results import STATUS_OF_CODE, SendStatus
 from saturnmq.protocol import checked
 from saturnmq.protocol.batch import SIZES
@@ -36,6 +41,7 @@ from saturnmq.protocol.errors import (
     ClientClosed,
     ConnectFailed,
     ConnectionLost,
+    InvalidParameter,
     MalformedFrame,
     RequestTimeout,
     RouteNotFound,
@@ -62,6 +68,7 @@ class ProducerOptions:
     send_timeout: float = 3.0  # seconds of one attempt, and of trying while no master takes it
     retries: int = 2  # extra attempts of an unpinned batch; 0: one attempt, whatever comes of it
     delivery_timeout: float = 120.0  # seconds of all attempts of a pinned batch
+    absence_timeout: float = 60.0  # seconds that keys keep the queues of a broker that is away
     retry_unless_stored: bool = False  # statuses 10, 11, 12: try another broker; pinned: again
     until_delivered: bool = False  # all batches have `delivery_timeout`, even if stored twice
     batch_bytes: int = 1 << 20
@@ -84,6 +91,8 @@ class Sender:
         self.group = group
         self.options = options
         self.faults = FaultStrategy(options.latency_table)
+        self.key_queues = KeyQueues(core, options.absence_timeout, self._keys_moved)
+        self.leftovers = Leftovers()
         self.closed = False
         self._failed_at: dict[str, str | None] = {}  # broker name -> its master's address then
         core.on_route_change(self._route_changed)
@@ -96,6 +105,8 @@ class Sender:
     def pump_lane(self, lane: Lane) -> None:
         head = self.accumulator.head
         batch = head(lane)
+        if batch is not None and lane.pinned is not None and self._is_gone(lane.pinned):
+            self.leftovers.add(lane.topic, [lane])
         while batch is not None:
             if self.closed:
                 self.accumulator.fail_lane(lane, ClientClosed("the producer is closed"))
@@ -119,9 +130,10 @@ class Sender:
 
     def _place(self, lane: Lane, *, whole: bool) -> MessageQueue | None:
         """The queue for a batch now, or None if it has to wait (something will pump again)."""
-        pinned = lane.pinned
-        if pinned is not None:
-            return None if lane.in_flight.get(pinned.broker_name) else pinned
+        if lane.pinned is not None:
+            if lane.in_flight or (lane.pinned.chosen and self.leftovers.hold_back(lane)):
+                return None
+            return self._bound_to(lane.pinned)
         queues = self.core.publish_queues(lane.topic)
         if not queues:
             self._resolve(lane)
@@ -142,6 +154,26 @@ class Sender:
         if sound:
             return None
         return self._least_bad(lane, queues, limit)
+
+    def _bound_to(self, pin: Pin) -> MessageQueue:
+        """Its queue, or the one that takes what waits for it when it is gone."""
+        if not self._is_gone(pin):
+            return pin.queue
+        queues = self.key_queues.of(pin.queue.topic)
+        return queues[pin.queue.queue_id % len(queues)]
+
+    def _is_gone(self, pin: Pin) -> bool:
+        queues = self.key_queues.of(pin.queue.topic)
+        return pin.chosen and bool(queues) and pin.queue not in queues
+
+    def _keys_moved(self, topic: str) -> None:
+        """The queues that keys are hashed over changed."""
+        lanes = self.accumulator.lanes_of(topic)
+        gone = [lane for lane in lanes if lane.pinned is not None and self._is_gone(lane.pinned)]
+        self.leftovers.add(topic, [lane for lane in gone if self._has_work(lane)])
+
+    def _has_work(self, lane: Lane) -> bool:
+        return bool(lane.in_flight) or self.accumulator.head(lane) is not None
 
     def _least_bad(self, lane: Lane, queues: list[MessageQueue], limit: int) -> MessageQueue | None:
         broker = self.faults.least_bad({queue.broker_name for queue in queues})
@@ -346,6 +378,9 @@ class Sender:
             error.outcome = "unknown"
         self.accumulator.finish(batch, error)
         self.pump_lane(lane)
+        if not self._has_work(lane) and self.leftovers.remove(lane):
+            for waiting in self.accumulator.lanes_of(lane.topic):
+                self.pump_lane(waiting)
 
     @staticmethod
     def _landed(lane: Lane, queue: MessageQueue) -> None:
@@ -357,7 +392,15 @@ class Sender:
 
     def _refused(self, batch: OutBatch, queue: MessageQueue, error: SaturnError) -> None:
         """An attempt ended with `error`: repeat it, or give up at once if that cannot help."""
-        if error.code in RETRY_CODES or isinstance(error, (ConnectionLost, RequestTimeout)):
+        pin = batch.lane.pinned
+        may_move = pin is None or pin.chosen
+        if isinstance(error, TopicNotExist) and may_move:
+            self.key_queues.withdraw(queue.topic, queue.broker_name)
+        if (
+            error.code in RETRY_CODES
+            or isinstance(error, (ConnectionLost, RequestTimeout))
+            or (isinstance(error, InvalidParameter) and may_move)
+        ):
             self._failed(batch, queue, error)
         else:
             self._over(batch, queue, error)
@@ -366,9 +409,11 @@ class Sender:
         if batch.done:
             return
         now = self.runtime.monotonic()
-        self.faults.failed(queue.broker_name, now)
-        self._failed_at[queue.broker_name] = self.core.broker_address(queue.broker_name)
-        if error.refresh_route or isinstance(error, RequestTimeout):
+        queue_is_gone = isinstance(error, InvalidParameter)  # and its broker is well
+        if not queue_is_gone:
+            self.faults.failed(queue.broker_name, now)
+            self._failed_at[queue.broker_name] = self.core.broker_address(queue.broker_name)
+        if error.refresh_route or queue_is_gone or isinstance(error, RequestTimeout):
             self.core.refresh_soon(queue.topic)
         if error.outcome == "unknown":
             batch.unsure = True
@@ -414,17 +459,27 @@ class Sender:
         is pinned, after a pause."""
         batch.avoid = queue.broker_name
         if batch.lane.pinned is not None:
-            self.runtime.call_later(_pause(batch), self._attempt, batch, queue)
+            self.runtime.call_later(_pause(batch), self._attempt_bound, batch, queue)
             return
         other = self._elsewhere(batch) or queue
-        lane = batch.lane
-        self._landed(lane, queue)
-        lane.in_flight[other.broker_name] = lane.in_flight.get(other.broker_name, 0) + 1
+        self._move(batch.lane, queue, other)
         well = self.faults.available(other.broker_name, self.runtime.monotonic())
         if well and other.broker_name != queue.broker_name:
             self._attempt(batch, other)
         else:
             self.runtime.call_later(_pause(batch), self._attempt, batch, other)
+
+    def _attempt_bound(self, batch: OutBatch, queue: MessageQueue) -> None:
+        """Repeat a pinned batch, which went to `queue`: by now that may be gone."""
+        pin = batch.lane.pinned
+        assert pin is not None
+        bound_to = self._bound_to(pin)
+        self._move(batch.lane, queue, bound_to)
+        self._attempt(batch, bound_to)
+
+    def _move(self, lane: Lane, old: MessageQueue, new: MessageQueue) -> None:
+        self._landed(lane, old)
+        lane.in_flight[new.broker_name] = lane.in_flight.get(new.broker_name, 0) + 1
 
 
 def _pause(batch: OutBatch) -> float:

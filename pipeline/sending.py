@@ -67,8 +67,10 @@ producers: Pool[ProducerKey, Producer] = Pool(_start, lambda producer: producer.
 class Sending:
     """The chunks of one task, at least once each."""
 
-    def __init__(self, producer: Producer, options: SinkOptions) -> None:
+    def __init__(self, producer: Producer, options: SinkOptions, *, keyed: bool = False) -> None:
+        """`keyed`: the queues of chunks were chosen by keys, and need not be those for ever."""
         self._producer = producer
+        self._keyed = keyed
         self._options = options
         self._queues: dict[str, Sequence[MessageQueue]] = {}
         self._under_way: deque[OutBatch] = deque()
@@ -104,6 +106,7 @@ class Sending:
                 chunk.body(),
                 chunk.rows,
                 queue=chunk.queue,
+                keyed=self._keyed,
                 born_ms=None if chunk.born_ms == NOW else chunk.born_ms,
                 sys_flag=chunk.sys_flag,
             )

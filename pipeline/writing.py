@@ -14,7 +14,7 @@ from saturnmq.pipeline.chunking import Chunk, Chunker, id_prefix
 from saturnmq.pipeline.selecting import Layout, Selector
 from saturnmq.pipeline.sending import ProducerKey, Sending, producers
 from saturnmq.pipeline.sink import Identity, Written, client_for, open_sink
-from saturnmq.pipeline.sink_options import SinkOptions, selector_for
+from saturnmq.pipeline.sink_options import SHARDING_KEY, SinkOptions, selector_for
 from saturnmq.pipeline.staged import Staging
 
 
@@ -37,7 +37,8 @@ def write_rows(
             options.endpoints, options.producer_group, options.retry_timeout_ms, options.ack_mode
         )
         with producers.use(key) as producer:
-            sending = Sending(producer, options)
+            keyed = selector_for(columns, options) == SHARDING_KEY
+            sending = Sending(producer, options, keyed=keyed)
             chunker = _chunk(batches, columns, options, identity, sending.layout, sending.put)
             sending.finish()
         return Written(chunker.rows, chunker.rows, chunker.bytes, chunker.chunks)

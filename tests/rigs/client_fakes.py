@@ -81,6 +81,7 @@ class FakeCluster:
         self.masters = set(brokers)
         self.replaced = {}
         self.listed = list(brokers)
+        self.registered = []  # whose masters the nameserver knows, whatever topics they have
         self.asked = 0
         self.links = []
         self.watchers = []
@@ -119,6 +120,14 @@ class FakeCluster:
             endpoint.oneway(Command.request(RequestCode.ROUTE_CHANGED, body=body))
 
     def serve(self, endpoint, cmd):
+        if cmd.code == RequestCode.GET_BROKER_CLUSTER_INFO:
+            addresses = {"0": "127.0.0.1:1"}
+            table = {
+                name: {"brokerName": name, "cluster": "C", "brokerAddrs": addresses}
+                for name in self.registered
+            }
+            endpoint.send(cmd.reply(body=jsonx.dumps({"brokerAddrTable": table})), cmd)
+            return
         if cmd.code != RequestCode.GET_ROUTEINFO_BY_TOPIC or cmd.ext["topic"] != self.topic:
             endpoint.send(cmd.reply(17, "no such topic"), cmd)
             return

@@ -113,11 +113,11 @@ def test_sharding_does_not_move_when_a_master_leaves_the_route():
         await producer.send(Message("T", b"x"))
         engine = producer.engine
         message = Message("T", b"x")
-        before = [engine.queue_for(message, f"k{n}", None) for n in range(50)]
+        before = [engine.pin_for(message, None, f"k{n}", None) for n in range(50)]
         cluster.masters.discard("b")
         await producer.core.route("T", refresh=True)
         assert {queue.broker_name for queue in producer.core.publish_queues("T")} == {"a"}
-        assert [engine.queue_for(message, f"k{n}", None) for n in range(50)] == before
+        assert [engine.pin_for(message, None, f"k{n}", None) for n in range(50)] == before
 
     run(test, "a", "b")
 

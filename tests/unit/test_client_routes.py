@@ -23,15 +23,6 @@ def test_queues_of_a_broker_without_master_can_be_read_not_written():
     assert table.broker_name_of("b:2") == "b"
 
 
-def test_queues_once_seen_stay_in_the_sharding_list():
-    table = RouteTable()
-    table.update("T", route("a", "b"))
-    before = table.queues_ever("T")
-    table.update("T", route("a"))
-    assert table.queues_ever("T") == before
-    assert table.address("b") is None
-
-
 def test_a_template_gives_its_queues_only_where_it_may_be_inherited():
     template = route("a", perm=7)
     assert [data.write_queues for data in from_template("T", template, 4).queues] == [1]

@@ -31,11 +31,11 @@ def cluster():
     thread.close()
 
 
-def send(address, chunks, **options):
+def send(address, chunks, *, keyed=False, **options):
     given = parse({"endpoints": address, "topic": "T", **options})
     key = ProducerKey(address, given.producer_group, given.retry_timeout_ms, given.ack_mode)
     with producers.use(key) as producer:
-        sending = Sending(producer, given)
+        sending = Sending(producer, given, keyed=keyed)
         for chunk in chunks:
             sending.put(chunk)
         sending.finish()
@@ -48,6 +48,20 @@ def chunk(*bodies, queue=None, topic="T", born_ms=NOW, sys_flag=0):
 
 def stored(cluster):
     return sorted(body for broker in cluster.brokers.values() for body in broker.bodies())
+
+
+def test_a_chunk_whose_queue_a_key_chose_goes_to_another_when_that_is_gone(cluster):
+    def refuse(cmd):
+        return (29, "out of range") if int(cmd.ext["e"]) >= cluster.queues else None
+
+    send(cluster.address, [chunk(b"warm", queue=MessageQueue("T", "a", 1))], keyed=True)
+    for broker in cluster.brokers.values():
+        broker.answer = refuse
+    cluster.queues = 1
+    send(cluster.address, [chunk(b"x", queue=MessageQueue("T", "a", 1))], keyed=True)
+    assert stored(cluster) == [b"warm", b"x"]
+    with pytest.raises(SinkFailed, match="out of range"):
+        send(cluster.address, [chunk(b"y", queue=MessageQueue("T", "a", 1))])
 
 
 def test_chunks_go_round_and_named_queues_are_obeyed(cluster):

@@ -1,0 +1,262 @@
+"""Where keyed messages go while topics become smaller and brokers are away: no send fails."""
+
+import asyncio
+import collections
+import contextlib
+import logging
+
+import client_fakes as fakes
+import pytest
+from saturnmq.client.blocking import LoopThread
+from saturnmq.client.blocking import Producer as BlockingProducer
+from saturnmq.client.placing import Placement
+from saturnmq.client.producer import Producer
+from saturnmq.protocol.errors import InvalidParameter
+from saturnmq.protocol.message import Message, MessageQueue
+from saturnmq.protocol.native import NativeRuntime
+from saturnmq.protocol.route import BrokerData, QueueData, TopicRoute
+
+
+def route(queues, *, masterless=()):
+    """`queues`: by broker name."""
+    return TopicRoute(
+        queues=[QueueData(name, count, count) for name, count in queues.items()],
+        brokers=[BrokerData("C", n, {int(n in masterless): f"{n}:1"}) for n in queues],
+    )
+
+
+def counts(placement):
+    return dict(collections.Counter(queue.broker_name for queue in placement.queues("T")))
+
+
+# -- the rule --------------------------------------------------------------------------------------
+
+
+def test_fewer_and_more_queues_of_a_broker_count_at_once():
+    placement = Placement(60.0)
+    for count in (8, 2, 4):
+        placement.take("T", route({"a": count}), 0.0)
+        assert placement.queues("T") == [MessageQueue("T", "a", n) for n in range(count)]
+
+
+def test_a_broker_without_a_master_or_a_route_keeps_its_queues_for_a_time():
+    placement = Placement(60.0)
+    placement.take("T", route({"a": 2, "b": 3}), 0.0)
+    placement.take("T", route({"a": 2, "b": 1}, masterless=["b"]), 10.0)
+    assert counts(placement) == {"a": 2, "b": 3}
+    placement.take("T", route({"a": 2}), 69.9)
+    assert counts(placement) == {"a": 2, "b": 3}
+    placement.take("T", route({"a": 2}), 70.0)
+    assert counts(placement) == {"a": 2}
+    placement.take("T", route({"a": 2, "b": 3}), 71.0)
+    assert counts(placement) == {"a": 2, "b": 3}
+
+
+def test_who_was_back_in_between_has_the_whole_time_again():
+    placement = Placement(60.0)
+    placement.take("T", route({"a": 2, "b": 3}), 0.0)
+    placement.take("T", route({"a": 2}), 10.0)
+    placement.take("T", route({"a": 2, "b": 3}), 60.0)
+    placement.take("T", route({"a": 2}), 80.0)
+    assert counts(placement) == {"a": 2, "b": 3}
+
+
+def test_the_only_broker_is_not_given_up():
+    placement = Placement(60.0)
+    placement.take("T", route({"a": 2}), 0.0)
+    for now in (1.0, 1000.0):
+        placement.take("T", route({"a": 2}, masterless=["a"]), now)
+        assert counts(placement) == {"a": 2}
+
+
+def test_a_broker_that_is_there_without_the_topic_is_given_up_at_once():
+    placement = Placement(60.0)
+    placement.take("T", route({"a": 2, "b": 3}), 0.0)
+    placement.withdraw("T", "b")
+    assert counts(placement) == {"a": 2}
+
+
+# -- producers -------------------------------------------------------------------------------------
+
+
+class Shrinking:
+    """Brokers that refuse a queue number that they do not have."""
+
+    def __init__(self, cluster):
+        self.cluster = cluster
+        self.has = cluster.queues
+        for broker in cluster.brokers.values():
+            broker.answer = self.answer
+
+    def answer(self, cmd):
+        if int(cmd.ext["e"]) >= self.has:
+            return 29, f"queue id {cmd.ext['e']} is out of range; it has {self.has} queues"
+        return None
+
+    def shrink(self, queues, *, told=True):
+        self.has = queues
+        self.cluster.queues = queues
+        if told:
+            self.cluster.announce()
+
+
+@contextlib.asynccontextmanager
+async def world(*brokers, queues=8, **options):
+    runtime = NativeRuntime()
+    cluster = await fakes.FakeCluster(runtime, brokers or ("a",), queues=queues).start()
+    try:
+        async with Producer("senders", cluster.address, runtime=runtime, **options) as producer:
+            yield cluster, producer
+    finally:
+        cluster.stop()
+
+
+def run(test, *brokers, **options):
+    async def main():
+        async with asyncio.timeout(30), world(*brokers, **options) as (cluster, producer):
+            await test(cluster, producer)
+
+    asyncio.run(main())
+
+
+def check_order(cluster, keys):
+    """In each queue the messages of a key lie in the order in which they were sent."""
+    for broker in cluster.brokers.values():
+        for log in broker.log.values():
+            last = dict.fromkeys(keys, -1)
+            for body, _ in log:
+                key, _, number = body.decode().partition("/")
+                assert int(number) > last[key]
+                last[key] = int(number)
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_no_keyed_send_fails_when_a_topic_shrinks_and_keys_stay_in_order(told):
+    async def test(cluster, producer):
+        shrinking = Shrinking(cluster)
+        keys = [f"key{n}" for n in range(40)]
+        handles = []
+        for n in range(60):
+            if n == 20:
+                shrinking.shrink(2, told=told)
+            for key in keys:
+                message = Message("T", f"{key}/{n}".encode())
+                handles.append(await producer.send_async(message, sharding_key=key))
+            await asyncio.sleep(0)
+        results = [await handle for handle in handles]
+        assert len(cluster.brokers["a"].bodies()) == len(handles)
+        check_order(cluster, keys)
+        assert {result.queue.queue_id for result in results[-40:]} <= {0, 1}
+        asked = len(cluster.brokers["a"].requests)
+        for key in keys:
+            assert (await producer.send(Message("T", b"k/99"), sharding_key=key)).ok
+        assert len(cluster.brokers["a"].requests) == asked + len(keys), "none was refused"
+
+    run(test)
+
+
+def test_no_send_without_a_key_fails_when_a_topic_shrinks():
+    async def test(cluster, producer):
+        shrinking = Shrinking(cluster)
+        handles = []
+        for n in range(400):
+            if n == 100:
+                shrinking.shrink(2, told=False)
+            handles.append(await producer.send_async(Message("T", b"%d" % n)))
+            if n % 5 == 0:
+                await asyncio.sleep(0)
+        assert all([(await handle).ok for handle in handles])
+
+    run(test)
+
+
+def test_a_choice_of_a_selector_moves_like_a_key():
+    async def test(cluster, producer):
+        shrinking = Shrinking(cluster)
+        await producer.send(Message("T", b"warm"))
+        shrinking.shrink(2, told=False)
+        sent = await producer.send(Message("T", b"x"), selector=lambda queues, _: queues[-1])
+        assert sent.queue.queue_id < 2
+
+    run(test)
+
+
+def test_a_queue_that_the_caller_names_is_obeyed_or_refused():
+    async def test(cluster, producer):
+        shrinking = Shrinking(cluster)
+        last = MessageQueue("T", "a", 7)
+        assert (await producer.send(Message("T", b"x"), queue=last)).queue == last
+        shrinking.shrink(2)
+        with pytest.raises(InvalidParameter, match="out of range"):
+            await producer.send(Message("T", b"x"), queue=last)
+        made_up = MessageQueue("T", "a", 9)
+        with pytest.raises(InvalidParameter, match="out of range"):
+            await producer.send(Message("T", b"x"), selector=lambda *_: made_up)
+
+    run(test)
+
+
+def test_no_lone_synchronous_send_fails_when_a_topic_shrinks():
+    thread = LoopThread()
+    cluster = fakes.FakeCluster(thread.runtime, ("a",), queues=8)
+    thread.run(cluster.start())
+    try:
+        with BlockingProducer("senders", cluster.address) as producer:
+            for key in (None, *"abcdefgh"):
+                producer.send(Message("T", b"warm"), sharding_key=key)
+            shrinking = thread.call(Shrinking, cluster)
+            thread.call(lambda: shrinking.shrink(2, told=False))
+            for key in (*"abcdefgh", *[None] * 8):
+                assert producer.send(Message("T", b"x"), sharding_key=key).queue.queue_id < 2
+            assert len(producer.queues("T")) == 2
+    finally:
+        thread.call(cluster.stop)
+        thread.close()
+
+
+def test_what_waits_for_a_broker_that_stays_away_goes_elsewhere_after_a_time():
+    async def test(cluster, producer):
+        await producer.send(Message("T", b"x"), sharding_key="any")
+        keys = [f"k{n}" for n in range(8)]
+        cluster.brokers["b"].stop()
+        cluster.listed = ["a"]
+        cluster.announce()
+        handles = [await producer.send_async(Message("T", b"x"), sharding_key=k) for k in keys]
+        results = [await handle for handle in handles]
+        assert {result.queue.broker_name for result in results} == {"a"}
+
+    run(test, "a", "b", queues=2, absence_timeout=0.3)
+
+
+def test_a_broker_that_is_there_without_the_topic_gets_no_keys(caplog):
+    caplog.set_level(logging.INFO)
+
+    async def test(cluster, producer):
+        await producer.send(Message("T", b"x"), sharding_key="any")
+        keys = [f"k{n}" for n in range(8)]
+        cluster.registered = ["a", "b"]
+        cluster.listed = ["a"]
+        cluster.announce()
+        cluster.brokers["b"].answer = lambda cmd: (17, "no such topic")
+        handles = [await producer.send_async(Message("T", b"x"), sharding_key=k) for k in keys]
+        results = [await handle for handle in handles]
+        assert {result.queue.broker_name for result in results} == {"a"}
+        assert "keys of topic T go over 2 queues, not 4" in caplog.text
+
+    run(test, "a", "b", queues=2, absence_timeout=1e9)
+
+
+def test_keys_leave_a_broker_that_no_route_names_and_that_is_there():
+    async def test(cluster, producer):
+        await producer.send(Message("T", b"x"))
+        await producer.send(Message("T", b"x"), sharding_key="any")
+        cluster.brokers["b"].stop()  # so that its connection is no reason to keep it in the route
+        cluster.registered = ["a", "b"]
+        cluster.listed = ["a"]
+        cluster.announce()
+        keys = [f"k{n}" for n in range(8)]
+        handles = [await producer.send_async(Message("T", b"x"), sharding_key=k) for k in keys]
+        results = [await handle for handle in handles]
+        assert {result.queue.broker_name for result in results} == {"a"}
+
+    run(test, "a", "b", queues=2, absence_timeout=1e9)
