@@ -407,7 +407,9 @@ class ClientCore:
             await self._unregister({"clientID": self.client_id, "producerGroup": group})
 
     async def _unregister(self, ext: dict[str, str]) -> None:
-        connected = [address for address in self._greeted if self.connected(address) is not None]
+        connected = [
+            address for address in sorted(self._greeted) if self.connected(address) is not None
+        ]
         await asyncio.gather(*(self._unregister_at(address, ext) for address in connected))
 
     async def _unregister_at(self, address: str, ext: dict[str, str]) -> None:
