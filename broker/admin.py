@@ -244,7 +244,8 @@ class AdminService:
         return True
 
     def _version_of(self, table: Saveable) -> dict[str, str]:
-        return {"saturnVersion": f"{self._stamp}.{table.changes}"}
+        leads = "true" if self._c.role.state is State.MASTER else "false"
+        return {"saturnVersion": f"{self._stamp}.{table.changes}", "saturnLeads": leads}
 
     def on_all_topics(self, endpoint: Endpoint, request: Command) -> None:
         if self._unchanged(endpoint, request, self._c.topics):

@@ -7,9 +7,11 @@ reply is empty and says `saturnUnchanged`. A version names the table's process a
 never means something else after a restart or a fail-over. A Java master knows nothing of this and
 is asked every 10 s.
 
-Topics and groups are the master's alone. Offsets and delays are merged (`progress.py`); back, too,
-when a slave joins that may have served consumers meanwhile. The delay progress of a master counts
-once this log has what the master's had then: before, the delivered copies may be missing here.
+A node that does not lead (ext `saturnLeads`) has nothing to copy: a deposed master that came back
+with another disk has empty tables. Topics and groups are the master's alone. Offsets and delays are
+merged (`progress.py`); back, too, when a slave joins that may have served consumers meanwhile. The
+delay progress of a master counts once this log has what the master's had then: before, the
+delivered copies may be missing here.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from saturnmq.broker.role import State
 from saturnmq.protocol import jsonx
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint, connect
-from saturnmq.protocol.errors import MalformedFrame, SaturnError, error_for
+from saturnmq.protocol.errors import MalformedFrame, SaturnError, SystemBusy, error_for
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.runtime import split_address
 from saturnmq.protocol.topics import SCHEDULE_TOPIC
@@ -113,6 +115,8 @@ class TableSync:
         version, changes = self._known.get(code, ("", -1))
         ext = {"saturnKnown": version} if version and changes == table.changes else {}
         reply = await self._ask(endpoint, code, ext)
+        if reply.ext.get("saturnLeads") == "false":
+            raise SystemBusy(f"{self._address} leads the group no more, or not yet")
         if reply.ext.get("saturnUnchanged") == "true":
             return
         document = _document(reply)

@@ -13,7 +13,7 @@ from saturnmq.broker.table_sync import JAVA_PAUSE_S, TableSync
 from saturnmq.protocol import jsonx
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
-from saturnmq.protocol.errors import MalformedFrame
+from saturnmq.protocol.errors import MalformedFrame, SystemBusy
 from saturnmq.protocol.native import NativeRuntime
 from saturnmq.protocol.remoting import Command
 
@@ -127,6 +127,24 @@ def test_a_table_that_is_none_is_refused(tmp_path: Path, table: dict[str, Any]) 
         broker = await started(runtime, config(tmp_path))
         with pytest.raises(MalformedFrame, match="not what a broker sends"):
             await sync_of(broker).copy_from(master.address)
+        await broker.close()
+
+    run(body)
+
+
+def test_who_does_not_lead_has_no_tables_to_copy(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        master = await FakeMaster().start(runtime)
+        broker = await started(runtime, config(tmp_path))
+        endpoint = await connected(runtime, broker)
+        await send(endpoint, b"x", topic="mine")
+        leads = (await ask(endpoint, RequestCode.GET_ALL_TOPIC_CONFIG)).ext["saturnLeads"]
+        assert leads == "true"
+        # A deposed master whose disk was replaced.
+        master.ext = {code: {"saturnVersion": "v1", "saturnLeads": "false"} for code in TABLES}
+        with pytest.raises(SystemBusy, match="leads the group no more"):
+            await sync_of(broker).copy_from(master.address)
+        assert broker.context.topics.get("mine") is not None
         await broker.close()
 
     run(body)
