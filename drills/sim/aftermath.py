@@ -17,12 +17,12 @@ from saturnmq.store.verify import Sizes, check
 
 
 def stored(
-    store: MessageStore, group: str, visible: int | None = None
+    store: MessageStore, group: str, visible: int | None = None, topic: str = TOPIC
 ) -> Iterator[tuple[Place, str | None]]:
-    """The messages of the topic (below `visible`), by their places; None: a body that nobody
+    """The messages of `topic` (below `visible`), by their places; None: a body that nobody
     made."""
-    for (topic, queue_id), queue in sorted(store.queues().items()):
-        if topic != TOPIC:
+    for (name, queue_id), queue in sorted(store.queues().items()):
+        if name != topic:
             continue
         offset = queue.min_offset
         while offset < queue.max_offset:

@@ -12,17 +12,20 @@ import asyncio
 import contextlib
 import random
 from collections import Counter
+from dataclasses import replace
 
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.drills.sim import aftermath
+from saturnmq.drills.sim.allowance import Allowance
 from saturnmq.drills.sim.faults import Faults, Operator
 from saturnmq.drills.sim.history import LATER, History, Place, make_body
 from saturnmq.drills.sim.load import BOOKKEEPER, READERS, Bookkeeper, Reader, Senders
 from saturnmq.drills.sim.loop import SimLoop, TooLong
 from saturnmq.drills.sim.network import SimNetwork
 from saturnmq.drills.sim.nodes import BrokerNode, NameServerNode, World
-from saturnmq.drills.sim.plan import BROKER_PORT, ROOT, TOPIC, Plan
+from saturnmq.drills.sim.plan import BROKER_PORT, ENABLED, ROOT, SCENE, TOPIC, Plan
 from saturnmq.drills.sim.report import Report
+from saturnmq.drills.sim.scenes import SCENES, Scene
 from saturnmq.drills.sim.staging import Sinks
 from saturnmq.drills.sim.verdict import Evidence, Verdict
 from saturnmq.protocol.errors import SaturnError
@@ -68,6 +71,12 @@ class Cluster:
         self.sinks = Sinks(self)
         self.bookkeeper = Bookkeeper(self)
         self.operator = Operator(self)
+        self.scenes = [
+            scene(self, number)
+            for number, (name, scene) in enumerate(SCENES.items())
+            if name in plan.scenes
+        ]
+        self.allowance = Allowance(plan, self.brokers, self.operator.promotions, self.nameservers)
         self.faults = Faults(self)
 
     def nodes_of(self, group: str) -> list[BrokerNode]:
@@ -81,6 +90,7 @@ class Cluster:
             self.sinks.name,
             self.bookkeeper.name,
             self.operator.name,
+            *(name for scene in self.scenes for name in scene.client_names()),
         ]
 
     def names(self) -> list[str]:
@@ -139,6 +149,8 @@ class Cluster:
             await client.start()
         if self.plan.sink_epochs:
             await self.sinks.start()
+        for scene in self.scenes:
+            await scene.start()
         looking = asyncio.create_task(self._look())
         working = asyncio.create_task(self._suffer_and_heal())
         await asyncio.wait((looking, working), return_when=asyncio.FIRST_COMPLETED)
@@ -152,6 +164,7 @@ class Cluster:
         self.calm = True
         self.trace.note("calm")
         await self._become_quiet()
+        await self._play_encores()
         self._take_stock()
         self._check_offsets()
         await self._stop()
@@ -235,6 +248,39 @@ class Cluster:
         while self.loop.time() < deadline and not (self._nothing_to_come() and self._caught_up()):
             await asyncio.sleep(0.1)
 
+    async def _play_encores(self) -> None:
+        """What scenes do on a cluster without faults, when nothing of them is to come."""
+        if not self.scenes or self._in_trouble():
+            return
+        for scene in self.scenes:
+            await self._until_done(scene)
+        if self._in_trouble():
+            return
+        for scene in self.scenes:
+            await scene.encore()
+        for scene in self.scenes:
+            await self._until_done(scene)
+        deadline = self.loop.time() + LIVENESS_S
+        while not self._caught_up():
+            if self.loop.time() > deadline:
+                self.problems.append(f"I12 {LIVENESS_S:g} s after the encores: slaves lag")
+                return
+            await asyncio.sleep(0.1)
+
+    async def _until_done(self, scene: Scene) -> None:
+        since = self.loop.time()
+        while missing := scene.waits_for():
+            if self.loop.time() - since > scene.patience_s:
+                self.problems.append(
+                    f"I12 {scene.topic}: still waits for {missing} after {scene.patience_s:g} s "
+                    "without a fault"
+                )
+                return
+            await asyncio.sleep(0.1)
+
+    def _in_trouble(self) -> bool:
+        return any(problem.startswith("I12") for problem in self.problems)
+
     def _nothing_to_come(self) -> bool:
         if not self._all_delivered():
             return False
@@ -263,7 +309,7 @@ class Cluster:
         return all(map(self._has_caught_up, self.groups))
 
     def _has_caught_up(self, group: str) -> bool:
-        nodes, master = self.nodes_of(group), self._master_of(group).serving
+        nodes, master = self.nodes_of(group), self.master_of(group).serving
         if master is None or len({node.log_end for node in nodes}) > 1:
             return False
         return master.context.copies_in_sync() == len(nodes)
@@ -276,42 +322,42 @@ class Cluster:
             for value in self.stored.values()
         )
 
-    def _master_of(self, group: str) -> BrokerNode:
+    def master_of(self, group: str) -> BrokerNode:
+        """The node that leads; any, if none does."""
         nodes = self.nodes_of(group)
         return next((node for node in nodes if node.leads), nodes[0])
 
     def _read_stored(self) -> None:
         self.stored.clear()
         for group in self.groups:
-            broker = self._master_of(group).serving
+            broker = self.master_of(group).serving
             if broker is not None:
                 for place, value in aftermath.stored(broker.store, group):
                     self.stored[place] = value or "?"
 
     def _take_stock(self) -> None:
         self._read_stored()
-        evidence = Evidence(
-            self.plan,
-            self.history,
-            self.stored,
-            lambda value: aftermath.is_saved(self.brokers, make_body(value, self.plan.padding)),
-            self.brokers,
-            self.operator.promotions,
-            {READERS[0]: False, READERS[1]: self.plan.ordered},
-            self.nameservers,
+        ordered = {READERS[0]: False, READERS[1]: self.plan.ordered}
+        verdict = Verdict(
+            Evidence(self.history, self.stored, self.is_saved, self.allowance, ordered)
         )
-        verdict = Verdict(evidence)
         self.problems += verdict.run()
         self.lost = verdict.lost
         for group in self.groups:
             values = [value for place, value in self.stored.items() if place.group == group]
             self.problems += self.sinks.broken(f"the log of {group}", group, values)
         self.problems += verdict.partitions(self.sinks.missing(set(self.stored.values())))
+        for scene in self.scenes:
+            self.problems += [f"{problem} ({scene.topic})" for problem in scene.verdict()]
+
+    def is_saved(self, value: str) -> bool:
+        """Whether a truncation put this value into a side file."""
+        return aftermath.is_saved(self.brokers, make_body(value, self.plan.padding))
 
     def _check_offsets(self) -> None:
         """I6: what every node had saved is not forgotten, and no offset is behind its queue."""
         for group in self.groups:
-            broker = self._master_of(group).serving
+            broker = self.master_of(group).serving
             if broker is None:
                 continue
             committed = broker.context.offsets.query(BOOKKEEPER, TOPIC, 0) or 0
@@ -339,7 +385,9 @@ class Cluster:
             await client.runtime.run(client.close())
         if self.plan.sink_epochs:
             await self.sinks.runtime.run(self.sinks.close())
-        if any(problem.startswith("I12") for problem in self.problems):
+        for scene in self.scenes:
+            await scene.close()
+        if self._in_trouble():
             return  # logs that are not equal yet have no verdict
         for group in self.groups:
             nodes = self.nodes_of(group)
@@ -387,4 +435,7 @@ class Cluster:
 
 def draw_plan(seed: int) -> Plan:
     """The plan of a seed."""
-    return Plan.draw(random.Random(f"{seed}/plan"))
+    plan = Plan.draw(random.Random(f"{seed}/plan"))
+    rng = random.Random(f"{seed}/scenes")
+    drawn = frozenset(name for name in SCENES if rng.random() < SCENE and name in ENABLED)
+    return replace(plan, scenes=drawn)

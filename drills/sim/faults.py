@@ -77,7 +77,8 @@ class Faults:
         for node in self.cluster.brokers:
             assert node.up, f"{node.name} was not started again"
 
-    def _note(self, kind: str, text: str = "") -> None:
+    def note(self, kind: str, text: str = "") -> None:
+        """Counts what goes wrong, and what is done to the cluster."""
         self.made[kind] += 1
         self.cluster.trace.note("fault", f"{kind} {text}")
 
@@ -103,21 +104,21 @@ class Faults:
 
     async def _kill(self) -> None:
         if node := self._victim():
-            self._note("process killed", node.name)
+            self.note("process killed", node.name)
             node.busy = True
             node.kill()
             await self._bring_back(node)
 
     async def _power_loss(self) -> None:
         if node := self._victim():
-            self._note("power lost", node.name)
+            self.note("power lost", node.name)
             node.busy = True
             node.lose_power(self.rng.choice((0.0, 0.01, 1.0, 5.0)))
             await self._bring_back(node)
 
     async def _power_loss_inside(self) -> None:
         if node := self._victim():
-            self._note("power lost inside an operation", node.name)
+            self.note("power lost inside an operation", node.name)
             node.busy = True
             node.lose_power_inside(self.rng.randint(1, 40))
             try:
@@ -138,7 +139,7 @@ class Faults:
         for attempt in range(20):
             inside = plan.weights["power_loss_inside"] and attempt < 3 and not self._over.is_set()
             if inside and rng.random() < 0.3:
-                self._note("power lost while recovering", node.name)
+                self.note("power lost while recovering", node.name)
                 node.lose_power_inside(rng.randint(1, 80))
             if await node.boot():
                 break
@@ -149,14 +150,14 @@ class Faults:
 
     async def _wipe_slave(self) -> None:
         if node := self._victim(slaves_only=True):
-            self._note("slave wiped", node.name)
+            self.note("slave wiped", node.name)
             node.busy = True
             node.lose_power()
             await self._bring_back(node, wipe=True)
 
     async def _pause(self) -> None:
         if node := self._victim():
-            self._note("process frozen", node.name)
+            self.note("process frozen", node.name)
             node.busy = True
             node.pause()
             await self._last(self.rng.choice((0.5, 1.5, 4.0, 15.0, 40.0)))
@@ -171,7 +172,7 @@ class Faults:
         if len(nodes) > 1 and self.rng.random() < 0.6:
             nodes = [self.rng.choice(nodes)]
         for node in nodes:
-            self._note("nameserver killed", node.name)
+            self.note("nameserver killed", node.name)
             await node.kill()
         await self._last(self.rng.choice((0.1, 2.0, 10.0)))
         for node in nodes:
@@ -179,14 +180,14 @@ class Faults:
 
     async def _clock_jump(self) -> None:
         node = self.rng.choice(self.cluster.brokers)
-        self._note("wall clock jumped", node.name)
+        self.note("wall clock jumped", node.name)
         node.runtime.jump_wall_clock(self.rng.choice((-3_600_000, -5_000, 5_000, 3_600_000)))
 
     async def _consumer(self) -> None:
         readers = [reader for reader in self.cluster.readers if reader.up]
         if readers:
             reader = self.rng.choice(readers)
-            self._note("consumer killed", reader.name)
+            self.note("consumer killed", reader.name)
             self.cluster.readers.remove(reader)
             heir = await reader.die()
             self.cluster.readers.append(heir)
@@ -199,7 +200,7 @@ class Faults:
 
     async def _slow_disk(self) -> None:
         node = self.rng.choice(self.cluster.brokers)
-        self._note("slow disk", node.name)
+        self.note("slow disk", node.name)
         span = Span(node.now)
         node.past.idle.append(span)
         runtime = node.runtime
@@ -210,7 +211,7 @@ class Faults:
 
     async def _full_disk(self) -> None:
         node = self.rng.choice(self.cluster.brokers)
-        self._note("disk full", node.name)
+        self.note("disk full", node.name)
         disk = node.disk
         disk.total_bytes = disk.used_bytes + self.rng.choice((0, 10_000))
         await self._last(self.rng.uniform(1.0, 8.0))
@@ -226,7 +227,7 @@ class Faults:
             node.past.losses.append(span)
             await self._last(self.rng.uniform(0.5, 5.0))
             if plan.hits:
-                self._note(f"EIO on {operation}", node.name)
+                self.note(f"EIO on {operation}", node.name)
             node.kill()
             span.end = node.now
             node.disk.plans.clear()
@@ -235,7 +236,7 @@ class Faults:
     # the network
 
     async def _cut(self, kind: str, a: list[str], b: list[str], both_ways: bool = True) -> None:
-        self._note(kind, f"{a} {b}")
+        self.note(kind, f"{a} {b}")
         span = Span(self.cluster.loop.time())
         for node in self.cluster.brokers:
             if node.name in (*a, *b):
@@ -289,13 +290,13 @@ class Faults:
         for _ in range(self.rng.randint(1, 5)):
             a, b = self.rng.sample(self.cluster.names(), 2)
             for transport in self.network.connections(a, b):
-                self._note("connection killed")
+                self.note("connection killed")
                 self.network.kill(transport)
 
     async def _slow_link(self) -> None:
         a = self.rng.choice(self.cluster.brokers).name
         b = self.rng.choice(self._others(a))
-        self._note("slow link", f"{a} {b}")
+        self.note("slow link", f"{a} {b}")
         latency = self.rng.choice(((0.01, 0.05), (0.1, 0.3), (0.5, 1.0)))
         self.network.slow_down(a, b, latency)
         self.network.slow_down(b, a, latency)

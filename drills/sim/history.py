@@ -64,9 +64,12 @@ class Delivery(NamedTuple):
 
 @dataclass
 class History:
-    """`invoked`: value -> its lane, in the order of the sends. `unknown`, `rejected`: why."""
+    """`invoked`: value -> its lane, in the order of the sends; `begun`: when that was. `unknown`,
+    `rejected`: why.
+    """
 
     invoked: dict[str, str] = field(default_factory=dict)
+    begun: dict[str, float] = field(default_factory=dict)
     acked: dict[str, Ack] = field(default_factory=dict)
     unknown: dict[str, str] = field(default_factory=dict)
     rejected: dict[str, str] = field(default_factory=dict)
@@ -76,6 +79,10 @@ class History:
     ends: dict[tuple[str, int], int] = field(default_factory=dict)  # acknowledged, by queue
     # What a group's listener wanted again and has not got, by group and value.
     sent_back: dict[tuple[str, str], Delivery] = field(default_factory=dict)
+
+    def invoke(self, value: str, lane: str, at: float) -> None:
+        self.invoked[value] = lane
+        self.begun[value] = at
 
     def ack(self, value: str, ack: Ack) -> None:
         self.acked[value] = ack

@@ -17,7 +17,7 @@ from saturnmq.client.core import ClientCore
 from saturnmq.client.producer import Producer
 from saturnmq.client.push_consumer import PushConsumer
 from saturnmq.client.results import ConsumeResult
-from saturnmq.drills.sim.history import LATER, Ack, Place, make_body
+from saturnmq.drills.sim.history import LATER, Ack, History, Place, make_body
 from saturnmq.drills.sim.plan import TOPIC
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import SaturnError, TaskFailed
@@ -59,65 +59,45 @@ class Client:
             self.runtime.deaths.append(str(error))
 
 
-class Senders(Client):
-    """One producer and its lanes."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        super().__init__(cluster, "producer", "10.0.1.1")
-        self.lanes: list[asyncio.Task[None]] = []
-        self._rng = random.Random(f"{cluster.seed}/senders")
+class Sender(Client):
+    """A machine with one producer."""
 
     async def start(self) -> None:
-        plan = self.cluster.plan
         core = self.core()
         await self.runtime.run(core.start())
-        producer = self._producer = Producer(
-            "senders", core=core, send_timeout=2.0, delivery_timeout=4.0
-        )
+        self._producer = Producer("senders", core=core, send_timeout=2.0, delivery_timeout=4.0)
         await self.runtime.run(self._begin())
-        for group in self.cluster.groups:
-            for queue in range(plan.queues):
-                target = MessageQueue(TOPIC, group, queue)
-                self._spawn(producer, f"{group}.{queue}", target, plan.lane_messages)
-        self._spawn(producer, "loose", None, plan.loose_messages)
-        self._spawn(producer, "later", None, plan.delayed_messages)
 
     async def _begin(self) -> None:
         await self._producer.start()
 
-    def _spawn(self, producer: Producer, lane: str, queue: MessageQueue | None, count: int) -> None:
-        work = self._send(producer, lane, queue, count)
-        self.lanes.append(self.runtime.spawn(work, name=f"lane-{lane}"))
-
-    async def _send(
-        self, producer: Producer, lane: str, queue: MessageQueue | None, count: int
-    ) -> None:
-        plan, rng = self.cluster.plan, self._rng
-        for counter in range(count):
-            attempt = 0
-            while not await self._try(producer, lane, queue, f"{lane}/{counter}.{attempt}"):
-                attempt += 1
-                await self.runtime.sleep(0.2)
-            pace = 0.0 if self.cluster.calm else plan.pace_s
-            await self.runtime.sleep(rng.uniform(0.0, 2 * pace))
-
-    async def _try(
-        self, producer: Producer, lane: str, queue: MessageQueue | None, value: str
+    async def attempt(
+        self,
+        history: History,
+        lane: str,
+        value: str,
+        topic: str = TOPIC,
+        *,
+        queue: MessageQueue | None = None,
+        sharding_key: str | None = None,
+        delay_level: int = 0,
     ) -> bool:
-        history, trace = self.cluster.history, self.cluster.trace
-        history.invoked[value] = lane
+        """Sends `value` once; True if it was acknowledged. `history` gets what became of it."""
+        trace = self.cluster.trace
+        history.invoke(value, lane, self.runtime.loop.time())
         body = make_body(value, self.cluster.plan.padding)
-        level = DELAY_LEVEL if lane == "later" else 0
-        message = Message(TOPIC, body, keys=value, delay_level=level)
+        message = Message(
+            topic, body, keys=value, delay_level=delay_level, sharding_key=sharding_key
+        )
         try:
-            result = await producer.send(message, queue=queue)
+            result = await self._producer.send(message, queue=queue)
         except SaturnError as error:
             trace.note("send.failed", f"{value} {error!r}")
             known = history.rejected if error.outcome == "rejected" else history.unknown
             known[value] = repr(error)
             return False
         place = Place(result.queue.broker_name, result.queue.queue_id, result.queue_offset)
-        if level:
+        if delay_level:
             place = place._replace(queue=LATER)
         trace.note("send", f"{value} {place} {result.status.name}")
         if not result.ok:
@@ -130,6 +110,42 @@ class Senders(Client):
     async def close(self) -> None:
         await self._producer.close()
         await self._producer.core.close()
+
+
+class Senders(Sender):
+    """The lanes to the cluster's first topic."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(cluster, "producer", "10.0.1.1")
+        self.lanes: list[asyncio.Task[None]] = []
+        self._rng = random.Random(f"{cluster.seed}/senders")
+
+    async def start(self) -> None:
+        await super().start()
+        plan = self.cluster.plan
+        for group in self.cluster.groups:
+            for queue in range(plan.queues):
+                target = MessageQueue(TOPIC, group, queue)
+                self._spawn(f"{group}.{queue}", target, plan.lane_messages)
+        self._spawn("loose", None, plan.loose_messages)
+        self._spawn("later", None, plan.delayed_messages)
+
+    def _spawn(self, lane: str, queue: MessageQueue | None, count: int) -> None:
+        work = self._send(lane, queue, count)
+        self.lanes.append(self.runtime.spawn(work, name=f"lane-{lane}"))
+
+    async def _send(self, lane: str, queue: MessageQueue | None, count: int) -> None:
+        plan, rng, history = self.cluster.plan, self._rng, self.cluster.history
+        level = DELAY_LEVEL if lane == "later" else 0
+        for counter in range(count):
+            attempt = 0
+            while not await self.attempt(
+                history, lane, f"{lane}/{counter}.{attempt}", queue=queue, delay_level=level
+            ):
+                attempt += 1
+                await self.runtime.sleep(0.2)
+            pace = 0.0 if self.cluster.calm else plan.pace_s
+            await self.runtime.sleep(rng.uniform(0.0, 2 * pace))
 
 
 class Reader(Client):

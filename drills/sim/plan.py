@@ -37,6 +37,11 @@ FAULTS = {
 }
 
 
+# The scenes (`scenes/`) that seeds draw from, each one seed in `1 / SCENE`.
+ENABLED: tuple[str, ...] = ("growing",)
+SCENE = 0.3
+
+
 @dataclass(frozen=True)
 class Plan:
     """Times in seconds, sizes in bytes."""
@@ -79,6 +84,7 @@ class Plan:
     away: float = 0.2  # the chance that a broken master stays away until the end of faults
     patience_s: float = 5.0  # after which the operator promotes somebody else
     force: float = 0.1  # the chance that the operator insists
+    scenes: frozenset[str] = frozenset()
 
     @classmethod
     def draw(cls, rng: random.Random) -> Plan:

@@ -1,20 +1,22 @@
 """The cluster simulator: seeds, one or many on all processors.
 
-    python -m saturnmq.drills.sim.run SEED [SEED ...]
+    python -m saturnmq.drills.sim.run [--scenes NAME,...] SEED [SEED ...]
 
-repeats runs and prints their reports, with the last steps of those that fail. A seed and a commit
+repeats runs, with these scenes instead of those that the seeds draw, and prints their reports, with
+the last steps of those that fail. A seed and a commit
 decide everything: the same report, the same trace hash, on every machine.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import gc
 import logging
 import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -32,9 +34,9 @@ AGAIN_EVERY = 20  # so many seeds, one is run twice
 LAST_STEPS = 60
 
 
-def simulate(seed: int, mutant: str | None = None) -> Report:
-    """Runs one seed to its end and checks it. Equal seeds give equal reports, trace hash
-    included.
+def simulate(seed: int, mutant: str | None = None, scenes: Collection[str] | None = None) -> Report:
+    """Runs one seed to its end and checks it, with these scenes instead of those that it draws.
+    Equal arguments give equal reports, trace hash included.
     """
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)  # nodes tell of every fault
@@ -46,7 +48,7 @@ def simulate(seed: int, mutant: str | None = None) -> Report:
     try:
         asyncio.set_event_loop(loop)
         with _mutated(mutant):
-            return _simulate(seed, loop, mutant)
+            return _simulate(seed, loop, mutant, scenes)
     finally:
         asyncio.set_event_loop(None)
         loop.close()
@@ -56,11 +58,16 @@ def simulate(seed: int, mutant: str | None = None) -> Report:
             gc.collect()
 
 
-def _simulate(seed: int, loop: SimLoop, mutant: str | None) -> Report:
-    cluster = Cluster(seed, loop, replace(draw_plan(seed), **_bias(mutant)))
+def _simulate(
+    seed: int, loop: SimLoop, mutant: str | None, scenes: Collection[str] | None
+) -> Report:
+    plan = replace(draw_plan(seed), **_bias(mutant))
+    if scenes is not None:
+        plan = replace(plan, scenes=frozenset(scenes))
+    cluster = Cluster(seed, loop, plan)
     try:
         loop.run_until_complete(cluster.run())
-    except (Exception, SimStuck, TooLong, PowerLoss) as error:
+    except (Exception, SystemExit, SimStuck, TooLong, PowerLoss) as error:
         cluster.problems.append(f"the run did not end: {error!r}")
     report = cluster.report()
     if report.violations:
@@ -71,13 +78,16 @@ def _simulate(seed: int, loop: SimLoop, mutant: str | None) -> Report:
         task.cancel()
     with contextlib.suppress(SimStuck, TooLong):
         loop.run_until_complete(asyncio.sleep(0))
-    again = f"seed {seed}, {cluster.plan.mode}; again: {repro(seed, mutant)}"
+    again = f"seed {seed}, {plan.mode}; again: {repro(seed, mutant, scenes)}"
     report.violations = [f"{text}\n  {again}" for text in report.violations]
     return report
 
 
-def repro(seed: int, mutant: str | None = None) -> str:
+def repro(seed: int, mutant: str | None = None, scenes: Collection[str] | None = None) -> str:
     """The command that runs one seed again."""
+    if scenes is not None:
+        names = ",".join(sorted(scenes))
+        return f"python -m saturnmq.drills.sim.run --scenes {names} {seed}"
     return f"saturnmq drill simulate --seed {seed}" + (f" --mutant {mutant}" if mutant else "")
 
 
@@ -105,7 +115,8 @@ def _bias(mutant: str | None) -> dict[str, Any]:
         return {}
     from saturnmq.drills.sim.mutants import BIAS
 
-    return {"sink_epochs": 0} | BIAS.get(mutant, {})  # sinks only where it is about them
+    # Sinks and scenes only where it is about them.
+    return {"sink_epochs": 0, "scenes": frozenset()} | BIAS.get(mutant, {})
 
 
 def seed_jobs(first: int, last: int, mutant: str | None) -> Iterator[Callable[[], Report]]:
@@ -115,10 +126,14 @@ def seed_jobs(first: int, last: int, mutant: str | None) -> Iterator[Callable[[]
 
 def main(arguments: Sequence[str]) -> int:
     """Prints each seed's report, and the last steps of those that fail."""
+    parser = argparse.ArgumentParser(prog="saturnmq.drills.sim.run")
+    parser.add_argument("--scenes", type=lambda names: names.split(",") if names else [])
+    parser.add_argument("seeds", type=int, nargs="+")
+    options = parser.parse_args(arguments)
     failed = 0
-    for argument in arguments:
-        report = simulate(int(argument))
-        print(f"seed {argument}: {draw_plan(int(argument)).mode}; {report.to_json()}")
+    for seed in options.seeds:
+        report = simulate(seed, scenes=options.scenes)
+        print(f"seed {seed}: {draw_plan(seed).mode}; {report.to_json()}")
         print(f"trace {report.trace_hash}")
         if not report.ok:
             failed += 1

@@ -4,12 +4,7 @@ By their names in fault-model §3: I1 no acknowledged loss, I2 no phantom and no
 rejected means never, I4 one message per (queue, offset), I5 order, I6 offsets, I12 liveness; I7 and
 I8 are compared on the disks (`aftermath.py`).
 
-What may be lost (fault-model §2). A message acknowledged with `copies` copies may be gone only if
-- that many machines lost what they had not synced before they can have synced it (never with
-  SYNC_FLUSH), or their disks were replaced, the acknowledging one among them; or
-- replication is asynchronous, or an operator insisted, and another node was promoted; then its
-  bytes lie in a side file of the node that was cut, unless that one lost them as above.
-The same holds for what a consumer saw without an acknowledgement: it was below the watermark.
+What a mode may lose is `allowance.py`'s.
 """
 
 from __future__ import annotations
@@ -17,14 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from saturnmq.drills.sim.faults import Promotion
+from saturnmq.drills.sim.allowance import Allowance
 from saturnmq.drills.sim.history import LATER, Ack, Delivery, History, Place
-from saturnmq.drills.sim.nodes import BrokerNode, NameServerNode, Span
-from saturnmq.drills.sim.plan import Plan
 from saturnmq.drills.sim.staging import Acknowledged, PartitionKey
 
-FLUSH_BOUND_S = 0.6  # a message is on the disk so long after its acknowledgement, at the latest
-FENCE_S = 0.1  # an old master that can hear of a new one takes no message for longer
 EXAMPLES = 4
 
 
@@ -33,14 +24,20 @@ class Evidence:
     """`stored`: what lies where in the masters' logs; `is_saved`: whether a value is in a side
     file."""
 
-    plan: Plan
     history: History
     stored: Mapping[Place, str]
     is_saved: Callable[[str], bool]
-    nodes: Sequence[BrokerNode]
-    promotions: Sequence[Promotion]
+    allowance: Allowance
     ordered: Mapping[str, bool]  # by consumer group
-    nameservers: Sequence[NameServerNode] = ()
+
+
+def told(what: str, examples: Sequence[object]) -> list[str]:
+    """One line with the first examples of a violation; none if there is no example."""
+    if not examples:
+        return []
+    shown = "; ".join(map(str, examples[:EXAMPLES]))
+    more = f" and {len(examples) - EXAMPLES} more" if len(examples) > EXAMPLES else ""
+    return [f"{what}: {shown}{more}"]
 
 
 class Verdict:
@@ -68,15 +65,14 @@ class Verdict:
         return self.found
 
     def _add(self, what: str, examples: Sequence[object]) -> None:
-        if examples:
-            shown = "; ".join(map(str, examples[:EXAMPLES]))
-            more = f" and {len(examples) - EXAMPLES} more" if len(examples) > EXAMPLES else ""
-            self.found.append(f"{what}: {shown}{more}")
+        self.found += told(what, examples)
 
     # I1
 
     def _acked(self) -> None:
-        gone, unsaved, moved = [], [], []
+        gone: list[str] = []
+        moved: list[str] = []
+        unsaved = []
         for value, ack in self._e.history.acked.items():
             if self._e.stored.get(ack.place) == value:
                 continue
@@ -94,50 +90,10 @@ class Verdict:
         self._add("I1 cut off by a promotion, and in no side file", unsaved)
 
     def _may_be_unsaved(self, value: str, ack: Ack) -> bool:
-        return self._e.is_saved(value) or self._lacks(self._node(ack.by), ack.at)
+        return self._e.is_saved(value) or self._e.allowance.lacks(ack.by, ack.at)
 
     def _may_go(self, group: str, at: float, by: str | None) -> bool:
-        """Whether what was promised at this time may be gone from the log."""
-        nodes = [node for node in self._e.nodes if node.group == group]
-        lacking = [node.name for node in nodes if self._lacks(node, at)]
-        if len(lacking) >= self._e.plan.copies and (by is None or by in lacking):
-            return True
-        return any(
-            order.node.group == group
-            and (self._e.plan.copies == 1 or order.forced)
-            and at <= self._deposed_by(order, by)
-            for order in self._e.promotions
-        )
-
-    def _deposed_by(self, order: Promotion, by: str | None) -> float:
-        """Until when a master may have acknowledged what a promotion then cut off. Where every
-        nameserver has forgotten it, who was away meanwhile can hear of it from the new master only.
-        """
-        end = order.ended + FENCE_S
-        forgotten = bool(self._e.nameservers) and all(
-            any(at >= order.ended for at in nameserver.died_at)
-            for nameserver in self._e.nameservers
-        )
-        for node in self._e.nodes:
-            if node.group == order.node.group and by in (None, node.name):
-                spans = [*node.past.isolated]
-                if forgotten:
-                    spans += [*node.past.idle, *order.node.past.idle]
-                end = _after(end, spans, FENCE_S)
-        return end
-
-    def _lacks(self, node: BrokerNode, at: float) -> bool:
-        """Whether the copy that it had at this time may be gone from its disk."""
-        past = node.past
-        if any(wiped >= at for wiped in past.wiped_at):
-            return True
-        if self._e.plan.sync_flush:
-            return False
-        safe = _after(at + FLUSH_BOUND_S, past.idle, FLUSH_BOUND_S)
-        return any(loss.start <= safe and loss.end >= at for loss in past.losses)
-
-    def _node(self, name: str) -> BrokerNode:
-        return next(node for node in self._e.nodes if node.name == name)
+        return self._e.allowance.may_go(group, at, by)
 
     def partitions(self, missing: Sequence[tuple[PartitionKey, Acknowledged]]) -> list[str]:
         """G3 for partitions of sinks that were acknowledged and are not in a log."""
@@ -229,11 +185,3 @@ class Verdict:
                     wrong.append(f"{value} at {place} after {last[1]} at {last[0]}")
                 before[queue] = place.offset, value
         self._add("I5 against the order of the sends", wrong)
-
-
-def _after(time: float, spans: Sequence[Span], then: float) -> float:
-    """`time`, put off by the spans that it falls into: `then` begins at the end of each."""
-    for span in sorted(spans, key=lambda span: span.start):
-        if span.start <= time:
-            time = max(time, span.end + then)
-    return time

@@ -6,6 +6,7 @@ import random
 from collections.abc import Mapping
 
 import pytest
+from saturnmq.drills.sim.allowance import Allowance
 from saturnmq.drills.sim.faults import Promotion
 from saturnmq.drills.sim.history import Ack, History, Place, make_body, read_body
 from saturnmq.drills.sim.loop import SimLoop
@@ -49,12 +50,10 @@ class Case:
     def verdict(self) -> list[str]:
         return Verdict(
             Evidence(
-                self.plan,
                 self.history,
                 self.stored,
                 self.saved.__contains__,
-                self.nodes,
-                self.promotions,
+                Allowance(self.plan, self.nodes, self.promotions),
                 {"readers": True},
             )
         ).run()

@@ -1,0 +1,86 @@
+"""What a mode may lose (fault-model §2).
+
+What was promised with `copies` copies may be gone only if
+- that many machines lost what they had not synced before they can have synced it (never with
+  SYNC_FLUSH), or their disks were replaced, the acknowledging one among them; or
+- replication is asynchronous, or an operator insisted, and another node was promoted; then its
+  bytes lie in a side file of the node that was cut, unless that one lost them as above.
+The same holds for what a consumer saw without an acknowledgement: it was below the watermark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from saturnmq.drills.sim.faults import Promotion
+from saturnmq.drills.sim.nodes import BrokerNode, NameServerNode, Span
+from saturnmq.drills.sim.plan import Plan
+
+FLUSH_BOUND_S = 0.6  # a message is on the disk so long after its acknowledgement, at the latest
+FENCE_S = 0.1  # an old master that can hear of a new one takes no message for longer
+
+
+@dataclass
+class Allowance:
+    """What happened to the machines, and what may be gone because of it."""
+
+    plan: Plan
+    nodes: Sequence[BrokerNode]
+    promotions: Sequence[Promotion]
+    nameservers: Sequence[NameServerNode] = ()
+
+    def may_go(self, group: str, at: float, by: str | None) -> bool:
+        """Whether what was promised at this time, `by` the broker of this name if that is known,
+        may be gone from the log of its group.
+        """
+        nodes = self.nodes_of(group)
+        lacking = [node.name for node in nodes if self._lacks(node, at)]
+        if len(lacking) >= self.plan.copies and (by is None or by in lacking):
+            return True
+        return any(
+            order.node.group == group
+            and (self.plan.copies == 1 or order.forced)
+            and at <= self._deposed_by(order, by)
+            for order in self.promotions
+        )
+
+    def lacks(self, name: str, at: float) -> bool:
+        """Whether the copy that this node had at this time may be gone from its disk."""
+        return self._lacks(next(node for node in self.nodes if node.name == name), at)
+
+    def nodes_of(self, group: str) -> list[BrokerNode]:
+        return [node for node in self.nodes if node.group == group]
+
+    def _deposed_by(self, order: Promotion, by: str | None) -> float:
+        """Until when a master may have acknowledged what a promotion then cut off. Where every
+        nameserver has forgotten it, who was away meanwhile can hear of it from the new master only.
+        """
+        end = order.ended + FENCE_S
+        forgotten = bool(self.nameservers) and all(
+            any(at >= order.ended for at in nameserver.died_at) for nameserver in self.nameservers
+        )
+        for node in self.nodes_of(order.node.group):
+            if by in (None, node.name):
+                spans = [*node.past.isolated]
+                if forgotten:
+                    spans += [*node.past.idle, *order.node.past.idle]
+                end = put_off(end, spans, FENCE_S)
+        return end
+
+    def _lacks(self, node: BrokerNode, at: float) -> bool:
+        past = node.past
+        if any(wiped >= at for wiped in past.wiped_at):
+            return True
+        if self.plan.sync_flush:
+            return False
+        safe = put_off(at + FLUSH_BOUND_S, past.idle, FLUSH_BOUND_S)
+        return any(loss.start <= safe and loss.end >= at for loss in past.losses)
+
+
+def put_off(time: float, spans: Sequence[Span], then: float) -> float:
+    """`time`, put off by the spans that it falls into: `then` begins at the end of each."""
+    for span in sorted(spans, key=lambda span: span.start):
+        if span.start <= time:
+            time = max(time, span.end + then)
+    return time

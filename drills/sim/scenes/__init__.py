@@ -1,0 +1,20 @@
+"""What operators, clocks and applications do in a simulated cluster, one module each."""
+
+from saturnmq.drills.sim.scenes.delaying import Clocks, Delaying
+from saturnmq.drills.sim.scenes.growing import Growing
+from saturnmq.drills.sim.scenes.recreating import Recreating
+from saturnmq.drills.sim.scenes.retrying import Misbehaving, Retrying
+from saturnmq.drills.sim.scenes.scene import Scene
+from saturnmq.drills.sim.scenes.taking_long import TakingLong
+
+__all__ = ["SCENES", "Scene"]
+
+SCENES: dict[str, type[Scene]] = {
+    "clocks": Clocks,
+    "delaying": Delaying,
+    "growing": Growing,
+    "misbehaving": Misbehaving,
+    "recreating": Recreating,
+    "retrying": Retrying,
+    "taking-long": TakingLong,
+}

@@ -1,0 +1,179 @@
+"""Delayed messages (I14): none is early, none is lost, none is held, none is replayed.
+
+Time is the virtual time of the world, which no wall clock of a node has to agree with. What is due
+is delivered within `HELD_S` of its time; after faults a broker may have to count the whole delay
+anew, from the moment at which the cluster was whole again. A message comes a second time only where
+a node died or lost its role before all others knew of the first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import replace
+
+from saturnmq.broker.delay_levels import DELAYS_MS
+from saturnmq.drills.sim.allowance import put_off
+from saturnmq.drills.sim.history import History, Place
+from saturnmq.drills.sim.scenes.scene import Scene
+from saturnmq.drills.sim.verdict import told
+from saturnmq.protocol.topics import SCHEDULE_TOPIC
+
+MESSAGES = 12
+ENCORE = 4
+LEVELS = (1, 1, 1, 2, 2, 3, 4, 18)  # 1, 5, 10 and 30 s; 2 h, which no run lasts
+LONG = 18
+EARLY_S = 0.002  # brokers count milliseconds
+HELD_S = 10.0
+KNOWN_S = 5.0  # a delivery is known to all nodes so long after it
+
+
+class Delaying(Scene):
+    topic, group = "delayed", "patient"
+    patience_s = 75.0
+
+    async def start(self) -> None:
+        self.levels: dict[str, int] = {}
+        self._calm_at = math.inf
+        await self.sender.start()
+        await self.create(self.plan.queues)
+        await self.join()
+        for lane in range(2):
+            self.spawn(self._send(f"wait{lane}", MESSAGES))
+
+    async def _send(self, lane: str, count: int) -> None:
+        for counter in range(count):
+            level = self.rng.choice(LEVELS)
+            self.levels[f"{lane}/{counter}"] = level
+            await self.send(lane, counter, delay_level=level)
+            await self.pause(count)
+
+    async def encore(self) -> None:
+        self._calm_at = self.now
+        self.spawn(self._send("last", ENCORE))
+
+    def member_options(self) -> dict[str, object]:
+        return {"from_beginning": True}
+
+    def _level(self, value: str) -> int:
+        return self.levels[value.rpartition(".")[0]]
+
+    def _comes(self, value: str) -> bool:
+        """Whether this run lasts long enough for it."""
+        return self._level(value) != LONG
+
+    def waits_for(self) -> str:
+        seen = self.history.first_seen[self.group]
+        missing = [v for v in self._waiting() if self._comes(v) and v not in seen]
+        if missing:
+            return f"{len(missing)} delayed messages, the first {missing[0]}"
+        return super().waits_for()
+
+    def _waiting(self) -> list[str]:
+        """What the schedule topic has of this topic."""
+        waiting = self.stored(SCHEDULE_TOPIC).values()
+        return [value for value in waiting if value in self.history.invoked]
+
+    def judged(self) -> History:
+        comes = {value: ack for value, ack in self.history.acked.items() if self._comes(value)}
+        return replace(self.history, acked=comes)
+
+    def verdict(self) -> list[str]:
+        history, found = self.history, []
+        early, held = [], []
+        for delivery in history.deliveries[self.group]:
+            value = delivery.value
+            if value is None or value not in history.begun:
+                continue  # I2 is the common verdict's
+            delay = DELAYS_MS[self._level(value) - 1] / 1000
+            begun = history.begun[value]
+            text = f"{value} of {begun:.3f} after {delivery.at - begun:.3f} s of {delay:g} s"
+            if delivery.at < begun + delay - EARLY_S:
+                early.append(text)
+            first = history.first_seen[self.group][value]
+            whole = max(begun, self._calm_at)
+            if delivery is first and delivery.at > whole + delay + HELD_S:
+                held.append(text)
+        found += told("I14 delivered early", early)
+        found += told("I14 held for too long", held)
+        found += told("I14 delivered again without a reason", self._replayed())
+        waiting = set(self._waiting())
+        lost = [
+            f"{value}, acknowledged by {ack.by} at {ack.at:.3f}"
+            for value, ack in history.acked.items()
+            if not self._comes(value)
+            and value not in waiting
+            and not self.cluster.allowance.may_go(ack.place.group, ack.at, ack.by)
+        ]
+        found += told("I14 lost while it waited", lost)
+        return found + super().verdict()
+
+    def _replayed(self) -> list[str]:
+        """Messages whose time came twice: they were stored under more than one place."""
+        first_seen = self.history.first_seen[self.group]
+        seen: dict[str, dict[Place, float]] = {}
+        for delivery in self.history.deliveries[self.group]:
+            if delivery.value is not None:
+                seen.setdefault(delivery.value, {}).setdefault(delivery.place, delivery.at)
+        for place, value in self.stored().items():
+            seen.setdefault(value, {}).setdefault(place, self.now)
+        again = []
+        for value, places in seen.items():
+            if value not in first_seen or value not in self.history.begun:
+                continue
+            due = self.history.begun[value] + DELAYS_MS[self._level(value) - 1] / 1000
+            first = first_seen[value]
+            for place, at in places.items():
+                if place != first.place and not self._may_repeat(place.group, due, first.at, at):
+                    again.append(f"{value} at {first.at:.3f} and, from {place}, at {at:.3f}")
+        return again
+
+    def _may_repeat(self, group: str, due: float, one: float, two: float) -> bool:
+        """Whether a node that did not know of the first copy, stored between `due` and `one`, may
+        have led before `two`."""
+        allowance = self.cluster.allowance
+        nodes = allowance.nodes_of(group)
+        away = [span for node in nodes for span in (*node.past.idle, *node.past.isolated)]
+        known = put_off(one + KNOWN_S, away, KNOWN_S)
+        changes = [span.start for node in nodes for span in node.past.idle]
+        changes += [order.at for order in allowance.promotions if order.node.group == group]
+        return any(due - KNOWN_S <= at <= min(known, two) for at in changes)
+
+
+class Clocks(Scene):
+    """No topic: the wall clocks of brokers step, both ways, a little or by an hour."""
+
+    topic, group = "clocks", "nobody"
+    STEPS_MS = (-7_200_000, -3_600_000, -5_000, -500, -20, 20, 500, 5_000, 3_600_000, 7_200_000)
+
+    async def start(self) -> None:
+        self.spawn(self._step())
+
+    async def _step(self) -> None:
+        while True:
+            await asyncio.sleep(self.rng.expovariate(1 / 5.0))
+            if self.calm():
+                return
+            self.step()
+
+    def step(self) -> None:
+        node = self.rng.choice(self.cluster.brokers)
+        by = self.rng.choice(self.STEPS_MS)
+        self.fault("wall clock jumped", f"{node.name} {by}")
+        node.runtime.jump_wall_clock(by)
+
+    async def encore(self) -> None:
+        self.step()
+
+    def waits_for(self) -> str:
+        return ""
+
+    def client_names(self) -> list[str]:
+        return []
+
+    def verdict(self) -> list[str]:
+        return []
+
+    async def close(self) -> None:
+        for lane in self.lanes:
+            lane.cancel()

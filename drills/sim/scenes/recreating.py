@@ -1,0 +1,116 @@
+"""A topic that is deleted and made again, under a live group: it begins empty, what it had
+before is on no node any more, and what is sent to the new one is as safe as anything else.
+
+The places of a topic are never used twice: (queue, offset) names one message through all its lives.
+"""
+
+from __future__ import annotations
+
+import math
+
+from saturnmq.drills.sim.history import History, Place
+from saturnmq.drills.sim.nodes import BrokerNode
+from saturnmq.drills.sim.scenes.scene import Member, Scene
+from saturnmq.drills.sim.verdict import told
+from saturnmq.protocol.message import ReceivedMessage
+
+MESSAGES = 6
+LIVES_MAX = 3
+
+
+class Recreating(Scene):
+    topic, group = "reborn", "mourners"
+
+    async def start(self) -> None:
+        self.lives: list[History] = []
+        self.deleted_at: list[float] = []
+        self._from_beginning = self.rng.random() < 0.5
+        await self.sender.start()
+        await self._begin()
+        await self.join()
+        self.spawn(self._live())
+        self.spawn(self.come_and_go(most=2, every_s=8.0))
+
+    def member_options(self) -> dict[str, object]:
+        return {"from_beginning": self._from_beginning}
+
+    async def _begin(self) -> None:
+        """A new life of the topic."""
+        await self.create(self.rng.randint(1, 3))
+        self.history = History()
+        self.history.reader(self.group)
+        self.lives.append(self.history)
+
+    async def _live(self) -> None:
+        while not self.calm() and len(self.lives) < LIVES_MAX:
+            await self._send(MESSAGES)
+            if self.calm():
+                return
+            await self._end()
+            await self._begin()
+        await self._send(MESSAGES)
+
+    async def _send(self, count: int) -> None:
+        life = len(self.lives)
+        for counter in range(count):
+            await self.send(f"life{life}", counter)
+            await self.pause(LIVES_MAX * count)
+
+    async def _end(self) -> None:
+        """Its messages are nobody's from here on."""
+
+        def gone(node: BrokerNode) -> bool:
+            return node.serving is not None and node.serving.context.topics.get(self.topic) is None
+
+        self.fault("topic deleted")
+        delete = self.cluster.operator.admin.delete_topic
+        await self.order_everywhere(lambda: delete(self.topic), gone)
+        self.deleted_at.append(self.now)
+
+    async def encore(self) -> None:
+        await self._end()
+        await self._begin()
+        self.spawn(self._send(MESSAGES))
+
+    async def listen(self, member: Member, message: ReceivedMessage) -> object:
+        current, value = self.history, self._value(message)
+        for life in self.lives:
+            if value in life.invoked:
+                self.history = life
+        self.note(message)
+        self.history = current
+        return None
+
+    @staticmethod
+    def _value(message: ReceivedMessage) -> str:
+        return bytes(message.body).partition(b"|")[0].decode()
+
+    def verdict(self) -> list[str]:
+        back, late, reused = [], [], []
+        names: dict[Place, tuple[str, float]] = {}
+        allowance = self.cluster.allowance
+        ends = [*self.deleted_at, math.inf]
+        for number, (life, deleted) in enumerate(zip(self.lives, ends, strict=False)):
+            for value, ack in life.acked.items():
+                other, at = names.setdefault(ack.place, (value, ack.at))
+                if other != value and not allowance.may_go(ack.place.group, at, None):
+                    reused.append(f"{ack.place} was {other} and is {value}")
+            if number == len(self.lives) - 1:
+                break
+            for node in self.cluster.brokers:
+                if allowance.may_go(node.group, deleted, None):
+                    continue  # a promotion may have undone the deletion
+                back += [
+                    f"{value} at {place} of {node.name}, deleted at {deleted:.3f}"
+                    for place, value in self.stored_at(node)
+                    if value in life.invoked
+                ]
+            late += [
+                f"{delivery.value} at {delivery.at:.3f}, deleted at {deleted:.3f}"
+                for delivery in life.deliveries[self.group]
+                if delivery.at > max(deleted, self.deleted_at[-1])
+            ]
+        found = told("I1 deleted, and there again", back)
+        found += told("I1 deleted, and delivered", late)
+        found += told("I4 a place of a deleted message was used again", reused)
+        return found + super().verdict()

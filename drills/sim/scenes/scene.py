@@ -1,0 +1,280 @@
+"""A scene: a topic with its own senders, members and history, beside a cluster's first topic, about
+one thing that operators, clocks or applications do.
+
+It meets the faults of its cluster. When they are over it has an encore, in which nothing is
+excused, and then a verdict of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from saturnmq.client.core import ClientCore
+from saturnmq.client.push_consumer import PushConsumer
+from saturnmq.drills.sim import aftermath
+from saturnmq.drills.sim.history import History, Place
+from saturnmq.drills.sim.load import COMMIT_S, Client, Sender
+from saturnmq.drills.sim.nodes import BrokerNode
+from saturnmq.drills.sim.verdict import Evidence, Verdict
+from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.message import MessageQueue, ReceivedMessage
+
+if TYPE_CHECKING:
+    from saturnmq.drills.sim.cluster import Cluster
+
+KNOWN_S = 3.0  # a change that is not on every node after so long is ordered again
+
+
+class Member(Client):
+    """A consumer on a machine of its own."""
+
+    def __init__(
+        self,
+        scene: Scene,
+        number: int,
+        listener: Callable[[Member, ReceivedMessage], Coroutine[Any, Any, object]],
+        **options: Any,
+    ) -> None:
+        super().__init__(scene.cluster, f"{scene.group}-{number}", scene.address(number))
+        self._scene, self._listener, self._options = scene, listener, options
+        self.dead = False
+
+    async def start(self) -> None:
+        core = self.core()
+        self.consumer = PushConsumer(
+            self._scene.group,
+            core=core,
+            listener_one=self._listen,  # type: ignore[arg-type]  # it may say anything
+            rebalance_interval_s=5.0,
+            commit_interval_s=COMMIT_S,
+            **self._options,
+        )
+        self.consumer.subscribe(self._scene.topic, "*")
+        await self.runtime.run(self._begin(core))
+
+    async def _begin(self, core: ClientCore) -> None:
+        await core.start()
+        await self.consumer.start()
+
+    async def _listen(self, message: ReceivedMessage) -> object:
+        return await self._listener(self, message)
+
+    async def die(self) -> None:
+        """`kill -9`."""
+        self.dead = True
+        self.runtime.power_off()
+        await self.runtime.settle()
+
+    async def close(self) -> None:
+        await self.runtime.run(self.consumer.close())
+        await self.runtime.run(self.consumer.core.close())
+
+
+class Scene:
+    """What every scene has. `number` gives its machines their network."""
+
+    topic: ClassVar[str]
+    group: ClassVar[str]
+    ordered: ClassVar[bool] = False
+    patience_s: ClassVar[float] = 30.0  # after its encore everything is delivered so soon
+
+    def __init__(self, cluster: Cluster, number: int) -> None:
+        self.cluster, self.plan = cluster, cluster.plan
+        self.rng = random.Random(f"{cluster.seed}/scene/{self.topic}")
+        self._number, self._machines = number, 0
+        self.sender = Sender(cluster, f"{self.topic}-sender", self.address(0))
+        self.members: list[Member] = []
+        self.history = History()
+        self.history.reader(self.group)
+        self.lanes: list[asyncio.Task[None]] = []
+        self.encored = False
+
+    # what a scene says of itself
+
+    async def start(self) -> None:
+        """Begin; what goes on from here on is in `lanes`."""
+        raise NotImplementedError
+
+    async def encore(self) -> None:
+        """The same once more, on a cluster without faults."""
+        raise NotImplementedError
+
+    async def listen(self, member: Member, message: ReceivedMessage) -> object:
+        """One message at one member."""
+        self.note(message)
+        return None
+
+    def member_options(self) -> dict[str, Any]:
+        """The keyword arguments of its consumers."""
+        return {}
+
+    def waits_for(self) -> str:
+        """What has still to come; empty if nothing."""
+        if not all(lane.done() for lane in self.lanes):
+            return "sends"
+        seen = self.history.first_seen[self.group]
+        missing = [value for value in self.stored().values() if value not in seen]
+        return f"{len(missing)} messages, the first {missing[0]}" if missing else ""
+
+    def verdict(self) -> list[str]:
+        """All violations."""
+        cluster = self.cluster
+        evidence = Evidence(
+            self.judged(),
+            self.stored(),
+            cluster.is_saved,
+            cluster.allowance,
+            {self.group: self.ordered},
+        )
+        return Verdict(evidence).run()
+
+    def judged(self) -> History:
+        """The part of its history that the common verdict is about."""
+        return self.history
+
+    # what they share
+
+    @property
+    def now(self) -> float:
+        return self.cluster.loop.time()
+
+    def calm(self) -> bool:
+        """Whether the faults are over."""
+        return self.cluster.calm
+
+    def address(self, number: int) -> str:
+        return f"10.1.{self._number}.{number + 1}"
+
+    def client_names(self) -> list[str]:
+        return [self.sender.name, *(member.name for member in self.members)]
+
+    def fault(self, kind: str, text: str = "") -> None:
+        """Counts something that an operator, a clock or an application did."""
+        self.cluster.faults.note(kind, f"{self.topic} {text}")
+
+    def note(self, message: ReceivedMessage) -> str:
+        """The value of a delivery, which is in the history now."""
+        place = Place(message.broker_name, message.queue_id, message.queue_offset)
+        body, times = bytes(message.body), message.reconsume_times
+        self.cluster.trace.note("deliver", f"{self.group} {place} {times}", body)
+        found = self.history.deliver(self.group, self.now, place, body, again=times > 0)
+        return found.value or "?"
+
+    async def join(self) -> Member:
+        """One more member."""
+        self._machines += 1
+        member = Member(self, self._machines, self.listen, **self.member_options())
+        self.members.append(member)
+        await member.start()
+        return member
+
+    async def come_and_go(self, most: int = 3, every_s: float = 4.0) -> None:
+        """Members join, leave and die until the faults are over; one at least stays."""
+        while not self.calm():
+            await asyncio.sleep(self.rng.expovariate(1 / every_s))
+            if self.calm():
+                return
+            if len(self.members) == 1 or (len(self.members) < most and self.rng.random() < 0.5):
+                self.fault("member joined")
+                await self.join()
+                continue
+            member = self.members.pop(self.rng.randrange(len(self.members)))
+            if self.rng.random() < 0.5:
+                self.fault("member left", member.name)
+                await member.close()
+            else:
+                self.fault("member killed", member.name)
+                await member.die()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self.lanes.append(asyncio.create_task(work))
+
+    async def send(
+        self,
+        lane: str,
+        counter: int,
+        queue: MessageQueue | None = None,
+        sharding_key: str | None = None,
+        delay_level: int = 0,
+    ) -> str:
+        """Sends until it is acknowledged, and gives the value that was."""
+        attempt = 0
+        while True:
+            value = f"{lane}/{counter}.{attempt}"
+            sent = self.sender.attempt(
+                self.history,
+                lane,
+                value,
+                self.topic,
+                queue=queue,
+                sharding_key=sharding_key,
+                delay_level=delay_level,
+            )
+            if await self.sender.runtime.run(sent):
+                return value
+            attempt += 1
+            await asyncio.sleep(0.2)
+
+    async def pause(self, messages: int) -> None:
+        """Between two of so many messages of a lane."""
+        if not self.calm():
+            await asyncio.sleep(self.rng.uniform(0.0, 2 * self.plan.safety_s / messages))
+
+    async def order(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """What the operator wants done, again and again until it is."""
+        while True:
+            try:
+                await self.cluster.operator.runtime.run(work())
+                return
+            except SaturnError as error:
+                self.cluster.trace.note("order.failed", repr(error))
+                await asyncio.sleep(0.5)
+
+    async def order_everywhere(
+        self,
+        work: Callable[[], Coroutine[Any, Any, None]],
+        is_so: Callable[[BrokerNode], bool],
+    ) -> None:
+        """The same until it is so on every node: a group may not have been there to be asked."""
+        while True:
+            await self.order(work)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(KNOWN_S):
+                    while not all(map(is_so, self.cluster.brokers)):
+                        await asyncio.sleep(0.1)
+                    return
+
+    async def create(self, queues: int) -> None:
+        """With so many queues, on every node: no promise covers a topic before that."""
+
+        def knows(node: BrokerNode) -> bool:
+            topic = node.serving.context.topics.get(self.topic) if node.serving else None
+            return topic is not None and topic.write_queues == queues
+
+        self.fault("queues changed", str(queues))
+        create = self.cluster.operator.admin.create_topic
+        await self.order_everywhere(lambda: create(self.topic, queues=queues), knows)
+
+    def stored_at(self, node: BrokerNode, topic: str = "") -> Iterator[tuple[Place, str | None]]:
+        """What a node has of the topic."""
+        if node.serving is not None:
+            yield from aftermath.stored(node.serving.store, node.group, topic=topic or self.topic)
+
+    def stored(self, topic: str = "") -> dict[Place, str]:
+        """What the masters have of the topic."""
+        return {
+            place: value or "?"
+            for group in self.cluster.groups
+            for place, value in self.stored_at(self.cluster.master_of(group), topic)
+        }
+
+    async def close(self) -> None:
+        for lane in self.lanes:
+            lane.cancel()
+        for member in self.members:
+            await member.close()
+        await self.sender.runtime.run(self.sender.close())
