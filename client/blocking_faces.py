@@ -105,7 +105,8 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
         consume_threads: threads for a listener that is not `async`
         max_reconsume: deliveries after which a failing message goes to the dead-letter topic; -1 is
             16, and no limit for an ordered consumer
-        consume_timeout_s: a message whose listener takes longer is delivered again, elsewhere
+        consume_timeout_s: a message whose listener takes longer is delivered again, elsewhere;
+            an ordered queue stands still instead, for all members. Either is told to `on_error`
         rebalance: how members share queues: AVG, AVG_BY_CIRCLE, CONSISTENT_HASH or STICKY
         rebalance_interval_s: seconds between two looks at who the members are
         commit_interval_s: seconds between two commits of what is consumed
@@ -171,7 +172,12 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
         return super().start()
 
     def close(self) -> None:
-        """Lets running listeners end, commits, gives queues and locks back, leaves the group."""
+        """Lets running listeners end, commits, gives queues and locks back, leaves the group.
+
+        A listener that does not return within ten seconds is told (`on_error`), and its messages
+        come again. The lock of an ordered queue is not given back under it: the next owner gets the
+        queue when the lock expires at the broker, 60 s later, whether it has returned or not.
+        """
         return super().close()
 
 

@@ -86,6 +86,7 @@ def running_info(
     subscriptions: Iterable[Subscription],
     held: Mapping[MessageQueue, HeldQueue],
     offsets: OffsetStore,
+    runtime: Runtime,
     *,
     push: bool,
     orderly: bool = False,
@@ -98,7 +99,7 @@ def running_info(
             "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY" if push else "CONSUME_ACTIVELY",
         },
         "subscriptionSet": [subscription.to_json() for subscription in subscriptions],
-        "mqTable": {queue: each.info(offsets) for queue, each in held.items()},
+        "mqTable": {queue: each.info(offsets, runtime) for queue, each in held.items()},
         "mqPopTable": {},
         "statusTable": {},
     }

@@ -4,7 +4,8 @@ Concurrent: runs of any queue side by side, as many as the listener's pace asks 
 message goes back to its broker, which delivers it again later; so does what a listener has not
 finished after `consume_timeout_s` (RocketMQ's 15 minutes): one call that hangs must not hold up the
 committed offset of its queue for ever. In order: one run per queue, under the broker's lock; a
-failed slice stays first in line.
+failed slice stays first in line, and a call that hangs holds up its queue, for other members of the
+group as well. Either is told to the application.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from saturnmq.client.held_queue import HeldQueue
 from saturnmq.client.listening import Caller
 from saturnmq.client.process_queue import Chunk
 from saturnmq.client.send_back import DLQ_LEVEL, SendBack
-from saturnmq.protocol.errors import ListenerError
+from saturnmq.protocol.errors import ListenerError, ListenerStuck
 from saturnmq.protocol.message import ReceivedMessage
 from saturnmq.protocol.runtime import Handle
 
@@ -37,8 +38,16 @@ TIMEOUT_DELAY_LEVEL = 3
 class Consumption:
     """What both kinds have: the runs under way and what came of them."""
 
-    def __init__(self, core: ClientCore, group: str, caller: Caller, send_back: SendBack) -> None:
+    def __init__(
+        self,
+        core: ClientCore,
+        group: str,
+        caller: Caller,
+        send_back: SendBack,
+        timeout_s: float,
+    ) -> None:
         self._core = core
+        self._timeout_s = timeout_s
         self._runtime = core.runtime
         self._group = group
         self._caller = caller
@@ -49,15 +58,31 @@ class Consumption:
         self.consumed = 0
         self.failed = 0
 
-    def begin(self, held: HeldQueue) -> None:
-        """A queue is ours from now on."""
+    def begin(self, held: HeldQueue, asked_at: float) -> None:
+        """A queue is ours from now on; its lock was asked for at `asked_at` (monotonic)."""
 
     def arrived(self, held: HeldQueue) -> None:
         """There are messages to consume."""
         raise NotImplementedError
 
     def look_after(self, queues: Iterable[HeldQueue]) -> None:
-        """Called every few seconds."""
+        """Called every few seconds: some listeners may hang."""
+        raise NotImplementedError
+
+    def _tell_stuck(self, held: HeldQueue, chunk: Chunk, consequence: str) -> None:
+        """Tells the application, every `consume_timeout_s`, that the listener does not return."""
+        now = self._runtime.monotonic()
+        if chunk.told >= 0.0 and now - chunk.told < self._timeout_s:
+            return
+        chunk.told = now
+        message = chunk.messages[min(chunk.handled, len(chunk.messages) - 1)]
+        self._core.tell(
+            ListenerStuck(
+                f"group {self._group}: the listener has not finished {message} of {held.queue} for "
+                f"{chunk.stands_still_s(now):.0f} s: {consequence}. Give what it waits for a "
+                f"time-out, or raise consume_timeout_s ({self._timeout_s:g})"
+            )
+        )
 
     async def end(self, at_most_s: float) -> bool:
         """Starts nothing more and waits for the runs under way; False if some did not end."""
@@ -105,9 +130,8 @@ class Concurrent(Consumption):
         broadcasting: bool,
         timeout_s: float,
     ) -> None:
-        super().__init__(core, group, caller, send_back)
+        super().__init__(core, group, caller, send_back, timeout_s)
         self._broadcasting = broadcasting
-        self._timeout_s = timeout_s
         self._round: deque[HeldQueue] = deque()
         self._ended_runs = 0
         self._stall_timer: Handle | None = None
@@ -198,24 +222,19 @@ class Concurrent(Consumption):
         return [message for message, ok in zip(messages, taken, strict=True) if not ok]
 
     def look_after(self, queues: Iterable[HeldQueue]) -> None:
-        if self._broadcasting:
-            return
-        latest = self._runtime.monotonic() - self._timeout_s
+        now = self._runtime.monotonic()
         for held in queues:
-            for chunk in held.state.begun_before(latest):
+            for chunk in held.state.standing_still(now, self._timeout_s):
+                if self._broadcasting:
+                    self._tell_stuck(held, chunk, "what was consumed since is not committed")
+                    continue
                 chunk.give_up()
                 give_up = partial(self._give_up, held, chunk)
                 self._core.tasks.keep(give_up, name="listener time-out")
 
     async def _give_up(self, held: HeldQueue, chunk: Chunk) -> None:
         rest = [*chunk.failed, *chunk.messages[chunk.handled :]]
-        log.error(
-            "group %s: the listener is not done with %s after %g s: %d messages go back",
-            self._group,
-            rest[0],
-            self._timeout_s,
-            len(rest),
-        )
+        self._tell_stuck(held, chunk, f"{len(rest)} messages go back, to be delivered again")
         while rest and held.state.holds(chunk) and not self._closing:
             rest = await self._hand_back(rest, TIMEOUT_DELAY_LEVEL)
             held.state.keep(chunk, rest)
@@ -235,12 +254,13 @@ class InOrder(Consumption):
         send_back: SendBack,
         *,
         max_reconsume: int,
+        timeout_s: float,
     ) -> None:
-        super().__init__(core, group, caller, send_back)
+        super().__init__(core, group, caller, send_back, timeout_s)
         self._max_reconsume = max_reconsume
 
-    def begin(self, held: HeldQueue) -> None:
-        held.state.lock(self._runtime.monotonic())
+    def begin(self, held: HeldQueue, asked_at: float) -> None:
+        held.state.lock(asked_at)
         self._go_on(held)
 
     def _go_on(self, held: HeldQueue) -> None:
@@ -256,6 +276,13 @@ class InOrder(Consumption):
 
     def arrived(self, held: HeldQueue) -> None:
         held.data.set()
+
+    def look_after(self, queues: Iterable[HeldQueue]) -> None:
+        now = self._runtime.monotonic()
+        for held in queues:
+            if held.run is not None and held.run.stands_still_s(now) > self._timeout_s:
+                consequence = "nobody gets more of this queue before it returns"
+                self._tell_stuck(held, held.run, consequence)
 
     async def _consume(self, held: HeldQueue) -> None:
         try:
@@ -289,7 +316,8 @@ class InOrder(Consumption):
         line.
         """
         state, clock = held.state, self._runtime.monotonic
-        held.begin()
+        held.begin(chunk)
+        chunk.begun = clock()
         self._running += 1
         try:
             await self._caller.run(chunk, lambda: state.locked(clock()), stop_at_failure=True)
@@ -308,5 +336,6 @@ class InOrder(Consumption):
             held.space.set()
             return not rest
         finally:
+            chunk.begun = -1.0
             held.end()
             self._ended()

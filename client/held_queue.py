@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from saturnmq.client.offset_store import OffsetStore
-from saturnmq.client.process_queue import ProcessQueue
+from saturnmq.client.process_queue import Chunk, ProcessQueue
 from saturnmq.protocol.message import MessageQueue
+from saturnmq.protocol.runtime import Runtime
 
 
 class HeldQueue:
-    """Between rebalance giving a queue and taking it away. Loop thread only."""
+    """Between rebalance giving a queue and its hand-over to the next owner. Loop thread only.
+
+    One that rebalance took away while its ordered listener runs is held on, dropped: nothing more
+    is pulled or handed to the listener, the lock is kept, and when the listener has returned the
+    queue is handed over.
+    """
 
     def __init__(self, queue: MessageQueue) -> None:
         self.queue = queue
@@ -20,8 +27,10 @@ class HeldQueue:
         self.queued = False  # stands in the round of queues that have messages
         self.space = asyncio.Event()  # for the pull task: room, a lock, a reset
         self.data = asyncio.Event()  # for the ordered consume task: messages, a lock
-        self._still = asyncio.Event()
-        self._still.set()
+        self.run: Chunk | None = None  # what the listener of an ordered consumer works on
+        self.handed_over = False  # from the last commit on: the lock is not asked for any more
+        self.unlock_tries = 0  # rounds of rebalance that found the listener still running
+        self._once_quiet: list[Callable[[], object]] = []
 
     async def wait_for_space(self) -> None:
         self.space.clear()
@@ -35,20 +44,23 @@ class HeldQueue:
         self.space.set()
         self.data.set()
 
-    def begin(self) -> None:
+    def begin(self, chunk: Chunk) -> None:
         """A listener run of the ordered consume task begins."""
-        self._still.clear()
+        self.run = chunk
 
     def end(self) -> None:
-        self._still.set()
+        """It is over, and the process queue knows what came of it."""
+        self.run = None
+        waiting, self._once_quiet = self._once_quiet, []
+        for act in waiting:
+            act()
 
-    async def quiet(self, at_most_s: float) -> None:
-        """Waits until no ordered run is under way."""
-        try:
-            async with asyncio.timeout(at_most_s):
-                await self._still.wait()
-        except TimeoutError:
-            pass  # the listener hangs: the lock expires for the next owner all the same
+    def once_quiet(self, act: Callable[[], object]) -> None:
+        """Calls `act` when no ordered run is under way: now, or at the end of this one."""
+        if self.run is None:
+            act()
+        else:
+            self._once_quiet.append(act)
 
     def stop_pulling(self) -> None:
         """Ends the pull task; an ordered run goes on until it notices that the queue is dropped."""
@@ -60,9 +72,14 @@ class HeldQueue:
         self.state.drop()
         self.wake()
 
-    def info(self, offsets: OffsetStore) -> dict[str, Any]:
+    def info(self, offsets: OffsetStore, runtime: Runtime) -> dict[str, Any]:
         """ProcessQueueInfo of RocketMQ's ConsumerRunningInfo (the spelling `droped` is theirs)."""
         state = self.state
+
+        def stamp(at: float) -> int:
+            """Wall clock, ms, of a moment of the steady one; 0 if it never came."""
+            return runtime.now_ms() - int((runtime.monotonic() - at) * 1000) if at > 0.0 else 0
+
         return {
             "commitOffset": offsets.known(self.queue) or 0,
             "cachedMsgMinOffset": max(0, state.commit_offset()),
@@ -70,11 +87,11 @@ class HeldQueue:
             "cachedMsgCount": state.messages,
             "cachedMsgSizeInMiB": state.bytes >> 20,
             "droped": state.dropped,
-            "locked": state.lock_until > 0,
-            "lastPullTimestamp": 0,
-            "lastConsumeTimestamp": 0,
-            "lastLockTimestamp": 0,
-            "tryUnlockTimes": 0,
+            "locked": state.locked(runtime.monotonic()),
+            "lastPullTimestamp": stamp(state.last_pull),
+            "lastConsumeTimestamp": stamp(state.last_consume),
+            "lastLockTimestamp": stamp(state.locked_at),
+            "tryUnlockTimes": self.unlock_tries,
             "transactionMsgCachedMinOffset": 0,
             "transactionMsgCachedMaxOffset": 0,
             "transactionMsgCachedCount": 0,

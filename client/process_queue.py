@@ -44,12 +44,22 @@ class Chunk:
     size: int  # bytes, for flow control
     done: bool = False
     attempts: int = 0
-    begun: float = -1.0  # when the present attempt began (monotonic)
+    begun: float = -1.0  # when the present attempt began, or was last seen to get on (monotonic)
+    seen: int = 0  # of `handled`, then
+    told: float = -1.0  # when the application heard last that the listener does not return
     handled: int = 0
     failed: list[Any] = field(default_factory=list)
     faults: dict[str, ListenerError] = field(default_factory=dict)
     ended: bool = False  # dropped, reset or given up: call the listener no more
     given_up: bool = False
+
+    def stands_still_s(self, now: float) -> float:
+        """Seconds for which the listener has finished nothing; 0 while it is not called."""
+        if self.begun < 0.0:
+            return 0.0
+        if self.handled != self.seen:
+            self.seen, self.begun = self.handled, now
+        return now - self.begun
 
     def give_up(self) -> None:
         """The listener takes too long: what becomes of these messages is decided elsewhere."""
@@ -82,6 +92,7 @@ class ProcessQueue:
     messages: int = 0
     bytes: int = 0
     lock_until: float = 0.0  # ordered consumption: the broker's lock is good until then (monotonic)
+    locked_at: float = 0.0  # when that was granted
     generation: int = 0  # counts resets: an answer to an older request is not for us
     last_pull: float = 0.0
     last_consume: float = 0.0
@@ -105,8 +116,7 @@ class ProcessQueue:
         """Forgets everything held and starts again at `next_offset` (first lock, seek, offset
         moved).
         """
-        for chunk in self._taken:
-            chunk.ended = True
+        self.end_runs()
         self._untaken.clear()
         self._taken.clear()
         self.generation += 1
@@ -163,15 +173,19 @@ class ProcessQueue:
     def drop(self) -> None:
         """The queue is no longer ours: listeners stop after the call they are in."""
         self.dropped = True
+        self.end_runs()
+
+    def end_runs(self) -> None:
+        """Listeners stop after the call they are in."""
         for chunk in self._taken:
             chunk.ended = True
 
-    def begun_before(self, time: float) -> list[Chunk]:
-        """Chunks whose listener was called before `time` and is not done."""
+    def standing_still(self, now: float, at_least_s: float) -> list[Chunk]:
+        """Chunks whose listener has finished nothing for so long."""
         return [
             chunk
             for chunk in self._taken
-            if 0.0 <= chunk.begun < time and not chunk.done and not chunk.given_up
+            if not chunk.done and not chunk.given_up and chunk.stands_still_s(now) > at_least_s
         ]
 
     def holds(self, chunk: Chunk) -> bool:
@@ -207,7 +221,7 @@ class ProcessQueue:
         before.
         """
         fresh = not self.locked(now)
-        self.lock_until = now + LOCK_VALID_S
+        self.locked_at, self.lock_until = now, now + LOCK_VALID_S
         return fresh
 
     def unlock(self) -> None:

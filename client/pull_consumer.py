@@ -298,6 +298,7 @@ class PullConsumer:
                 self._reset(held.queue, pulled.next_offset)
                 continue
             was_idle = state.idle
+            state.last_pull = self.runtime.monotonic()
             state.put(pulled.messages, pulled.next_offset, pulled.size)
             if pulled.messages:
                 self._arrived.set()
@@ -465,4 +466,4 @@ class PullConsumer:
     def running_info(self) -> dict[str, Any]:
         """ConsumerRunningInfo (307)."""
         subscriptions = self.subscriptions.values()
-        return running_info(subscriptions, self._held, self.offsets, push=False)
+        return running_info(subscriptions, self._held, self.offsets, self.runtime, push=False)

@@ -6,9 +6,9 @@ thread only; the synchronous one is written from it (tools/blocking_faces.py).
 
 What the modules beside it decide: which queues (rebalance.py, membership.py), from which replica
 (pulling.py), when the listener is called (consuming.py) and with how much (listening.py), what may
-be committed (process_queue.py), who holds a queue's lock (queue_locks.py). RocketMQ's rules for all
-of it are in remoting.md 4: `%RETRY%<group>` is always subscribed, a missing offset is settled by
-`consume_from`, broadcasting keeps offsets in a local file.
+be committed (process_queue.py), what happens when queues come and go (holdings.py). RocketMQ's
+rules for all of it are in remoting.md 4: `%RETRY%<group>` is always subscribed, a missing offset is
+settled by `consume_from`, broadcasting keeps offsets in a local file.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from saturnmq.client.consumer_facts import (
 from saturnmq.client.consuming import Concurrent, Consumption, InOrder
 from saturnmq.client.core import ClientCore, ErrorListener
 from saturnmq.client.held_queue import HeldQueue
+from saturnmq.client.holdings import Holdings
 from saturnmq.client.listening import Caller, Listener, OneListener
 from saturnmq.client.membership import Membership
 from saturnmq.client.offset_store import (
@@ -40,13 +41,17 @@ from saturnmq.client.offset_store import (
 )
 from saturnmq.client.process_queue import Chunk, Limits
 from saturnmq.client.pulling import Puller
-from saturnmq.client.queue_locks import QueueLocks
 from saturnmq.client.results import ConsumeResult
 from saturnmq.client.send_back import SendBack
 from saturnmq.client.starting import Baseline, start_offset
 from saturnmq.client.supervision import Work
 from saturnmq.protocol import kernels, topics
-from saturnmq.protocol.errors import ClientClosed, ConfigError, SaturnError, SubscriptionParseFailed
+from saturnmq.protocol.errors import (
+    ClientClosed,
+    ConfigError,
+    SaturnError,
+    SubscriptionParseFailed,
+)
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.runtime import Runtime
 from saturnmq.protocol.subscription import Expression, Subscription
@@ -54,7 +59,6 @@ from saturnmq.protocol.subscription import Expression, Subscription
 log = logging.getLogger(__name__)
 
 ERROR_PAUSE_S = 1.0
-CLOSE_WAIT_S = 10.0
 CONSUME_TIMEOUT_S = 900.0
 # Bounds over all queues of a consumer. What is pulled ahead only has to cover the time of a pull;
 # more of it leaves the processor's caches before the listener sees it.
@@ -123,7 +127,8 @@ class PushConsumer:
         consume_threads: threads for a listener that is not `async`
         max_reconsume: deliveries after which a failing message goes to the dead-letter topic; -1 is
             16, and no limit for an ordered consumer
-        consume_timeout_s: a message whose listener takes longer is delivered again, elsewhere
+        consume_timeout_s: a message whose listener takes longer is delivered again, elsewhere;
+            an ordered queue stands still instead, for all members. Either is told to `on_error`
         rebalance: how members share queues: AVG, AVG_BY_CIRCLE, CONSISTENT_HASH or STICKY
         rebalance_interval_s: seconds between two looks at who the members are
         commit_interval_s: seconds between two commits of what is consumed
@@ -164,7 +169,12 @@ class PushConsumer:
         self._consumption: Consumption
         if ordered:
             self._consumption = InOrder(
-                self.core, group, self._caller, send_back, max_reconsume=max_reconsume
+                self.core,
+                group,
+                self._caller,
+                send_back,
+                max_reconsume=max_reconsume,
+                timeout_s=consume_timeout_s,
             )
         else:
             self._consumption = Concurrent(
@@ -175,14 +185,27 @@ class PushConsumer:
                 broadcasting=broadcasting,
                 timeout_s=consume_timeout_s,
             )
-        self._files, self._offsets_path = files, offsets_path
-        self.offsets: OffsetStore = RemoteOffsets(self.core, group)
-        self._locks = QueueLocks(self.core, group, self.offsets)
+        self.offsets: OffsetStore
+        if broadcasting:
+            if files is None:
+                from saturnmq.client.local_files import LocalFiles
+
+                files = LocalFiles()
+            self.offsets = LocalOffsets(
+                self.core,
+                files,
+                offsets_path or f"~/.saturnmq/offsets/{group}/offsets.json",
+            )
+        else:
+            self.offsets = RemoteOffsets(self.core, group)
+        self._holdings = Holdings(
+            self.core, group, self.offsets, self._consumption, self._pull, ordered=ordered
+        )
+        self._held = self._holdings.held
         self._membership = Membership(
             self.core, group, strategies.strategy(rebalance), rebalance_interval_s, self
         )
         self._commit_interval = commit_interval_s
-        self._held: dict[MessageQueue, HeldQueue] = {}
         self._tasks: list[asyncio.Task[Any]] = []
         self._started = self._closing = False
 
@@ -227,9 +250,7 @@ class PushConsumer:
         self._started = True
         if self._owns_core:
             await self.core.start()
-        if self.broadcasting:
-            self.offsets = self._local_offsets()
-        else:
+        if not self.broadcasting:
             retry = topics.retry_topic(self.group)
             self.subscriptions[retry] = Subscription.parse(retry, "*", self.runtime.now_ms())
         try:
@@ -241,26 +262,22 @@ class PushConsumer:
         await self._announce()
         self._keep(self._membership.run, "rebalance")
         self._keep(self._commit_loop, "commit")
-        if self.ordered:
-            self._keep(partial(self._locks.run, self._held), "locks")
+        self._holdings.start()
 
     async def close(self) -> None:
-        """Lets running listeners end, commits, gives queues and locks back, leaves the group."""
+        """Lets running listeners end, commits, gives queues and locks back, leaves the group.
+
+        A listener that does not return within ten seconds is told (`on_error`), and its messages
+        come again. The lock of an ordered queue is not given back under it: the next owner gets the
+        queue when the lock expires at the broker, 60 s later, whether it has returned or not.
+        """
         if self._closing:
             return
         self._closing = True
         for task in self._tasks:
             task.cancel()
-        for held in self._held.values():
-            held.stop_pulling()
-            held.drop()
-        if not await self._consumption.end(CLOSE_WAIT_S):
-            log.warning("group %s: a listener still runs, its messages come again", self.group)
+        await self._holdings.close()
         if self._started:
-            self._note_offsets()
-            await self.offsets.commit(confirm=True)
-            if self.ordered:
-                await self._locks.release(list(self._held))
             await self.core.unregister_consumer(self.group)
         self._caller.close()
         if self._owns_core:
@@ -296,49 +313,18 @@ class PushConsumer:
             log.error("group %s: %s", self.group, error)
         await self._announce()
 
-    def _local_offsets(self) -> OffsetStore:
-        if self._files is None:
-            from saturnmq.client.local_files import LocalFiles
-
-            self._files = LocalFiles()
-        path = self._offsets_path or f"~/.saturnmq/offsets/{self.group}/offsets.json"
-        return LocalOffsets(self.core, self._files, path)
-
     # -- queues come and go (called by Membership) ----------------------------------------------
     def held_queues(self) -> list[MessageQueue]:
         """The queues this member works on now."""
         return list(self._held)
 
     async def take_queues(self, queues: Sequence[MessageQueue]) -> bool:
-        """Starts on `queues`; False if some locks could not be had yet."""
-        wanted = [queue for queue in queues if queue not in self._held]
-        granted = await self._locks.acquire(wanted) if self.ordered and wanted else set(wanted)
-        for queue in wanted:
-            if queue not in granted or self._closing or queue in self._held:
-                continue
-            held = self._held[queue] = HeldQueue(queue)
-            self._consumption.begin(held)
-            held.pulling = self._pull(held)
-        return len(granted) == len(wanted)
+        """Starts on `queues`; False if some cannot be had yet."""
+        return await self._holdings.take(queues)
 
     async def give_up_queues(self, queues: Sequence[MessageQueue]) -> None:
-        """Stops on `queues`: commit first, so that the next owner starts where this one ended."""
-        given = [self._held.pop(queue) for queue in queues if queue in self._held]
-        for held in given:
-            held.stop_pulling()
-            held.drop()
-        if self.ordered:  # a run under way ends before somebody else gets the queue
-            for held in given:
-                await held.quiet(CLOSE_WAIT_S)
-        for held in given:
-            self._note_offset(held)
-        gone = [held.queue for held in given]
-        await self.offsets.commit(gone, confirm=self.ordered)
-        if self.ordered:
-            await self._locks.release(gone)
-        for queue in gone:
-            if queue not in self._held:
-                self.offsets.forget(queue)
+        """Stops on `queues`."""
+        await self._holdings.give_up(queues)
 
     # -- pulling --------------------------------------------------------------------------------
     async def _pull_loop(self, held: HeldQueue) -> None:
@@ -358,6 +344,9 @@ class PushConsumer:
                     )
                     if generation == state.generation:
                         state.reset(offset)
+                        if self.offsets.known(held.queue) is not None:
+                            # Somebody came further: what we knew must not be committed again.
+                            self.offsets.update(held.queue, offset)
                     continue
                 known = self.offsets.known(held.queue)
                 commit = -1 if self.broadcasting or known is None else known
@@ -398,17 +387,7 @@ class PushConsumer:
         while not self._closing:
             await self.runtime.sleep(self._commit_interval)
             self._consumption.look_after(self._held.values())
-            self._note_offsets()
-            await self.offsets.commit()
-
-    def _note_offset(self, held: HeldQueue) -> None:
-        offset = held.state.commit_offset()
-        if offset >= 0:
-            self.offsets.update(held.queue, offset)
-
-    def _note_offsets(self) -> None:
-        for held in self._held.values():
-            self._note_offset(held)
+            await self._holdings.commit()
 
     # -- what ClientCore asks -------------------------------------------------------------------
     def heartbeat_data(self) -> dict[str, Any]:
@@ -432,8 +411,8 @@ class PushConsumer:
         for queue, held in self._held.items():
             if self._puller.misplaced(queue):
                 self._restart(held)
-        self._locks.renew_soon()
-        self._once(self.offsets.commit, "commit")
+        self._holdings.locks.renew_soon()
+        self._once(self._holdings.commit, "commit")
 
     def on_reset_offsets(self, topic: str, offsets: dict[MessageQueue, int]) -> None:
         """Continue at `offsets`, forwards or backwards (220, and 21 in a pull)."""
@@ -454,7 +433,7 @@ class PushConsumer:
 
     def consumer_status(self, topic: str) -> dict[MessageQueue, int]:
         """Committed offsets of `topic` (221)."""
-        self._note_offsets()
+        self._holdings.note_finished()
         known = {queue: self.offsets.known(queue) for queue in self._held if queue.topic == topic}
         return {queue: offset for queue, offset in known.items() if offset is not None}
 
@@ -462,7 +441,12 @@ class PushConsumer:
         """ConsumerRunningInfo (307)."""
         subscriptions = self.subscriptions.values()
         return running_info(
-            subscriptions, self._held, self.offsets, push=True, orderly=self.ordered
+            subscriptions,
+            self._held,
+            self.offsets,
+            self.runtime,
+            push=True,
+            orderly=self.ordered,
         )
 
     async def consume_directly(self, ext: dict[str, str], frame: bytes) -> dict[str, Any]:

@@ -4,7 +4,9 @@ masters.
 A broker keeps (group, queue) -> client id for 60 s after the last lock call; we ask every 20 s and
 trust a grant for 30 s from before the request left, so ours ends first even if the answer was slow.
 A refusal ends it at once: a broker that restarted, or a slave that was promoted, knows nothing of
-our grant, and gave the lock to somebody else. While no master answers, the grant runs out.
+our grant, and gave the lock to somebody else. While no master answers, the grant runs out. Nothing
+of a queue is handed to the listener, committed or unlocked without the lock; a lock that comes anew
+while the listener is still in a call changes nothing before it returns.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import groupby
 
 from saturnmq.client.core import ClientCore
@@ -55,7 +58,7 @@ class QueueLocks:
     async def renew(self, held: Mapping[MessageQueue, HeldQueue]) -> bool:
         """One round; False if a lock is missing."""
         asked_at = self._core.runtime.monotonic()
-        wanted = list(held)
+        wanted = [queue for queue, mine in held.items() if not mine.handed_over]
         granted, refused = await self._ask(wanted)
         for queue in wanted:
             mine = held.get(queue)
@@ -63,14 +66,21 @@ class QueueLocks:
                 continue
             if queue in granted:
                 if mine.state.lock(asked_at):
-                    # Somebody else may have consumed meanwhile: the offset is asked of the broker
-                    # again. But a broker that comes back from a crash knows an older one than we.
-                    self._offsets.update(queue, mine.state.commit_offset())
-                    mine.state.reset(-1)
+                    mine.state.end_runs()
+                    mine.once_quiet(partial(self._begin_anew, mine))
             elif queue in refused:
                 mine.state.unlock()
             mine.wake()
         return len(granted) == len(wanted)
+
+    def _begin_anew(self, held: HeldQueue) -> None:
+        """The lock was away, and somebody else may have consumed meanwhile: the offset is asked of
+        the broker again. But one that comes back from a crash knows an older one than we.
+        """
+        if not held.state.dropped:
+            self._offsets.update(held.queue, held.state.commit_offset())
+        held.state.reset(-1)
+        held.wake()
 
     async def acquire(self, queues: Sequence[MessageQueue]) -> set[MessageQueue]:
         """Those of `queues` whose lock the masters granted."""

@@ -319,6 +319,10 @@ class ListenerRaisedExit(ListenerError):
     """A listener raised SystemExit, KeyboardInterrupt or their like, which end programs"""
 
 
+class ListenerStuck(ListenerError):
+    """A listener has not returned for long"""
+
+
 class DirectoryLocked(SaturnError):
     """Another broker uses this data directory"""
 

@@ -8,6 +8,7 @@ import random
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
+from saturnmq.broker.locks import QueueLocks
 from saturnmq.client.pull_consumer import PullConsumer
 from saturnmq.client.push_consumer import PushConsumer
 from saturnmq.client.routes import RouteTable
@@ -49,6 +50,7 @@ class World:
         self.refuse_backs = 0
         self.members = ["me"]
         self.locks_granted = True
+        self.locks = QueueLocks()
         self.term = ""  # with whose offsets a broker of ours says of which epoch they are
         self.unlocked: list[MessageQueue] = []
         self.suggest = 0
@@ -108,19 +110,18 @@ class World:
 class WorldCore:
     """What consumers use of ClientCore."""
 
-    client_id = "me"
-
-    def __init__(self, world: World) -> None:
+    def __init__(
+        self, world: World, client_id: str = "me", runtime: SimRuntime | None = None
+    ) -> None:
         self.world = world
-        self.runtime = world.runtime
+        self.client_id = client_id
+        self.runtime = runtime or world.runtime
         self.routes = world.routes
         self.handlers: dict[str, Any] = {}
         self.terms: dict[Any, str] = {}
         self.unreachable = False  # no nameserver answers
         self.error_listeners: list[Callable[[SaturnError], None]] = []
-        self.tasks = Supervisor(
-            world.runtime, lambda error: world.runtime.deaths.append(str(error))
-        )
+        self.tasks = Supervisor(self.runtime, lambda error: world.runtime.deaths.append(str(error)))
 
     async def start(self) -> None: ...
     async def close(self) -> None: ...
@@ -237,13 +238,21 @@ class WorldCore:
             world.backs.append(ext)
             return cmd.reply()
         if cmd.code in (41, 42):
-            asked = json.loads(bytes(cmd.body))["mqSet"]
+            body = json.loads(bytes(cmd.body))
+            owner = body["consumerGroup"], body["clientId"]
+            asked = {
+                MessageQueue(mq["topic"], mq["brokerName"], mq["queueId"]): mq
+                for mq in body["mqSet"]
+            }
             if cmd.code == 42:
-                world.unlocked += [
-                    MessageQueue(mq["topic"], mq["brokerName"], mq["queueId"]) for mq in asked
-                ]
-            granted = asked if world.locks_granted else []
-            return cmd.reply(body=json.dumps({"lockOKMQSet": granted}).encode())
+                world.unlocked += asked
+                world.locks.unlock(*owner, asked)
+                return cmd.reply()
+            granted = []
+            if world.locks_granted:
+                granted = world.locks.lock(*owner, asked, self.world.loop.time())
+            answer = {"lockOKMQSet": [asked[queue] for queue in granted]}
+            return cmd.reply(body=json.dumps(answer).encode())
         queue = MessageQueue(ext.get("topic", ""), "a", int(ext.get("queueId", "0")))
         if cmd.code == 14:
             if queue not in world.offsets:
@@ -300,8 +309,8 @@ class WorldCore:
 Q0, Q1 = MessageQueue("T", "a", 0), MessageQueue("T", "a", 1)
 
 
-def consumer(world: World, **options: Any) -> PushConsumer:
-    core: Any = WorldCore(world)
+def consumer(world: World, core: Any = None, **options: Any) -> PushConsumer:
+    core = core or WorldCore(world)
     made = PushConsumer("G", core=core, **{"from_beginning": True, **options})
     made.subscribe("T", "*")
     return made
