@@ -22,7 +22,7 @@ from saturnmq.protocol.subscription import SQL_EXPRESSION, Subscription
 
 log = logging.getLogger(__name__)
 
-CLUSTERING = "CLUSTERING"
+CLUSTERING, BROADCASTING = "CLUSTERING", "BROADCASTING"
 
 
 @dataclass(slots=True)

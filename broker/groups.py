@@ -13,6 +13,7 @@ from typing import Any
 from saturnmq.broker.documents import Saveable
 from saturnmq.protocol.topics import SYSTEM_GROUPS, check_group
 
+READ_FORBIDDEN = 4  # a bit of the numbers in `forbiddenTable`: {group: {topic: bits}}
 DEFAULTS: dict[str, Any] = {
     "attributes": {},
     "brokerId": 0,
@@ -55,6 +56,20 @@ class Group:
     def retry_max(self) -> int:
         return int(self.document["retryMaxTimes"])
 
+    def retry_limit(self, asked: int) -> int:
+        """How many retries a message gets: as many as its consumer asks for (RocketMQ's clients
+        always do, 16 unless they are told otherwise), else, below 0, as many as the group says.
+        A group that says less than 0 has none."""
+        return asked if asked >= 0 else self.retry_max
+
+    @property
+    def broker_id(self) -> int:
+        return int(self.document["brokerId"])
+
+    @property
+    def sys_flag(self) -> int:
+        return int(self.document["groupSysFlag"])
+
     @property
     def slow_broker_id(self) -> int:
         return int(self.document["whichBrokerWhenConsumeSlowly"])
@@ -86,6 +101,10 @@ class GroupTable(Saveable):
             found = Group(check_group(name))
             self.put(found)
         return found
+
+    def forbids(self, group: str, topic: str) -> bool:
+        """Whether an operator has forbidden the group to read this topic."""
+        return bool(int((self._forbidden.get(group) or {}).get(topic, 0)) & READ_FORBIDDEN)
 
     def put(self, group: Group) -> None:
         self._groups[group.name] = group

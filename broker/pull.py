@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
 
+from saturnmq.broker.clients import BROADCASTING
 from saturnmq.broker.context import Context, answer, integer, text
 from saturnmq.broker.groups import Group
 from saturnmq.broker.positions import commit, lost_from
@@ -70,7 +71,7 @@ class Pull:
     max_bytes: int
     codes: frozenset[int] | None
     sql: Sql | None
-    slow_broker_id: int
+    group: Group
     done: bool = False
 
 
@@ -110,7 +111,7 @@ class PullService:
             max(1, min(integer(ext, "maxMsgBytes", BYTES_MAX), BYTES_MAX)),
             subscription.filter_codes,
             subscription.sql,
-            group.slow_broker_id,
+            group,
         )
         request.body = b""  # the request may outlive the read buffer
         if self._was_moved(pull):
@@ -145,6 +146,11 @@ class PullService:
             raise GroupNotExist(f"subscription group [{group_name}] does not exist")
         if not group.consume_enable:
             raise NoPermission(f"subscription group [{group_name}] may not consume")
+        if c.groups.forbids(group_name, topic_name):
+            raise NoPermission(f"group {group_name} is forbidden to read topic {topic_name}")
+        online = c.clients.consumers.get(group_name)
+        if online and online.message_model == BROADCASTING and not group.broadcast_enable:
+            raise NoPermission(f"subscription group [{group_name}] may not broadcast")
         return group, c.topics.readable(topic_name, queue_id), queue_id
 
     def _bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
@@ -290,7 +296,10 @@ class PullService:
         slow: bool,
         pieces: Sequence[memoryview] = (),
     ) -> None:
-        suggested = pull.slow_broker_id if slow and self._c.config.slave_read else 0
+        group = pull.group
+        suggested = group.slow_broker_id if slow else group.broker_id
+        if not self._c.config.slave_read:
+            suggested = 0
         answer(
             pull.endpoint,
             pull.request,
@@ -303,7 +312,7 @@ class PullService:
                     "minOffset": str(low),
                     "maxOffset": str(high),
                     "topicSysFlag": "0",
-                    "groupSysFlag": "0",
+                    "groupSysFlag": str(group.sys_flag),
                     "saturnTerm": str(self._c.role.term),
                 },
                 pieces[0] if pieces else b"",

@@ -1,7 +1,8 @@
 """Messages a consumer gives back: CONSUMER_SEND_MSG_BACK 36.
 
 The copy goes to %RETRY%<group> with reconsumeTimes + 1 after a delay (level from the request, or
-3 + reconsumeTimes), and after the group's last attempt, or at a negative level, to %DLQ%<group>.
+3 + reconsumeTimes), and after the last retry (`Group.retry_limit`), or at a negative level, to
+%DLQ%<group>.
 Properties of the copy: RETRY_TOPIC is the topic it first came from, ORIGIN_MESSAGE_ID its first id
 by offset. The answer waits for the ack mode as a send does: what is given back is not lost.
 """
@@ -49,9 +50,7 @@ class RetryService:
         properties.setdefault(names.ORIGIN_MESSAGE_ID, message.offset_message_id)
         properties[names.WAIT] = "false"
         level = integer(ext, "delayLevel", 0)
-        limit = integer(ext, "maxReconsumeTimes", group.retry_max)
-        if limit < 0:
-            limit = group.retry_max
+        limit = group.retry_limit(integer(ext, "maxReconsumeTimes", -1))
         if message.reconsume_times >= limit or level < 0:
             topic = c.topics.ensure(dlq_topic(group_name), 1)
             queue_id = 0

@@ -214,7 +214,7 @@ class SendService:
         group = c.groups.get_or_create(group_name)
         if group is None:
             raise GroupNotExist(f"group {group_name} does not exist")
-        limit = integer(ext, "l", group.retry_max)
+        limit = group.retry_limit(integer(ext, "l", -1))
         if reconsume <= limit and not c.locks.holds_any(group_name, c.runtime.monotonic()):
             return name, queue_id
         return c.topics.ensure(dlq_topic(group_name), 1).name, 0

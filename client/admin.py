@@ -22,6 +22,7 @@ from saturnmq.client.replicas import Replica, brokers_in, find_replicas
 from saturnmq.protocol import checked, jsonx, kernels
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import (
+    ConfigError,
     InvalidParameter,
     QueryNotFound,
     RouteNotFound,
@@ -266,8 +267,21 @@ class Admin:
     async def create_group(
         self, group: str, *, max_retries: int = 16, orderly: bool = False
     ) -> None:
-        """Create the subscription group on every master, or change it."""
+        """Create the subscription group on every master, or set all of it anew.
+
+        `max_retries`: how often a failed message is delivered again before it goes to %DLQ%<group>,
+        0 for not at all. It counts for consumers that were given no `max_reconsume` of their own;
+        Java's send 16 then. An ordered consumer tries its message again in place, without an end
+        if it has no `max_reconsume`, as in RocketMQ. `orderly` is what clients of RocketMQ 5 are
+        told over gRPC; a consumer here says `ordered` itself.
+
+        ConfigError: `max_retries` below 0.
+        """
         check_group(group)
+        if max_retries < 0:
+            raise ConfigError(
+                f"max_retries is {max_retries}; give the number of retries, 0 for none"
+            )
         body = jsonx.dumps(
             {
                 "groupName": group,

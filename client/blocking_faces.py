@@ -428,7 +428,16 @@ class Admin(Facade[admin.Admin]):
     offsets = describe_topic
 
     def create_group(self, group: str, *, max_retries: int = 16, orderly: bool = False) -> None:
-        """Create the subscription group on every master, or change it."""
+        """Create the subscription group on every master, or set all of it anew.
+
+        `max_retries`: how often a failed message is delivered again before it goes to %DLQ%<group>,
+        0 for not at all. It counts for consumers that were given no `max_reconsume` of their own;
+        Java's send 16 then. An ordered consumer tries its message again in place, without an end
+        if it has no `max_reconsume`, as in RocketMQ. `orderly` is what clients of RocketMQ 5 are
+        told over gRPC; a consumer here says `ordered` itself.
+
+        ConfigError: `max_retries` below 0.
+        """
         self._wait(self._target.create_group(group, max_retries=max_retries, orderly=orderly))
 
     def list_groups(self) -> list[str]:

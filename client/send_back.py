@@ -2,7 +2,9 @@
 
 CONSUMER_SEND_MSG_BACK (36) goes to the master that holds the message; when that fails, the message
 itself is sent to `%RETRY%<group>` on any broker with the delay that the broker would have chosen,
-as the Java client does.
+as the Java client does. How many retries there are says the group, which the broker knows; a
+consumer that was told a number sends it along, and that counts. (The Java client always sends one,
+16 if it was told none, so that the group's never counts for it.)
 """
 
 from __future__ import annotations
@@ -21,7 +23,6 @@ log = logging.getLogger(__name__)
 
 TIMEOUT_S = 5.0
 DLQ_LEVEL = -1
-DEFAULT_MAX_RECONSUME = 16
 STORED = frozenset({0, 10, 11, 12})
 
 
@@ -31,7 +32,7 @@ class SendBack:
     def __init__(self, core: ClientCore, group: str, max_reconsume: int) -> None:
         self._core = core
         self._group = group
-        self._max = max_reconsume if max_reconsume >= 0 else DEFAULT_MAX_RECONSUME
+        self._max = str(max_reconsume) if max_reconsume >= 0 else ""  # empty: as the group has it
 
     async def __call__(self, message: ReceivedMessage, delay_level: int = 0) -> bool:
         """True once a broker has taken the message; False leaves it to the caller."""
@@ -61,9 +62,10 @@ class SendBack:
             "originMsgId": message.message_id,
             "originTopic": message.topic,
             "unitMode": "false",
-            "maxReconsumeTimes": str(self._max),
             "bname": broker_name,
         }
+        if self._max:
+            ext["maxReconsumeTimes"] = self._max
         request = Command.request(RequestCode.CONSUMER_SEND_MSG_BACK, ext)
         await self._core.invoke(address, request, TIMEOUT_S)
 
@@ -82,10 +84,11 @@ class SendBack:
         properties.setdefault("RETRY_TOPIC", message.topic)
         properties.setdefault("ORIGIN_MESSAGE_ID", message.offset_message_id)
         properties["RECONSUME_TIME"] = str(message.reconsume_times + 1)
-        properties["MAX_RECONSUME_TIMES"] = str(self._max)
         properties["DELAY"] = str(3 + message.reconsume_times)
-        for name in ("TRAN_MSG", "__CRC32#"):
+        for name in ("TRAN_MSG", "__CRC32#", "MAX_RECONSUME_TIMES"):
             properties.pop(name, None)
+        if self._max:
+            properties["MAX_RECONSUME_TIMES"] = self._max
         ext = {
             "a": "CLIENT_INNER_PRODUCER",
             "b": retry_topic,
@@ -98,9 +101,10 @@ class SendBack:
             "i": encode_properties(properties).decode(),
             "j": str(message.reconsume_times + 1),
             "k": "false",
-            "l": str(self._max),
             "m": "false",
             "n": queue.broker_name,
         }
+        if self._max:
+            ext["l"] = self._max
         request = Command.request(RequestCode.SEND_MESSAGE_V2, ext, bytes(message.raw_body))
         await self._core.invoke(address, request, TIMEOUT_S, ok=STORED)

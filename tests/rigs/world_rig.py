@@ -80,10 +80,12 @@ class World:
         await node.connect(host, int(port), endpoint)
         return Remote(endpoint)
 
-    async def until(self, check: Callable[[], Any], seconds: float = 60.0) -> None:
+    async def until(
+        self, check: Callable[[], Any], seconds: float = 60.0, every: float = 0.001
+    ) -> None:
         async with asyncio.timeout(seconds):
             while not check():
-                await asyncio.sleep(0.001)
+                await asyncio.sleep(every)
 
 
 @dataclass
