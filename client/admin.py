@@ -11,34 +11,38 @@ own servers, but for replicas and promotions, which are ours.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from saturnmq.client import promotion
-from saturnmq.client.asked import offset_table
 from saturnmq.client.core import ClientCore, ErrorListener
+from saturnmq.client.group_admin import (
+    END,
+    GroupAdmin,
+    GroupAtBroker,
+    OffsetReset,
+    QueueLag,
+)
+from saturnmq.client.message_finding import RESULTS, MessageFinder, serving
 from saturnmq.client.producer import DEFAULT_NAMESERVER, new_core
 from saturnmq.client.promotion import Promoter, Promotion
 from saturnmq.client.replicas import Replica, brokers_in, find_replicas
-from saturnmq.protocol import checked, jsonx, kernels
-from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol import checked
+from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import (
-    ConfigError,
     InvalidParameter,
     QueryNotFound,
     RouteNotFound,
-    SaturnError,
     TopicNotExist,
 )
-from saturnmq.protocol.ids import decode_message_id
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import TopicRoute
 from saturnmq.protocol.runtime import Runtime
-from saturnmq.protocol.topics import check_group, check_topic
+from saturnmq.protocol.topics import check_topic
 
 MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION")
 QUERY_TIMEOUT_S = 5.0
-KEY_RESULTS_MAX = 64
+Boundary = Literal["LOWER", "UPPER"]
 
 
 class QueueOffsets(NamedTuple):
@@ -48,19 +52,6 @@ class QueueOffsets(NamedTuple):
     min_offset: int
     max_offset: int
     last_update_ms: int
-
-
-class QueueLag(NamedTuple):
-    """How far a group is on one queue."""
-
-    queue: MessageQueue
-    committed: int
-    end: int
-    last_timestamp_ms: int
-
-    @property
-    def lag(self) -> int:
-        return max(0, self.end - max(0, self.committed))
 
 
 class BrokerNode(NamedTuple):
@@ -101,6 +92,8 @@ class Admin:
             self.core.on_error(on_error)
         self._own_core = core is None
         self.timeout = timeout
+        self._finder = MessageFinder(self.core, timeout)
+        self._groups = GroupAdmin(self.core, timeout)
 
     async def start(self) -> Admin:
         """Connect."""
@@ -246,7 +239,7 @@ class Admin:
     async def describe_topic(self, topic: str) -> list[QueueOffsets]:
         """Every queue of the topic with its first and its end offset, asked of the masters."""
         rows = []
-        for address in await self._masters(topic):
+        for address in await serving(self.core, topic):
             answer = await self._ask(address, RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
             for key, value in _table(answer, "offsetTable").items():
                 item = checked.as_table(value, "the offsets of a queue")
@@ -277,116 +270,77 @@ class Admin:
 
         ConfigError: `max_retries` below 0.
         """
-        check_group(group)
-        if max_retries < 0:
-            raise ConfigError(
-                f"max_retries is {max_retries}; give the number of retries, 0 for none"
-            )
-        body = jsonx.dumps(
-            {
-                "groupName": group,
-                "consumeEnable": True,
-                "consumeFromMinEnable": True,
-                "consumeBroadcastEnable": True,
-                "consumeMessageOrderly": orderly,
-                "retryQueueNums": 1,
-                "retryMaxTimes": max_retries,
-                "brokerId": 0,
-                "whichBrokerWhenConsumeSlowly": 1,
-                "notifyConsumerIdsChangedEnable": True,
-            }
-        )
-        code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
-        for node in await self.cluster():
-            if node.broker_id == 0:
-                await self._ask(node.address, code, {}, body)
+        await self._groups.create(await self._masters(), group, max_retries, orderly)
+
+    async def delete_group(self, group: str) -> None:
+        """Delete the group on every master, with its offsets and its retry and dead-letter topics.
+
+        A member that is connected makes a new one of that name with its next heartbeat.
+        """
+        await self._groups.delete(await self._masters(), group)
 
     async def list_groups(self) -> list[str]:
         """The names of all subscription groups on the masters."""
-        names: set[str] = set()
-        code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
-        for node in await self.cluster():
-            if node.broker_id == 0:
-                answer = await self._ask(node.address, code, {})
-                names.update(map(str, _table(answer, "subscriptionGroupTable")))
-        return sorted(names)
+        return await self._groups.names(await self._masters())
+
+    async def describe_group(self, group: str) -> list[GroupAtBroker]:
+        """The settings and the members of the group at every master that has it. GroupNotExist:
+        none has."""
+        return await self._groups.describe(await self._masters(), group)
+
+    async def groups_of_topic(self, topic: str) -> list[str]:
+        """The groups that consume the topic, or have offsets of it."""
+        return await self._groups.of_topic(await self._masters(), topic)
 
     async def group_lag(self, group: str, topic: str | None = None) -> list[QueueLag]:
         """How far the group is on every queue it has consumed, of one topic or of all."""
-        rows: dict[MessageQueue, QueueLag] = {}
-        ext = {"consumerGroup": group}
-        if topic is not None:
-            ext["topic"] = topic
-        for node in await self.cluster():
-            if node.broker_id != 0:
-                continue
-            answer = await self._ask(node.address, RequestCode.GET_CONSUME_STATS, dict(ext))
-            for key, value in _table(answer, "offsetTable").items():
-                item = checked.as_table(value, "the offsets of a queue")
-                queue = checked.as_queue(key)
-                rows[queue] = QueueLag(
-                    queue,
-                    checked.integer(item, "consumerOffset", 0, least=-1),
-                    checked.integer(item, "brokerOffset", 0),
-                    checked.integer(item, "lastTimestamp", 0),
-                )
-        return sorted(rows.values())
+        return await self._groups.lag(await self._masters(), group, topic)
 
     async def reset_offsets(
-        self, group: str, topic: str, timestamp_ms: int = -1
+        self,
+        group: str,
+        topic: str,
+        timestamp_ms: int = END,
+        *,
+        queue: MessageQueue | None = None,
+        offset: int | None = None,
     ) -> dict[MessageQueue, int]:
-        """Set the group to the first message at or after a time; -1 is the end, 0 the beginning."""
-        ext = {
-            "topic": topic,
-            "group": group,
-            "timestamp": str(timestamp_ms),
-            "isForce": "true",
-            "queueId": "-1",
-            "offset": "-1",
-        }
-        found: dict[MessageQueue, int] = {}
-        for address in await self._masters(topic):
-            answer = await self._ask(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, dict(ext))
-            found.update(offset_table(bytes(answer.body)))
-        return found
+        """Set the group to the first message at or after a time; -1 is the end, 0 the beginning.
 
-    async def offset_by_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The offset of the first message of `queue` stored at or after a time."""
-        await self.core.route(queue.topic)
-        address = self.core.broker_address(queue.broker_name, master=False)
-        if address is None:
-            raise RouteNotFound(f"broker {queue.broker_name!r} does not serve {queue.topic!r}")
-        ext = {
-            "topic": queue.topic,
-            "queueId": str(queue.queue_id),
-            "timestamp": str(timestamp_ms),
-        }
-        answer = await self._ask(address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ext)
-        return checked.integer(answer.ext, "offset", least=-1)
+        With `queue` only there. With `offset` too, exactly there, or at the nearest end of the
+        queue. Members that consume now continue at the new offset. Returns it for each queue.
+        """
+        return await self._groups.reset(group, topic, timestamp_ms, queue, offset)
+
+    async def preview_reset(
+        self,
+        group: str,
+        topic: str,
+        timestamp_ms: int = END,
+        *,
+        queue: MessageQueue | None = None,
+        offset: int | None = None,
+    ) -> list[OffsetReset]:
+        """What `reset_offsets` with the same arguments would do now, queue by queue."""
+        return await self._groups.preview_reset(group, topic, timestamp_ms, queue, offset)
+
+    async def offset_by_time(
+        self, queue: MessageQueue, timestamp_ms: int, boundary: Boundary = "LOWER"
+    ) -> int:
+        """LOWER: the offset of the first message of `queue` stored at or after a time, the queue's
+        end if there is none. UPPER: of the last one stored at or before it, of the first message if
+        there is none."""
+        return await self._finder.offset_by_time(queue, timestamp_ms, boundary)
 
     # -- messages ------------------------------------------------------------------------------
 
     async def message_by_offset_id(self, offset_message_id: str) -> ReceivedMessage:
         """The message that an offset message id (of a SendResult) names; asks the broker in it."""
-        host, port, offset = decode_message_id(offset_message_id)
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        answer = await self._ask(address, RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(offset)})
-        found = self._named(kernels.decode_frames(answer.body), address)
-        if not found:
-            raise QueryNotFound(f"{address} answers with no message for {offset_message_id!r}")
-        return found[0]
+        return await self._finder.by_offset_id(offset_message_id)
 
     async def find_message(self, message_id: str, topic: str | None = None) -> ReceivedMessage:
         """A message by its id: an offset message id, or with its topic its unique id."""
-        if topic is not None:
-            found = await self._query(topic, message_id, 32, unique=True)
-            if found:
-                return found[0]
-        try:
-            return await self.message_by_offset_id(message_id)
-        except SaturnError as error:
-            hint = "" if topic else "; for a unique id give its topic too"
-            raise QueryNotFound(f"no message with id {message_id!r}{hint}: {error}") from None
+        return await self._finder.by_id(message_id, topic)
 
     async def find_by_id(self, message_id: str, topic: str | None = None) -> ReceivedMessage | None:
         """`find_message`, but None when there is no such message."""
@@ -395,52 +349,39 @@ class Admin:
         except QueryNotFound:
             return None
 
+    async def find_by_offset(self, queue: MessageQueue, offset: int) -> ReceivedMessage | None:
+        """The message at `offset` of `queue`; None when there is none."""
+        return await self._finder.by_offset(queue, offset)
+
     async def find_by_key(
-        self, topic: str, key: str, limit: int = KEY_RESULTS_MAX
+        self,
+        topic: str,
+        key: str,
+        limit: int = RESULTS,
+        *,
+        begin_ms: int = 0,
+        end_ms: int | None = None,
     ) -> list[ReceivedMessage]:
-        """The messages of a topic that carry `key`, by store time."""
-        return await self._query(topic, key, limit, unique=False)
+        """The newest `limit` messages of a topic that carry `key`, oldest first, of those stored
+        from `begin_ms` to `end_ms` (both inclusive; None is no bound).
 
-    async def _query(
-        self, topic: str, key: str, limit: int, *, unique: bool
+        A broker gives at most its `maxMsgsNumBatch` (64): for older ones end before the first.
+        """
+        return await self._finder.by_key(topic, key, limit, begin_ms, end_ms)
+
+    async def find_by_time(
+        self, topic: str, begin_ms: int, end_ms: int | None = None, limit: int = RESULTS
     ) -> list[ReceivedMessage]:
-        ext = {
-            "topic": topic,
-            "key": key,
-            "maxNum": str(limit),
-            "beginTimestamp": "0",
-            "endTimestamp": str(self.core.runtime.now_ms() + 3_600_000),
-        }
-        if unique:
-            ext["_UNIQUE_KEY_QUERY"] = "true"
-        found: list[ReceivedMessage] = []
-        ok = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
-        for address in await self._masters(topic):
-            command = Command.request(RequestCode.QUERY_MESSAGE, dict(ext))
-            answer = await self.core.invoke(address, command, self.timeout, ok)
-            if answer.code == ResponseCode.SUCCESS and answer.body:
-                found += self._named(kernels.decode_frames(answer.body), address)
-        # The index knows hashes only: strangers are sorted out here.
-        if unique:
-            found = [message for message in found if message.message_id == key]
-        else:
-            found = [message for message in found if key in message.keys]
-        return sorted(found, key=lambda message: message.store_timestamp)[:limit]
-
-    def _named(self, messages: list[ReceivedMessage], address: str) -> list[ReceivedMessage]:
-        name = self.core.routes.broker_name_of(address) or ""
-        for message in messages:
-            message.broker_name = name
-        return messages
+        """The oldest `limit` messages of a topic that were stored from `begin_ms` to `end_ms` (both
+        inclusive; None is no bound), oldest first."""
+        return await self._finder.by_time(topic, begin_ms, end_ms, limit)
 
     # -- asking --------------------------------------------------------------------------------
 
-    async def _masters(self, topic: str) -> list[str]:
-        """The address of every broker of the topic: its master, or without one a slave."""
-        route = await self.core.route(topic, refresh=True)
-        names = sorted({data.broker_name for data in route.queues})
-        addresses = [self.core.broker_address(name, master=False) for name in names]
-        return [address for address in addresses if address is not None]
+    async def _masters(self) -> dict[str, str]:
+        """The address of every master, by the name of its broker group."""
+        nodes = await self.cluster()
+        return {node.broker_name: node.address for node in nodes if node.broker_id == 0}
 
     async def _ask(
         self, address: str, code: int, ext: dict[str, str], body: bytes = b""

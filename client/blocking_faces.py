@@ -10,16 +10,12 @@ from collections.abc import Iterable, Sequence
 from typing import Self
 
 from saturnmq.client import admin, promotion, pull_consumer, push_consumer
-from saturnmq.client.admin import (
-    KEY_RESULTS_MAX,
-    QUERY_TIMEOUT_S,
-    BrokerNode,
-    QueueLag,
-    QueueOffsets,
-)
+from saturnmq.client.admin import QUERY_TIMEOUT_S, Boundary, BrokerNode, QueueOffsets
 from saturnmq.client.blocking import Facade
 from saturnmq.client.core import ErrorListener
+from saturnmq.client.group_admin import END, GroupAtBroker, OffsetReset, QueueLag
 from saturnmq.client.listening import Listener, OneListener
+from saturnmq.client.message_finding import RESULTS
 from saturnmq.client.offset_store import COMMIT_INTERVAL_S
 from saturnmq.client.process_queue import Limits
 from saturnmq.client.producer import DEFAULT_NAMESERVER
@@ -440,23 +436,71 @@ class Admin(Facade[admin.Admin]):
         """
         self._wait(self._target.create_group(group, max_retries=max_retries, orderly=orderly))
 
+    def delete_group(self, group: str) -> None:
+        """Delete the group on every master, with its offsets and its retry and dead-letter topics.
+
+        A member that is connected makes a new one of that name with its next heartbeat.
+        """
+        self._wait(self._target.delete_group(group))
+
     def list_groups(self) -> list[str]:
         """The names of all subscription groups on the masters."""
         return self._wait(self._target.list_groups())
+
+    def describe_group(self, group: str) -> list[GroupAtBroker]:
+        """The settings and the members of the group at every master that has it. GroupNotExist:
+        none has.
+        """
+        return self._wait(self._target.describe_group(group))
+
+    def groups_of_topic(self, topic: str) -> list[str]:
+        """The groups that consume the topic, or have offsets of it."""
+        return self._wait(self._target.groups_of_topic(topic))
 
     def group_lag(self, group: str, topic: str | None = None) -> list[QueueLag]:
         """How far the group is on every queue it has consumed, of one topic or of all."""
         return self._wait(self._target.group_lag(group, topic))
 
     def reset_offsets(
-        self, group: str, topic: str, timestamp_ms: int = -1
+        self,
+        group: str,
+        topic: str,
+        timestamp_ms: int = END,
+        *,
+        queue: MessageQueue | None = None,
+        offset: int | None = None,
     ) -> dict[MessageQueue, int]:
-        """Set the group to the first message at or after a time; -1 is the end, 0 the beginning."""
-        return self._wait(self._target.reset_offsets(group, topic, timestamp_ms))
+        """Set the group to the first message at or after a time; -1 is the end, 0 the beginning.
 
-    def offset_by_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The offset of the first message of `queue` stored at or after a time."""
-        return self._wait(self._target.offset_by_time(queue, timestamp_ms))
+        With `queue` only there. With `offset` too, exactly there, or at the nearest end of the
+        queue. Members that consume now continue at the new offset. Returns it for each queue.
+        """
+        return self._wait(
+            self._target.reset_offsets(group, topic, timestamp_ms, queue=queue, offset=offset)
+        )
+
+    def preview_reset(
+        self,
+        group: str,
+        topic: str,
+        timestamp_ms: int = END,
+        *,
+        queue: MessageQueue | None = None,
+        offset: int | None = None,
+    ) -> list[OffsetReset]:
+        """What `reset_offsets` with the same arguments would do now, queue by queue."""
+        return self._wait(
+            self._target.preview_reset(group, topic, timestamp_ms, queue=queue, offset=offset)
+        )
+
+    def offset_by_time(
+        self, queue: MessageQueue, timestamp_ms: int, boundary: Boundary = "LOWER"
+    ) -> int:
+        """LOWER: the offset of the first message of `queue` stored at or after a time, the queue's
+        end if there is none. UPPER: of the last one stored at or before it, of the first message if
+        there is none.
+        """
+        return self._wait(self._target.offset_by_time(queue, timestamp_ms, boundary))
 
     def message_by_offset_id(self, offset_message_id: str) -> ReceivedMessage:
         """The message that an offset message id (of a SendResult) names; asks the broker in it."""
@@ -470,8 +514,32 @@ class Admin(Facade[admin.Admin]):
         """`find_message`, but None when there is no such message."""
         return self._wait(self._target.find_by_id(message_id, topic))
 
+    def find_by_offset(self, queue: MessageQueue, offset: int) -> ReceivedMessage | None:
+        """The message at `offset` of `queue`; None when there is none."""
+        return self._wait(self._target.find_by_offset(queue, offset))
+
     def find_by_key(
-        self, topic: str, key: str, limit: int = KEY_RESULTS_MAX
+        self,
+        topic: str,
+        key: str,
+        limit: int = RESULTS,
+        *,
+        begin_ms: int = 0,
+        end_ms: int | None = None,
     ) -> list[ReceivedMessage]:
-        """The messages of a topic that carry `key`, by store time."""
-        return self._wait(self._target.find_by_key(topic, key, limit))
+        """The newest `limit` messages of a topic that carry `key`, oldest first, of those stored
+        from `begin_ms` to `end_ms` (both inclusive; None is no bound).
+
+        A broker gives at most its `maxMsgsNumBatch` (64): for older ones end before the first.
+        """
+        return self._wait(
+            self._target.find_by_key(topic, key, limit, begin_ms=begin_ms, end_ms=end_ms)
+        )
+
+    def find_by_time(
+        self, topic: str, begin_ms: int, end_ms: int | None = None, limit: int = RESULTS
+    ) -> list[ReceivedMessage]:
+        """The oldest `limit` messages of a topic that were stored from `begin_ms` to `end_ms` (both
+        inclusive; None is no bound), oldest first.
+        """
+        return self._wait(self._target.find_by_time(topic, begin_ms, end_ms, limit))

@@ -361,10 +361,18 @@ def admins(admin: Admin, queue: MessageQueue) -> None:
     admin.list_groups("readers")  # wrong: Admin.list_groups
     number(admin.group_lag("readers", "orders")[0].lag)  # right: Admin.group_lag
     admin.group_lag("readers", queue)  # wrong: Admin.group_lag
+    admin.delete_group("readers")  # right: Admin.delete_group
+    admin.delete_group(queue)  # wrong: Admin.delete_group
+    number(admin.describe_group("readers")[0].max_retries)  # right: Admin.describe_group
+    admin.describe_group(queue)  # wrong: Admin.describe_group
+    names(admin.groups_of_topic("orders"))  # right: Admin.groups_of_topic
+    admin.groups_of_topic(queue)  # wrong: Admin.groups_of_topic
     number(admin.reset_offsets("readers", "orders", 0)[queue])  # right: Admin.reset_offsets
     admin.reset_offsets("readers", "orders", "first")  # wrong: Admin.reset_offsets
-    number(admin.offset_by_time(queue, 0))  # right: Admin.offset_by_time
-    admin.offset_by_time("orders", 0)  # wrong: Admin.offset_by_time
+    number(admin.preview_reset("readers", "orders", 0)[0].skipped)  # right: Admin.preview_reset
+    admin.preview_reset("readers", "orders", queue=1)  # wrong: Admin.preview_reset
+    number(admin.offset_by_time(queue, 0, "UPPER"))  # right: Admin.offset_by_time
+    admin.offset_by_time(queue, 0, "upper")  # wrong: Admin.offset_by_time
     one(admin.message_by_offset_id("0"))  # right: Admin.message_by_offset_id
     admin.message_by_offset_id(0)  # wrong: Admin.message_by_offset_id
     one(admin.find_message("0", "orders"))  # right: Admin.find_message
@@ -373,6 +381,10 @@ def admins(admin: Admin, queue: MessageQueue) -> None:
     admin.find_by_id(0)  # wrong: Admin.find_by_id
     many(admin.find_by_key("orders", "key", 10))  # right: Admin.find_by_key
     admin.find_by_key("orders", limit="10")  # wrong: Admin.find_by_key
+    many(admin.find_by_time("orders", 0, 1, limit=10))  # right: Admin.find_by_time
+    admin.find_by_time("orders", "today")  # wrong: Admin.find_by_time
+    print(admin.find_by_offset(queue, 7))  # right: Admin.find_by_offset
+    admin.find_by_offset("orders", 7)  # wrong: Admin.find_by_offset
     admin.close()  # right: Admin.close
     admin.close(1)  # wrong: Admin.close
 
@@ -495,12 +507,20 @@ async def aio_admins(admin: aio.Admin, queue: MessageQueue) -> None:
     await admin.list_groups("readers")  # wrong: aio.Admin.list_groups
     number((await admin.group_lag("readers", "orders"))[0].lag)  # right: aio.Admin.group_lag
     await admin.group_lag("readers", queue)  # wrong: aio.Admin.group_lag
+    await admin.delete_group("readers")  # right: aio.Admin.delete_group
+    await admin.delete_group(queue)  # wrong: aio.Admin.delete_group
+    number((await admin.describe_group("readers"))[0].max_retries)  # right: aio.Admin.describe_group
+    await admin.describe_group(queue)  # wrong: aio.Admin.describe_group
+    names(await admin.groups_of_topic("orders"))  # right: aio.Admin.groups_of_topic
+    await admin.groups_of_topic(queue)  # wrong: aio.Admin.groups_of_topic
     number(
         (await admin.reset_offsets("readers", "orders", 0))[queue]
     )  # right: aio.Admin.reset_offsets
     await admin.reset_offsets("readers", "orders", "first")  # wrong: aio.Admin.reset_offsets
-    number(await admin.offset_by_time(queue, 0))  # right: aio.Admin.offset_by_time
-    await admin.offset_by_time("orders", 0)  # wrong: aio.Admin.offset_by_time
+    number((await admin.preview_reset("readers", "orders", 0))[0].skipped)  # right: aio.Admin.preview_reset
+    await admin.preview_reset("readers", "orders", queue=1)  # wrong: aio.Admin.preview_reset
+    number(await admin.offset_by_time(queue, 0, "UPPER"))  # right: aio.Admin.offset_by_time
+    await admin.offset_by_time(queue, 0, "upper")  # wrong: aio.Admin.offset_by_time
     one(await admin.message_by_offset_id("0"))  # right: aio.Admin.message_by_offset_id
     await admin.message_by_offset_id(0)  # wrong: aio.Admin.message_by_offset_id
     one(await admin.find_message("0", "orders"))  # right: aio.Admin.find_message
@@ -509,5 +529,9 @@ async def aio_admins(admin: aio.Admin, queue: MessageQueue) -> None:
     await admin.find_by_id(0)  # wrong: aio.Admin.find_by_id
     many(await admin.find_by_key("orders", "key", 10))  # right: aio.Admin.find_by_key
     await admin.find_by_key("orders", limit="10")  # wrong: aio.Admin.find_by_key
+    many(await admin.find_by_time("orders", 0, 1, limit=10))  # right: aio.Admin.find_by_time
+    await admin.find_by_time("orders", "today")  # wrong: aio.Admin.find_by_time
+    print(await admin.find_by_offset(queue, 7))  # right: aio.Admin.find_by_offset
+    await admin.find_by_offset("orders", 7)  # wrong: aio.Admin.find_by_offset
     await admin.close()  # right: aio.Admin.close
     await admin.close(1)  # wrong: aio.Admin.close

@@ -3,7 +3,7 @@ command line."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,15 @@ from typing import Any
 from broker_rig import config, started
 from saturnmq.client.blocking import LoopThread
 from saturnmq.nameserver.server import NameServer
+from saturnmq.protocol.native import NativeRuntime
 
 
 @contextmanager
-def served(root: Path, **changes: Any) -> Iterator[str]:
-    """The nameserver's address; `changes` are settings of the broker, `broker-a`."""
+def served(
+    root: Path, *, make_runtime: Callable[[], NativeRuntime] | None = None, **changes: Any
+) -> Iterator[str]:
+    """The nameserver's address; `changes` are settings of the broker, `broker-a`, which may have a
+    runtime of its own."""
     thread = LoopThread("servers")
     nameserver = NameServer(thread.runtime, port=0)
     try:
@@ -23,7 +27,8 @@ def served(root: Path, **changes: Any) -> Iterator[str]:
         settings = config(
             root, broker_name="broker-a", nameservers=(nameserver.address,), **changes
         )
-        broker = thread.run(started(thread.runtime, settings))
+        runtime = thread.call(make_runtime) if make_runtime else thread.runtime
+        broker = thread.run(started(runtime, settings))
         try:
             yield nameserver.address
         finally:

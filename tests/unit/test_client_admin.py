@@ -1,0 +1,220 @@
+"""What operators look up and change, over a real broker: messages by key, place and time, groups
+and their offsets."""
+
+import contextlib
+import time
+
+import pytest
+from saturnmq import Admin, Message, MessageQueue, Producer, PullConsumer
+from saturnmq.protocol.errors import (
+    GroupNotExist,
+    InvalidParameter,
+    TopicNotExist,
+)
+from saturnmq.protocol.native import NativeRuntime
+from served_rig import served
+
+HOUR_MS = 3_600_000
+
+
+def queue(number: int, topic: str = "orders") -> MessageQueue:
+    return MessageQueue(topic, "broker-a", number)
+
+
+@pytest.fixture
+def nameserver(tmp_path):
+    with served(tmp_path) as address:
+        yield address
+
+
+@pytest.fixture
+def admin(nameserver):
+    with Admin(nameserver) as client:
+        yield client
+
+
+@pytest.fixture
+def send(nameserver, admin):
+    """Sends a body to a queue of `orders`, which has two; returns its store time, which is later
+    than all before."""
+    admin.create_topic("orders", queues=2)
+    last = 0
+    with Producer(nameservers=nameserver) as producer:
+
+        def send_one(body: str, number: int = 0, key: str = "k") -> int:
+            nonlocal last
+            while time.time_ns() // 1_000_000 <= last:
+                pass  # the broker's clock is this one
+            message = Message("orders", body.encode(), keys=[key])
+            result = producer.send(message, queue=queue(number))
+            last = admin.find_by_offset(result.queue, result.queue_offset).store_timestamp
+            return last
+
+        yield send_one
+
+
+def bodies(messages):
+    return [bytes(message.body).decode() for message in messages]
+
+
+def test_a_message_is_found_at_its_offset_and_nowhere_else(admin, send):
+    send("first", 1)
+    send("second", 1)
+    assert bytes(admin.find_by_offset(queue(1), 1).body) == b"second"
+    assert admin.find_by_offset(queue(1), 1).queue == queue(1)
+    assert admin.find_by_offset(queue(1), 2) is None
+    assert admin.find_by_offset(queue(0), 0) is None
+    with pytest.raises(TopicNotExist):
+        admin.find_by_offset(queue(0, "order"), 0)
+
+
+def test_a_stretch_of_time_has_its_messages_of_all_queues_in_order(admin, send):
+    times = [send(f"{number}", number % 2) for number in range(6)]
+    assert bodies(admin.find_by_time("orders", 0)) == ["0", "1", "2", "3", "4", "5"]
+    assert bodies(admin.find_by_time("orders", times[1], times[4])) == ["1", "2", "3", "4"]
+    assert bodies(admin.find_by_time("orders", times[1] + 1, times[4] - 1, 2)) == ["2", "3"]
+    assert bodies(admin.find_by_time("orders", times[5])) == ["5"]
+    assert admin.find_by_time("orders", times[5] + 1) == []
+    assert admin.find_by_time("orders", 0, times[0] - 1) == []
+    with pytest.raises(InvalidParameter, match="ends before it begins"):
+        admin.find_by_time("orders", 2, 1)
+    with pytest.raises(InvalidParameter, match="limit 0"):
+        admin.find_by_time("orders", 0, limit=0)
+
+
+def test_a_stretch_longer_than_one_pull_is_read_to_its_end(nameserver, admin, send):
+    send("before")
+    with Producer(nameservers=nameserver) as producer:
+        for number in range(300):
+            producer.send_async(Message("orders", b"%d" % number), queue=queue(1))
+    found = admin.find_by_time("orders", 0, limit=1000)
+    assert len(found) == 301
+    assert [message.queue_offset for message in found[-300:]] == list(range(300))
+
+
+def test_the_newest_messages_with_a_key_are_given_and_older_ones_by_an_earlier_end(admin, send):
+    times = [send(f"{number}", number % 2) for number in range(6)]
+    send("other", key="other")
+    assert bodies(admin.find_by_key("orders", "k", 2)) == ["4", "5"]
+    assert bodies(admin.find_by_key("orders", "k", 2, end_ms=times[4] - 1)) == ["2", "3"]
+    assert bodies(admin.find_by_key("orders", "k", begin_ms=times[2], end_ms=times[3])) == [
+        "2",
+        "3",
+    ]
+    assert bodies(admin.find_by_key("orders", "k", begin_ms=times[5])) == ["5"]
+    with pytest.raises(InvalidParameter, match="ends before it begins"):
+        admin.find_by_key("orders", "k", begin_ms=2, end_ms=1)
+
+
+def test_offsets_by_time_have_two_boundaries(admin, send):
+    times = [send(f"{number}") for number in range(3)]
+    assert admin.offset_by_time(queue(0), times[1]) == 1
+    assert admin.offset_by_time(queue(0), times[1] + 1) == 2
+    assert admin.offset_by_time(queue(0), times[2] + 1) == 3
+    assert admin.offset_by_time(queue(0), times[1], "UPPER") == 1
+    assert admin.offset_by_time(queue(0), times[2] + HOUR_MS, "UPPER") == 2
+
+
+def test_messages_of_a_broker_whose_clock_is_ahead_are_found(tmp_path):
+    with ahead(tmp_path) as nameserver, Admin(nameserver) as admin:
+        admin.create_topic("orders", queues=1)
+        with Producer(nameservers=nameserver) as producer:
+            result = producer.send(Message("orders", b"tomorrow", keys=["k"]))
+        assert bodies(admin.find_by_key("orders", "k")) == ["tomorrow"]
+        assert bodies(admin.find_by_time("orders", 0)) == ["tomorrow"]
+        assert bytes(admin.find_message(result.message_id, "orders").body) == b"tomorrow"
+
+
+@contextlib.contextmanager
+def ahead(root):
+    """A broker whose clock is a day ahead of the client's."""
+
+    class Ahead(NativeRuntime):
+        def now_ms(self):
+            return super().now_ms() + 24 * HOUR_MS
+
+    with served(root, make_runtime=Ahead) as address:
+        yield address
+
+
+def commit(nameserver, group, offsets):
+    with PullConsumer(group, nameserver, auto_commit=False) as consumer:
+        consumer.assign(offsets)
+        for each, offset in offsets.items():
+            consumer.seek(each, offset)
+        consumer.commit()
+
+
+def test_a_reset_does_what_its_preview_says(nameserver, admin, send):
+    times = [send(f"{number}", number % 2) for number in range(6)]
+    commit(nameserver, "readers", {queue(0): 1, queue(1): 3})
+    for arguments, there in [
+        ({"timestamp_ms": 0}, {queue(0): (1, 0), queue(1): (3, 0)}),
+        ({"timestamp_ms": times[3]}, {queue(0): (0, 2), queue(1): (0, 1)}),
+        ({"queue": queue(1), "timestamp_ms": 0}, {queue(1): (1, 0)}),
+        ({"queue": queue(1), "offset": 2}, {queue(1): (0, 2)}),
+        ({"queue": queue(0), "offset": 99}, {queue(0): (2, 3)}),
+        ({}, {queue(0): (3, 3), queue(1): (2, 3)}),
+    ]:
+        preview = admin.preview_reset("readers", "orders", **arguments)
+        assert {row.queue: (row.committed, row.target) for row in preview} == there
+        assert admin.preview_reset("readers", "orders", **arguments) == preview
+        done = admin.reset_offsets("readers", "orders", **arguments)
+        assert done == {row.queue: row.target for row in preview}
+        lag = {row.queue: row.committed for row in admin.group_lag("readers", "orders")}
+        assert {each: lag[each] for each in done} == done
+
+
+def test_a_preview_counts_what_is_repeated_and_skipped(nameserver, admin, send):
+    for number in range(4):
+        send(f"{number}", number % 2)
+    commit(nameserver, "readers", {queue(0): 1})
+    back, on = (admin.preview_reset("readers", "orders", to) for to in (0, -1))
+    assert [(row.committed, row.repeated, row.skipped) for row in back] == [(1, 1, 0), (None, 0, 0)]
+    assert [(row.committed, row.repeated, row.skipped) for row in on] == [(1, 0, 1), (None, 0, 2)]
+
+
+def test_a_reset_of_what_does_not_exist_is_refused(nameserver, admin, send):
+    send("one")
+    commit(nameserver, "readers", {queue(0): 1})
+    for change in (admin.reset_offsets, admin.preview_reset):
+        with pytest.raises(InvalidParameter, match="Give `queue`"):
+            change("readers", "orders", offset=1)
+        with pytest.raises(InvalidParameter, match="none of the 2 queues"):
+            change("readers", "orders", queue=queue(2))
+        with pytest.raises(InvalidParameter, match="negative"):
+            change("readers", "orders", queue=queue(0), offset=-1)
+        with pytest.raises(TopicNotExist):
+            change("readers", "order")
+    with pytest.raises(GroupNotExist):
+        admin.reset_offsets("strangers", "orders")
+
+
+def test_a_group_is_described_with_its_settings_and_its_members(nameserver, admin, send):
+    send("one")
+    admin.create_group("readers", max_retries=3, orderly=True)
+    [here] = admin.describe_group("readers")
+    assert (here.broker_name, here.max_retries, here.orderly, here.enabled, here.members) == (
+        "broker-a",
+        3,
+        True,
+        True,
+        (),
+    )
+    consumer = PullConsumer("readers", nameserver, client_id="me")
+    consumer.subscribe("orders")
+    with consumer:
+        [here] = admin.describe_group("readers")
+        assert [member.client_id for member in here.members] == ["me"]
+    with pytest.raises(GroupNotExist, match="strangers"):
+        admin.describe_group("strangers")
+
+
+def test_a_deleted_group_is_gone_with_its_offsets(nameserver, admin, send):
+    send("one")
+    commit(nameserver, "readers", {queue(0): 1})
+    assert admin.groups_of_topic("orders") == ["readers"]
+    admin.delete_group("readers")
+    assert "readers" not in admin.list_groups()
+    assert admin.groups_of_topic("orders") == []
+    assert [row.committed for row in admin.preview_reset("readers", "orders")] == [None, None]
