@@ -317,6 +317,8 @@ class PullConsumer:
             for queue, offset in offsets.items():
                 self._require(queue)
                 self._note(queue, offset)
+        for topic in {queue.topic for queue in self._held}:
+            await self.core.route(topic)  # of a queue that was assigned a moment ago
         await self.offsets.commit(confirm=True)
 
     def seek(self, queue: MessageQueue, offset: int) -> None:

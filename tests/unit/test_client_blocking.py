@@ -1,5 +1,6 @@
 """The synchronous consumers and admin, over a real broker."""
 
+import asyncio
 import queue
 
 import pytest
@@ -11,6 +12,7 @@ from saturnmq import (
     Producer,
     PullConsumer,
     PushConsumer,
+    aio,
 )
 from saturnmq.protocol.errors import ClientClosed, ConfigError, InvalidParameter
 from served_rig import served
@@ -66,6 +68,19 @@ def test_a_pull_consumer_polls_seeks_and_commits(nameserver):
     consumer.close()  # again is no error
     with pytest.raises(ClientClosed):
         consumer.poll()
+
+
+def test_a_commit_right_after_assign_is_kept(nameserver):
+    """Before, it was passed over while the topic's route was still being asked for."""
+
+    async def committed():
+        async with aio.PullConsumer("readers", nameserver, auto_commit=False) as consumer:
+            consumer.assign([QUEUE])
+            consumer.seek(QUEUE, 2)
+            await consumer.commit()
+            return await consumer.committed(QUEUE)
+
+    assert asyncio.run(committed()) == 2
 
 
 def test_a_push_consumer_hands_messages_to_its_listener(nameserver):
