@@ -28,6 +28,7 @@ from typing import Any
 
 from saturnmq.broker.context import Context
 from saturnmq.broker.delay_levels import DELAYS_MS
+from saturnmq.broker.delivered import first_undelivered
 from saturnmq.broker.progress import Mark, ProgressTable
 from saturnmq.broker.send import SendService
 from saturnmq.broker.waits import Waits
@@ -155,7 +156,25 @@ class DelayService(ProgressTable[int]):
         self._delivered.clear()
         self._due.clear()
         self._next = {level: mark.offset for level, mark in self.progress}
+        for level in self._waits.keys() - self._next.keys():
+            self._next[level] = self._found_delivered(level)
         self._arrived.set()
+
+    def _found_delivered(self, level: int) -> int:
+        """Nobody wrote down how far this level was delivered, which is usual where nothing was."""
+        store = self._c.store
+        low, high = (f(SCHEDULE_TOPIC, level - 1) for f in (store.min_offset, store.max_offset))
+        offset = first_undelivered(store, level)
+        if offset > low:
+            log.warning(
+                "how far delay level %d was delivered is not in config/delayOffset.json: by the "
+                "copies in the log it goes on at %d, between %d and %d",
+                level,
+                offset,
+                low,
+                high,
+            )
+        return offset
 
     # delivery
 

@@ -131,6 +131,9 @@ class Machine:
         )
         return [] if reply.code else decode_frames(bytes(reply.body), True)
 
+    def count(self, topic: str = "T") -> int:
+        return self.broker.store.max_offset(topic, 0)
+
     async def bodies(self, topic: str = "T") -> list[bytes]:
         return [bytes(message.body) for message in await self.read(topic=topic)]
 
@@ -233,6 +236,51 @@ def test_in_a_directory_of_rocketmqs_store_time_counts_unless_it_lies_ahead(ahea
         await machine.boot()
         # With a stamp that lies ahead it waits its whole time from the start, no more, no less.
         await comes_after(machine, b"later", world.loop.time() if ahead_ms else sent, 14)
+
+    run(body)
+
+
+@pytest.mark.parametrize("delivered", [0, 1, 37])
+def test_where_the_progress_is_lost_nothing_is_delivered_again(delivered: int) -> None:
+    async def body(world: World) -> None:
+        machine = world.machine("broker", "10.0.0.2")
+        await machine.boot()
+        for number in range(delivered):
+            await machine.send(b"%d" % number, 3)
+        await asyncio.sleep(30)
+        assert machine.count() == delivered
+        for number in range(3):
+            await machine.send(b"waits %d" % number, 3)
+        await machine.kill()
+        machine.disk.power_on()
+        for name in ("delayOffset.json", "delayOffset.json.bak"):
+            if machine.disk.exists(f"/store/config/{name}"):
+                machine.disk.unlink(f"/store/config/{name}")
+        await machine.boot()
+        await asyncio.sleep(30)
+        assert machine.count() == delivered + 3
+
+    run(body)
+
+
+def test_a_message_sent_twice_hides_none_that_was_not_delivered() -> None:
+    async def body(world: World) -> None:
+        machine = world.machine("broker", "10.0.0.2")
+        await machine.boot()
+        await machine.send(b"twice", 3)
+        await asyncio.sleep(5)
+        for name in (b"once", b"twice", b"last"):
+            await machine.send(name, 3)
+        await asyncio.sleep(6)
+        assert await machine.bodies() == [b"twice"]
+        await machine.kill()
+        machine.disk.power_on()
+        machine.disk.unlink("/store/config/delayOffset.json")
+        if machine.disk.exists("/store/config/delayOffset.json.bak"):
+            machine.disk.unlink("/store/config/delayOffset.json.bak")
+        await machine.boot()
+        await asyncio.sleep(20)
+        assert {b"once", b"last"} < set(await machine.bodies())
 
     run(body)
 

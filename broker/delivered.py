@@ -1,0 +1,61 @@
+"""How far a delay level was delivered, when nobody wrote it down.
+
+`delayOffset.json` is lost, or a node becomes master that was never told. To begin at the queue's
+beginning, as RocketMQ does, delivers everything again that the log still has. But the copies that
+were delivered are in the log, too, in the order of the level: the first message without one is
+searched for, by halves, and by key in the index.
+
+A message without a copy that can be told to be its own counts as not delivered: its id is gone, its
+topic is, or another one waited at this level with the same id. So it may come twice, and none is
+lost.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+
+from saturnmq.protocol import properties as names
+from saturnmq.protocol.kernels import decode_frames
+from saturnmq.protocol.message import ReceivedMessage
+from saturnmq.protocol.topics import SCHEDULE_TOPIC
+from saturnmq.store.message_store import MessageStore
+
+KEYS_MAX = 32
+EVER = 1 << 60
+
+
+def first_undelivered(store: MessageStore, level: int) -> int:
+    """The offset in this level's queue to go on from."""
+    queue = level - 1
+    offsets = range(
+        store.min_offset(SCHEDULE_TOPIC, queue), store.max_offset(SCHEDULE_TOPIC, queue)
+    )
+    place = bisect_left(offsets, True, key=lambda offset: not _was_delivered(store, queue, offset))
+    return offsets.start + place
+
+
+def _was_delivered(store: MessageStore, queue: int, offset: int) -> bool:
+    found = store.get_message(SCHEDULE_TOPIC, queue, offset, 1)
+    waiting = next(iter(decode_frames(found.data, False)), None)
+    if waiting is None:
+        return False
+    key, topic = waiting.properties.get(names.UNIQ_KEY), waiting.properties.get(names.REAL_TOPIC)
+    if not key or not topic:
+        return False
+    alike = list(_alike(store, SCHEDULE_TOPIC, waiting, key))
+    copies = _alike(store, topic, waiting, key)
+    return len(alike) == 1 and any(
+        copy.physical_offset > waiting.physical_offset for copy in copies
+    )
+
+
+def _alike(
+    store: MessageStore, topic: str, message: ReceivedMessage, key: str
+) -> Iterator[ReceivedMessage]:
+    """Messages of a topic that are the same attempt of the same message."""
+    for frame in store.query_by_key(topic, key, KEYS_MAX, 0, EVER):
+        other = decode_frames(frame, False)[0]
+        same_level = other.properties.get(names.DELAY) == message.properties.get(names.DELAY)
+        if same_level and other.reconsume_times == message.reconsume_times:
+            yield other
