@@ -89,6 +89,7 @@ class ClientCore:
         self.pid = runtime.random.getrandbits(16)
         self._instance = f"{self.pid}#{runtime.random.getrandbits(48)}"
         self._client_id = client_id
+        self._newest_subscription = 0
         self.closed = False
         self._started = False
         self._nameserver_at = runtime.random.randrange(len(self.nameservers))
@@ -393,6 +394,13 @@ class ClientCore:
 
     def register_consumer(self, group: str, handler: ConsumerHandler) -> None:
         self._consumers[group] = handler
+
+    def subscription_version(self) -> int:
+        """Of a subscription made now. Brokers take the newest, so it is newer than every one
+        before, whatever the clock does; a time, as RocketMQ's are, because it must also be newer
+        than those of the process before this one."""
+        self._newest_subscription = max(self._newest_subscription + 1, self.runtime.now_ms())
+        return self._newest_subscription
 
     def register_producer(self, group: str, handler: Any = None) -> None:
         self._producers[group] = handler

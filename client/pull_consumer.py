@@ -141,7 +141,7 @@ class PullConsumer:
         `*`, tags joined by `||`, or a condition over properties, `Sql("price > 3")`."""
         self._check_mode(assigned=False)
         topics.check_topic(topic)
-        version = self.runtime.now_ms()
+        version = self.core.subscription_version()
         self.subscriptions[topic] = Subscription.parse(topic, expression, version)
 
     def assign(self, queues: Iterable[MessageQueue], expression: Expression = "*") -> None:
@@ -149,8 +149,8 @@ class PullConsumer:
         self._check_mode(assigned=True)
         wanted = list(dict.fromkeys(queues))
         for queue in wanted:
-            subscription = Subscription.parse(queue.topic, expression, self.runtime.now_ms())
-            self.subscriptions[queue.topic] = subscription
+            version = self.core.subscription_version()
+            self.subscriptions[queue.topic] = Subscription.parse(queue.topic, expression, version)
         for queue in [queue for queue in self._held if queue not in wanted]:
             self._drop(queue)
         for queue in wanted:

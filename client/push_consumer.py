@@ -226,7 +226,7 @@ class PushConsumer:
         topics.check_topic(topic)
         if listener is not None or listener_one is not None:
             self._caller.set(listener, listener_one)
-        version = self.runtime.now_ms()
+        version = self.core.subscription_version()
         self.subscriptions[topic] = Subscription.parse(topic, expression, version)
         if self._started:
             self._once(self._announce_again, "announce")
@@ -252,7 +252,8 @@ class PushConsumer:
             await self.core.start()
         if not self.broadcasting:
             retry = topics.retry_topic(self.group)
-            self.subscriptions[retry] = Subscription.parse(retry, "*", self.runtime.now_ms())
+            version = self.core.subscription_version()
+            self.subscriptions[retry] = Subscription.parse(retry, "*", version)
         try:
             await find_brokers(self.core, self.group, self.subscriptions, self.baseline)
         except SubscriptionParseFailed:

@@ -1,5 +1,5 @@
 """The route table: five maps and the rules that change them (remoting.md 3.3). Pure; callers pass
-the time.
+the time, in milliseconds of a steady clock.
 
 | map | from | to |
 |---|---|---|

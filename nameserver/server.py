@@ -102,10 +102,14 @@ class NameServer:
         for endpoint in list(self._endpoints):
             endpoint.close("nameserver shuts down")
 
+    def _now_ms(self) -> int:
+        """For the route table: steady, or a step of the wall clock would expire every broker."""
+        return int(self._runtime.monotonic() * 1000)
+
     async def _scan_forever(self) -> None:
         while True:
             await self._runtime.sleep(SCAN_INTERVAL_S)
-            for live in self.routes.expire(self._runtime.now_ms()):
+            for live in self.routes.expire(self._now_ms()):
                 self._log_gone(live, f"silent for more than {live.timeout_ms} ms")
                 if isinstance(live.connection, Endpoint):
                     live.connection.close("broker expired")
@@ -159,7 +163,7 @@ class NameServer:
     def _register(self, endpoint: Endpoint, command: Command) -> Command:
         registration = parse_registration(command)
         known = self.routes.known_version(registration.cluster, registration.address)
-        result = self.routes.register(registration, self._runtime.now_ms(), endpoint)
+        result = self.routes.register(registration, self._now_ms(), endpoint)
         refusal = (registration.address, result.epoch)
         if result.taken:
             self._refused.pop(endpoint, None)
@@ -212,7 +216,7 @@ class NameServer:
         self.routes.heartbeat(
             required(command, "clusterName"),
             required(command, "brokerAddr"),
-            self._runtime.now_ms(),
+            self._now_ms(),
         )
         return command.reply()
 
@@ -221,7 +225,7 @@ class NameServer:
         integer(command, "brokerId", 0)
         theirs = jsonx.loads(command.body) if len(command.body) else None
         known = self.routes.known_version(cluster, address)
-        self.routes.heartbeat(cluster, address, self._runtime.now_ms())
+        self.routes.heartbeat(cluster, address, self._now_ms())
         changed = known is None or known != DataVersion.from_json(
             theirs if isinstance(theirs, dict) else None
         )

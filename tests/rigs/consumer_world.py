@@ -119,6 +119,7 @@ class WorldCore:
         self.routes = world.routes
         self.handlers: dict[str, Any] = {}
         self.terms: dict[Any, str] = {}
+        self._subscriptions = 0
         self.unreachable = False  # no nameserver answers
         self.error_listeners: list[Callable[[SaturnError], None]] = []
         self.tasks = Supervisor(self.runtime, lambda error: world.runtime.deaths.append(str(error)))
@@ -133,6 +134,10 @@ class WorldCore:
     def tell(self, error: SaturnError) -> None:
         for listener in self.error_listeners:
             listener(error)
+
+    def subscription_version(self) -> int:
+        self._subscriptions += 1
+        return self._subscriptions
 
     def register_consumer(self, group: str, handler: Any) -> None:
         self.handlers[group] = handler

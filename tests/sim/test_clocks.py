@@ -15,13 +15,16 @@ from typing import Any
 import pytest
 from saturnmq.broker.broker import Broker
 from saturnmq.broker.config import BrokerConfig
+from saturnmq.client.push_consumer import PushConsumer
 from saturnmq.drills.sim.disk import SimDisk
 from saturnmq.drills.sim.loop import SimLoop
 from saturnmq.drills.sim.network import SimNetwork
 from saturnmq.drills.sim.runtime import SimRuntime
+from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.epochs import TERM
+from saturnmq.protocol.errors import TopicNotExist
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.message import ReceivedMessage
 from saturnmq.protocol.remoting import Command
@@ -378,5 +381,61 @@ def test_sixteen_retries_take_as_long_as_rocketmqs_whatever_the_clock_does_and_d
         await give_back(message)
         await asyncio.sleep(0.1)
         assert await machine.bodies("%DLQ%G") == [b"bad"]
+
+    run(body)
+
+
+# -- routes and subscriptions ----------------------------------------------------------------------
+
+
+def client_of(world: World, name: str, ip: str) -> SimRuntime:
+    return SimRuntime(world.loop, world.network, 1, name, ip)
+
+
+def test_a_step_of_a_nameservers_clock_expires_no_broker_and_keeps_no_silent_one() -> None:
+    async def body(world: World) -> None:
+        runtime = client_of(world, "nameserver", "10.0.0.9")
+        server = NameServer(runtime, "10.0.0.9", 9876)
+        await server.start()
+        machine = world.machine("broker", "10.0.0.2", nameservers=("10.0.0.9:9876",))
+        await machine.boot()
+        await machine.send(b"makes a topic")
+        await asyncio.sleep(1)
+        runtime.jump_wall_clock(HOUR_MS)
+        for _ in range(1000):
+            await asyncio.sleep(0.1)
+            assert len(server.routes.route("T").brokers) == 1
+        runtime.jump_wall_clock(-HOUR_MS)
+        machine.runtime.pause()
+        await asyncio.sleep(300)
+        with pytest.raises(TopicNotExist):
+            server.routes.route("T")
+
+    run(body)
+
+
+@pytest.mark.parametrize("step_ms", [0, -HOUR_MS])
+def test_a_new_subscription_counts_although_the_clients_clock_stepped_back(step_ms: int) -> None:
+    async def body(world: World) -> None:
+        await NameServer(client_of(world, "nameserver", "10.0.0.9"), "10.0.0.9", 9876).start()
+        machine = world.machine("broker", "10.0.0.2", nameservers=("10.0.0.9:9876",))
+        await machine.boot()
+        await machine.send(b"makes a topic")
+        await asyncio.sleep(1)
+        runtime = client_of(world, "consumer", "10.0.0.4")
+
+        async def listen(_: object) -> None: ...
+
+        consumer = PushConsumer("G", "10.0.0.9:9876", runtime=runtime, listener=listen)
+        consumer.subscribe("T", "old")
+        await runtime.run(consumer.start())
+        runtime.jump_wall_clock(step_ms)
+        await asyncio.sleep(1)
+        runtime.call_soon(consumer.subscribe, "T", "new")
+        await asyncio.sleep(1)
+        found = machine.broker.context.clients.subscription("G", "T")
+        assert found is not None
+        assert found.expression == "new"
+        await runtime.run(consumer.close())
 
     run(body)
