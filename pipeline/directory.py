@@ -39,6 +39,7 @@ from saturnmq.store.log_files import SegmentFiles
 from saturnmq.store.lookup import first_stored_from
 from saturnmq.store.segments import Segment
 from saturnmq.store.sifting import PASSED, sift
+from saturnmq.store.tombstones import Tombstone, read_tombstones
 from saturnmq.store.verify import directories, open_log
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class StoreDirectory:
         self._root = where.path
         self._log: SegmentFiles | None = None
         self._limit = 0
+        self._tombstones: dict[str, Tombstone] = {}
         self._queues: dict[MessageQueue, ConsumeQueue] = {}
         self._mapped: dict[str, _Mapped] = {}
 
@@ -232,6 +234,7 @@ class StoreDirectory:
     def _look(self) -> None:
         """Look again how far the store is."""
         self._queues.clear()
+        self._tombstones = read_tombstones(self._disk, self._root)
         log = self._log = open_log(self._disk, self._root)
         page = Checkpoint.load(self._disk, self._root)
         ours = page.flushed >= 0 or page.derived >= 0
@@ -281,6 +284,9 @@ class StoreDirectory:
         queue.max_offset = queue.first_at_or_after(self._limit, low, high)
         while queue.max_offset > low and not self._is_whole(queue, queue.max_offset - 1):
             queue.max_offset -= 1
+        if name.topic in self._tombstones:
+            tombstone = self._tombstones[name.topic]
+            queue.bury(tombstone.end, tombstone.next.get(name.queue_id, 0))
         queue.correct_min(log.start)
         return queue
 

@@ -8,6 +8,9 @@ Entry n lies at byte 20 * n. Written by reput only, read by pulls. RocketMQ's ru
 whose place is already taken is skipped, so that dispatching twice is harmless; slots before the
 first entry of a queue that does not begin at 0 are filled with (0, 2147483647, 0). Differs: a gap
 in the middle is filled the same way instead of shifting what follows.
+
+When its topic was deleted (`tombstones.py`), entries of frames before `since` do not count: the
+least offset lies behind them, and a queue without any others goes on at `first`.
 """
 
 from __future__ import annotations
@@ -44,6 +47,13 @@ if not TYPE_CHECKING and COMPILED:
 else:
     entries_before = entries_before_reference
 
+
+def last_physical(entries: bytes) -> int:
+    """Where the frame of the last of these entries begins."""
+    offset: int = ENTRY.unpack_from(entries, len(entries) - UNIT)[0]
+    return offset
+
+
 FrameCheck = Callable[[int, int, str, int, int], bool]
 """Whether a frame of this size, topic, queue and queue offset lies at a physical offset (first)."""
 
@@ -66,11 +76,23 @@ class ConsumeQueue:
         self.series = SegmentSeries(disk, directory, segment_bytes, durable=False)
         self.max_offset = 0
         self.min_offset = 0
+        self.since = 0
+        self.first = 0
         self._flushed = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """It has no files, or none of their entries counts."""
+        if not self.since or not self.series.segments:
+            return not self.series.segments
+        low = self.series.start // UNIT
+        return self.first_at_or_after(self.since, low, self.max_offset) == self.max_offset
 
     def append(self, first: int, count: int, entries: bytes) -> tuple[int, bytes]:
         """Put a run at its place: (first new index, new entries); what is there already stays."""
-        if first < self.max_offset:
+        if not self.series.segments:
+            self._fill_to(first)
+        elif first < self.max_offset:
             skip = self.max_offset - first
             if skip >= count:
                 return self.max_offset, b""
@@ -166,6 +188,12 @@ class ConsumeQueue:
         return index
 
     @property
+    def last_physical(self) -> int:
+        """Where the last entry's frame begins, -1 if there is none."""
+        entry = self.entry(self.max_offset - 1)
+        return -1 if entry is None else entry[0]
+
+    @property
     def max_physical(self) -> int:
         """End of the last entry's frame, -1 if none."""
         if self.max_offset == self.series.start // UNIT:
@@ -245,9 +273,33 @@ class ConsumeQueue:
             at = pos - segment.start
             zero_tail(segment, at)
             segment.file.flush(at, self.series.segment_bytes)
-        self.max_offset = end if self.series.segments else 0
+        if not self.series.segments:
+            self._begin()
+            return
+        self.max_offset = end
         self.min_offset = min(max(self.min_offset, self.series.start // UNIT), self.max_offset)
         self._flushed = min(self._flushed, self.max_offset * UNIT)
+
+    def _begin(self) -> None:
+        """Without files: where the next entry goes."""
+        self.max_offset = self.min_offset = self.first
+        self._flushed = 0
+
+    def bury(self, since: int, first: int) -> None:
+        """Its topic was deleted: see the module's text."""
+        self.since, self.first = since, first
+        if self.series.segments:
+            self.correct_min(0)
+        else:
+            self._begin()
+
+    def let_go(self) -> str:
+        """Close the files; the directory, which is to be deleted."""
+        while self.series.segments:
+            self.series.take_oldest()
+        self.series.new_names = False
+        self._begin()
+        return self.series.directory
 
     def truncate(self, physical: int) -> None:
         """Forget entries whose frames end behind `physical`."""
@@ -262,9 +314,9 @@ class ConsumeQueue:
             self._cut(end)
 
     def correct_min(self, log_start: int) -> None:
-        """Raise min to the first entry that points at or behind the log's start."""
+        """Raise min to the first entry that points at or behind the log's start, and counts."""
         low = max(self.min_offset, self.series.start // UNIT)
-        low = self.first_at_or_after(log_start, low, self.max_offset)
+        low = self.first_at_or_after(max(log_start, self.since), low, self.max_offset)
         self.min_offset = max(self.min_offset, self._next_entry(low, self.max_offset))
 
     def drop_before(self, log_start: int) -> list[str]:
@@ -282,16 +334,18 @@ class ConsumeQueue:
         """Blocking, may run beside `append`: what was put before is durable then, but for the
         names of new files."""
         end = self.max_offset * UNIT
-        for segment in self.series.segments[:]:
+        segments = self.series.segments[:]
+        for segment in segments:
             start = max(self._flushed, segment.start)
             stop = min(end, segment.end)
             if start < stop:
                 segment.file.flush(start - segment.start, stop - segment.start)
-        self._flushed = max(self._flushed, min(end, self.max_offset * UNIT))
+        if segments == self.series.segments[: len(segments)]:  # they are not deleted meanwhile
+            self._flushed = max(self._flushed, min(end, self.max_offset * UNIT))
 
     def destroy(self) -> None:
         self.series.destroy()
-        self.max_offset = self.min_offset = self._flushed = 0
+        self._begin()
 
     def close(self) -> None:
         self.series.close()

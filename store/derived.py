@@ -13,6 +13,7 @@ from typing import NamedTuple
 from saturnmq.protocol.kernels import Scan
 from saturnmq.store.indexfile import Index, IndexMark
 from saturnmq.store.queues import Queues
+from saturnmq.store.tombstones import without_deleted
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +42,8 @@ class Derived:
     def append(self, scan: Scan, arrivals: list[Arrival]) -> None:
         """Add what a scan of the log found. `arrivals` gets the new entries of each queue, also of
         those that were done when the disk had no room for a file of the next one (OSError)."""
-        for topic, queue_id, first, _, entries in scan.runs:
+        runs = without_deleted(scan.runs, self.queues.tombstones)
+        for topic, queue_id, first, _, entries in runs:
             if "/" in topic or topic.startswith("."):  # a file name from the network
                 log.error("messages of topic %r are not dispatched: no name of a topic", topic)
                 continue
@@ -72,6 +74,11 @@ class Derived:
         if self.index is not None:
             gone += self.index.drop_before(log_start)
         return gone
+
+    def remove_deleted(self) -> None:
+        """Delete the queues of deleted topics."""
+        for _ in self.queues.remove_deleted():
+            pass
 
     def destroy(self, log_start: int = 0) -> None:
         """Delete it, to be built again; see `Queues.destroy`."""

@@ -132,7 +132,7 @@ class Disk(Protocol):
     def replace_file(self, path: str, data: bytes, keep_backup: bool = True) -> None: ...
     def rename(self, old: str, new: str) -> None: ...
     def unlink(self, path: str) -> None: ...
-    def remove_tree(self, path: str) -> None: ...
+    def remove_tree(self, path: str, durable: bool = True) -> None: ...
     def sync_dir(self, directory: str) -> None: ...
     def lock(self, path: str) -> Lock: ...
     def locked(self, path: str) -> bool: ...
@@ -390,18 +390,21 @@ class NativeDisk:
             os.unlink(path)
             self.sync_dir(os.path.dirname(path))
 
-    def remove_tree(self, path: str) -> None:
-        """Remove a directory and everything below it, the last name first and each for good: of
-        segments a crash in between leaves the oldest ones."""
+    def remove_tree(self, path: str, durable: bool = True) -> None:
+        """Remove a directory and everything below it, the last name first and, if `durable`, each
+        for good: of segments a crash in between leaves the oldest ones."""
         for entry in reversed(self.list(path)):
             child = os.path.join(path, entry.name)
             if entry.is_dir:
-                self.remove_tree(child)
-            else:
+                self.remove_tree(child, durable)
+            elif durable:
                 self.unlink(child)
+            else:
+                os.unlink(child)
         with contextlib.suppress(FileNotFoundError):
             os.rmdir(path)
-            self.sync_dir(os.path.dirname(path))
+            if durable:
+                self.sync_dir(os.path.dirname(path))
 
     def sync_dir(self, directory: str) -> None:
         fd = os.open(directory or ".", os.O_RDONLY | os.O_DIRECTORY)

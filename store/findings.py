@@ -7,9 +7,11 @@ points at or behind `Trust.log_end` is its business.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from saturnmq.store.log_files import SegmentFiles
+from saturnmq.store.tombstones import Tombstone
 
 CERTAIN = 1 << 63  # `Trust.below` of a store that was stopped in order: behind every offset
 
@@ -70,6 +72,12 @@ class Trust:
     running: bool
     foreign: bool  # the last to stop it was not us: RocketMQ loses keys and entries in a crash
     gaps: list[tuple[int, int]] = field(default_factory=list)  # of the log
+    tombstones: Mapping[str, Tombstone] = field(default_factory=dict)
+
+    def start_of(self, topic: str) -> int:
+        """Frames of the topic before this place in the log are deleted."""
+        tombstone = self.tombstones.get(topic)
+        return max(self.log_start, 0 if tombstone is None else tombstone.end)
 
     def in_gap(self, offset: int) -> bool:
         return any(start <= offset < end for start, end in self.gaps)

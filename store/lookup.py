@@ -289,10 +289,11 @@ class Lookup:
             return []
         most = min(most, self._limits.query_count)
         found: dict[int, bytes] = {}
+        start = max(self._log.start, self._queues.since(topic))
         for offset in self._index.candidates(topic, key, begin, end):
             if len(found) >= most:
                 break
-            if offset in found or offset < self._log.start:
+            if offset in found or offset < start:
                 continue
             data = self.message_at(offset)
             if data is None or offset + len(data) > visible:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import posixpath
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +32,7 @@ from saturnmq.store.queues import Queues
 from saturnmq.store.recovery import Recovery, recover
 from saturnmq.store.reput import Reput
 from saturnmq.store.resync import next_frame
+from saturnmq.store.tombstones import Tombstone, read_tombstones
 from saturnmq.store.transient_pool import TransientStorePool
 from saturnmq.store.truncated import SideFiles, Truncated
 from saturnmq.store.watermarks import Watermarks
@@ -136,6 +137,7 @@ class MessageStore:
         self._cleaner.finish_leftovers()
         self._log.load(clean=clean)
         self._derived.load(clean=clean)
+        self._queues.bury(read_tombstones(self._disk, self.config.root))
         page = self._checkpoint = Checkpoint.load(self._disk, self.config.root)
         self._abort.set()  # before anything changes: a crash while recovering is a crash
         if not clean and page.flushed >= 0:
@@ -420,6 +422,57 @@ class MessageStore:
         ticket = self._cleaner.plan(self._runtime.now_ms(), safe)
         marks.start = self._log.start
         return ticket
+
+    # deleted topics
+
+    @property
+    def tombstones(self) -> Mapping[str, Tombstone]:
+        """Those that count, by topic."""
+        return self._queues.tombstones
+
+    def tombstone(self, topic: str) -> Tombstone:
+        """That of a deletion of this topic now."""
+        following = {
+            queue_id: offset
+            for (name, queue_id), offset in self._queues.next.items()
+            if name == topic and offset
+        }
+        now = Tombstone(self._log.end, following)
+        return now.merged(self._queues.tombstones.get(topic))
+
+    def bury(self, tombstones: Mapping[str, Tombstone]) -> None:
+        """These, which must be durable, count from now on, and no others: what lies before them is
+        neither read nor found any more, and a new topic of the name begins empty."""
+        self._queues.bury(tombstones)
+
+    def remove_deleted(self) -> Iterator[None]:
+        """Delete the files of deleted queues, a bounded piece with each `next`. Behind a checkpoint
+        only: the one before counts on them."""
+        for _ in self._queues.remove_deleted():
+            if self._closed:
+                return
+            yield
+
+    def has_queues(self, topic: str) -> bool:
+        """Whether a message of this topic, not deleted, is or was in the log."""
+        return any(
+            not queue.is_empty for (name, _), queue in self._queues.table.items() if name == topic
+        )
+
+    def last_entries(self) -> Iterator[tuple[str, int, int]]:
+        """Of every queue that is not empty: topic, queue id, and where its last message lies."""
+        for (topic, queue_id), queue in list(self._queues.table.items()):
+            if not queue.is_empty:
+                yield topic, queue_id, queue.last_physical
+
+    def first_offset(self, topic: str, queue_id: int) -> int:
+        """Where this queue of the topic, as it was made last, began."""
+        queue = self._queues.table.get((topic, queue_id))
+        return 0 if queue is None else min(queue.first, queue.min_offset)
+
+    def is_deleted(self, topic: str, physical: int) -> bool:
+        """Whether a message for this topic, stored at `physical`, went with it."""
+        return physical < self._queues.since(topic)
 
     # reading
 

@@ -2,17 +2,22 @@
 
 `next` runs ahead of the queues: the writer hands offsets out at once, reput follows. Directories:
 `consumequeue/<topic>/<queueId>/`; names below a topic that are no numbers are skipped.
+
+The queues of a deleted topic stay in the table without files, because they know where a topic of
+the same name goes on (`tombstones.py`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from saturnmq.store.consumequeue import ConsumeQueue
 from saturnmq.store.disk import Advice, Disk
 from saturnmq.store.segments import SegmentsDamaged, WrongLength
+from saturnmq.store.tombstones import Tombstone
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +40,7 @@ class Queues:
         self._segment_bytes = segment_bytes + -segment_bytes % 20
         self.table: dict[Key, ConsumeQueue] = {}
         self.next: dict[Key, int] = {}
+        self.tombstones: Mapping[str, Tombstone] = {}
 
     def load(self, *, clean: bool) -> None:
         """Open all queues. One whose files do not fit together is deleted, to be built again.
@@ -75,7 +81,8 @@ class Queues:
                 named.add(posixpath.dirname(self._directory))
             queue.flush()
         for directory in sorted(named):
-            self._disk.sync_dir(directory)
+            with contextlib.suppress(FileNotFoundError):  # its topic was deleted meanwhile
+                self._disk.sync_dir(directory)
 
     def _make(self, topic: str, queue_id: int) -> ConsumeQueue:
         directory = posixpath.join(self._directory, topic, str(queue_id))
@@ -83,6 +90,8 @@ class Queues:
             self._disk, directory, self._segment_bytes, topic, queue_id, self._advice
         )
         self.table[topic, queue_id] = queue
+        if topic in self.tombstones:
+            queue.bury(self.tombstones[topic].end, self.tombstones[topic].next.get(queue_id, 0))
         return queue
 
     def get_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
@@ -97,7 +106,12 @@ class Queues:
         self.next = {key: queue.max_offset for key, queue in self.table.items()}
 
     def non_empty(self) -> int:
-        return sum(1 for queue in self.table.values() if queue.series.segments)
+        """How many queues have files that the next start must find: not those of deleted topics."""
+        return sum(
+            1
+            for queue in self
+            if queue.series.segments and not (queue.since and queue.min_offset == queue.max_offset)
+        )
 
     def max_physical(self) -> int:
         return max((queue.max_physical for queue in self.table.values()), default=-1)
@@ -107,6 +121,47 @@ class Queues:
         again, and where nothing follows them any more, their end is the next offset."""
         for queue in self.table.values():
             queue.forget_from(log_start)
+
+    # deleted topics
+
+    def bury(self, tombstones: Mapping[str, Tombstone]) -> None:
+        """These count from now on, and no others: no entry of a deleted topic is added or read; its
+        files are still there."""
+        over = self.tombstones.keys() - tombstones.keys()
+        self.tombstones = dict(tombstones)
+        for topic, tombstone in tombstones.items():
+            for queue_id in tombstone.next:
+                self.get_or_create(topic, queue_id)
+        for key, queue in list(self.table.items()):
+            topic, queue_id = key
+            if topic in tombstones:
+                first = tombstones[topic].next.get(queue_id, 0)
+                queue.bury(tombstones[topic].end, first)
+                self.raise_next(topic, queue_id, first)
+            elif topic in over:
+                queue.bury(0, 0)
+                if not queue.series.segments:
+                    del self.table[key]
+
+    def since(self, topic: str) -> int:
+        """Frames of the topic that lie before this place in the log are deleted."""
+        tombstone = self.tombstones.get(topic)
+        return 0 if tombstone is None else tombstone.end
+
+    def remove_deleted(self) -> Iterator[None]:
+        """Delete the files of deleted queues, a queue with each `next`, and directories of topics
+        that have none any more. The names go without a sync: a start that finds them again does
+        this again."""
+        topics: dict[str, bool] = {}  # those with files, and whether some of them count
+        for queue in self:
+            if queue.since and queue.series.segments:
+                topics[queue.topic] = not queue.is_empty or topics.get(queue.topic, False)
+                if queue.is_empty:
+                    self._disk.remove_tree(queue.let_go(), durable=False)
+                    yield
+        for topic, is_live in topics.items():
+            if not is_live:
+                self._disk.remove_tree(posixpath.join(self._directory, topic), durable=False)
 
     def close(self) -> None:
         for queue in self.table.values():

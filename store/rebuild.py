@@ -21,6 +21,7 @@ from saturnmq.store.groups import Group, groups_in
 from saturnmq.store.indexfile import Index
 from saturnmq.store.log_files import NOTHING, Gap, LogReader, SegmentFiles
 from saturnmq.store.queues import Queues
+from saturnmq.store.tombstones import read_tombstones
 from saturnmq.store.verify import (
     UNKNOWN,
     Progress,
@@ -110,8 +111,10 @@ class _Rebuild:
             clean = not self._abort.present()
             self._forget()
             self._derived.load(clean=clean)
+            self._derived.queues.bury(read_tombstones(self._disk, self._root))
             for queue in self._derived.queues:
                 queue.recover(self._files.end, _any_frame)
+            self._derived.remove_deleted()
             known = max(self._page.flushed, self._page.derived)
             reader = LogReader(self._files, cut_from=known if known >= 0 else None)
             last_store_time = self._build(reader, progress)

@@ -64,11 +64,13 @@ def recover(
         derived.destroy()
         return found
     begin = _start(commitlog, derived, checkpoint, clean)
+    derived.remove_deleted()
     scan = _Scan(commitlog, derived, checkpoint.flushed, found, progress)
     missing = scan.run(begin)
     if missing is not None:  # a queue lacks entries below the start
         log.warning("%s: rebuilding queues and index from the oldest segment", missing)
         derived.destroy(commitlog.start)
+        derived.remove_deleted()
         found.messages = 0
         found.gaps.clear()
         scan.run(commitlog.start)

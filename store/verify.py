@@ -24,6 +24,7 @@ from saturnmq.store.disk import Disk
 from saturnmq.store.findings import CERTAIN, Finding, Findings, Trust
 from saturnmq.store.log_files import NOTHING, Gap, LogReader, SegmentFiles, Stretch
 from saturnmq.store.segments import SET_ASIDE
+from saturnmq.store.tombstones import read_tombstones
 from saturnmq.store.truncated import SideFile, find, find_all
 from saturnmq.store.verify_index import IndexCheck, IndexSizes
 from saturnmq.store.verify_queues import QueueChecks
@@ -134,6 +135,7 @@ def trust_in(disk: Disk, root: str, files: SegmentFiles, page: Checkpoint) -> Tr
         below=max(page.derived, 0) if unsure else CERTAIN,
         running=running,
         foreign=foreign,
+        tombstones=read_tombstones(disk, root),
     )
 
 

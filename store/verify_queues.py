@@ -15,6 +15,7 @@ from saturnmq.store.consumequeue import ENTRY, FILLER, UNIT
 from saturnmq.store.disk import Disk
 from saturnmq.store.findings import Findings, Trust
 from saturnmq.store.log_files import SegmentFiles
+from saturnmq.store.tombstones import without_deleted
 
 _CHUNK = 64 << 10
 _HASH_MIN = -(1 << 31)  # a tags code below is an address in RocketMQ's ConsumeQueueExt
@@ -42,6 +43,7 @@ class QueueCheck:
         self._name = name
         self._findings = findings
         self._trust = trust
+        self._start = trust.start_of(name.rpartition("/")[0])
         self._delayed = name.startswith(SCHEDULE_TOPIC.decode() + "/")
         # the first index not yet looked at
         self._next = files.start // UNIT if first is None else first
@@ -127,8 +129,8 @@ class QueueCheck:
             for index, (offset, size, code) in enumerate(ENTRY.iter_unpack(slots), first):
                 if (offset, size, code) == _FILLED or self._trust.in_gap(offset):
                     continue
-                if size > 0 and offset < self._trust.log_start:
-                    continue  # its frame was deleted with its segment
+                if size > 0 and offset < self._start:
+                    continue  # its frame was deleted with its segment or its topic
                 what = f"queue {self._name}: entries point at nothing"
                 if size == 0:
                     what = f"queue {self._name}: there is a hole"
@@ -162,7 +164,7 @@ class QueueCheck:
         for index, (offset, size, code) in enumerate(ENTRY.iter_unpack(slots), first):
             if (offset, size, code) in (_ABSENT, _FILLED) or trust.in_gap(offset):
                 continue
-            if size > 0 and offset < trust.log_start:
+            if size > 0 and offset < self._start:
                 continue
             if trust.running and offset >= trust.log_end:
                 continue
@@ -204,6 +206,7 @@ class QueueChecks:
         return check
 
     def expect(self, runs: Iterable[Run]) -> None:
+        runs = without_deleted(runs, self._trust.tombstones)
         for topic, queue_id, first, count, entries in runs:
             check = self.table.get((topic, queue_id)) or self._make(topic, queue_id)
             check.expect(first, count, entries)

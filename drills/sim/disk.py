@@ -246,7 +246,7 @@ class SimDisk:
         """Decides what the platters hold; until `power_on` every operation fails."""
         self.on = False
         image = self.crash_image(self._rng)
-        self._names = image._names
+        self._names, self._dirs = image._names, image._dirs
         self.locks.clear()
         self.fates.add(image.fates)
         fates = self.fates
@@ -268,6 +268,9 @@ class SimDisk:
         """The disk that a machine would find whose power went now; this one goes on unharmed."""
         image = self._another(rng)
         image._names = self._names.after_power_loss(rng, outcome, image.fates)
+        for path in image._names.current:  # a name that is back has its directory
+            while (path := posixpath.dirname(path)) not in image._dirs:
+                image._dirs[path] = True
         return image
 
     def kill_image(self, rng: random.Random) -> SimDisk:
@@ -439,13 +442,14 @@ class SimDisk:
             self._names.remove(path)
             self.sync_dir(posixpath.dirname(path))
 
-    def remove_tree(self, path: str) -> None:
+    def remove_tree(self, path: str, durable: bool = True) -> None:
         path = posixpath.normpath(path)
         self.begin("remove_tree", path)
         for child in sorted(self._names.current, reverse=True):
             if child.startswith(path + "/"):
                 self._names.remove(child)
-                self.sync_dir(posixpath.dirname(child))
+                if durable:
+                    self.sync_dir(posixpath.dirname(child))
         for child in list(self._dirs):
             if child == path or child.startswith(path + "/"):
                 del self._dirs[child]

@@ -26,6 +26,7 @@ from saturnmq.protocol.topics import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_PREFIX, SY
 from saturnmq.store.disk import NativeDisk
 from saturnmq.store.findings import Finding, Findings, Trust
 from saturnmq.store.log_files import Gap, LogReader, SegmentFiles, Stretch
+from saturnmq.store.tombstones import without_deleted
 from saturnmq.store.verify import is_queue
 from saturnmq.store.verify_queues import QueueCheck
 
@@ -106,7 +107,8 @@ class _Task:
         self._found.reached.messages += scan.messages
         for run in joined(scan.runs):
             if is_queue(run):
-                self._entries(run)
+                for living in without_deleted([run], self._trust.tombstones):
+                    self._entries(living)
             else:
                 what = f"log: frames of topic {run[0]!r}, queue {run[1]} cannot be"
                 self._findings.add(what, self._unit.path, piece.start - self._unit.start)

@@ -38,6 +38,7 @@ from saturnmq.store.indexfile import INCOMING, IndexFile, name_of
 from saturnmq.store.log_files import NOTHING, Gap
 from saturnmq.store.rebuild import Rebuilt, is_over
 from saturnmq.store.segments import segment_name
+from saturnmq.store.tombstones import read_tombstones, without_deleted
 from saturnmq.store.verify import UNKNOWN, Sizes, directories, found_sizes, is_queue
 
 _ITEMS = ".items-"  # keys of one CommitLog file, until they are in the index
@@ -235,6 +236,7 @@ def _build_file(unit: LogFile, *, to: str, queue_bytes: int) -> _Built:
 def _runs(unit: LogFile, built: _Built | None = None, items: Any = None) -> Iterator[Run]:
     """The runs of a file that belong into queues; what else is seen goes into `built`."""
     reader = unit.reader(index=items is not None)
+    tombstones = read_tombstones(NativeDisk(), unit.root)
     for piece in reader.read(unit.start):
         if isinstance(piece, Gap):
             if built is not None:
@@ -242,7 +244,7 @@ def _runs(unit: LogFile, built: _Built | None = None, items: Any = None) -> Iter
             continue
         scan = piece.scan
         runs = [each for each in scan.runs if is_queue(each) and not each[0].startswith(".")]
-        yield from runs
+        yield from without_deleted(runs, tombstones)
         if built is not None:
             built.reached.messages += scan.messages
             built.not_queues += len(scan.runs) - len(runs)
