@@ -1,7 +1,8 @@
 """What operators ask: topics, groups, statistics, configuration, and the tables slaves copy.
 
-Codes 17 21 26 28 43 45 60 61 200 201 202 207 208 215 222 300 343 351 352 402 907. Bodies are
-RocketMQ's, so that mqadmin and the Dashboard read them.
+Codes 17 21 26 28 43 45 60 61 200 201 202 207 208 215 222 300 316 343 351 352 402 907. Bodies are
+RocketMQ's, so that mqadmin and the Dashboard read them. What changes a table is answered when the
+table is on disk; an error says what holds when it could not be saved.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import dataclasses
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from saturnmq.broker.context import Context, answer, integer, text
+from saturnmq.broker.context import Context, answer, answer_failure, integer, text
 from saturnmq.broker.delay import DelayService
+from saturnmq.broker.deletion import Deletion
 from saturnmq.broker.documents import Saveable
 from saturnmq.broker.groups import Group
 from saturnmq.broker.membership import body_of
@@ -23,6 +25,7 @@ from saturnmq.protocol.errors import (
     GroupNotExist,
     InvalidParameter,
     SystemBusy,
+    SystemError_,
     TopicNotExist,
 )
 from saturnmq.protocol.remoting import Command
@@ -39,7 +42,9 @@ class AdminService:
         flush_behind_ms: Callable[[], int],
         request_cleaning: Callable[[], None],
         wake_pulls: Callable[[], None],
-        save: Callable[[], Awaitable[None]],
+        save: Callable[[Saveable], Awaitable[None]],
+        deletion: Deletion,
+        copy_tables: Callable[[], Awaitable[None]],
         started_ms: int,
     ) -> None:
         self._c = context
@@ -49,6 +54,8 @@ class AdminService:
         self._request_cleaning = request_cleaning
         self._wake_pulls = wake_pulls
         self._save = save
+        self._deletion = deletion
+        self._copy_tables = copy_tables
         self._started_ms = started_ms
         # Names this process in the versions of its tables: no other one ever gives the same.
         self._stamp = f"{started_ms:x}.{context.runtime.random.getrandbits(32):08x}"
@@ -62,15 +69,40 @@ class AdminService:
             raise TopicNotExist(f"No topic in this broker. topic: {name}")
         return topic
 
-    def _saved(self, endpoint: Endpoint, request: Command) -> None:
-        """Answer when the changed table is on disk: what was created by hand stays created."""
+    def _answer_behind(
+        self, endpoint: Endpoint, request: Command, work: Awaitable[None], body: bytes = b""
+    ) -> None:
+        """Answer when the work is done; an error of it is the answer."""
 
-        async def save_and_answer() -> None:
-            await self._save()
-            answer(endpoint, request, request.reply(0))
+        async def work_and_answer() -> None:
+            await work
+            answer(endpoint, request, request.reply(0, body=body))
 
         request.body = b""
-        self._c.runtime.spawn(save_and_answer(), name="save-and-answer")
+        answered = answer_failure(endpoint, request, work_and_answer())
+        self._c.runtime.spawn(answered, name="work-and-answer")
+
+    async def _saved(self, *tables: Saveable) -> None:
+        """The changed tables are on disk."""
+        try:
+            for table in tables:
+                await self._save(table)
+        except OSError as error:
+            raise SystemError_(
+                f"in effect until the broker stops, but not saved: {error}; free space on its disk "
+                "and repeat it"
+            ) from error
+
+    async def _deleted(self, deletion: Awaitable[None], *changed: Saveable) -> None:
+        """Topics are gone for good, and so is what else went with them."""
+        try:
+            await deletion
+        except OSError as error:
+            raise SystemError_(
+                f"topics are not deleted, their table cannot be saved: {error}; free space on the "
+                "broker's disk and repeat it"
+            ) from error
+        await self._saved(self._c.offsets, *changed)
 
     def _writable(self) -> None:
         refusal = self._c.role.refuses(self._c.runtime.monotonic())
@@ -107,16 +139,25 @@ class AdminService:
                 attributes,
             )
         )
-        self._saved(endpoint, request)
+        self._answer_behind(endpoint, request, self._saved(self._c.topics))
 
     def on_delete_topic(self, endpoint: Endpoint, request: Command) -> None:
-        # A slave obeys too, as mqadmin asks both; what its master still has comes back from there.
         name = text(request.ext, "topic")
         if self._c.topics.is_system(name):
             raise InvalidParameter(f"topic {name} is a system topic; it stays")
-        self._c.topics.delete(name)
-        self._c.offsets.forget(topic=name)
-        self._saved(endpoint, request)
+        if self._c.role.state is State.SLAVE:
+            # mqadmin asks slaves, too: what its master has deleted is deleted here for good, then.
+            self._answer_behind(endpoint, request, self._copy_tables())
+            return
+        self._writable()
+        self._answer_behind(endpoint, request, self._deleted(self._deletion.delete([name])))
+
+    def on_clean_unused(self, endpoint: Endpoint, request: Command) -> None:
+        """316: delete the queues of topics that are in no table."""
+        self._writable()
+        topics = {topic for topic, _, _ in self._c.store.last_entries()}
+        unused = sorted(topic for topic in topics if self._c.topics.get(topic) is None)
+        self._answer_behind(endpoint, request, self._deleted(self._deletion.delete(unused)))
 
     def on_topic_config(self, endpoint: Endpoint, request: Command) -> None:
         topic = self._topic(text(request.ext, "topic"))
@@ -152,7 +193,7 @@ class AdminService:
         document = body_of(request)
         name = check_group(str(document.get("groupName", "")))
         self._c.groups.put(Group(name, document))
-        self._saved(endpoint, request)
+        self._answer_behind(endpoint, request, self._saved(self._c.groups))
 
     def on_delete_group(self, endpoint: Endpoint, request: Command) -> None:
         self._writable()
@@ -160,9 +201,8 @@ class AdminService:
         self._c.groups.delete(name)
         if request.ext.get("cleanOffset") == "true":
             self._c.offsets.forget(group=name)
-        self._c.topics.delete(retry_topic(name))
-        self._c.topics.delete(dlq_topic(name))
-        self._saved(endpoint, request)
+        deletion = self._deletion.delete([retry_topic(name), dlq_topic(name)])
+        self._answer_behind(endpoint, request, self._deleted(deletion, self._c.groups))
 
     def on_group_config(self, endpoint: Endpoint, request: Command) -> None:
         name = text(request.ext, "group")
@@ -220,7 +260,7 @@ class AdminService:
             table[self._mq(topic.name, queue_id)] = offset
         self._wake_pulls()
         body = jsonx.dumps({"offsetTable": jsonx.mq_map(table)})
-        answer(endpoint, request, request.reply(0, body=body))
+        self._answer_behind(endpoint, request, self._saved(self._c.offsets), body=body)
 
     def on_who_consumes(self, endpoint: Endpoint, request: Command) -> None:
         topic = text(request.ext, "topic")

@@ -23,7 +23,8 @@ from saturnmq.broker.clients import ClientTable
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.broker.context import Context
 from saturnmq.broker.delay import DelayService
-from saturnmq.broker.documents import Saver
+from saturnmq.broker.deletion import Deletion
+from saturnmq.broker.documents import Saveable, Saver
 from saturnmq.broker.failover import Doors, FailoverService
 from saturnmq.broker.flush import FlushService
 from saturnmq.broker.gate import Gate
@@ -157,14 +158,17 @@ class Broker:
 
     def _make_context(self) -> Context:
         config, runtime = self.config, self._runtime
+        topics = TopicTable(
+            runtime.now_ms, self._topics_changed, lambda: self.store.watermarks.appended
+        )
         return Context(
             config=config,
             runtime=runtime,
             store=self.store,
-            topics=TopicTable(runtime.now_ms, self._topics_changed),
+            topics=topics,
             groups=GroupTable(runtime.now_ms, auto_create=config.auto_create_groups),
             clients=ClientTable(config.client_expiry_ms / 1000),
-            offsets=ConsumerOffsets(runtime.now_ms),
+            offsets=ConsumerOffsets(runtime.now_ms, topics.is_over),
             locks=QueueLocks(),
             ledger=AckLedger(config.max_pending_acks),
             role=Role(config),
@@ -241,7 +245,15 @@ class Broker:
             self.store, runtime, retry_dispatch=self._turn.catch_up, guard=self._gate.guard
         )
         self._upkeep = Upkeep(self.store, runtime, self._gate, self._look_for_failure)
-        self._table_sync = TableSync(context, delays)
+        deletion = Deletion(
+            context,
+            save=self._save_table,
+            checkpoint=self._upkeep.checkpoint,
+            wake_pulls=pulls.wake_all,
+        )
+        self._table_sync = TableSync(
+            context, delays, deletion.apply, lambda: self._slave.master_address
+        )
         self._slave = HaSlave(
             context,
             ha_address=self.ha_address,
@@ -276,7 +288,9 @@ class Broker:
             flush_behind_ms=self._flush.behind_ms,
             request_cleaning=self._cleaning.request,
             wake_pulls=pulls.wake_all,
-            save=lambda: self._gate.guard(self._saver.save_changed()),
+            save=self._save_table,
+            deletion=deletion,
+            copy_tables=self._table_sync.copy_now,
             started_ms=runtime.now_ms(),
         )
         retries, lookups = RetryService(context, sends), LookupService(context)
@@ -334,7 +348,11 @@ class Broker:
             )
         )
         _read(files["topics"], context.topics.load)
-        context.topics.restore(self.store.queues())
+        if context.topics.within(self.store.watermarks.appended):  # before the log grows
+            files["topics"].save(context.topics.snapshot())
+        context.topics.forget_deleted(self.store.watermarks.start)
+        context.topics.restore(self.store.last_entries())
+        self.store.bury(context.topics.deleted)
         _read(files["subscriptionGroup"], context.groups.load)
         _read(files["consumerOffset"], context.offsets.load)
         _read(files["delayOffset"], self._delays.load)
@@ -389,7 +407,7 @@ class Broker:
         work += [
             (self._master.run(), "ha-master"),
             (self._slave.run(), "ha-slave"),
-            (self._table_sync.run(lambda: self._slave.master_address), "table-sync"),
+            (self._table_sync.run(), "table-sync"),
         ]
         self._tasks += [spawn(coroutine, name=name) for coroutine, name in work]
 
@@ -457,6 +475,10 @@ class Broker:
             self._tasks.remove(self._delivering)
             self._delivering = None
 
+    async def _save_table(self, table: Saveable) -> None:
+        """Durable when this returns; an OSError says that it is not, and is tried again later."""
+        await self._gate.guard(self._saver.save(table))
+
     async def _save_role(self) -> None:
         await self._saver.save(self.context.role)
 
@@ -486,10 +508,15 @@ class Broker:
 
         try:
             await self._gate.alone(cut, rest)
+            # before the log grows again
             self._delays.cut()
-            await self._saver.save(self._delays)  # before the log grows again
+            await self._saver.save(self._delays)
             if self._sinks.cut():
                 await self._saver.save(self._sinks)
+            topics = self.context.topics
+            if topics.within(self.store.watermarks.appended):
+                self.store.bury(topics.deleted)
+                await self._saver.save(topics)
         finally:
             self._turn.wake()
             self._pulls.wake_all()

@@ -6,7 +6,8 @@ a reply reaches its sender.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from saturnmq.broker.ack import AckLedger
@@ -17,12 +18,15 @@ from saturnmq.broker.locks import QueueLocks
 from saturnmq.broker.offsets import ConsumerOffsets
 from saturnmq.broker.role import Role
 from saturnmq.broker.topics import TopicTable
+from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.endpoint import Endpoint
-from saturnmq.protocol.errors import InvalidParameter
+from saturnmq.protocol.errors import InvalidParameter, SaturnError
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.runtime import Runtime
 from saturnmq.store.epochs import Epochs
 from saturnmq.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -59,6 +63,18 @@ def answer(endpoint: Endpoint, request: Command, reply: Command) -> None:
     """Send a reply unless nobody waits for it."""
     if not request.is_oneway and not endpoint.closed:
         endpoint.send(reply)
+
+
+async def answer_failure(endpoint: Endpoint, request: Command, work: Awaitable[None]) -> None:
+    """Do the work, which answers unless it fails."""
+    try:
+        await work
+    except SaturnError as error:
+        answer(endpoint, request, request.reply(error.code, remark=str(error)))
+    except Exception as error:
+        log.exception("request %d with %s failed", request.code, request.ext)
+        remark = f"{type(error).__name__}: {error}"
+        answer(endpoint, request, request.reply(ResponseCode.SYSTEM_ERROR, remark=remark))
 
 
 def integer(ext: dict[str, str], name: str, default: int | None = None) -> int:

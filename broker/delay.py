@@ -5,7 +5,7 @@ with the other tables, copied by slaves (code 45); ours in it is a `"generationT
 (`progress.py`). The next offset of a level moves after the delivered copy was appended, and outside
 of this process, in file and copies, once that is flushed; a slave takes it when its own log reaches
 as far as the master's did. So a crash or a fail-over repeats what was delivered shortly before, and
-never loses it. Only what is confirmed is delivered.
+never loses it. Only what is confirmed is delivered, and nothing whose topic was deleted meanwhile.
 
 A delay is counted by the steady clock of the broker that delivers, from the moment when the waiting
 message came to it: sent to it, or copied from its master (`waits.py`). So no step of a wall clock
@@ -253,9 +253,19 @@ class DelayService(ProgressTable[int]):
         if not topic:
             log.error("delayed message at %d names no real topic", message.physical_offset)
             return 0
+        if self._c.store.is_deleted(topic, message.physical_offset):
+            log.info(
+                "delayed message at %d is dropped: its topic %s was deleted",
+                message.physical_offset,
+                topic,
+            )
+            return 0
+        queue_id = int(properties.get(names.REAL_QID, "0"))
+        # A topic that nobody deleted is missing where the master died before its table was copied.
+        self._c.topics.ensure(topic, queue_id + 1)
         put = self._sends.store_message(
             topic,
-            int(properties.get(names.REAL_QID, "0")),
+            queue_id,
             message.raw_body,
             properties,
             flag=message.flag,

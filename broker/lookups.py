@@ -7,7 +7,7 @@ does, because clients branch on it: 22 for 14 and 12, -1 for 32, code 1 for 33.
 from __future__ import annotations
 
 from saturnmq.broker.context import Context, answer, integer, text
-from saturnmq.broker.positions import FIRST_OFFSET, beginning, commit
+from saturnmq.broker.positions import beginning, commit
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import (
     GroupNotExist,
@@ -29,9 +29,8 @@ class LookupService:
         offset = self._c.offsets.query(group, topic, queue_id)
         if offset is None and (ext.get("setZeroIfNotFound") or "true").lower() != "false":
             store = self._c.store
-            low = store.min_offset(topic, queue_id)
-            in_memory = store.is_in_memory(topic, queue_id, FIRST_OFFSET)
-            offset = beginning(FIRST_OFFSET, low, in_memory)
+            low, first = store.min_offset(topic, queue_id), store.first_offset(topic, queue_id)
+            offset = beginning(first, low, store.is_in_memory(topic, queue_id, first))
         if offset is None:
             raise QueryNotFound(
                 f"Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first: group {group} "

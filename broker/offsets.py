@@ -7,13 +7,15 @@ above 0, and `"stale":true` (see `progress.py` for both).
 
 Rule (store-format row 3.25): a commit below the known offset is ignored; only an explicit reset
 moves an offset back. The queue's next pull on the master hears of a reset: it answers
-PULL_OFFSET_MOVED once (remoting §2.2 OFFSET_RESET); commits are ignored until then.
+PULL_OFFSET_MOVED once (remoting §2.2 OFFSET_RESET); commits are ignored until then. Offsets in a
+topic go when it is deleted, and no table that has them still, a slave's or the file, brings them
+back.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from saturnmq.broker.progress import NOTHING, Mark, ProgressTable
@@ -32,7 +34,16 @@ class Place(NamedTuple):
 
 
 class ConsumerOffsets(ProgressTable[Place]):
-    """The table of one broker."""
+    """The table of one broker. `is_over`: whether an offset in this queue of a topic is from before
+    the topic was deleted."""
+
+    def __init__(
+        self,
+        now_ms: Callable[[], int],
+        is_over: Callable[[str, int, int], bool] = lambda *_: False,
+    ) -> None:
+        super().__init__(now_ms)
+        self._is_over = is_over
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """False if it would move back (or a reset is pending)."""
@@ -79,9 +90,16 @@ class ConsumerOffsets(ProgressTable[Place]):
             table.setdefault((place.topic, place.group), {})[place.queue_id] = mark.offset
         return iter(table.items())
 
-    def forget(self, *, topic: str | None = None, group: str | None = None) -> None:
+    def forget(self, *, group: str) -> None:
         marks = self.progress.marks
-        for place in [p for p in marks if p.topic == topic or p.group == group]:
+        for place in [p for p in marks if p.group == group]:
+            del marks[place]
+            self.mark_dirty()
+
+    def forget_deleted(self) -> None:
+        """A topic was deleted."""
+        marks = self.progress.marks
+        for place in [p for p, m in marks.items() if self._is_over(p.topic, p.queue_id, m.offset)]:
             del marks[place]
             self.mark_dirty()
 
@@ -95,7 +113,8 @@ class ConsumerOffsets(ProgressTable[Place]):
             of_key = generations.get(key) or {}
             for queue, offset in queues.items():
                 place = Place(parts[0], parts[1], int(queue))
-                marks[place] = Mark(int(of_key.get(queue, 0)), int(offset))
+                if not self._is_over(place.topic, place.queue_id, int(offset)):
+                    marks[place] = Mark(int(of_key.get(queue, 0)), int(offset))
         return marks
 
     def tables_of(self, marks: list[tuple[Place, Mark]]) -> tuple[dict[str, Any], dict[str, Any]]:

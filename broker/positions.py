@@ -11,7 +11,6 @@ from __future__ import annotations
 from saturnmq.broker.context import Context, integer
 
 NO_TERM = -1
-FIRST_OFFSET = 0  # of a queue's present life
 
 
 def beginning(first: int, low: int, in_memory: bool) -> int | None:

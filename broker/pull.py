@@ -37,6 +37,7 @@ from saturnmq.protocol.errors import (
     GroupNotExist,
     NoPermission,
     SystemBusy,
+    TopicNotExist,
 )
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.sql92 import Sql
@@ -236,6 +237,11 @@ class PullService:
         for pull in waiting:
             if pull.done or pull.endpoint.closed:
                 self._finish(pull)
+                continue
+            if self._c.topics.get(pull.topic) is None:
+                self._finish(pull)
+                gone = TopicNotExist(f"topic {pull.topic} was deleted")
+                answer(pull.endpoint, pull.request, pull.request.reply(gone.code, str(gone)))
                 continue
             if self._was_moved(pull):
                 self._finish(pull)

@@ -94,5 +94,6 @@ def handlers(s: Services) -> dict[int, Handler]:
         code.GET_BROKER_RUNTIME_INFO: s.admin.on_runtime_info,
         code.DELETE_EXPIRED_COMMITLOG: s.admin.on_clean,
         code.CLEAN_EXPIRED_CONSUMEQUEUE: s.admin.on_clean,
+        code.CLEAN_UNUSED_TOPIC: s.admin.on_clean_unused,
     }
     return {int(number): handler for number, handler in table.items()}

@@ -29,17 +29,16 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from saturnmq.broker.context import Context, answer, integer, text
+from saturnmq.broker.context import Context, answer, answer_failure, integer, text
 from saturnmq.broker.send import TRANSACTION_MASK, SendService
 from saturnmq.broker.sinks import Published, SinkTable
 from saturnmq.broker.stages import Key, Stage, Stages
 from saturnmq.protocol import jsonx
-from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import (
     InvalidParameter,
     MessageIllegal,
-    SaturnError,
     StageLost,
     SystemBusy,
 )
@@ -52,7 +51,7 @@ log = logging.getLogger(__name__)
 SINK_BYTES_MAX = 255
 ATTEMPT_BYTES_MAX = 64
 PARKED_BYTES_MAX = 64 << 20
-# What appends to the log, and so waits while a group is being appended.
+# What appends to the log, or marks its end, and so waits while a group is being appended.
 APPENDING = frozenset(
     {
         RequestCode.SEND_MESSAGE,
@@ -61,6 +60,9 @@ APPENDING = frozenset(
         RequestCode.CONSUMER_SEND_MSG_BACK,
         RequestCode.FINISH_EPOCH,
         RequestCode.SINK_STATE,
+        RequestCode.DELETE_TOPIC_IN_BROKER,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
+        RequestCode.CLEAN_UNUSED_TOPIC,
     }
 )
 
@@ -178,18 +180,7 @@ class StagingService:
     def _later(self, endpoint: Endpoint, request: Command, work: Awaitable[None]) -> None:
         """Do the work, which answers unless it fails."""
         request.body = b""
-
-        async def run() -> None:
-            try:
-                await work
-            except SaturnError as error:
-                answer(endpoint, request, request.reply(error.code, remark=str(error)))
-            except Exception as error:
-                log.exception("request %d with %s failed", request.code, request.ext)
-                remark = f"{type(error).__name__}: {error}"
-                answer(endpoint, request, request.reply(ResponseCode.SYSTEM_ERROR, remark=remark))
-
-        self._guard(run())
+        self._guard(answer_failure(endpoint, request, work))
 
     # publishing
 
@@ -222,6 +213,10 @@ class StagingService:
                 f"{stage.rows} rows in {stage.bytes} bytes are staged, {told[1]} in {told[2]} were "
                 "to be: stage them again"
             )
+        gone = {p.topic for p in stage.parts if self._c.topics.get(p.topic) is None}
+        if gone:
+            self._drop(stage)
+            raise self._lost(key, f"deleted meanwhile: {', '.join(sorted(gone))}")
         stage.publishing = True
         try:
             put = await self._append(stage)

@@ -8,10 +8,11 @@ never means something else after a restart or a fail-over. A Java master knows n
 is asked every 10 s.
 
 A node that does not lead (ext `saturnLeads`) has nothing to copy: a deposed master that came back
-with another disk has empty tables. Topics and groups are the master's alone. Offsets and delays are
-merged (`progress.py`); back, too, when a slave joins that may have served consumers meanwhile. The
-delay progress of a master counts once this log has what the master's had then: before, the
-delivered copies may be missing here.
+with another disk has empty tables. Topics and groups are the master's alone, but for deletions:
+what this node deleted while it was master stays deleted, and its new master hears of it
+(`TopicTable`). Offsets and delays are merged (`progress.py`); back, too, when a slave joins that
+may have served consumers meanwhile. The delay progress of a master counts once this log has what
+the master's had then: before, the delivered copies may be missing here.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -35,6 +37,7 @@ from saturnmq.protocol.errors import MalformedFrame, SaturnError, SystemBusy, er
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.runtime import split_address
 from saturnmq.protocol.topics import SCHEDULE_TOPIC
+from saturnmq.store.consumequeue import last_physical
 from saturnmq.store.message_store import Arrival
 
 log = logging.getLogger(__name__)
@@ -45,13 +48,25 @@ TIMEOUT_S = 5.0
 
 
 class TableSync:
-    def __init__(self, context: Context, delays: DelayService) -> None:
+    def __init__(
+        self,
+        context: Context,
+        delays: DelayService,
+        delete: Callable[[], Awaitable[None]],
+        master: Callable[[], str],
+    ) -> None:
+        """`delete` does what the topic table says of deleted topics; `master` is the address of
+        this slave's master, or ""."""
         self._c = context
         self._delays = delays
+        self._delete = delete
+        self._master = master
+        self._copying = asyncio.Lock()
         self._endpoint: Endpoint | None = None
         self._address = ""
         # What the master called each table last, and our changes to it when we had taken it over.
         self._known: dict[int, tuple[str, int]] = {}
+        self._groups: set[str] = set()  # that the master had when it was asked last
         # Delays, from this log offset on, and when they were heard of.
         self._waiting: tuple[int, dict[str, Any], float] | None = None
         self._knows_waits = False  # those of what its log had when it joined its master
@@ -59,10 +74,10 @@ class TableSync:
 
     # on a slave
 
-    async def run(self, master: Callable[[], str]) -> None:
-        """While this node is a slave, take over the tables of its master (an address or "")."""
+    async def run(self) -> None:
+        """While this node is a slave, take over the tables of its master."""
         while True:
-            pause, address = RETRY_S, master()
+            pause, address = RETRY_S, self._master()
             if address and self._c.role.state is State.SLAVE:
                 try:
                     pause = await self.copy_from(address)
@@ -77,25 +92,44 @@ class TableSync:
         """Should the master die before its tables come again, what it acknowledged can be read here
         all the same."""
         if self._c.role.is_slave and self._c.topics.restore(
-            (arrival.topic, arrival.queue_id) for arrival in arrivals
+            (arrival.topic, arrival.queue_id, last_physical(arrival.entries))
+            for arrival in arrivals
         ):
             self._wanted.set()  # the master knows the rest of it
 
+    async def copy_now(self) -> None:
+        """Take over the master's tables. SystemBusy: it cannot be asked now."""
+        address = self._master()
+        try:
+            if not address:
+                raise SystemBusy("it does not know its master")
+            await self.copy_from(address)
+        except (SaturnError, OSError) as error:
+            raise SystemBusy(f"this slave cannot copy its master's tables: {error}") from error
+
     async def copy_from(self, address: str) -> float:
         """Take over this master's tables; in how many seconds to look again."""
+        async with self._copying:
+            return await self._copy_from(address)
+
+    async def _copy_from(self, address: str) -> float:
         c = self._c
         if self._endpoint is None or self._endpoint.closed or self._address != address:
             self.close()
             self._known.clear()
+            self._groups.clear()
             self._waiting = None
             self._endpoint, self._address = (
                 await connect(c.runtime, *split_address(address)),
                 address,
             )
         endpoint, code = self._endpoint, RequestCode
-        await self._copy(endpoint, code.GET_ALL_TOPIC_CONFIG, c.topics, c.topics.replace_all)
+        take = partial(self._take_topics, c.store.watermarks.appended)
+        await self._copy(endpoint, code.GET_ALL_TOPIC_CONFIG, c.topics, take)
+        if c.store.tombstones != c.topics.deleted:
+            await self._delete()
         await self._copy(
-            endpoint, code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, c.groups, c.groups.replace_all
+            endpoint, code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, c.groups, self._take_groups
         )
         await self._copy(endpoint, code.GET_ALL_CONSUMER_OFFSET, c.offsets, c.offsets.merge)
         self._take_delays()
@@ -127,6 +161,16 @@ class TableSync:
             _give(take, document)
         self._known[code] = reply.ext.get("saturnVersion", ""), table.changes
 
+    def _take_topics(self, as_of: int, document: dict[str, Any]) -> None:
+        self._c.topics.replace_all(document, as_of)
+        self._c.topics.restore(self._c.store.last_entries())  # what came meanwhile
+
+    def _take_groups(self, document: dict[str, Any]) -> None:
+        self._c.groups.replace_all(document)
+        had, self._groups = self._groups, {group.name for group in self._c.groups}
+        for name in had - self._groups:
+            self._c.offsets.forget(group=name)
+
     def _take_delays(self) -> None:
         """What was delivered is in this log, too."""
         if self._waiting is not None and self._c.store.watermarks.appended >= self._waiting[0]:
@@ -155,6 +199,8 @@ class TableSync:
 
     def begin_term(self) -> None:
         """This node is master from now on: what lies behind the ends of its queues is lost."""
+        # Not all that was received was dispatched when the old master died.
+        self._c.topics.restore(self._c.store.last_entries())
         for table in (self._c.offsets, self._delays):
             table.trust()
         for place, had, end in self._clamp():
@@ -179,10 +225,20 @@ class TableSync:
         try:
             offsets = _document(await self._ask(endpoint, RequestCode.GET_ALL_CONSUMER_OFFSET, {}))
             delays = _document(await self._ask(endpoint, RequestCode.GET_ALL_DELAY_OFFSET, {}))
+            topics = _document(await self._ask(endpoint, RequestCode.GET_ALL_TOPIC_CONFIG, {}))
         finally:
             endpoint.close()
+        await self._merge_deleted(topics)
         _give(self._c.offsets.merge, offsets)
         _give(self._delays.merge, delays)
+
+    async def _merge_deleted(self, document: dict[str, Any]) -> None:
+        c, last_of = self._c, Counter[str]()
+        for topic, _, last in c.store.last_entries():
+            last_of[topic] = max(last_of[topic], last)
+        _give(partial(c.topics.merge_deleted, last_of=last_of.__getitem__), document)
+        if c.store.tombstones != c.topics.deleted:
+            await self._delete()
 
     # both
 

@@ -2,7 +2,15 @@
 
 `config/topics.json`: `{"dataVersion":DV,"topicConfigTable":{"<topic>":TopicConfig}}`. Written by
 the broker when it changed, read at start, sent to nameservers in every registration and to slaves
-(code 21). Permission bits: 1 inherit (a template for auto-creation), 2 write, 4 read.
+(code 21). Permission bits: 1 inherit (a template for auto-creation), 2 write, 4 read. Ours, which
+RocketMQ passes over: `"asOfTable":{"<topic>":n}` and `"deletedTable"` (store/tombstones.py).
+
+The table and the log can contradict each other: a crash may forget a topic that has messages, and a
+topic that was deleted has messages in the log still. So an entry, and a deletion, say where the log
+ended when they were made. What the log says behind that counts against them (`restore`), what it
+says before does not. Where a log ends earlier now, nothing was made behind its end (`within`). An
+entry of RocketMQ's, or of our versions before 14, says nothing: it is taken to be as new as the log
+was when it was read.
 
 Auto-creation (remoting §2.1): the template named by the sender (TBW102) must exist with the inherit
 bit; the new topic gets min(asked, template's write queues) queues and loses the inherit bit.
@@ -17,8 +25,14 @@ from typing import Any
 from saturnmq.broker.documents import Saveable
 from saturnmq.protocol.errors import InvalidParameter, NoPermission, TopicNotExist
 from saturnmq.protocol.topics import AUTO_CREATE_TOPIC, GROUPS_TOPIC, SCHEDULE_TOPIC
+from saturnmq.store.tombstones import KEY as DELETED
+from saturnmq.store.tombstones import Tombstone, tombstones_of
 
 INHERIT, WRITE, READ = 1, 2, 4
+AS_OF = "asOfTable"
+
+LastEntries = Iterable[tuple[str, int, int]]
+"""Of queues: topic, queue id, and where the frame of the last entry lies in the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +99,18 @@ def system_topics(cluster: str, broker: str, template_queues: int, *, auto: bool
 
 
 class TopicTable(Saveable):
-    def __init__(self, now_ms: Callable[[], int], on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        now_ms: Callable[[], int],
+        on_change: Callable[[], None],
+        log_end: Callable[[], int] = lambda: 0,
+    ) -> None:
         self._now_ms = now_ms
         self._on_change = on_change  # registers at the nameservers at once
+        self._log_end = log_end
         self._topics: dict[str, Topic] = {}
+        self._as_of: dict[str, int] = {}
+        self.deleted: dict[str, Tombstone] = {}
         self._system: set[str] = set()
         self._counter = 0
         self._timestamp = now_ms()
@@ -121,35 +143,85 @@ class TopicTable(Saveable):
             self._system.add(topic.name)
             self._topics.setdefault(topic.name, topic)
 
-    def restore(self, queues: Iterable[tuple[str, int]]) -> bool:
+    def restore(self, queues: LastEntries) -> bool:
         """Topics and queues that the log knows and the table does not: created just before a
         crash, or on a master that this node has not copied the table of yet. True if there are."""
         missing: dict[str, int] = {}
-        for name, queue_id in queues:
+        for name, queue_id, last in queues:
             known = self._topics.get(name)
-            if known is None or (queue_id >= known.queues and not self.is_system(name)):
+            if known is not None and (queue_id < known.queues or self.is_system(name)):
+                continue
+            if last >= self._made_at(name):
                 missing[name] = max(missing.get(name, 0), queue_id + 1)
         for name, count in sorted(missing.items()):
             known = self._topics.get(name) or Topic(name, count, count)
-            self.put(
+            self._put(
                 replace(
                     known,
                     read_queues=max(known.read_queues, count),
                     write_queues=max(known.write_queues, count),
-                )
+                ),
+                self._made_at(name),  # more queues may be known by the rest of the log
             )
         return bool(missing)
 
+    def _made_at(self, name: str) -> int:
+        """Where the log ended when the table was told last what it says of this topic."""
+        if name in self._topics:
+            return self._as_of.get(name, 0)
+        return self.deleted[name].end if name in self.deleted else 0
+
     def put(self, topic: Topic) -> None:
         if self._topics.get(topic.name) != topic:
-            self._topics[topic.name] = topic
+            self._put(topic, self._log_end())
+
+    def _put(self, topic: Topic, as_of: int) -> None:
+        self._topics[topic.name] = topic
+        self._as_of[topic.name] = as_of
+        self._touch()
+
+    def delete(self, name: str, tombstone: Tombstone) -> Callable[[], None]:
+        """Take a topic out; what puts it back as it was, unless it was made again meanwhile."""
+        topic, as_of = self._topics.pop(name, None), self._as_of.pop(name, 0)
+        before = self.deleted.get(name)
+        self.deleted[name] = tombstone
+        self._touch()
+
+        def undo() -> None:
+            if before is None:
+                self.deleted.pop(name, None)
+            else:
+                self.deleted[name] = before
+            if topic is not None and name not in self._topics:
+                self._topics[name], self._as_of[name] = topic, as_of
             self._touch()
 
-    def delete(self, name: str) -> bool:
-        if self._topics.pop(name, None) is None:
+        return undo
+
+    def is_over(self, name: str, queue_id: int, offset: int) -> bool:
+        """Whether this offset is of a topic that was deleted: of one that was made again, whether
+        it lies before its beginning."""
+        tombstone = self.deleted.get(name)
+        if tombstone is None:
             return False
-        self._touch()
-        return True
+        return name not in self._topics or offset < tombstone.next.get(queue_id, 0)
+
+    def within(self, end: int) -> bool:
+        """The log ends here now: nothing was made behind it. True if something changes."""
+        later = {name: t.within(end) for name, t in self.deleted.items() if t.end > end}
+        made = {name: end for name, at in self._as_of.items() if at > end}
+        self.deleted |= later
+        self._as_of |= made
+        if later or made:
+            self.mark_dirty()
+        return bool(later or made)
+
+    def forget_deleted(self, log_start: int) -> None:
+        """The log begins here now: nothing in it is of a topic that was deleted before."""
+        for name in [n for n, t in self.deleted.items() if t.end <= log_start]:
+            if name not in self._topics:  # which would not know where its queues begin
+                del self.deleted[name]
+                self.mark_dirty()
 
     def auto_create(self, name: str, template_name: str, asked_queues: int) -> Topic | None:
         template = self._topics.get(template_name)
@@ -184,26 +256,58 @@ class TopicTable(Saveable):
         return {
             "dataVersion": self.data_version,
             "topicConfigTable": {name: t.to_json() for name, t in sorted(self._topics.items())},
+            AS_OF: dict(sorted(self._as_of.items())),
+            DELETED: {name: t.to_json() for name, t in sorted(self.deleted.items())},
         }
 
     def load(self, document: Mapping[str, Any]) -> None:
         """The file's table at start; system topics missing from it stay."""
+        told = document.get(AS_OF) or {}
         for name, config in (document.get("topicConfigTable") or {}).items():
             self._topics[name] = Topic.from_json(name, config)
+            self._as_of[name] = int(told.get(name, self._log_end()))
+        self.deleted |= tombstones_of(document)
         version = document.get("dataVersion") or {}
         self._counter = int(version.get("counter", 0))
 
-    def replace_all(self, document: Mapping[str, Any]) -> None:
-        """A slave takes over its master's table."""
-        system = {n: t for n, t in self._topics.items() if n in self._system}
-        old = self._topics
-        self._topics = system
+    def replace_all(self, document: Mapping[str, Any], as_of: int) -> None:
+        """A slave takes over its master's table; `as_of` is where the slave's log ended when it
+        asked. What this node deleted as a master stays deleted until the new master says what it
+        thinks of it (`merge_deleted`). RocketMQ writes no tombstones: what its table has no more
+        was deleted."""
+        old, marks, deleted = self._topics, self._as_of, self.deleted
+        told = document.get(AS_OF) or {}
+        self._topics = {n: t for n, t in old.items() if n in self._system}
+        self._as_of, self.deleted = {}, {}
         self.load(document)
+        for name, topic in self._topics.items():
+            if name not in told:
+                self._as_of[name] = marks.get(name, as_of) if topic == old.get(name) else as_of
+        if DELETED not in document:
+            for name in old.keys() - self._topics.keys():
+                self.deleted[name] = Tombstone(as_of)
+        for name, tombstone in deleted.items():
+            self.deleted[name] = tombstone.merged(self.deleted.get(name))
         version = document.get("dataVersion") or {}
         self._timestamp = int(version.get("timestamp", self._timestamp))
         if self._topics != old:
-            self.mark_dirty()
             self._on_change()
+        if (self._topics, self._as_of, self.deleted) != (old, marks, deleted):
+            self.mark_dirty()
+
+    def merge_deleted(self, document: Mapping[str, Any], last_of: Callable[[str], int]) -> None:
+        """A master hears of deletions that a slave of it did as the master before: they stand but
+        for what was made and written since; `last_of` says where a topic's last message lies."""
+        for name, theirs in tombstones_of(document).items():
+            tombstone = theirs.within(self._log_end()).merged(self.deleted.get(name))
+            if tombstone == self.deleted.get(name):
+                continue
+            is_newer = max(self._made_at(name), last_of(name)) >= tombstone.end
+            self.deleted[name] = tombstone
+            if not is_newer:
+                self._topics.pop(name, None)
+                self._as_of.pop(name, None)
+            self._touch()
 
     def _touch(self) -> None:
         self._counter += 1

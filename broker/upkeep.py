@@ -30,6 +30,7 @@ class Upkeep:
         self._step = min(PREPARE_BYTES, store.config.commitlog_segment_bytes // 4)
         self._prepared_to = 0
         self._wanted = asyncio.Event()
+        self._writing = asyncio.Lock()  # one checkpoint at a time
 
     def appended(self) -> None:
         """The writer has used up a part of what was prepared for it."""
@@ -53,13 +54,18 @@ class Upkeep:
         while True:
             await self._runtime.sleep(CHECKPOINT_S)
             try:
-                await self._gate.guard(self._checkpoint())
+                await self.checkpoint()
             except OSError as error:
                 self._on_failed()
                 if self._store.failed is not None:
                     return
                 # The one before stays valid, and a disk that is full is not so for ever.
                 log.error("the checkpoint cannot be written: %s", error)
+
+    async def checkpoint(self) -> None:
+        """Durable when this returns: what the queues and the index have now. OSError: not so."""
+        async with self._writing:
+            await self._gate.guard(self._checkpoint())
 
     async def _checkpoint(self) -> None:
         await self._runtime.run_blocking(self._store.flush_derived)

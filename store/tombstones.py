@@ -56,11 +56,11 @@ class Tombstone:
 
 
 def tombstones_of(document: Mapping[str, Any]) -> dict[str, Tombstone]:
-    """Those in a document of the topic table, by topic. AttributeError, TypeError, ValueError or
-    KeyError: it is none."""
+    """Those in a document of the topic table, by topic. AttributeError, TypeError or ValueError: it
+    is none."""
     return {
         str(topic): Tombstone(
-            int(item["end"]),
+            int(item.get("end")),
             {int(queue_id): int(offset) for queue_id, offset in (item.get("next") or {}).items()},
         )
         for topic, item in (document.get(KEY) or {}).items()
@@ -91,7 +91,7 @@ def read_tombstones(disk: Disk, root: str) -> dict[str, Tombstone]:
     file = ConfigFile(disk, posixpath.join(root, "config", "topics.json"))
     try:
         return tombstones_of(file.load() or {})
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, TypeError, ValueError) as error:
         raise StoreDamaged(
             f"{KEY} of {file.path} is not what a broker writes ({error!r}): restore the file, or "
             "take the key out to have the deleted topics again"

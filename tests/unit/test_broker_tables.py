@@ -10,11 +10,12 @@ from saturnmq.broker.config import BrokerConfig
 from saturnmq.broker.delay_levels import schedule
 from saturnmq.broker.locks import LOCK_SECONDS, QueueLocks
 from saturnmq.broker.offsets import ConsumerOffsets
-from saturnmq.broker.topics import TopicTable, system_topics
+from saturnmq.broker.topics import Topic, TopicTable, system_topics
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.properties import decode_properties
 from saturnmq.protocol.remoting import Command
+from saturnmq.store.tombstones import Tombstone
 
 
 class Wire:
@@ -84,7 +85,7 @@ def test_auto_creation_needs_the_inherit_bit_and_takes_the_smaller_queue_number(
     assert table.auto_create("more", "orders", 4) is None
     assert changes == [1]
     copy = TopicTable(lambda: 1, lambda: None)
-    copy.replace_all(table.snapshot())
+    copy.replace_all(table.snapshot(), as_of=0)
     assert copy.get("orders") == made
 
 
@@ -176,3 +177,87 @@ def test_a_broker_conf_of_rocketmq_is_read_as_it_is() -> None:
 def test_a_wrong_configuration_says_the_way_out(text: str, hint: str) -> None:
     with pytest.raises(ConfigError, match=hint):
         BrokerConfig.load(text)
+
+
+def topics(log_end: list[int]) -> TopicTable:
+    """A table whose log ends at the last of these."""
+    return TopicTable(lambda: 1, lambda: None, lambda: log_end[-1])
+
+
+def test_the_log_counts_against_the_table_only_behind_what_the_table_was_told() -> None:
+    end = [100]
+    table = topics(end)
+    table.put(Topic("orders", 4, 4))
+    assert not table.restore([("orders", 7, 99)]), "taken away"
+    assert table.restore([("orders", 5, 100), ("orders", 6, 99)]), "added since"
+    assert table.readable("orders").queues == 6
+    end.append(200)
+    assert table.restore([("orders", 7, 150)]), "the rest of a log that is dispatched bit by bit"
+    table.delete("orders", Tombstone(200, {0: 9}))
+    assert not table.restore([("orders", 0, 199)])
+    assert table.restore([("orders", 0, 200), ("orders", 1, 199)])
+    assert table.readable("orders").queues == 1
+
+
+def test_a_deletion_is_undone_as_if_it_had_not_been() -> None:
+    table = topics([100])
+    table.put(Topic("orders", 4, 4))
+    before = table.snapshot()
+    undo = table.delete("orders", Tombstone(100, {0: 9}))
+    undo()
+    after = table.snapshot()
+    assert after.pop("dataVersion") != before.pop("dataVersion"), "nameservers hear of both"
+    assert after == before
+
+
+def test_a_slave_keeps_what_it_deleted_as_a_master_and_its_new_master_hears_of_it() -> None:
+    old, new = topics([300]), topics([300])
+    for table in (old, new):
+        table.put(Topic("orders", 4, 4))
+        table.put(Topic("newer", 4, 4))
+        table.within(250)
+    old.delete("orders", Tombstone(300, {0: 9}))
+    old.delete("newer", Tombstone(300))
+    old.within(280)  # where the two logs part
+    old.replace_all(new.snapshot(), as_of=280)
+    assert old.get("orders") is not None, "as its master says"
+    assert old.deleted["orders"] == Tombstone(280, {0: 9})
+    last = {"orders": 279, "newer": 280}
+    new.merge_deleted(old.snapshot(), last.__getitem__)
+    assert new.get("orders") is None
+    assert new.get("newer") is not None, "it has a message from behind the deletion"
+    old.replace_all(new.snapshot(), as_of=280)
+    assert old.get("orders") is None
+    assert old.snapshot() == new.snapshot()
+
+
+def test_what_a_table_of_rocketmq_has_no_more_is_deleted_on_its_slave() -> None:
+    table = topics([100])
+    table.put(Topic("orders", 4, 4))
+    table.replace_all({"topicConfigTable": {}}, as_of=90)
+    assert table.get("orders") is None
+    assert table.deleted["orders"] == Tombstone(90)
+
+
+def test_a_tombstone_goes_when_the_log_begins_behind_it_and_nobody_goes_on_there() -> None:
+    table = topics([100])
+    table.delete("gone", Tombstone(50, {0: 9}))
+    table.delete("again", Tombstone(50, {0: 9}))
+    table.put(Topic("again", 4, 4))
+    table.forget_deleted(49)
+    assert table.deleted.keys() == {"gone", "again"}
+    table.forget_deleted(50)
+    assert table.deleted.keys() == {"again"}
+
+
+def test_offsets_of_a_deleted_topic_come_back_with_no_table() -> None:
+    deleted = {"gone": 1 << 62, "again": 10}
+    table = ConsumerOffsets(lambda: 1, lambda topic, _, offset: offset < deleted.get(topic, 0))
+    other = offsets()
+    for topic, offset in (("gone", 5), ("again", 9), ("other", 5)):
+        other.commit("g", topic, 0, offset)
+    other.commit("g", "again", 1, 10)
+    table.merge(other.snapshot())
+    assert table.topics_of("g") == ["again", "other"]
+    assert table.query("g", "again", 0) is None
+    assert table.query("g", "again", 1) == 10
