@@ -20,7 +20,7 @@ from saturnmq.client.offset_store import COMMIT_INTERVAL_S
 from saturnmq.client.process_queue import Limits
 from saturnmq.client.producer import DEFAULT_NAMESERVER
 from saturnmq.client.promotion import Promotion
-from saturnmq.client.push_consumer import CONSUME_TIMEOUT_S
+from saturnmq.client.push_consumer import CONSUME_TIMEOUT_S, INSTANCE
 from saturnmq.client.replicas import Replica
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 from saturnmq.protocol.route import TopicRoute
@@ -86,6 +86,7 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
         verify_crc: bool = True,
         client_id: str | None = None,
         on_error: ErrorListener | None = None,
+        instance_name: str = INSTANCE,
         offsets_path: str | None = None,
     ) -> None:
         """ConfigError says what does not go together.
@@ -112,7 +113,10 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
             has by default
         on_error: called on the client's loop, and must return at once, with each error that no call
             of the application can raise
-        offsets_path: the file of a broadcasting consumer's offsets
+        instance_name: which broadcasting consumer this is: each that runs under one user needs a
+            name of its own, and finds its offsets again by it
+        offsets_path: the file of a broadcasting consumer's offsets, by default
+            ~/.saturnmq/offsets/<instance_name>/<group>/offsets.json
         """
         super().__init__(
             lambda runtime: push_consumer.PushConsumer(
@@ -137,6 +141,7 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
                 verify_crc=verify_crc,
                 client_id=client_id,
                 on_error=on_error,
+                instance_name=instance_name,
                 offsets_path=offsets_path,
                 runtime=runtime,
             )

@@ -19,7 +19,13 @@ from typing import Protocol
 from saturnmq.client.core import ClientCore, term_in
 from saturnmq.protocol import checked, jsonx
 from saturnmq.protocol.codes import RequestCode, ResponseCode
-from saturnmq.protocol.errors import ConnectionLost, SaturnError
+from saturnmq.protocol.errors import (
+    ConfigError,
+    ConnectionLost,
+    OffsetsLocked,
+    OffsetsNotSaved,
+    SaturnError,
+)
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.remoting import Command
 
@@ -31,13 +37,21 @@ COMMIT_INTERVAL_S = 5.0
 
 
 class FileDoor(Protocol):
-    """The two file operations that broadcasting needs; called in a worker thread."""
+    """The file operations that broadcasting needs; called in a worker thread, may raise OSError."""
 
     def read(self, path: str) -> bytes | None:
         """The content, or None if there is no such file."""
 
     def replace(self, path: str, data: bytes) -> None:
         """Atomically and durably puts `data` in place of what was there."""
+
+    def lock(self, path: str) -> str | None:
+        """Keeps every other caller from locking `path` until unlock(), or the end of the process;
+        if somebody did so before, who that is.
+        """
+
+    def unlock(self, path: str) -> None:
+        """Gives up a lock; does nothing without one."""
 
 
 class OffsetStore(Protocol):
@@ -189,20 +203,56 @@ class RemoteOffsets(_Table):
 
 
 class LocalOffsets(_Table):
-    """Offsets of a broadcasting consumer in a file of its own."""
+    """Offsets of a broadcasting consumer in a file of its own, `path`; what the file `former` says
+    counts while that is missing.
+    """
 
-    def __init__(self, core: ClientCore, files: FileDoor, path: str) -> None:
+    def __init__(
+        self, core: ClientCore, files: FileDoor, path: str, former: str | None = None
+    ) -> None:
         super().__init__()
         self._core = core
         self._files = files
         self._path = path
-        self._stored: dict[MessageQueue, int] | None = None
+        self._former = former
+        self._stored: dict[MessageQueue, int] = {}
+        self._failing = False
 
-    async def load(self, queue: MessageQueue, *, stored_only: bool = False) -> int | None:
-        if self._stored is None:
-            data = await self._core.runtime.run_blocking(self._files.read, self._path)
+    async def open(self) -> None:
+        """Takes the file for this consumer alone, and reads it.
+
+        OffsetsLocked: another one has it. ConfigError: it cannot be used, or holds something else.
+        """
+        run = self._core.runtime.run_blocking
+        try:
+            holder = await run(self._files.lock, self._path)
+            if holder is not None:
+                raise OffsetsLocked(
+                    f"{self._path} keeps the offsets of another consumer, of {holder}: give each "
+                    "one that runs under this user a name of its own, instance_name='...'"
+                )
+            data = await run(self._files.read, self._path)
+            if data is None and self._former is not None:
+                data = await run(self._files.read, self._former)
+        except OSError as error:
+            await self.close()
+            raise ConfigError(
+                f"no offsets can be kept in {self._path}: {error}; give another offsets_path='...'"
+            ) from error
+        try:
             table = checked.table(checked.document(data or b""), "offsetTable")
             self._stored = {checked.as_queue(key): _number(at) for key, at in table.items()}
+        except SaturnError as error:
+            await self.close()
+            raise ConfigError(
+                f"{self._path} holds no offsets: {error}; remove it to begin at consume_from"
+            ) from error
+
+    async def close(self) -> None:
+        """Another consumer may have the file now."""
+        await self._core.runtime.run_blocking(self._files.unlock, self._path)
+
+    async def load(self, queue: MessageQueue, *, stored_only: bool = False) -> int | None:
         return self.offsets.get(queue, self._stored.get(queue))
 
     async def commit(
@@ -212,15 +262,22 @@ class LocalOffsets(_Table):
         if not self.dirty:
             return
         self.dirty.clear()
-        if self._stored is None:
-            self._stored = {}
         self._stored.update(self.offsets)
         data = b'{"offsetTable":' + bytes(jsonx.dumps_mq_map(dict(self._stored))) + b"}"
         try:
             await self._core.runtime.run_blocking(self._files.replace, self._path, data)
         except OSError as error:
-            log.error("offsets not saved to %s: %s", self._path, error)
             self.dirty.update(self.offsets)
+            if not self._failing:
+                self._core.tell(
+                    OffsetsNotSaved(
+                        f"the offsets in {self._path} cannot be saved: {error}; what is consumed "
+                        "from now on comes again after a restart unless a later attempt succeeds"
+                    )
+                )
+            self._failing = True
+        else:
+            self._failing = False
 
 
 def _number(value: object) -> int:

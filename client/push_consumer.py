@@ -60,6 +60,8 @@ log = logging.getLogger(__name__)
 
 ERROR_PAUSE_S = 1.0
 CONSUME_TIMEOUT_S = 900.0
+INSTANCE = "DEFAULT"  # RocketMQ's name of an instance that was given none
+OFFSETS = "~/.saturnmq/offsets"
 # Bounds over all queues of a consumer. What is pulled ahead only has to cover the time of a pull;
 # more of it leaves the processor's caches before the listener sees it.
 TOTAL_BYTES = 512 << 20
@@ -112,6 +114,7 @@ class PushConsumer:
         core: ClientCore | None = None,
         runtime: Runtime | None = None,
         files: FileDoor | None = None,
+        instance_name: str = INSTANCE,
         offsets_path: str | None = None,
     ) -> None:
         """ConfigError says what does not go together.
@@ -138,9 +141,13 @@ class PushConsumer:
             has by default
         on_error: called on the client's loop, and must return at once, with each error that no call
             of the application can raise
-        offsets_path: the file of a broadcasting consumer's offsets
+        instance_name: which broadcasting consumer this is: each that runs under one user needs a
+            name of its own, and finds its offsets again by it
+        offsets_path: the file of a broadcasting consumer's offsets, by default
+            ~/.saturnmq/offsets/<instance_name>/<group>/offsets.json
         """
         topics.check_group(group)
+        topics.check_instance(instance_name)
         if isinstance(consume_from, str) and consume_from not in ("first", "last"):
             raise ConfigError(
                 f"consume_from {consume_from!r}: give 'first', 'last' or a time in milliseconds"
@@ -185,19 +192,19 @@ class PushConsumer:
                 broadcasting=broadcasting,
                 timeout_s=consume_timeout_s,
             )
-        self.offsets: OffsetStore
+        self._file: LocalOffsets | None = None
         if broadcasting:
             if files is None:
                 from saturnmq.client.local_files import LocalFiles
 
                 files = LocalFiles()
-            self.offsets = LocalOffsets(
-                self.core,
-                files,
-                offsets_path or f"~/.saturnmq/offsets/{group}/offsets.json",
-            )
-        else:
-            self.offsets = RemoteOffsets(self.core, group)
+            former = None
+            if offsets_path is None:
+                offsets_path = f"{OFFSETS}/{instance_name}/{group}/offsets.json"
+                if instance_name == INSTANCE:  # where it was before consumers had names
+                    former = f"{OFFSETS}/{group}/offsets.json"
+            self._file = LocalOffsets(self.core, files, offsets_path, former)
+        self.offsets: OffsetStore = self._file or RemoteOffsets(self.core, group)
         self._holdings = Holdings(
             self.core, group, self.offsets, self._consumption, self._pull, ordered=ordered
         )
@@ -247,10 +254,12 @@ class PushConsumer:
             raise ConfigError("the consumer has no topic: call subscribe() before start()")
         if not self._caller.ready:
             raise ConfigError("the consumer has no listener: give listener= or listener_one=")
+        if self._file is not None:
+            await self._file.open()
         self._started = True
         if self._owns_core:
             await self.core.start()
-        if not self.broadcasting:
+        if self._file is None:
             retry = topics.retry_topic(self.group)
             version = self.core.subscription_version()
             self.subscriptions[retry] = Subscription.parse(retry, "*", version)
@@ -278,6 +287,8 @@ class PushConsumer:
         for task in self._tasks:
             task.cancel()
         await self._holdings.close()
+        if self._file is not None:
+            await self._file.close()
         if self._started:
             await self.core.unregister_consumer(self.group)
         self._caller.close()

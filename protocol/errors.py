@@ -323,6 +323,14 @@ class ListenerStuck(ListenerError):
     """A listener has not returned for long"""
 
 
+class OffsetsLocked(SaturnError):
+    """Another consumer keeps its offsets in this file"""
+
+
+class OffsetsNotSaved(SaturnError):
+    """A file of offsets cannot be written"""
+
+
 class DirectoryLocked(SaturnError):
     """Another broker uses this data directory"""
 
@@ -342,6 +350,8 @@ _LOCAL = frozenset(
         TaskFailed,
         ConfigError,
         ListenerError,
+        OffsetsLocked,
+        OffsetsNotSaved,
         DirectoryLocked,
         StoreDamaged,
     )

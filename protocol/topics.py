@@ -113,6 +113,11 @@ def check_group(group: str) -> str:
     return _check("group", group, GROUP_BYTES_MAX)
 
 
+def check_instance(name: str) -> str:
+    """`name` itself, or InvalidParameter that says what is wrong with this name of a consumer."""
+    return _check("instance", name, GROUP_BYTES_MAX)
+
+
 def _check(what: str, name: str, bytes_max: int) -> str:
     if not name:
         raise InvalidParameter(f"the {what} name is empty; give it 1 to {bytes_max} characters")

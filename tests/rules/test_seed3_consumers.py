@@ -87,6 +87,11 @@ class Files:
     def replace(self, path: str, data: bytes) -> None:
         self.content[path] = data
 
+    def lock(self, path: str) -> str | None:
+        return None
+
+    def unlock(self, path: str) -> None: ...
+
 
 class Listening:
     """A push consumer and the messages it was handed, batch by batch."""

@@ -423,6 +423,11 @@ def test_broadcasting_keeps_offsets_in_a_file() -> None:
         def replace(self, path: str, data: bytes) -> None:
             files[path] = data
 
+        def lock(self, path: str) -> str | None:
+            return None
+
+        def unlock(self, path: str) -> None: ...
+
     async def main() -> None:
         options: dict[str, Any] = {
             "broadcasting": True,

@@ -237,6 +237,11 @@ def test_a_concurrent_listener_that_hangs_is_told(broadcasting: bool) -> None:
 
         def replace(self, path: str, data: bytes) -> None: ...
 
+        def lock(self, path: str) -> str | None:
+            return None
+
+        def unlock(self, path: str) -> None: ...
+
     async def main() -> None:
         freed = asyncio.Event()
 
