@@ -39,6 +39,7 @@ from saturnmq.broker.pull import PullService
 from saturnmq.broker.ranges import RangeService
 from saturnmq.broker.registration import Registration
 from saturnmq.broker.requests import Handler, Services, handlers
+from saturnmq.broker.retention import RetentionClock
 from saturnmq.broker.retry import RetryService
 from saturnmq.broker.role import Role
 from saturnmq.broker.send import SendService
@@ -241,8 +242,13 @@ class Broker:
             guard=self._gate.guard,
         )
         context.flush_keeps_up = self._flush.keeps_up
+        retention = RetentionClock(runtime)
         self._cleaning = CleaningService(
-            self.store, runtime, retry_dispatch=self._turn.catch_up, guard=self._gate.guard
+            self.store,
+            runtime,
+            now_ms=retention.now_ms,
+            retry_dispatch=self._turn.catch_up,
+            guard=self._gate.guard,
         )
         self._upkeep = Upkeep(self.store, runtime, self._gate, self._look_for_failure)
         deletion = Deletion(
@@ -294,7 +300,7 @@ class Broker:
             started_ms=runtime.now_ms(),
         )
         retries, lookups = RetryService(context, sends), LookupService(context)
-        self._sinks = SinkTable(self.store, runtime.now_ms)
+        self._sinks = SinkTable(self.store, retention.now_ms)
         stages = Stages(
             self._disk,
             config.root,

@@ -26,11 +26,13 @@ class CleaningService:
         store: MessageStore,
         runtime: Runtime,
         *,
+        now_ms: Callable[[], int],
         retry_dispatch: Callable[[], None],
         guard: Callable[[Awaitable[None]], Awaitable[None]],
     ) -> None:
         self._store = store
         self._runtime = runtime
+        self._now_ms = now_ms  # what age is measured by
         self._retry_dispatch = retry_dispatch
         self._guard = guard
         self._requested = False
@@ -55,7 +57,7 @@ class CleaningService:
                 await self._guard(self._clean())
 
     async def _clean(self) -> None:
-        ticket = self._store.begin_clean()
+        ticket = self._store.begin_clean(self._now_ms())
         if ticket is None:
             return
         try:

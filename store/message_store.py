@@ -413,13 +413,14 @@ class MessageStore:
         """The next 20 passes delete what is expired at any hour (RocketMQ's manual deletion)."""
         self._cleaner.manual = MANUAL_PASSES
 
-    def begin_clean(self) -> CleanTicket | None:
-        """Take out what is to be deleted; run the ticket in a thread. None: nothing is."""
+    def begin_clean(self, now_ms: int | None = None) -> CleanTicket | None:
+        """Take out what is to be deleted now, which is the wall clock's time by default; run the
+        ticket in a thread. None: nothing is."""
         marks = self.watermarks
         # Of a segment that is gone nothing can be built again: what queues and index have of it
         # must be on the disk, and the checkpoint must say so.
         safe = min(marks.flushed, self._saved.derived)
-        ticket = self._cleaner.plan(self._runtime.now_ms(), safe)
+        ticket = self._cleaner.plan(self._runtime.now_ms() if now_ms is None else now_ms, safe)
         marks.start = self._log.start
         return ticket
 

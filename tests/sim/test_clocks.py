@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from saturnmq.broker.broker import Broker
 from saturnmq.broker.config import BrokerConfig
+from saturnmq.broker.retention import RetentionClock
 from saturnmq.client.push_consumer import PushConsumer
 from saturnmq.drills.sim.disk import SimDisk
 from saturnmq.drills.sim.loop import SimLoop
@@ -32,6 +33,7 @@ from saturnmq.protocol.remoting import Command
 HOUR_MS = 3_600_000
 GRAIN_S = 1.5  # a second of arrivals that count as one, and the delivery's own pauses
 PORT = 10911
+SEGMENT = 1 << 20
 LEVELS_S = {2: 5.0, 3: 10.0, 5: 60.0, 7: 180.0, 14: 600.0, 18: 7200.0}
 
 
@@ -55,6 +57,7 @@ class Machine:
     ) -> None:
         self.world, self.name, self.ip = world, name, ip
         self._ahead_ms = ahead_ms
+        self._store_options = settings.pop("store_options", {})
         self._settings = settings
         self._starts = 0
         self.disk = SimDisk(random.Random(1), None, self._now_ms)
@@ -77,11 +80,12 @@ class Machine:
             root="/store",
             default_topic_queues=1,
             store_options={
-                "commitlog_segment_bytes": 1 << 20,
+                "commitlog_segment_bytes": SEGMENT,
                 "consumequeue_segment_bytes": 20 * 1000,
                 "index_slots": 100,
                 "index_items": 400,
                 "zero_ahead_bytes": 8 << 10,
+                **self._store_options,
             },
             **self._settings,
         )
@@ -122,7 +126,7 @@ class Machine:
 
     async def send(self, body: bytes, level: int = 0, topic: str = "T") -> None:
         ext = {"a": "P", "b": topic, "c": "TBW102", "d": 1, "e": 0, "f": 0, "g": 1, "h": 0}
-        names = f"UNIQ_KEY\x01{body.decode()}\x02" + (f"DELAY\x01{level}\x02" if level else "")
+        names = f"UNIQ_KEY\x01{body[:20].decode()}\x02" + (f"DELAY\x01{level}\x02" if level else "")
         reply = await self.ask(RequestCode.SEND_MESSAGE_V2, {**ext, "i": names}, body)
         assert reply.code == 0, reply.remark
 
@@ -142,7 +146,7 @@ class Machine:
 
 
 def run(body: Callable[[World], Awaitable[None]]) -> None:
-    loop = SimLoop(random.Random(1))
+    loop = SimLoop(random.Random(1), limit_s=100 * 3600.0)
     asyncio.set_event_loop(loop)
     try:
         loop.run_until_complete(body(World(loop)))
@@ -437,5 +441,51 @@ def test_a_new_subscription_counts_although_the_clients_clock_stepped_back(step_
         assert found is not None
         assert found.expression == "new"
         await runtime.run(consumer.close())
+
+    run(body)
+
+
+# -- what is deleted by age ------------------------------------------------------------------------
+
+ALL_HOURS = ";".join(f"{hour:02d}" for hour in range(24))
+
+
+@pytest.mark.parametrize("step_ms", [720 * HOUR_MS, -720 * HOUR_MS])
+def test_a_step_of_the_clock_deletes_no_messages_and_forgets_no_sink(step_ms: int) -> None:
+    async def body(world: World) -> None:
+        machine = world.machine("broker", "10.0.0.2", store_options={"delete_when": ALL_HOURS})
+        await machine.boot()
+        for number in range(40):
+            await machine.send((b"%05d " % number) * 10_000)
+        finish = RequestCode.FINISH_EPOCH
+        assert (await machine.ask(finish, {"sink": "s", "epoch": 4})).code == 0
+        assert machine.broker.store.watermarks.appended > 2 * SEGMENT
+        machine.step(step_ms + step_ms // 100)
+        await machine.ask(finish, {"sink": "t", "epoch": 1})  # so the table is saved
+        await asyncio.sleep(300)
+        assert machine.broker.store.watermarks.start == 0
+        assert machine.broker._sinks.get("s") is not None
+
+    run(body)
+
+
+def test_a_step_ahead_counts_for_retention_when_it_has_stood_for_a_day() -> None:
+    async def body(world: World) -> None:
+        runtime = client_of(world, "any", "10.0.0.2")
+        clock = RetentionClock(runtime)
+        for step_ms in (0, 59_000, -HOUR_MS, 59_000):  # what counts at once
+            runtime.jump_wall_clock(step_ms)
+            assert clock.now_ms() == runtime.now_ms()
+        runtime.jump_wall_clock(HOUR_MS)
+        for _ in range(24):
+            assert clock.now_ms() == runtime.now_ms() - HOUR_MS
+            await asyncio.sleep(3600)
+        assert clock.now_ms() == runtime.now_ms()
+        runtime.jump_wall_clock(HOUR_MS)
+        clock.now_ms()
+        runtime.jump_wall_clock(-HOUR_MS)  # set right
+        assert clock.now_ms() == runtime.now_ms()
+        runtime.jump_wall_clock(HOUR_MS)
+        assert clock.now_ms() == runtime.now_ms() - HOUR_MS
 
     run(body)
