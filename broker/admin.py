@@ -224,10 +224,16 @@ class AdminService:
         table: dict[Any, Any] = {}
         for name in topics:
             topic = self._c.topics.get(name)
-            for queue_id in range(topic.queues if topic else 0):
+            if topic is None:
+                continue
+            # Of queues that were taken away there is still what the group has not consumed.
+            taken_away = [n for n in self._c.store.queue_ids(name) if n >= topic.queues]
+            for queue_id in (*range(topic.queues), *taken_away):
                 low, high = self._bounds(name, queue_id)
                 consumed = self._c.offsets.query(group, name, queue_id)
                 position = low if consumed is None else consumed
+                if queue_id >= topic.queues and position >= high:
+                    continue
                 table[self._mq(name, queue_id)] = {
                     "brokerOffset": high,
                     "consumerOffset": position,

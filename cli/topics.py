@@ -5,6 +5,7 @@ come.
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -62,6 +63,12 @@ def named(topic: str, client: Any) -> Iterator[None]:
 def create(
     topic: str,
     queues: Annotated[int, typer.Option(min=1, help="Queues on each master.")] = 8,
+    write_queues: Annotated[
+        int | None, typer.Option(min=1, help="Queues to write to, if another number.")
+    ] = None,
+    read_queues: Annotated[
+        int | None, typer.Option(min=1, help="Queues to read from, if another number.")
+    ] = None,
     kind: Annotated[str, typer.Option("--type", help=" | ".join(TYPES))] = "NORMAL",
     nameserver: Nameserver = DEFAULT_NAMESERVER,
     as_json: AsJson = False,
@@ -70,9 +77,79 @@ def create(
     if kind.upper() not in TYPES:
         fail(f"--type {kind!r}: it is one of {', '.join(TYPES)}")
     with admin(nameserver) as client:
-        client.create_topic(topic, queues=queues, message_type=kind.upper())
+        client.create_topic(
+            topic,
+            queues=queues,
+            write_queues=write_queues,
+            read_queues=read_queues,
+            message_type=kind.upper(),
+        )
         queues_made = client.describe_topic(topic)
     _show_queues(topic, queues_made, as_json)
+
+
+@topic_app.command("alter")
+def alter(
+    topic: str,
+    write_queues: Annotated[
+        int | None, typer.Option(min=1, help="Queues to write to, on each master.")
+    ] = None,
+    read_queues: Annotated[
+        int | None, typer.Option(min=1, help="Queues to read from, on each master.")
+    ] = None,
+    perm: Annotated[
+        int | None, typer.Option(help="What clients may do: 2 write, 4 read, 6 both.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    nameserver: Nameserver = DEFAULT_NAMESERVER,
+    as_json: AsJson = False,
+) -> None:
+    """Change the queues or the permissions of a topic; what is not given stays.
+
+    To have fewer queues: first fewer to write to; when the groups have consumed the others, fewer
+    to read from. What is left in those could not be read any more, so that is asked about.
+    """
+    if write_queues is None and read_queues is None and perm is None:
+        fail("nothing to change: give --write-queues, --read-queues or --perm")
+    with admin(nameserver) as client, named(topic, client):
+        if read_queues is not None:
+            _ask_about(topic, read_queues, client.undrained(topic, read_queues), yes)
+        client.alter_topic(topic, write_queues=write_queues, read_queues=read_queues, perm=perm)
+        found = sorted(client.route(topic).queues, key=lambda data: data.broker_name)
+    rows = [
+        {
+            "broker": data.broker_name,
+            "write_queues": data.write_queues,
+            "read_queues": data.read_queues,
+            "perm": data.perm,
+        }
+        for data in found
+    ]
+    if as_json:
+        emit({"topic": topic, "brokers": rows})
+        return
+    columns = ["broker", "write_queues", "read_queues", "perm"]
+    table(topic, columns, [[row[name] for name in columns] for row in rows])
+
+
+def _ask_about(topic: str, read_queues: int, left: Any, yes: bool) -> None:
+    """Before messages become unreadable."""
+    if not left:
+        return
+    by_group: dict[str, int] = {}
+    for row in left:
+        by_group[row.group] = by_group.get(row.group, 0) + row.messages
+    whose = ", ".join(
+        f"{count:,} messages that "
+        + (f"group {group} has not consumed" if group else "no group has consumed")
+        for group, count in by_group.items()
+    )
+    print(f"queues from {read_queues} on of {topic} still hold {whose}", file=sys.stderr)
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        fail("they could not be read any more: let the groups consume them first, or pass --yes")
+    typer.confirm("They cannot be read any more then. Go on?", abort=True, err=True)
 
 
 @topic_app.command("list")

@@ -26,13 +26,13 @@ from saturnmq.client.message_finding import RESULTS, MessageFinder, serving
 from saturnmq.client.producer import DEFAULT_NAMESERVER, new_core
 from saturnmq.client.promotion import Promoter, Promotion
 from saturnmq.client.replicas import Replica, brokers_in, find_replicas
+from saturnmq.client.topic_settings import Queues, TopicSettings
 from saturnmq.protocol import checked
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import (
     InvalidParameter,
     QueryNotFound,
     RouteNotFound,
-    TopicNotExist,
 )
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 from saturnmq.protocol.remoting import Command
@@ -52,6 +52,14 @@ class QueueOffsets(NamedTuple):
     min_offset: int
     max_offset: int
     last_update_ms: int
+
+
+class Undrained(NamedTuple):
+    """What a group has not consumed of a queue; `group` None: no group consumes the topic."""
+
+    queue: MessageQueue
+    group: str | None
+    messages: int
 
 
 class BrokerNode(NamedTuple):
@@ -172,61 +180,71 @@ class Admin:
         topic: str,
         queues: int = 8,
         *,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
         message_type: str = "NORMAL",
         perm: int = 6,
         cluster: str | None = None,
         wait_s: float = 10.0,
     ) -> None:
-        """Create the topic on every master, or change it; returns when the route names it."""
+        """Create the topic on every master, or change it; returns when the route names it. It has
+        `queues` queues on each, or `read_queues` and `write_queues`."""
         check_topic(topic)
-        if queues < 1:
-            raise InvalidParameter(f"{queues} queues: a topic has at least 1 on each master")
+        wanted = Queues(
+            queues if read_queues is None else read_queues,
+            queues if write_queues is None else write_queues,
+            perm,
+        )
+        wanted.check()
         if message_type not in MESSAGE_TYPES:
             raise InvalidParameter(
                 f"message type {message_type!r}: it is one of {', '.join(MESSAGE_TYPES)}"
             )
-        masters = [
-            node
+        masters = {
+            node.broker_name: node.address
             for node in await self.cluster()
             if node.broker_id == 0 and cluster in (None, node.cluster)
-        ]
+        }
         if not masters:
             raise RouteNotFound("no master is registered: start a broker, or name its cluster")
-        ext = {
-            "topic": topic,
-            "defaultTopic": "TBW102",
-            "readQueueNums": str(queues),
-            "writeQueueNums": str(queues),
-            "perm": str(perm),
-            "topicFilterType": "SINGLE_TAG",
-            "topicSysFlag": "0",
-            "order": "false",
-        }
-        if message_type != "NORMAL":
-            ext["attributes"] = f"+message.type={message_type}"
-        for node in masters:
-            await self._ask(node.address, RequestCode.UPDATE_AND_CREATE_TOPIC, dict(ext))
-        await self._until_routed(topic, {node.broker_name for node in masters}, queues, wait_s)
+        attributes = [] if message_type == "NORMAL" else [f"message.type={message_type}"]
+        settings = TopicSettings(self.core, self.timeout, wait_s)
+        await settings.create(topic, wanted, masters, attributes)
 
-    async def _until_routed(
-        self, topic: str, brokers: set[str], queues: int, wait_s: float
+    async def alter_topic(
+        self,
+        topic: str,
+        *,
+        write_queues: int | None = None,
+        read_queues: int | None = None,
+        perm: int | None = None,
+        wait_s: float = 10.0,
     ) -> None:
-        runtime = self.core.runtime
-        deadline = runtime.monotonic() + wait_s
-        while True:
-            try:
-                route = await self.core.route(topic, refresh=True)
-                here = {data.broker_name for data in route.queues if data.write_queues == queues}
-                if brokers <= here:
-                    return
-                missing = f"{sorted(brokers - here)} not in the route yet"
-            except (TopicNotExist, RouteNotFound) as error:
-                missing = str(error)
-            if runtime.monotonic() >= deadline:
-                raise RouteNotFound(
-                    f"topic {topic!r} is created but not announced after {wait_s:g} s: {missing}"
-                )
-            await runtime.sleep(0.05)
+        """Change the numbers of queues, or what is permitted (2 write, 4 read, 6 both), on every
+        broker that has the topic; what is not given stays. Returns when the route names it.
+
+        To have fewer queues: fewer to write to; when `undrained` tells of no messages, fewer to
+        read from.
+        """
+        wanted = Queues(read_queues, write_queues, perm)
+        await TopicSettings(self.core, self.timeout, wait_s).alter(topic, wanted)
+
+    async def undrained(self, topic: str, read_queues: int) -> list[Undrained]:
+        """What could not be read any more if the topic had only so many queues to read from on each
+        broker: what a group has not consumed yet, or, if no group consumes the topic, all."""
+        groups = await self.groups_of_topic(topic)
+        if groups:
+            left = [
+                Undrained(row.queue, group, row.lag)
+                for group in groups
+                for row in await self.group_lag(group, topic)
+            ]
+        else:
+            left = [
+                Undrained(row.queue, None, row.max_offset - row.min_offset)
+                for row in await self.describe_topic(topic)
+            ]
+        return sorted(row for row in left if row.messages and row.queue.queue_id >= read_queues)
 
     async def delete_topic(self, topic: str) -> None:
         """Delete the topic on every broker and from the nameservers."""

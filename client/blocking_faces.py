@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Self
 
 from saturnmq.client import admin, promotion, pull_consumer, push_consumer
-from saturnmq.client.admin import QUERY_TIMEOUT_S, Boundary, BrokerNode, QueueOffsets
+from saturnmq.client.admin import QUERY_TIMEOUT_S, Boundary, BrokerNode, QueueOffsets, Undrained
 from saturnmq.client.blocking import Facade
 from saturnmq.client.core import ErrorListener
 from saturnmq.client.group_admin import END, GroupAtBroker, OffsetReset, QueueLag
@@ -406,17 +406,55 @@ class Admin(Facade[admin.Admin]):
         topic: str,
         queues: int = 8,
         *,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
         message_type: str = "NORMAL",
         perm: int = 6,
         cluster: str | None = None,
         wait_s: float = 10.0,
     ) -> None:
-        """Create the topic on every master, or change it; returns when the route names it."""
+        """Create the topic on every master, or change it; returns when the route names it. It has
+        `queues` queues on each, or `read_queues` and `write_queues`.
+        """
         self._wait(
             self._target.create_topic(
-                topic, queues, message_type=message_type, perm=perm, cluster=cluster, wait_s=wait_s
+                topic,
+                queues,
+                read_queues=read_queues,
+                write_queues=write_queues,
+                message_type=message_type,
+                perm=perm,
+                cluster=cluster,
+                wait_s=wait_s,
             )
         )
+
+    def alter_topic(
+        self,
+        topic: str,
+        *,
+        write_queues: int | None = None,
+        read_queues: int | None = None,
+        perm: int | None = None,
+        wait_s: float = 10.0,
+    ) -> None:
+        """Change the numbers of queues, or what is permitted (2 write, 4 read, 6 both), on every
+        broker that has the topic; what is not given stays. Returns when the route names it.
+
+        To have fewer queues: fewer to write to; when `undrained` tells of no messages, fewer to
+        read from.
+        """
+        self._wait(
+            self._target.alter_topic(
+                topic, write_queues=write_queues, read_queues=read_queues, perm=perm, wait_s=wait_s
+            )
+        )
+
+    def undrained(self, topic: str, read_queues: int) -> list[Undrained]:
+        """What could not be read any more if the topic had only so many queues to read from on each
+        broker: what a group has not consumed yet, or, if no group consumes the topic, all.
+        """
+        return self._wait(self._target.undrained(topic, read_queues))
 
     def delete_topic(self, topic: str) -> None:
         """Delete the topic on every broker and from the nameservers."""

@@ -542,6 +542,10 @@ class MessageStore:
             return 0
         return queue.first_at_or_after(physical, queue.min_offset, queue.max_offset)
 
+    def queue_ids(self, topic: str) -> list[int]:
+        """The queues of `topic` that there are files of."""
+        return sorted(queue_id for name, queue_id in self._queues.table if name == topic)
+
     def queues(self) -> dict[tuple[str, int], ConsumeQueue]:
         """Every queue by (topic, queue id)."""
         return dict(self._queues.table)

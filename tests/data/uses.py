@@ -349,6 +349,10 @@ def admins(admin: Admin, queue: MessageQueue) -> None:
     admin.route(queue)  # wrong: Admin.route
     admin.create_topic("orders", queues=4, message_type="FIFO")  # right: Admin.create_topic
     admin.create_topic("orders", "4")  # wrong: Admin.create_topic
+    admin.alter_topic("orders", write_queues=2, perm=6)  # right: Admin.alter_topic
+    admin.alter_topic("orders", 2)  # wrong: Admin.alter_topic
+    number(admin.undrained("orders", 2)[0].messages)  # right: Admin.undrained
+    admin.undrained("orders")  # wrong: Admin.undrained
     admin.delete_topic("orders")  # right: Admin.delete_topic
     admin.delete_topic(queue)  # wrong: Admin.delete_topic
     number(admin.describe_topic("orders")[0].max_offset)  # right: Admin.describe_topic
@@ -493,6 +497,10 @@ async def aio_admins(admin: aio.Admin, queue: MessageQueue) -> None:
         "orders", queues=4, message_type="FIFO"
     )  # right: aio.Admin.create_topic
     await admin.create_topic("orders", "4")  # wrong: aio.Admin.create_topic
+    await admin.alter_topic("orders", read_queues=2)  # right: aio.Admin.alter_topic
+    await admin.alter_topic("orders", 2)  # wrong: aio.Admin.alter_topic
+    number((await admin.undrained("orders", 2))[0].messages)  # right: aio.Admin.undrained
+    await admin.undrained(queue, 2)  # wrong: aio.Admin.undrained
     await admin.delete_topic("orders")  # right: aio.Admin.delete_topic
     await admin.delete_topic(queue)  # wrong: aio.Admin.delete_topic
     number((await admin.describe_topic("orders"))[0].max_offset)  # right: aio.Admin.describe_topic
