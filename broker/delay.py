@@ -191,35 +191,36 @@ class DelayService(ProgressTable[int]):
         self.begin()
         while True:
             await self._arrived.wait()
-            pending = False
-            pause = TICK_S
+            pause, failed = math.inf, False
             for level in range(1, len(DELAYS_MS) + 1):
                 try:
-                    pending |= self._deliver_level(level)
+                    pause = min(pause, self._deliver_level(level))
                 except SaturnError as error:
                     log.warning("delay level %d waits: %s", level, error)
-                    pending, pause = True, AFTER_ERROR_S
-            if not pending:
+                    failed = True
+            if failed:
+                await self._c.runtime.sleep(AFTER_ERROR_S)
+            elif pause < math.inf:
+                await self._c.runtime.sleep(pause)
+            else:
                 self._arrived.clear()
-                continue
-            await self._c.runtime.sleep(pause)
 
-    def _deliver_level(self, level: int) -> bool:
-        """Deliver what is due; True if something is still waiting at this level."""
+    def _deliver_level(self, level: int) -> float:
+        """Deliver a batch of what is due; in how many seconds to look again."""
         c = self._c
         if c.store.in_group:
-            return True  # for a moment nothing can be appended
+            return TICK_S  # for a moment nothing can be appended
         queue = level - 1
         high = c.store.max_offset(SCHEDULE_TOPIC, queue)
         if high == 0:
-            return False
+            return math.inf
         low = c.store.min_offset(SCHEDULE_TOPIC, queue)
         offset = min(max(self._next.get(level, 0), low), high)
         if offset >= high:
-            return False
+            return math.inf
         now = c.runtime.monotonic()
         if now < self._due.get(level, now):
-            return True
+            return TICK_S
         waits = self._waits[level]
         waits.came(high, now)  # nobody tells of what a cut of the log dispatched
         result = c.store.get_message(
@@ -228,17 +229,17 @@ class DelayService(ProgressTable[int]):
         if result.status.name != "FOUND":
             if result.next_begin_offset > offset and result.status.name != "OFFSET_OVERFLOW_BADLY":
                 self._advance(level, result.next_begin_offset, 0)
-            return True
+            return TICK_S
         for message in decode_frames(result.data, False):
             stored = self._start + (message.store_timestamp - self._start_ms) / 1000
             due = waits.due(message.queue_offset, stored)
             if now < due:
                 self._due[level] = due
-                return True
+                return TICK_S
             end = self._deliver(message)
             self._advance(level, message.queue_offset + 1, end)
         self._due.pop(level, None)
-        return True
+        return 0.0
 
     def _advance(self, level: int, offset: int, end: int) -> None:
         """`end`: of the delivered copy in the log."""

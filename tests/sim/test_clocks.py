@@ -196,6 +196,19 @@ def test_after_a_clock_that_was_ahead_a_delay_lasts_its_time(restarts: bool) -> 
     run(body)
 
 
+def test_what_comes_due_at_once_is_delivered_at_once() -> None:
+    async def body(world: World) -> None:
+        machine = world.machine("broker", "10.0.0.2")
+        await machine.boot()
+        for number in range(2000):
+            await machine.send(b"%d" % number, 3)
+        sent = world.loop.time()
+        await asyncio.sleep(LEVELS_S[3] + GRAIN_S)
+        assert machine.count() == 2000, world.loop.time() - sent
+
+    run(body)
+
+
 # -- restarts --------------------------------------------------------------------------------------
 
 
