@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -52,7 +52,7 @@ class Consumption:
         self._group = group
         self._caller = caller
         self._send_back = send_back
-        self._running = 0
+        self._runs: dict[Chunk, HeldQueue] = {}  # under way: what the listener works on
         self._idle = asyncio.Event()
         self._closing = False
         self.consumed = 0
@@ -65,8 +65,15 @@ class Consumption:
         """There are messages to consume."""
         raise NotImplementedError
 
-    def look_after(self, queues: Iterable[HeldQueue]) -> None:
+    def look_after(self) -> None:
         """Called every few seconds: some listeners may hang."""
+        now = self._runtime.monotonic()
+        for chunk, held in list(self._runs.items()):
+            if chunk.stands_still_s(now) > self._timeout_s:
+                self._overdue(held, chunk)
+
+    def _overdue(self, held: HeldQueue, chunk: Chunk) -> None:
+        """The listener has finished nothing for `consume_timeout_s`."""
         raise NotImplementedError
 
     def _tell_stuck(self, held: HeldQueue, chunk: Chunk, consequence: str) -> None:
@@ -89,7 +96,7 @@ class Consumption:
         self._closing = True
         try:
             async with asyncio.timeout(at_most_s):
-                while self._running:
+                while self._runs:
                     self._idle.clear()
                     await self._idle.wait()
         except TimeoutError:
@@ -106,9 +113,14 @@ class Consumption:
         told.__cause__ = error
         self._core.tell(told)
 
-    def _ended(self) -> None:
-        self._running -= 1
-        if not self._running:
+    def _began(self, held: HeldQueue, chunk: Chunk) -> None:
+        self._runs[chunk] = held
+        chunk.begun = self._runtime.monotonic()
+
+    def _ended(self, chunk: Chunk) -> None:
+        del self._runs[chunk]
+        chunk.begun = -1.0
+        if not self._runs:
             self._idle.set()
 
     def _count(self, held: HeldQueue, chunk: Chunk) -> None:
@@ -145,7 +157,7 @@ class Concurrent(Consumption):
 
     def _dispatch(self) -> None:
         """Starts runs while there is work and room."""
-        while self._round and self._running < self._caller.parallel and not self._closing:
+        while self._round and len(self._runs) < self._caller.parallel and not self._closing:
             turn = self._round.popleft()
             chunk = None if turn.state.dropped else turn.state.take(self._caller.run_length)
             if chunk is None:
@@ -153,23 +165,22 @@ class Concurrent(Consumption):
                 continue
             self._round.append(turn)
             self._start(turn, chunk)
-        if self._round and self._running < self._caller.threads and self._stall_timer is None:
+        if self._round and len(self._runs) < self._caller.threads and self._stall_timer is None:
             ended = self._ended_runs
             self._stall_timer = self._runtime.call_later(STALL_S, self._look_for_stall, ended)
 
     def _look_for_stall(self, ended_then: int) -> None:
         """A fast listener gets few threads; when it blocks all the same, the others must help."""
         self._stall_timer = None
-        if self._running and self._ended_runs == ended_then:
+        if self._runs and self._ended_runs == ended_then:
             self._caller.stalled()
         self._dispatch()
 
     def _start(self, held: HeldQueue, chunk: Chunk) -> None:
-        self._running += 1
+        self._began(held, chunk)
         self._core.tasks.once(partial(self._consume, held, chunk), name="listener run")
 
     async def _consume(self, held: HeldQueue, chunk: Chunk) -> None:
-        chunk.begun = self._runtime.monotonic()
         try:
             await self._caller.run(chunk)
             chunk.begun = -1.0
@@ -181,7 +192,7 @@ class Concurrent(Consumption):
                 raise
         finally:
             self._ended_runs += 1
-            self._ended()
+            self._ended(chunk)
         held.space.set()
         self.arrived(held)
 
@@ -221,16 +232,15 @@ class Concurrent(Consumption):
         taken = await asyncio.gather(*(back(message) for message in messages))
         return [message for message, ok in zip(messages, taken, strict=True) if not ok]
 
-    def look_after(self, queues: Iterable[HeldQueue]) -> None:
-        now = self._runtime.monotonic()
-        for held in queues:
-            for chunk in held.state.standing_still(now, self._timeout_s):
-                if self._broadcasting:
-                    self._tell_stuck(held, chunk, "what was consumed since is not committed")
-                    continue
-                chunk.give_up()
-                give_up = partial(self._give_up, held, chunk)
-                self._core.tasks.keep(give_up, name="listener time-out")
+    def _overdue(self, held: HeldQueue, chunk: Chunk) -> None:
+        if chunk.given_up or not held.state.holds(chunk):
+            self._tell_stuck(held, chunk, "others have its messages, but it still holds a thread")
+        elif self._broadcasting:
+            self._tell_stuck(held, chunk, "what was consumed since is not committed")
+        else:
+            chunk.give_up()
+            give_up = partial(self._give_up, held, chunk)
+            self._core.tasks.keep(give_up, name="listener time-out")
 
     async def _give_up(self, held: HeldQueue, chunk: Chunk) -> None:
         rest = [*chunk.failed, *chunk.messages[chunk.handled :]]
@@ -277,12 +287,8 @@ class InOrder(Consumption):
     def arrived(self, held: HeldQueue) -> None:
         held.data.set()
 
-    def look_after(self, queues: Iterable[HeldQueue]) -> None:
-        now = self._runtime.monotonic()
-        for held in queues:
-            if held.run is not None and held.run.stands_still_s(now) > self._timeout_s:
-                consequence = "nobody gets more of this queue before it returns"
-                self._tell_stuck(held, held.run, consequence)
+    def _overdue(self, held: HeldQueue, chunk: Chunk) -> None:
+        self._tell_stuck(held, chunk, "nobody gets more of this queue before it returns")
 
     async def _consume(self, held: HeldQueue) -> None:
         try:
@@ -317,8 +323,7 @@ class InOrder(Consumption):
         """
         state, clock = held.state, self._runtime.monotonic
         held.begin(chunk)
-        chunk.begun = clock()
-        self._running += 1
+        self._began(held, chunk)
         try:
             await self._caller.run(chunk, lambda: state.locked(clock()), stop_at_failure=True)
             self._count(held, chunk)
@@ -335,7 +340,9 @@ class InOrder(Consumption):
                 state.keep(chunk, rest)
             held.space.set()
             return not rest
+        except BaseException:
+            state.keep(chunk, chunk.messages[chunk.handled :])
+            raise
         finally:
-            chunk.begun = -1.0
             held.end()
-            self._ended()
+            self._ended(chunk)

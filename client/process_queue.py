@@ -180,14 +180,6 @@ class ProcessQueue:
         for chunk in self._taken:
             chunk.ended = True
 
-    def standing_still(self, now: float, at_least_s: float) -> list[Chunk]:
-        """Chunks whose listener has finished nothing for so long."""
-        return [
-            chunk
-            for chunk in self._taken
-            if not chunk.done and not chunk.given_up and chunk.stands_still_s(now) > at_least_s
-        ]
-
     def holds(self, chunk: Chunk) -> bool:
         """Whether `chunk` still belongs to this queue's present (no reset, not dropped)."""
         return not self.dropped and chunk in self._taken

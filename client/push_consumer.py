@@ -398,7 +398,7 @@ class PushConsumer:
     async def _commit_loop(self) -> None:
         while not self._closing:
             await self.runtime.sleep(self._commit_interval)
-            self._consumption.look_after(self._held.values())
+            self._consumption.look_after()
             await self._holdings.commit()
 
     # -- what ClientCore asks -------------------------------------------------------------------

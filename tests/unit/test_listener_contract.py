@@ -202,6 +202,27 @@ def test_a_listener_that_cancels_the_task_that_calls_it_gets_its_messages_again(
     assert [type(error) for error in told] == [ListenerError]
 
 
+def test_an_ordered_listener_that_cancels_its_task_repeats_nothing_that_it_finished() -> None:
+    world, calls = World(queues=1), []
+    for n in range(200):
+        world.send(0, b"%d" % n)
+
+    async def listener(message: ReceivedMessage) -> None:
+        calls.append(message.queue_offset)
+        if message.queue_offset == 150 and calls.count(150) == 1:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await asyncio.sleep(1)
+
+    async def main() -> None:
+        async with consumer(world, listener_one=listener, ordered=True):
+            await world.until(lambda: world.offsets.get(Q0) == 200)
+
+    world.run(main)
+    assert calls == [*range(151), *range(150, 200)]
+
+
 @pytest.mark.parametrize("raised", EXITS, ids=lambda error: type(error).__name__)
 def test_threads_of_listeners_outlive_what_ends_programs(raised: BaseException) -> None:
     world, told, got = World(queues=4), [], set()

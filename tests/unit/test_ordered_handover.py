@@ -226,6 +226,30 @@ def test_a_process_that_slept_longer_than_its_lock_commits_and_begins_nothing() 
     world.run(main)
 
 
+def test_a_concurrent_listener_that_hangs_in_a_queue_that_went_elsewhere_is_told() -> None:
+    world, told, freed = World(queues=1), [], asyncio.Event()
+    world.send(0, b"0")
+
+    async def hang(message: ReceivedMessage) -> None:
+        await freed.wait()
+
+    async def main() -> None:
+        made = consumer(world, listener_one=hang, on_error=told.append, consume_timeout_s=60.0)
+        async with made:
+            await world.until(lambda: world.pulls != [])
+            await asyncio.sleep(1.0)
+            world.members = ["a", "me"]
+            made.on_ids_changed()
+            await world.until(lambda: Q0 not in made.held_queues())
+            await world.until(lambda: told != [], 80.0)
+            assert world.backs == []
+            freed.set()
+
+    world.run(main)
+    assert isinstance(told[0], ListenerStuck)
+    assert "thread" in str(told[0])
+
+
 @pytest.mark.parametrize("broadcasting", [False, True])
 def test_a_concurrent_listener_that_hangs_is_told(broadcasting: bool) -> None:
     world, told = World(queues=1), []
