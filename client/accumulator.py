@@ -26,7 +26,13 @@ from saturnmq.protocol.message import MessageQueue
 
 FIRST_BUFFER = 16 * 1024  # bytes; grows to the whole batch on the way
 SPARE_BUFFERS = 32
-# A sender that is this many full batches ahead of the loop pauses until one is taken, or for
+# Batches go round the queues, so few messages are spread evenly by small ones only. A lane begins
+# with batches of about so many messages; after so many of them it is a stream, whose batches may be
+# four times as large, and again. It begins anew after a rest, and when somebody waits for answers.
+SPREAD_MESSAGES = 64
+SPREAD_BATCHES = 16
+REST_MS = 50
+# A sender that is this many largest batches ahead of the loop pauses until one is taken, or for
 # PACE_S: it holds the GIL that the loop needs to take them, and gives it up every 5 ms otherwise.
 READY_AHEAD = 2
 PACE_S = 0.002
@@ -59,6 +65,8 @@ class Lane:
     """Batches of one topic, or of one pinned queue, in the order they were filled."""
 
     __slots__ = (
+        "begun",
+        "begun_ms",
         "dirty",
         "in_flight",
         "next_queue",
@@ -66,6 +74,7 @@ class Lane:
         "owner",
         "pinned",
         "ready",
+        "ready_bytes",
         "resolving",
         "topic",
     )
@@ -76,10 +85,23 @@ class Lane:
         self.pinned = pinned
         self.open: OutBatch | None = None
         self.ready: deque[OutBatch] = deque()
+        self.ready_bytes = 0  # of their buffers
+        self.begun = 0  # batches of the present stream
+        self.begun_ms = 0  # when the last of them was
         self.in_flight: dict[str, int] = {}  # batches per broker name
         self.next_queue = next_queue
         self.dirty = False
         self.resolving = False
+
+    def put(self, batch: OutBatch) -> None:
+        """`batch` takes no more messages and is next after those that are ready."""
+        self.ready.append(batch)
+        self.ready_bytes += batch.reserved
+
+    def take(self) -> OutBatch:
+        batch = self.ready.popleft()
+        self.ready_bytes -= batch.reserved
+        return batch
 
 
 class Accumulator:
@@ -150,7 +172,7 @@ class Accumulator:
             if lane.pinned is None and not self._refusing:
                 self._outbox.open[lane.topic] = batch
             gate = None
-            if self.gate is not None and len(lane.ready) >= READY_AHEAD:
+            if self.gate is not None and lane.ready_bytes >= READY_AHEAD * self.batch_bytes:
                 gate = self.gate()
                 self.gates.append(gate)
         if gate is not None:
@@ -162,8 +184,9 @@ class Accumulator:
         No offer adds to it meanwhile."""
         self._hide(lane)
         batch = lane.open
-        if batch is not None and batch.bytes + need <= self.batch_bytes:
-            size = min(self.batch_bytes, max(4 * len(batch.buffer), batch.bytes + need))
+        most = self._size_now(lane, need)
+        if batch is not None and batch.bytes + need <= most:
+            size = min(most, max(4 * len(batch.buffer), batch.bytes + need))
             more = size - len(batch.buffer)
             if more > 0:
                 if self._lacks(more):
@@ -174,15 +197,26 @@ class Accumulator:
                 batch.reserved = size
                 self.buffered += more
                 return batch
-        spare = self.spare and need <= self.batch_bytes
-        size = self.batch_bytes if spare else max(FIRST_BUFFER, need)
+        spare = self.spare and need <= most == self.batch_bytes
+        size = most if spare else max(min(most, FIRST_BUFFER), need)
         if self._lacks(size):
             return None
         if batch is not None:
-            lane.ready.append(batch)
+            lane.put(batch)
         lane.open = self.batch(lane, self.spare.pop() if spare else bytearray(size))
+        lane.begun += 1
+        lane.begun_ms = lane.open.born_ms
         self._count(lane.open)
         return lane.open
+
+    def _size_now(self, lane: Lane, need: int) -> int:
+        """Bytes that a batch of `lane` may have now, of messages that need so many."""
+        if lane.pinned is not None:
+            return self.batch_bytes
+        if self.now_ms() - lane.begun_ms > REST_MS:
+            lane.begun = 0
+        few = SPREAD_MESSAGES * need << min(2 * (lane.begun // SPREAD_BATCHES), 32)
+        return min(few, self.batch_bytes)
 
     def batch(self, lane: Lane, buffer: Any, *, single: bool = False) -> OutBatch:
         """A new batch for `lane`, not yet in it."""
@@ -198,9 +232,9 @@ class Accumulator:
                 return False
             if lane.open is not None:
                 self._hide(lane)
-                lane.ready.append(lane.open)
+                lane.put(lane.open)
                 lane.open = None
-            lane.ready.append(batch)
+            lane.put(batch)
             self._count(batch)
             self._mark(lane)
         return True
@@ -233,6 +267,7 @@ class Accumulator:
             if batch.done:
                 return False
             batch.watchers.append(call)
+            batch.lane.begun = 0
             return True
 
     def lane(self, topic: str, pinned: Pin | None) -> Lane:
@@ -274,7 +309,7 @@ class Accumulator:
                 gate.release()
             self.gates.clear()
             if lane.ready:
-                return lane.ready.popleft()
+                return lane.take()
             self._hide(lane)
             batch, lane.open = lane.open, None
             assert batch is not None
