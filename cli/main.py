@@ -19,6 +19,8 @@ from saturnmq.cli import (
     cluster,
     demo,
     drill,
+    finding,
+    groups,
     messages,
     nodes,
     pipeline,
@@ -43,10 +45,10 @@ app.command("broker")(nodes.broker)
 app.command("health")(nodes.health)
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(topics.topic_app, name="topic")
-app.add_typer(topics.group_app, name="group")
+app.add_typer(groups.group_app, name="group")
 app.command("produce")(messages.produce)
 app.command("consume")(messages.consume)
-app.add_typer(messages.message_app, name="message")
+app.add_typer(finding.message_app, name="message")
 app.add_typer(admin.app, name="admin")
 app.add_typer(bench.app, name="bench")
 app.add_typer(store.app, name="store")

@@ -1,4 +1,4 @@
-"""`saturnmq produce`, `consume` and `message find`: messages in from lines, out to lines."""
+"""`saturnmq produce` and `consume`: messages in from lines, out to lines."""
 
 from __future__ import annotations
 
@@ -21,11 +21,9 @@ from saturnmq.cli.output import (
     emit,
     fail,
     progress_bar,
-    table,
 )
 from saturnmq.cli.topics import admin, named
 
-message_app = typer.Typer(help="Look at single messages.", no_args_is_help=True)
 WINDOW = 20_000  # sends under way at most: bounds memory, not speed
 POLL_MOST = 1_000
 
@@ -285,54 +283,3 @@ def facts(message: Any) -> dict[str, Any]:
         "properties": dict(message.properties),
         "body": bytes(message.body).decode("utf-8", "replace"),
     }
-
-
-@message_app.command("find")
-def find(
-    topic: Annotated[str | None, typer.Option(help="Topic; needed with --key.")] = None,
-    message_id: Annotated[str | None, typer.Option("--id", help="Message id, either kind.")] = None,
-    key: Annotated[str | None, typer.Option(help="A key of the message.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most that many.")] = 32,
-    nameserver: Nameserver = DEFAULT_NAMESERVER,
-    as_json: AsJson = False,
-) -> None:
-    """Find stored messages by id or key.
-
-    Exit status 1 when there is none. The id of a message is found with its topic, or without
-    when it is an offset id, which names the broker.
-    """
-    if (message_id is None) == (key is None):
-        fail("message find wants one of --id ID and --key KEY")
-    if key is not None and topic is None:
-        fail("--key needs --topic: keys are indexed for each topic")
-    with contextlib.ExitStack() as stack:
-        client = stack.enter_context(admin(nameserver))
-        if topic is not None:
-            stack.enter_context(named(topic, client))
-        if key is not None:
-            found = list(client.find_by_key(topic, key, limit))
-        else:
-            found = [client.find_message(message_id, topic)]
-    if not found and not as_json:
-        fail(f"no message with key {key!r} in topic {topic}")
-    if as_json:
-        emit({"messages": [facts(message) for message in found]})
-    else:
-        table(
-            "",
-            ["broker", "queue", "offset", "id", "tag", "keys", "body"],
-            [
-                (
-                    row["broker"],
-                    row["queue"],
-                    row["offset"],
-                    row["id"],
-                    row["tag"],
-                    row["keys"] if isinstance(row["keys"], str) else " ".join(row["keys"]),
-                    row["body"][:60],
-                )
-                for row in map(facts, found)
-            ],
-        )
-    if not found:
-        raise typer.Exit(1)

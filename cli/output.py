@@ -9,6 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -29,6 +30,9 @@ Nameserver = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would happen, do nothing.")]
+TIME_HELP = "ISO 8601 (local time unless it says a zone) or milliseconds since 1970"
 
 
 def addresses(text: str) -> list[str]:
@@ -49,6 +53,43 @@ def fail(text: str) -> NoReturn:
     """End with exit status 1 and one line that says why."""
     print(f"saturnmq: {text}", file=sys.stderr)
     raise typer.Exit(1)
+
+
+def time_ms(text: str, option: str) -> int:
+    """Milliseconds since 1970 of a time as `TIME_HELP` says it."""
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        return round(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError, OSError):
+        fail(f"{option} {text!r} is no time: give {TIME_HELP}, as 2026-01-31T12:00")
+
+
+def may_destroy(
+    facts: dict[str, Any],
+    show: Callable[[], None],
+    question: str,
+    *,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> bool:
+    """Tell what would go, and find out whether it may: --yes says so, --dry-run that it may not;
+    else who sits at the terminal is asked, and without one it is refused with exit status 1.
+
+    With --json `facts` are printed unless it may go on: then the caller prints what it did.
+    """
+    going_on = yes and not dry_run
+    asked = not going_on and not dry_run and sys.stdin.isatty()
+    if not as_json:
+        show()
+    elif not going_on and not asked:
+        emit({**facts, "done": False})
+    if going_on or dry_run:
+        return going_on
+    if not asked:
+        fail("nobody can be asked here: pass --yes to do it")
+    return typer.confirm(question, abort=True, err=True)
 
 
 def emit(value: Any) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from saturnmq.cli.output import MIB, AsJson, bytes_bar, emit, fail, table
+from saturnmq.cli.output import MIB, AsJson, Yes, bytes_bar, emit, fail, table
 
 if TYPE_CHECKING:
     from saturnmq.store.verify import Report, Sizes
@@ -114,7 +114,7 @@ def finding_line(finding: Any) -> str:
 @app.command("rebuild")
 def rebuild_store(
     directory: Directory,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     segment_bytes: SegmentBytes = 0,
     queue_file_bytes: QueueFileBytes = 0,
     index_slots: IndexSlots = 0,

@@ -1,6 +1,4 @@
-"""`saturnmq topic` and `saturnmq group`: what exists on the brokers and how far groups have
-come.
-"""
+"""`saturnmq topic`: which topics there are on the brokers."""
 
 from __future__ import annotations
 
@@ -13,16 +11,18 @@ import typer
 from saturnmq.cli.output import (
     DEFAULT_NAMESERVER,
     AsJson,
+    DryRun,
     Nameserver,
+    Yes,
     addresses,
     emit,
     fail,
+    may_destroy,
     table,
 )
 from saturnmq.protocol.errors import nearest
 
-topic_app = typer.Typer(help="Create, list and describe topics.", no_args_is_help=True)
-group_app = typer.Typer(help="Consumer groups.", no_args_is_help=True)
+topic_app = typer.Typer(help="Create, list, describe and delete topics.", no_args_is_help=True)
 TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION")
 
 
@@ -85,7 +85,7 @@ def create(
             message_type=kind.upper(),
         )
         queues_made = client.describe_topic(topic)
-    _show_queues(topic, queues_made, as_json)
+    _tell_queues(topic, queues_made, as_json)
 
 
 @topic_app.command("alter")
@@ -100,7 +100,7 @@ def alter(
     perm: Annotated[
         int | None, typer.Option(help="What clients may do: 2 write, 4 read, 6 both.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     nameserver: Nameserver = DEFAULT_NAMESERVER,
     as_json: AsJson = False,
 ) -> None:
@@ -177,43 +177,59 @@ def describe(
     """The queues of a topic with their offsets."""
     with admin(nameserver) as client, named(topic, client):
         queues = client.describe_topic(topic)
-    _show_queues(topic, queues, as_json)
+    _tell_queues(topic, queues, as_json)
 
 
-@group_app.command("lag")
-def lag(
-    group: str,
-    topic: Annotated[str | None, typer.Option(help="Only this topic.")] = None,
+@topic_app.command("delete")
+def delete(
+    topic: str,
+    yes: Yes = False,
+    dry_run: DryRun = False,
     nameserver: Nameserver = DEFAULT_NAMESERVER,
     as_json: AsJson = False,
 ) -> None:
-    """How far a group is behind, for each queue."""
-    with admin(nameserver) as client:
-        groups = client.list_groups()
-        if group not in groups:
-            fail(f"no group {group!r}{nearest(group, groups)}")
-        found = client.group_lag(group, topic) if topic else client.group_lag(group)
-    rows = [
-        {
-            "topic": row.queue.topic,
-            "broker": row.queue.broker_name,
-            "queue": row.queue.queue_id,
-            "committed": row.committed,
-            "end": row.end,
-            "lag": row.lag,
+    """Delete a topic with its messages, and the offsets of the groups that consume it."""
+    with admin(nameserver) as client, named(topic, client):
+        queues = client.describe_topic(topic)
+        lags = {
+            group: sum(row.lag for row in client.group_lag(group, topic))
+            for group in client.groups_of_topic(topic)
         }
-        for row in found
-    ]
-    total = sum(row["lag"] for row in rows)
+        messages = sum(row.max_offset - row.min_offset for row in queues)
+        facts = {
+            "topic": topic,
+            "messages": messages,
+            "queues": _rows(queues),
+            "groups": [{"group": group, "lag": lag} for group, lag in lags.items()],
+        }
+
+        def show() -> None:
+            _show_queues(f"{topic}: {messages:,} messages go", queues)
+            if lags:
+                table("groups whose offsets go", ["group", "not consumed"], lags.items())
+
+        question = f"Delete topic {topic} and its {messages:,} messages?"
+        if not may_destroy(facts, show, question, yes=yes, dry_run=dry_run, as_json=as_json):
+            return
+        client.delete_topic(topic)
     if as_json:
-        emit({"group": group, "lag": total, "queues": rows})
-        return
-    columns = ["topic", "broker", "queue", "committed", "end", "lag"]
-    table(f"{group}: {total:,} behind", columns, [[row[name] for name in columns] for row in rows])
+        emit({**facts, "done": True})
+    else:
+        print(f"deleted topic {topic}")
 
 
-def _show_queues(topic: str, queues: Any, as_json: bool) -> None:
-    rows = [
+def message_count(client: Any, topic: str) -> int:
+    """The messages of a topic that there need not be."""
+    from saturnmq.protocol.errors import RouteNotFound, TopicNotExist
+
+    try:
+        return sum(row.max_offset - row.min_offset for row in client.describe_topic(topic))
+    except (RouteNotFound, TopicNotExist):
+        return 0
+
+
+def _rows(queues: Any) -> list[dict[str, Any]]:
+    return [
         {
             "broker": row.queue.broker_name,
             "queue": row.queue.queue_id,
@@ -222,8 +238,14 @@ def _show_queues(topic: str, queues: Any, as_json: bool) -> None:
         }
         for row in queues
     ]
+
+
+def _tell_queues(topic: str, queues: Any, as_json: bool) -> None:
     if as_json:
-        emit({"topic": topic, "queues": rows})
-        return
-    columns = ["broker", "queue", "first", "end"]
-    table(topic, columns, [[row[name] for name in columns] for row in rows])
+        emit({"topic": topic, "queues": _rows(queues)})
+    else:
+        _show_queues(topic, queues)
+
+
+def _show_queues(title: str, queues: Any) -> None:
+    table(title, ["broker", "queue", "first", "end"], [row.values() for row in _rows(queues)])

@@ -125,6 +125,35 @@ def test_what_is_produced_is_consumed_counted_and_found(shell):
     assert same["offset_id"] == found["offset_id"]
 
 
+def test_operators_see_what_goes_before_it_goes(shell):
+    shell("topic", "create", "passing", "--queues", "2")
+    shell("produce", "passing", given="".join(f"{number}\n" for number in range(40)))
+    shell("consume", "passing", "--group", "passers", "--from-beginning", "-n", "10")
+    assert "passers" in shell("group", "list").split()
+    shell("group", "create", "passers", "--max-retries", "3")
+    described = json.loads(shell("group", "describe", "passers", "--json"))
+    assert [at["max_retries"] for at in described["brokers"]] == [3, 3]
+    back = ("group", "reset-offset", "passers", "passing", "--to", "earliest")
+    preview = json.loads(shell(*back, "--dry-run", "--json"))
+    assert (preview["repeated"], preview["skipped"], len(preview["queues"])) == (10, 0, 4)
+    assert "pass --yes" in shell.run(*back).stderr
+    assert json.loads(shell(*back, "--yes", "--json"))["repeated"] == 10
+    assert json.loads(shell("group", "lag", "passers", "--json"))["lag"] == 40
+    found = json.loads(shell("message", "find", "passing", "--offset", "0", "--json"))["messages"]
+    assert {message["offset"] for message in found} == {0}
+    since = str(found[0]["stored"])
+    timed = shell("message", "find", "passing", "--from", since, "-n", "100", "--json")
+    assert found[0]["id"] in {message["id"] for message in json.loads(timed)["messages"]}
+    going = json.loads(shell("topic", "delete", "passing", "--dry-run", "--json"))
+    assert (going["messages"], going["groups"]) == (40, [{"group": "passers", "lag": 40}])
+    assert "pass --yes" in shell.run("topic", "delete", "passing").stderr
+    shell("topic", "delete", "passing", "--yes")
+    assert "passing" not in shell("topic", "list").split()
+    assert "'passing'" in shell.run("topic", "describe", "passing").stderr
+    shell("group", "delete", "passers", "--yes")
+    assert "passers" not in shell("group", "list").split()
+
+
 def test_brokers_tell_how_they_are_and_clean_when_asked(shell):
     rows = json.loads(shell("admin", "status", "--json"))
     assert {row["broker"] for row in rows} == {"broker-0", "broker-1"}

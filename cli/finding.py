@@ -1,0 +1,134 @@
+"""`saturnmq message find`: stored messages by id, key, place or time."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+from saturnmq.cli.messages import facts
+from saturnmq.cli.output import (
+    DEFAULT_NAMESERVER,
+    TIME_HELP,
+    AsJson,
+    Nameserver,
+    emit,
+    fail,
+    table,
+    time_ms,
+)
+from saturnmq.cli.topics import admin, named
+
+message_app = typer.Typer(help="Look at single messages.", no_args_is_help=True)
+
+OFFSET_ID_DIGITS = (32, 56)  # of a broker with an IPv4 address, and with an IPv6 one
+
+
+@message_app.command("find")
+def find(
+    place: Annotated[
+        str | None, typer.Argument(metavar="TOPIC", help="The topic, as --topic.")
+    ] = None,
+    topic: Annotated[str | None, typer.Option(help="Needed for all but an offset id.")] = None,
+    message_id: Annotated[str | None, typer.Option("--id", help="Message id, either kind.")] = None,
+    key: Annotated[str | None, typer.Option(help="A key of the message.")] = None,
+    offset: Annotated[
+        str | None, typer.Option(help="Offset in a queue (of every queue, or see --queue), or id.")
+    ] = None,
+    queue: Annotated[
+        int | None, typer.Option(min=0, help="With --offset: only this queue.")
+    ] = None,
+    broker: Annotated[str | None, typer.Option(help="With --offset: only this broker.")] = None,
+    begin: Annotated[
+        str | None,
+        typer.Option("--from", metavar="TIME", help=f"Stored from then on: {TIME_HELP}."),
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option("--to", metavar="TIME", help="Stored until then, inclusive.")
+    ] = None,
+    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="At most that many.")] = 32,
+    nameserver: Nameserver = DEFAULT_NAMESERVER,
+    as_json: AsJson = False,
+) -> None:
+    """Find stored messages by id, by key, by offset or by time.
+
+    Exit status 1 when there is none. A key gives the newest messages, a time alone the first ones;
+    --from and --to narrow both. The id of a message is found with its topic, or without when it is
+    an offset id, which names the broker.
+    """
+    from saturnmq.client.message_finding import RESULTS
+
+    if None not in (place, topic) and place != topic:
+        fail(f"TOPIC {place!r} and --topic {topic!r}: give one of them")
+    topic = place if topic is None else topic
+    timed = (begin, end) != (None, None)
+    ways = [message_id, key, offset]
+    if sum(way is not None for way in ways) > 1 or not (timed or any(ways)):
+        fail("message find wants one of --id ID, --key KEY, --offset OFFSET and --from/--to TIME")
+    if timed and key is None and any(ways):
+        fail("--from and --to go with --key or stand alone")
+    if (queue, broker) != (None, None) and offset is None:
+        fail("--queue and --broker go with --offset")
+    if offset is not None and len(offset) in OFFSET_ID_DIGITS:
+        message_id, offset = offset, None
+    if topic is None and message_id is None:
+        fail("a topic is needed: only an offset id says where its message is")
+    first = 0 if begin is None else time_ms(begin, "--from")
+    last = None if end is None else time_ms(end, "--to")
+    with admin(nameserver) as client, named(topic or "", client):
+        if message_id is not None:
+            found = [client.find_message(message_id, topic)]
+        elif key is not None:
+            found = client.find_by_key(topic, key, limit, begin_ms=first, end_ms=last)
+        elif offset is not None:
+            found = _at_offset(client, topic, offset, queue, broker)
+        else:
+            found = client.find_by_time(topic, first, last, limit)
+    if not found and not as_json:
+        what = f" with key {key!r}" if key is not None else f" at offset {offset}" if offset else ""
+        fail(f"no message{what} in topic {topic}{' in that time' if timed else ''}")
+    _show(found, as_json)
+    if not found:
+        raise typer.Exit(1)
+    # A broker gives no more messages of a key than that, whatever it is asked for.
+    if key is not None and len(found) >= min(limit, RESULTS):
+        hint = f"the newest {len(found)}; older ones: --to {found[0].store_timestamp}"
+        print(hint, file=sys.stderr)
+    elif key is None and timed and len(found) >= limit:
+        hint = f"the first {len(found)}; later ones: --from {found[-1].store_timestamp}"
+        print(hint, file=sys.stderr)
+
+
+def _at_offset(
+    client: Any, topic: str | None, text: str, queue: int | None, broker: str | None
+) -> list[Any]:
+    """The message at that offset of each queue that has one."""
+    if not (text.isascii() and text.isdigit()):
+        fail(f"--offset {text!r} is neither a number nor an offset id of 32 or 56 digits")
+    offset = int(text)
+    found = [
+        client.find_by_offset(row.queue, offset)
+        for row in client.describe_topic(topic)
+        if queue in (None, row.queue.queue_id)
+        and broker in (None, row.queue.broker_name)
+        and row.min_offset <= offset < row.max_offset
+    ]
+    return [message for message in found if message is not None]
+
+
+def _show(found: list[Any], as_json: bool) -> None:
+    rows = [facts(message) for message in found]
+    if as_json:
+        emit({"messages": rows})
+        return
+    columns = ["broker", "queue", "offset", "id", "tag", "keys", "body"]
+    shown = [
+        {
+            **row,
+            "keys": row["keys"] if isinstance(row["keys"], str) else " ".join(row["keys"]),
+            "body": row["body"][:60],
+        }
+        for row in rows
+    ]
+    if shown:
+        table("", columns, [[row[name] for name in columns] for row in shown])

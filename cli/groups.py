@@ -1,0 +1,308 @@
+"""`saturnmq group`: who consumes what, how far, and from where on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+from saturnmq.cli.output import (
+    DEFAULT_NAMESERVER,
+    TIME_HELP,
+    AsJson,
+    DryRun,
+    Nameserver,
+    Yes,
+    emit,
+    fail,
+    may_destroy,
+    table,
+    time_ms,
+)
+from saturnmq.cli.topics import admin, message_count, named
+from saturnmq.protocol.errors import nearest
+
+group_app = typer.Typer(
+    help="Create, list and describe groups; set their offsets.", no_args_is_help=True
+)
+
+# Below it a plain number is an offset, from it on (March 1973) a time in milliseconds.
+TIMES_FROM = 10**11
+
+
+@group_app.command("create")
+def create(
+    group: str,
+    orderly: Annotated[
+        bool, typer.Option("--orderly", help="What clients of RocketMQ 5 are told over gRPC.")
+    ] = False,
+    max_retries: Annotated[
+        int,
+        typer.Option(min=0, help="Deliveries of a failing message after the first, before %DLQ%."),
+    ] = 16,
+    nameserver: Nameserver = DEFAULT_NAMESERVER,
+    as_json: AsJson = False,
+) -> None:
+    """Create a group on every master, or set all of it anew."""
+    with admin(nameserver) as client:
+        client.create_group(group, max_retries=max_retries, orderly=orderly)
+        found = client.describe_group(group)
+    _show_group(group, found, as_json)
+
+
+@group_app.command("list")
+def list_groups(
+    everything: Annotated[bool, typer.Option("--all", help="Also groups of the system.")] = False,
+    nameserver: Nameserver = DEFAULT_NAMESERVER,
+    as_json: AsJson = False,
+) -> None:
+    """The names of the groups."""
+    from saturnmq.protocol.topics import SYSTEM_GROUPS
+
+    with admin(nameserver) as client:
+        names = [name for name in client.list_groups() if everything or name not in SYSTEM_GROUPS]
+    if as_json:
+        emit({"groups": names})
+        return
+    for name in names:
+        print(name)
+
+
+@group_app.command("describe")
+def describe(
+    group: str, nameserver: Nameserver = DEFAULT_NAMESERVER, as_json: AsJson = False
+) -> None:
+    """The settings of a group on each master, and the members that are connected."""
+    with admin(nameserver) as client:
+        _known(client, group)
+        found = client.describe_group(group)
+    _show_group(group, found, as_json)
+
+
+@group_app.command("lag")
+def lag(
+    group: str,
+    topic: Annotated[str | None, typer.Option(help="Only this topic.")] = None,
+    nameserver: Nameserver = DEFAULT_NAMESERVER,
+    as_json: AsJson = False,
+) -> None:
+    """How far a group is behind, for each queue."""
+    with admin(nameserver) as client:
+        _known(client, group)
+        found = client.group_lag(group, topic)
+    rows = [
+        {
+            "topic": row.queue.topic,
+            "broker": row.queue.broker_name,
+            "queue": row.queue.queue_id,
+            "committed": row.committed,
+            "end": row.end,
+            "lag": row.lag,
+        }
+        for row in found
+    ]
+    total = sum(row["lag"] for row in rows)
+    if as_json:
+        emit({"group": group, "lag": total, "queues": rows})
+        return
+    columns = ["topic", "broker", "queue", "committed", "end", "lag"]
+    table(f"{group}: {total:,} behind", columns, [[row[name] for name in columns] for row in rows])
+
+
+@group_app.command("delete")
+def delete(
+    group: str,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    nameserver: Nameserver = DEFAULT_NAMESERVER,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a group: its offsets, and the messages that it shall get again or has given up.
+
+    A member that is still connected makes a new group of that name.
+    """
+    from saturnmq.protocol.topics import dlq_topic, retry_topic
+
+    with admin(nameserver) as client:
+        _known(client, group)
+        behind: dict[str, int] = {}
+        for row in client.group_lag(group):
+            behind[row.queue.topic] = behind.get(row.queue.topic, 0) + row.lag
+        behind.pop(retry_topic(group), None)
+        retries, dead = (message_count(client, of(group)) for of in (retry_topic, dlq_topic))
+        members = sorted({m.client_id for at in client.describe_group(group) for m in at.members})
+        facts = {
+            "group": group,
+            "topics": [{"topic": topic, "lag": count} for topic, count in behind.items()],
+            "retry_messages": retries,
+            "dead_letters": dead,
+            "members": members,
+        }
+
+        def show() -> None:
+            title = f"{group}: its offsets, {retries:,} retries and {dead:,} dead letters go"
+            table(title, ["topic", "not consumed"], behind.items())
+            if members:
+                print(f"still connected: {', '.join(members)}")
+
+        question = f"Delete group {group} with its offsets?"
+        if not may_destroy(facts, show, question, yes=yes, dry_run=dry_run, as_json=as_json):
+            return
+        client.delete_group(group)
+    if as_json:
+        emit({**facts, "done": True})
+    else:
+        print(f"deleted group {group}")
+
+
+@group_app.command("reset-offset")
+def reset_offset(
+    group: str,
+    topic: str,
+    to: Annotated[
+        str,
+        typer.Option(
+            metavar="earliest|latest|TIME|OFFSET",
+            help=f"TIME: {TIME_HELP}; the first message stored from then on. "
+            "A number below 10^11 is an OFFSET and wants --queue.",
+        ),
+    ],
+    queue: Annotated[int | None, typer.Option(min=0, help="Only this queue.")] = None,
+    broker: Annotated[str | None, typer.Option(help="Only the queues of this broker.")] = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    nameserver: Nameserver = DEFAULT_NAMESERVER,
+    as_json: AsJson = False,
+) -> None:
+    """Set from where on a group reads a topic.
+
+    Members that consume now are told. Messages before the new offset are skipped, those from it on
+    come again.
+    """
+    goal = Goal.parse(to)
+    with admin(nameserver) as client, named(topic, client):
+        _known(client, group)
+        places = _places(client, topic, queue, broker)
+        if goal.offset is not None and queue is None:
+            fail(f"--to {to} is an offset: say of which queue, --queue N")
+        if goal.offset is not None and len(places) > 1:
+            names = ", ".join(place.broker_name for place in places)
+            fail(f"queue {queue} is on {len(places)} brokers: choose one with --broker ({names})")
+        # Without --queue and --broker all of a topic is one request to each broker.
+        chosen = [None] if queue is broker is None else places
+        preview = [
+            row
+            for place in chosen
+            for row in client.preview_reset(group, topic, **goal.arguments(place))
+        ]
+        rows = [
+            {
+                "broker": row.queue.broker_name,
+                "queue": row.queue.queue_id,
+                "from": row.committed,
+                "to": row.target,
+                "repeated": row.repeated,
+                "skipped": row.skipped,
+            }
+            for row in preview
+        ]
+        repeated, skipped = (sum(row[name] for row in rows) for name in ("repeated", "skipped"))
+        facts = {
+            "group": group,
+            "topic": topic,
+            "repeated": repeated,
+            "skipped": skipped,
+            "queues": rows,
+        }
+
+        def show() -> None:
+            columns = ["broker", "queue", "from", "to", "repeated", "skipped"]
+            title = f"{group} on {topic}: {repeated:,} messages come again, {skipped:,} are skipped"
+            table(title, columns, [[row[name] for name in columns] for row in rows])
+
+        question = f"Set the offsets of {group} on {topic}?"
+        if not may_destroy(facts, show, question, yes=yes, dry_run=dry_run, as_json=as_json):
+            return
+        for place in chosen:
+            client.reset_offsets(group, topic, **goal.arguments(place))
+    if as_json:
+        emit({**facts, "done": True})
+    else:
+        print(f"set the offsets of {len(rows)} queues")
+
+
+@dataclass(frozen=True)
+class Goal:
+    """Where a reset goes to: a time, or an offset of one queue."""
+
+    timestamp_ms: int
+    offset: int | None = None
+
+    @staticmethod
+    def parse(text: str) -> Goal:
+        if text in ("earliest", "latest"):
+            return Goal(0 if text == "earliest" else -1)
+        moment = time_ms(text, "--to")
+        if text.isdigit() and moment < TIMES_FROM:
+            return Goal(-1, moment)
+        return Goal(moment)
+
+    def arguments(self, queue: Any) -> dict[str, Any]:
+        """Those of Admin.reset_offsets and preview_reset; `queue` is None for all."""
+        return {"timestamp_ms": self.timestamp_ms, "queue": queue, "offset": self.offset}
+
+
+def _places(client: Any, topic: str, queue: int | None, broker: str | None) -> list[Any]:
+    """The queues of a topic that are meant; there is at least one."""
+    from saturnmq import MessageQueue
+
+    every = [
+        MessageQueue(topic, data.broker_name, number)
+        for data in client.route(topic).queues
+        for number in range(data.read_queues)
+    ]
+    brokers = sorted({place.broker_name for place in every})
+    if broker is not None and broker not in brokers:
+        fail(f"topic {topic} is not on a broker {broker!r}{nearest(broker, brokers)}")
+    here = [place for place in every if broker in (None, place.broker_name)]
+    found = [place for place in here if queue in (None, place.queue_id)]
+    if not found:
+        most = max(place.queue_id for place in here)
+        fail(f"topic {topic} has no queue {queue}: they are 0 to {most}")
+    return found
+
+
+def _known(client: Any, group: str) -> None:
+    groups = client.list_groups()
+    if group not in groups:
+        fail(f"no group {group!r}{nearest(group, groups)}")
+
+
+def _show_group(group: str, found: Any, as_json: bool) -> None:
+    settings = [
+        {
+            "broker": at.broker_name,
+            "max_retries": at.max_retries,
+            "orderly": at.orderly,
+            "enabled": at.enabled,
+        }
+        for at in found
+    ]
+    members = [
+        {
+            "client": member.client_id,
+            "address": member.address,
+            "language": member.language,
+            "broker": at.broker_name,
+        }
+        for at in found
+        for member in at.members
+    ]
+    if as_json:
+        emit({"group": group, "brokers": settings, "members": members})
+        return
+    columns = ["broker", "max_retries", "orderly", "enabled"]
+    heads = ["broker", "max retries", "orderly", "may consume"]
+    table(group, heads, [[row[name] for name in columns] for row in settings])
+    columns = ["client", "address", "language", "broker"]
+    table("members", columns, [[row[name] for name in columns] for row in members])

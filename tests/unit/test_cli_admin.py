@@ -1,0 +1,241 @@
+"""The commands of operators over a real broker: what destroys says first what would go."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+
+import pytest
+from saturnmq import Admin, Message, MessageQueue, Producer, PullConsumer, SaturnError
+from saturnmq.cli.main import app
+from served_rig import served
+from typer.testing import CliRunner
+
+runner = CliRunner()
+
+
+@pytest.fixture
+def nameserver(tmp_path):
+    with served(tmp_path) as address:
+        yield address
+
+
+@pytest.fixture
+def run(nameserver):
+    """A command; its exit status, what it prints and what it says of errors."""
+
+    def run_one(*arguments: str):
+        environment = {"SATURNMQ_NAMESERVER": nameserver, "COLUMNS": "200", "TERM": "dumb"}
+        done = runner.invoke(app, list(arguments), env=environment)
+        if isinstance(done.exception, SaturnError):  # which the program's main tells
+            return 1, done.stdout, f"saturnmq: {done.exception}\n"
+        return done.exit_code, done.stdout, done.stderr
+
+    return run_one
+
+
+@pytest.fixture
+def orders(nameserver):
+    """Six messages, one after the other, in the two queues of `orders`; a group has read one of
+    queue 0."""
+    with Admin(nameserver) as admin, Producer(nameservers=nameserver) as producer:
+        admin.create_topic("orders", queues=2)
+        results = []
+        for number in range(6):
+            queue = MessageQueue("orders", "broker-a", number % 2)
+            results.append(
+                producer.send(Message("orders", b"%d" % number, keys=["k"]), queue=queue)
+            )
+            sent = time.time_ns() // 1_000_000
+            while time.time_ns() // 1_000_000 <= sent:
+                pass  # each has a store time of its own
+    with PullConsumer("readers", nameserver, auto_commit=False) as consumer:
+        consumer.assign([MessageQueue("orders", "broker-a", 0)])
+        consumer.seek(MessageQueue("orders", "broker-a", 0), 1)
+        consumer.commit()
+    return results
+
+
+def answer_of(done):
+    assert done[0] == 0, done
+    return json.loads(done[1])
+
+
+def test_a_topic_is_deleted_when_it_was_said_what_goes(run, orders):
+    preview = {
+        "topic": "orders",
+        "messages": 6,
+        "queues": [
+            {"broker": "broker-a", "queue": number, "first": 0, "end": 3} for number in range(2)
+        ],
+        "groups": [{"group": "readers", "lag": 5}],
+        "done": False,
+    }
+    assert answer_of(run("topic", "delete", "orders", "--dry-run", "--json")) == preview
+    assert answer_of(run("topic", "delete", "orders", "--dry-run", "--yes", "--json")) == preview
+    status, shown, refusal = run("topic", "delete", "orders")
+    assert status == 1
+    assert "6 messages go" in shown
+    assert "readers" in shown
+    assert refusal == "saturnmq: nobody can be asked here: pass --yes to do it\n"
+    status, shown, refusal = run("topic", "delete", "orders", "--json")
+    assert (status, json.loads(shown)) == (1, preview)
+    assert "orders" in run("topic", "list")[1]
+    done = answer_of(run("topic", "delete", "orders", "--yes", "--json"))
+    assert done == {**preview, "done": True}
+    assert "orders" not in run("topic", "list", "--all")[1]
+    status, _, refusal = run("topic", "delete", "orders", "--yes")
+    assert status == 1
+    assert "orders" in refusal
+
+
+@pytest.mark.parametrize(("reply", "status"), [("n\n", 130), ("y\n", 0)])
+def test_on_a_terminal_it_asks(nameserver, orders, reply, status):
+    ours, theirs = pty.openpty()
+    try:
+        os.write(ours, reply.encode())
+        command = ["topic", "delete", "orders", "--nameserver", nameserver]
+        done = subprocess.run(
+            [sys.executable, "-m", "saturnmq", *command],
+            stdin=theirs,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert done.returncode == status
+    assert "Delete topic orders and its 6 messages?" in done.stderr
+    assert "6 messages go" in done.stdout
+    with Admin(nameserver) as admin:
+        assert ("orders" in admin.list_topics()) == (status != 0)
+
+
+def test_groups_are_created_listed_described_and_deleted(run, orders):
+    made = answer_of(run("group", "create", "writers", "--orderly", "--max-retries", "3", "--json"))
+    here = {"broker": "broker-a", "max_retries": 3, "orderly": True, "enabled": True}
+    assert made == {"group": "writers", "brokers": [here], "members": []}
+    assert answer_of(run("group", "describe", "writers", "--json")) == made
+    assert run("group", "list")[1].split() == ["readers", "writers"]
+    everything = answer_of(run("group", "list", "--all", "--json"))["groups"]
+    assert {"readers", "writers", "TOOLS_CONSUMER"} <= set(everything)
+    preview = answer_of(run("group", "delete", "readers", "--dry-run", "--json"))
+    assert preview == {
+        "group": "readers",
+        "topics": [{"topic": "orders", "lag": 5}],
+        "retry_messages": 0,
+        "dead_letters": 0,
+        "members": [],
+        "done": False,
+    }
+    assert run("group", "delete", "readers")[0] == 1
+    assert "readers" in run("group", "list")[1]
+    assert "deleted group readers" in run("group", "delete", "readers", "--yes")[1]
+    assert run("group", "list")[1].split() == ["writers"]
+    status, _, refusal = run("group", "describe", "writer")
+    assert status == 1
+    assert "did you mean 'writers'" in refusal
+
+
+def test_a_reset_says_how_many_messages_it_repeats_and_skips(run, orders):
+    reset = ("group", "reset-offset", "readers", "orders", "--to")
+
+    def row(number, before, after, repeated, skipped):
+        names = ("broker", "queue", "from", "to", "repeated", "skipped")
+        values = ("broker-a", number, before, after, repeated, skipped)
+        return dict(zip(names, values, strict=True))
+
+    ahead = answer_of(run(*reset, "latest", "--dry-run", "--json"))
+    assert ahead["queues"] == [row(0, 1, 3, 0, 2), row(1, None, 3, 0, 3)]
+    assert (ahead["repeated"], ahead["skipped"], ahead["done"]) == (0, 5, False)
+    status, shown, refusal = run(*reset, "earliest")
+    assert status == 1
+    assert "1 messages come again, 0 are skipped" in shown
+    assert "--yes" in refusal
+    assert answer_of(run(*reset, "2", "--queue", "1", "--yes", "--json"))["queues"] == [
+        row(1, None, 2, 0, 2)
+    ]
+    long_ago = datetime(2001, 1, 1, tzinfo=UTC)
+    for moment in (long_ago.isoformat(), str(int(long_ago.timestamp() * 1000))):
+        back = answer_of(run(*reset, moment, "--dry-run", "--json"))
+        assert back["queues"] == [row(0, 1, 0, 1, 0), row(1, 2, 0, 2, 0)]
+    assert run(*reset, "earliest", "--broker", "broker-a", "--yes")[0] == 0
+    assert answer_of(run("group", "lag", "readers", "--json"))["lag"] == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("readers", "orders", "--to", "yesterday"), "ISO 8601"),
+        (("readers", "orders", "--to", "7"), "--queue N"),
+        (("readers", "orders", "--to", "latest", "--queue", "2"), "0 to 1"),
+        (("readers", "orders", "--to", "latest", "--broker", "broker-b"), "'broker-a'"),
+        (("reader", "orders", "--to", "latest"), "'readers'"),
+        (("readers", "order", "--to", "latest"), "'orders'"),
+    ],
+)
+def test_a_reset_that_makes_no_sense_costs_one_line(run, orders, arguments, word):
+    status, shown, refusal = run("group", "reset-offset", *arguments)
+    assert (status, shown, refusal.count("\n")) == (1, "", 1)
+    assert word in refusal
+
+
+def found_by(run, *arguments):
+    messages = answer_of(run("message", "find", *arguments, "--json"))["messages"]
+    return [message["body"] for message in messages]
+
+
+def test_messages_are_found_at_their_offset(run, orders):
+    assert found_by(run, "orders", "--offset", "1") == ["2", "3"]
+    assert found_by(run, "--topic", "orders", "--offset", "1", "--queue", "1") == ["3"]
+    assert found_by(run, "orders", "--offset", "1", "--broker", "broker-a") == ["2", "3"]
+    assert found_by(run, "--offset", orders[4].offset_message_id) == ["4"]
+    assert run("message", "find", "orders", "--offset", "3")[0] == 1
+    status, shown, _ = run("message", "find", "orders", "--offset", "3", "--json")
+    assert (status, json.loads(shown)) == (1, {"messages": []})
+
+
+def test_messages_are_found_by_time_and_the_hint_leads_to_the_others(run, orders):
+    assert found_by(run, "orders", "--from", "2001-01-01") == [str(n) for n in range(6)]
+    assert found_by(run, "orders", "--from", "0", "--to", "2100-01-01T00:00:00Z", "-n", "2") == [
+        "0",
+        "1",
+    ]
+    status, _, refusal = run("message", "find", "orders", "--to", "2001-01-01")
+    assert (status, refusal) == (1, "saturnmq: no message in topic orders in that time\n")
+    seen, since = set(), "0"
+    while len(seen) < 6:
+        status, shown, hint = run("message", "find", "orders", "--from", since, "-n", "4", "--json")
+        seen |= {message["body"] for message in json.loads(shown)["messages"]}
+        since = hint.split()[-1] if hint else since
+    seen, until = set(), "2100-01-01"
+    while len(seen) < 6:
+        way = ("message", "find", "orders", "--key", "k", "--to", until, "-n", "4", "--json")
+        status, shown, hint = run(*way)
+        seen |= {message["body"] for message in json.loads(shown)["messages"]}
+        until = hint.split()[-1] if hint else until
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("orders",), "--from/--to"),
+        (("orders", "--topic", "others", "--key", "k"), "'others'"),
+        (("orders", "--key", "k", "--offset", "1"), "one of"),
+        (("orders", "--id", "A", "--from", "0"), "--key"),
+        (("orders", "--key", "k", "--queue", "1"), "--offset"),
+        (("--offset", "1"), "topic"),
+        (("orders", "--offset", "first"), "'first'"),
+        (("orders", "--from", "soon"), "ISO 8601"),
+        (("orders", "--from", "2", "--to", "1"), "ends before it begins"),
+        (("order", "--offset", "1"), "'orders'"),
+    ],
+)
+def test_a_search_that_makes_no_sense_costs_one_line(run, orders, arguments, word):
+    status, shown, refusal = run("message", "find", *arguments)
+    assert (status, shown, refusal.count("\n")) == (1, "", 1)
+    assert word in refusal
