@@ -18,12 +18,12 @@ from pathlib import Path
 from kernel_figures import best, main
 from saturnmq.protocol import kernels
 from saturnmq.protocol.batch import encode_batch_item
+from saturnmq.store.delay_levels import DEFAULT_DELAYS_MS
 from saturnmq.store.derived import Derived
 from saturnmq.store.disk import NativeDisk
 from saturnmq.store.indexfile import Index
 from saturnmq.store.message_store import MessageStore, StoreConfig
 from saturnmq.store.queues import Queues
-from saturnmq.store.reput import DELAY_MS
 from targets import Target
 
 BATCH_BYTES = 1 << 20  # what our client sends at most
@@ -108,7 +108,9 @@ class Dispatch:
         self.derived = Derived(queues, files if index else None)
 
     def __call__(self) -> None:
-        scan = kernels.scan_frames(self.frames, 0, len(self.frames), 0, False, self.index, DELAY_MS)
+        scan = kernels.scan_frames(
+            self.frames, 0, len(self.frames), 0, False, self.index, DEFAULT_DELAYS_MS
+        )
         runs = [(*run[:2], self.first, *run[3:]) for run in scan.runs]  # the queue goes on
         self.first += self.count
         self.derived.append(scan._replace(runs=runs), [])
@@ -133,7 +135,7 @@ def dispatch_figures(directory: str, scale: float) -> Iterator[tuple[str, float]
     ):
         seconds = best(
             lambda crc=crc, index=index: kernels.scan_frames(
-                frames, 0, len(frames), 0, crc, index, DELAY_MS
+                frames, 0, len(frames), 0, crc, index, DEFAULT_DELAYS_MS
             ),
             20,
         )

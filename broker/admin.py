@@ -325,6 +325,7 @@ class AdminService:
         if self._unchanged(endpoint, request, self._delays):
             return
         ext = self._version_of(self._delays)
+        ext["saturnDelayLevels"] = self._c.store.config.delay_levels
         ext["saturnLogEnd"] = str(self._c.store.watermarks.appended)
         body = jsonx.dumps(self._delays.snapshot())
         answer(endpoint, request, request.reply(0, ext=ext, body=body))

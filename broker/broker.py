@@ -350,6 +350,7 @@ class Broker:
                 config.cluster_name,
                 config.broker_name,
                 config.default_topic_queues,
+                delay_levels=len(self.store.config.delays_ms),
                 auto=config.auto_create_topics,
             )
         )

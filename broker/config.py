@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from saturnmq.broker.rocketmq_keys import OLDER_NAMES, REFUSED, WITHOUT_MEANING
+from saturnmq.broker.topics import READ, WRITE
 from saturnmq.protocol.errors import ConfigError, nearest
 from saturnmq.store.message_store import StoreConfig
 
@@ -70,6 +71,7 @@ class BrokerConfig:
     default_topic_queues: int = _key("defaultTopicQueueNums", 8)
     auto_create_topics: bool = _key("autoCreateTopicEnable", True)
     auto_create_groups: bool = _key("autoCreateSubscriptionGroup", True)
+    permission: int = _key("brokerPermission", READ | WRITE)  # as of a topic; 4: being drained
     region: str = _key("regionId", "DefaultRegion")
     max_message_bytes: int = _key("maxMessageSize", 4 << 20)
     max_pending_acks: int = _key("maxPendingAcks", 100_000)
@@ -126,6 +128,10 @@ class BrokerConfig:
             raise ConfigError(
                 "minInSyncReplicas above 1 or allAckInSyncStateSet with brokerRole ASYNC_MASTER, "
                 "which waits for nobody; use SYNC_MASTER"
+            )
+        if self.permission not in (READ, WRITE, READ | WRITE):
+            raise ConfigError(
+                f"brokerPermission is {self.permission}; it must be 2 (write), 4 (read) or 6 (both)"
             )
         for name in ("port", "ha_port"):
             value = getattr(self, name)

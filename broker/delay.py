@@ -15,6 +15,11 @@ joined, in the copy. Ours in both is a `"waitingTable"`: of each level, as in [[
 where in its queue messages end and at what wall time they had come, or null if only their store
 time is known. Of two times of one clock only the difference counts: between then and now in a file,
 between then and the `timestamp` of the copy. A difference below zero counts as none.
+
+How long a level waits says `messageDelayLevel` of the broker that delivers. Changed at a restart,
+it counts for what waits already, too; a level that is gone waits as long as the highest that is
+left. (RocketMQ keeps the old time unless it lies further ahead than the new delay: then it delivers
+at once; and a level that is gone it delivers never.)
 """
 
 from __future__ import annotations
@@ -27,7 +32,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from saturnmq.broker.context import Context
-from saturnmq.broker.delay_levels import DELAYS_MS
 from saturnmq.broker.delivered import first_undelivered
 from saturnmq.broker.progress import Mark, ProgressTable
 from saturnmq.broker.send import SendService
@@ -57,16 +61,27 @@ class DelayService(ProgressTable[int]):
         self._next: dict[int, int] = {}  # the same of all copies
         self._delivered: deque[tuple[int, int, int]] = deque()  # end of its copy, level, next
         self._start_ms, self._start = context.runtime.now_ms(), context.runtime.monotonic()
-        self._waits = {
-            level: Waits(
-                delay / 1000, self._start, context.store.max_offset(SCHEDULE_TOPIC, level - 1)
-            )
-            for level, delay in enumerate(DELAYS_MS, 1)
-        }
+        self._delays_ms = context.store.config.delays_ms
+        self._waits: dict[int, Waits] = {}  # of each level
+        for level in range(1, len(self._delays_ms) + 1):
+            self._waits_of(level)
+        for topic, queue_id in context.store.queues():
+            if topic == SCHEDULE_TOPIC:
+                self._waits_of(queue_id + 1)
         self._saved_lead = self._lead()
         self._due: dict[int, float] = {}  # level -> not before this time, when known
         self._arrived = asyncio.Event()
         self._arrived.set()
+
+    def _waits_of(self, level: int) -> Waits:
+        """A level above the highest, of a store that was written when there were more or copied
+        from a master that has more, waits as long as the highest: nothing waits for ever."""
+        found = self._waits.get(level)
+        if found is None:
+            delay_ms = self._delays_ms[min(level, len(self._delays_ms)) - 1]
+            end = self._c.store.max_offset(SCHEDULE_TOPIC, level - 1)
+            found = self._waits[level] = Waits(delay_ms / 1000, self._start, end)
+        return found
 
     # the table
 
@@ -112,7 +127,7 @@ class DelayService(ProgressTable[int]):
     def _learn(self, document: Mapping[str, Any], then_ms: int, then: float) -> None:
         """Both clocks at the time that the document's times are compared with."""
         for level, entries in (document.get("waitingTable") or {}).items():
-            waits = self._waits[int(level)]
+            waits = self._waits_of(int(level))
             known = [
                 (int(end), None if ms is None else then - max(0, then_ms - int(ms)) / 1000)
                 for end, ms in entries
@@ -181,9 +196,9 @@ class DelayService(ProgressTable[int]):
     def arrived(self, arrivals: Iterable[Arrival]) -> None:
         """Reput saw new messages; those of the schedule topic wait from now on."""
         for arrival in arrivals:
-            if arrival.topic == SCHEDULE_TOPIC and arrival.queue_id < len(DELAYS_MS):
+            if arrival.topic == SCHEDULE_TOPIC:
                 now = self._c.runtime.monotonic()
-                if self._waits[arrival.queue_id + 1].came(arrival.max_offset, now):
+                if self._waits_of(arrival.queue_id + 1).came(arrival.max_offset, now):
                     self.mark_dirty()
                 self._arrived.set()
 
@@ -192,7 +207,7 @@ class DelayService(ProgressTable[int]):
         while True:
             await self._arrived.wait()
             pause, failed = math.inf, False
-            for level in range(1, len(DELAYS_MS) + 1):
+            for level in sorted(self._waits):
                 try:
                     pause = min(pause, self._deliver_level(level))
                 except SaturnError as error:
@@ -221,7 +236,7 @@ class DelayService(ProgressTable[int]):
         now = c.runtime.monotonic()
         if now < self._due.get(level, now):
             return TICK_S
-        waits = self._waits[level]
+        waits = self._waits_of(level)
         waits.came(high, now)  # nobody tells of what a cut of the log dispatched
         result = c.store.get_message(
             SCHEDULE_TOPIC, queue, offset, BATCH, 1 << 20, None, c.visible, True

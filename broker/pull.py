@@ -25,7 +25,7 @@ from saturnmq.broker.context import Context, answer, integer, text
 from saturnmq.broker.groups import Group
 from saturnmq.broker.positions import commit, lost_from
 from saturnmq.broker.subscriptions import of_group, of_request
-from saturnmq.broker.topics import Topic
+from saturnmq.broker.topics import READ, Topic
 from saturnmq.protocol.codes import (
     PULL_COMMIT_OFFSET,
     PULL_SUBSCRIPTION,
@@ -142,6 +142,8 @@ class PullService:
 
     def _checked(self, group_name: str, topic_name: str, queue_id: int) -> tuple[Group, Topic, int]:
         c = self._c
+        if not c.config.permission & READ:
+            raise NoPermission(f"the broker[{c.address}] pulling message is forbidden")
         group = c.groups.get_or_create(group_name)
         if group is None:
             raise GroupNotExist(f"subscription group [{group_name}] does not exist")

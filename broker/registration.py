@@ -13,9 +13,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Any
 
 from saturnmq.broker.context import Context
 from saturnmq.broker.role import State
+from saturnmq.broker.topics import READ, WRITE
 from saturnmq.protocol import jsonx
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint, connect
@@ -157,7 +159,7 @@ class Registration:
                 "topicConfigSerializeWrapper": {
                     "dataVersion": version,
                     "mappingDataVersion": version,
-                    "topicConfigTable": c.topics.snapshot()["topicConfigTable"],
+                    "topicConfigTable": self._topics(),
                     "topicQueueMappingDetailMap": {},
                     "topicQueueMappingInfoMap": {},
                 },
@@ -181,6 +183,14 @@ class Registration:
         if reply.code:
             raise error_for(reply.code, reply.remark)
         self._hear(reply.ext)
+
+    def _topics(self) -> dict[str, Any]:
+        """What clients may do with each topic here: nothing that the broker itself may not."""
+        table: dict[str, Any] = self._c.topics.snapshot()["topicConfigTable"]
+        permission = self._c.config.permission
+        if permission != READ | WRITE:
+            table = {name: {**t, "perm": t["perm"] & permission} for name, t in table.items()}
+        return table
 
     def _hear(self, ext: dict[str, str]) -> None:
         """Who is the master, as this nameserver knows it."""

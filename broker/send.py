@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from saturnmq.broker.context import Context, integer, text
 from saturnmq.broker.delay_levels import schedule
-from saturnmq.broker.topics import Topic
+from saturnmq.broker.topics import WRITE, Topic
 from saturnmq.protocol import properties as names
 from saturnmq.protocol.batch import SIZES
 from saturnmq.protocol.codes import ResponseCode
@@ -68,6 +68,7 @@ class SendService:
     def __init__(self, context: Context, unique_ids: UniqueIds) -> None:
         self._c = context
         self._unique_ids = unique_ids
+        self._levels = len(context.store.config.delays_ms)
         config = context.config
         self._added = (
             f"MSG_REGION\x01{config.region}\x02TRACE_ON\x01true\x02"
@@ -121,6 +122,8 @@ class SendService:
         topic = c.topics.get(name)
         if topic is None:
             check_topic(name)
+        if topic is not None and topic.order and not c.config.permission & WRITE:
+            raise NoPermission(f"the broker[{c.address}] sending message is forbidden")
         if name in NOT_SENDABLE:
             raise NoPermission(f"topic {name} is written by the broker only")
         if topic is None:
@@ -176,7 +179,7 @@ class SendService:
             delayed = delayed and not name.startswith("%DLQ%")
         properties = text_.encode()
         if delayed:
-            name, queue_id, properties = schedule(name, queue_id, properties)
+            name, queue_id, properties = schedule(name, queue_id, properties, self._levels)
         message = PendingMessage(
             topic=name,
             queue_id=queue_id,
@@ -285,7 +288,7 @@ class SendService:
         """A retry copy, a dead letter or a delayed message whose time has come."""
         encoded = encode_properties(properties)
         if names.DELAY in properties and not rescheduled:
-            topic, queue_id, encoded = schedule(topic, queue_id, encoded)
+            topic, queue_id, encoded = schedule(topic, queue_id, encoded, self._levels)
         put = self._c.store.put(
             PendingMessage(
                 topic=topic,

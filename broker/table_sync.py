@@ -155,6 +155,7 @@ class TableSync:
             return
         document = _document(reply)
         if take is None:
+            self._compare_levels(reply.ext.get("saturnDelayLevels"))
             end = int(reply.ext.get("saturnLogEnd", "0"))
             self._waiting = end, document, self._c.runtime.monotonic()
         else:
@@ -170,6 +171,16 @@ class TableSync:
         had, self._groups = self._groups, {group.name for group in self._c.groups}
         for name in had - self._groups:
             self._c.offsets.forget(group=name)
+
+    def _compare_levels(self, theirs: str | None) -> None:
+        ours = self._c.store.config.delay_levels
+        if theirs is not None and theirs.split() != ours.split():
+            log.warning(
+                "messageDelayLevel is %r here and %r at the master: promoted, this node would "
+                "deliver what waits at other times; set both alike",
+                ours,
+                theirs,
+            )
 
     def _take_delays(self) -> None:
         """What was delivered is in this log, too."""

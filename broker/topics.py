@@ -74,10 +74,12 @@ class Topic:
         )
 
 
-def system_topics(cluster: str, broker: str, template_queues: int, *, auto: bool) -> list[Topic]:
+def system_topics(
+    cluster: str, broker: str, template_queues: int, *, delay_levels: int, auto: bool
+) -> list[Topic]:
     """What a RocketMQ broker has from its first second (store-format §1), and one of ours."""
     topics = [
-        Topic(SCHEDULE_TOPIC, 18, 18),
+        Topic(SCHEDULE_TOPIC, max(18, delay_levels), max(18, delay_levels)),
         Topic("RMQ_SYS_TRANS_HALF_TOPIC", 1, 1),
         Topic("RMQ_SYS_TRANS_OP_HALF_TOPIC", 1, 1),
         Topic("rmq_sys_wheel_timer", 1, 1),

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from saturnmq.protocol.errors import ConfigError
+from saturnmq.store.delay_levels import DEFAULT_LEVELS, parse_levels
 from saturnmq.store.lookup import ReadLimits
 
 
@@ -62,10 +63,12 @@ class StoreConfig:
     on_disk_count: int = _key("maxTransferCountOnMessageInDisk", 8)
     on_disk_bytes: int = _key("maxTransferBytesOnMessageInDisk", 65_536)
     filter_bytes: int = _key("maxFilterMessageSize", 16_000)
+    delay_levels: str = _key("messageDelayLevel", DEFAULT_LEVELS)
     query_count: int = _key("maxMsgsNumBatch", 64)
     unique_key_count: int = _key("defaultQueryMaxNum", 32)
 
     def __post_init__(self) -> None:
+        parse_levels(self.delay_levels)
         if not all(hour.isdigit() and int(hour) < 24 for hour in self._hours()):
             raise ConfigError(
                 f"deleteWhen is {self.delete_when!r}; it must be hours of the day, 00 to 23, "
@@ -76,6 +79,11 @@ class StoreConfig:
                 f"transientStorePoolSize is {self.transient_pool_size}; it must be 2 or more: the "
                 "next segment needs a buffer while the one before is being written"
             )
+
+    @property
+    def delays_ms(self) -> tuple[int, ...]:
+        """How long the messages of each delay level wait, from level 1 on."""
+        return parse_levels(self.delay_levels)
 
     @property
     def disk_levels(self) -> DiskLevels:

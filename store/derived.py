@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from saturnmq.protocol.kernels import Scan
+from saturnmq.store.delay_levels import DEFAULT_DELAYS_MS
 from saturnmq.store.indexfile import Index, IndexMark
 from saturnmq.store.queues import Queues
 from saturnmq.store.tombstones import without_deleted
@@ -28,11 +29,17 @@ class Arrival(NamedTuple):
 
 
 class Derived:
-    """Queues and index of one store."""
+    """Queues and index of one store, and how long a message of each delay level waits."""
 
-    def __init__(self, queues: Queues, index: Index | None) -> None:
+    def __init__(
+        self,
+        queues: Queues,
+        index: Index | None,
+        delays_ms: tuple[int, ...] = DEFAULT_DELAYS_MS,
+    ) -> None:
         self.queues = queues
         self.index = index
+        self.delays_ms = delays_ms
 
     def load(self, *, clean: bool) -> None:
         self.queues.load(clean=clean)

@@ -33,8 +33,8 @@ from saturnmq.protocol.frame import (
     decode_frame,
 )
 from saturnmq.protocol.kernels import Scan, scan_frames
+from saturnmq.store.delay_levels import DEFAULT_DELAYS_MS
 from saturnmq.store.disk import Disk, ReadFile
-from saturnmq.store.reput import DELAY_MS
 
 PAGE = 4096
 _STRETCH = 4 << 20
@@ -245,7 +245,7 @@ class LogReader:
             asked = min(size, border - offset)
             size = _STRETCH
             view = self._view(offset, asked)
-            scan = scan_frames(view, 0, len(view), offset, True, self._index, DELAY_MS)
+            scan = scan_frames(view, 0, len(view), offset, True, self._index, DEFAULT_DELAYS_MS)
             if scan.next_pos:
                 why, end = scan.why, scan.next_pos
                 if scan.status == "blank":

@@ -92,7 +92,7 @@ class MessageStore:
             slots, items = config.index_slots, config.index_items
             index = Index(disk, directory, slots, items, runtime.now_ms)
         self._queues = queues
-        self._derived = Derived(queues, index)
+        self._derived = Derived(queues, index, config.delays_ms)
         self._abort = AbortMark(disk, root)
         self._checkpoint = Checkpoint()
         self._saved = Checkpoint()

@@ -18,12 +18,6 @@ from saturnmq.store.groups import Group, groups_in
 from saturnmq.store.resync import next_frame
 
 STEP_BYTES = 4 << 20
-DELAY_MS = tuple(
-    1000 * seconds
-    for seconds in (
-        *(1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200),
-    )
-)
 
 
 @dataclass(slots=True)
@@ -132,7 +126,7 @@ class Reput:
 
     def _scan(self, view: memoryview, pos: int, end: int, base: int, verify_crc: bool) -> Scan:
         index = self._derived.index is not None
-        return scan_frames(view, pos, end, base, verify_crc, index, DELAY_MS)
+        return scan_frames(view, pos, end, base, verify_crc, index, self._derived.delays_ms)
 
 
 def _first_that_is_no_frame(view: memoryview, pos: int, end: int) -> int:

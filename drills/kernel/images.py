@@ -20,9 +20,9 @@ from saturnmq.drills.kernel.report import Loss
 from saturnmq.protocol.frame import Frame, decode_frame
 from saturnmq.protocol.kernels import scan_frames
 from saturnmq.protocol.native import NativeRuntime
+from saturnmq.store.delay_levels import DEFAULT_DELAYS_MS
 from saturnmq.store.disk import NativeDisk
 from saturnmq.store.message_store import MessageStore, PendingMessage, StoreConfig
-from saturnmq.store.reput import DELAY_MS
 
 _ENTRY = struct.Struct(">qiq")
 _Queue = tuple[str, int]
@@ -48,7 +48,7 @@ class Log:
         self.data = b"".join(parts)
 
     def _scan(self, data: bytes, base: int) -> tuple[int, str]:
-        scan = scan_frames(data, 0, len(data), base, True, False, DELAY_MS)
+        scan = scan_frames(data, 0, len(data), base, True, False, DEFAULT_DELAYS_MS)
         for topic, queue_id, first, _, entries in scan.runs:
             self._add((topic, queue_id), first, entries)
         self.end, self.why = base + scan.next_pos, scan.why

@@ -78,7 +78,7 @@ def test_a_queue_lock_has_one_owner_until_it_expires() -> None:
 def test_auto_creation_needs_the_inherit_bit_and_takes_the_smaller_queue_number() -> None:
     changes: list[int] = []
     table = TopicTable(lambda: 1, lambda: changes.append(1))
-    table.install_system(system_topics("c", "b", 8, auto=True))
+    table.install_system(system_topics("c", "b", 8, delay_levels=18, auto=True))
     made = table.auto_create("orders", "TBW102", 4)
     assert made is not None
     assert (made.read_queues, made.write_queues, made.perm) == (4, 4, 6)
@@ -105,7 +105,7 @@ def test_the_ledger_answers_in_log_order_and_names_what_was_late() -> None:
 
 
 def test_a_delayed_message_remembers_where_it_goes() -> None:
-    topic, queue, encoded = schedule("orders", 3, b"DELAY\x0199\x02KEYS\x01k\x02")
+    topic, queue, encoded = schedule("orders", 3, b"DELAY\x0199\x02KEYS\x01k\x02", 18)
     assert (topic, queue) == ("SCHEDULE_TOPIC_XXXX", 17)
     properties = decode_properties(encoded)
     assert properties["REAL_TOPIC"] == "orders"

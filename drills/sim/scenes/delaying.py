@@ -12,12 +12,12 @@ import asyncio
 import math
 from dataclasses import replace
 
-from saturnmq.broker.delay_levels import DELAYS_MS
 from saturnmq.drills.sim.allowance import put_off
 from saturnmq.drills.sim.history import History, Place
 from saturnmq.drills.sim.scenes.scene import Scene
 from saturnmq.drills.sim.verdict import told
 from saturnmq.protocol.topics import SCHEDULE_TOPIC
+from saturnmq.store.delay_levels import DEFAULT_DELAYS_MS
 
 MESSAGES = 12
 ENCORE = 4
@@ -85,7 +85,7 @@ class Delaying(Scene):
             value = delivery.value
             if value is None or value not in history.begun:
                 continue  # I2 is the common verdict's
-            delay = DELAYS_MS[self._level(value) - 1] / 1000
+            delay = DEFAULT_DELAYS_MS[self._level(value) - 1] / 1000
             begun = history.begun[value]
             text = f"{value} of {begun:.3f} after {delivery.at - begun:.3f} s of {delay:g} s"
             if delivery.at < begun + delay - EARLY_S:
@@ -121,7 +121,7 @@ class Delaying(Scene):
         for value, places in seen.items():
             if value not in first_seen or value not in self.history.begun:
                 continue
-            due = self.history.begun[value] + DELAYS_MS[self._level(value) - 1] / 1000
+            due = self.history.begun[value] + DEFAULT_DELAYS_MS[self._level(value) - 1] / 1000
             first = first_seen[value]
             for place, at in places.items():
                 if place != first.place and not self._may_repeat(place.group, due, first.at, at):

@@ -13,13 +13,13 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from saturnmq.broker.delay_levels import DELAYS_MS
 from saturnmq.broker.retry import FIRST_RETRY_LEVEL
 from saturnmq.client.results import ConsumeResult, SendStatus
 from saturnmq.drills.sim.scenes.scene import Member, Scene
 from saturnmq.drills.sim.verdict import told
 from saturnmq.protocol.message import ReceivedMessage
 from saturnmq.protocol.topics import dlq_topic
+from saturnmq.store.delay_levels import DEFAULT_DELAYS_MS
 
 MESSAGES = 10
 ENCORE = 4
@@ -128,7 +128,7 @@ class Retrying(Scene):
             for attempt in attempts:
                 text = f"{value}, attempt {attempt.number} at {attempt.at:.3f}"
                 since = failed.get(attempt.number - 1)
-                delay = DELAYS_MS[FIRST_RETRY_LEVEL + attempt.number - 2] / 1000
+                delay = DEFAULT_DELAYS_MS[FIRST_RETRY_LEVEL + attempt.number - 2] / 1000
                 if attempt.number > self.most:
                     beyond.append(f"{text}, of {self.most} more")
                 elif attempt.number and since is None:

@@ -1,0 +1,36 @@
+"""`messageDelayLevel`: how long the messages of each delay level wait.
+
+Delays separated by spaces, level 1 first, each a number and one of RocketMQ's units s, m, h, d. The
+store writes what comes of it into the queues of SCHEDULE_TOPIC_XXXX, as the tags code: the time at
+which a message is due. A level above the highest counts as the highest.
+"""
+
+from __future__ import annotations
+
+from saturnmq.protocol.errors import ConfigError
+
+DEFAULT_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+LEVELS_MAX = 64  # that the kernel looks at
+_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def parse_levels(text: str) -> tuple[int, ...]:
+    """Milliseconds of each level; ConfigError if the text is no list of delays."""
+    parts = text.split()
+    if not 1 <= len(parts) <= LEVELS_MAX:
+        raise ConfigError(
+            f"messageDelayLevel has {len(parts)} levels; give 1 to {LEVELS_MAX}, such as '1s 5s 1m'"
+        )
+    return tuple(_delay_ms(part) for part in parts)
+
+
+def _delay_ms(part: str) -> int:
+    number, unit = part[:-1], _UNITS_MS.get(part[-1])
+    if unit is None or not (number.isascii() and number.isdigit()):
+        raise ConfigError(
+            f"messageDelayLevel: {part!r} is no delay; give a number and s, m, h or d, such as 30s"
+        )
+    return int(number) * unit
+
+
+DEFAULT_DELAYS_MS = parse_levels(DEFAULT_LEVELS)
