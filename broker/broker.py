@@ -578,6 +578,10 @@ class Broker:
                 before = marks.dispatched
                 self.store.reput()
             await self._saver.save_changed()
+            if self._saver.unsaved:
+                lost = f"what changed last is not in {', '.join(self._saver.unsaved)}"
+                log.critical("%s: it is lost", lost)
+                self.failed = self.failed or lost
         for endpoint in list(self._endpoints):
             endpoint.close()
         await self._runtime.run_blocking(self.store.close)

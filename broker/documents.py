@@ -92,6 +92,11 @@ class Saver:
                 log.error("cannot save a table, trying again at the next round: %s", error)
                 table.mark_dirty()
 
+    @property
+    def unsaved(self) -> list[str]:
+        """The files of tables that are not on disk as they are."""
+        return [file.path for table, file, ready in self._tables if table.dirty and ready()]
+
     def wake(self) -> None:
         """Save now: a topic or a group appeared, which is rare and should not be forgotten."""
         self._changed.set()

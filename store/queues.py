@@ -152,16 +152,16 @@ class Queues:
         """Delete the files of deleted queues, a queue with each `next`, and directories of topics
         that have none any more. The names go without a sync: a start that finds them again does
         this again."""
-        topics: dict[str, bool] = {}  # those with files, and whether some of them count
+        if not self.tombstones:
+            return
         for queue in self:
-            if queue.since and queue.series.segments:
-                topics[queue.topic] = not queue.is_empty or topics.get(queue.topic, False)
-                if queue.is_empty:
-                    self._disk.remove_tree(queue.let_go(), durable=False)
-                    yield
-        for topic, is_live in topics.items():
-            if not is_live:
-                self._disk.remove_tree(posixpath.join(self._directory, topic), durable=False)
+            if queue.since and queue.series.segments and queue.is_empty:
+                self._disk.remove_tree(queue.let_go(), durable=False)
+                yield
+        left = {queue.topic for queue in self if queue.series.segments}
+        for entry in self._disk.list(self._directory):
+            if entry.is_dir and entry.name in self.tombstones and entry.name not in left:
+                self._disk.remove_tree(posixpath.join(self._directory, entry.name), durable=False)
 
     def close(self) -> None:
         for queue in self.table.values():

@@ -6,84 +6,18 @@ import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from broker_rig import ask, config, connected, pull, run, send, started, until
+from broker_rig import ask, connected, pull, run, send, until
+from failover_rig import Group
 from hypothesis import given
 from hypothesis import strategies as st
-from saturnmq.broker.broker import Broker
-from saturnmq.broker.config import BrokerConfig
-from saturnmq.cli.launcher import free_block
-from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.epochs import OPENER, TERM, next_promotion, next_restart, next_term
-from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.native import NativeRuntime
 from saturnmq.protocol.runtime import Transport
 from saturnmq.store.disk import NativeDisk
 from saturnmq.store.message_store import MessageStore
-
-
-class Group:
-    """A nameserver, a master and a slave whose addresses stay."""
-
-    def __init__(self, runtime: NativeRuntime, root: Path, **settings: Any) -> None:
-        self.runtime = runtime
-        self.root = root
-        self.settings = settings
-        self.nameserver = NameServer(runtime, "127.0.0.1", 0)
-        self.configs: dict[str, BrokerConfig] = {}
-
-    async def __aenter__(self) -> Group:
-        await self.nameserver.start()
-        self.master = await self.start("m", role="SYNC_MASTER")
-        self.slave = await self.start("s", role="SLAVE", broker_id=1)
-        await until(lambda: self.master.context.copies_in_sync() == 2)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.slave.close()
-        await self.master.close()
-        await self.nameserver.close()
-
-    async def start(self, name: str, **changes: Any) -> Broker:
-        """A node, on the ports it had before."""
-        if name not in self.configs:
-            # While a node is down no outgoing connection may be given its port.
-            port = free_block("127.0.0.1", 2)
-            self.configs[name] = config(
-                self.root / name,
-                nameservers=(self.nameserver.address,),
-                **{
-                    "register_ms": 200,
-                    "port": port,
-                    "ha_port": port + 1,
-                    **self.settings,
-                    **changes,
-                },
-            )
-        return await started(self.runtime, self.configs[name])
-
-    async def send_all(self, broker: Broker, *bodies: bytes) -> list[int]:
-        client = await connected(self.runtime, broker)
-        codes = [(await send(client, body)).code for body in bodies]
-        client.close()
-        return codes
-
-    async def role(self, broker: Broker, code: int, **ext: Any) -> tuple[int, dict[str, Any] | str]:
-        client = await connected(self.runtime, broker)
-        reply = await ask(client, code, ext)
-        client.close()
-        return reply.code, json.loads(reply.body) if not reply.code else str(reply.remark)
-
-    async def bodies(self, broker: Broker) -> list[bytes]:
-        client = await connected(self.runtime, broker)
-        found: list[bytes] = []
-        while (got := await pull(client, len(found), maxMsgNums=32)).code == 0:
-            found += [bytes(message.body) for message in decode_frames(got.body, True)]
-        client.close()
-        return found
 
 
 @given(st.integers(0, 5 * TERM), st.integers(0, 5 * TERM))
