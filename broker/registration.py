@@ -3,9 +3,10 @@
 Each nameserver has its own task and its own connection, which stays open: a nameserver drops a
 broker the moment the connection of its last 103 closes. A registration carries the full topic
 table (with one topic only, a first registration would be refused) and goes out at start, every
-30 s and at once after a topic changed. A slave learns its master's addresses from the answers; a
-master that was deposed, in which epoch and by whom (`saturnEpoch`). The version of the table
-carries the epoch as `stateVersion`: nameservers take no master of a lower one.
+30 s and at once after a topic changed; `saturnWhole` tells our nameservers that topics missing in
+it are gone (RocketMQ's keep them until they are told). A slave learns its master's addresses from
+the answers; a master that was deposed, in which epoch and by whom (`saturnEpoch`). The version of
+the table carries the epoch as `stateVersion`: nameservers take no master of a lower one.
 """
 
 from __future__ import annotations
@@ -176,6 +177,7 @@ class Registration:
                 "bodyCrc32": str(crc32(body)),
                 "compressed": "false",
                 "enableActingMaster": "false",
+                "saturnWhole": "true",
             },
             body,
         )

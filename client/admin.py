@@ -247,12 +247,19 @@ class Admin:
         return sorted(row for row in left if row.messages and row.queue.queue_id >= read_queues)
 
     async def delete_topic(self, topic: str) -> None:
-        """Delete the topic on every broker and from the nameservers."""
-        for node in await self.cluster():
+        """Delete the topic, its messages and the offsets of groups in it, on every broker, and from
+        the nameservers. It is gone for good when this returns: also after a crash, and after a
+        promotion of any slave that is there. A new topic of the name begins empty; its queues go on
+        at the offsets of the old ones."""
+        nodes = await self.cluster()
+        for node in nodes:
             if node.broker_id == 0:
                 await self._ask(node.address, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
         for address in self.core.nameservers:
             await self._ask(address, RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic})
+        for node in nodes:  # which copy what their masters have deleted by now
+            if node.broker_id != 0:
+                await self._ask(node.address, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
 
     async def describe_topic(self, topic: str) -> list[QueueOffsets]:
         """Every queue of the topic with its first and its end offset, asked of the masters."""

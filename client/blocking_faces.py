@@ -457,7 +457,11 @@ class Admin(Facade[admin.Admin]):
         return self._wait(self._target.undrained(topic, read_queues))
 
     def delete_topic(self, topic: str) -> None:
-        """Delete the topic on every broker and from the nameservers."""
+        """Delete the topic, its messages and the offsets of groups in it, on every broker, and from
+        the nameservers. It is gone for good when this returns: also after a crash, and after a
+        promotion of any slave that is there. A new topic of the name begins empty; its queues go on
+        at the offsets of the old ones.
+        """
         self._wait(self._target.delete_topic(topic))
 
     def describe_topic(self, topic: str) -> list[QueueOffsets]:

@@ -47,6 +47,7 @@ class Registration:
     enable_acting_master: bool = False
     version: DataVersion = field(default_factory=DataVersion)
     topics: dict[str, TopicConfig] = field(default_factory=dict)
+    whole: bool = False  # the broker has no other topics; RocketMQ's may announce one only
 
 
 def required(command: Command, name: str) -> str:
@@ -90,6 +91,7 @@ def parse_registration(command: Command) -> Registration:
             TIMEOUT_MS_MAX,
         ),
         enable_acting_master=flag(command, "enableActingMaster"),
+        whole=flag(command, "saturnWhole"),
     )
     if not len(body):
         return result

@@ -20,9 +20,12 @@ exactly one topic is refused, because such a partial table is what a running bro
 one topic changed. Removing a name's last address removes its queue data. A broker is removed at
 once when the connection of its last registration closes.
 
-Ours on top. The stateVersion of our masters is their epoch, and RocketMQ's is 0. A master of an
-epoch below the highest known of its group, be that one's holder alive or not, is deposed: it is not
-taken, and learns from the answer whom to follow. A higher epoch takes over at once. Of two live
+Ours on top. Our brokers say that their table is whole: a topic that is missing in it is there no
+more. So a deletion that this nameserver was not told of, or before which a registration was on its
+way, is known with the next registration. The stateVersion of our masters is their epoch, and
+RocketMQ's is 0. A master of an epoch below the highest known of its group, be that one's holder
+alive or not, is deposed: it is not taken, and learns from the answer whom to follow. A higher epoch
+takes over at once. Of two live
 masters in one epoch the first stays. `changed` collects the topics whose route is another one.
 """
 
@@ -187,6 +190,10 @@ class RouteTable:
         )
         if not is_master and not is_prime_slave:
             return
+        if broker.whole and changed:
+            for name in [n for n, queues in self._topics.items() if broker.name in queues]:
+                if name not in broker.topics:
+                    self._drop(name, broker.name)
         for topic in broker.topics.values():
             queues = self._topics.setdefault(topic.name, {})
             if not changed and broker.name in queues:
@@ -292,8 +299,13 @@ class RouteTable:
             return
         names = set(queues) if cluster is None else self._clusters.get(cluster, set())
         for name in names & queues.keys():
-            del queues[name]
-            self.changed[topic] = None
+            self._drop(topic, name)
+
+    def _drop(self, topic: str, broker_name: str) -> None:
+        """The topic is not at this broker name any more."""
+        queues = self._topics[topic]
+        del queues[broker_name]
+        self.changed[topic] = None
         if not queues:
             del self._topics[topic]
 

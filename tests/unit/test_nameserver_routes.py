@@ -61,6 +61,35 @@ def test_slave_learns_the_master_and_adds_no_topics() -> None:
     assert table.topics() == ["T", "TBW102"]
 
 
+def test_what_is_missing_in_a_table_that_says_it_is_whole_is_gone() -> None:
+    table = RouteTable()
+    table.register(broker(topics=("TBW102", "T", "U"), whole=True), 0)
+    table.register(broker("broker-b", address="127.0.0.1:10921", topics=("T", "V"), whole=True), 0)
+    table.take_changed()
+    table.register(broker(topics=("TBW102", "U"), counter=1, whole=True), 1)
+    assert len(table.route("T").queues) == 2, "the version says that nothing changed"
+    table.register(broker(topics=("TBW102", "U"), counter=2, whole=True), 2)
+    assert [data.broker_name for data in table.route("T").queues] == ["broker-b"]
+    assert table.take_changed() == ["T"]
+    table.register(broker(topics=("TBW102",), counter=3, whole=True), 3)
+    with pytest.raises(TopicNotExist):
+        table.route("U")
+    assert table.topics() == ["T", "TBW102", "V"]
+    table.validate()
+
+
+def test_a_nameserver_that_was_down_during_a_deletion_hears_of_it_from_the_broker() -> None:
+    """It was told to delete the topic, and the registration on its way brought it back."""
+    table = RouteTable()
+    table.register(broker(whole=True), 0)
+    table.delete_topic("T")
+    table.register(broker(counter=2, whole=True), 1)  # from before the deletion
+    assert table.route("T").queues
+    table.register(broker(topics=("TBW102", "U"), counter=3, whole=True), 2)
+    with pytest.raises(TopicNotExist):
+        table.route("T")
+
+
 def test_queue_data_changes_only_with_the_version_and_vanished_topics_stay() -> None:
     table = RouteTable()
     table.register(broker(), 0)
