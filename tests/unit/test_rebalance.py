@@ -54,3 +54,24 @@ def test_a_stranger_to_the_group_gets_nothing() -> None:
 def test_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(ValueError, match="AVG_BY_CIRCLE"):
         strategy("FAIR")
+
+
+@pytest.mark.parametrize(
+    ("name", "owners"),
+    [
+        ("AVG", "0000001111122222"),
+        ("AVG_BY_CIRCLE", "0120120120120120"),
+        ("CONSISTENT_HASH", "2100121210210100"),
+    ],
+)
+def test_members_in_java_share_a_group_with_ours(name: str, owners: str) -> None:
+    """Printed by the classes of RocketMQ 5.4.0: which client each queue goes to."""
+    clients = ["192.0.2.1@1#10", "192.0.2.1@2#20", "192.0.2.7@DEFAULT"]
+    sixteen = [
+        MessageQueue("RTopic", name, n) for name in ("broker-a", "broker-b") for n in range(8)
+    ]
+    shares = [assign(strategy(name), client, sixteen, clients) for client in clients]
+    found = "".join(
+        str(next(n for n, share in enumerate(shares) if queue in share)) for queue in sixteen
+    )
+    assert found == owners
