@@ -277,11 +277,8 @@ class InOrder(Consumption):
         self._core.tasks.once(partial(self._consume, held), name=f"consume {held.queue}")
 
     def _after_failure(self, held: HeldQueue, error: BaseException) -> None:
-        state = held.state
-        if not state.dropped and not self._closing:
+        if not held.state.dropped and not self._closing:
             self._tell_of(held, error)
-            state.reset(state.commit_offset())
-            held.space.set()
             self._go_on(held)
 
     def arrived(self, held: HeldQueue) -> None:
@@ -342,6 +339,7 @@ class InOrder(Consumption):
             return not rest
         except BaseException:
             state.keep(chunk, chunk.messages[chunk.handled :])
+            state.put_back(chunk)
             raise
         finally:
             held.end()

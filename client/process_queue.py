@@ -170,6 +170,12 @@ class ProcessQueue:
         chunk.messages, chunk.size = rest, chunk.size - part
         chunk.first_offset = rest[0].queue_offset
 
+    def put_back(self, chunk: Chunk) -> None:
+        """`chunk`, the only one that was taken, is to be taken again."""
+        if chunk in self._taken:
+            self._taken.remove(chunk)
+            self._untaken.appendleft(Batch(chunk.messages, chunk.size))
+
     def drop(self) -> None:
         """The queue is no longer ours: listeners stop after the call they are in."""
         self.dropped = True

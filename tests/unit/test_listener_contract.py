@@ -278,7 +278,7 @@ def test_threads_that_cannot_be_started_are_told_of_and_asked_for_again() -> Non
         runtime: Any = NativeRuntime()
         world.loop.close()
         world.loop, world.runtime = asyncio.get_running_loop(), runtime
-        async with consumer(world, listener_one=got.append, on_error=told.append):
+        async with consumer(world, listener_one=got.append, ordered=True, on_error=told.append):
             await world.until(lambda: told != [])
             threading.stack_size(0)
             await world.until(lambda: len(got) == 1)
