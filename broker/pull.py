@@ -3,10 +3,11 @@
 A pull reads at the requested offset and is answered with raw CommitLog frames. If there is nothing
 yet and the consumer allows it, the request is held under (topic, queue) until a message becomes
 *visible* there (dispatched and below the visible watermark, invariant I9), or its time ends.
-A held request whose new messages are all dropped by its filter stays held and remembers how far it
-has looked. A read with an SQL92 condition may end before the queue does, with nothing (20): the
-client asks again, and others come in between. Held requests cost one small object each; a closed
-connection's go when looked at.
+A held request whose messages are all dropped by its filter remembers how far it has looked, and is
+answered so within `PROGRESS_S`: its group's offset is to follow, but not message by message. A read
+with an SQL92 condition may end before the queue does, with nothing (20): the client asks again, and
+others come in between. Held requests cost one small object each; a closed connection's go when
+looked at.
 
 Each answer of a read has suggestWhichBrokerId, nextBeginOffset, minOffset and maxOffset: a Java
 client fails without one of the four.
@@ -43,6 +44,8 @@ from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.sql92 import Sql
 from saturnmq.store.message_store import Arrival, GetResult
 
+PROGRESS_S = 0.3  # a pull is held at most so long when its filter has dropped something
+HOLD_MAX_S = 60.0
 NOTES_MAX = 1000  # steps of reput whose queues are remembered one by one
 BATCH_MAX = 32_768  # messages one pull may ask for
 BYTES_MAX = 8 << 20  # of one answer; the frame limit of a connection is 16 MiB
@@ -73,6 +76,7 @@ class Pull:
     codes: frozenset[int] | None
     sql: Sql | None
     group: Group
+    progress: bool = False  # its filter has dropped messages while it is held
     done: bool = False
 
 
@@ -118,8 +122,9 @@ class PullService:
         if self._was_moved(pull):
             return
         result, code = self._read(pull)
-        if flags & PULL_SUSPEND and self._worth_holding(pull, result, code):
+        if flags & PULL_SUSPEND and self._worth_holding(result, code):
             self._hold(pull, integer(ext, "suspendTimeoutMillis", 0) / 1000)
+            self._look_on(pull, result)
             return
         self._reply_result(pull, result, code)
 
@@ -189,16 +194,24 @@ class PullService:
     # long polling
 
     @staticmethod
-    def _worth_holding(pull: Pull, result: GetResult, code: int) -> bool:
-        if code == ResponseCode.PULL_NOT_FOUND:
-            return True
-        if (
+    def _worth_holding(result: GetResult, code: int) -> bool:
+        """Whether nothing that was asked for lies between the pull's offset and the queue's end."""
+        return code == ResponseCode.PULL_NOT_FOUND or (
             result.status.name == "NO_MATCHED_MESSAGE"
             and result.next_begin_offset >= result.max_offset
-        ):
+        )
+
+    def _look_on(self, pull: Pull, result: GetResult) -> None:
+        """The filter has dropped all up to where this read ended; the client hears of it soon."""
+        if result.next_begin_offset > pull.offset:
             pull.offset = result.next_begin_offset
-            return True
-        return False
+            if not pull.progress:
+                pull.progress = True
+                self._answer_by(pull, PROGRESS_S)
+
+    def _answer_by(self, pull: Pull, seconds: float) -> None:
+        deadline = self._c.runtime.monotonic() + seconds
+        heapq.heappush(self._deadlines, (deadline, next(self._serial), pull))
 
     def _hold(self, pull: Pull, seconds: float) -> None:
         if self.held_count >= self._c.config.max_held_pulls:
@@ -206,8 +219,7 @@ class PullService:
                 f"{self.held_count} pulls are held, the limit is maxHeldPulls; retry later"
             )
         self._held.setdefault((pull.topic, pull.queue_id), []).append(pull)
-        deadline = self._c.runtime.monotonic() + max(0.0, min(seconds, 60.0))
-        heapq.heappush(self._deadlines, (deadline, next(self._serial), pull))
+        self._answer_by(pull, max(0.0, min(seconds, HOLD_MAX_S)))
         self.held_count += 1
 
     def arrived(self, dispatched: int, arrivals: Iterable[Arrival]) -> None:
@@ -249,7 +261,8 @@ class PullService:
                 self._finish(pull)
                 continue
             result, code = self._read(pull)
-            if self._worth_holding(pull, result, code):
+            if self._worth_holding(result, code):
+                self._look_on(pull, result)
                 still.append(pull)
             else:
                 self._finish(pull)

@@ -30,7 +30,7 @@ from saturnmq.client.held_queue import HeldQueue
 from saturnmq.client.membership import Membership
 from saturnmq.client.offset_store import COMMIT_INTERVAL_S, OffsetStore, RemoteOffsets
 from saturnmq.client.process_queue import Limits
-from saturnmq.client.pulling import Puller
+from saturnmq.client.pulling import HOLD_S, Puller
 from saturnmq.client.starting import Baseline, ask_offset, start_offset
 from saturnmq.client.supervision import Work
 from saturnmq.protocol import topics
@@ -86,6 +86,7 @@ class PullConsumer:
         rebalance: str = "AVG",
         rebalance_interval_s: float = 20.0,
         commit_interval_s: float = COMMIT_INTERVAL_S,
+        hold_s: float = HOLD_S,
         max_cached_messages: int = 16_384,
         max_cached_bytes: int = 32 << 20,
         verify_crc: bool = True,
@@ -103,6 +104,8 @@ class PullConsumer:
         rebalance: how members share queues: AVG, AVG_BY_CIRCLE, CONSISTENT_HASH or STICKY
         rebalance_interval_s: seconds between two looks at who the members are
         commit_interval_s: seconds between two commits
+        hold_s: seconds that a broker may hold a pull that finds nothing, 0.1 to 60; RocketMQ's
+            brokers look only every 5 s whether they are over
         max_cached_messages, max_cached_bytes: what is pulled ahead of poll(), for each queue
         verify_crc: check every message's CRC-32 of its body
         client_id: the name of this client among the members of its group; one that no other client
@@ -121,7 +124,9 @@ class PullConsumer:
         self.subscriptions: dict[str, Subscription] = {}
         self.baseline = Baseline()
         self.offsets: OffsetStore = RemoteOffsets(self.core, group)
-        self._puller = Puller(self.core, group, self.subscriptions, verify_crc=verify_crc)
+        self._puller = Puller(
+            self.core, group, self.subscriptions, verify_crc=verify_crc, hold_s=hold_s
+        )
         self._limits = Limits(max_cached_messages, max_cached_bytes)
         how = strategies.strategy(rebalance)
         self._membership = Membership(self.core, group, how, rebalance_interval_s, self)
@@ -131,6 +136,7 @@ class PullConsumer:
         self._sought: set[MessageQueue] = set()  # moved by seek(), and not committed since
         self._turns: deque[HeldQueue] = deque()
         self._arrived = asyncio.Event()
+        self._polling = False  # the application waits in poll()
         self._assigned = False
         self._tasks: list[asyncio.Task[Any]] = []
         self._started = self._closing = False
@@ -233,6 +239,7 @@ class PullConsumer:
             self._note_polled()
         timed_out = asyncio.Event()
         timer = self.runtime.call_later(timeout_s, self._expire, timed_out)
+        self._polling = True
         try:
             while True:
                 messages = self._take(max_messages)
@@ -241,6 +248,7 @@ class PullConsumer:
                 self._arrived.clear()
                 await self._arrived.wait()
         finally:
+            self._polling = False
             timer.cancel()
 
     def _expire(self, timed_out: asyncio.Event) -> None:
@@ -305,6 +313,8 @@ class PullConsumer:
             else:
                 if was_idle:
                     self._polled[held.queue] = pulled.next_offset
+                    if self._polling and self.auto_commit:  # what was polled before is done with
+                        self._note(held.queue, pulled.next_offset)
                 if pulled.stalled:
                     await self.runtime.sleep(ERROR_PAUSE_S)
 

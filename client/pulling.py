@@ -27,7 +27,7 @@ from saturnmq.protocol.codes import (
     RequestCode,
     ResponseCode,
 )
-from saturnmq.protocol.errors import MalformedFrame, RouteNotFound, SaturnError
+from saturnmq.protocol.errors import ConfigError, MalformedFrame, RouteNotFound, SaturnError
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.subscription import Subscription
@@ -39,7 +39,8 @@ FOREIGN_COUNT, FOREIGN_BYTES = 32, 256 << 10
 OWN_COUNT, OWN_BYTES = 2048, 1 << 20
 OWN_LANGUAGE = "PYTHON"
 AVOID_S = 3.0
-SUSPEND_S = 15.0
+HOLD_S = 15.0
+HOLD_MIN_S, HOLD_MAX_S = 0.1, 60.0  # brokers hold no longer; shorter is no long polling any more
 # A broker looks for expired long polls every 5 s only; the client must outwait that.
 ANSWER_MARGIN_S = 10.0
 
@@ -91,13 +92,20 @@ class Puller:
         subscriptions: Mapping[str, Subscription],
         *,
         verify_crc: bool = True,
+        hold_s: float = HOLD_S,
         max_count: int = OWN_COUNT,
         max_bytes: int = OWN_BYTES,
     ) -> None:
         self._core = core
         self._group = group
         self._subscriptions = subscriptions
+        if not HOLD_MIN_S <= hold_s <= HOLD_MAX_S:
+            raise ConfigError(
+                f"hold_s is {hold_s}: a broker may hold a pull for {HOLD_MIN_S:g} to "
+                f"{HOLD_MAX_S:g} seconds"
+            )
         self._verify_crc = verify_crc
+        self._hold_s = hold_s
         self._max_count = max_count
         self._max_bytes = max_bytes
         self._suggested: dict[MessageQueue, int] = {}
@@ -135,10 +143,13 @@ class Puller:
         offset: int,
         *,
         commit_offset: int = -1,
-        suspend_s: float = SUSPEND_S,
+        suspend_s: float | None = None,
         max_count: int | None = None,
     ) -> Pulled:
-        """Pulls once from `offset`, waiting up to `suspend_s` for a first message."""
+        """Pulls once from `offset`, waiting up to `suspend_s`, `hold_s` by default, for a first
+        message."""
+        if suspend_s is None:
+            suspend_s = self._hold_s
         if queue in self._careful:
             max_count = 1
         while True:

@@ -40,7 +40,7 @@ from saturnmq.client.offset_store import (
     RemoteOffsets,
 )
 from saturnmq.client.process_queue import Chunk, Limits
-from saturnmq.client.pulling import Puller
+from saturnmq.client.pulling import HOLD_S, Puller
 from saturnmq.client.results import ConsumeResult
 from saturnmq.client.send_back import SendBack
 from saturnmq.client.starting import Baseline, start_offset
@@ -106,6 +106,7 @@ class PushConsumer:
         rebalance: str = "AVG",
         rebalance_interval_s: float = 20.0,
         commit_interval_s: float = COMMIT_INTERVAL_S,
+        hold_s: float = HOLD_S,
         max_cached_messages: int = Limits().messages,
         max_cached_bytes: int = Limits().bytes,
         verify_crc: bool = True,
@@ -135,6 +136,8 @@ class PushConsumer:
         rebalance: how members share queues: AVG, AVG_BY_CIRCLE, CONSISTENT_HASH or STICKY
         rebalance_interval_s: seconds between two looks at who the members are
         commit_interval_s: seconds between two commits of what is consumed
+        hold_s: seconds that a broker may hold a pull that finds nothing, 0.1 to 60; RocketMQ's
+            brokers look only every 5 s whether they are over
         max_cached_messages, max_cached_bytes: what is pulled ahead of the listener, for each queue
         verify_crc: check every message's CRC-32 of its body
         client_id: the name of this client among the members of its group; one that no other client
@@ -171,7 +174,9 @@ class PushConsumer:
         if listener is not None or listener_one is not None:
             self._caller.set(listener, listener_one)
         self._limits = Limits(max_cached_messages, max_cached_bytes)
-        self._puller = Puller(self.core, group, self.subscriptions, verify_crc=verify_crc)
+        self._puller = Puller(
+            self.core, group, self.subscriptions, verify_crc=verify_crc, hold_s=hold_s
+        )
         send_back = SendBack(self.core, group, max_reconsume)
         self._consumption: Consumption
         if ordered:
