@@ -1,4 +1,4 @@
-"""Clients coming and going: codes 34 35 38 41 42 46 203 204, and the notices (40) that follow.
+"""Clients coming and going: codes 34 35 38 41 42 46 203 204 307, and the notices (40) that follow.
 
 A heartbeat registers before it is answered, so that a member that asks 38 right after finds itself
 in the list. A group's retry topic appears with its first heartbeat.
@@ -9,14 +9,16 @@ from __future__ import annotations
 from typing import Any
 
 from saturnmq.broker.clients import CLUSTERING, ConsumerGroup, Member
-from saturnmq.broker.context import Context, answer, text
+from saturnmq.broker.context import Context, answer, answer_failure, text
 from saturnmq.broker.subscriptions import check_enabled
 from saturnmq.protocol import jsonx
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import (
     ConsumerNotOnline,
+    ConsumeTimeout,
     InvalidParameter,
+    RequestTimeout,
     SaturnError,
     SystemError_,
 )
@@ -24,6 +26,8 @@ from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.subscription import TAG_EXPRESSION, Subscription
 from saturnmq.protocol.topics import check_group, retry_topic
+
+CLIENT_ANSWER_S = 10.0
 
 
 def body_of(request: Command) -> dict[str, Any]:
@@ -136,6 +140,28 @@ class MembershipService:
         if group is None:
             raise ConsumerNotOnline(f"the consumer group[{name}] not online")
         answer(endpoint, request, request.reply(0, body=jsonx.dumps(_consumer_json(group))))
+
+    def on_running_info(self, endpoint: Endpoint, request: Command) -> None:
+        """307: a consumer is asked what it does, and its answer passed on as it is."""
+        name, client_id = text(request.ext, "consumerGroup"), text(request.ext, "clientId")
+        group = self._c.clients.consumers.get(name)
+        members = {} if group is None else group.members
+        found = [each for each, member in members.items() if member.client_id == client_id]
+        if not found:
+            raise SystemError_(f"The Consumer <{name}> <{client_id}> not online")
+        work = self._pass_on(endpoint, request, found[0], client_id)
+        self._c.runtime.spawn(answer_failure(endpoint, request, work), name="running-info")
+
+    async def _pass_on(
+        self, endpoint: Endpoint, request: Command, consumer: Endpoint, client_id: str
+    ) -> None:
+        question = Command.request(request.code, dict(request.ext))
+        try:
+            told = await consumer.request(question, CLIENT_ANSWER_S)
+        except RequestTimeout:
+            raise ConsumeTimeout(f"{client_id} did not answer in {CLIENT_ANSWER_S:g} s") from None
+        body = bytes(told.body)
+        answer(endpoint, request, request.reply(told.code, told.remark, body=body))
 
     def on_producer_connections(self, endpoint: Endpoint, request: Command) -> None:
         name = text(request.ext, "producerGroup")

@@ -59,6 +59,7 @@ def handlers(s: Services) -> dict[int, Handler]:
         code.UNLOCK_BATCH_MQ: s.members.on_unlock,
         code.CHECK_CLIENT_CONFIG: s.members.on_check_client,
         code.GET_CONSUMER_CONNECTION_LIST: s.members.on_consumer_connections,
+        code.GET_CONSUMER_RUNNING_INFO: s.members.on_running_info,
         code.GET_PRODUCER_CONNECTION_LIST: s.members.on_producer_connections,
         code.UPDATE_AND_CREATE_TOPIC: s.admin.on_create_topic,
         code.DELETE_TOPIC_IN_BROKER: s.admin.on_delete_topic,

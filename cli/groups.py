@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -72,11 +73,35 @@ def list_groups(
 def describe(
     group: str, nameserver: Nameserver = DEFAULT_NAMESERVER, as_json: AsJson = False
 ) -> None:
-    """The settings of a group on each master, and the members that are connected."""
+    """The settings of a group on each master, its members, and the queues that they work on.
+
+    A queue that waits for its listener has another owner as soon as the listener returns.
+    """
+    from saturnmq import SaturnError
+
     with admin(nameserver) as client:
         _known(client, group)
         found = client.describe_group(group)
-    _show_group(group, found, as_json)
+        queues: list[dict[str, Any]] = []
+        silent: dict[str, str] = {}
+        for name in sorted({member.client_id for at in found for member in at.members}):
+            try:
+                queues += (_work(name, row) for row in client.member_queues(group, name))
+            except SaturnError as error:
+                silent[name] = str(error)
+    _show_group(group, found, as_json, queues, silent)
+
+
+def _work(client_id: str, row: Any) -> dict[str, Any]:
+    return {
+        "client": client_id,
+        "topic": row.queue.topic,
+        "broker": row.queue.broker_name,
+        "queue": row.queue.queue_id,
+        "cached": row.cached,
+        "last_consumed": row.last_consumed_ms,
+        "awaited": row.awaited,
+    }
 
 
 @group_app.command("lag")
@@ -278,7 +303,13 @@ def _known(client: Any, group: str) -> None:
         fail(f"no group {group!r}{nearest(group, groups)}")
 
 
-def _show_group(group: str, found: Any, as_json: bool) -> None:
+def _show_group(
+    group: str,
+    found: Any,
+    as_json: bool,
+    queues: Sequence[dict[str, Any]] = (),
+    silent: Mapping[str, str] | None = None,
+) -> None:
     settings = [
         {
             "broker": at.broker_name,
@@ -299,10 +330,16 @@ def _show_group(group: str, found: Any, as_json: bool) -> None:
         for member in at.members
     ]
     if as_json:
-        emit({"group": group, "brokers": settings, "members": members})
+        facts = {"group": group, "brokers": settings, "members": members}
+        emit({**facts, "queues": list(queues), "silent": dict(silent or {})})
         return
     columns = ["broker", "max_retries", "orderly", "enabled"]
     heads = ["broker", "max retries", "orderly", "may consume"]
     table(group, heads, [[row[name] for name in columns] for row in settings])
     columns = ["client", "address", "language", "broker"]
     table("members", columns, [[row[name] for name in columns] for row in members])
+    columns = ["client", "topic", "broker", "queue", "cached", "awaited"]
+    heads = [*columns[:-1], "waits for its listener"]
+    table("queues", heads, [[row[name] for name in columns] for row in queues])
+    for name, problem in (silent or {}).items():
+        print(f"{name} does not say what it works on: {problem}")

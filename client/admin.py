@@ -20,6 +20,7 @@ from saturnmq.client.group_admin import (
     GroupAdmin,
     GroupAtBroker,
     OffsetReset,
+    QueueAtMember,
     QueueLag,
 )
 from saturnmq.client.message_finding import RESULTS, MessageFinder, serving
@@ -312,6 +313,10 @@ class Admin:
         """The settings and the members of the group at every master that has it. GroupNotExist:
         none has."""
         return await self._groups.describe(await self._masters(), group)
+
+    async def member_queues(self, group: str, client_id: str) -> list[QueueAtMember]:
+        """The queues that a connected member of the group works on, as it says itself."""
+        return await self._groups.at_member(await self._masters(), group, client_id)
 
     async def groups_of_topic(self, topic: str) -> list[str]:
         """The groups that consume the topic, or have offsets of it."""

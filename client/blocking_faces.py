@@ -13,7 +13,7 @@ from saturnmq.client import admin, promotion, pull_consumer, push_consumer
 from saturnmq.client.admin import QUERY_TIMEOUT_S, Boundary, BrokerNode, QueueOffsets, Undrained
 from saturnmq.client.blocking import Facade
 from saturnmq.client.core import ErrorListener
-from saturnmq.client.group_admin import END, GroupAtBroker, OffsetReset, QueueLag
+from saturnmq.client.group_admin import END, GroupAtBroker, OffsetReset, QueueAtMember, QueueLag
 from saturnmq.client.listening import Listener, OneListener
 from saturnmq.client.message_finding import RESULTS
 from saturnmq.client.offset_store import COMMIT_INTERVAL_S
@@ -508,6 +508,10 @@ class Admin(Facade[admin.Admin]):
         none has.
         """
         return self._wait(self._target.describe_group(group))
+
+    def member_queues(self, group: str, client_id: str) -> list[QueueAtMember]:
+        """The queues that a connected member of the group works on, as it says itself."""
+        return self._wait(self._target.member_queues(group, client_id))
 
     def groups_of_topic(self, topic: str) -> list[str]:
         """The groups that consume the topic, or have offsets of it."""

@@ -1,7 +1,7 @@
 """Consumer groups for operators: their settings and members, how far they are, and their offsets.
 
 Settings and offsets are kept by every master for itself; a slave gets them from its own. Codes 14
-29 30 31 200 201 203 207 208 216 222 352 of remoting.md 2.3 and 2.6.
+29 30 31 200 201 203 207 208 216 222 307 352 of remoting.md 2.3 and 2.6.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from saturnmq.protocol.errors import (
     InvalidParameter,
     QueryNotFound,
     RouteNotFound,
+    SaturnError,
 )
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.remoting import Command
@@ -60,6 +61,18 @@ class GroupAtBroker(NamedTuple):
     enabled: bool
     """Whether the group may consume."""
     members: tuple[GroupMember, ...]
+
+
+class QueueAtMember(NamedTuple):
+    """One queue that a consumer works on, as it says itself."""
+
+    queue: MessageQueue
+    cached: int
+    """Messages that it has pulled, and not consumed."""
+    last_consumed_ms: int
+    """When it began to consume last; 0 if it never did."""
+    awaited: bool
+    """The queue is to be handed over, and waits for its listener to return."""
 
 
 class OffsetReset(NamedTuple):
@@ -181,6 +194,31 @@ class GroupAdmin:
             )
             for each in (checked.as_table(item, "a member") for item in listed)
         )
+
+    async def at_member(
+        self, masters: dict[str, str], group: str, client_id: str
+    ) -> list[QueueAtMember]:
+        """What a member works on; asked of it by the first broker that it is connected to."""
+        ext = {"consumerGroup": group, "clientId": client_id, "jstackEnable": "false"}
+        problem: SaturnError = ConsumerNotOnline(f"no master knows a consumer {client_id!r}")
+        for address in masters.values():
+            try:
+                answer = await self._ask(address, RequestCode.GET_CONSUMER_RUNNING_INFO, dict(ext))
+            except SaturnError as error:
+                problem = error
+                continue
+            table = checked.table(checked.document(answer.body), "mqTable")
+            return sorted(
+                QueueAtMember(
+                    checked.as_queue(key),
+                    checked.integer(item, "cachedMsgCount", 0),
+                    checked.integer(item, "lastConsumeTimestamp", 0),
+                    item.get("droped") is True,  # the spelling is RocketMQ's
+                )
+                for key, value in table.items()
+                for item in (checked.as_table(value, "what is known of a queue"),)
+            )
+        raise problem
 
     async def of_topic(self, masters: dict[str, str], topic: str) -> list[str]:
         """The groups that consume the topic or have offsets of it."""

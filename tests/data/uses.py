@@ -371,6 +371,8 @@ def admins(admin: Admin, queue: MessageQueue) -> None:
     admin.describe_group(queue)  # wrong: Admin.describe_group
     names(admin.groups_of_topic("orders"))  # right: Admin.groups_of_topic
     admin.groups_of_topic(queue)  # wrong: Admin.groups_of_topic
+    number(admin.member_queues("readers", "me")[0].cached)  # right: Admin.member_queues
+    admin.member_queues("readers", queue)  # wrong: Admin.member_queues
     number(admin.reset_offsets("readers", "orders", 0)[queue])  # right: Admin.reset_offsets
     admin.reset_offsets("readers", "orders", "first")  # wrong: Admin.reset_offsets
     number(admin.preview_reset("readers", "orders", 0)[0].skipped)  # right: Admin.preview_reset
@@ -521,6 +523,8 @@ async def aio_admins(admin: aio.Admin, queue: MessageQueue) -> None:
     await admin.describe_group(queue)  # wrong: aio.Admin.describe_group
     names(await admin.groups_of_topic("orders"))  # right: aio.Admin.groups_of_topic
     await admin.groups_of_topic(queue)  # wrong: aio.Admin.groups_of_topic
+    number((await admin.member_queues("readers", "me"))[0].cached)  # right: aio.Admin.member_queues
+    await admin.member_queues("readers", queue)  # wrong: aio.Admin.member_queues
     number(
         (await admin.reset_offsets("readers", "orders", 0))[queue]
     )  # right: aio.Admin.reset_offsets

@@ -5,11 +5,12 @@ import os
 import pty
 import subprocess
 import sys
+import threading
 import time
 from datetime import UTC, datetime
 
 import pytest
-from saturnmq import Admin, Message, MessageQueue, Producer, PullConsumer, SaturnError
+from saturnmq import Admin, Message, MessageQueue, Producer, PullConsumer, PushConsumer, SaturnError
 from saturnmq.cli.main import app
 from served_rig import served
 from typer.testing import CliRunner
@@ -118,7 +119,13 @@ def test_on_a_terminal_it_asks(nameserver, orders, reply, status):
 def test_groups_are_created_listed_described_and_deleted(run, orders):
     made = answer_of(run("group", "create", "writers", "--orderly", "--max-retries", "3", "--json"))
     here = {"broker": "broker-a", "max_retries": 3, "orderly": True, "enabled": True}
-    assert made == {"group": "writers", "brokers": [here], "members": []}
+    assert made == {
+        "group": "writers",
+        "brokers": [here],
+        "members": [],
+        "queues": [],
+        "silent": {},
+    }
     assert answer_of(run("group", "describe", "writers", "--json")) == made
     assert run("group", "list")[1].split() == ["readers", "writers"]
     everything = answer_of(run("group", "list", "--all", "--json"))["groups"]
@@ -139,6 +146,32 @@ def test_groups_are_created_listed_described_and_deleted(run, orders):
     status, _, refusal = run("group", "describe", "writer")
     assert status == 1
     assert "did you mean 'writers'" in refusal
+
+
+def test_a_queue_whose_listener_hangs_is_shown(run, nameserver, orders):
+    entered, leave = threading.Event(), threading.Event()
+
+    def listener(messages):
+        entered.set()
+        leave.wait(60)
+
+    consumer = PushConsumer(
+        "slow", nameserver, listener=listener, ordered=True, from_beginning=True, client_id="me"
+    )
+    consumer.subscribe("orders")
+    with consumer:
+        assert entered.wait(30)
+        consumer.unsubscribe("orders")
+        described = {}
+        until = time.monotonic() + 30
+        while not any(row["awaited"] for row in described.get("queues", ())):
+            assert time.monotonic() < until, described
+            described = answer_of(run("group", "describe", "slow", "--json"))
+        assert [member["client"] for member in described["members"]] == ["me"]
+        [row] = [row for row in described["queues"] if row["awaited"]][:1]
+        assert (row["client"], row["topic"], row["broker"]) == ("me", "orders", "broker-a")
+        assert "yes" in run("group", "describe", "slow")[1]
+        leave.set()
 
 
 def test_a_reset_says_how_many_messages_it_repeats_and_skips(run, orders):
