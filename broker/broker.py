@@ -98,8 +98,7 @@ class Broker:
         config, runtime = self.config, self._runtime
         if config.passed_over:
             log.warning(
-                "%d settings of RocketMQ are passed over, this version does not know what they "
-                "set: %s",
+                "%d settings of RocketMQ have no effect here (docs/broker-conf.md says why): %s",
                 len(config.passed_over),
                 ", ".join(config.passed_over),
             )
@@ -220,7 +219,7 @@ class Broker:
         )
         await self._master.start()
         _, ha_port = split_address(self._master.address)
-        self.ha_address = join_address(advertised, ha_port)
+        self.ha_address = join_address(config.ha_advertised_host or advertised, ha_port)
         self.context.enough_replicas = self._master.enough_replicas
         self.context.copies_in_sync = self._master.copies_in_sync
 

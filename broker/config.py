@@ -2,9 +2,10 @@
 
 Sources, later ones winning: a TOML file or RocketMQ's `broker.conf` (Java properties), then
 `SATURNMQ_*` environment variables, then keyword arguments (the command line's flags). A key that
-means nothing is a `ConfigError` naming the nearest right one; a RocketMQ key that has no meaning
-here (`rocketmq_keys.py`) is passed over and named once at start, so that a `broker.conf` of a Java
-broker starts ours as it is.
+means nothing is a `ConfigError` naming the nearest right one. A key of RocketMQ that is no setting
+of ours is refused at a value that would not be kept, else it has no effect and is named once at
+start (`rocketmq_keys.py` says which and why): a `broker.conf` of a Java broker starts ours as it
+is, unless it asks for what nobody here would do.
 
 Both spellings are read everywhere: `flush_disk_type = "SYNC_FLUSH"` and `flushDiskType=SYNC_FLUSH`.
 Settings of the store (segment sizes, retention) are the fields of `StoreConfig`; they are read by
@@ -20,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from saturnmq.broker.rocketmq_keys import OLDER_NAMES, REFUSED, WITHOUT_MEANING
+from saturnmq.broker.rocketmq_keys import OLDER_NAMES, REFUSED, WITHOUT_EFFECT
 from saturnmq.broker.topics import READ, WRITE
 from saturnmq.protocol.errors import ConfigError, nearest
 from saturnmq.store.message_store import StoreConfig
@@ -42,6 +43,7 @@ class BrokerConfig:
     broker_id: int = _key("brokerId", 0)
     host: str = _key("bindAddress", "127.0.0.1")
     advertised_host: str = _key("brokerIP1", "")  # what clients are told; empty: `host`
+    ha_advertised_host: str = _key("brokerIP2", "")  # what slaves are told; empty: the same
     port: int = _key("listenPort", 10911)
     ha_port: int = _key("haListenPort", 10912)
     fast_port: bool = _key("fastPortEnable", True)  # listen on port - 2 too, as Java slaves need
@@ -219,7 +221,12 @@ _BY_KEY = {
 }
 _BY_KEY["nameserver"] = "nameservers"
 _BY_KEY |= {old.lower(): _BY_KEY[new.lower()] for old, new in OLDER_NAMES.items()}
-_PASSED_OVER = {name.lower(): name for name in WITHOUT_MEANING}
+_REFUSED = {
+    name: (allowed, why) for why, names in REFUSED.items() for name, allowed in names.items()
+}
+_PASSED_OVER = {
+    name.lower(): name for names in (_REFUSED, *WITHOUT_EFFECT.values()) for name in names
+}
 
 
 def _resolve(name: str, value: Any, where: str) -> dict[str, Any]:
@@ -233,7 +240,7 @@ def _resolve(name: str, value: Any, where: str) -> dict[str, Any]:
         fields = [*_BROKER_FIELDS.values(), *_STORE_FIELDS.values()]
         known = [f.name for f in fields]
         keys = [str(f.metadata["key"]) for f in fields if "key" in f.metadata]
-        names = [*keys, *known, *WITHOUT_MEANING]
+        names = [*keys, *known, *_PASSED_OVER.values()]
         raise ConfigError(f"{where}: unknown key {name!r}{nearest(name, names, 0.4)}")
     return {field_name: _convert(field_name, name, value, where)}
 
@@ -261,10 +268,11 @@ def _convert(field_name: str, name: str, value: Any, where: str) -> Any:
 
 def _check_passed_over(found: Mapping[str, Any], config: BrokerConfig, where: str) -> None:
     """Refuse what cannot be passed over without breaking what the file promises."""
-    for name, (allowed, why) in REFUSED.items():
-        if str(found.get(name, allowed)).lower() != allowed:
+    for name, (allowed, why) in _REFUSED.items():
+        if str(found.get(name, allowed)).lower() != allowed.lower():
             raise ConfigError(
-                f"{where}: {name}={found[name]}, but {why}; set it to {allowed or 'nothing'}"
+                f"{where}: {name}={found[name]}, but {why}; set it to {allowed or 'nothing'}, or "
+                "leave it out"
             )
     ours = posixpath.normpath(f"{config.root}/commitlog")
     theirs = posixpath.normpath(str(found.get("storePathCommitLog") or ours))

@@ -1,161 +1,269 @@
-"""The settings of a RocketMQ 5.4 broker that have no meaning here.
+"""What becomes of each setting of a RocketMQ 5.4 broker that is no setting of ours.
 
-Every name that a `broker.conf` may hold (the setters of BrokerConfig, MessageStoreConfig,
-NettyServerConfig, NettyClientConfig and AuthConfig) and that is no setting of ours. A file with
-them loads as it is, and the broker says once at start which of them it passed over: they tune
-thread pools and caches that do not exist here, or features that this version does not have.
+A `broker.conf` may hold the setters of BrokerConfig, MessageStoreConfig, NettyServerConfig,
+NettyClientConfig and AuthConfig, and names that examples carry along though no release reads them.
+Each is one of three:
 
-Where passing over would be a lie (a broker without the access control that the file asks for) the
-start is refused: `REFUSED` gives the values that can be honoured.
+- honoured: the field of `BrokerConfig` or `StoreConfig` whose `key` it is;
+- refused (`REFUSED`): another value than this one changes what is promised, and would not be kept.
+  The start fails and says why;
+- without effect (`WITHOUT_EFFECT`), for the reason it stands under: the file loads as it is, and
+  the broker names those that it found once at its start.
+
+`tests/unit/test_rocketmq_keys.py` goes through all of them.
 """
 
 from __future__ import annotations
 
-_NAMES = """
-accessMessageInMemoryHotRatio accountStatsEnable
-accountStatsPrintZeroValues ackMessageThreadPoolNums ackThreadPoolQueueCapacity
-aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond aclEnable adminBrokerThreadPoolNums
-adminBrokerThreadPoolQueueCapacity allowRecallWhenBrokerNotWriteable
-appendAckAsync appendCkAsync appendTopicForTimerDeleteKey asyncLearner asyncSendEnable
-authConfigPath authenticationEnabled authenticationMetadataProvider authenticationProvider
-authenticationStrategy authenticationWhitelist authorizationEnabled authorizationMetadataProvider
-authorizationProvider authorizationStrategy authorizationWhitelist autoDeleteUnusedStats
-autoMessageVersionOnTopicLen batchDispatchRequestThreadPoolNums bitMapLengthConsumeQueueExt
-bottomMostCompressionTypeForConsumeQueueStore broadcastOffsetExpireMaxSecond
-broadcastOffsetExpireSecond brokerConfigPath brokerElectionPriority brokerFastFailureEnable
-brokerHeartbeatInterval brokerIP2 brokerNotActiveTimeoutMillis brokerTopicEnable
-cgColdReadThreshold channelNotActiveInterval checkCRCOnRecover checkSyncStateSetPeriod
-cleanOfflineBrokerInterval
-cleanRocksDBDirtyCQIntervalMin cleanSwapedMapInterval clearRetryTopicWhenDeleteTopic
-clientAsyncSemaphoreValue clientCallbackExecutorThreads clientChannelMaxIdleTimeSeconds
-clientCloseSocketIfTimeout clientManagerThreadPoolQueueCapacity clientManageThreadPoolNums
-clientOnewaySemaphoreValue clientPooledByteBufAllocatorEnable clientSocketRcvBufSize
-clientSocketSndBufSize clientWorkerThreads clusterName clusterTopicEnable coldCtrStrategyEnable
-coldDataFlowControlEnable coldDataScanEnable combineAssignOffsetCQType combineCQEnableCheckSelf
-combineCQLoadingCQTypes combineCQMaxExtraSearchCommitLogFiles combineCQPreferCQType
-commercialBaseCount commercialSizePerMsg commitCommitLogLeastPages commitCommitLogThoroughInterval
-commitLogForceSwapMapInterval commitLogRecoverMaxNum
-commitLogSwapMapInterval commitLogSwapMapReserveFileNum compactionCqMappedFileSize
-compactionMappedFileSize compactionScheduleInternal compactionThreadNum compatibleWithOldNameSrv
-compressedRegister configBlackList configManagerVersion configName connectTimeoutMillis
-consumerFallbehindThreshold consumerManagerThreadPoolQueueCapacity consumerManageThreadPoolNums
-consumerOffsetUpdateVersionStep controllerAddr controllerHeartBeatTimeoutMills
-correctLogicMinOffsetForceInterval correctLogicMinOffsetSleepInterval
-debugLockEnable defaultMessageRequestMode defaultPopShareQueueNum
-delayOffsetUpdateVersionStep deleteCommitLogFilesInterval deleteConsumeQueueFilesInterval
-destroyMapedFileIntervalForcibly disableCallbackExecutor
-disableConsumeIfConsumerReadSlowly disableNettyWorkerGroup disappearTimeAfterStart diskFallRecorded
-dispatchCqCacheNum
-dispatchCqThreads dispatchFromSenderThread duplicationEnable enableAcceleratedRecovery
-enableAsyncReput enableAutoInSyncReplicas enableBatchPush enableBroadcastOffsetStore
-enableBuildConsumeQueueConcurrently enableCalcFilterBitMap enableCleanExpiredOffset enableCompaction
-enableConnectionMetrics enableConsumeQueueExt enableControllerMode enableCreateSysGroup
-enableDetailStat enableDLegerCommitLog enableFastChannelEventProcess enableLagAndDlqMetrics
-enableLmq enableLmqStats enableLogConsumeQueueRepeatedlyBuildWhenRecover enableMessageStoreMetrics
-enableMixedMessageType enableMultiDispatch enableNetWorkFlowControl
-enableNotifyAfterPopOrderLockRelease enableNotifyBeforePopCalculateLag enablePopBatchAck
-enablePopBufferMerge enablePopLog enablePopMessageThreshold enablePopMetrics
-enableReconnectForGoAway enableRegisterProducer enableRemoteEscape enableRemotingMetrics
-enableRequestMetrics enableRetryTopicV2 enableRocksDBLog enableRunningFlagsInFlush
-enableScheduleAsyncDeliver enableScheduleMessageStats enableShutdownGracefully
-enableSingleTopicRegister enableSkipLongAwaitingAck enableSlaveActingMaster enableSplitMetadata
-enableSplitRegistration enableStatsMetrics enableTransactionMetrics endTransactionPoolQueueCapacity
-endTransactionThreadPoolNums estimateAccumulation expectConsumerNumUseFilter
-fetchControllerAddrByDnsLookup fetchNamesrvAddrByAddressServer
-fetchNameSrvAddrByDnsLookup fetchNamesrvAddrInterval filterDataCleanTimeSpan
-filterSupportRetry flushCommitLogLeastPages flushCommitLogThoroughInterval flushCommitLogTimed
-flushConsumeQueueLeastPages flushConsumeQueueThoroughInterval flushConsumerOffsetHistoryInterval
-flushDelayOffsetInterval flushIntervalConsumeQueue flushLeastPagesWhenWarmMapedFile forceRegister
-forceVerifyPropCRC forwardTimeout globalColdReadThreshold
-heartbeatThreadPoolNums heartbeatThreadPoolQueueCapacity highSpeedMode
-inBrokerContainer indexFileReadEnable indexFileWriteEnable indexRocksDBEnable initAuthenticationUser
-initPopOffsetByCheckMsgInMem innerClientAuthenticationCredentials isolateLogEnable
-litePullMessageEnable litePullMessageThreadPoolNums litePullThreadPoolQueueCapacity
-loadBalancePollNameServerInterval loadBalanceProcessorThreadPoolNums
-loadBalanceThreadPoolQueueCapacity lockInStrictMode logicalDiskSpaceCleanForciblyThreshold
-logicQueueForceSwapMapInterval logicQueueSwapMapInterval logicQueueSwapMapReserveFileNum
-longPollingEnable mappedFileSizeConsumeQueueExt mappedFileSizeTimerLog mappedFileSwapEnable
-mapperFileSizeBatchConsumeQueue maxAsyncPutMessageRequests maxBatchDeleteFilesNum maxChecksumRange
-maxConsumeQueueScan maxErrorRateOfBloomFilter
-maxLmqConsumeQueueNum maxOffsetMapSize maxPopPollingSize
-maxReconnectIntervalTimeSeconds maxRecoveryCommitlogFiles maxRocksDBIndexQueryDays
-maxSlaveResendLength maxStatsIdleTimeInMinutes maxTopicLength
-memTableFlushIntervalMs messageIndexSafe messageStorePlugIn
-metricGrpcExporterIntervalInMills metricGrpcExporterTimeOutInMills
-metricLoggingExporterIntervalInMills metricsExporterType metricsGrpcExporterHeader
-metricsGrpcExporterTarget metricsInDelta metricsLabel metricsOtelCardinalityLimit
-metricsPromExporterHost metricsPromExporterPort migrateAuthFromV1Enabled
-msgTraceTopicName notifyConsumerIdsChangedEnable osPageCacheBusyTimeOutMills
-popCkMaxBufferSize popCkOffsetMaxQueueSize popCkStayBufferTime popCkStayBufferTimeOut
-popConsumerFSServiceInit popConsumerKVServiceEnable popConsumerKVServiceInit popConsumerKVServiceLog
-popFromRetryProbability popFromRetryProbabilityForPriority popInflightMessageThreshold
-popLongPollingForceNotifyInterval popPollingMapExpireTimeSeconds popPollingMapSize popPollingSize
-popResponseReturnActualRetryTopic popReviveConcurrency popReviveMaxAttemptTimes
-popReviveMaxReturnSizePerRead preferredLeaderId printChannelGroups printChannelGroupsMinNum
-priorityOrderAsc processReplyMessageThreadPoolNums pullBatchMaxMessageCount
-pullMessageThreadPoolNums pullThreadPoolQueueCapacity putConsumeQueueDataByFileChannel
-putMessageFutureThreadPoolNums putMessageTimeout putMsgIndexHightWater putThreadPoolQueueCapacity
-queryMessageThreadPoolNums queryThreadPoolQueueCapacity readOnlyCommitLogStorePaths readUnCommitted
-realTimeNotifyConsumerChange realTimePersistRocksDBConfig recallMessageEnable
-recheckReputOffsetFromCq recoverConcurrently recoverThreadPoolNums redeleteHangedFileInterval
-registerBrokerTimeoutMills rejectPullConsumerEnable rejectTransactionMessage
-replicasPerDiskPartition replyThreadPoolQueueCapacity retrieveMessageFromPopRetryTopicV1
-reviveAckWaitMs reviveInterval reviveMaxSlow reviveQueueNum reviveScanTime rocketmqHome
-rocksdbCompressionType rocksdbCQDoubleWriteEnable rocksdbFlushWalFrequency
-rocksdbWalFileRollingThreshold sampleCountThreshold sampleSteps scanAvailableNameSrv
-scheduleAsyncDeliverMaxPendingLimit scheduleAsyncDeliverMaxResendNum2Blocked searchBcqByCacheEnable
-sendHeartbeatTimeoutMillis sendMessageThreadPoolNums sendThreadPoolQueueCapacity
-serverAsyncSemaphoreValue serverCallbackExecutorThreads serverChannelMaxIdleTimeSeconds
-serverLoadBalancerEnable serverNettyWorkerGroupEnable serverOnewaySemaphoreValue
-serverPooledByteBufAllocatorEnable serverSelectorThreads serverSocketBacklog serverSocketRcvBufSize
-serverSocketSndBufSize serverWorkerThreads sharedByteBufferNum shortPollingTimeMills
-shutdownWaitTimeSeconds skipPreOnline skipWhenCKRePutReachMaxTimes socksProxyConfig
-spinLockCollisionRetreatOptimalDegree splitMetadataSize splitRegistrationSize
-startAcceptSendRequestTimeStamp statefulAuthenticationCacheExpiredSecond
-statefulAuthenticationCacheMaxNum statefulAuthorizationCacheExpiredSecond
-statefulAuthorizationCacheMaxNum statRocksDBCQIntervalSec storePathBrokerIdentity storePathCommitLog
-storePathDLedgerCommitLog storePathEpochFile storeReplyMessageEnable storeType
-subscriptionExpiredTimeout syncBrokerMemberGroupPeriod syncBrokerMetadataPeriod
-syncControllerMetadataPeriod syncMasterFlushOffsetWhenStartup
-timerColdDataCheckIntervalMs timerCongestNumEachSlot timerEnableCheckMetrics
-timerEnableRetryUntilSuccess timerFlushIntervalMs timerGetMessageThreadNum timerInterceptDelayLevel
-timerMaxDelaySec timerMetricSmallThreshold timerPrecisionMs timerProgressLogIntervalMs
-timerPutMessageThreadNum timerRecallToTimelineEnable timerRecallToTimeWheelEnable timerRocksDBEnable
-timerRocksDBPrecisionMs timerRocksDBRollIntervalHours timerRocksDBRollMaxTps
-timerRocksDBRollRangeHours timerRocksDBStopScan timerRocksDBTimeExpiredMaxTps timerRollWindowSlot
-timerSkipUnknownError timerStopEnqueue timerWheelEnable timerWheelSnapshotFlush
-timerWheelSnapshotIntervalMs topicQueueLockNum traceOn traceTopicEnable
-transactionCheckInterval transactionCheckMax transactionMetricFlushInterval
-transactionOpBatchInterval transactionOpMsgMaxSize transactionTimeOut transferMsgByHeap
-transRocksDBEnable transWriteOriginTransHalfEnable
-travelCqFileNumWhenGetMessage updateNameServerAddrPeriod useABSLock useEpollNativeSelector
-usePIDColdCtrStrategy userCacheExpiredSecond userCacheMaxNum userCacheRefreshSecond
-useReentrantLockWhenPutMessage useSeparateRetryQueue useServerSideResetOffset
-useSingleRocksDBForAllConfigs useStaticSubscription useTLS validateSystemTopicWhenUpdateTopic
-waitTimeMillsInAckQueue waitTimeMillsInAdminBrokerQueue waitTimeMillsInHeartbeatQueue
-waitTimeMillsInLitePullQueue waitTimeMillsInPullQueue waitTimeMillsInSendQueue
-waitTimeMillsInTransactionQueue wakeCommitWhenPutMessage wakeFlushWhenPutMessage
-writeBufferHighWaterMark writeBufferLowWaterMark writeWithoutMmap
-abortFile mapedFileSizeConsumeQueueExt namesrvConfigPath storeCheckpoint storePathAbortFile
-storePathCheckPoint storePathConsumeQueue storePathIndex vipChannelEnabled
-"""
-WITHOUT_MEANING = frozenset(_NAMES.split())
+# Why another value is refused -> the key, and the one value that can be kept.
+REFUSED: dict[str, dict[str, str]] = {
+    "this version has no access control and would serve anybody": {
+        "aclEnable": "false",
+        "authenticationEnabled": "false",
+        "authorizationEnabled": "false",
+    },
+    "this version has no TLS and would answer in plain text": {"useTLS": "false"},
+    "this version has no plug-ins": {"messageStorePlugIn": ""},
+    "roles come from brokerRole, brokerId and promotions in this version": {
+        "enableControllerMode": "false",
+        "enableSlaveActingMaster": "false",
+        "enableRemoteEscape": "false",
+        "lockInStrictMode": "false",
+    },
+    "this version reads and writes one CommitLog per broker, in RocketMQ's default format": {
+        "enableDLegerCommitLog": "false",
+        "storeType": "default",
+        "readOnlyCommitLogStorePaths": "",
+        "rocksdbCQDoubleWriteEnable": "false",
+        "enableConsumeQueueExt": "false",
+        "indexRocksDBEnable": "false",
+    },
+    "this version keeps its tables in files of JSON": {
+        "configManagerVersion": "v1",
+        "useSingleRocksDBForAllConfigs": "false",
+    },
+    "this version builds no light queues and would store their messages without them": {
+        "enableLmq": "false",
+        "enableMultiDispatch": "false",
+    },
+    "messageIndexEnable alone says whether there is an index in this version": {
+        "indexFileReadEnable": "true",
+        "indexFileWriteEnable": "true",
+    },
+    "a send waits for as many copies as inSyncReplicas says, however many slaves there are": {
+        "enableAutoInSyncReplicas": "false"
+    },
+    "every slave counts as a copy in this version": {"asyncLearner": "false"},
+    "this version knows its nameservers from namesrvAddr only": {
+        "fetchNamesrvAddrByAddressServer": "false",
+        "fetchNameSrvAddrByDnsLookup": "false",
+    },
+    "this version connects directly": {"socksProxyConfig": "{}"},
+    "this version exports no metrics; mqadmin's brokerStatus shows its figures": {
+        "metricsExporterType": "DISABLE"
+    },
+    "messages are pulled, never popped, in this version": {"defaultMessageRequestMode": "PULL"},
+    "this version serves every consumer that its group allows": {
+        "disableConsumeIfConsumerReadSlowly": "false",
+        "rejectPullConsumerEnable": "false",
+        "litePullMessageEnable": "true",
+        "useStaticSubscription": "false",
+    },
+    "this version gives a retried message to its group whatever its condition says": {
+        "filterSupportRetry": "false"
+    },
+    "this version takes messages from its start on": {"startAcceptSendRequestTimeStamp": "0"},
+    "these topics are always there in this version": {
+        "clusterTopicEnable": "true",
+        "brokerTopicEnable": "true",
+    },
+    "the topic of traces is made by hand in this version: saturnmq topic create": {
+        "traceTopicEnable": "false"
+    },
+    "clients are told to trace in every answer of this version": {"traceOn": "true"},
+    "pulls are held until their own time ends in this version": {"longPollingEnable": "true"},
+}
 
-# Names of older releases for settings that do have a meaning.
+# Why it has no effect -> the keys.
+_WITHOUT_EFFECT = {
+    "messages are not popped in this version; a request to is answered with an error": """
+        appendAckAsync appendCkAsync clearRetryTopicWhenDeleteTopic defaultPopShareQueueNum
+        enableNotifyAfterPopOrderLockRelease enableNotifyBeforePopCalculateLag enablePopBatchAck
+        enablePopBufferMerge enablePopLog enablePopMessageThreshold enablePopMetrics
+        enableRetryTopicV2 enableSkipLongAwaitingAck initPopOffsetByCheckMsgInMem
+        loadBalancePollNameServerInterval maxPopPollingSize popCkMaxBufferSize
+        popCkOffsetMaxQueueSize popCkStayBufferTime popCkStayBufferTimeOut
+        popConsumerFSServiceInit popConsumerKVServiceEnable popConsumerKVServiceInit
+        popConsumerKVServiceLog popFromRetryProbability popFromRetryProbabilityForPriority
+        popInflightMessageThreshold popLongPollingForceNotifyInterval
+        popPollingMapExpireTimeSeconds popPollingMapSize popPollingSize
+        popResponseReturnActualRetryTopic popReviveConcurrency popReviveMaxAttemptTimes
+        popReviveMaxReturnSizePerRead priorityOrderAsc retrieveMessageFromPopRetryTopicV1
+        reviveAckWaitMs reviveInterval reviveMaxSlow reviveQueueNum reviveScanTime
+        serverLoadBalancerEnable skipWhenCKRePutReachMaxTimes useSeparateRetryQueue
+    """,
+    "messages for a given time are refused in this version, each with an error": """
+        allowRecallWhenBrokerNotWriteable appendTopicForTimerDeleteKey disappearTimeAfterStart
+        mappedFileSizeTimerLog recallMessageEnable timerColdDataCheckIntervalMs
+        timerCongestNumEachSlot timerEnableCheckMetrics timerEnableRetryUntilSuccess
+        timerFlushIntervalMs timerGetMessageThreadNum timerInterceptDelayLevel timerMaxDelaySec
+        timerMetricSmallThreshold timerPrecisionMs timerProgressLogIntervalMs
+        timerPutMessageThreadNum timerRecallToTimelineEnable timerRecallToTimeWheelEnable
+        timerRocksDBEnable timerRocksDBPrecisionMs timerRocksDBRollIntervalHours
+        timerRocksDBRollMaxTps timerRocksDBRollRangeHours timerRocksDBStopScan
+        timerRocksDBTimeExpiredMaxTps timerRollWindowSlot timerSkipUnknownError timerStopEnqueue
+        timerWheelEnable timerWheelSnapshotFlush timerWheelSnapshotIntervalMs
+    """,
+    "transactions are refused in this version, each with an error": """
+        enableTransactionMetrics endTransactionPoolQueueCapacity endTransactionThreadPoolNums
+        rejectTransactionMessage transactionCheckInterval transactionCheckMax
+        transactionMetricFlushInterval transactionOpBatchInterval transactionOpMsgMaxSize
+        transactionTimeOut transRocksDBEnable transWriteOriginTransHalfEnable
+        waitTimeMillsInTransactionQueue
+    """,
+    "requests with replies (324, 325) are answered with an error in this version": """
+        storeReplyMessageEnable
+    """,
+    "access control is refused when it is switched on": """
+        aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond authConfigPath
+        authenticationMetadataProvider authenticationProvider authenticationStrategy
+        authenticationWhitelist authorizationMetadataProvider authorizationProvider
+        authorizationStrategy authorizationWhitelist clusterName configName
+        initAuthenticationUser innerClientAuthenticationCredentials migrateAuthFromV1Enabled
+        statefulAuthenticationCacheExpiredSecond statefulAuthenticationCacheMaxNum
+        statefulAuthorizationCacheExpiredSecond statefulAuthorizationCacheMaxNum
+        userCacheExpiredSecond userCacheMaxNum userCacheRefreshSecond
+    """,
+    "roles come from brokerRole, brokerId and promotions; what switches others on is refused": """
+        brokerElectionPriority brokerHeartbeatInterval brokerNotActiveTimeoutMillis
+        checkSyncStateSetPeriod controllerAddr controllerHeartBeatTimeoutMills dLegerGroup
+        dLegerPeers dLegerSelfId enableSplitMetadata fetchControllerAddrByDnsLookup
+        preferredLeaderId sendHeartbeatTimeoutMillis skipPreOnline splitMetadataSize
+        storePathBrokerIdentity storePathEpochFile syncBrokerMemberGroupPeriod
+        syncBrokerMetadataPeriod syncControllerMetadataPeriod
+    """,
+    "RocksDB, extended and light queues are refused, compacted topics are not compacted": """
+        bitMapLengthConsumeQueueExt bottomMostCompressionTypeForConsumeQueueStore
+        cleanRocksDBDirtyCQIntervalMin combineAssignOffsetCQType combineCQEnableCheckSelf
+        combineCQLoadingCQTypes combineCQMaxExtraSearchCommitLogFiles combineCQPreferCQType
+        compactionCqMappedFileSize compactionMappedFileSize compactionScheduleInternal
+        compactionThreadNum enableCompaction enableLmqStats enableRocksDBLog
+        mapedFileSizeConsumeQueueExt mappedFileSizeConsumeQueueExt maxLmqConsumeQueueNum
+        maxOffsetMapSize maxRocksDBIndexQueryDays memTableFlushIntervalMs
+        realTimePersistRocksDBConfig rocksdbCompressionType rocksdbFlushWalFrequency
+        rocksdbWalFileRollingThreshold statRocksDBCQIntervalSec
+    """,
+    "there is no exporter of metrics; one that is named is refused": """
+        enableConnectionMetrics enableLagAndDlqMetrics enableMessageStoreMetrics
+        enableRemotingMetrics enableRequestMetrics enableStatsMetrics
+        metricGrpcExporterIntervalInMills metricGrpcExporterTimeOutInMills
+        metricLoggingExporterIntervalInMills metricsGrpcExporterHeader metricsGrpcExporterTarget
+        metricsInDelta metricsLabel metricsOtelCardinalityLimit metricsPromExporterHost
+        metricsPromExporterPort
+    """,
+    "it belongs to a setting that is refused": """
+        consumerFallbehindThreshold fetchNamesrvAddrInterval msgTraceTopicName
+        shortPollingTimeMills updateNameServerAddrPeriod
+    """,
+    "it only changes what is counted, logged or kept for clients that are not here": """
+        accountStatsEnable accountStatsPrintZeroValues autoDeleteUnusedStats
+        broadcastOffsetExpireMaxSecond broadcastOffsetExpireSecond commercialBaseCount
+        commercialSizePerMsg configBlackList consumerOffsetUpdateVersionStep debugLockEnable
+        delayOffsetUpdateVersionStep enableBroadcastOffsetStore enableCreateSysGroup
+        enableDetailStat enableRegisterProducer enableScheduleMessageStats isolateLogEnable
+        maxStatsIdleTimeInMinutes printChannelGroups printChannelGroupsMinNum
+        subscriptionExpiredTimeout
+    """,
+    "one event loop answers; maxPendingAcks and maxHeldPulls bound what waits": """
+        ackMessageThreadPoolNums ackThreadPoolQueueCapacity adminBrokerThreadPoolNums
+        adminBrokerThreadPoolQueueCapacity asyncSendEnable batchDispatchRequestThreadPoolNums
+        brokerFastFailureEnable clientAsyncSemaphoreValue clientCallbackExecutorThreads
+        clientManagerThreadPoolQueueCapacity clientManageThreadPoolNums
+        clientOnewaySemaphoreValue clientWorkerThreads consumerManagerThreadPoolQueueCapacity
+        consumerManageThreadPoolNums disableCallbackExecutor disableNettyWorkerGroup
+        dispatchCqCacheNum dispatchCqThreads dispatchFromSenderThread enableAsyncReput
+        enableBuildConsumeQueueConcurrently enableFastChannelEventProcess forwardTimeout
+        heartbeatThreadPoolNums heartbeatThreadPoolQueueCapacity litePullMessageThreadPoolNums
+        litePullThreadPoolQueueCapacity loadBalanceProcessorThreadPoolNums
+        loadBalanceThreadPoolQueueCapacity maxAsyncPutMessageRequests
+        osPageCacheBusyTimeOutMills processReplyMessageThreadPoolNums pullMessageThreadPoolNums
+        pullThreadPoolQueueCapacity putConsumeQueueDataByFileChannel
+        putMessageFutureThreadPoolNums putMessageTimeout putThreadPoolQueueCapacity
+        queryMessageThreadPoolNums queryThreadPoolQueueCapacity recoverConcurrently
+        recoverThreadPoolNums replyThreadPoolQueueCapacity sendMessageThreadPoolNums
+        sendThreadPoolQueueCapacity serverAsyncSemaphoreValue serverCallbackExecutorThreads
+        serverNettyWorkerGroupEnable serverOnewaySemaphoreValue serverSelectorThreads
+        serverWorkerThreads spinLockCollisionRetreatOptimalDegree topicQueueLockNum useABSLock
+        useReentrantLockWhenPutMessage waitTimeMillsInAckQueue waitTimeMillsInAdminBrokerQueue
+        waitTimeMillsInHeartbeatQueue waitTimeMillsInLitePullQueue waitTimeMillsInPullQueue
+        waitTimeMillsInSendQueue
+    """,
+    "the event loop has the connections; channelExpiredTimeout ends silent ones": """
+        channelNotActiveInterval clientChannelMaxIdleTimeSeconds clientCloseSocketIfTimeout
+        clientPooledByteBufAllocatorEnable clientSocketRcvBufSize clientSocketSndBufSize
+        connectTimeoutMillis enableNetWorkFlowControl enableReconnectForGoAway
+        enableShutdownGracefully maxReconnectIntervalTimeSeconds scanAvailableNameSrv
+        serverChannelMaxIdleTimeSeconds serverPooledByteBufAllocatorEnable serverSocketBacklog
+        serverSocketRcvBufSize serverSocketSndBufSize shutdownWaitTimeSeconds transferMsgByHeap
+        useEpollNativeSelector vipChannelEnabled writeBufferHighWaterMark
+        writeBufferLowWaterMark
+    """,
+    "flushIntervalCommitLog bounds what is not flushed; all else follows by itself": """
+        cleanSwapedMapInterval commitCommitLogLeastPages commitCommitLogThoroughInterval
+        commitLogForceSwapMapInterval commitLogRecoverMaxNum commitLogSwapMapInterval
+        commitLogSwapMapReserveFileNum duplicationEnable enableBatchPush
+        enableRunningFlagsInFlush flushCommitLogLeastPages flushCommitLogThoroughInterval
+        flushCommitLogTimed flushConsumeQueueLeastPages flushConsumeQueueThoroughInterval
+        flushConsumerOffsetHistoryInterval flushDelayOffsetInterval flushIntervalConsumeQueue
+        flushLeastPagesWhenWarmMapedFile logicQueueForceSwapMapInterval
+        logicQueueSwapMapInterval logicQueueSwapMapReserveFileNum mappedFileSwapEnable
+        maxChecksumRange maxSlaveResendLength messageIndexSafe putMsgIndexHightWater
+        readUnCommitted sharedByteBufferNum syncMasterFlushOffsetWhenStartup
+        wakeCommitWhenPutMessage wakeFlushWhenPutMessage writeWithoutMmap
+    """,
+    "recovery always checks everything from its checkpoint on": """
+        checkCRCOnRecover enableAcceleratedRecovery
+        enableLogConsumeQueueRepeatedlyBuildWhenRecover forceVerifyPropCRC
+        maxRecoveryCommitlogFiles recheckReputOffsetFromCq
+    """,
+    "deleting keeps its own pace, by deleteWhen, fileReservedTime and the ratios of the disk": """
+        cleanOfflineBrokerInterval correctLogicMinOffsetForceInterval
+        correctLogicMinOffsetSleepInterval deleteCommitLogFilesInterval
+        deleteConsumeQueueFilesInterval destroyMapedFileIntervalForcibly diskFallRecorded
+        enableCleanExpiredOffset logicalDiskSpaceCleanForciblyThreshold maxBatchDeleteFilesNum
+        redeleteHangedFileInterval replicasPerDiskPartition
+    """,
+    "a read finds its messages without it": """
+        accessMessageInMemoryHotRatio cgColdReadThreshold coldCtrStrategyEnable
+        coldDataFlowControlEnable coldDataScanEnable enableCalcFilterBitMap estimateAccumulation
+        expectConsumerNumUseFilter filterDataCleanTimeSpan globalColdReadThreshold highSpeedMode
+        mapperFileSizeBatchConsumeQueue maxConsumeQueueScan maxErrorRateOfBloomFilter
+        pullBatchMaxMessageCount sampleCountThreshold sampleSteps searchBcqByCacheEnable
+        travelCqFileNumWhenGetMessage usePIDColdCtrStrategy
+    """,
+    "delayed messages are delivered in order, each level by itself": """
+        enableScheduleAsyncDeliver scheduleAsyncDeliverMaxPendingLimit
+        scheduleAsyncDeliverMaxResendNum2Blocked
+    """,
+    "registrations always carry all topics, uncompressed": """
+        compatibleWithOldNameSrv compressedRegister enableSingleTopicRegister
+        enableSplitRegistration forceRegister registerBrokerTimeoutMills splitRegistrationSize
+    """,
+    "members, resets and types are handled in one way, which needs no telling": """
+        autoMessageVersionOnTopicLen enableMixedMessageType inBrokerContainer maxTopicLength
+        notifyConsumerIdsChangedEnable realTimeNotifyConsumerChange useServerSideResetOffset
+        validateSystemTopicWhenUpdateTopic
+    """,
+    "it says where parts of a Java broker are; here everything is below storePathRootDir": """
+        abortFile brokerConfigPath namesrvConfigPath rocketmqHome storeCheckpoint
+        storePathAbortFile storePathCheckPoint storePathCommitLog storePathConsumeQueue
+        storePathDLedgerCommitLog storePathIndex
+    """,
+}
+WITHOUT_EFFECT = {why: tuple(names.split()) for why, names in _WITHOUT_EFFECT.items()}
+
+# Names of older releases for settings that are honoured.
 OLDER_NAMES = {
     "mapedFileSizeCommitLog": "mappedFileSizeCommitLog",
     "mapedFileSizeConsumeQueue": "mappedFileSizeConsumeQueue",
-}
-
-_NO_ACCESS_CONTROL = "this version has no access control and would serve anybody"
-_OTHER_LOG = "this version reads and writes one CommitLog per broker, in RocketMQ's default format"
-REFUSED = {
-    "aclEnable": ("false", _NO_ACCESS_CONTROL),
-    "authenticationEnabled": ("false", _NO_ACCESS_CONTROL),
-    "authorizationEnabled": ("false", _NO_ACCESS_CONTROL),
-    "useTLS": ("false", "this version has no TLS and would answer in plain text"),
-    "enableControllerMode": ("false", "roles come from brokerRole and brokerId in this version"),
-    "enableDLegerCommitLog": ("false", _OTHER_LOG),
-    "storeType": ("default", _OTHER_LOG),
-    "readOnlyCommitLogStorePaths": ("", _OTHER_LOG),
 }

@@ -116,3 +116,13 @@ def test_a_broker_gives_and_takes_what_its_permission_says(
 def test_a_permission_that_is_none_is_refused() -> None:
     with pytest.raises(ConfigError, match="brokerPermission is 5; it must be 2"):
         BrokerConfig.load("brokerPermission=5\n", path="broker.conf")
+
+
+def test_slaves_are_told_the_address_of_replication_that_is_set() -> None:
+    async def body(world: World) -> None:
+        broker = await world.broker(ha_advertised_host="10.9.9.9")
+        assert broker.address.startswith("10.0.0.")
+        assert broker.ha_address == "10.9.9.9:10912"
+        await broker.close()
+
+    run(body)
