@@ -57,6 +57,7 @@ class AdminService:
         self._deletion = deletion
         self._copy_tables = copy_tables
         self._started_ms = started_ms
+        self._began_at = context.store.watermarks.appended
         # Names this process in the versions of its tables: no other one ever gives the same.
         self._stamp = f"{started_ms:x}.{context.runtime.random.getrandbits(32):08x}"
 
@@ -173,7 +174,8 @@ class AdminService:
                 "maxOffset": high,
                 "minOffset": low,
             }
-        body = jsonx.dumps({"offsetTable": jsonx.mq_map(table), "topicPutTps": 0.0})
+        tps = self._c.statistics.topic_rate(topic.name, self._c.runtime.monotonic())
+        body = jsonx.dumps({"offsetTable": jsonx.mq_map(table), "topicPutTps": tps})
         answer(endpoint, request, request.reply(0, body=body))
 
     def _bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
@@ -240,7 +242,8 @@ class AdminService:
                     "lastTimestamp": self._time_of(name, queue_id, position - 1),
                     "pullOffset": position,
                 }
-        body = jsonx.dumps({"consumeTps": 0.0, "offsetTable": jsonx.mq_map(table)})
+        tps = self._c.statistics.group_rate(group, topics, self._c.runtime.monotonic())
+        body = jsonx.dumps({"consumeTps": tps, "offsetTable": jsonx.mq_map(table)})
         answer(endpoint, request, request.reply(0, body=body))
 
     def on_reset_offset(self, endpoint: Endpoint, request: Command) -> None:
@@ -373,18 +376,36 @@ class AdminService:
         slave = role.state is State.SLAVE
         return "" if slave else role.refuses(self._c.runtime.monotonic())
 
+    def _traffic(self) -> dict[str, str]:
+        """The figures of RocketMQ's StoreStatsService and BrokerStats; sizes are those of the log,
+        with what fills its segments up."""
+        c = self._c
+        counted, now = c.statistics, c.runtime.monotonic()
+        day, totals = counted.day, counted.totals
+        size = 0 if c.role.is_slave else c.store.watermarks.appended - self._began_at
+        return {
+            "putTps": counted.rates("put", now),
+            "getTotalTps": counted.rates("asked", now),
+            "getFoundTps": counted.rates("found", now),
+            "getMissTps": counted.rates("missed", now),
+            "getTransferredTps": counted.rates("transferred", now),
+            "msgPutTotalYesterdayMorning": str(day.put_yesterday),
+            "msgPutTotalTodayMorning": str(day.put_today),
+            "msgPutTotalTodayNow": str(totals.put),
+            "msgGetTotalYesterdayMorning": str(day.got_yesterday),
+            "msgGetTotalTodayMorning": str(day.got_today),
+            "msgGetTotalTodayNow": str(totals.transferred),
+            "putMessageTimesTotal": str(totals.put),
+            "putMessageSizeTotal": str(size),
+            "putMessageAverageSize": f"{size / max(totals.put, 1):.1f}",
+        }
+
     def runtime_info(self) -> Mapping[str, str]:
         c = self._c
         marks = c.store.watermarks
         now = c.runtime.now_ms()
         zero = dict.fromkeys(
             (
-                "msgPutTotalTodayMorning",
-                "msgPutTotalTodayNow",
-                "msgPutTotalYesterdayMorning",
-                "msgGetTotalTodayMorning",
-                "msgGetTotalTodayNow",
-                "msgGetTotalYesterdayMorning",
                 "sendThreadPoolQueueHeadWaitTimeMills",
                 "pullThreadPoolQueueHeadWaitTimeMills",
                 "queryThreadPoolQueueHeadWaitTimeMills",
@@ -392,13 +413,9 @@ class AdminService:
             ),
             "0",
         )
-        tps = dict.fromkeys(
-            ("putTps", "getTotalTps", "getFoundTps", "getMissTps", "getTransferredTps"),
-            "0.0 0.0 0.0",
-        )
         return {
             **zero,
-            **tps,
+            **self._traffic(),
             "brokerVersionDesc": "V5_4_0",
             "brokerVersion": "493",
             "brokerActive": "true",

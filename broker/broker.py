@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from ipaddress import ip_address
 from typing import Any
@@ -46,6 +46,7 @@ from saturnmq.broker.send import SendService
 from saturnmq.broker.sinks import SinkTable
 from saturnmq.broker.stages import Stages
 from saturnmq.broker.staging import APPENDING, StagingService
+from saturnmq.broker.statistics import Statistics
 from saturnmq.broker.table_sync import TableSync
 from saturnmq.broker.topics import TopicTable, system_topics
 from saturnmq.broker.turn import Turn, confirm
@@ -64,11 +65,12 @@ from saturnmq.protocol.runtime import Listener, Runtime, join_address, split_add
 from saturnmq.store.config_files import ConfigFile
 from saturnmq.store.disk import Disk
 from saturnmq.store.epochs import Epochs
-from saturnmq.store.message_store import MessageStore
+from saturnmq.store.message_store import Arrival, MessageStore
 
 log = logging.getLogger(__name__)
 
 TELL_S = 2.0  # how often a long recovery tells how far it is
+SAMPLE_S = 1.0  # between two notes of the statistics
 TICK_S = 0.1  # how late a deadline may be noticed
 
 
@@ -173,6 +175,7 @@ class Broker:
             ledger=AckLedger(config.max_pending_acks),
             role=Role(config),
             epochs=Epochs.load(self._disk, config.root, self.store.watermarks.appended),
+            statistics=Statistics(runtime.monotonic(), runtime.now_ms()),
         )
 
     async def _bind(self) -> None:
@@ -317,6 +320,7 @@ class Broker:
             self._sinks.arrived,
             pulls.arrived,
             lambda _, arrivals: delays.arrived(arrivals),
+            self._count,
         ]
         self._turn.on_visible += [pulls.wake]
         self._turn.is_awaited = lambda: pulls.held_count > 0
@@ -449,6 +453,10 @@ class Broker:
         if self._registration is not None:
             self._registration.topics_changed()
 
+    def _count(self, _: int, arrivals: Iterable[Arrival]) -> None:
+        if not self.context.role.is_slave:  # its master counts
+            self.context.statistics.arrived(arrivals)
+
     def _flushed(self) -> None:
         self._turn.wake()
         self._slave.flushed()
@@ -529,7 +537,7 @@ class Broker:
 
     async def _deadlines(self) -> None:
         """Whatever is late: sends, held pulls, silent clients."""
-        next_scan = 0.0
+        next_scan = next_sample = 0.0
         while True:
             await self._runtime.sleep(TICK_S)
             now = self._runtime.monotonic()
@@ -540,6 +548,9 @@ class Broker:
             no_matter = slaves and not self.config.sync_flush and self._flush.keeps_up()
             self.context.ledger.expire(now, marks.appended if no_matter else marks.flushed)
             self._pulls.expire(now)
+            if now >= next_sample:
+                next_sample = now + SAMPLE_S
+                self.context.statistics.sample(now, self._runtime.now_ms(), self.context.topics)
             if now >= next_scan:
                 next_scan = now + 10
                 self._members.expire(now)

@@ -17,6 +17,7 @@ from saturnmq.broker.groups import GroupTable
 from saturnmq.broker.locks import QueueLocks
 from saturnmq.broker.offsets import ConsumerOffsets
 from saturnmq.broker.role import Role
+from saturnmq.broker.statistics import Statistics
 from saturnmq.broker.topics import TopicTable
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.endpoint import Endpoint
@@ -42,6 +43,7 @@ class Context:
     ledger: AckLedger
     role: Role
     epochs: Epochs
+    statistics: Statistics
     master_confirmed: int | None = None  # on a slave: how far its master confirms, if it says so
     appended: Callable[[], None] = lambda: None  # tells the turn that the log grew
     enough_replicas: Callable[[], bool] = lambda: True

@@ -295,6 +295,8 @@ class PullService:
     # answers
 
     def _reply_result(self, pull: Pull, result: GetResult, code: int) -> None:
+        group = pull.request.ext["consumerGroup"]
+        self._c.statistics.pulled(group, pull.topic, result.count)
         self._reply(
             pull,
             code,

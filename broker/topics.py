@@ -120,6 +120,9 @@ class TopicTable(Saveable):
     def __iter__(self) -> Iterator[Topic]:
         return iter(self._topics.values())
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._topics
+
     def get(self, name: str) -> Topic | None:
         return self._topics.get(name)
 

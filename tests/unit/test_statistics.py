@@ -1,0 +1,112 @@
+"""What mqadmin is told of a broker's traffic: exact figures, in virtual time."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from saturnmq.broker.statistics import Statistics, Totals
+from saturnmq.store.derived import Arrival
+from world_rig import Remote, World, run
+
+EVENING = int(datetime(2026, 3, 1, 23, 59).timestamp() * 1000)
+
+
+TOPICS = {"T"}
+
+
+def entries(topic: str, count: int) -> list[Arrival]:
+    return [Arrival(topic, 0, count, bytes(20 * count))]
+
+
+def test_rates_are_those_of_the_last_ten_sixty_and_six_hundred_seconds() -> None:
+    counted = Statistics(0.0, EVENING)
+    for second in range(1, 1001):
+        if second > 700:
+            counted.arrived(entries("T", 10 if second > 990 else 1))
+            counted.pulled("G", "T", 4 if second > 990 else 0)
+        counted.sample(float(second), EVENING, TOPICS)
+    assert counted.totals == Totals(390, 10, 290, 40)
+    assert counted.rates("put", 1000.0) == "10.00 2.50 0.65"
+    assert counted.rates("found", 1000.0) == "1.00 0.17 0.02"
+    assert counted.rates("missed", 1000.0) == "0.00 0.83 0.48"
+    assert counted.rates("asked", 1000.0) == "1.00 1.00 0.50"
+    assert counted.rates("transferred", 1000.0) == "4.00 0.67 0.07"
+
+
+def test_a_rate_of_a_young_broker_is_over_the_time_that_it_has() -> None:
+    counted = Statistics(5.0, EVENING)
+    assert counted.rates("put", 5.0) == "0.00 0.00 0.00"
+    counted.arrived(entries("T", 40))
+    assert counted.rates("put", 25.0) == "2.00 2.00 2.00"
+
+
+def test_totals_of_days_move_at_midnight() -> None:
+    counted = Statistics(0.0, EVENING)
+    days = [EVENING + int(timedelta(days=n).total_seconds() * 1000) for n in range(3)]
+    for number, now_ms in enumerate(days):
+        counted.sample(float(number), now_ms, TOPICS)
+        counted.arrived(entries("T", 10))
+        counted.pulled("G", "T", 3)
+    assert tuple(counted.day) == (10, 20, 3, 6)
+
+
+def test_a_topic_and_its_readers_have_rates_of_a_minute_and_go_with_it() -> None:
+    counted = Statistics(0.0, EVENING)
+    topics = {"T", "U"}
+    for second in range(1, 121):
+        counted.arrived(entries("T", 2))
+        counted.pulled("G", "T", 1)
+        counted.pulled("G", "U", 1)
+        counted.sample(float(second), EVENING, topics)
+    assert counted.topic_rate("T", 120.0) == 2.0
+    assert counted.group_rate("G", ["T", "U"], 120.0) == 2.0
+    assert counted.group_rate("H", ["T"], 120.0) == 0.0
+    assert len(counted) == 3
+    topics.clear()
+    for second in range(121, 202):
+        counted.sample(float(second), EVENING, topics)
+    assert counted.topic_rate("T", 201.0) == 0.0
+    assert len(counted) == 0
+
+
+async def table(client: Remote) -> dict[str, str]:
+    found: dict[str, str] = json.loads(bytes((await client.ask(28)).body))["table"]
+    return found
+
+
+async def tps(client: Remote, code: int, name: str, **ext: Any) -> float:
+    text = bytes((await client.ask(code, ext)).body).decode()
+    return float(text.partition(f'"{name}":')[2].split(",")[0].rstrip("}"))
+
+
+def test_a_broker_tells_what_went_through_it() -> None:
+    async def body(world: World) -> None:
+        broker = await world.broker()
+        client = await world.connect(broker.address)
+        began = broker.store.watermarks.appended
+        for n in range(30):
+            assert (await client.send(b"%d" % n)).code == 0
+        assert (await client.pull(0)).code == 0
+        assert (await client.pull(30)).code == 19
+        await client.commit(30)
+        found = await table(client)
+        assert found["msgPutTotalTodayNow"] == found["putMessageTimesTotal"] == "30"
+        assert found["msgGetTotalTodayNow"] == "30"
+        size = broker.store.watermarks.appended - began
+        assert found["putMessageSizeTotal"] == str(size)
+        assert float(found["putMessageAverageSize"]) == pytest.approx(size / 30, abs=0.1)
+        await world.until(lambda: world.loop.time() >= 20, every=0.5)
+        put, *_ = (await table(client))["putTps"].split()
+        assert float(put) == 0.0, "nothing in the last ten seconds"
+        for name, messages in (("putTps", 30), ("getTransferredTps", 30), ("getTotalTps", 2)):
+            minute = float((await table(client))[name].split()[1])
+            assert minute == pytest.approx(messages / world.loop.time(), abs=0.05)
+        expected = pytest.approx(30 / world.loop.time(), abs=0.05)
+        assert await tps(client, 202, "topicPutTps", topic="T") == expected
+        assert await tps(client, 208, "consumeTps", consumerGroup="G") == expected
+        await broker.close()
+
+    run(body)
