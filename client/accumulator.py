@@ -55,10 +55,15 @@ class Gate(Protocol):
 
 
 class Pin(NamedTuple):
-    """A queue that a message is bound to."""
+    """A queue that a message is bound to: the caller's, or one that a key or a selector chose among
+    the queues of a round (placing.py). If a chosen one is gone, another one will do."""
 
     queue: MessageQueue
-    chosen: bool  # by a key or a selector, among all there were: if it is gone, another one will do
+    round: int = 0  # 0: the caller's
+
+    @property
+    def chosen(self) -> bool:
+        return self.round > 0
 
 
 class Lane:

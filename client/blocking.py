@@ -346,7 +346,7 @@ class Producer:
     ) -> Pin | None:
         engine = self.engine
         bound = selector or sharding_key or SHARDING_KEY in message.properties
-        if queue is None and bound and not engine.key_queues(message.topic):
+        if queue is None and bound and not engine.round(message.topic).queues:
             self._run(engine.route(message.topic))
         return engine.pin_for(message, queue, sharding_key, selector)
 
@@ -359,7 +359,7 @@ class Producer:
     ) -> list[SendResult]:
         """Send messages of one topic to one queue in one request; all are stored or none."""
         engine = self.engine
-        pinned = None if queue is None else Pin(queue, chosen=False)
+        pinned = None if queue is None else Pin(queue)
         batch: OutBatch = self._when_room(lambda: engine.enqueue_batch(messages, pinned))
         batch.handle(0).result(timeout)
         return [batch.result(index) for index in range(len(messages))]
@@ -380,7 +380,8 @@ class Producer:
         waits until it is over; `error` and `status` say how it ended. `keyed`: `queue` was chosen
         among `queues` by a key, so another one will do when it is gone."""
         engine = self.engine
-        pinned = None if queue is None else Pin(queue, keyed)
+        number = engine.round(topic).number if keyed else 0
+        pinned = None if queue is None else Pin(queue, number)
         return self._when_room(
             lambda: engine.enqueue_encoded(
                 topic, pinned, body, count, born_ms=born_ms, sys_flag=sys_flag
@@ -392,7 +393,7 @@ class Producer:
         (client/placing.py). TopicNotExist if there is no such topic."""
         engine = self.engine
         self._run(engine.route(topic, create=False))
-        return engine.key_queues(topic)
+        return list(engine.round(topic).queues)
 
     def send_oneway(
         self,

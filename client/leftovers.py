@@ -1,48 +1,42 @@
-"""What waits for queues that are gone goes first, so that keys stay in order. Pure.
+"""What keys bound to queues before a topic's queues changed goes first: keys stay in order. Pure.
 
-When a topic gets other queues, a key may move: its older messages wait in the lane of a queue that
-is gone, newer ones come into the lane of another. Both may end up in one queue. So while there are
-leftovers, what is bound to a queue by a key waits in all other lanes of the topic. If the queues
-change again meanwhile, those that were left over first still go first.
+With other queues a key may move, and what was sent before and after may end up in one queue all the
+same. So each change begins a round (placing.py), with lanes of its own, and a lane waits while one
+of an earlier round has anything left. That holds sends up for as long as those take, usually some
+milliseconds; if a broker that they are for is away, until it is back or given up.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterable
 
 from saturnmq.client.accumulator import Lane
 
 
 class Leftovers:
-    """The lanes of queues that are gone, until they are empty. The loop thread changes it."""
+    """The lanes of earlier rounds that are not empty, by topic. The loop thread changes it."""
 
     def __init__(self) -> None:
-        self._rounds: dict[str, dict[Lane, int]] = {}  # by topic
+        self._lanes: dict[str, frozenset[Lane]] = {}
 
-    def add(self, topic: str, lanes: Iterable[Lane]) -> None:
-        """The queues of these lanes are gone. One that is left over already keeps its place."""
-        known = self._rounds.get(topic) or {}
-        last = max(known.values(), default=0)
-        added = {lane: last + 1 for lane in lanes if lane not in known}
-        if added:
-            self._rounds[topic] = known | added
+    def add(self, lane: Lane) -> None:
+        """The queues of the topic changed, and `lane` is not empty."""
+        self._lanes[lane.topic] = self._lanes.get(lane.topic, frozenset()) | {lane}
 
     def hold_back(self, lane: Lane) -> bool:
         """Whether others of its topic go before `lane`."""
-        known = self._rounds.get(lane.topic)
-        if not known:
-            return False
-        mine = known.get(lane)
-        return mine is None or mine > min(known.values())
+        lanes = self._lanes.get(lane.topic, ())
+        return any(_round(other) < _round(lane) for other in lanes)
 
     def remove(self, lane: Lane) -> bool:
         """`lane` is empty and nothing of it is under way; True if it was left over."""
-        known = self._rounds.get(lane.topic)
-        if not known or lane not in known:
+        lanes = self._lanes.get(lane.topic)
+        if not lanes or lane not in lanes:
             return False
-        rest = {other: number for other, number in known.items() if other is not lane}
-        if rest:
-            self._rounds[lane.topic] = rest
+        if len(lanes) > 1:
+            self._lanes[lane.topic] = lanes - {lane}
         else:
-            del self._rounds[lane.topic]
+            del self._lanes[lane.topic]
         return True
+
+
+def _round(lane: Lane) -> int:
+    return 0 if lane.pinned is None else lane.pinned.round

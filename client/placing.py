@@ -9,9 +9,10 @@ has the keys move as soon as a broker leaves the route.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 from saturnmq.client.core import ClientCore
 from saturnmq.client.replicas import brokers_in
@@ -24,11 +25,21 @@ from saturnmq.protocol.route import TopicRoute
 log = logging.getLogger(__name__)
 
 
+class Round(NamedTuple):
+    """The queues that keys are hashed over, from one change to the next."""
+
+    number: int  # 0: nothing is known yet
+    queues: Sequence[MessageQueue]  # sorted
+
+
+UNKNOWN = Round(0, ())
+
+
 @dataclass(slots=True)
 class _Topic:
     counts: dict[str, int] = field(default_factory=dict)  # write queues by broker name
     away_since: dict[str, float] = field(default_factory=dict)
-    queues: list[MessageQueue] = field(default_factory=list)
+    round: Round = UNKNOWN
 
 
 class Placement:
@@ -39,10 +50,10 @@ class Placement:
         self._absence_s = absence_s
         self._topics: dict[str, _Topic] = {}
 
-    def queues(self, topic: str) -> list[MessageQueue]:
-        """Sorted; empty while no route was seen."""
+    def round(self, topic: str) -> Round:
+        """The present one."""
         known = self._topics.get(topic)
-        return [] if known is None else known.queues
+        return UNKNOWN if known is None else known.round
 
     def away(self, topic: str) -> Set[str]:
         """The brokers whose queues are kept though they have no master now."""
@@ -78,16 +89,18 @@ class Placement:
             for name in gone:
                 known.counts.pop(name, None)
                 known.away_since.pop(name, None)
-        known.queues = sorted(
+        queues = sorted(
             MessageQueue(topic, name, queue_id)
             for name, count in known.counts.items()
             for queue_id in range(count)
         )
+        if queues != known.round.queues:
+            known.round = Round(known.round.number + 1, queues)
 
 
 class KeyQueues:
-    """Keeps the placement of one producer's keys as routes change. Any thread may call `of`, the
-    rest is for the loop thread."""
+    """Keeps the placement of one producer's keys as routes change. Any thread may call `round`,
+    the rest is for the loop thread."""
 
     def __init__(
         self, core: ClientCore, absence_s: float, on_change: Callable[[str], None]
@@ -97,13 +110,13 @@ class KeyQueues:
         self._absence_s = absence_s
         self._on_change = on_change
         self._placement = Placement(absence_s)
-        self.of = self._placement.queues
+        self.round = self._placement.round
         self._timed: set[str] = set()  # topics that are looked at again after a time
         core.on_route_change(self._route_changed)
 
     def learn(self, topic: str) -> None:
         """Take the route of `topic` that is known, if none was taken yet."""
-        if not self.of(topic):
+        if not self.round(topic).queues:
             self._take(topic)
 
     def _take(self, topic: str) -> TopicRoute | None:
@@ -122,11 +135,12 @@ class KeyQueues:
         self._change(topic, lambda: self._placement.withdraw(topic, broker_name))
 
     def _change(self, topic: str, change: Callable[[], None]) -> None:
-        before = self.of(topic)
+        before = self.round(topic)
         change()
-        after = self.of(topic)
-        if before and before != after:
-            log.info("keys of topic %s go over %d queues, not %d", topic, len(after), len(before))
+        after = self.round(topic)
+        if before.queues and before != after:
+            counts = len(after.queues), len(before.queues)
+            log.info("keys of topic %s go over %d queues, not %d", topic, *counts)
             self._on_change(topic)
 
     def _take_again(self, topic: str) -> None:

@@ -28,6 +28,7 @@ from saturnmq.client.outgoing import (
     SendHandle,
     SendResult,
 )
+from saturnmq.client.placing import Round
 from saturnmq.client.sending import ProducerOptions, Sender
 from saturnmq.protocol import compression
 from saturnmq.protocol.errors import (
@@ -150,22 +151,22 @@ class ProducerEngine:
         """What binds a message to a queue: `queue`, the selector's choice, its key, or nothing.
         RouteNotFound while the topic's route is not known."""
         if queue is not None:
-            return Pin(queue, chosen=False)
+            return Pin(queue)
         key = sharding_key or message.properties.get(SHARDING_KEY)
         if selector is None and key is None:
             return None
-        queues = self.key_queues(message.topic)
+        number, queues = self.round(message.topic)
         if not queues:
             raise RouteNotFound(f"the route of topic {message.topic!r} is not known yet")
         if selector is not None:
             selected = selector(queues, message)
-            return Pin(selected, chosen=selected in queues)
+            return Pin(selected, number if selected in queues else 0)
         assert key is not None
-        return Pin(queues[abs(jhash(key)) % len(queues)], chosen=True)
+        return Pin(queues[abs(jhash(key)) % len(queues)], number)
 
-    def key_queues(self, topic: str) -> list[MessageQueue]:
-        """The queues that keys are hashed over (placing.py); empty before `route(topic)`."""
-        return self.sender.key_queues.of(topic)
+    def round(self, topic: str) -> Round:
+        """The queues that keys are hashed over now; none before `route(topic)`."""
+        return self.sender.key_queues.round(topic)
 
     def _check(self, message: Message) -> None:
         if message.topic not in self._topics:
@@ -301,7 +302,7 @@ class ProducerEngine:
             now = self.core.runtime.monotonic()
             faults = self.sender.faults
             sound = [queue for queue in queues if faults.available(queue.broker_name, now)]
-            pinned = Pin(self.core.runtime.random.choice(sound or queues), chosen=True)
+            pinned = Pin(self.core.runtime.random.choice(sound or queues))
         queue = pinned.queue
         address = self.core.broker_address(queue.broker_name)
         if address is None:
@@ -495,7 +496,7 @@ class Producer:
     ) -> list[SendResult]:
         """Send messages of one topic to one queue in one request; all are stored or none."""
         engine = self.engine
-        pinned = None if queue is None else Pin(queue, chosen=False)
+        pinned = None if queue is None else Pin(queue)
         while True:
             batch = engine.enqueue_batch(messages, pinned)
             if batch is not None:

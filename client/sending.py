@@ -11,7 +11,8 @@ Rules, in RocketMQ's terms (remoting.md 2.1, 4):
   its own queue until `delivery_timeout`, so that their order holds; what follows waits behind it
 - a queue that is gone, because its topic was made smaller, is answered with 29: the batch goes to a
   queue there is. All that waits for a gone queue by a key or a selector goes to one other queue, in
-  order; what the caller gave a queue for goes there or fails
+  order, and before what was sent after the change; what the caller gave a queue for goes there or
+  fails
 - with `until_delivered` unpinned batches too are repeated until `delivery_timeout`, elsewhere if
   there is one
 - response codes 17 14 1 2 16 204 205 1500, time-outs and lost connections are retried, others fail
@@ -105,8 +106,8 @@ class Sender:
     def pump_lane(self, lane: Lane) -> None:
         head = self.accumulator.head
         batch = head(lane)
-        if batch is not None and lane.pinned is not None and self._is_gone(lane.pinned):
-            self.leftovers.add(lane.topic, [lane])
+        if self._is_left_over(lane):  # filled by a thread that had chosen before
+            self.leftovers.add(lane)
         while batch is not None:
             if self.closed:
                 self.accumulator.fail_lane(lane, ClientClosed("the producer is closed"))
@@ -159,18 +160,27 @@ class Sender:
         """Its queue, or the one that takes what waits for it when it is gone."""
         if not self._is_gone(pin):
             return pin.queue
-        queues = self.key_queues.of(pin.queue.topic)
+        queues = self.key_queues.round(pin.queue.topic).queues
+        led = [each for each in queues if self.core.broker_address(each.broker_name) is not None]
+        queues = led or queues
         return queues[pin.queue.queue_id % len(queues)]
 
     def _is_gone(self, pin: Pin) -> bool:
-        queues = self.key_queues.of(pin.queue.topic)
+        queues = self.key_queues.round(pin.queue.topic).queues
         return pin.chosen and bool(queues) and pin.queue not in queues
 
+    def _is_left_over(self, lane: Lane) -> bool:
+        """Whether it has work of an earlier round."""
+        pin = lane.pinned
+        if pin is None or not pin.chosen or not self._has_work(lane):
+            return False
+        return pin.round < self.key_queues.round(lane.topic).number
+
     def _keys_moved(self, topic: str) -> None:
-        """The queues that keys are hashed over changed."""
-        lanes = self.accumulator.lanes_of(topic)
-        gone = [lane for lane in lanes if lane.pinned is not None and self._is_gone(lane.pinned)]
-        self.leftovers.add(topic, [lane for lane in gone if self._has_work(lane)])
+        """Another round begins."""
+        for lane in self.accumulator.lanes_of(topic):
+            if self._is_left_over(lane):
+                self.leftovers.add(lane)
 
     def _has_work(self, lane: Lane) -> bool:
         return bool(lane.in_flight) or self.accumulator.head(lane) is not None

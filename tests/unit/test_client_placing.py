@@ -4,6 +4,7 @@ import asyncio
 import collections
 import contextlib
 import logging
+import random
 
 import client_fakes as fakes
 import pytest
@@ -26,7 +27,7 @@ def route(queues, *, masterless=()):
 
 
 def counts(placement):
-    return dict(collections.Counter(queue.broker_name for queue in placement.queues("T")))
+    return dict(collections.Counter(queue.broker_name for queue in placement.round("T").queues))
 
 
 # -- the rule --------------------------------------------------------------------------------------
@@ -36,7 +37,7 @@ def test_fewer_and_more_queues_of_a_broker_count_at_once():
     placement = Placement(60.0)
     for count in (8, 2, 4):
         placement.take("T", route({"a": count}), 0.0)
-        assert placement.queues("T") == [MessageQueue("T", "a", n) for n in range(count)]
+        assert placement.round("T").queues == [MessageQueue("T", "a", n) for n in range(count)]
 
 
 def test_a_broker_without_a_master_or_a_route_keeps_its_queues_for_a_time():
@@ -153,6 +154,44 @@ def test_no_keyed_send_fails_when_a_topic_shrinks_and_keys_stay_in_order(told):
         assert len(cluster.brokers["a"].requests) == asked + len(keys), "none was refused"
 
     run(test)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_keys_stay_in_order_through_any_changes_of_the_number_of_queues(seed):
+    chance = random.Random(seed)
+
+    async def test(cluster, producer):
+        shrinking = Shrinking(cluster)
+        keys = [f"key{n}" for n in range(30)]
+        handles = []
+        for n in range(120):
+            if n % 10 == 9:
+                shrinking.shrink(chance.choice((1, 2, 3, 4, 8)), told=chance.random() < 0.7)
+            for key in keys:
+                message = Message("T", f"{key}/{n}".encode())
+                handles.append(await producer.send_async(message, sharding_key=key))
+            await asyncio.sleep(chance.choice((0.0, 0.0, 0.002)))
+        assert all([(await handle).ok for handle in handles])
+        check_order(cluster, keys)
+
+    run(test, batch_bytes=300)
+
+
+def test_what_waits_for_a_gone_queue_does_not_wait_for_a_broker_that_is_away():
+    async def test(cluster, producer):
+        shrinking = Shrinking(cluster)
+        warm = [await producer.send(Message("T", b"x"), sharding_key=f"k{n}") for n in range(20)]
+        key = next(f"k{n}" for n, sent in enumerate(warm) if sent.queue == ("T", "a", 1))
+        cluster.brokers["b"].stop()
+        cluster.listed = ["a"]
+        cluster.announce()
+        while len(producer.core.publish_queues("T")) > 2:
+            await asyncio.sleep(0.01)
+        shrinking.shrink(1, told=False)
+        sent = await producer.send(Message("T", b"x"), sharding_key=key)
+        assert sent.queue == ("T", "a", 0)
+
+    run(test, "a", "b", queues=2, absence_timeout=1e9)
 
 
 def test_no_send_without_a_key_fails_when_a_topic_shrinks():
