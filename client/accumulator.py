@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Protocol
 
 from saturnmq.client.kernels import Outbox
 from saturnmq.client.outgoing import ITEM_OVERHEAD, OutBatch, SendHandle
+from saturnmq.protocol import forks
 from saturnmq.protocol.errors import MessageIllegal, RequestTimeout, SaturnError
 from saturnmq.protocol.ids import UniqueIds
 from saturnmq.protocol.message import MessageQueue
@@ -364,6 +365,11 @@ class Accumulator:
         with self.lock:
             self._refusing = True
             self._outbox.open.clear()
+
+    def forked(self) -> None:
+        """A child accepts nothing and waits for nothing here."""
+        self.lock = forks.ForkedLock()
+        self._outbox.open.clear()
 
     def close(self, error: SaturnError) -> None:
         """Finish everything with `error`."""

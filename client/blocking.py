@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
+from saturnmq.client import at_exit
 from saturnmq.client import producer as async_producer
 from saturnmq.client.accumulator import Pin
 from saturnmq.client.core import ErrorListener
@@ -24,6 +25,7 @@ from saturnmq.client.faults import LatencyTable
 from saturnmq.client.outgoing import OutBatch, SendHandle, SendResult
 from saturnmq.client.producer import ProducerEngine, Selector
 from saturnmq.client.sending import ProducerOptions
+from saturnmq.protocol import forks
 from saturnmq.protocol.errors import ClientClosed, RequestTimeout
 from saturnmq.protocol.message import Message, MessageQueue
 from saturnmq.protocol.native import NativeRuntime, new_event_loop
@@ -38,8 +40,14 @@ class LoopThread:
     def __init__(self, name: str = "saturnmq-client") -> None:
         self.loop = new_event_loop()
         self.runtime = NativeRuntime(self.loop)
+        self.inherited = False  # it is a thread of the process that forked this one
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._thread.start()
+        forks.tell(self)
+
+    def forked(self) -> None:
+        """A child has the loop, but not the thread that runs it."""
+        self.inherited = True
 
     def _main(self) -> None:
         asyncio.set_event_loop(self.loop)
@@ -59,6 +67,9 @@ class LoopThread:
                 "a blocking call on the client's own loop would never return: in listeners and "
                 "callbacks of the loop use saturnmq.aio"
             )
+        if self.inherited:
+            coro.close()
+            raise forks.refusal()
         if not self._thread.is_alive():
             coro.close()
             raise ClientClosed("the client is closed")
@@ -80,7 +91,9 @@ class LoopThread:
         return self.run(there())
 
     def close(self) -> None:
-        """Stop the loop; what still runs on it is cancelled."""
+        """Stop the loop; what still runs on it is cancelled. Nothing, of an inherited one."""
+        if self.inherited:
+            return
         if self._thread.is_alive():
             self.loop.call_soon_threadsafe(self.loop.stop)
             if threading.current_thread() is not self._thread:
@@ -127,7 +140,7 @@ class Facade(Generic[Async]):
         self._end(self._target.close)
 
     def _end(self, ending: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        if self._closed:
+        if self._closed or self._thread.inherited:
             return
         self._closed = True
         try:
@@ -262,6 +275,7 @@ class Producer:
                 thread.close()
                 raise
             self._thread = thread
+            at_exit.remember(self._settle)
         return self
 
     async def _make(self, thread: LoopThread) -> ProducerEngine:
@@ -299,6 +313,7 @@ class Producer:
     def engine(self) -> ProducerEngine:
         if self._engine is None:
             raise ClientClosed("the producer is not started: use 'with' or call start()")
+        self._engine.check_forked()
         return self._engine
 
     def send(
@@ -415,11 +430,12 @@ class Producer:
         self._run(self.engine.flush(), timeout)
 
     def close(self, timeout: float | None = 30.0) -> None:
-        """Flush and leave."""
+        """Flush and leave. Nothing, in a child of the process that started it."""
         thread, engine = self._thread, self._engine
-        if thread is None or engine is None or self._closed:
+        if thread is None or engine is None or self._closed or thread.inherited:
             return
         self._closed = True
+        at_exit.forget(self._settle)
         try:
             if self._express is not None:
                 self._express.close()
@@ -428,6 +444,15 @@ class Producer:
             thread.run(engine.core.close())
         finally:
             thread.close()
+
+    def _settle(self, seconds: float) -> at_exit.Loss | None:
+        """The end of the program; see at_exit.py."""
+        batches = list(self.engine.accumulator.active)
+        with contextlib.suppress(RequestTimeout):
+            self.flush(seconds)
+        lost = at_exit.loss(self.group, batches, f"no acknowledgement in {seconds:.1f} s")
+        self.close(0.0)
+        return lost
 
     def _run(self, coro: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         assert self._thread is not None

@@ -23,7 +23,7 @@ from saturnmq.client.asked import Asked, ConsumerHandler
 from saturnmq.client.finding import RouteFinder
 from saturnmq.client.routes import MASTER_ID, RouteTable
 from saturnmq.client.supervision import Supervisor
-from saturnmq.protocol import checked, jsonx
+from saturnmq.protocol import checked, forks, jsonx
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import (
@@ -91,6 +91,7 @@ class ClientCore:
         self._client_id = client_id
         self._newest_subscription = 0
         self.closed = False
+        self._why_closed = ClientClosed("the client is closed")
         self._started = False
         self._nameserver_at = runtime.random.randrange(len(self.nameservers))
         self._connections: dict[str, Endpoint] = {}
@@ -116,6 +117,7 @@ class ClientCore:
             on_change=self._route_changed,
             template_queues=default_topic_queues,
         )
+        forks.tell(self)
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -161,6 +163,13 @@ class ClientCore:
         self._connections.clear()
         self._address_of.clear()
 
+    def forked(self) -> None:
+        """A child has no connections, and leaves no group."""
+        self.closed = True
+        self._why_closed = forks.refusal()
+        self._connections.clear()
+        self._address_of.clear()
+
     # -- errors that no caller waits for --------------------------------------------------------
 
     def on_error(self, listener: ErrorListener) -> None:
@@ -193,7 +202,7 @@ class ClientCore:
         if endpoint is not None:
             return endpoint
         if self.closed:
-            raise ClientClosed("the client is closed")
+            raise self._why_closed
         pending = self._connecting.get(address)
         if pending is None:
             pending = self._begin_connecting(address)
@@ -229,7 +238,7 @@ class ClientCore:
             return
         if self.closed:
             endpoint.close()
-            self._not_connected(address, ClientClosed("the client is closed"))
+            self._not_connected(address, self._why_closed)
             return
         done = self._connecting.pop(address)
         self._connections[address] = endpoint

@@ -15,6 +15,7 @@ from saturnmq.client.core import SUCCEEDED_S
 from saturnmq.client.outgoing import OutBatch, SendResult
 from saturnmq.client.producer import ProducerEngine
 from saturnmq.client.routes import MASTER_ID
+from saturnmq.protocol import forks
 from saturnmq.protocol.channel import Channel
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.message import Message, MessageQueue
@@ -32,6 +33,7 @@ class Express:
         self._busy: Channel | None = None
         self._closed = False
         engine.core.on_route_change(self._route_changed)
+        forks.tell(self)
 
     def send(self, message: Message, pinned: Pin | None) -> SendResult | OutBatch | None:
         """The result; or the batch, if the first attempt failed and others follow on the loop; or
@@ -115,6 +117,10 @@ class Express:
     def _drop(self, channel: Channel) -> None:
         channel.close()
         self._channels.pop(channel.address, None)
+
+    def forked(self) -> None:
+        """A child goes the ordinary way, where it hears what is wrong."""
+        self._closed = True
 
     def close(self) -> None:
         """Close the connections once a send under way is over."""

@@ -20,6 +20,7 @@ from saturnmq.client.core import ClientCore, term_in
 from saturnmq.protocol import checked, jsonx
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import (
+    ClientForked,
     ConfigError,
     ConnectionLost,
     OffsetsLocked,
@@ -188,6 +189,8 @@ class RemoteOffsets(_Table):
     async def _confirmed(self, address: str, request: Command, queue: MessageQueue) -> None:
         try:
             await self._core.invoke(address, request)
+        except ClientForked:
+            raise
         except SaturnError as error:
             log.warning("offset of %s not committed: %s", queue, error)
             if queue in self.offsets:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
+from saturnmq.protocol import forks
+
 IDLE_S = 300.0
 
 K = TypeVar("K", bound=Hashable)
@@ -37,6 +39,12 @@ class Pool(Generic[K, T]):
         self._lock = threading.Lock()
         self._idle: dict[K, list[tuple[float, T]]] = {}  # since when
         self._sweeper: threading.Timer | None = None
+        forks.tell(self)
+
+    def forked(self) -> None:
+        """A child uses none of its parent's, and destroys none."""
+        self._inherited = self._idle
+        self._lock, self._idle, self._sweeper = threading.Lock(), {}, None
 
     def take(self, key: K) -> T:
         """One for the caller alone: to `give_back`, or to close when something went wrong on it.

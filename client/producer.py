@@ -18,6 +18,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from saturnmq.client import at_exit
 from saturnmq.client.accumulator import Accumulator, Gate, Lane, Lock, Pin
 from saturnmq.client.core import ClientCore, ErrorListener
 from saturnmq.client.faults import LatencyTable
@@ -30,9 +31,10 @@ from saturnmq.client.outgoing import (
 )
 from saturnmq.client.placing import Round
 from saturnmq.client.sending import ProducerOptions, Sender
-from saturnmq.protocol import compression
+from saturnmq.protocol import compression, forks
 from saturnmq.protocol.errors import (
     ClientClosed,
+    ClientForked,
     InvalidParameter,
     MessageIllegal,
     RequestTimeout,
@@ -96,10 +98,28 @@ class ProducerEngine:
         )
         self.sender = Sender(core, self.accumulator, group, options)
         self.closed = False
+        self._why_closed = ClientClosed("the producer is closed")
+        forks.tell(self)
         self._topics: set[str] = set()
 
     def _pump(self) -> None:
         self.sender.pump()
+
+    def forked(self) -> None:
+        """A child sends nothing with it."""
+        self.closed = True
+        self._why_closed = forks.refusal()
+        self.accumulator.forked()
+
+    def check_open(self) -> None:
+        """ClientClosed or ClientForked if it takes no messages."""
+        if self.closed:
+            raise self._why_closed
+
+    def check_forked(self) -> None:
+        """ClientForked in a child of the process that started it."""
+        if isinstance(self._why_closed, ClientForked):
+            raise self._why_closed
 
     # -- any thread ----------------------------------------------------------------------------
 
@@ -174,8 +194,7 @@ class ProducerEngine:
             self._topics.add(message.topic)
         if not 0 < len(message.body) <= self.options.max_message_bytes:
             raise self._bad_body(len(message.body))
-        if self.closed:
-            raise ClientClosed("the producer is closed")
+        self.check_open()
 
     def _small(self, body: Any) -> bool:
         return len(body) < self._alone_from
@@ -229,8 +248,7 @@ class ProducerEngine:
     ) -> OutBatch | None:
         """Accept `count` messages that are encoded as a batch (protocol/batch.py), with UNIQ_KEY
         and all; None when the buffer is full."""
-        if self.closed:
-            raise ClientClosed("the producer is closed")
+        self.check_open()
         lane = self.accumulator.lane(topic, pinned)
         batch = self.accumulator.batch(lane, body)
         batch.bytes = len(body)
@@ -323,6 +341,7 @@ class ProducerEngine:
 
     async def flush(self) -> None:
         """Wait until everything accepted so far is acknowledged or has failed."""
+        self.check_forked()
         for batch in list(self.accumulator.active):
             await self.wait(batch)
 
@@ -434,6 +453,7 @@ class Producer:
         engine.accumulator.on_space = self._on_space
         await engine.start()
         self._engine = engine
+        at_exit.remember(self._settle)
         return self
 
     @property
@@ -525,9 +545,16 @@ class Producer:
         """Flush and leave."""
         if self._engine is not None:
             await self._engine.close(timeout)
+        at_exit.forget(self._settle)
         self._on_space()
         if self._own_core:
             await self.core.close()
+
+    def _settle(self, seconds: float) -> at_exit.Loss | None:
+        batches = list(self.engine.accumulator.active)
+        return at_exit.loss(
+            self.group, batches, "its event loop ended before they were acknowledged"
+        )
 
     async def _wait_for_room(self) -> None:
         future: asyncio.Future[None] = self.core.runtime.create_future()

@@ -15,6 +15,7 @@ import struct
 from collections import deque
 from collections.abc import Sequence
 
+from . import forks
 from .errors import ConnectFailed, ConnectionLost, RequestTimeout, SaturnError
 from .remoting import (
     FLAG_RESPONSE,
@@ -43,6 +44,7 @@ class Channel:
             raise ConnectFailed(f"no connection to {address}: {error.strerror or error}") from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.settimeout(None)
+        forks.tell(self)
         self._timeout_s = 0.0
         self._view = memoryview(bytearray(RECEIVE_BUFFER))
         self._start = self._end = 0
@@ -148,6 +150,11 @@ class Channel:
             self._end += count
         self._start = size
         return parse_frame(self._view[:size])
+
+    def forked(self) -> None:
+        """A child asks nothing on it, and reads no answer."""
+        if self._socket.fileno() >= 0:
+            forks.Socket(self._socket.fileno()).cut()
 
     def abort(self) -> None:
         """Fail the request under way, from another thread."""

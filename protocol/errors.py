@@ -293,6 +293,10 @@ class ClientClosed(SaturnError):
     """This client was closed"""
 
 
+class ClientForked(ClientClosed):
+    """This client belongs to the process that forked"""
+
+
 class TaskFailed(SaturnError):
     """A task of this client failed in a way that nobody foresaw: a bug, of ours or of a listener"""
 

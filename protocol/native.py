@@ -20,7 +20,9 @@ from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from threading import Thread, current_thread, main_thread
 from typing import Any, TypeVar, cast
+from weakref import WeakKeyDictionary
 
+from . import forks
 from .errors import ConfigError, ConnectFailed
 from .runtime import Buffer, Handle, Listener, Runtime, Transport, join_address
 
@@ -120,10 +122,23 @@ class NativeRuntime:
         # asyncio keeps only weak references to tasks; without this set a task may vanish half-way.
         self._tasks: set[asyncio.Task[Any]] = set()
         self._pool: ThreadPoolExecutor | None = None
+        # By the protocol object, while that lives.
+        self._sockets: WeakKeyDictionary[object, forks.Socket] = WeakKeyDictionary()
+        self._forked = False
+        forks.tell(self)
+
+    def forked(self) -> None:
+        """A child cuts the connections. Another process runs the loop."""
+        for connection in list(self._sockets.values()):
+            connection.cut()
+        self._forked = self._given_loop is not None
+        self._given_loop = self._pool = None
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         if self._given_loop is None:
+            if self._forked:
+                raise forks.refusal()
             self._given_loop = asyncio.get_running_loop()
         return self._given_loop
 
@@ -134,6 +149,8 @@ class NativeRuntime:
         return time.monotonic()
 
     def spawn(self, coro: Coroutine[Any, Any, T], *, name: str | None = None) -> asyncio.Task[T]:
+        if self._forked:
+            coro.close()
         task = self.loop.create_task(coro, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._task_done)
@@ -240,6 +257,7 @@ class NativeRuntime:
         sock = transport.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._sockets[protocol] = forks.Socket(sock.fileno())
         return cast(Transport, transport)
 
     def close(self) -> None:
