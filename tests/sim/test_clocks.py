@@ -29,6 +29,7 @@ from saturnmq.protocol.errors import TopicNotExist
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.message import ReceivedMessage
 from saturnmq.protocol.remoting import Command
+from saturnmq.store.message_store import PendingMessage
 
 HOUR_MS = 3_600_000
 GRAIN_S = 1.5  # a second of arrivals that count as one, and the delivery's own pauses
@@ -196,6 +197,24 @@ def test_after_a_clock_that_was_ahead_a_delay_lasts_its_time(restarts: bool) -> 
     run(body)
 
 
+def test_a_waiting_message_that_nobody_told_of_waits_from_when_it_is_found() -> None:
+    async def body(world: World) -> None:
+        machine = world.machine("broker", "10.0.0.2")
+        await machine.boot()
+        await machine.send(b"makes a topic")
+        store = machine.broker.store
+        names = b"DELAY\x012\x02REAL_TOPIC\x01T\x02REAL_QID\x010\x02"
+        store.put(PendingMessage("SCHEDULE_TOPIC_XXXX", 1, b"untold", names))
+        while store.reput():  # as a cut of the log does
+            pass
+        await machine.send(b"told", 3)
+        found = world.loop.time()
+        await comes_after(machine, b"untold", found, 2)
+        await comes_after(machine, b"told", found, 3)
+
+    run(body)
+
+
 def test_what_comes_due_at_once_is_delivered_at_once() -> None:
     async def body(world: World) -> None:
         machine = world.machine("broker", "10.0.0.2")
@@ -221,9 +240,10 @@ def test_a_restart_after_a_step_goes_on_waiting_where_it_was(clean: bool, step_m
         await machine.send(b"first", 14)
         sent = world.loop.time()
         await asyncio.sleep(100)
-        machine.step(step_ms)
         await machine.send(b"second", 14)
-        await asyncio.sleep(100)
+        await asyncio.sleep(50)
+        machine.step(step_ms)
+        await asyncio.sleep(50)
         for _ in range(3):
             await machine.restart(clean=clean)
             await asyncio.sleep(50)
@@ -256,6 +276,44 @@ def test_in_a_directory_of_rocketmqs_store_time_counts_unless_it_lies_ahead(ahea
         await machine.boot()
         # With a stamp that lies ahead it waits its whole time from the start, no more, no less.
         await comes_after(machine, b"later", world.loop.time() if ahead_ms else sent, 14)
+
+    run(body)
+
+
+def test_a_clock_set_back_while_the_broker_was_down_costs_one_delay_at_most() -> None:
+    async def body(world: World) -> None:
+        machine = world.machine("broker", "10.0.0.2")
+        await machine.boot()
+        await machine.send(b"later", 5)
+        await machine.stop()
+        machine.step(-HOUR_MS)
+        await machine.boot()
+        await comes_after(machine, b"later", world.loop.time(), 5)
+
+    run(body)
+
+
+def test_what_was_known_of_a_lost_message_does_not_hasten_the_one_in_its_place() -> None:
+    async def body(world: World) -> None:
+        machine = world.machine("broker", "10.0.0.2")
+        await machine.boot()
+        await machine.send(b"kept", 5)
+        sent = world.loop.time()
+        await asyncio.sleep(10)
+        await machine.stop()
+        machine.disk.power_on()
+        path = "/store/config/delayOffset.json"
+        document = json.loads(machine.disk.read_file(path))
+        ((end, came),) = document["waitingTable"]["5"]
+        document["waitingTable"]["5"].append([end + 3, came])  # the log has lost three
+        machine.disk.replace_file(path, json.dumps(document).encode())
+        await asyncio.sleep(10)
+        await machine.boot()
+        await machine.send(b"new", 5)
+        await machine.restart(clean=False)
+        # What was not written down has waited since its store time.
+        await comes_after(machine, b"kept", sent, 5)
+        await comes_after(machine, b"new", sent + 20, 5)
 
     run(body)
 
@@ -325,8 +383,8 @@ async def follow(slave: Machine, master: Machine) -> None:
         await asyncio.sleep(2.0)  # tables are copied each 0.1 s
 
 
-async def promote(slave: Machine) -> None:
-    reply = await slave.ask(RequestCode.PROMOTE, {"epoch": 2 * TERM, "force": "true"})
+async def promote(slave: Machine, term: int = 2) -> None:
+    reply = await slave.ask(RequestCode.PROMOTE, {"epoch": term * TERM, "force": "true"})
     assert reply.code == 0, reply.remark
 
 
@@ -365,6 +423,55 @@ def test_a_promotion_to_a_node_with_another_clock_moves_no_message(
     run(body)
 
 
+def test_what_came_while_a_slave_was_cut_off_waits_no_longer_after_its_promotion() -> None:
+    async def body(world: World) -> None:
+        master, slave = await group(world, 0)
+        await slave.boot()
+        await follow(slave, master)
+        world.network.partition(["a"], ["b"])
+        world.network.partition(["b"], ["a"])
+        await master.send(b"later", 7)
+        sent = world.loop.time()
+        await asyncio.sleep(60)
+        world.network.heal()
+        await asyncio.sleep(30)
+        assert slave.broker.store.watermarks.appended == master.broker.store.watermarks.appended
+        await master.kill()
+        await promote(slave)
+        await comes_after(slave, b"later", sent, 7)
+
+    run(body)
+
+
+def test_after_a_tail_was_cut_off_the_next_message_in_its_place_waits_its_own_time() -> None:
+    async def body(world: World) -> None:
+        old, new = await group(world, 0)
+        await new.boot()
+        await follow(new, old)
+        await old.send(b"on both", 7)
+        sent = world.loop.time()
+        await asyncio.sleep(2)
+        new.broker._slave.close()
+        await new.kill()
+        await old.send(b"on the old one only", 7)
+        await old.kill()
+        await new.boot()
+        await promote(new)
+        await old.boot()
+        await asyncio.sleep(60)
+        assert old.broker.store.truncated(), "it has followed and was cut"
+        await new.send(b"in its place", 7)
+        again = world.loop.time()
+        await asyncio.sleep(2)
+        await new.kill()
+        await promote(old, 4)
+        await comes_after(old, b"on both", sent, 7)
+        await comes_after(old, b"in its place", again, 7)
+        assert old.count() == 2
+
+    run(body)
+
+
 # -- retries ---------------------------------------------------------------------------------------
 
 RETRIES_S = [10, 30, *(60 * m for m in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)), 3600, 7200]
@@ -398,6 +505,21 @@ def test_sixteen_retries_take_as_long_as_rocketmqs_whatever_the_clock_does_and_d
         await give_back(message)
         await asyncio.sleep(0.1)
         assert await machine.bodies("%DLQ%G") == [b"bad"]
+
+    run(body)
+
+
+def test_a_retry_that_a_client_sends_itself_waits_as_long() -> None:
+    async def body(world: World) -> None:
+        machine = world.machine("broker", "10.0.0.2", HOUR_MS)
+        await machine.boot()
+        await machine.send(b"stamped an hour ahead")
+        machine.step(-HOUR_MS)
+        await machine.send(b"again", 3, "%RETRY%G")
+        await asyncio.sleep(9.9)
+        assert await machine.bodies("%RETRY%G") == []
+        await asyncio.sleep(0.3)
+        assert await machine.bodies("%RETRY%G") == [b"again"]
 
     run(body)
 
