@@ -9,8 +9,8 @@ The table and the log can contradict each other: a crash may forget a topic that
 topic that was deleted has messages in the log still. So an entry, and a deletion, say where the log
 ended when they were made. What the log says behind that counts against them (`restore`), what it
 says before does not. Where a log ends earlier now, nothing was made behind its end (`within`). An
-entry of RocketMQ's, or of our versions before 14, says nothing: it is taken to be as new as the log
-was when it was read.
+entry of RocketMQ's, or of an older version of ours, says nothing: it is taken to be as new as the
+log was when it was read.
 
 Auto-creation (remoting §2.1): the template named by the sender (TBW102) must exist with the inherit
 bit; the new topic gets min(asked, template's write queues) queues and loses the inherit bit.

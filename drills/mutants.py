@@ -16,10 +16,11 @@ from typing import Any
 from saturnmq.drills.sim.disk import SimDisk, SimSegment
 from saturnmq.drills.sim.pages import Inode
 from saturnmq.protocol.errors import SaturnError
-from saturnmq.store import commitlog, consumequeue, message_store, recovery, truncated
+from saturnmq.store import commitlog, consumequeue, derived, message_store, recovery, truncated
 from saturnmq.store.checkpoint import AbortMark
 from saturnmq.store.cleaner import Cleaner
 from saturnmq.store.commitlog import CommitLog, FlushTicket
+from saturnmq.store.consumequeue import ConsumeQueue
 from saturnmq.store.indexfile import Index
 from saturnmq.store.message_store import MessageStore
 from saturnmq.store.queues import Queues
@@ -59,6 +60,10 @@ class Mutant:
 
 def _nothing(original: Any) -> Any:
     return lambda *args, **kwargs: None
+
+
+def _first_at_zero(original: Any) -> Any:
+    return lambda self, since, first: original(self, since, 0)
 
 
 def _false(original: Any) -> Any:
@@ -378,6 +383,24 @@ _ALL = (
         "what a truncation cuts off is copied, but the copy is not synced first",
         "I7: a power loss while it truncates",
         (Patch(truncated, "_copy", _copy_unsynced),),
+    ),
+    Mutant(
+        "deletion-forgotten",
+        "a start knows nothing of deleted topics (issue 14, row 3)",
+        "I8: the queues of a deleted topic begin where they began before",
+        (Patch(message_store, "read_tombstones", lambda original: lambda disk, root: {}),),
+    ),
+    Mutant(
+        "deleted-built-again",
+        "queues that are built from the log have the messages of deleted topics again",
+        "I8: a crash behind a deletion whose messages no checkpoint covers",
+        (Patch(derived, "without_deleted", lambda original: lambda runs, tombstones: runs),),
+    ),
+    Mutant(
+        "deleted-begins-at-0",
+        "a topic that is made again counts from 0, as in RocketMQ",
+        "I4: a queue offset that a message of the deleted topic had",
+        (Patch(ConsumeQueue, "bury", _first_at_zero),),
     ),
 )
 MUTANTS = {mutant.name: mutant for mutant in _ALL}

@@ -9,6 +9,7 @@ I11 (damage.py) is for images with flipped bits
 
 from __future__ import annotations
 
+import posixpath
 import struct
 from collections import Counter
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from saturnmq.store.config_files import ConfigFile
 from saturnmq.store.consumequeue import ConsumeQueue
 from saturnmq.store.indexfile import HEADER, ITEM
 from saturnmq.store.message_store import MessageStore
+from saturnmq.store.tombstones import Tombstone, read_tombstones
 
 CONFIG_PATH = "/store/config/topics.json"
 
@@ -56,7 +58,7 @@ class Checker:
             end = store.watermarks.appended
             found += self._behind_the_end(disk, end)
             found += self._side_file(disk, end, expected)
-            found += self._queues(store, end)
+            found += self._queues(disk, store, end)
             found += self._index(disk, store, end)
             found += self._config(disk, expected)
         return found
@@ -115,18 +117,23 @@ class Checker:
                 return []
         return [f"I7 the log was cut at {end} before [{expected.cut_at}, ...) was saved"]
 
-    def _queues(self, store: MessageStore, end: int) -> list[str]:
+    def _queues(self, disk: SimDisk, store: MessageStore, end: int) -> list[str]:
         self.made["I4"] += 1
         self.made["I8"] += 1
-        queues = store.queues()
+        queues, start = store.queues(), store.watermarks.start
+        tombstones = read_tombstones(disk, posixpath.dirname(posixpath.dirname(CONFIG_PATH)))
         for key in sorted(self.model.queues.keys() | queues.keys()):
             if key not in self.model.queues:
                 if queues[key].max_offset:
                     return [f"I8 queue {key} was never written to"]
                 continue
-            first, entries = self.model.entries(key, store.watermarks.start, end)
+            topic, queue_id = key
+            tombstone = tombstones.get(topic, Tombstone(0))
+            first, entries = self.model.entries(key, max(start, tombstone.end), end)
             queue = queues.get(key)
             count = len(entries) // 20
+            if first == count:
+                first = count = max(count, tombstone.next.get(queue_id, 0))
             if queue is None:
                 if count:
                     return [f"I8 queue {key} of {count} entries is missing"]

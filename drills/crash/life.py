@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import posixpath
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from saturnmq.drills.crash.checks import CONFIG_PATH, Checker, Expected
@@ -26,6 +26,7 @@ from saturnmq.protocol.errors import FlushDiskTimeout, SaturnError, StageLost
 from saturnmq.protocol.frame import TRANSACTION_PREPARED, Frame, decode_frame
 from saturnmq.store.config_files import ConfigFile
 from saturnmq.store.message_store import MessageStore, Part, PendingMessage, Put
+from saturnmq.store.tombstones import KEY, Tombstone
 
 Shutter = Callable[[int], Sequence[str]]
 _LOG = posixpath.join(ROOT, "commitlog") + "/"
@@ -174,6 +175,7 @@ class Life:
         self._starts = (model.start,)
         self._configs = [ConfigFile(self._disk, CONFIG_PATH).load()]
         self._store = store
+        self._fit_tombstones()
 
     def _reopen(self) -> None:
         """A clean stop and a start."""
@@ -403,16 +405,52 @@ class Life:
     # the rest
 
     def _save_config(self) -> None:
+        self._save(self.store.tombstones)
+
+    def _save(self, tombstones: Mapping[str, Tombstone]) -> bool:
+        """Whether that is known to be durable."""
         self._saved += 1
-        document = {"version": self._saved, "text": "x" * self._rng.choice((1, 100, 5000))}
+        document = {
+            "version": self._saved,
+            "text": "x" * self._rng.choice((1, 100, 5000)),
+            KEY: {topic: tombstone.to_json() for topic, tombstone in tombstones.items()},
+        }
         self._configs.append(document)
         try:
             ConfigFile(self._disk, CONFIG_PATH).save(document)
         except OSError:
             if not self._fault:
                 raise
-        else:
-            self._configs = [document]
+            return False
+        self._configs = [document]
+        return True
+
+    def _delete_topic(self) -> None:
+        """As a broker does it; the next message to the topic makes it anew."""
+        store = self.store
+        topic, _ = self._pick_queue()
+        self._flush()  # no image has a log that ends before the deletion
+        if store.failed is not None or store.watermarks.flushed < store.watermarks.appended:
+            return
+        tombstones = {**store.tombstones, topic: store.tombstone(topic)}
+        if not self._save(tombstones):
+            return
+        store.bury(tombstones)
+        self._derive()
+        if not self._fault:
+            for _ in store.remove_deleted():
+                pass
+
+    def _fit_tombstones(self) -> None:
+        """Nothing was deleted behind the end of the log, and queues go on where a tombstone says:
+        durably so before the log grows."""
+        store, end = self.store, self._model.appended
+        fitting = {topic: t.within(end) for topic, t in store.tombstones.items()}
+        if fitting != store.tombstones and self._save(fitting):
+            store.bury(fitting)
+        for topic, tombstone in fitting.items():
+            for queue_id, offset in tombstone.next.items():
+                self._model.skip(topic, queue_id, offset)
 
     def _read(self) -> None:
         """Consumers see whole messages, and none that is not flushed (I9)."""
@@ -450,6 +488,7 @@ class Life:
         self._model.cut(offset)
         self._cut_at = None
         self._dispatch_all()  # it gives no queue offsets before that
+        self._fit_tombstones()
 
     def _clean(self) -> None:
         """Delete whole segments at the front, in two steps: put aside, and when their time came."""

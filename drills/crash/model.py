@@ -22,7 +22,7 @@ from saturnmq.protocol.frame import (
 )
 from saturnmq.protocol.jhash import index_hash, tags_code
 from saturnmq.protocol.topics import GROUPS_TOPIC
-from saturnmq.store.consumequeue import ENTRY
+from saturnmq.store.consumequeue import ENTRY, FILLER
 
 Key = tuple[str, int]
 
@@ -117,6 +117,16 @@ class Model:
         self.groups = [(a, b) for a, b in self.groups if b <= end]
         self.flushed = min(self.flushed, end)
         self.appended = min(self.appended, end)
+
+    def skip(self, topic: str, queue_id: int, offset: int) -> None:
+        """The queue goes on at this offset, whatever the log has: it is of a deleted topic, whose
+        last messages the log has lost."""
+        queue = self.queues.setdefault((topic, queue_id), QueueModel())
+        count, end = offset - len(queue.ends), len(self.log)
+        if count > 0:
+            queue.starts += [end - 1] * count
+            queue.ends += [end] * count
+            queue.entries += FILLER * count
 
     def next_offset(self, topic: str, queue_id: int) -> int:
         queue = self.queues.get((topic, queue_id))

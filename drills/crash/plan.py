@@ -30,11 +30,12 @@ USUAL_WEIGHTS = {
     "lose_power": 1,
 }
 GROUPS = "put_group", 4
+DELETIONS = "delete_topic", 2
 FAULTS = ("fail_flush", "fail_write", "fail_derived", "fill_disk")
 FAULT_WEIGHT = 2
 # Enough of each, so that 200 operations hold all of them.
 EXHAUSTIVE_WEIGHTS = USUAL_WEIGHTS | {"truncate": 2, "reopen": 3, "die": 2, "lose_power": 2}
-EXHAUSTIVE_WEIGHTS |= dict([GROUPS])
+EXHAUSTIVE_WEIGHTS |= dict([GROUPS, DELETIONS])
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,8 @@ class Plan:
         )
         name, weight = GROUPS  # drawn last: a seed without groups is what it was before them
         weights[name] = weight * rng.choice((0, 1, 1, 3))
+        name, weight = DELETIONS  # the same; what bit rot is compared with knows nothing of them
+        weights[name] = 0 if plan.flips else weight * rng.choice((0, 1, 1, 3))
         return plan
 
     def config(self) -> StoreConfig:
