@@ -115,7 +115,7 @@ class Consumption:
 
     def _began(self, held: HeldQueue, chunk: Chunk) -> None:
         self._runs[chunk] = held
-        chunk.begun = self._runtime.monotonic()
+        chunk.begin(self._runtime.monotonic())
 
     def _ended(self, chunk: Chunk) -> None:
         del self._runs[chunk]
@@ -342,5 +342,5 @@ class InOrder(Consumption):
             state.put_back(chunk)
             raise
         finally:
-            held.end()
             self._ended(chunk)
+            held.end()

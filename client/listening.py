@@ -136,7 +136,6 @@ class Caller:
         It ends early when the chunk is ended or `go_on`, asked before every slice, says no; with
         `stop_at_failure` the first failed slice ends it and is not counted as handled.
         """
-        chunk.handled, chunk.failed, chunk.faults = 0, [], {}
         try:
             if self._is_async:
                 took = await self._run_async(chunk, go_on, stop_at_failure)

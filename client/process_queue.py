@@ -6,10 +6,10 @@ call chain works on. Nothing here costs time per message.
     pulled ->  [batch][batch]  --take()-->  [chunk][chunk][chunk]  --finish()-->  forgotten
                 untaken                      taken, in offset order, some done
 
-The offset to commit is the first offset of the oldest unfinished thing, or, when all is done, the
-offset at which the next pull starts: it already covers what the tag filter dropped. A finished
-chunk behind an unfinished one waits: the committed offset never passes an unprocessed message
-(fault model, I6).
+The offset to commit is the first unfinished one of the oldest unfinished thing, also while the
+listener is at work on it, or, when all is done, the offset at which the next pull starts: it
+already covers what the tag filter dropped. A finished chunk behind an unfinished one waits: the
+committed offset never passes an unprocessed message (fault model, I6).
 """
 
 from __future__ import annotations
@@ -52,6 +52,21 @@ class Chunk:
     faults: dict[str, ListenerError] = field(default_factory=dict)
     ended: bool = False  # dropped, reset or given up: call the listener no more
     given_up: bool = False
+
+    def begin(self, now: float) -> None:
+        """An attempt of the listener begins."""
+        self.handled, self.failed, self.faults = 0, [], {}
+        self.begun = now
+
+    @property
+    def unfinished_from(self) -> int:
+        """The lowest offset that is not finished; the listener may be at work behind it."""
+        handled, at_work = self.handled, self.begun >= 0.0 and not self.given_up
+        # Looked at after `handled`: what fails is noted before it counts as handled.
+        if not at_work or self.failed or handled >= len(self.messages):
+            return self.first_offset
+        offset: int = self.messages[handled].queue_offset
+        return offset
 
     def stands_still_s(self, now: float) -> float:
         """Seconds for which the listener has finished nothing; 0 while it is not called."""
@@ -168,6 +183,7 @@ class ProcessQueue:
             self.messages -= gone
             self.bytes -= part
         chunk.messages, chunk.size = rest, chunk.size - part
+        chunk.handled, chunk.failed = 0, []
         chunk.first_offset = rest[0].queue_offset
 
     def put_back(self, chunk: Chunk) -> None:
@@ -203,7 +219,7 @@ class ProcessQueue:
     def commit_offset(self) -> int:
         """The lowest unfinished offset; -1 while the start is unknown."""
         if self._taken:
-            return self._taken[0].first_offset
+            return self._taken[0].unfinished_from
         if self._untaken:
             batch = self._untaken[0]
             return batch.messages[batch.taken].queue_offset

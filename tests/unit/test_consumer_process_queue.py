@@ -66,6 +66,25 @@ def test_a_failed_message_holds_the_offset() -> None:
     assert queue.bytes == 0
 
 
+def test_what_the_listener_has_finished_is_committed_while_it_is_at_work() -> None:
+    queue = filled(([5, 7, 9, 11], 12))
+    chunk = queue.take(4)
+    assert chunk is not None
+    assert queue.commit_offset() == 5
+    chunk.begin(1.0)
+    chunk.handled = 2
+    assert queue.commit_offset() == 9
+    chunk.failed.append(chunk.messages[2])  # before it counts as handled
+    chunk.handled = 3
+    assert queue.commit_offset() == 5
+    queue.keep(chunk, chunk.messages[2:])
+    assert queue.commit_offset() == 9
+    chunk.begin(2.0)
+    chunk.handled = 1
+    chunk.give_up()
+    assert queue.commit_offset() == 9
+
+
 def test_a_reset_forgets_chunks_under_way() -> None:
     queue = filled(([0, 1], 2))
     chunk = queue.take(1)

@@ -250,6 +250,31 @@ def test_a_concurrent_listener_that_hangs_in_a_queue_that_went_elsewhere_is_told
     assert "thread" in str(told[0])
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+def test_what_was_finished_before_a_listener_hangs_is_committed(ordered: bool) -> None:
+    """Though it was handed over in one piece with the message that it hangs in."""
+    world, freed, done = World(queues=1), asyncio.Event(), []
+    for n in range(500):
+        world.send(0, b"%d" % n)
+
+    async def listener(message: ReceivedMessage) -> None:
+        if message.queue_offset == 300:
+            await freed.wait()
+        done.append(message.queue_offset)
+
+    async def main() -> None:
+        made = consumer(world, listener_one=listener, ordered=ordered)
+        async with made:
+            await world.until(lambda: world.offsets.get(Q0) == 300)
+            await asyncio.sleep(30.0)
+            assert world.offsets[Q0] == 300
+            assert 300 not in done
+            freed.set()
+            await world.until(lambda: world.offsets.get(Q0) == 500)
+
+    world.run(main)
+
+
 @pytest.mark.parametrize("broadcasting", [False, True])
 def test_a_concurrent_listener_that_hangs_is_told(broadcasting: bool) -> None:
     world, told = World(queues=1), []
