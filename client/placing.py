@@ -65,7 +65,13 @@ class Placement:
         While nobody else has a queue, who is away keeps its own."""
         known = self._topics.setdefault(topic, _Topic())
         said = {data.broker_name: data.write_queues for data in route.queues if data.writable}
-        led = {data.broker_name for data in route.brokers if data.master is not None}
+        led = {
+            data.broker_name
+            for data in route.brokers
+            # A slave that acts as master takes no messages, and will not for long.
+            if data.master is not None
+            and (data.broker_name in said or not data.enable_acting_master)
+        }
         for name in led:
             known.counts[name] = said.get(name, 0)
             known.away_since.pop(name, None)

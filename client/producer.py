@@ -177,7 +177,8 @@ class ProducerEngine:
             return None
         number, queues = self.round(message.topic)
         if not queues:
-            raise RouteNotFound(f"the route of topic {message.topic!r} is not known yet")
+            known = "has no queue to write to now" if number else "has no route that is known yet"
+            raise RouteNotFound(f"topic {message.topic!r} {known}")
         if selector is not None:
             selected = selector(queues, message)
             return Pin(selected, number if selected in queues else 0)

@@ -12,7 +12,7 @@ from saturnmq.client.blocking import LoopThread
 from saturnmq.client.blocking import Producer as BlockingProducer
 from saturnmq.client.placing import Placement
 from saturnmq.client.producer import Producer
-from saturnmq.protocol.errors import InvalidParameter
+from saturnmq.protocol.errors import InvalidParameter, RouteNotFound
 from saturnmq.protocol.message import Message, MessageQueue
 from saturnmq.protocol.native import NativeRuntime
 from saturnmq.protocol.route import BrokerData, QueueData, TopicRoute
@@ -51,6 +51,27 @@ def test_a_broker_without_a_master_or_a_route_keeps_its_queues_for_a_time():
     assert counts(placement) == {"a": 2}
     placement.take("T", route({"a": 2, "b": 3}), 71.0)
     assert counts(placement) == {"a": 2, "b": 3}
+
+
+def test_a_slave_that_acts_as_master_is_a_broker_that_is_away():
+    placement = Placement(60.0)
+    placement.take("T", route({"a": 2, "b": 3}), 0.0)
+    acting = route({"a": 2, "b": 3})
+    acting.broker("b").enable_acting_master = True
+    acting.queues[1].perm = 4
+    placement.take("T", acting, 10.0)
+    assert counts(placement) == {"a": 2, "b": 3}
+    placement.take("T", acting, 70.0)
+    assert counts(placement) == {"a": 2}
+
+
+def test_a_broker_whose_topic_may_not_be_written_has_no_queues_for_keys():
+    placement = Placement(60.0)
+    placement.take("T", route({"a": 2, "b": 3}), 0.0)
+    read_only = route({"a": 2, "b": 3})
+    read_only.queues[1].perm = 4
+    placement.take("T", read_only, 10.0)
+    assert counts(placement) == {"a": 2}
 
 
 def test_who_was_back_in_between_has_the_whole_time_again():
@@ -251,6 +272,19 @@ def test_no_lone_synchronous_send_fails_when_a_topic_shrinks():
     finally:
         thread.call(cluster.stop)
         thread.close()
+
+
+def test_a_key_without_any_queue_to_write_to_is_refused_with_the_reason():
+    async def test(cluster, producer):
+        await producer.send(Message("T", b"x"), sharding_key="k")
+        cluster.queues = 0
+        cluster.announce()
+        while producer.core.publish_queues("T"):
+            await asyncio.sleep(0.01)
+        with pytest.raises(RouteNotFound, match="no queue to write to now"):
+            await producer.send(Message("T", b"x"), sharding_key="k")
+
+    run(test)
 
 
 def test_what_waits_for_a_broker_that_stays_away_goes_elsewhere_after_a_time():
