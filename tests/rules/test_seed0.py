@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import struct
 import subprocess
@@ -395,21 +396,31 @@ def test_row_0_20_an_offset_moves_after_success_and_later_brings_the_message_aga
         seen: list[tuple[float, str, int]] = []
         committed: list[int | None] = []
 
-        def handle(messages) -> ConsumeResult:
+        async def handle(messages) -> ConsumeResult:
             for one in messages:
                 seen.append((world.loop.time(), one.topic, one.reconsume_times))
-            committed.append(broker.context.offsets.query("G", "T", 0))
+            await asyncio.sleep(12)  # twice as long as until the next commit
+            committed.append(broker.context.offsets.query("G", messages[0].topic, 0))
+            committed.append(broker.context.offsets.query("G", "%RETRY%G", 0))
             return ConsumeResult.RECONSUME_LATER if len(seen) == 1 else ConsumeResult.SUCCESS
 
-        pushed = consumer(world, nameserver, handle)
+        pushed = PushConsumer(
+            "G",
+            [nameserver],
+            runtime=world.node("consumer"),
+            listener=handle,
+            from_beginning=True,
+        )
         pushed.subscribe("T")
         await pushed.start()
-        await world.until(lambda: len(seen) == 2)
-        assert committed[0] is None, "before the listener is done there is nothing to commit"
+        await world.until(lambda: len(committed) == 4)
+        assert not any(committed[:2]), "before the listener is done there is nothing to commit"
+        assert committed[2] == 1, "the first attempt is settled: its message went back"
+        assert not committed[3], "the second is not"
         (first, topic, times), (second, again, more) = seen
         assert (topic, times) == ("T", 0)
         assert (again, more) == ("T", 1), "the client shows the topic it came from"
-        assert 10 <= second - first < 12, "the first retry comes at delay level 3: 10 s"
+        assert 22 <= second - first < 24, "it failed after 12 s, delay level 3 is 10 s"
         retried = broker.context.offsets
         await world.until(lambda: retried.query("G", "%RETRY%G", 0) == 1)
         assert retried.query("G", "T", 0) == 1

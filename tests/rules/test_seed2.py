@@ -27,6 +27,7 @@ from rig import (
     log_frames,
     message,
     open_store,
+    text_of_hash,
 )
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.drills.sim.disk import SimDisk
@@ -242,7 +243,10 @@ def test_row_2_16_the_end_offset_is_the_start_of_the_last_message() -> None:
     assert indexes_of(disk)[0].header[3] == put.physical_offset < put.end_offset
 
 
-@pytest.mark.parametrize("key", ["order_3", "k", "order_123"])
+LEAST = text_of_hash("TopicTest#", I32_MIN).removeprefix("TopicTest#")  # abs() leaves it negative
+
+
+@pytest.mark.parametrize("key", ["order_3", "k", "order_123", LEAST])
 def test_row_2_17_the_hash_is_never_negative(key: str) -> None:
     disk = new_disk()
     store = open_store(disk)
@@ -250,6 +254,7 @@ def test_row_2_17_the_hash_is_never_negative(key: str) -> None:
     dispatch(store)
     full = java_hash(f"TopicTest#{key}")
     assert indexes_of(disk)[0].items[1][0] == (0 if full == I32_MIN else abs(full)) >= 0
+    assert found_by_key(store, key, "TopicTest") == [b"x"], "who asks hashes alike"
 
 
 def test_row_2_18_files_outside_of_the_time_range_are_left_out() -> None:
@@ -423,7 +428,14 @@ def test_row_2_26_what_is_still_to_be_built_is_a_figure() -> None:
         await world.until(lambda: broker.store.max_offset("T", 0) == 1)
         answer = await client.ask(28)
         assert json.loads(bytes(answer.body))["table"]["dispatchBehindBytes"] == "0"
-        await broker.close()
+        built = broker.store.watermarks.appended
+        world.disk.plan("create_segment", errno.ENOSPC, "*/consumequeue/T/1/*", times=1_000_000)
+        await client.send(b"not built", queue=1)
+        behind = broker.store.watermarks.appended - built
+        assert behind > 91
+        answer = await client.ask(28)
+        assert json.loads(bytes(answer.body))["table"]["dispatchBehindBytes"] == str(behind)
+        await broker.close(clean=False)
 
     run(body)
 
