@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from saturnmq.client import at_exit
@@ -484,11 +484,8 @@ class Producer:
         )
         if timeout is None:
             return await handle
-        try:
-            async with asyncio.timeout(timeout):
-                return await handle
-        except TimeoutError:
-            raise RequestTimeout(f"no acknowledgement in {timeout:g} s; it goes on") from None
+        async with _within(timeout):
+            return await handle
 
     async def send_async(
         self,
@@ -514,6 +511,7 @@ class Producer:
         messages: Sequence[Message],
         *,
         queue: MessageQueue | None = None,
+        timeout: float | None = None,
     ) -> list[SendResult]:
         """Send messages of one topic to one queue in one request; all are stored or none."""
         engine = self.engine
@@ -523,7 +521,8 @@ class Producer:
             if batch is not None:
                 break
             await self._wait_for_room()
-        await engine.wait(batch)
+        async with _within(timeout):
+            await engine.wait(batch)
         return [batch.handle(index).result() for index in range(len(messages))]
 
     async def send_oneway(
@@ -538,9 +537,16 @@ class Producer:
         await engine.route(message.topic)
         engine.oneway(message, engine.pin_for(message, queue, sharding_key, None))
 
-    async def flush(self) -> None:
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues of `topic` that sharding keys are hashed over now: those it has for writing
+        (client/placing.py). TopicNotExist if there is no such topic."""
+        await self.engine.route(topic, create=False)
+        return list(self.engine.round(topic).queues)
+
+    async def flush(self, timeout: float | None = None) -> None:
         """Wait until everything sent so far is acknowledged or has failed."""
-        await self.engine.flush()
+        async with _within(timeout):
+            await self.engine.flush()
 
     async def close(self, timeout: float | None = 30.0) -> None:
         """Flush and leave."""
@@ -567,6 +573,16 @@ class Producer:
         for future in waiting:
             if not future.done():
                 future.set_result(None)
+
+
+@contextlib.asynccontextmanager
+async def _within(timeout: float | None) -> AsyncIterator[None]:
+    """RequestTimeout when what is done here takes longer; the send itself goes on."""
+    try:
+        async with asyncio.timeout(timeout):
+            yield
+    except TimeoutError:
+        raise RequestTimeout(f"no acknowledgement in {timeout} s; the send goes on") from None
 
 
 def _not_here(batch: OutBatch, timeout: float | None) -> None:

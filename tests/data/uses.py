@@ -414,6 +414,8 @@ async def aio_producers(producer: aio.Producer, message: Message, queue: Message
     await producer.send_oneway(message, sharding_key=1)  # wrong: aio.Producer.send_oneway
     await producer.flush()  # right: aio.Producer.flush
     await producer.flush("now")  # wrong: aio.Producer.flush
+    queues(await producer.queues("orders"))  # right: aio.Producer.queues
+    await producer.queues(queue)  # wrong: aio.Producer.queues
     await producer.close(1.0)  # right: aio.Producer.close
     await producer.close("now")  # wrong: aio.Producer.close
 

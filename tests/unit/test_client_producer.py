@@ -307,6 +307,25 @@ def test_a_send_does_not_wait_for_a_master_that_hangs_and_was_succeeded():
     run(test, send_timeout=20.0)
 
 
+def test_each_way_to_wait_ends_with_its_timeout_and_the_sends_go_on():
+    async def test(cluster, producer):
+        broker = cluster.brokers["a"]
+        broker.answer = lambda cmd: "silence"
+        for waiting in (
+            producer.send(Message("T", b"1"), timeout=0.05),
+            producer.send_batch([Message("T", b"2")], timeout=0.05),
+            producer.flush(timeout=0.05),
+        ):
+            with pytest.raises(RequestTimeout, match=r"0\.05 s"):
+                await waiting
+        broker.answer = None
+        await producer.flush(timeout=20.0)
+        assert set(broker.bodies()) == {b"1", b"2"}
+        assert await producer.queues("T") == [MessageQueue("T", "a", 0), MessageQueue("T", "a", 1)]
+
+    run(test, send_timeout=0.3, until_delivered=True)
+
+
 def test_a_route_that_changed_is_known_at_once_also_by_a_nameserver_that_came_back():
     async def test(cluster, producer):
         core = producer.core

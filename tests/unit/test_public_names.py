@@ -59,7 +59,7 @@ MEMBERS = {
     "SendStatus": "FLUSH_DISK_TIMEOUT FLUSH_SLAVE_TIMEOUT OK SLAVE_NOT_AVAILABLE",
     "Sql": "expression matches terms",
 }
-ONLY_BLOCKING = {"Producer.queues", "Producer.send_encoded"}
+ONLY_BLOCKING = {"Producer.send_encoded"}
 WITH_TWO_FACES = ("Admin", "Producer", "PullConsumer", "PushConsumer")
 MADE_BY_US = {"SendHandle", "SendResult"}
 OURS = {"engine"}  # without a `_`, but for modules of the client
@@ -70,6 +70,15 @@ def members(kind: type) -> set[str]:
     own = [each for each in kind.__mro__ if each.__module__.startswith("saturnmq")]
     names = {name for each in own for name in (*vars(each), *vars(each).get("__annotations__", ()))}
     return {name for name in names if not name.startswith("_")} - OURS
+
+
+def test_both_producers_have_the_same_methods():
+    names = [n for n in members(aio.Producer) if inspect.isfunction(getattr(aio.Producer, n, None))]
+    here, there = (
+        {name: inspect.signature(getattr(kind, name)).parameters for name in names}
+        for kind in (saturnmq.Producer, aio.Producer)
+    )
+    assert here == there
 
 
 def used_names() -> set[str]:
