@@ -52,24 +52,28 @@ class Deletion:
 
     async def _finish(self, undo: list[Callable[[], None]]) -> None:
         try:
-            await self.apply()
+            await self._save(self._c.topics)
         except OSError:
             for put_back in reversed(undo):
                 put_back()
             raise
+        await self._bury()
 
     async def apply(self) -> None:
         """Do what the topic table says of deleted topics. OSError: it could not be saved."""
+        await self._save(self._c.topics)
+        await self._bury()
+
+    async def _bury(self) -> None:
+        """Steps 3 and 4."""
         c = self._c
-        await self._save(c.topics)
         async with self._removing:
             c.store.bury(c.topics.deleted)
             c.offsets.forget_deleted()
             self._wake_pulls()
             try:
                 await self._checkpoint()
+                for _ in c.store.remove_deleted():
+                    await c.runtime.sleep(0)  # others are served between two queues
             except OSError as error:
                 log.error("files of deleted topics stay until the next start: %s", error)
-                return
-            for _ in c.store.remove_deleted():
-                await c.runtime.sleep(0)  # others are served between two queues

@@ -133,12 +133,19 @@ def test_a_table_that_could_not_be_saved_is_saved_when_there_is_room_again(
     on_simulated_disk(scene)
 
 
-def test_files_of_a_deleted_topic_stay_until_a_checkpoint_can_be_written() -> None:
+@pytest.mark.parametrize(
+    ("operation", "path"),
+    [("write_file", "/store/checkpoint*"), ("remove_tree", "/store/consumequeue/*")],
+)
+def test_a_deletion_stands_though_its_files_cannot_be_removed_yet(
+    operation: str, path: str
+) -> None:
     async def scene(
         runtime: NativeRuntime, disk: SimDisk, broker: Broker, endpoint: Endpoint
     ) -> None:
-        disk.plan("write_file", errno.ENOSPC, "/store/checkpoint*", times=None)
+        disk.plan(operation, errno.EIO, path, times=None)
         assert (await ask(endpoint, 215, {"topic": "orders"})).code == 0
+        assert broker.context.topics.get("orders") is None
         assert disk.exists("/store/consumequeue/orders/0")
         broker, endpoint = await killed(runtime, disk, broker)
         assert broker.context.topics.get("orders") is None

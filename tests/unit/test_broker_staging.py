@@ -170,6 +170,21 @@ def test_a_stage_that_is_not_whole_is_lost_and_says_so(tmp_path: Path) -> None:
     run(body)
 
 
+def test_what_is_staged_for_a_topic_that_is_deleted_is_lost_and_says_so(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        broker, client = await ready(runtime, config(tmp_path))
+        await stage(client, 0, b"row")
+        assert (await ask(client, 215, {"topic": "orders"})).code == 0
+        end = broker.store.watermarks.appended
+        lost = await ask(client, PUBLISH, {**key(), **told(1, [b"row"])})
+        assert lost.code == 390030
+        assert "deleted meanwhile: orders" in str(lost.remark)
+        assert broker.store.watermarks.appended == end
+        await broker.close()
+
+    run(body)
+
+
 def test_an_abort_and_the_end_of_a_lease_drop_what_is_staged(tmp_path: Path) -> None:
     async def body(runtime: NativeRuntime) -> None:
         settings = config(tmp_path, stage_memory_bytes=0, stage_lease_ms=1000)
