@@ -23,7 +23,7 @@ from saturnmq.protocol.errors import (
     nearest,
 )
 from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.route import BrokerData
+from saturnmq.protocol.route import BrokerData, brokers_of
 
 MASTER_ID = 0
 ASK_TIMEOUT_S = 2.0
@@ -233,8 +233,7 @@ async def _listed(core: ClientCore, group: str | None) -> dict[str, tuple[str, i
 
 def brokers_in(answer: Command) -> list[BrokerData]:
     """The brokers in a nameserver's answer to GET_BROKER_CLUSTER_INFO (106)."""
-    table = checked.table(checked.document(answer.body), "brokerAddrTable")
-    return [BrokerData.from_json(checked.as_table(data, str(name))) for name, data in table.items()]
+    return brokers_of(checked.document(answer.body))
 
 
 async def _state_or_error(core: ClientCore, address: str, listed: tuple[str, int]) -> Replica:

@@ -25,7 +25,8 @@ from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar
 
 from saturnmq.client.channels import Channels, Nameservers, document
-from saturnmq.client.routes import MASTER_ID, PERM_WRITE
+from saturnmq.client.routes import PERM_WRITE
+from saturnmq.protocol import checked
 from saturnmq.protocol.channel import Channel
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import (
@@ -39,6 +40,7 @@ from saturnmq.protocol.errors import (
     error_for,
 )
 from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.route import brokers_of
 from saturnmq.protocol.runtime import split_addresses
 
 PAUSE_S = 0.05
@@ -128,24 +130,22 @@ class StagingClient:
         serving = [] if brokers and not topics else self._serving(topics)
         asked = sorted({*serving, *brokers})
         states = {name: self._state(sink, name) for name in asked}
-        known = [state["brokers"] for state in states.values() if state.get("brokers")]
+        known = [state.brokers for state in states.values() if state.brokers]
         wanted = sorted(set(brokers)) or (known[0] if known else serving)
         for name in wanted:
             if name not in states:
                 states[name] = self._state(sink, name)
         for name, state in sorted(states.items()):
-            told = state.get("brokers") or []
+            told = state.brokers
             if told != wanted and (told or name in wanted):
                 states[name] = self._state(sink, name, pin=wanted, replace=bool(told))
-                if states[name].get("brokers") != wanted:
+                if states[name].brokers != wanted:
                     return self.open(sink, topics, brokers=brokers)
         published: dict[tuple[int, int], tuple[str, ...]] = {}
         for name, state in states.items():
-            for epoch, partitions in (state.get("epochs") or {}).items():
-                for partition in partitions:
-                    key = int(epoch), int(partition)
-                    published[key] = (*published.get(key, ()), name)
-        finished = max((int(state.get("finished", -1)) for state in states.values()), default=-1)
+            for key in state.published:
+                published[key] = (*published.get(key, ()), name)
+        finished = max((state.finished for state in states.values()), default=-1)
         return Pinned(sink, tuple(wanted), finished, published)
 
     def finish(self, pinned: Pinned, epoch: int) -> None:
@@ -212,11 +212,9 @@ class StagingClient:
         """Where its master is; ConnectFailed if it has none now."""
         if broker not in self._addresses:
             told = self._nameservers.ask(RequestCode.GET_BROKER_CLUSTER_INFO)
-            table = told.get("brokerAddrTable") or {}
-            for name, data in table.items():
-                address = (data.get("brokerAddrs") or {}).get(str(MASTER_ID))
-                if address:
-                    self._addresses[str(name)] = str(address)
+            for data in brokers_of(told):
+                if data.master:
+                    self._addresses[data.broker_name] = data.master
         if broker not in self._addresses:
             raise ConnectFailed(
                 f"no nameserver knows a master of broker {broker!r}: start it; or, if it is gone "
@@ -260,17 +258,40 @@ class StagingClient:
 
     def _state(
         self, sink: str, broker: str, *, pin: Sequence[str] = (), replace: bool = False
-    ) -> dict[str, Any]:
+    ) -> SinkState:
         """What this broker knows of the sink, after it was told the list `pin`."""
         ext = {"sink": sink}
         if pin:
             ext |= {"brokers": ";".join(pin), "replace": "true" if replace else "false"}
-        return document(broker, self.ask(broker, RequestCode.SINK_STATE, ext))
+        return SinkState.read(document(broker, self.ask(broker, RequestCode.SINK_STATE, ext)))
 
     def abort_at(self, broker: str, ext: dict[str, str]) -> None:
         """Drop stages there, if that is possible now."""
         with contextlib.suppress(SaturnError):
             self.ask_at(broker, RequestCode.ABORT_STAGE, ext, ABORT_S)
+
+
+@dataclass(frozen=True, slots=True)
+class SinkState:
+    """What one broker knows of a sink."""
+
+    brokers: list[str]
+    published: list[tuple[int, int]]  # epoch and partition
+    finished: int  # the last epoch that is; -1: none
+
+    @classmethod
+    def read(cls, told: Mapping[Any, Any]) -> SinkState:
+        """Of the answer to SINK_STATE."""
+        epochs = checked.table(told, "epochs")
+        return cls(
+            [checked.as_text(name, "a broker") for name in checked.items(told, "brokers")],
+            [
+                (checked.as_integer(epoch, "an epoch"), checked.as_integer(part, "a partition"))
+                for epoch in epochs
+                for part in checked.table(epochs, epoch)
+            ],
+            checked.integer(told, "finished", -1, least=-1),
+        )
 
 
 class Stage:
@@ -332,7 +353,11 @@ class Stage:
         self._give_back()
         told = {"chunks": str(self._chunks), "rows": str(self.rows), "bytes": str(self.bytes)}
         ext = self._client.ask(self.broker, RequestCode.PUBLISH, self._key | told).ext
-        return Published(int(ext["rows"]), ext["duplicate"] == "true", int(ext["offset"]))
+        return Published(
+            checked.integer(ext, "rows", least=-1),
+            checked.text(ext, "duplicate") == "true",
+            checked.integer(ext, "offset", least=-1),
+        )
 
     def abort(self) -> None:
         """Give it up, best effort."""

@@ -11,6 +11,7 @@ brokers or queues than the bounds below, raises MalformedFrame. An address is a 
 is none fails whoever connects to it, and no other.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -165,6 +166,12 @@ class BrokerData:
             },
             enable_acting_master=value.get("enableActingMaster") is True,
         )
+
+
+def brokers_of(cluster: Mapping[str, Any]) -> list[BrokerData]:
+    """Every broker in what nameservers answer to GET_BROKER_CLUSTER_INFO (106)."""
+    table = checked.table(cluster, "brokerAddrTable")
+    return [BrokerData.from_json(checked.as_table(data, str(name))) for name, data in table.items()]
 
 
 @dataclass(slots=True)

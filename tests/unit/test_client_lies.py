@@ -18,6 +18,7 @@ from saturnmq.client.asked import offset_table
 from saturnmq.client.producer import Producer
 from saturnmq.client.pull_consumer import PullConsumer
 from saturnmq.client.push_consumer import PushConsumer
+from saturnmq.client.staging import SinkState
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import MalformedFrame, SaturnError, TaskFailed
 from saturnmq.protocol.message import Message, MessageQueue
@@ -271,3 +272,32 @@ def readable(body: bytes) -> bool:
     with contextlib.suppress(MalformedFrame):
         return offset_table(body) is not None
     return False
+
+
+NONSENSE = (
+    {"brokers": "broker-a"},
+    {"brokers": [7]},
+    {"epochs": [1]},
+    {"epochs": {"x": {"1": {}}}},
+    {"epochs": {"1": "12"}},
+    {"epochs": {"1": {"9" * 400: {}}}},
+    {"finished": "9" * 5000},
+    {"finished": 1.5},
+    {"finished": -2},
+)
+
+
+@pytest.mark.parametrize("told", NONSENSE, ids=lambda told: str(told)[:30])
+def test_nonsense_about_a_sink_is_a_typed_error(told):
+    with pytest.raises(MalformedFrame):
+        SinkState.read(told)
+
+
+def test_a_state_of_a_sink_is_read_as_brokers_tell_it():
+    told = {
+        "brokers": ["a", "b"],
+        "epochs": {"3": {"0": {}, "2": {}}, "4": {"1": {}}},
+        "finished": 2,
+    }
+    assert SinkState.read(told) == SinkState(["a", "b"], [(3, 0), (3, 2), (4, 1)], 2)
+    assert SinkState.read({}) == SinkState([], [], -1)
