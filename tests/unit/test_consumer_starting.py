@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
+import world_rig
 from broker_rig import ask, config, connected, run, send, started, until
 from consumer_world import World, WorldCore
 from saturnmq.broker.positions import beginning
@@ -194,3 +196,46 @@ def test_a_nameserver_that_does_not_answer_at_the_join_sets_no_baseline() -> Non
 
     world.run(main)
     assert [message.queue_offset for message in got] == [3]
+
+
+# -- consumers at a real broker that has everything in memory --------------------------------------
+
+
+def test_committed_is_none_while_the_group_has_no_offset_and_it_begins_with_the_first_message() -> (
+    None
+):
+    async def body(world: world_rig.World) -> None:
+        nameserver = await world.nameserver()
+        broker = await world.broker(nameservers=(nameserver,))
+        client = await world.connect(broker.address)
+        for number in range(3):
+            await client.send(b"%d" % number)
+        queue = MessageQueue("T", broker.config.broker_name, 0)
+        pull = PullConsumer("G", nameserver, runtime=world.node("reader"), auto_commit=False)
+        pull.assign([queue])
+        async with pull:
+            assert await pull.committed(queue) is None
+            assert [message.queue_offset for message in await pull.poll()] == [0, 1, 2]
+            await pull.commit()
+            assert await pull.committed(queue) == 3
+
+    world_rig.run(body)
+
+
+def test_a_time_is_honoured_of_a_topic_in_memory() -> None:
+    async def body(world: world_rig.World) -> None:
+        nameserver = await world.nameserver()
+        broker = await world.broker(nameservers=(nameserver,))
+        client = await world.connect(broker.address)
+        await client.send(b"before")
+        await asyncio.sleep(10.0)
+        node = world.node("reader")
+        since = node.now_ms() - 5_000
+        await client.send(b"after")
+        await world.until(lambda: broker.store.max_offset("T", 0) == 2)
+        pull = PullConsumer("G", nameserver, runtime=node, consume_from=since)
+        pull.subscribe("T")
+        async with pull:
+            assert [bytes(message.body) for message in await pull.poll(30.0)] == [b"after"]
+
+    world_rig.run(body)
