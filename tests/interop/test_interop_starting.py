@@ -73,7 +73,7 @@ def one_run(seed: int, nameserver: str, admin: Admin, producer: Producer, java: 
     consumer.subscribe(topic)
     handles = []
     with consumer:
-        time.sleep(rng.random() * 0.3)  # who joined has looked for the topic so often
+        time.sleep(rng.random() * 0.3)  # somewhere between two looks at the route
         first = 1 if there_before else MADE_BY_SENDING
         larger = [queues for queues in (2, 4, 8, 16) if queues > first]
         for queues in [first, *sorted(rng.sample(larger, rng.randint(0, 2)))]:
