@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 
 import pytest
 from cluster_rig import running
-from pipeline_store_rig import SIZES, made, overwrite, segments
+from pipeline_store_rig import SIZES, made, opened, overwrite, put, segments
 from saturnmq import Admin, Message, Producer
 from saturnmq.cli.main import app
 from saturnmq.pipeline import session
@@ -25,8 +25,10 @@ from saturnmq.pipeline.jobs.report import report
 from saturnmq.pipeline.jobs.tasks import JobFailed, run
 from saturnmq.pipeline.plan import Range
 from saturnmq.protocol.errors import ConfigError, TopicNotExist
+from saturnmq.store.config_files import ConfigFile
 from saturnmq.store.disk import NativeDisk
 from saturnmq.store.rebuild import rebuild as rebuild_in_place
+from saturnmq.store.tombstones import KEY
 from typer.testing import CliRunner
 
 ROWS = 2000
@@ -213,6 +215,24 @@ def test_a_rebuild_in_tasks_equals_one_in_place(spark, tmp_path):
         for one, other in pairs:
             assert one.read_bytes() == other.read_bytes()
             assert kind == "index" or one.relative_to(root).parts == other.parts[-4:]
+
+
+def test_jobs_leave_out_what_was_deleted_with_its_topic(spark, tmp_path):
+    root = made(tmp_path / "store")
+    store = opened(root)
+    stone = store.tombstone("T0")
+    put(store, 60, seed=4)
+    store.close()
+    NativeDisk().make_dirs(f"{root}/config")
+    ConfigFile(NativeDisk(), f"{root}/config/topics.json").save({KEY: {"T0": stone.to_json()}})
+    rebuild(spark, str(root), str(tmp_path / "built"), SIZES)
+    assert audit(spark, Where.store(str(root), trust_tail=True), sizes=SIZES).damage == []
+    rebuild_in_place(NativeDisk(), str(root), lambda: 1_763_740_000_000, SIZES)
+    built, ours = tmp_path / "built/consumequeue", root / "consumequeue"
+    paths = sorted(path.relative_to(ours) for path in ours.rglob("*") if path.is_file())
+    assert paths == sorted(p.relative_to(built) for p in built.rglob("*") if p.is_file())
+    for path in paths:
+        assert (ours / path).read_bytes() == (built / path).read_bytes()
 
 
 def test_faults_are_found_in_tasks_as_well(spark, tmp_path):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from pipeline_store_rig import made
+from pipeline_store_rig import made, opened, put
 from saturnmq.pipeline.access import Where
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.store.checkpoint import AbortMark, Checkpoint
+from saturnmq.store.config_files import ConfigFile
 from saturnmq.store.disk import NativeDisk
+from saturnmq.store.tombstones import KEY
 
 COUNT = 60
 TOPICS = ("T0", "T1")
@@ -51,3 +55,18 @@ def test_the_mark_of_rocketmq_is_one_of_its_start(root, mark):
     with pytest.raises(ConfigError, match=r"its broker runs or was killed; give trustTail=true"):
         messages(root)
     assert messages(root, trust_tail=True) == COUNT
+
+
+def test_what_was_deleted_with_its_topic_is_not_read_though_its_files_are_there(root):
+    """As a broker leaves it that was killed before it could delete them."""
+    before = messages(root, trust_tail=True)
+    store = opened(Path(root))
+    stone = store.tombstone("T0")
+    put(store, COUNT, seed=4)
+    store.close()
+    DISK.make_dirs(f"{root}/config")
+    ConfigFile(DISK, f"{root}/config/topics.json").save({KEY: {"T0": stone.to_json()}})
+    with Where.store(root, trust_tail=True).open() as access:
+        bounds = access.bounds(["T0"])
+    assert {queue.queue_id: low for queue, (low, _) in bounds.items()} == stone.next
+    assert before < messages(root, trust_tail=True) < 2 * before
