@@ -18,6 +18,7 @@ from saturnmq.drills.sim.nodes import BrokerNode, NameServerNode, Span
 from saturnmq.drills.sim.plan import Plan
 
 FLUSH_BOUND_S = 0.6  # a message is on the disk so long after its acknowledgement, at the latest
+WRITTEN_S = 3.0  # what a broker knows of its clocks is on its disk so long after, at the latest
 FENCE_S = 0.1  # an old master that can hear of a new one takes no message for longer
 
 
@@ -51,6 +52,17 @@ class Allowance:
 
     def nodes_of(self, group: str) -> list[BrokerNode]:
         return [node for node in self.nodes if node.group == group]
+
+    def misled(self, group: str, begun: float, at: float) -> bool:
+        """Whether a broker may have had to take a wrong clock's word for how long something waited
+        since `begun`: it stepped while its broker was down, or shortly before, when that had not
+        been written down."""
+        return any(
+            down.start - WRITTEN_S <= step <= min(down.end, at) and down.end > begun
+            for node in self.nodes_of(group)
+            for step in node.past.steps
+            for down in node.past.idle
+        )
 
     def _deposed_by(self, order: Promotion, by: str | None) -> float:
         """Until when a master may have acknowledged what a promotion then cut off. Where every

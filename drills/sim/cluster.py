@@ -38,6 +38,7 @@ SAMPLE_S = 0.25
 STEPS_MAX = 4_000  # in one sample, BUSY_SAMPLES in a row; usual are some hundreds
 BUSY_SAMPLES = 8
 LOOK_EVERY = 4
+SCENE_LOOK_S = 0.5  # it reads the logs
 
 
 class Cluster:
@@ -257,7 +258,15 @@ class Cluster:
         if self._in_trouble():
             return
         for scene in self.scenes:
-            await scene.encore()
+            try:
+                async with asyncio.timeout(scene.patience_s):
+                    await scene.encore()
+            except TimeoutError:
+                self.problems.append(
+                    f"I12 {scene.topic}: what its encore orders is not done after "
+                    f"{scene.patience_s:g} s without a fault"
+                )
+                return
         for scene in self.scenes:
             await self._until_done(scene)
         deadline = self.loop.time() + LIVENESS_S
@@ -276,7 +285,7 @@ class Cluster:
                     "without a fault"
                 )
                 return
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(SCENE_LOOK_S)
 
     def _in_trouble(self) -> bool:
         return any(problem.startswith("I12") for problem in self.problems)

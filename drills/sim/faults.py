@@ -181,7 +181,7 @@ class Faults:
     async def _clock_jump(self) -> None:
         node = self.rng.choice(self.cluster.brokers)
         self.note("wall clock jumped", node.name)
-        node.runtime.jump_wall_clock(self.rng.choice((-3_600_000, -5_000, 5_000, 3_600_000)))
+        node.step_clock(self.rng.choice((-3_600_000, -5_000, 5_000, 3_600_000)))
 
     async def _consumer(self) -> None:
         readers = [reader for reader in self.cluster.readers if reader.up]

@@ -20,6 +20,7 @@ from saturnmq.client.promotion import Promoter
 from saturnmq.drills.mutants import MUTANTS as STORE_MUTANTS
 from saturnmq.drills.mutants import Mutant, Patch
 from saturnmq.drills.sim.plan import FAULTS
+from saturnmq.drills.sim.scene_mutants import SCENE_BIAS, SCENE_MUTANTS
 from saturnmq.nameserver.routes import RouteTable
 from saturnmq.store.epochs import Epochs
 from saturnmq.store.message_store import MessageStore
@@ -247,4 +248,5 @@ _ALL: tuple[Mutant, ...] = (
         (Patch(RouteTable, "_is_deposed", _never),),
     ),
 )
-MUTANTS = {mutant.name: mutant for mutant in _ALL}
+MUTANTS = {mutant.name: mutant for mutant in _ALL} | SCENE_MUTANTS
+BIAS |= SCENE_BIAS

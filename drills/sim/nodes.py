@@ -62,6 +62,8 @@ class Past:
     wiped_at: list[float] = field(default_factory=list)
     # Within these nothing was flushed: down, frozen, or a slow disk.
     idle: list[Span] = field(default_factory=list)
+    # When its wall clock stepped.
+    steps: list[float] = field(default_factory=list)
     # Within these it could not hear of others: frozen, or behind a partition.
     isolated: list[Span] = field(default_factory=list)
 
@@ -220,6 +222,11 @@ class BrokerNode:
             self.paused = False
             self._frozen.end = self.now
             self.runtime.resume()
+
+    def step_clock(self, by_ms: int) -> None:
+        """Its wall clock is set; the steady one does not see it."""
+        self.past.steps.append(self.now)
+        self.runtime.jump_wall_clock(by_ms)
 
     # what can be seen of it
 

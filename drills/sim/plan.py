@@ -37,9 +37,17 @@ FAULTS = {
 }
 
 
-# The scenes (`scenes/`) that seeds draw from, each one seed in `1 / SCENE`.
-ENABLED: tuple[str, ...] = ("growing",)
-SCENE = 0.3
+# The scenes (`scenes/`) that seeds draw from, and the chance of each.
+ENABLED = (
+    "clocks",
+    "delaying",
+    "growing",
+    "misbehaving",
+    "recreating",
+    "retrying",
+    "taking-long",
+)
+SCENE = 0.1
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,9 @@ FAULTS = frozenset(
         "connection killed",
         "consumer killed",
         "disk full",
+        "member joined",
+        "member killed",
+        "member left",
         "nameserver killed",
         "one-way partition",
         "pages dropped or torn",
@@ -36,9 +39,11 @@ FAULTS = frozenset(
         "power lost while recovering",
         "process frozen",
         "process killed",
+        "queues changed",
         "slave wiped",
         "slow disk",
         "slow link",
+        "topic deleted",
         "wall clock jumped",
     }
 )

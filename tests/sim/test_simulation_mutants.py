@@ -25,6 +25,8 @@ FOUND_AT = {
     "half-a-group": 2,
     "markers-forgotten": 4,
     "markers-outlive-log": 19,
+    "waits-forgotten": 6,
+    "recreated-from-zero": 6,
 }
 
 

@@ -133,7 +133,11 @@ class Retrying(Scene):
                     beyond.append(f"{text}, of {self.most} more")
                 elif attempt.number and since is None:
                     unasked.append(text)
-                elif since is not None and attempt.at < since + delay - EARLY_S:
+                elif (
+                    since is not None
+                    and attempt.at < since + delay - EARLY_S
+                    and not self.cluster.allowance.misled(attempt.group, since, attempt.at)
+                ):
                     early.append(f"{text}, {delay:g} s after {since:.3f}")
             if not self._ends(value) and not self._may_be_lost(value):
                 gone.append(f"{value} after attempt {attempts[-1].number} at {attempts[-1].at:.3f}")

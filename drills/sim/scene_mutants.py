@@ -1,0 +1,267 @@
+"""Known bugs of what lies above the log: delays, retries, deleted topics, offsets, queue hand-over;
+kept to be found again in the scenes (`scenes/`), as those of replication are (`mutants.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from saturnmq.broker import retry, send
+from saturnmq.broker.delay import DelayService
+from saturnmq.broker.locks import QueueLocks as BrokerLocks
+from saturnmq.broker.offsets import ConsumerOffsets
+from saturnmq.broker.retry import RetryService
+from saturnmq.broker.send import SendService
+from saturnmq.broker.topics import TopicTable
+from saturnmq.broker.waits import Waits
+from saturnmq.client import listening
+from saturnmq.client.held_queue import HeldQueue
+from saturnmq.client.process_queue import ProcessQueue
+from saturnmq.client.queue_locks import QueueLocks
+from saturnmq.client.results import ConsumeResult
+from saturnmq.drills.mutants import Mutant, Patch
+from saturnmq.drills.sim.plan import FAULTS
+from saturnmq.protocol.topics import RETRY_PREFIX
+from saturnmq.store.message_store import MessageStore
+from saturnmq.store.tombstones import KEY as TOMBSTONES
+from saturnmq.store.tombstones import Tombstone
+
+
+def _nothing(original: Any) -> Any:
+    return lambda *args, **kwargs: None
+
+
+def _by_store_time(original: Any) -> Any:
+    return lambda self, offset, stored: self._delay + stored
+
+
+def _from_the_start(original: Any) -> Any:
+    return lambda self, offset, stored: self._delay + self._start
+
+
+def _one_level_less(original: Any) -> Any:
+    def schedule(topic: str, queue_id: int, encoded: bytes) -> tuple[str, int, bytes]:
+        waiting, level, properties = original(topic, queue_id, encoded)
+        return waiting, max(0, level - 1) if waiting != topic else level, properties
+
+    return schedule
+
+
+def _uncounted(original: Any) -> Any:
+    def store(self: SendService, topic: str, *args: Any, **options: Any) -> Any:
+        if topic.startswith(RETRY_PREFIX) and not options.get("rescheduled"):
+            options["reconsume_times"] -= 1
+        return original(self, topic, *args, **options)
+
+    return store
+
+
+def _one_attempt_less(original: Any) -> Any:
+    def send_back(self: RetryService, endpoint: Any, request: Any) -> None:
+        most = int(request.ext.get("maxReconsumeTimes", "16"))
+        request.ext["maxReconsumeTimes"] = str(max(0, most - 1))
+        original(self, endpoint, request)
+
+    return send_back
+
+
+def _one_attempt_more(original: Any) -> Any:
+    def send_back(self: RetryService, endpoint: Any, request: Any) -> None:
+        most = int(request.ext.get("maxReconsumeTimes", "16"))
+        request.ext["maxReconsumeTimes"] = str(most + 1)
+        original(self, endpoint, request)
+
+    return send_back
+
+
+def _no_tombstones(original: Any) -> Any:
+    def snapshot(self: TopicTable) -> dict[str, Any]:
+        document: dict[str, Any] = original(self)
+        return document | {TOMBSTONES: {}}
+
+    return snapshot
+
+
+def _from_zero(original: Any) -> Any:
+    def tombstone(self: MessageStore, topic: str) -> Tombstone:
+        found: Tombstone = original(self, topic)
+        return Tombstone(found.end)
+
+    return tombstone
+
+
+def _pulled_is_done(original: Any) -> Any:
+    return lambda self: self.next_offset
+
+
+def _ahead(original: Any) -> Any:
+    def commit(self: ConsumerOffsets, group: str, topic: str, queue_id: int, offset: int) -> bool:
+        done: bool = original(self, group, topic, queue_id, offset + 1)
+        return done
+
+    return commit
+
+
+def _at_once(original: Any) -> Any:
+    def once_quiet(self: HeldQueue, act: Callable[[], object]) -> None:
+        self.run = None
+        act()
+
+    return once_quiet
+
+
+async def _kept(self: QueueLocks, held: Any) -> bool:
+    return True
+
+
+def _granted(original: Any) -> Any:
+    def lock(self: BrokerLocks, group: str, client_id: str, queues: Any, now: float) -> Any:
+        for owner in {owner for owner, _ in self._owners.get(group, {}).values()}:
+            self.unlock(group, owner, queues)
+        return original(self, group, client_id, queues, now)
+
+    return lock
+
+
+def _anything_is_success(original: Any) -> Any:
+    def note(chunk: Any, batch: Any, result: object, stop_at_failure: bool) -> bool:
+        said = result if isinstance(result, ConsumeResult) else ConsumeResult.SUCCESS
+        done: bool = original(chunk, batch, said, stop_at_failure)
+        return done
+
+    return note
+
+
+_NO_FAULTS = dict.fromkeys(FAULTS, 0)
+_RESTARTS = {"gap_s": 2.0, "weights": _NO_FAULTS | {"kill": 6, "power_loss": 6, "promote": 3}}
+
+# Name: (failure, found by, patches, scenes, what replaces drawn values of the Plan besides).
+_TABLE: dict[str, tuple[str, str, tuple[Patch, ...], tuple[str, ...], dict[str, Any]]] = {
+    "due-by-wall-clock": (
+        "a delayed message is due at its store time plus its delay",
+        "I14 early: the clock steps, or the store time is of another node's",
+        (Patch(Waits, "due", _by_store_time),),
+        ("clocks", "delaying"),
+        {},
+    ),
+    "due-since-the-start": (
+        "what waits counts from the start of the broker",
+        "I14 early",
+        (Patch(Waits, "due", _from_the_start),),
+        ("delaying",),
+        {},
+    ),
+    "waits-forgotten": (
+        "what a broker knows of how long messages have waited is lost with it",
+        "I14 early: a clock steps, then the broker restarts",
+        (Patch(DelayService, "_learn", _nothing),),
+        ("clocks", "delaying"),
+        _RESTARTS,
+    ),
+    "delay-level-off": (
+        "a message waits in the queue of the level before",
+        "I14 early",
+        (Patch(send, "schedule", _one_level_less),),
+        ("delaying",),
+        {},
+    ),
+    "retry-level-off": (
+        "the first retry comes at level 2",
+        "I14 early",
+        (Patch(retry, "FIRST_RETRY_LEVEL", lambda original: original - 1),),
+        ("retrying",),
+        {},
+    ),
+    "retry-uncounted": (
+        "a message that is sent back keeps its count",
+        "I12: it never comes to its last attempt",
+        (Patch(SendService, "store_message", _uncounted),),
+        ("retrying",),
+        {},
+    ),
+    "dlq-early": (
+        "the dead-letter queue gets a message one attempt too early",
+        "I1: it never had its last attempt",
+        (Patch(RetryService, "on_send_back", _one_attempt_less),),
+        ("retrying",),
+        {},
+    ),
+    "dlq-late": (
+        "the dead-letter queue gets a message one attempt too late",
+        "I1: an attempt beyond the last",
+        (Patch(RetryService, "on_send_back", _one_attempt_more),),
+        ("retrying",),
+        {},
+    ),
+    "nonsense-is-success": (
+        "what a listener says counts as success unless it is RETRY",
+        "I12: what it refused in other words never comes again",
+        (Patch(listening, "_note", _anything_is_success),),
+        ("misbehaving",),
+        {},
+    ),
+    "deletion-unwritten": (
+        "the topic table does not say on the disk, or to slaves, what was deleted",
+        "I1 there again: a restart builds the queues from the log",
+        (Patch(TopicTable, "snapshot", _no_tombstones),),
+        ("recreating",),
+        _RESTARTS,
+    ),
+    "deletion-unheard-by-store": (
+        "deleting a topic changes the topic table only: its queues stay",
+        "I1 there again: a topic of the same name has them",
+        (Patch(MessageStore, "bury", _nothing),),
+        ("recreating",),
+        {},
+    ),
+    "recreated-from-zero": (
+        "the queues of a topic that is made again begin at 0",
+        "I4: a place of a deleted message is used again",
+        (Patch(MessageStore, "tombstone", _from_zero),),
+        ("recreating",),
+        {},
+    ),
+    "commit-ahead-of-listener": (
+        "what was pulled is committed, finished or not",
+        "I12: a member dies, its heir passes over what it was in",
+        (Patch(ProcessQueue, "commit_offset", _pulled_is_done),),
+        ("taking-long",),
+        {},
+    ),
+    "commit-one-too-far": (
+        "the broker keeps an offset one beyond what was committed",
+        "I6, I12",
+        (Patch(ConsumerOffsets, "commit", _ahead),),
+        ("taking-long",),
+        {},
+    ),
+    "handed-over-at-once": (
+        "a queue is handed over while its listener is in it",
+        "I5: two owners at once",
+        (Patch(HeldQueue, "once_quiet", _at_once),),
+        ("taking-long",),
+        {},
+    ),
+    "locks-unrenewed": (
+        "a member never asks for its locks again",
+        "I12: it stops when they run out",
+        (Patch(QueueLocks, "renew", lambda original: _kept),),
+        ("taking-long",),
+        {},
+    ),
+    "locks-for-everybody": (
+        "a broker grants a lock that another member holds",
+        "I5: two owners at once",
+        (Patch(BrokerLocks, "lock", _granted),),
+        ("taking-long",),
+        {},
+    ),
+}
+SCENE_MUTANTS = {
+    name: Mutant(name, failure, found_by, patches)
+    for name, (failure, found_by, patches, _, _) in _TABLE.items()
+}
+SCENE_BIAS: dict[str, dict[str, Any]] = {
+    name: {"scenes": frozenset(scenes), **bias} for name, (*_, scenes, bias) in _TABLE.items()
+}
