@@ -96,6 +96,51 @@ def test_row_1_24_a_slow_send_takes_its_broker_out(latency: float, seconds: floa
     assert faults.available("b", 100.0)
 
 
+@pytest.mark.parametrize(("latency", "seconds"), [(540, 0), (560, 3), (990, 3), (1010, 60)])
+def test_row_1_24_a_producer_leaves_a_broker_alone_that_was_slow(
+    latency: float, seconds: float
+) -> None:
+    async def body(world: World) -> None:
+        nameserver = await world.nameserver()
+        slow = await world.broker(broker_name="slow", nameservers=(nameserver,))
+        machine = world.nodes[-1].name
+        fast = await world.broker(new_disk(), broker_name="fast", nameservers=(nameserver,))
+        await asyncio.sleep(2)
+        producer = await producer_of(world, nameserver)
+
+        async def chosen() -> set[str]:
+            """Where a few sends go, with and without an answer."""
+            before = slow.store.watermarks.appended
+            for _ in range(16):
+                await producer.send_oneway(Message("T", b"x"))
+            await asyncio.sleep(0.01)
+            reached = slow.store.watermarks.appended > before
+            results = [await producer.send(Message("T", b"x")) for _ in range(16)]
+            names = {result.queue.broker_name for result in results}
+            assert reached == ("slow" in names)
+            return names
+
+        assert await chosen() == {"slow", "fast"}
+        links = ("producer", machine), (machine, "producer")
+        for link in links:
+            world.network.slow_down(*link, (latency / 2000, latency / 2000))
+        while (await producer.send(Message("T", b"x"))).queue.broker_name != "slow":
+            pass
+        world.network.heal()
+        answered = world.loop.time()
+        if seconds:
+            assert await chosen() == {"fast"}
+            await asyncio.sleep(answered + seconds - 0.1 - world.loop.time())
+            assert await chosen() == {"fast"}
+            await asyncio.sleep(answered + seconds - world.loop.time())
+        assert await chosen() == {"slow", "fast"}
+        await producer.close()
+        await slow.close()
+        await fast.close()
+
+    run(body)
+
+
 def test_row_1_25_queue_files_have_6_000_000_bytes_and_such_names() -> None:
     disk = new_disk()
     queues = Queues(disk, "/queues", StoreConfig().consumequeue_segment_bytes)

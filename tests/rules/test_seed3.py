@@ -90,6 +90,25 @@ def test_row_3_03_queue_entries_do_not_wait_for_flushing() -> None:
     assert not [path for path in flushed if "commitlog" in path]
 
 
+def test_row_3_03_nor_do_they_where_an_acknowledgement_waits_for_it() -> None:
+    async def body(world: World) -> None:
+        broker = await world.broker(flush_disk_type="SYNC_FLUSH")
+        world.nodes[-1].blocking_latency_s = (1.0, 1.0)  # on each side of a flush
+        client = await world.connect(broker.address)
+        sent = asyncio.create_task(client.send(b"x"))
+        await world.until(lambda: broker.store.watermarks.appended)
+        answer = await client.ask(30, {"topic": "T", "queueId": 0})
+        assert answer.ext["offset"] == "1"
+        assert len(entries_of(world.disk)) == 1
+        assert broker.store.watermarks.flushed == 0
+        assert not sent.done()
+        assert (await sent).code == 0
+        assert broker.store.watermarks.flushed == broker.store.watermarks.appended
+        await broker.close()
+
+    run(body)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_row_3_04_what_was_not_flushed_is_lost_in_log_and_queue_together(seed: int) -> None:
     disk, rng = new_disk(seed), random.Random(seed)

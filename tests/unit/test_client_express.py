@@ -86,6 +86,19 @@ def test_a_silent_broker_costs_one_timeout_and_the_send_goes_elsewhere(cluster):
             assert producer.send(Message("T", b"%d" % n)).queue.broker_name == "b"
 
 
+def test_a_slow_answer_takes_its_broker_out(cluster):
+    def to() -> str:
+        return producer.send(Message("T", b"x")).queue.broker_name
+
+    with Producer("senders", cluster.address) as producer:
+        to()  # the first finds the route, on the loop
+        cluster.brokers["a"].answer = lambda cmd: time.sleep(1.05)
+        while to() != "a":
+            pass
+        cluster.brokers["a"].answer = None
+        assert {to() for _ in range(8)} == {"b"}, "for a minute"
+
+
 def test_a_send_does_not_wait_for_a_master_that_hangs_and_was_succeeded(cluster):
     with Producer("senders", cluster.address, send_timeout=20.0) as producer:
         queue = MessageQueue("T", "a", 0)
