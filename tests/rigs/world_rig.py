@@ -47,8 +47,12 @@ class World:
         await NameServer(node, node.ip, 9876).start()
         return f"{node.ip}:9876"
 
-    async def broker(self, disk: SimDisk | None = None, **changes: Any) -> Broker:
+    async def broker(
+        self, disk: SimDisk | None = None, *, ahead_ms: int = 0, **changes: Any
+    ) -> Broker:
+        """A broker; its machine's wall clock is ahead of the others'."""
         node = self.node(f"broker-{len(self.nodes)}")
+        node.jump_wall_clock(ahead_ms)
         options = {
             "commitlog_segment_bytes": 1 << 20,
             "consumequeue_segment_bytes": 20 * 1000,
