@@ -40,6 +40,14 @@ def _from_the_start(original: Any) -> Any:
     return lambda self, offset, stored: self._delay + self._start
 
 
+def _no_marks(original: Any) -> Any:
+    return lambda self, document: {}
+
+
+def _from_the_first(original: Any) -> Any:
+    return lambda self, level: 0
+
+
 def _one_level_less(original: Any) -> Any:
     def schedule(topic: str, queue_id: int, encoded: bytes) -> tuple[str, int, bytes]:
         waiting, level, properties = original(topic, queue_id, encoded)
@@ -158,6 +166,16 @@ _TABLE: dict[str, tuple[str, str, tuple[Patch, ...], tuple[str, ...], dict[str, 
         (Patch(DelayService, "_learn", _nothing),),
         ("clocks", "delaying"),
         _RESTARTS,
+    ),
+    "delay-progress-forgotten": (
+        "how far delayed delivery has come does not survive (#3473)",
+        "I14 again: all of it is delivered once more after a restart",
+        (
+            Patch(DelayService, "marks_of", _no_marks),
+            Patch(DelayService, "_found_delivered", _from_the_first),
+        ),
+        ("delaying",),
+        {"safety_s": 40.0, "gap_s": 12.0, "away": 0.0, "weights": _NO_FAULTS | {"kill": 1}},
     ),
     "delay-level-off": (
         "a message waits in the queue of the level before",
