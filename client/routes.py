@@ -7,15 +7,9 @@ broker has address id 0, sorted by broker name; the readable list needs the read
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
+from saturnmq.protocol.codes import PERM_INHERIT, PERM_READ, PERM_WRITE
 from saturnmq.protocol.message import MessageQueue
-from saturnmq.protocol.route import QueueData, TopicRoute
-
-PERM_INHERIT = 1
-PERM_READ = 4
-PERM_WRITE = 2
-MASTER_ID = 0
+from saturnmq.protocol.route import MASTER_ID, QueueData, TopicRoute
 
 
 class RouteTable:
@@ -83,9 +77,6 @@ class RouteTable:
     def route(self, topic: str) -> TopicRoute | None:
         return self._routes.get(topic)
 
-    def topics(self) -> list[str]:
-        return list(self._routes)
-
     def publish_queues(self, topic: str) -> list[MessageQueue]:
         return self._publish.get(topic, [])
 
@@ -115,16 +106,6 @@ class RouteTable:
         if master:
             return None
         return addresses[min(addresses)]
-
-    def addresses_of_topics(self, topics: Iterable[str]) -> set[str]:
-        """All addresses of the brokers that serve any of `topics`."""
-        found: set[str] = set()
-        for topic in topics:
-            route = self._routes.get(topic)
-            if route is not None:
-                for data in route.brokers:
-                    found.update(data.addresses.values())
-        return found
 
 
 def from_template(topic: str, template: TopicRoute, default_queues: int) -> TopicRoute:

@@ -25,10 +25,9 @@ from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar
 
 from saturnmq.client.channels import Channels, Nameservers, document
-from saturnmq.client.routes import PERM_WRITE
 from saturnmq.protocol import checked
 from saturnmq.protocol.channel import Channel
-from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol.codes import PERM_WRITE, RequestCode, ResponseCode
 from saturnmq.protocol.errors import (
     ConfigError,
     ConnectFailed,
