@@ -39,8 +39,8 @@ class FaultStrategy:
         out = self.back_off(latency_ms)
         if out > 0.0:
             self._until[broker] = now + out
-        elif broker in self._until:
-            self._until.pop(broker, None)  # it answers fast again
+        else:
+            self.back_online(broker)  # it answers fast again
 
     def failed(self, broker: str, now: float) -> None:
         if self._rows:

@@ -20,6 +20,25 @@ def test_a_slow_send_takes_the_broker_out_and_time_brings_it_back():
     assert faults.available("b", 12.9)
 
 
+def test_a_fast_send_or_a_proof_brings_a_broker_back_at_once():
+    faults = FaultStrategy()
+    for broker in ("a", "b", "c"):
+        faults.succeeded(broker, 600, now=10.0)
+    faults.succeeded("a", 549, now=11.0)
+    faults.back_online("b")
+    assert [faults.available(broker, 11.0) for broker in ("a", "b", "c")] == [True, True, False]
+    assert faults.least_bad(["c", "b"]) == "b"
+
+
+def test_a_row_of_zero_seconds_takes_nobody_out_and_a_latency_of_zero_is_one():
+    faults = FaultStrategy([(0, 0), (100, 1)])
+    faults.succeeded("a", 99, now=0.0)
+    assert faults.available("a", 0.0)
+    faults.succeeded("a", 100, now=0.0)
+    assert not faults.available("a", 0.9)
+    assert FaultStrategy([(0, 2)]).back_off(0) == 2
+
+
 def test_a_failure_counts_as_the_slowest_row():
     faults = FaultStrategy([(100, 1), (200, 7)])
     faults.failed("a", now=0.0)
