@@ -101,16 +101,17 @@ def test_a_reset_survives_a_restart() -> None:
     assert again.take_reset("g", "t", 0) == 10
 
 
+@pytest.mark.parametrize("notify", [True, False])
 @pytest.mark.parametrize("before", [0, 1, 2])
-def test_each_reset_beats_the_one_before(before: int) -> None:
+def test_each_reset_beats_the_one_before(before: int, notify: bool) -> None:
     table, old = offsets((0, 100)), offsets()
     for _ in range(before):
         table.reset("g", "t", 0, 50, notify=True)
     copy(table, old)
-    table.reset("g", "t", 0, 20, notify=False)
-    assert table.take_reset("g", "t", 0) is None
+    table.reset("g", "t", 0, 20, notify=notify)
     copy(old, table)
     assert table.query("g", "t", 0) == 20
+    assert table.take_reset("g", "t", 0) == (20 if notify else None)
 
 
 def test_what_only_a_deposed_master_knows_does_not_reach_the_others() -> None:
@@ -140,6 +141,57 @@ def test_a_distrusted_table_is_trusted_again_when_its_node_becomes_master() -> N
 
 def test_a_table_of_rocketmq_is_of_the_first_generation() -> None:
     table = offsets((0, 5))
-    table.merge({"offsetTable": {"t@g": {0: 9}, "t@g@broadcast": {0: 50}}})
+    table.merge({"offsetTable": {"t@g@broadcast": {0: 50}, "t@g": {0: 9, 1: 0}}})
     assert table.query("g", "t", 0) == 9
-    assert set(table.snapshot()) == {"dataVersion", "offsetTable"}
+    assert table.query("g", "t", 1) == 0
+    version = {"counter": 2, "stateVersion": 0, "timestamp": 1_000}
+    assert table.snapshot() == {
+        "dataVersion": version,
+        "offsetTable": {"t@g": {"0": 9, "1": 0}},
+    }
+
+
+def test_a_group_that_goes_on_at_the_first_message_is_known() -> None:
+    table = offsets((0, 0))
+    assert table.query("g", "t", 0) == 0
+    assert Progress[int]().advance(0, 0)
+
+
+def test_a_table_is_written_anew_when_it_changed_and_only_then() -> None:
+    table, other, ahead = offsets((0, 5)), offsets((0, 5)), offsets((0, 6))
+    table.clean()
+    assert table.commit("g", "t", 0, 5)
+    assert not table.commit("g", "t", 0, 4)
+    copy(other, table)
+    assert table.clamp(lambda _: 5) == []
+    assert not table.dirty
+    copy(ahead, table)
+    assert table.dirty
+    table.clean()
+    assert table.clamp(lambda _: 5) != []
+    assert table.dirty
+    table.distrust()
+    table.clean()
+    copy(other, table)
+    assert table.dirty, "it is no longer distrusted"
+
+
+def test_within_a_generation_a_mark_moves_only_forward() -> None:
+    table = progress({0: Mark(2, 5)})
+    assert not table.advance(0, 5)
+    assert not table.advance(0, 4)
+    assert table.advance(0, 6)
+    assert table.marks == {0: Mark(2, 6)}
+
+
+def test_a_group_can_be_forgotten_and_the_others_go_on() -> None:
+    table = offsets((0, 5), (1, 6))
+    table.commit("h", "t", 0, 7)
+    table.commit("h", "u", 2, 8)
+    assert table.groups_of("t") == ["g", "h"]
+    assert table.groups_of("u") == ["h"]
+    assert table.topics_of("h") == ["t", "u"]
+    table.clean()
+    table.forget(group="g")
+    assert table.dirty
+    assert dict(table.items()) == {("t", "h"): {0: 7}, ("u", "h"): {2: 8}}

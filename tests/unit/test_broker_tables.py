@@ -8,13 +8,14 @@ import pytest
 from saturnmq.broker.ack import AckLedger
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.broker.delay_levels import schedule
-from saturnmq.broker.locks import LOCK_SECONDS, QueueLocks
+from saturnmq.broker.locks import QueueLocks
 from saturnmq.broker.offsets import ConsumerOffsets
 from saturnmq.broker.topics import Topic, TopicTable, system_topics
-from saturnmq.protocol.errors import ConfigError
+from saturnmq.protocol.errors import ConfigError, InvalidParameter, NoPermission, TopicNotExist
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.properties import decode_properties
 from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.topics import GROUPS_TOPIC
 from saturnmq.store.tombstones import Tombstone
 
 
@@ -64,15 +65,19 @@ def test_offsets_behind_the_recovered_end_are_lowered() -> None:
     assert table.query("g", "t", 0) == 5
 
 
-def test_a_queue_lock_has_one_owner_until_it_expires() -> None:
+def test_a_queue_lock_has_one_owner_for_60_seconds_since_it_last_asked() -> None:
     locks, queue = QueueLocks(), MessageQueue("t", "b", 0)
     assert locks.lock("g", "one", [queue], 0.0) == [queue]
-    assert locks.lock("g", "two", [queue], 1.0) == []
-    assert locks.lock("g", "two", [queue], LOCK_SECONDS) == [queue]
+    assert locks.lock("g", "one", [queue], 20.0) == [queue]
+    assert locks.lock("g", "two", [queue], 79.9) == []
+    assert locks.holds_any("g", 79.9)
+    assert not locks.holds_any("g", 80.0)
+    assert locks.lock("g", "two", [queue], 80.0) == [queue]
     locks.unlock("g", "one", [queue])
-    assert locks.holds_any("g", LOCK_SECONDS + 1)
+    assert locks.lock("g", "one", [queue], 81.0) == [], "only the owner gives it back"
     locks.unlock("g", "two", [queue])
-    assert not locks.holds_any("g", LOCK_SECONDS + 1)
+    assert not locks.holds_any("g", 81.0)
+    assert locks.lock("g", "one", [queue], 81.0) == [queue]
 
 
 def test_auto_creation_needs_the_inherit_bit_and_takes_the_smaller_queue_number() -> None:
@@ -84,9 +89,84 @@ def test_auto_creation_needs_the_inherit_bit_and_takes_the_smaller_queue_number(
     assert (made.read_queues, made.write_queues, made.perm) == (4, 4, 6)
     assert table.auto_create("more", "orders", 4) is None
     assert changes == [1]
+    assert table.auto_create("none", "TBW102", 0) is None
+    assert table.auto_create("most", "TBW102", 9) == Topic("most", 8, 8)
     copy = TopicTable(lambda: 1, lambda: None)
     copy.replace_all(table.snapshot(), as_of=0)
     assert copy.get("orders") == made
+
+
+def test_a_broker_has_the_system_topics_of_rocketmq() -> None:
+    made = {
+        topic.name: (topic.read_queues, topic.write_queues, topic.perm)
+        for topic in system_topics("c", "b", 8, delay_levels=3, auto=True)
+    }
+    del made[GROUPS_TOPIC]  # ours
+    assert made == {
+        "TBW102": (8, 8, 7),
+        "SCHEDULE_TOPIC_XXXX": (18, 18, 6),
+        "RMQ_SYS_TRANS_HALF_TOPIC": (1, 1, 6),
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC": (1, 1, 6),
+        "rmq_sys_wheel_timer": (1, 1, 6),
+        "rmq_sys_REVIVE_LOG_c": (8, 8, 6),
+        "SELF_TEST_TOPIC": (1, 1, 6),
+        "OFFSET_MOVED_EVENT": (1, 1, 6),
+        "BenchmarkTest": (1024, 1024, 6),
+        "c": (16, 16, 7),
+        "b": (1, 1, 7),
+        "c_REPLY_TOPIC": (1, 1, 6),
+        "rmq_sys_SYNC_BROKER_MEMBER_b": (1, 1, 6),
+    }
+    more = {topic.name: topic for topic in system_topics("c", "b", 8, delay_levels=20, auto=False)}
+    assert more["SCHEDULE_TOPIC_XXXX"].queues == 20
+    assert "TBW102" not in more
+
+
+def test_a_system_topic_is_known_by_the_table_or_by_its_name() -> None:
+    table = TopicTable(lambda: 1, lambda: None)
+    table.install_system([Topic("BenchmarkTest", 1024, 1024)])
+    table.put(Topic("orders", 4, 4))
+    assert table.is_system("BenchmarkTest")
+    assert table.is_system("rmq_sys_any")
+    assert not table.is_system("orders")
+
+
+def test_only_a_queue_that_exists_and_a_topic_with_the_read_bit_are_readable() -> None:
+    table = TopicTable(lambda: 1, lambda: None)
+    table.put(Topic("orders", 2, 8))
+    table.put(Topic("inbox", 2, 2, 2))
+    assert table.readable("orders", 0) == table.readable("orders", 1) == table.get("orders")
+    for queue_id in (-1, 2):
+        with pytest.raises(InvalidParameter, match="it has 2 read queues"):
+            table.readable("orders", queue_id)
+    with pytest.raises(NoPermission):
+        table.readable("inbox")
+    with pytest.raises(TopicNotExist):
+        table.readable("gone")
+
+
+def test_each_change_of_the_topics_makes_a_new_version_and_what_changes_nothing_makes_none() -> (
+    None
+):
+    now = [5]
+    table = TopicTable(lambda: now[0], lambda: None, lambda: 100)
+    assert table.data_version == {"counter": 0, "stateVersion": 0, "timestamp": 5}
+    now.append(7)
+    now.reverse()
+    table.put(Topic("orders", 4, 4))
+    table.put(Topic("orders", 4, 4))
+    assert table.data_version == {"counter": 1, "stateVersion": 0, "timestamp": 7}
+    assert table.ensure("orders", 1) == Topic("orders", 4, 4)
+    assert table.data_version["counter"] == 1
+    assert table.ensure("%RETRY%g", 1) == Topic("%RETRY%g", 1, 1)
+    assert table.data_version["counter"] == 2
+    copy = TopicTable(lambda: 1, lambda: None)
+    copy.replace_all(table.snapshot(), as_of=100)
+    assert copy.snapshot() == table.snapshot()
+    assert copy.dirty
+    copy.clean()
+    copy.replace_all(table.snapshot(), as_of=100)
+    assert not copy.dirty
 
 
 def test_the_ledger_answers_in_log_order_and_names_what_was_late() -> None:

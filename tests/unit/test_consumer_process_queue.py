@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from hypothesis import given
 from hypothesis import strategies as st
-from saturnmq.client.process_queue import LOCK_VALID_S, Limits, ProcessQueue
+from saturnmq.client.process_queue import Limits, ProcessQueue
 
 
 @dataclass
@@ -37,7 +37,8 @@ def test_chunks_follow_each_other_and_share_the_bytes_of_their_batch() -> None:
     offsets = [[message.queue_offset for message in chunk.messages] for chunk in chunks]
     assert offsets == [[0, 1, 2, 3], [4], [5, 6, 7, 8, 9], [12]]
     assert [chunk.first_offset for chunk in chunks] == [0, 4, 5, 12]
-    assert sum(chunk.size for chunk in chunks) == queue.bytes == 1100
+    assert [chunk.size for chunk in chunks] == [400, 100, 500, 100]
+    assert queue.bytes == 1100
     assert queue.take(1) is None
     assert queue.commit_offset() == 0
     for chunk in chunks[:2]:
@@ -60,7 +61,7 @@ def test_a_failed_message_holds_the_offset() -> None:
     assert chunk is not None
     queue.keep(chunk, [chunk.messages[1]])
     assert queue.commit_offset() == 1
-    assert queue.messages == 1
+    assert (queue.messages, queue.bytes) == (1, chunk.size) == (1, 100)
     queue.finish(chunk)
     assert queue.commit_offset() == 3
     assert queue.bytes == 0
@@ -89,10 +90,55 @@ def test_a_reset_forgets_chunks_under_way() -> None:
     queue = filled(([0, 1], 2))
     chunk = queue.take(1)
     assert chunk is not None
+    assert not chunk.ended
+    before = queue.generation
     queue.reset(40)
+    assert chunk.ended, "its listener is not called again"
+    assert queue.generation != before, "the answer to a pull of before is not for it"
     queue.finish(chunk)
     assert not queue.holds(chunk)
     assert (queue.commit_offset(), queue.messages, queue.bytes) == (40, 0, 0)
+
+
+def test_a_dropped_queue_ends_its_runs_and_commits_what_they_finished() -> None:
+    queue = filled(([0, 1, 2], 3))
+    first, second = queue.take(1), queue.take(1)
+    assert first is not None
+    assert second is not None
+    assert queue.holds(first)
+    queue.drop()
+    assert first.ended
+    assert second.ended
+    assert not queue.holds(first)
+    queue.finish(first)
+    assert queue.commit_offset() == 1
+
+
+def test_a_queue_is_idle_when_nothing_pulled_is_unfinished() -> None:
+    queue = ProcessQueue()
+    assert queue.commit_offset() == -1, "where it starts is not known yet"
+    assert queue.idle
+    queue.put([Stub(0)], 1, 100)
+    assert not queue.idle
+    chunk = queue.take(1)
+    assert chunk is not None
+    assert not queue.idle
+    assert not queue.waiting
+    queue.put_back(chunk)
+    assert queue.waiting
+    assert queue.take(1) is not None
+    assert (queue.messages, queue.bytes) == (1, 100)
+
+
+def test_a_listener_stands_still_from_when_it_last_finished_a_message() -> None:
+    chunk = filled(([0, 1, 2], 3)).take(3)
+    assert chunk is not None
+    assert chunk.stands_still_s(7.0) == 0.0, "it is not called yet"
+    chunk.begin(0.0)
+    assert chunk.stands_still_s(8.0) == 8.0
+    chunk.handled = 1
+    assert chunk.stands_still_s(10.0) == 0.0
+    assert chunk.stands_still_s(13.0) == 3.0
 
 
 def test_flow_control_by_count_and_by_bytes() -> None:
@@ -102,12 +148,16 @@ def test_flow_control_by_count_and_by_bytes() -> None:
     assert not queue.full(Limits(messages=11, bytes=1001))
 
 
-def test_a_lock_ends_by_itself() -> None:
+def test_a_lock_is_trusted_for_30_seconds() -> None:
     queue = ProcessQueue()
+    assert not queue.locked(0.0)
     assert queue.lock(100.0)
     assert not queue.lock(110.0)
-    assert queue.locked(110.0 + LOCK_VALID_S - 1)
-    assert not queue.locked(110.0 + LOCK_VALID_S)
+    assert queue.locked(139.9)
+    assert not queue.locked(140.0)
+    assert queue.lock(140.0)
+    queue.unlock()
+    assert not queue.locked(140.0)
 
 
 @given(st.data())
