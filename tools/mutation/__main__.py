@@ -3,17 +3,22 @@
     make mutation MODULES="store/lookup.py broker/offsets.py"
 
 Cosmic Ray knows which changes a module allows, and makes them. Decided here is which of its
-operators count and which tests are asked, in which order: those that ran the changed line, the
-fastest first, by a coverage measured once (`--measure` measures anew). The first test that fails
-kills a mutant, and so does time running out; a survivor is printed with its line. Annotations are
-passed over, because nothing evaluates them. Only copies of the sources are changed.
+operators count and which tests are asked, in which order: those that ran the changed line, first
+the ones whose file imports the module, the fastest first, by a coverage measured once (`--measure`
+measures anew, with `--tests` only these files). The first test that fails kills a mutant, and so
+does time running out; a survivor is printed with its line. Annotations are passed over, because
+nothing evaluates them, and so is `slots=`, which saves memory and changes no result. Only copies
+of the sources are changed.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import functools
+import itertools
 import json
+import multiprocessing
 import os
 import re
 import shutil
@@ -34,6 +39,8 @@ from cosmic_ray.mutating import mutate_code
 from cosmic_ray.plugins import get_operator
 from coverage import CoverageData
 
+from tools.mutation.forked import run_pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 STATE = ROOT / ".mutation"
 FOLDERS = ("protocol", "store", "nameserver", "broker", "client", "cli", "pipeline", "drills")
@@ -53,6 +60,7 @@ OPERATORS = (
     *(f"core/{name}" for name in OTHERS.split()),
 )
 MARGIN_S = 20.0  # what a test may take beyond three times its usual time
+MTIMES = itertools.count(1_000_000_000)  # no two versions of a module share one
 
 
 @dataclass(frozen=True)
@@ -69,9 +77,9 @@ class Mutant:
 
 
 def mutants(module: str) -> Iterator[Mutant]:
-    """Every mutant of a module but those in annotations."""
+    """Every mutant of a module but those that nothing can notice."""
     source = (ROOT / module).read_text()
-    passed_over = _annotations(source)
+    passed_over = _passed_over(source)
     statements = _statements(source)
     tree = get_ast(source)
     for operator in OPERATORS:
@@ -79,8 +87,8 @@ def mutants(module: str) -> Iterator[Mutant]:
         occurrence = 0
         for node in ast_nodes(tree):
             for start, _ in maker.mutation_positions(node):
-                in_annotation = any(a <= start < b for a, b in passed_over)
-                if not in_annotation and not _is_star(source, operator, start):
+                unseen = any(a <= start < b for a, b in passed_over)
+                if not unseen and not _is_star(source, operator, start):
                     where = statements.get(start[0], ((start[0], start[0] + 1), False))
                     yield Mutant(module, start[0], operator, occurrence, *where)
                 occurrence += 1
@@ -97,8 +105,10 @@ def _statements(source: str) -> dict[int, tuple[tuple[int, int], bool]]:
                 body = getattr(child, "body", None)
                 end = body[0].lineno if body else (child.end_lineno or child.lineno) + 1
                 end = max(end, child.lineno + 1)
-                for line in range(child.lineno, end):
-                    found[line] = (child.lineno, end), at_import
+                first = min([d.lineno for d in getattr(child, "decorator_list", ())] + [end - 1])
+                first = min(first, child.lineno)
+                for line in range(first, end):
+                    found[line] = (first, end), at_import
             function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
             visit(child, at_import and not function)
 
@@ -106,13 +116,16 @@ def _statements(source: str) -> dict[int, tuple[tuple[int, int], bool]]:
     return found
 
 
-def _annotations(source: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+def _passed_over(source: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """Where nothing is evaluated, or nothing that a result depends on."""
     found: list[ast.expr] = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.arg | ast.AnnAssign) and node.annotation is not None:
             found.append(node.annotation)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.returns is not None:
             found.append(node.returns)
+        elif isinstance(node, ast.keyword) and node.arg == "slots":
+            found.append(node.value)
     return [
         ((e.lineno, e.col_offset), (e.end_lineno or e.lineno, e.end_col_offset or 0)) for e in found
     ]
@@ -140,52 +153,79 @@ def overlay(folder: Path) -> Path:
     return folder
 
 
-def run_tests(folder: Path, arguments: list[str], timeout: float | None = None) -> int:
-    environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, *arguments]
-    with subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    ) as process:
-        try:
-            return process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, 9)
-            return -9
+@functools.cache
+def forks() -> multiprocessing.context.ForkServerContext:
+    """Processes that have imported the libraries, but nothing that is tested."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tools.mutation.forked"])
+    return context
+
+
+def passes(folder: Path, tests: list[str], timeout: float) -> bool:
+    process = forks().Process(target=run_pytest, args=(str(folder), tests))
+    process.start()
+    process.join(timeout)
+    if process.is_alive():
+        os.killpg(process.pid or 0, 9)
+        process.join()
+    return process.exitcode == 0
 
 
 @dataclass
 class Ran:
     """Which tests run which lines, and how long each takes."""
 
-    by_line: Mapping[str, Mapping[int, list[str]]]
+    by_line: Mapping[str, Mapping[int, set[str]]]
     seconds: Mapping[str, float]
 
     def tests_of(self, mutant: Mutant) -> list[str]:
-        """Those that ran its statement; of a line that only an import runs, those of its module."""
+        """Those that ran its statement; of a line that only an import runs, those of its module,
+        also the ones that only read a constant."""
         of_module = self.by_line.get(mutant.module, {})
         first, end = mutant.statement
         found = {test for line in range(first, end) for test in of_module.get(line, ())}
+        importing = importers(mutant.module)
         if not found and mutant.at_import:
             found = {test for tests in of_module.values() for test in tests}
-        return sorted(found, key=self.seconds.__getitem__)
+            found |= {test for test in self.seconds if test.partition("::")[0] in importing}
+        return sorted(
+            found, key=lambda test: (test.partition("::")[0] not in importing, self.seconds[test])
+        )
 
 
-def measure() -> None:
-    """Run the tests once, noting what each of them runs."""
-    shutil.rmtree(STATE, ignore_errors=True)
-    STATE.mkdir()
+@functools.cache
+def importers(module: str) -> frozenset[str]:
+    """The test files that import a module by its name."""
+    package, name = module.removesuffix(".py").replace("/", ".").rsplit(".", 1)
+    pattern = re.compile(
+        rf"from saturnmq\.{re.escape(package)}(\.{name} import|"
+        rf" import (\([^)]*|[^(\n]*)\b{name}\b)"
+    )
+    files = [path for folder in TESTS for path in (ROOT / folder).rglob("*.py")]
+    return frozenset(str(f.relative_to(ROOT)) for f in files if pattern.search(f.read_text()))
+
+
+def measure(files: list[str]) -> None:
+    """Run the tests once, noting what each of them runs; those of `files` if some are given."""
+    if not files:
+        shutil.rmtree(STATE, ignore_errors=True)
+    STATE.mkdir(exist_ok=True)
+    seconds = STATE / "seconds.json"
+    if seconds.exists():
+        known = json.loads(seconds.read_text())
+        kept = {test: took for test, took in known.items() if test.partition("::")[0] not in files}
+        seconds.write_text(json.dumps(kept))
     settings = STATE / "coveragerc"
     settings.write_text(
         f"[run]\nsource_pkgs = saturnmq\nconcurrency = thread\ndata_file = {STATE}/coverage\n"
     )
     with tempfile.TemporaryDirectory() as temporary:
-        run = ["-m", "coverage", "run", f"--rcfile={settings}", "-m", "pytest", "-q", "-n", "0"]
-        code = run_tests(overlay(Path(temporary)), [*run, "-p", "tools.mutation.contexts", *TESTS])
+        run = ["-m", "coverage", "run", "--append", f"--rcfile={settings}", "-m", "pytest", "-q"]
+        command = [sys.executable, *run, "-n", "0", "-p", "tools.mutation.contexts"]
+        environment = {**os.environ, "PYTHONPATH": str(overlay(Path(temporary)))}
+        code = subprocess.run(
+            [*command, *(files or TESTS)], cwd=ROOT, env=environment, check=False
+        ).returncode
     if code:
         raise SystemExit(f"the tests fail without a mutant (exit status {code}): mend them first")
 
@@ -194,15 +234,31 @@ def load() -> Ran:
     seconds = json.loads((STATE / "seconds.json").read_text())
     data = CoverageData(str(STATE / "coverage"))
     data.read()
-    by_line: dict[str, dict[int, list[str]]] = {}
-    for path in data.measured_files():
-        module = re.sub(r".*/saturnmq/", "", path)
-        lines: dict[int, list[str]] = defaultdict(list)
+    by_line: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for path in data.measured_files():  # a module has one for each measurement
+        lines = by_line[re.sub(r".*/saturnmq/", "", path)]
         for line, contexts in data.contexts_by_lineno(path).items():
-            tests = [test for test in contexts if test in seconds]
-            lines[line] = sorted(tests, key=seconds.__getitem__)
-        by_line[module] = lines
+            lines[line].update(test for test in contexts if test in seconds)
     return Ran(by_line, seconds)
+
+
+def put(path: Path, source: str) -> None:
+    """Write a module so that no bytecode of another version passes for its own."""
+    path.write_text(source)
+    mtime = next(MTIMES)
+    os.utime(path, (mtime, mtime))
+
+
+def control(found: list[Mutant], ran: Ran, folder: Path, most: int) -> None:
+    """A test that fails by itself would kill every mutant."""
+    tests = sorted({test for mutant in found for test in ran.tests_of(mutant)[:most]})
+    usual = sum(ran.seconds[test] for test in tests)
+    if tests and not passes(folder, tests, MARGIN_S + 3 * usual):
+        files = " ".join(sorted({test.partition("::")[0] for test in tests}))
+        raise SystemExit(
+            f"of {found[0].module} some tests fail without a mutant, are gone or too slow: mend "
+            f"them, then measure theirs anew: --tests {files}"
+        )
 
 
 def survives(mutant: Mutant, ran: Ran, folder: Path, most: int) -> str | None:
@@ -214,27 +270,33 @@ def survives(mutant: Mutant, ran: Ran, folder: Path, most: int) -> str | None:
     path = folder / "saturnmq" / mutant.module
     source = (ROOT / mutant.module).read_text()
     mutated = mutate_code(source, get_operator(mutant.operator)(), mutant.occurrence)
-    path.write_text(mutated)
+    put(path, mutated)
     try:
         usual = sum(ran.seconds[test] for test in tests)
-        arguments = ["-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", *tests]
-        code = run_tests(folder, arguments, MARGIN_S + 3 * usual)
+        passed = passes(folder, tests, MARGIN_S + 3 * usual)
     finally:
-        path.write_text(source)
-    return None if code else f"{len(tests)} tests pass"
+        put(path, source)
+    return f"{len(tests)} tests pass" if passed else None
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("modules", nargs="*", help="paths from the root")
     parser.add_argument("--measure", action="store_true", help="measure the coverage anew")
+    parser.add_argument("--tests", nargs="+", default=[], help="measure only these files anew")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--most", type=int, default=60, help="tests asked for each mutant")
     parser.add_argument("--report", type=Path, help="write all outcomes there, as JSON")
+    parser.add_argument("--again", type=Path, help="only what survived, by a report")
     options = parser.parse_args()
-    if options.measure or not (STATE / "coverage").exists():
-        measure()
+    if options.measure or options.tests or not (STATE / "coverage").exists():
+        measure(options.tests)
     ran = load()
+    again = options.again and {
+        outcome["mutant"]
+        for outcome in json.loads(options.again.read_text())
+        if outcome["survived"]
+    }
     folders: SimpleQueue[Path] = SimpleQueue()
     outcomes: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as temporary:
@@ -250,7 +312,10 @@ def main() -> None:
 
         for module in options.modules:
             began = time.monotonic()
-            found = list(mutants(module))
+            found = [m for m in mutants(module) if again is None or str(m) in again]
+            folder = folders.get()
+            control(found, ran, folder, options.most)
+            folders.put(folder)
             alive = 0
             with ThreadPoolExecutor(options.workers) as pool:
                 for mutant, why in pool.map(judge, found):

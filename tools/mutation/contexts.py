@@ -25,4 +25,5 @@ def pytest_runtest_logreport(report):
 
 def pytest_sessionfinish():
     path = Path(__file__).resolve().parents[2] / ".mutation" / "seconds.json"
-    path.write_text(json.dumps(SECONDS))
+    before = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(before | SECONDS))
