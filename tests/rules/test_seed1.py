@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import struct
 from itertools import pairwise
 from pathlib import Path
@@ -20,16 +21,20 @@ from rig import (
     bodies,
     build_frame,
     clean,
+    entries_of,
     files_of,
     fill,
+    found_by_key,
     log_bytes,
     log_frames,
     message,
     open_store,
     raw_frame,
     segment_names,
+    settle,
 )
 from saturnmq.broker.config import BrokerConfig
+from saturnmq.drills.sim.disk import SimDisk
 from saturnmq.protocol.errors import MessageIllegal, ServiceNotAvailable, StoreDamaged
 from saturnmq.store.cleaner import MANUAL_PASSES
 from saturnmq.store.config import StoreConfig
@@ -397,3 +402,70 @@ def test_row_1_21_a_file_of_a_wrong_length_is_left_out_and_the_start_goes_on(
     disk.write_file(f"/store/commitlog/{segment_names(1, 1)[0]}", b"short")
     with pytest.raises(StoreDamaged, match=segment_names(1, 1)[0]):
         open_store(disk)
+
+
+def give_length(disk: SimDisk, path: str, length: int) -> None:
+    """Cut the file, or make it longer by zeros."""
+    data = disk.read_file(path)
+    disk.unlink(path)
+    disk.write_file(path, data[:length].ljust(length, b"\0"))
+
+
+@pytest.mark.parametrize("length", [1, SEGMENT - 4096, SEGMENT + 4096])
+@pytest.mark.parametrize("crash", [False, True])
+def test_row_1_21_its_messages_are_gone_and_the_others_stay(
+    crash: bool, length: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = new_disk()
+    store = open_store(disk)
+    fill(store, 3)
+    sent = bodies(store)
+    if crash:
+        disk = disk.kill_image(random.Random(1))
+    else:
+        store.close()
+    kept = [frame.body for frame in log_frames(disk) if frame.physical < 2 * SEGMENT]
+    assert 0 < len(kept) < len(sent)
+    newest = f"/store/commitlog/{segment_names(2, 1)[0]}"
+    give_length(disk, newest, length)
+    store = open_store(disk)
+    [told] = [one for one in caplog.records if newest in one.getMessage()]
+    assert told.levelno >= logging.WARNING
+    assert f"{length} bytes long instead of {SEGMENT}" in told.getMessage()
+    assert bodies(store) == kept == sent[: len(kept)]
+    assert len(entries_of(disk)) == store.max_offset("T", 0) == len(kept)
+    assert found_by_key(store, f"k{len(kept)}") == []
+    put = store.put(message(b"new", keys="new"))
+    assert (put.physical_offset, put.queue_offset) == (2 * SEGMENT, len(kept))
+    settle(store)
+    assert bodies(store) == [*kept, b"new"]
+    assert found_by_key(store, "new") == [b"new"]
+
+
+@pytest.mark.parametrize("length", [0, 20, 10_000])
+@pytest.mark.parametrize("directory", ["consumequeue/T/1", "index"])
+@pytest.mark.parametrize("crash", [False, True])
+def test_row_1_21_a_file_that_can_be_built_again_is(
+    crash: bool, directory: str, length: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = new_disk()
+    store = open_store(disk)
+    for number in range(90):
+        store.put(message(b"%d" % number, queue=number % 2, keys=f"k{number}"))
+    settle(store)
+    sent = [bodies(store, queue=queue) for queue in (0, 1)]
+    if crash:
+        disk = disk.kill_image(random.Random(1))
+    else:
+        store.close()
+    before = {name: len(data) for name, data in files_of(disk, f"/store/{directory}").items()}
+    path = f"/store/{directory}/{min(before)}"
+    give_length(disk, path, length)
+    store = open_store(disk)
+    assert any(path in one.getMessage() for one in caplog.records if one.levelno > logging.INFO)
+    assert [bodies(store, queue=queue) for queue in (0, 1)] == sent
+    assert [found_by_key(store, f"k{number}") for number in range(90)] == [
+        [b"%d" % number] for number in range(90)
+    ]
+    after = files_of(disk, f"/store/{directory}").values()
+    assert [len(data) for data in after] == list(before.values())
