@@ -13,7 +13,7 @@ from typing import Any
 
 from saturnmq.drills.sim.disk import SimDisk
 from saturnmq.store.config import StoreConfig
-from saturnmq.store.disk import Disk
+from saturnmq.store.disk import Disk, NativeDisk, SegmentFile
 from saturnmq.store.message_store import GetStatus, MessageStore, PendingMessage
 from store_rig import dispatch, flush
 from world_rig import NOW, new_disk
@@ -47,6 +47,15 @@ class Clock:
 
     def now_ms(self) -> int:
         return self.now
+
+
+class SparseDisk(NativeDisk):
+    """The real disk, but a file takes room only where it is written: a large one costs nothing."""
+
+    def create_segment(self, path: str, size: int, durable: bool = True) -> SegmentFile:
+        with open(path, "xb") as file:
+            file.truncate(size)
+        return self.open_segment(path, size)
 
 
 # -- a store ---------------------------------------------------------------------------------------
