@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from saturnmq.client.asked import Asked, ConsumerHandler
 from saturnmq.client.finding import RouteFinder
-from saturnmq.client.routes import MASTER_ID, RouteTable
+from saturnmq.client.routes import RouteTable
 from saturnmq.client.supervision import Supervisor
 from saturnmq.protocol import checked, forks, jsonx
 from saturnmq.protocol.codes import RequestCode
@@ -38,7 +38,7 @@ from saturnmq.protocol.errors import (
 )
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.route import TopicRoute
+from saturnmq.protocol.route import MASTER_ID, TopicRoute
 from saturnmq.protocol.runtime import Runtime, split_address, split_addresses
 
 log = logging.getLogger(__name__)

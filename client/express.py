@@ -14,11 +14,11 @@ from saturnmq.client.accumulator import Lane, Pin
 from saturnmq.client.core import SUCCEEDED_S
 from saturnmq.client.outgoing import OutBatch, SendResult
 from saturnmq.client.producer import ProducerEngine
-from saturnmq.client.routes import MASTER_ID
 from saturnmq.protocol import forks
 from saturnmq.protocol.channel import Channel
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.message import Message, MessageQueue
+from saturnmq.protocol.route import MASTER_ID
 
 IDLE_S = 1.0  # an older connection is looked at before it is used: the peer may have closed it
 
