@@ -73,7 +73,7 @@ class Turn:
             tell()
         if marks.dispatched < marks.appended:
             if self.is_awaited() or marks.appended - marks.dispatched >= DISPATCH_BYTES:
-                self.catch_up()
+                self._catch_up()
             elif self._due is None:
                 self._due = c.runtime.call_later(DISPATCH_S, self._when_due)
         for look in self.on_visible:
@@ -81,11 +81,21 @@ class Turn:
 
     def _when_due(self) -> None:
         self._due = None
-        self.catch_up()
+        self._catch_up()
         for look in self.on_visible:
             look()
 
     def catch_up(self) -> None:
+        """Dispatch at once, for a request that may ask for what was appended, or because there may
+        be room again. Held pulls hear of it in a turn; none is due for what found no room before.
+        """
+        marks = self._c.store.watermarks
+        before = marks.dispatched
+        self._catch_up()
+        if marks.dispatched > before and self._due is None:
+            self._schedule()
+
+    def _catch_up(self) -> None:
         """Dispatch what was appended: all of it, but for a backlog, which takes several turns."""
         marks = self._c.store.watermarks
         before = marks.dispatched

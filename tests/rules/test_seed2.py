@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import random
@@ -18,6 +19,7 @@ from rig import (
     dispatch,
     entries_of,
     files_of,
+    frames,
     indexes_of,
     java_hash,
     log_frames,
@@ -26,6 +28,7 @@ from rig import (
 )
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.drills.sim.disk import SimDisk
+from saturnmq.protocol.batch import encode_batch
 from saturnmq.protocol.errors import ServiceNotAvailable
 from saturnmq.store.config import StoreConfig
 from saturnmq.store.disk import NativeDisk
@@ -276,6 +279,7 @@ def test_row_2_28_without_room_for_a_queue_consumption_and_sends_stop_until_ther
     store.put(message(b"built"))
     dispatch(store)
     store.put(message(b"not built", queue=1))
+    store.put(message(b"behind it"))
     disk.plan("create_segment", errno.ENOSPC, "*/consumequeue/*", times=3)
     for _ in range(3):
         assert store.reput() == []
@@ -285,4 +289,43 @@ def test_row_2_28_without_room_for_a_queue_consumption_and_sends_stop_until_ther
         assert bodies(store) == [b"built"]
     dispatch(store)
     assert bodies(store, queue=1) == [b"not built"]
-    assert store.put(message(b"again")).queue_offset == 1
+    assert bodies(store) == [b"built", b"behind it"]
+    assert store.put(message(b"again")).queue_offset == 2
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_row_2_28_a_broker_goes_on_by_itself_when_there_is_room(asked: bool) -> None:
+    async def body(world: World) -> None:
+        broker = await world.broker()
+        client = await world.connect(broker.address)
+        await client.send(b"built")
+        await world.until(lambda: broker.store.max_offset("T", 0) == 1)
+        plan = world.disk.plan("create_segment", errno.ENOSPC, "*/consumequeue/T/1/*", times=None)
+        await client.send(b"not built", queue=1)
+        await world.until(lambda: plan.hits)
+        end = broker.store.watermarks.appended
+        entry = encode_batch([(b"refused", b"", 0)])
+        fields = {"a": "P", "b": "T", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0}
+        for answer in (
+            await client.send(b"refused"),
+            await client.ask(320, {**fields, "i": "", "m": "true"}, bytes(entry)),
+            await client.ask(36, {"group": "G", "offset": 0, "delayLevel": 0}),
+        ):
+            assert answer.code == 14
+            assert "no room for the queue" in answer.remark
+        assert broker.store.watermarks.appended == end
+        assert (await client.pull(0, queue=1)).code == 19
+        waiting = {"sysFlag": 6, "suspendTimeoutMillis": 60_000}
+        held = asyncio.create_task(client.pull(0, queue=1, **waiting))
+        await asyncio.sleep(10)
+        assert not held.done()
+        world.disk.plans.remove(plan)
+        if asked:  # by which it is noticed first
+            await client.ask(28)
+        async with asyncio.timeout(5):
+            answer = await held
+        assert [frame.body for frame in frames(bytes(answer.body))] == [b"not built"]
+        assert (await client.send(b"again")).code == 0
+        await broker.close()
+
+    run(body)
