@@ -179,14 +179,25 @@ def test_row_3_06_entries_beyond_the_log_are_cut_at_the_start(crash: bool) -> No
 
 
 def test_row_3_07_ten_million_messages_of_1_kb() -> None:
+    times, queues = 1000, 4  # a thousandth of the messages, in files of about that size
     disk = new_disk()
-    store = open_store(disk, commitlog_segment_bytes=1 << 20, consumequeue_segment_bytes=2000)
-    for _ in range(100):
-        put = store.put(message(bytes(1000)))
-    dispatch(store)
-    [queue] = files_of(disk, "/store/consumequeue/T/0").values()
-    assert len(queue) * 100_000 == 200_000_000
-    assert 10e9 < put.end_offset * 100_000 < 11e9
+    store = open_store(
+        disk,
+        commitlog_segment_bytes=1 << 20,
+        consumequeue_segment_bytes=5000,
+        crc_property=StoreConfig().crc_property,
+    )
+    for number in range(10_000_000 // times):
+        store.put(message(bytes(1000), queue=number // 100 % queues))
+    settle(store)
+    assert len(log_frames(disk, segment=1 << 20)) * times == 10_000_000
+    assert sum(len(entries_of(disk, queue=n)) for n in range(queues)) * times == 10_000_000
+    sizes = {path: len(disk.content(path)) for path in disk.paths()}
+    log = sum(size for path, size in sizes.items() if path.startswith("/store/commitlog/"))
+    queue = sum(size for path, size in sizes.items() if path.startswith("/store/consumequeue/"))
+    assert 10e9 < log * times < 12e9
+    assert queue * times == 200_000_000
+    assert sum(sizes.values()) - log - queue < 10_000, "nothing else grows with them"
 
 
 def test_row_3_08_log_queue_and_index_are_mapped(tmp_path: Path) -> None:
