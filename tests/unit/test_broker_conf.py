@@ -58,6 +58,27 @@ def test_what_waits_when_levels_change_waits_as_long_as_they_say_now() -> None:
     run(body)
 
 
+def test_each_retry_waits_a_level_longer_than_the_one_before() -> None:
+    async def body(world: World) -> None:
+        broker = await world.broker()
+        client = await world.connect(broker.address)
+        sent = await client.send(b"hard")
+        offset = int(sent.ext["msgId"][16:], 16)
+        for done, seconds in enumerate((10, 30, 60)):
+            began = world.loop.time()
+            level = {"delayLevel": 0} if done else {}  # 0 or none: the broker's choice
+            assert (await client.ask(36, {"group": "G", "offset": offset, **level})).code == 0
+            await world.until(
+                lambda n=done + 1: broker.store.max_offset("%RETRY%G", 0) == n, 70, every=0.1
+            )
+            assert seconds <= world.loop.time() - began < seconds + 1
+            found = broker.store.get_message("%RETRY%G", 0, done, 1)
+            offset = int.from_bytes(bytes(found.data)[28:36], "big")
+        await broker.close()
+
+    run(body)
+
+
 def test_a_message_retried_sixteen_times_is_dead_whatever_the_levels_are() -> None:
     async def body(world: World) -> None:
         broker = await world.broker(store_options={"delay_levels": "1s"})

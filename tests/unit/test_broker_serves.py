@@ -325,6 +325,9 @@ def test_a_message_given_back_comes_again_and_at_last_goes_to_the_dead_letters(
         given = await ask(client, 36, {**back, "offset": again.physical_offset, "delayLevel": 0})
         assert given.code == 0
         await until(lambda: broker.store.max_offset("%DLQ%G", 0) == 1)
+        dead_letters = broker.context.topics.get("%DLQ%G")
+        assert dead_letters is not None
+        assert dead_letters.queues == 1
         got = await pull(client, 0, topic="%DLQ%G")
         [dead] = decode_frames(got.body, True)
         assert (dead.body, dead.reconsume_times) == (b"hard", 2)

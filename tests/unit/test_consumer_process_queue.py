@@ -72,9 +72,11 @@ def test_what_the_listener_has_finished_is_committed_while_it_is_at_work() -> No
     chunk = queue.take(4)
     assert chunk is not None
     assert queue.commit_offset() == 5
-    chunk.begin(1.0)
+    chunk.begin(0.0)
     chunk.handled = 2
     assert queue.commit_offset() == 9
+    chunk.handled = 4
+    assert queue.commit_offset() == 5, "finish() or keep() says what comes of them"
     chunk.failed.append(chunk.messages[2])  # before it counts as handled
     chunk.handled = 3
     assert queue.commit_offset() == 5
