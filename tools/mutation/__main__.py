@@ -179,18 +179,32 @@ class Ran:
     seconds: Mapping[str, float]
 
     def tests_of(self, mutant: Mutant) -> list[str]:
-        """Those that ran its statement; of a line that only an import runs, those of its module,
-        also the ones that only read a constant."""
+        """Those that ran its statement. Of a line that only an import runs: those that ran a line
+        with the name that it binds, else those of its module; and those of the files that import
+        the module, which may only read a constant."""
         of_module = self.by_line.get(mutant.module, {})
-        first, end = mutant.statement
-        found = {test for line in range(first, end) for test in of_module.get(line, ())}
+        found = {test for line in range(*mutant.statement) for test in of_module.get(line, ())}
         importing = importers(mutant.module)
         if not found and mutant.at_import:
-            found = {test for tests in of_module.values() for test in tests}
+            of_all = {test for tests in of_module.values() for test in tests}
+            for module, lines in self.by_line.items():
+                for line in mentions(mutant.module, mutant.statement[0], module):
+                    found |= lines.get(line, set()) & of_all
+            found = found or of_all
             found |= {test for test in self.seconds if test.partition("::")[0] in importing}
         return sorted(
             found, key=lambda test: (test.partition("::")[0] not in importing, self.seconds[test])
         )
+
+
+def mentions(module: str, line: int, other: str) -> list[int]:
+    """The lines of another module (or the same) with the name that this line binds."""
+    bound = re.match(r"\s*(\w+)\s*[:=]", (ROOT / module).read_text().splitlines()[line - 1])
+    if bound is None or not (ROOT / other).exists():
+        return []
+    name = re.compile(rf"\b{bound[1]}\b")
+    lines = (ROOT / other).read_text().splitlines()
+    return [number for number, text in enumerate(lines, 1) if name.search(text)]
 
 
 @functools.cache
