@@ -619,3 +619,17 @@ def test_queues_may_be_assigned_while_it_runs() -> None:
             assert await made.lag() == 0
 
     world.run(main)
+
+
+def test_a_queue_that_was_never_locked_or_consumed_has_no_such_times() -> None:
+    world = World(queues=2)
+
+    async def main() -> None:
+        made = consumer(world, listener_one=lambda message: None)
+        async with made:
+            await world.until(lambda: len(made.held_queues()) == 2)
+            for told in made.running_info()["mqTable"].values():
+                assert (told["locked"], told["droped"]) == (False, False)
+                assert told["lastLockTimestamp"] == told["lastConsumeTimestamp"] == 0
+
+    world.run(main)

@@ -75,6 +75,24 @@ def test_a_group_without_an_offset_begins_at_0_while_the_first_message_is_in_mem
     run(body)
 
 
+@pytest.mark.parametrize(("role", "kept"), [({}, None), ({"role": "SLAVE", "broker_id": 1}, "8")])
+def test_an_offset_behind_the_end_is_kept_by_a_slave_only_which_may_lag(
+    tmp_path: Path, role: dict[str, Any], kept: str | None
+) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        broker = await started(runtime, config(tmp_path, **role))
+        client = await connected(runtime, broker)
+        empty = {**PLACE, "topic": "BenchmarkTest", "setZeroIfNotFound": "False"}
+        given = await ask(client, RequestCode.UPDATE_CONSUMER_OFFSET, {**empty, "commitOffset": 8})
+        assert given.code == 0
+        answer = await ask(client, RequestCode.QUERY_CONSUMER_OFFSET, empty)
+        assert answer.ext.get("offset") == kept
+        client.close()
+        await broker.close()
+
+    run(body)
+
+
 # -- the consumer's baseline -----------------------------------------------------------------------
 
 
