@@ -24,6 +24,7 @@ LIVENESS_S = 10.0
 # How much of what was committed may be forgotten by a failure: repeats of that long (I6).
 COMMITS_AT_RISK_S = 1.0
 _ANOTHER_LOSS_S = 2.0  # a group that lost nothing for so long lost by another promotion
+_MANY_SENDS = 10  # of one sender: what a fault left unanswered are fewer
 _EXAMPLES = 5
 
 
@@ -42,6 +43,7 @@ class Promise:
 
     may_lose: bool = False  # by a promotion without hand-over
     groups: Mapping[str, bool] = field(default_factory=dict)  # group -> ordered
+    queues_change: bool = False  # then a sharding key may move on to another queue
     sample_s: float = 0.5  # between two looks at the committed offsets
     liveness_s: float = LIVENESS_S
 
@@ -281,18 +283,21 @@ class _Check:
 
     def _order(self, group: str) -> None:
         """First deliveries of a sender come in the order of its sends."""
-        newest: dict[str, tuple[int, str]] = {}
+        newest: dict[tuple[str, ...], tuple[int, str]] = {}
         errors = []
         for value, event in self.first[group].items():
             sent = self.invoked.get(value)
             if sent is None or sent.note != IN_ORDER or value in self.saved:
                 continue
             number = int(value.rpartition("-")[2])
-            before, name = newest.get(sent.who, (-1, ""))
+            lane: tuple[str, ...] = (sent.who,)
+            if self.promise.queues_change:
+                lane = sent.who, event.broker, str(event.queue)
+            before, name = newest.get(lane, (-1, ""))
             if number < before:
                 errors.append(f"{value} at {_place(event)} came after {name}")
             else:
-                newest[sent.who] = number, value
+                newest[lane] = number, value
         self.verdict.add(f"I5 order of {group}", errors)
 
     def _skips(self, group: str) -> None:
@@ -381,6 +386,16 @@ class _Check:
             for broker in sorted(brokers - alive)
         ]
         self.verdict.add("I12 no sends", silent)
+        tried: dict[str, list[bool]] = defaultdict(list)
+        for value, sent in self.invoked.items():
+            if self.calm_at <= sent.at <= until:
+                tried[sent.who].append(value in self.acked)
+        shut_out = [
+            f"{who} sent {len(outcomes)} messages after the faults, none was acknowledged"
+            for who, outcomes in tried.items()
+            if len(outcomes) >= _MANY_SENDS and not any(outcomes)
+        ]
+        self.verdict.add("I12 shut out", shut_out)
 
 
 class _Processed:

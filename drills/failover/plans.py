@@ -147,7 +147,7 @@ class Run:
 
     async def shift_clock(self, name: str, seconds: float) -> None:
         self._shifted.add(name)
-        text = f"the clock of {name} jumps {seconds:+.0f} s"
+        text = f"the clock of {name} jumps {seconds:+g} s"
         await self._fault(text, [name], lambda name: self.backend.shift_clock(name, seconds))
 
     async def right_clock(self, name: str) -> None:
@@ -221,6 +221,8 @@ class Drill:
     rate: int = 0  # sends a second; 0: the usual
     padding: int = 0  # bytes of body; 0: the usual
     broker_options: Mapping[str, Any] = field(default_factory=dict)
+    # An operator is at work meanwhile (`chores.py`); queues of the loaded topic come and go.
+    chores: bool = False
     # Instead of `act`: what loads and hurts the cluster in a way of its own, and judges it.
     live: Live | None = None
 
@@ -358,6 +360,27 @@ async def clock_jump(run: Run) -> None:
     await run.right_clock(victim)
 
 
+async def administration(run: Run) -> None:
+    """Twice: one node of a group dies while the operator works."""
+    for pick in (run.master, run.chance.choice((run.master, run.slave))):
+        await run.sleep(2.0)
+        victim = pick(run.group())
+        await run.kill(victim)
+        await run.sleep(3.0)
+        await run.restart(victim)
+        await run.sleep(3.0)
+
+
+async def clocks(run: Run) -> None:
+    """The clocks of all brokers step, both ways and by little or much, one after the other."""
+    steps = (-3600.0, -30.0, -0.02, 0.02, 30.0, 3600.0)
+    for name in run.chance.sample(run.brokers, len(run.brokers)):
+        for seconds in run.chance.sample(steps, 2):
+            await run.shift_clock(name, seconds)
+            await run.sleep(2.0)
+        await run.right_clock(name)
+
+
 async def power_cut(run: Run) -> None:
     await run.kill(*run.brokers, *run.nameservers)
     await run.sleep(1.0)
@@ -430,6 +453,11 @@ _ALL = (
     Drill("rolling-restart", "stop and start every node in order", rolling_restart),
     Drill("clock-jump", "the wall clock of a node jumps by up to an hour, and back", clock_jump,
           ("clock",)),
+    Drill("administration",
+          "SIGKILL nodes while topics, queues, offsets and members change; delays, retries",
+          administration, chores=True),
+    Drill("clocks", "the wall clocks of all brokers step both ways under delays and retries",
+          clocks, ("clock",), chores=True),
     Drill("power-cut", "SIGKILL everything at once, start everything", power_cut),
     Drill("random-mix", "one or several faults at a time, drawn from the seed", random_mix,
           ("wipe", "slow"), optional=("partition",), leaves_behind=True),

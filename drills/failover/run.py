@@ -15,6 +15,8 @@ from saturnmq.cli.launcher import LauncherError
 from saturnmq.drills.failover import stores
 from saturnmq.drills.failover.backend import BROKER, Backend, DrillUnavailable
 from saturnmq.drills.failover.checker import LIVENESS_S, Aftermath, Promise, Verdict, check
+from saturnmq.drills.failover.chores import Chores
+from saturnmq.drills.failover.chores_checker import check_chores
 from saturnmq.drills.failover.history import History
 from saturnmq.drills.failover.measure import effects, latency_ms, timeline
 from saturnmq.drills.failover.plans import MIX_MINUTES, Drill, Live, Run
@@ -29,7 +31,7 @@ WARM_UP_S = 4.0
 SETTLE_S = 3.0  # sends go on so long after the faults at least
 DRAIN_S = 20.0  # beyond the liveness bound: what is late is told from what is lost
 COMMIT_S = 2.0
-HISTORY_FILE = "history.jsonl"
+HISTORY_FILE, CHORES_FILE = "history.jsonl", "chores.jsonl"
 
 
 @dataclass(frozen=True)
@@ -98,14 +100,18 @@ def run_drill(
         if not report.skipped and drill.live is not None:
             report.verdict = _by_itself(drill.live, seed, backend, directory, say)
         elif not report.skipped:
-            history, aftermath = _live(drill, seed, backend, directory, minutes, say)
+            history, chores, aftermath = _live(drill, seed, backend, directory, minutes, say)
             history.write(directory / HISTORY_FILE)
             promise = Promise(
                 may_lose=drill.leaves_behind and mode.replication == "async",
                 groups=GROUPS,
+                queues_change=drill.chores,
                 sample_s=SAMPLE_S,
             )
             report.verdict = check(history, promise, aftermath)
+            if drill.chores:
+                chores.write(directory / CHORES_FILE)
+                check_chores(chores, report.verdict)
             report.effects = effects(history)
             report.latency_ms = latency_ms(history)
             report.timeline = timeline(history)
@@ -145,10 +151,11 @@ def _live(
     directory: Path,
     minutes: float,
     say: Callable[[str], None],
-) -> tuple[History, Aftermath]:
-    """The life of the cluster, and what it left."""
+) -> tuple[History, History, Aftermath]:
+    """The life of the cluster: the histories of the load and of the chores, and what it left."""
     begin = time.monotonic()
     history = History(lambda: time.monotonic() - begin)
+    beside = History(history.now)
     broken: list[str] = []
     backend.start()
     try:
@@ -156,7 +163,7 @@ def _live(
         begin = time.monotonic()
 
         async def load(_runtime: Any) -> None:
-            broken.extend(await _load(drill, seed, backend, history, minutes, say))
+            broken.extend(await _load(drill, seed, backend, history, beside, minutes, say))
 
         with quiet("saturnmq"):  # clients warn of every connection that breaks
             native.run(load)
@@ -164,7 +171,7 @@ def _live(
     finally:
         backend.close()
     aftermath.problems = broken + aftermath.problems
-    return history, aftermath
+    return history, beside, aftermath
 
 
 async def _load(
@@ -172,6 +179,7 @@ async def _load(
     seed: int,
     backend: Backend,
     history: History,
+    beside: History,
     minutes: float,
     say: Callable[[str], None],
 ) -> list[str]:
@@ -186,14 +194,22 @@ async def _load(
         rate=drill.rate or RATE,
         **({"padding": drill.padding} if drill.padding else {}),
     )
+    chores = Chores(nameservers, workload.admin, beside, seed) if drill.chores else None
     broken: list[str] = []
     try:
         await workload.start()
+        if chores:
+            await chores.start()
         run = Run(backend, history, workload.admin, seed, say, minutes=minutes)
         await run.sleep(WARM_UP_S)
         assert drill.act is not None, "drills that live by themselves do not come here"
         try:
-            await drill.act(run)
+            at_work = asyncio.create_task(chores.work()) if chores else None
+            try:
+                await drill.act(run)
+            finally:
+                if at_work:
+                    await at_work
         except Exception as problem:  # a finding like others: it is told with seed and history
             broken.append(f"the drill could not go on: {type(problem).__name__}: {problem}")
         try:
@@ -201,9 +217,13 @@ async def _load(
         except Exception as problem:
             broken.append(f"the cluster could not be mended: {type(problem).__name__}: {problem}")
             history.add("calm")
+        if chores:
+            await chores.finish()
         await _calm_down(workload, groups, history)
         say(f"{history.now():6.1f} s  quiet")
     finally:
+        if chores:
+            await chores.close()
         await workload.close()
     return broken
 

@@ -8,10 +8,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
+import time
 
 import pytest
 from saturnmq.cli import drill as commands
-from saturnmq.drills.failover import network
+from saturnmq.drills.failover import clock, network
 from saturnmq.drills.failover.history import History
 from saturnmq.drills.failover.page import page
 from saturnmq.drills.failover.plans import DRILLS, Drill, Run
@@ -19,6 +22,15 @@ from saturnmq.drills.failover.processes import Processes
 from saturnmq.drills.failover.report import DrillsReport
 from saturnmq.drills.failover.run import HISTORY_FILE, MODES, run_drill
 
+CLOCKS = """
+import time
+from saturnmq.protocol import native
+
+async def main(runtime):
+    print(time.time(), runtime.now_ms() / 1000, runtime.monotonic())
+
+native.run(main)
+"""
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 EVERYTHING = os.environ.get("SATURNMQ_DRILLS") == "1"
 long = pytest.mark.skipif(not EVERYTHING, reason="takes minutes: set SATURNMQ_DRILLS=1")
@@ -94,6 +106,20 @@ def test_the_list_names_every_drill(capsys):
     commands.list_drills(as_json=True)
     rows = json.loads(capsys.readouterr().out)
     assert [row["drill"] for row in rows] == list(DRILLS)
+
+
+@pytest.mark.skipif(clock.why_not() is not None, reason=str(clock.why_not()))
+@pytest.mark.parametrize("shift", [-3600.0, -60.0, 3600.0])
+def test_a_moved_clock_moves_the_wall_clock_of_a_node_and_not_its_steady_clock(tmp_path, shift):
+    clocks = clock.Clocks(tmp_path, ["node"])
+    clocks.shift("node", shift)
+    wall, steady = time.time(), time.monotonic()
+    command = [*clocks.prefix("node"), sys.executable, "-c", CLOCKS]
+    done = subprocess.run(command, capture_output=True, check=True, text=True)
+    python_wall, node_wall, node_steady = map(float, done.stdout.split())
+    assert python_wall == pytest.approx(wall + shift, abs=30)
+    assert node_wall == pytest.approx(wall + shift, abs=30)
+    assert node_steady == pytest.approx(steady, abs=30)
 
 
 @pytest.mark.skipif(network.why_not() is not None, reason=str(network.why_not()))

@@ -190,6 +190,20 @@ def test_an_ordered_queue_read_out_of_order_has_skips_and_no_order():
     assert "I5 skips of ordered" in found
 
 
+def test_a_key_that_moves_to_another_queue_is_in_order_on_each():
+    forge = Forge().without_commits()
+    for what in ("ok", "deliver"):
+        forge.replace(what, "key-0-9", queue=1, offset=0)
+    del forge.stored[Place(A, 0, 9)]
+    forge.stored[Place(A, 1, 0)] = "key-0-9"
+    forge.replace("deliver", "key-0-9", who="ordered", at=0.5)
+    assert forge.violations() == ["I5 order of ordered"]
+    forge.promise.queues_change = True
+    assert forge.violations() == []
+    forge.replace("deliver", "key-0-5", who="ordered", at=0.75)
+    assert "I5 order of ordered" in forge.violations()
+
+
 def test_a_repeated_suffix_that_leaves_one_out_is_a_skip():
     forge = Forge()
     forge.add(Event(1.5, "deliver", "ordered", "key-0-7", A, 0, 7))
@@ -232,6 +246,17 @@ def test_late_delivery_after_calm_breaks_liveness():
     forge.replace("deliver", "free-0-9", who="shared", at=40.0)
     forge.add(Event(1.2, "invoke", "free-0", "free-0-10"))
     assert forge.violations() == ["I12 late to shared", "I12 no sends"]
+
+
+def test_a_sender_whose_sends_all_fail_after_the_faults_is_shut_out():
+    forge = Forge().without_commits()
+    forge.add(Event(1.1, "calm"))
+    for number in range(10, 30):
+        forge.add(Event(2.0, "invoke", "free-0", f"free-0-{number}"))
+        forge.add(Event(2.1, "fail", "free-0", f"free-0-{number}", note="no such queue"))
+    assert "I12 shut out" in forge.violations()
+    forge.replace("fail", "free-0-29", kind="ok", broker=B, queue=0, offset=10)
+    assert "I12 shut out" not in forge.violations()
 
 
 def test_what_a_mode_may_lose_is_counted_when_it_was_saved():
