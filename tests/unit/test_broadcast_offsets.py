@@ -145,6 +145,22 @@ def test_a_file_that_holds_something_else_ends_the_start_and_is_let_go(home: Pat
     world.run(main)
 
 
+@pytest.mark.parametrize(("number", "first"), [(b"7", 7), (b'{"value":7}', 7), (b"-1", 0)])
+def test_a_number_is_read_as_any_version_of_java_writes_it(
+    number: bytes, first: int, home: Path
+) -> None:
+    world, got = backlog(), []
+    file = home / "offsets.json"
+    file.write_bytes(OFFSETS.replace(b"%d", number))
+
+    async def main() -> None:
+        async with broadcaster(world, got, offsets_path=str(file)):
+            await world.until(lambda: len(got) == 10 - first)
+        assert sorted(got) == list(range(first, 10))
+
+    world.run(main)
+
+
 def test_a_place_that_cannot_be_used_ends_the_start(home: Path) -> None:
     world = backlog()
     (home / "file").write_bytes(b"")

@@ -11,9 +11,10 @@ import world_rig
 from broker_rig import ask, config, connected, run, send, started, until
 from consumer_world import World, WorldCore
 from saturnmq.broker.positions import beginning
+from saturnmq.client.offset_store import RemoteOffsets
 from saturnmq.client.pull_consumer import PullConsumer
 from saturnmq.client.push_consumer import PushConsumer
-from saturnmq.client.starting import Baseline
+from saturnmq.client.starting import Baseline, start_offset
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.native import NativeRuntime
@@ -257,3 +258,17 @@ def test_a_time_is_honoured_of_a_topic_in_memory() -> None:
             assert [bytes(message.body) for message in await pull.poll(30.0)] == [b"after"]
 
     world_rig.run(body)
+
+
+@pytest.mark.parametrize("own", [0, 3])
+def test_what_a_consumer_has_read_counts_though_its_broker_has_forgotten_it(own: int) -> None:
+    world = World()
+
+    async def main() -> None:
+        core = WorldCore(world)
+        await core.route("T")
+        offsets = RemoteOffsets(core, "G")
+        offsets.update(Q0, own)
+        assert await start_offset(core, offsets, Q0, 1_000, Baseline()) == own
+
+    world.run(main)
