@@ -23,7 +23,15 @@ from saturnmq.drills.sim.load import BOOKKEEPER, READERS, Bookkeeper, Reader, Se
 from saturnmq.drills.sim.loop import SimLoop, TooLong
 from saturnmq.drills.sim.network import SimNetwork
 from saturnmq.drills.sim.nodes import BrokerNode, NameServerNode, World
-from saturnmq.drills.sim.plan import BROKER_PORT, ENABLED, ROOT, SCENE, TOPIC, Plan
+from saturnmq.drills.sim.plan import (
+    BROKER_PORT,
+    ENABLED,
+    MESSAGE_BYTES_MAX,
+    ROOT,
+    SCENE,
+    TOPIC,
+    Plan,
+)
 from saturnmq.drills.sim.report import Report
 from saturnmq.drills.sim.scenes import SCENES, Scene
 from saturnmq.drills.sim.staging import Sinks
@@ -125,7 +133,7 @@ class Cluster:
             flush_offsets_ms=int(plan.offsets_s * 1000),
             register_ms=int(plan.register_s * 1000),
             default_topic_queues=plan.queues,
-            max_message_bytes=4096,
+            max_message_bytes=MESSAGE_BYTES_MAX,
             stage_memory_bytes=512,  # so that some of a stage is in files
             store_options={
                 "commitlog_segment_bytes": plan.segment_bytes,

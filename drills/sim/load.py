@@ -18,7 +18,7 @@ from saturnmq.client.producer import Producer
 from saturnmq.client.push_consumer import PushConsumer
 from saturnmq.client.results import ConsumeResult
 from saturnmq.drills.sim.history import LATER, Ack, History, Place, make_body
-from saturnmq.drills.sim.plan import TOPIC
+from saturnmq.drills.sim.plan import MESSAGE_BYTES_MAX, TOPIC
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import SaturnError, TaskFailed
 from saturnmq.protocol.message import Message, MessageQueue, ReceivedMessage
@@ -65,7 +65,13 @@ class Sender(Client):
     async def start(self) -> None:
         core = self.core()
         await self.runtime.run(core.start())
-        self._producer = Producer("senders", core=core, send_timeout=2.0, delivery_timeout=4.0)
+        self._producer = Producer(
+            "senders",
+            core=core,
+            send_timeout=2.0,
+            delivery_timeout=4.0,
+            batch_bytes=MESSAGE_BYTES_MAX,
+        )
         await self.runtime.run(self._begin())
 
     async def _begin(self) -> None:

@@ -13,6 +13,7 @@ TOPIC = "orders"
 ROOT = "/store"
 NAMESERVER_PORT = 9876
 BROKER_PORT = 10911
+MESSAGE_BYTES_MAX = 4096  # also of a batch
 
 # How often a seed that has this kind of fault at all draws it.
 FAULTS = {
@@ -45,6 +46,7 @@ ENABLED = (
     "misbehaving",
     "recreating",
     "retrying",
+    "shrinking",
     "taking-long",
 )
 SCENE = 0.1

@@ -1,10 +1,13 @@
-"""Known bugs of what lies above the log: delays, retries, deleted topics, offsets, queue hand-over;
-kept to be found again in the scenes (`scenes/`), as those of replication are (`mutants.py`).
+"""Known bugs of what lies above the log: delays, retries, deleted topics, queues taken
+away, offsets, queue hand-over; kept to be found again in the scenes (`scenes/`), as those of
+replication are (`mutants.py`).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from saturnmq.broker import retry, send
@@ -16,12 +19,16 @@ from saturnmq.broker.send import SendService
 from saturnmq.broker.topics import TopicTable
 from saturnmq.broker.waits import Waits
 from saturnmq.client import listening
+from saturnmq.client.group_admin import QueueLag
 from saturnmq.client.held_queue import HeldQueue
+from saturnmq.client.placing import Placement
 from saturnmq.client.process_queue import ProcessQueue
 from saturnmq.client.queue_locks import QueueLocks
 from saturnmq.client.results import ConsumeResult
+from saturnmq.client.sending import Sender
 from saturnmq.drills.mutants import Mutant, Patch
 from saturnmq.drills.sim.plan import FAULTS
+from saturnmq.protocol.route import TopicRoute
 from saturnmq.protocol.topics import RETRY_PREFIX
 from saturnmq.store.message_store import MessageStore
 from saturnmq.store.tombstones import KEY as TOMBSTONES
@@ -139,6 +146,30 @@ def _anything_is_success(original: Any) -> Any:
         return done
 
     return note
+
+
+def _never_fewer(original: Any) -> Any:
+    def take(self: Placement, topic: str, route: TopicRoute, now: float) -> None:
+        had = Counter(queue.broker_name for queue in self.round(topic).queues)
+        queues = [
+            replace(data, write_queues=max(data.write_queues, had[data.broker_name]))
+            for data in route.queues
+        ]
+        original(self, topic, replace(route, queues=queues), now)
+
+    return take
+
+
+def _never(original: Any) -> Any:
+    return lambda *args, **kwargs: False
+
+
+def _of_old(original: Any) -> Any:
+    return lambda self, name: 0
+
+
+def _no_lag(original: Any) -> Any:
+    return property(lambda self: 0)
 
 
 _NO_FAULTS = dict.fromkeys(FAULTS, 0)
@@ -273,6 +304,34 @@ _TABLE: dict[str, tuple[str, str, tuple[Patch, ...], tuple[str, ...], dict[str, 
         "I5: two owners at once",
         (Patch(BrokerLocks, "lock", _granted),),
         ("taking-long",),
+        {},
+    ),
+    "keys-over-queues-gone": (
+        "sharding keys are hashed over all queues that there ever were",
+        "I12: sends fail as long as their queue is gone",
+        (Patch(Placement, "take", _never_fewer),),
+        ("shrinking",),
+        {},
+    ),
+    "leftovers-to-the-old-queue": (
+        "what was bound to a queue stays bound to it when it is gone",
+        "I12: sends that were under way fail",
+        (Patch(Sender, "_is_gone", _never),),
+        ("shrinking",),
+        {},
+    ),
+    "queues-restored": (
+        "a start restores each queue that the log has messages of, also one that was taken away",
+        "I4 there again, or I12: a broker restarts, and an operator never gets fewer of them",
+        (Patch(TopicTable, "_made_at", _of_old),),
+        ("shrinking",),
+        _RESTARTS,
+    ),
+    "lag-unseen": (
+        "the lag of a group is 0, whatever is left",
+        "I1: queues that count as drained are taken away with messages in them",
+        (Patch(QueueLag, "lag", _no_lag),),
+        ("shrinking",),
         {},
     ),
 }

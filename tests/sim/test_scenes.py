@@ -16,6 +16,7 @@ FOUND = {
     "clocks+delaying": (1, 3, 8, 11),  # delays by the wall clock
     "retrying": (1, 6),
     "recreating": (1, 6),  # deleted topics that came back
+    "shrinking": (1, 2, 3),  # keys over queues that are gone, as mutants
     "taking-long": (1, 2),  # two owners of an ordered queue
     "misbehaving": (2, 3),  # nonsense that counted as success, SystemExit
 }

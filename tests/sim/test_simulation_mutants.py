@@ -27,6 +27,8 @@ FOUND_AT = {
     "markers-outlive-log": 19,
     "waits-forgotten": 6,
     "recreated-from-zero": 6,
+    "lag-unseen": 3,
+    "leftovers-to-the-old-queue": 2,
 }
 
 

@@ -5,6 +5,7 @@ from saturnmq.drills.sim.scenes.growing import Growing
 from saturnmq.drills.sim.scenes.recreating import Recreating
 from saturnmq.drills.sim.scenes.retrying import Misbehaving, Retrying
 from saturnmq.drills.sim.scenes.scene import Scene
+from saturnmq.drills.sim.scenes.shrinking import Shrinking
 from saturnmq.drills.sim.scenes.taking_long import TakingLong
 
 __all__ = ["SCENES", "Scene"]
@@ -16,5 +17,6 @@ SCENES: dict[str, type[Scene]] = {
     "misbehaving": Misbehaving,
     "recreating": Recreating,
     "retrying": Retrying,
+    "shrinking": Shrinking,
     "taking-long": TakingLong,
 }
