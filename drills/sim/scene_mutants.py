@@ -257,6 +257,13 @@ _TABLE: dict[str, tuple[str, str, tuple[Patch, ...], tuple[str, ...], dict[str, 
         ("recreating",),
         _RESTARTS,
     ),
+    "restore-without-tombstones": (
+        "a start restores topics from the log without a look at what was deleted",
+        "I1, I12: a broker restarts, and the order to delete is never so",
+        (Patch(TopicTable, "_made_at", _of_old),),
+        ("recreating",),
+        _RESTARTS,
+    ),
     "deletion-unheard-by-store": (
         "deleting a topic changes the topic table only: its queues stay",
         "I1 there again: a topic of the same name has them",
