@@ -38,6 +38,7 @@ from saturnmq.drills.failover.chores_checker import (
     fate,
 )
 from saturnmq.drills.failover.history import History
+from saturnmq.drills.failover.plans import together
 from saturnmq.drills.failover.workload import GROUPS, QUEUES, REBALANCE_S, TOPIC
 from saturnmq.drills.sim.history import make_body, read_body
 from saturnmq.protocol.topics import dlq_topic
@@ -93,10 +94,7 @@ class Chores:
 
     async def work(self) -> None:
         """All chores at once; returns when each is done."""
-        chores = (self._remake(), self._reset(), self._grow(), self._resize())
-        for outcome in await asyncio.gather(*chores, return_exceptions=True):
-            if isinstance(outcome, BaseException):
-                raise outcome
+        await together(self._remake(), self._reset(), self._grow(), self._resize())
 
     async def finish(self) -> None:
         """After the faults: no new messages; returns when nothing is missing, or it is too late."""

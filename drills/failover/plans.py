@@ -227,6 +227,13 @@ class Drill:
     live: Live | None = None
 
 
+async def together(*acts: Awaitable[None]) -> None:
+    """All at once, each to its end; then the first error is raised."""
+    for outcome in await asyncio.gather(*acts, return_exceptions=True):
+        if isinstance(outcome, BaseException):
+            raise outcome
+
+
 async def kill_master(run: Run) -> None:
     victim = run.master(run.group())
     await run.kill(victim)
@@ -420,9 +427,7 @@ async def random_mix(run: Run) -> None:
             acts = [run.chance.choice(of_group)(run.within(group)) for group in run.groups]
             if run.chance.random() < 0.5:
                 acts.append(kill_nameserver(run))
-            for outcome in await asyncio.gather(*acts, return_exceptions=True):
-                if isinstance(outcome, BaseException):
-                    raise outcome
+            await together(*acts)
         await run.sleep(4.0, jitter=0.5)
 
 

@@ -19,7 +19,7 @@ from saturnmq.drills.failover.chores import Chores
 from saturnmq.drills.failover.chores_checker import check_chores
 from saturnmq.drills.failover.history import History
 from saturnmq.drills.failover.measure import effects, latency_ms, timeline
-from saturnmq.drills.failover.plans import MIX_MINUTES, Drill, Live, Run
+from saturnmq.drills.failover.plans import MIX_MINUTES, Drill, Live, Run, together
 from saturnmq.drills.failover.processes import Processes
 from saturnmq.drills.failover.report import DrillReport
 from saturnmq.drills.failover.workload import GROUPS, RATE, SAMPLE_S, TOPIC, Workload
@@ -204,12 +204,8 @@ async def _load(
         await run.sleep(WARM_UP_S)
         assert drill.act is not None, "drills that live by themselves do not come here"
         try:
-            at_work = asyncio.create_task(chores.work()) if chores else None
-            try:
-                await drill.act(run)
-            finally:
-                if at_work:
-                    await at_work
+            beside_faults = [chores.work()] if chores else []
+            await together(drill.act(run), *beside_faults)
         except Exception as problem:  # a finding like others: it is told with seed and history
             broken.append(f"the drill could not go on: {type(problem).__name__}: {problem}")
         try:
