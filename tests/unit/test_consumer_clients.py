@@ -333,20 +333,23 @@ def test_ordered_messages_stay_in_order_through_failures() -> None:
     world.run(main)
 
 
-def test_an_ordered_message_that_always_fails_ends_in_the_dlq() -> None:
-    world, got = World(queues=1), []
+@pytest.mark.parametrize("bad", [0, 1])
+def test_an_ordered_message_that_always_fails_ends_in_the_dlq_after_its_retries(bad: int) -> None:
+    world, got, failures = World(queues=1), [], []
     for n in range(3):
         world.send(0, b"%d" % n)
 
     def listener(message: ReceivedMessage) -> None:
-        if message.queue_offset == 1:
+        if message.queue_offset == bad:
+            failures.append(message.queue_offset)
             raise ValueError("never")
         got.append(message.queue_offset)
 
     async def main() -> None:
         made = consumer(world, listener_one=listener, ordered=True, max_reconsume=2)
         async with made:
-            await world.until(lambda: got == [0, 2])
+            await world.until(lambda: got == [n for n in range(3) if n != bad])
+        assert failures == [bad] * 3, "once, and two retries"
         assert [back["delayLevel"] for back in world.backs] == ["-1"]
 
     world.run(main)

@@ -14,7 +14,7 @@ from saturnmq.broker.positions import beginning
 from saturnmq.client.offset_store import RemoteOffsets
 from saturnmq.client.pull_consumer import PullConsumer
 from saturnmq.client.push_consumer import PushConsumer
-from saturnmq.client.starting import Baseline, start_offset
+from saturnmq.client.starting import Baseline, ask_offset, start_offset
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.native import NativeRuntime
@@ -270,5 +270,18 @@ def test_what_a_consumer_has_read_counts_though_its_broker_has_forgotten_it(own:
         offsets = RemoteOffsets(core, "G")
         offsets.update(Q0, own)
         assert await start_offset(core, offsets, Q0, 1_000, Baseline()) == own
+
+    world.run(main)
+
+
+def test_where_a_queue_ends_is_asked_of_a_slave_while_there_is_no_master() -> None:
+    world = World()
+    world.masterless = True
+    world.send(0, b"x")
+
+    async def main() -> None:
+        core = WorldCore(world)
+        await core.route("T")
+        assert await ask_offset(core, RequestCode.GET_MAX_OFFSET, Q0) == 1
 
     world.run(main)
