@@ -131,7 +131,8 @@ def lag(
         emit({"group": group, "lag": total, "queues": rows})
         return
     columns = ["topic", "broker", "queue", "committed", "end", "lag"]
-    table(f"{group}: {total:,} behind", columns, [[row[name] for name in columns] for row in rows])
+    behind = f"{total:,} behind" if rows else "has committed nothing yet"
+    table(f"{group}: {behind}", columns, [[row[name] for name in columns] for row in rows])
 
 
 @group_app.command("delete")

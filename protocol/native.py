@@ -171,7 +171,13 @@ class NativeRuntime:
         await asyncio.sleep(seconds)
 
     def call_later(self, delay: float, callback: Callable[..., Any], *args: Any) -> Handle:
-        return self.loop.call_later(delay, callback, *args)
+        return self.loop.call_later(delay, self._in_time, callback, *args)
+
+    def _in_time(self, callback: Callable[..., Any], *args: Any) -> None:
+        """In a child of the process whose timer it was, nothing: a child that leaves `asyncio.run`
+        runs the loop once more."""
+        if not self._forked:
+            callback(*args)
 
     def call_soon(self, callback: Callable[..., Any], *args: Any) -> Handle:
         return self.loop.call_soon(callback, *args)

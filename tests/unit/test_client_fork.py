@@ -222,6 +222,7 @@ with PullConsumer("all", nameserver, consume_from="first") as reader:
             stored[queue, message.queue_offset] = bytes(message.body)
 wrong = [at for at, body in parent.items() if stored[at] != body]
 theirs = []
+assert all(isinstance(child, list) for child in children), children
 for refused, results in children:
     assert refused == ["ClientForked"] * 3, refused
     wrong += [r for r in results if stored[MessageQueue(*r[:3]), r[3]] != b"child"]
