@@ -21,7 +21,7 @@ from saturnmq.broker.statistics import Statistics
 from saturnmq.broker.topics import TopicTable
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.endpoint import Endpoint
-from saturnmq.protocol.errors import InvalidParameter, SaturnError
+from saturnmq.protocol.errors import InvalidParameter, NoPermission, SaturnError
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.runtime import Runtime
 from saturnmq.store.epochs import Epochs
@@ -77,6 +77,12 @@ async def answer_failure(endpoint: Endpoint, request: Command, work: Awaitable[N
         log.exception("request %d with %s failed", request.code, request.ext)
         remark = f"{type(error).__name__}: {error}"
         answer(endpoint, request, request.reply(ResponseCode.SYSTEM_ERROR, remark=remark))
+
+
+def check_permission(c: Context, needed: int, doing: str) -> None:
+    """NoPermission (16) unless `brokerPermission` has this bit, READ or WRITE."""
+    if not c.config.permission & needed:
+        raise NoPermission(f"the broker[{c.address}] {doing} message is forbidden")
 
 
 def integer(ext: dict[str, str], name: str, default: int | None = None) -> int:

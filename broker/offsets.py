@@ -91,16 +91,17 @@ class ConsumerOffsets(ProgressTable[Place]):
         return iter(table.items())
 
     def forget(self, *, group: str) -> None:
-        marks = self.progress.marks
-        for place in [p for p in marks if p.group == group]:
-            del marks[place]
-            self.mark_dirty()
+        self._drop([place for place, _ in self.progress if place.group == group])
 
     def forget_deleted(self) -> None:
         """A topic was deleted."""
-        marks = self.progress.marks
-        for place in [p for p, m in marks.items() if self._is_over(p.topic, p.queue_id, m.offset)]:
-            del marks[place]
+        is_over = self._is_over
+        self._drop([p for p, mark in self.progress if is_over(p.topic, p.queue_id, mark.offset)])
+
+    def _drop(self, places: list[Place]) -> None:
+        for place in places:
+            del self.progress.marks[place]
+        if places:
             self.mark_dirty()
 
     def marks_of(self, document: Mapping[str, Any]) -> dict[Place, Mark]:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from saturnmq.broker.clients import BROADCASTING
-from saturnmq.broker.context import Context, answer, integer, text
+from saturnmq.broker.context import Context, answer, check_permission, integer, text
 from saturnmq.broker.groups import Group
 from saturnmq.broker.positions import commit, lost_from
 from saturnmq.broker.subscriptions import of_group, of_request
@@ -147,8 +147,7 @@ class PullService:
 
     def _checked(self, group_name: str, topic_name: str, queue_id: int) -> tuple[Group, Topic, int]:
         c = self._c
-        if not c.config.permission & READ:
-            raise NoPermission(f"the broker[{c.address}] pulling message is forbidden")
+        check_permission(c, READ, "pulling")
         group = c.groups.get_or_create(group_name)
         if group is None:
             raise GroupNotExist(f"subscription group [{group_name}] does not exist")

@@ -9,12 +9,12 @@ by offset. The answer waits for the ack mode as a send does: what is given back 
 
 from __future__ import annotations
 
-from saturnmq.broker.context import Context, answer, integer, text
+from saturnmq.broker.context import Context, answer, check_permission, integer, text
 from saturnmq.broker.send import SendService
 from saturnmq.broker.topics import WRITE
 from saturnmq.protocol import properties as names
 from saturnmq.protocol.endpoint import Endpoint
-from saturnmq.protocol.errors import GroupNotExist, NoPermission, SystemBusy, SystemError_
+from saturnmq.protocol.errors import GroupNotExist, SystemBusy, SystemError_
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.topics import dlq_topic, retry_topic
@@ -37,8 +37,7 @@ class RetryService:
         group = c.groups.get_or_create(group_name)
         if group is None:
             raise GroupNotExist(f"subscription group [{group_name}] does not exist")
-        if not c.config.permission & WRITE:
-            raise NoPermission(f"the broker[{c.address}] sending message is forbidden")
+        check_permission(c, WRITE, "sending")
         if group.retry_queues <= 0:
             answer(endpoint, request, request.reply(0))
             return

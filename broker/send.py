@@ -16,7 +16,7 @@ import sys
 from array import array
 from collections.abc import Sequence
 
-from saturnmq.broker.context import Context, integer, text
+from saturnmq.broker.context import Context, check_permission, integer, text
 from saturnmq.broker.delay_levels import schedule
 from saturnmq.broker.topics import WRITE, Topic
 from saturnmq.protocol import properties as names
@@ -122,8 +122,8 @@ class SendService:
         topic = c.topics.get(name)
         if topic is None:
             check_topic(name)
-        if topic is not None and topic.order and not c.config.permission & WRITE:
-            raise NoPermission(f"the broker[{c.address}] sending message is forbidden")
+        if topic is not None and topic.order:
+            check_permission(c, WRITE, "sending")
         if name in NOT_SENDABLE:
             raise NoPermission(f"topic {name} is written by the broker only")
         if topic is None:

@@ -18,6 +18,7 @@ from saturnmq.cli.output import (
     fail,
     may_destroy,
     table,
+    tell_names,
     time_ms,
 )
 from saturnmq.cli.topics import admin, message_count, named
@@ -62,11 +63,7 @@ def list_groups(
 
     with admin(nameserver) as client:
         names = [name for name in client.list_groups() if everything or name not in SYSTEM_GROUPS]
-    if as_json:
-        emit({"groups": names})
-        return
-    for name in names:
-        print(name)
+    tell_names("groups", names, as_json)
 
 
 @group_app.command("describe")

@@ -97,6 +97,15 @@ def emit(value: Any) -> None:
     print(json.dumps(value, default=str))
 
 
+def tell_names(what: str, names: Sequence[str], as_json: bool) -> None:
+    """A name a line, or as JSON the list under `what`."""
+    if as_json:
+        emit({what: names})
+        return
+    for name in names:
+        print(name)
+
+
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """A table on standard output; numbers are set to the right, nothing is cut off."""
     from rich.console import Console

@@ -19,6 +19,7 @@ from saturnmq.cli.output import (
     fail,
     may_destroy,
     table,
+    tell_names,
 )
 from saturnmq.protocol.errors import nearest
 
@@ -163,11 +164,7 @@ def list_topics(
     """The names of the topics."""
     with admin(nameserver) as client:
         names = client.list_topics() if everything else user_topics(client)
-    if as_json:
-        emit({"topics": names})
-        return
-    for name in names:
-        print(name)
+    tell_names("topics", names, as_json)
 
 
 @topic_app.command("describe")
