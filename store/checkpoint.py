@@ -10,13 +10,17 @@
 
 Ours, in the part RocketMQ leaves alone: timestamps cannot say where to start exactly (#678).
 
-    64  8s   b"SATURN02"
+    64  8s   b"SATURN03"
     72  i64  derived: every queue entry of frames below it is durable
     80  i64  number of queues that existed then
     88  i64  flushed: every byte of the log below it is durable
     96  i64  name of the index file that is being filled, 0: there is none, -1: not known
     104 40s  its header, all of whose items are durable (indexfile.py)
-    144 i32  CRC-32 of bytes 0..144: it no longer holds when a RocketMQ broker ran since
+    144 16s  identity of the group that the log belongs to, zeros: unknown
+    160 i64  start: the oldest offset that the log had, -1: not known
+    168 i32  CRC-32 of bytes 0..168: it no longer holds when a RocketMQ broker ran since
+
+A page of b"SATURN02" ends before the identity; its CRC is at 144 and covers what is before.
 
 Replaced as a whole (written beside, renamed), never in place. `abort` exists while a broker runs.
 """
@@ -32,15 +36,18 @@ from saturnmq.store.disk import Disk
 
 PAGE = 4096
 _ROCKETMQ = struct.Struct(">qqqqq")
-_OURS = struct.Struct(">8sqqqq40s")
-_CRC_AT = 64 + _OURS.size
-MAGIC = b"SATURN02"
+_OURS = struct.Struct(">8sqqqq40s16sq")
+_OURS_BEFORE = struct.Struct(">8sqqqq40s")
+MAGIC = b"SATURN03"
+MAGIC_BEFORE = b"SATURN02"
 NO_INDEX, INDEX_UNKNOWN = 0, -1
 
 
 @dataclass(slots=True)
 class Checkpoint:
-    """The page; `derived` and `flushed` are -1 when this file says nothing about them."""
+    """The page; `derived`, `flushed` and `start` are -1, and `identity` (32 hex digits) is empty,
+    when this file says nothing about them.
+    """
 
     physic: int = 0
     logics: int = 0
@@ -52,6 +59,8 @@ class Checkpoint:
     flushed: int = -1
     index_name: int = NO_INDEX
     index_header: bytes = bytes(40)
+    identity: str = ""
+    start: int = -1
 
     @classmethod
     def load(cls, disk: Disk, root: str) -> Checkpoint:
@@ -60,11 +69,13 @@ class Checkpoint:
             return cls()
         data = disk.read_file(path).ljust(PAGE, b"\0")
         found = cls(*_ROCKETMQ.unpack_from(data))
-        magic, *ours = _OURS.unpack_from(data, 64)
-        crc = int.from_bytes(data[_CRC_AT : _CRC_AT + 4], "big")
-        if magic == MAGIC and crc == zlib.crc32(data[:_CRC_AT]):
-            found.derived, found.queues, found.flushed = ours[:3]
-            found.index_name, found.index_header = ours[3:]
+        layout = {MAGIC: _OURS, MAGIC_BEFORE: _OURS_BEFORE}.get(data[64:72])
+        if layout is not None and data[_crc_at(layout) :][:4] == _crc(data, layout):
+            _, found.derived, found.queues, found.flushed, *more = layout.unpack_from(data, 64)
+            found.index_name, found.index_header, *more = more
+            if more:
+                identity, found.start = more
+                found.identity = identity.hex() if any(identity) else ""
         return found
 
     def save(self, disk: Disk, root: str) -> None:
@@ -72,11 +83,30 @@ class Checkpoint:
         _ROCKETMQ.pack_into(
             page, 0, self.physic, self.logics, self.index, self.master_flushed, self.confirm
         )
-        if self.derived >= 0 or self.flushed >= 0:
-            ours = self.derived, self.queues, self.flushed, self.index_name, self.index_header
-            _OURS.pack_into(page, 64, MAGIC, *ours)
-            page[_CRC_AT : _CRC_AT + 4] = zlib.crc32(page[:_CRC_AT]).to_bytes(4, "big")
+        if self.derived >= 0 or self.flushed >= 0 or self.identity:
+            _OURS.pack_into(
+                page,
+                64,
+                MAGIC,
+                self.derived,
+                self.queues,
+                self.flushed,
+                self.index_name,
+                self.index_header,
+                bytes.fromhex(self.identity),
+                self.start,
+            )
+            at = _crc_at(_OURS)
+            page[at : at + 4] = _crc(page, _OURS)
         disk.replace_file(posixpath.join(root, "checkpoint"), bytes(page), keep_backup=False)
+
+
+def _crc_at(layout: struct.Struct) -> int:
+    return 64 + layout.size
+
+
+def _crc(page: bytes | bytearray, layout: struct.Struct) -> bytes:
+    return zlib.crc32(page[: _crc_at(layout)]).to_bytes(4, "big")
 
 
 class AbortMark:

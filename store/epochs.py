@@ -8,11 +8,16 @@ The file is text, as RocketMQ's auto-switch HA writes it (store-format.md sectio
 number of entries, line 2 the CRC of the lines behind it (0: not checked), then one line
 `epoch-startOffset` each, both rising. Damaged, it falls back to `.bak`; with both bad a start is
 refused. Master and slave write it before they write a byte of that epoch.
+
+Ours: a last line of 32 hex digits, the identity of the group that the log belongs to. Line 1 does
+not count it, the CRC covers it, and RocketMQ passes over it, as it holds no `-`; a file that
+RocketMQ wrote has none.
 """
 
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -22,6 +27,7 @@ from saturnmq.protocol.kernels import crc32
 from saturnmq.store.disk import Disk
 
 FILE = "epochFileCheckpoint"
+IDENTITY = re.compile("[0-9a-f]{32}")
 
 
 class Epoch(NamedTuple):
@@ -32,12 +38,13 @@ class Epoch(NamedTuple):
 
 
 class Epochs:
-    """The entries of one log, oldest first."""
+    """The entries of one log, oldest first, and the identity of its group, "" while unknown."""
 
     def __init__(self, disk: Disk, root: str, entries: Iterable[Epoch] = ()) -> None:
         self._disk = disk
         self._path = posixpath.join(root, FILE)
         self.entries = list(entries)
+        self.identity = ""
 
     @classmethod
     def load(cls, disk: Disk, root: str, log_end: int) -> Epochs:
@@ -48,8 +55,9 @@ class Epochs:
         problems = []
         for path in (found._path, found._path + ".bak"):
             if disk.exists(path):
-                entries = _parse(disk.read_file(path))
-                if entries is not None:
+                parsed = _parse(disk.read_file(path))
+                if parsed is not None:
+                    entries, found.identity = parsed
                     found.entries = [epoch for epoch in entries if epoch.start <= log_end]
                     return found
                 problems.append(path)
@@ -87,6 +95,21 @@ class Epochs:
         if list(entries) != self.entries:
             self._save(list(entries))
 
+    def adopt(self, identity: str) -> None:
+        """The log belongs to the group of this identity; durable when this returns. Blocking.
+
+        StoreDamaged: it belongs to another one.
+        """
+        if IDENTITY.fullmatch(identity) is None:
+            raise ValueError(f"{identity!r} is no identity of a group: that has 32 hex digits")
+        if self.identity not in ("", identity):
+            raise StoreDamaged(
+                f"{self._path}: this log belongs to the group {self.identity}, not to {identity}; "
+                "let the node join its own group, or start it with an empty directory"
+            )
+        if self.identity != identity:
+            self._save(self.entries, identity)
+
     def common(
         self, end: int, others: Sequence[Epoch], others_end: int
     ) -> tuple[Epoch, int] | None:
@@ -101,12 +124,16 @@ class Epochs:
                 )
         return None
 
-    def _save(self, entries: list[Epoch]) -> None:
+    def _save(self, entries: list[Epoch], identity: str = "") -> None:
         """They count once they are written."""
-        lines = "".join(f"{epoch.number}-{epoch.start}\n" for epoch in entries).encode()
-        head = f"{len(entries)}\n{crc32(lines)}\n".encode()
-        self._disk.replace_file(self._path, head + lines, keep_backup=True)
-        self.entries = entries
+        identity = identity or self.identity
+        lines = "".join(f"{epoch.number}-{epoch.start}\n" for epoch in entries)
+        if identity:
+            lines += identity + "\n"
+        data = lines.encode()
+        head = f"{len(entries)}\n{crc32(data)}\n".encode()
+        self._disk.replace_file(self._path, head + data, keep_backup=True)
+        self.entries, self.identity = entries, identity
 
 
 def _end_of(entries: Sequence[Epoch], epoch: Epoch, log_end: int) -> int:
@@ -114,15 +141,16 @@ def _end_of(entries: Sequence[Epoch], epoch: Epoch, log_end: int) -> int:
     return min([*starts, log_end])
 
 
-def _parse(data: bytes) -> list[Epoch] | None:
-    """The entries, or None if this is not a whole file of rising entries."""
+def _parse(data: bytes) -> tuple[list[Epoch], str] | None:
+    """The entries and the identity, or None if this is not a whole file of rising entries."""
     try:
         count, crc, *lines = data.decode("ascii").splitlines()
-        entries = [Epoch(*map(int, line.split("-"))) for line in lines if line]
         whole = "".join(line + "\n" for line in lines).encode()
+        identity = lines.pop() if lines and IDENTITY.fullmatch(lines[-1]) else ""
+        entries = [Epoch(*map(int, line.split("-"))) for line in lines if line]
         if len(entries) != int(count) or int(crc) not in (0, crc32(whole)):
             return None
     except (TypeError, ValueError):
         return None
     rising = all(a.number < b.number and a.start <= b.start for a, b in pairwise(entries))
-    return entries if rising and min([0, *map(min, entries)]) == 0 else None
+    return (entries, identity) if rising and min([0, *map(min, entries)]) == 0 else None

@@ -66,6 +66,9 @@ class MessageStore:
         # What consumers could see when the last run ended, as far as the log has it still; all of
         # the log if nobody wrote that down.
         self.recovered_confirm = 0
+        # That of the group that the log belongs to, as the checkpoint has it; the broker sets it
+        # when it learns more, and the next checkpoint says so.
+        self.identity = ""
         self._disk = disk
         self._runtime = runtime
         self._lock = lock
@@ -139,6 +142,7 @@ class MessageStore:
         self._derived.load(clean=clean)
         self._queues.bury(read_tombstones(self._disk, self.config.root))
         page = self._checkpoint = Checkpoint.load(self._disk, self.config.root)
+        self.identity = page.identity
         self._abort.set()  # before anything changes: a crash while recovering is a crash
         if not clean and page.flushed >= 0:
             self._log.forget_from(page.flushed)
@@ -388,7 +392,7 @@ class MessageStore:
     def checkpoint(self) -> None:
         """Blocking: write the checkpoint if it changed."""
         confirm = max(self._checkpoint.confirm, self.watermarks.confirmed)
-        current = replace(self._checkpoint, confirm=confirm)
+        current = replace(self._checkpoint, confirm=confirm, identity=self.identity)
         if current != self._saved:
             current.save(self._disk, self.config.root)
             self._saved = current

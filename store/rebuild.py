@@ -132,7 +132,11 @@ class _Rebuild:
         self._abort.set()
         page = self._page
         blank = Checkpoint(
-            master_flushed=page.master_flushed, confirm=page.confirm, flushed=page.flushed
+            master_flushed=page.master_flushed,
+            confirm=page.confirm,
+            flushed=page.flushed,
+            identity=page.identity,
+            start=page.start,
         )
         blank.save(self._disk, self._root)
         self._disk.remove_tree(posixpath.join(self._root, "index"))

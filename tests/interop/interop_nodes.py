@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
 from saturnmq.aio import Admin
 from saturnmq.cli.launcher import free_block
 from saturnmq.protocol.codes import RequestCode
@@ -97,6 +98,18 @@ def rocketmq_jars() -> Path:
             raise Unavailable(f"Maven could not fetch RocketMQ: {''.join(last)}")
         jars.rename(cache)
     return cache
+
+
+def java(jars: Path, program: Path, *arguments: str, text: str = "") -> str:
+    """The last line that a Java program in one file, with RocketMQ's classes beside it, prints."""
+    if shutil.which("javac") is None:
+        pytest.skip("no `javac` on the path to ask RocketMQ's classes with")
+    command = ["java", "-Xmx256m", "-cp", f"{jars}/*", str(program), *arguments]
+    done = subprocess.run(
+        command, input=text, capture_output=True, text=True, check=False, timeout=180
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[-1]
 
 
 @dataclass

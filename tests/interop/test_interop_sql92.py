@@ -5,15 +5,13 @@ from __future__ import annotations
 
 import base64
 import json
-import shutil
-import subprocess
 from collections import Counter
 from pathlib import Path
 
-import pytest
 from cluster_rig import running
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from interop_nodes import java
 from saturnmq import Message, Producer
 from saturnmq.protocol.errors import SubscriptionParseFailed
 from saturnmq.protocol.sql92 import Sql
@@ -21,6 +19,7 @@ from sql_rig import conditions, properties, text_of
 
 Question = tuple[str, dict[str, str]]
 
+HERE = Path(__file__).parent
 RANDOM = 4000
 MESSAGE = {"a": "5", "b": "x'y", "price": "9.5", "TAGS": "paid", "flag": "True", "c$_1": "-3"}
 ODD = """
@@ -59,26 +58,13 @@ def coded(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
-def java(jars: Path, source: str, *arguments: str, text: str = "") -> str:
-    """The last line that a program beside this file prints."""
-    if shutil.which("javac") is None:
-        pytest.skip("no `javac` on the path to ask RocketMQ's classes with")
-    program = str(Path(__file__).with_name(source))
-    command = ["java", "-Xmx256m", "-cp", f"{jars}/*", program, *arguments]
-    done = subprocess.run(
-        command, input=text, capture_output=True, text=True, check=False, timeout=180
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()[-1]
-
-
 def theirs(jars: Path, questions: list[Question]) -> str:
     """RocketMQ's answer to each."""
     lines = [
         "\t".join(map(coded, [text, *(part for pair in message.items() for part in pair)]))
         for text, message in questions
     ]
-    return java(jars, "Conditions.java", text="\n".join(lines))
+    return java(jars, HERE / "Conditions.java", text="\n".join(lines))
 
 
 def random_questions() -> list[Question]:
@@ -129,7 +115,7 @@ def test_a_consumer_of_rocketmqs_gets_what_matches(
         wanted = [n for n in range(3000) if n % 2 and 100 <= n <= 2900]
         condition = "price BETWEEN 100 AND 2900 AND TAGS = 'B'"
         asked = (nameserver, "orders", str(len(wanted)))
-        found = java(jars, "ConditionConsumer.java", *asked, condition)
+        found = java(jars, HERE / "ConditionConsumer.java", *asked, condition)
         assert json.loads(found) == wanted
-        assert java(jars, "ConditionConsumer.java", *asked, "price > 'x'") == "refused 23"
+        assert java(jars, HERE / "ConditionConsumer.java", *asked, "price > 'x'") == "refused 23"
         figures["messages of a condition to a Java consumer"] += len(wanted)

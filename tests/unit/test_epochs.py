@@ -84,3 +84,55 @@ def test_what_is_cut_is_forgotten_for_good() -> None:
         table.open(number, start)
     table.cut(2)
     assert Epochs.load(disk, "/", 100).entries == [(1, 0), (2, 50)]
+
+
+OURS, OTHERS = "00112233445566778899aabbccddeeff", "f" * 32
+
+
+def test_the_identity_is_durable_and_no_change_of_the_entries_loses_it() -> None:
+    disk = SimDisk(random.Random(1))
+    table = Epochs(disk, "/")
+    assert table.identity == ""
+    table.adopt(OURS)  # a slave learns it before it has an entry
+    disk.power_off()
+    disk.power_on()
+    table = Epochs.load(disk, "/", 100)
+    assert (table.entries, table.identity) == ([], OURS)
+    table.open(1, 0)
+    table.open(3, 50)
+    table.cut(1)
+    table.replace([Epoch(1, 0), Epoch(2, 60)])
+    disk.power_off()
+    disk.power_on()
+    again = Epochs.load(disk, "/", 100)
+    assert (again.entries, again.identity) == ([(1, 0), (2, 60)], OURS)
+    again.adopt(OURS)
+    count, _, *lines = disk.read_file("/epochFileCheckpoint").decode().splitlines()
+    assert (count, lines) == ("2", ["1-0", "2-60", OURS])
+
+
+def test_a_log_of_one_group_is_not_adopted_by_another() -> None:
+    table = epochs((1, 0))
+    table.adopt(OURS)
+    with pytest.raises(StoreDamaged, match=f"{OURS}.*{OTHERS}"):
+        table.adopt(OTHERS)
+    for text in ("", "5", OURS.upper(), OURS + "\n"):
+        with pytest.raises(ValueError, match="32 hex digits"):
+            table.adopt(text)
+    assert table.identity == OURS
+
+
+@pytest.mark.parametrize("at", [-2, -20, -33])
+def test_a_file_damaged_in_its_identity_counts_as_damaged(at: int) -> None:
+    disk = SimDisk(random.Random(1))
+    table = Epochs(disk, "/")
+    table.adopt(OURS)
+    table.open(1, 0)
+    data = bytearray(disk.read_file("/epochFileCheckpoint"))
+    data[at] ^= 1
+    disk.write_file("/epochFileCheckpoint", bytes(data))
+    again = Epochs.load(disk, "/", 100)
+    assert (again.entries, again.identity) == ([], OURS)  # the backup, one entry behind
+    disk.write_file("/epochFileCheckpoint.bak", bytes(data))
+    with pytest.raises(StoreDamaged, match="epochFileCheckpoint"):
+        Epochs.load(disk, "/", 100)
