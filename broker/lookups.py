@@ -1,6 +1,7 @@
 """Questions about offsets and single messages: codes 12 14 15 29 30 31 32 33.
 
-Maximum offsets are of what consumers may see. A lookup that finds nothing answers as a Java broker
+A queue's end is that of what consumers may see: an offset behind it may become one of a later
+message, if what is there now is lost. A lookup that finds nothing answers as a Java broker
 does, because clients branch on it: 22 for 14 and 12, -1 for 32, code 1 for 33.
 """
 
@@ -54,7 +55,7 @@ class LookupService:
 
     def on_max_offset(self, endpoint: Endpoint, request: Command) -> None:
         topic, queue_id = text(request.ext, "topic"), integer(request.ext, "queueId")
-        offset = self._c.store.max_offset(topic, queue_id)
+        offset = self._c.store.visible_end(topic, queue_id, self._c.visible)
         answer(endpoint, request, request.reply(0, ext={"offset": str(offset)}))
 
     def on_min_offset(self, endpoint: Endpoint, request: Command) -> None:

@@ -63,10 +63,11 @@ class Topic:
 
     @classmethod
     def from_json(cls, name: str, document: Mapping[str, Any]) -> Topic:
+        """A field that is left out has RocketMQ's default."""
         return cls(
             name,
-            int(document.get("readQueueNums", 8)),
-            int(document.get("writeQueueNums", 8)),
+            int(document.get("readQueueNums", 16)),
+            int(document.get("writeQueueNums", 16)),
             int(document.get("perm", READ | WRITE)),
             int(document.get("topicSysFlag", 0)),
             bool(document.get("order", False)),
@@ -105,7 +106,7 @@ class TopicTable(Saveable):
         self,
         now_ms: Callable[[], int],
         on_change: Callable[[], None],
-        log_end: Callable[[], int] = lambda: 0,
+        log_end: Callable[[], int],
     ) -> None:
         self._now_ms = now_ms
         self._on_change = on_change  # registers at the nameservers at once

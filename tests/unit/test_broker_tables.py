@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -32,6 +33,11 @@ class Wire:
 
 def offsets() -> ConsumerOffsets:
     return ConsumerOffsets(lambda: 1_000)
+
+
+def topics(log_end: Sequence[int] = (0,)) -> TopicTable:
+    """A table whose log ends at the last of these."""
+    return TopicTable(lambda: 1, lambda: None, lambda: log_end[-1])
 
 
 def test_an_offset_rises_and_only_a_reset_lowers_it() -> None:
@@ -82,16 +88,17 @@ def test_a_queue_lock_has_one_owner_for_60_seconds_since_it_last_asked() -> None
 
 def test_auto_creation_needs_the_inherit_bit_and_takes_the_smaller_queue_number() -> None:
     changes: list[int] = []
-    table = TopicTable(lambda: 1, lambda: changes.append(1))
+    table = TopicTable(lambda: 1, lambda: changes.append(1), lambda: 0)
     table.install_system(system_topics("c", "b", 8, delay_levels=18, auto=True))
     made = table.auto_create("orders", "TBW102", 4)
     assert made is not None
     assert (made.read_queues, made.write_queues, made.perm) == (4, 4, 6)
     assert table.auto_create("more", "orders", 4) is None
     assert changes == [1]
-    assert table.auto_create("none", "TBW102", 0) is None
+    for asked in (0, -1):
+        assert table.auto_create("none", "TBW102", asked) is None
     assert table.auto_create("most", "TBW102", 9) == Topic("most", 8, 8)
-    copy = TopicTable(lambda: 1, lambda: None)
+    copy = topics()
     copy.replace_all(table.snapshot(), as_of=0)
     assert copy.get("orders") == made
 
@@ -101,8 +108,8 @@ def test_a_broker_has_the_system_topics_of_rocketmq() -> None:
         topic.name: (topic.read_queues, topic.write_queues, topic.perm)
         for topic in system_topics("c", "b", 8, delay_levels=3, auto=True)
     }
-    del made[GROUPS_TOPIC]  # ours
     assert made == {
+        GROUPS_TOPIC: (1, 1, 6),  # ours
         "TBW102": (8, 8, 7),
         "SCHEDULE_TOPIC_XXXX": (18, 18, 6),
         "RMQ_SYS_TRANS_HALF_TOPIC": (1, 1, 6),
@@ -123,7 +130,7 @@ def test_a_broker_has_the_system_topics_of_rocketmq() -> None:
 
 
 def test_a_system_topic_is_known_by_the_table_or_by_its_name() -> None:
-    table = TopicTable(lambda: 1, lambda: None)
+    table = topics()
     table.install_system([Topic("BenchmarkTest", 1024, 1024)])
     table.put(Topic("orders", 4, 4))
     assert table.is_system("BenchmarkTest")
@@ -132,7 +139,7 @@ def test_a_system_topic_is_known_by_the_table_or_by_its_name() -> None:
 
 
 def test_only_a_queue_that_exists_and_a_topic_with_the_read_bit_are_readable() -> None:
-    table = TopicTable(lambda: 1, lambda: None)
+    table = topics()
     table.put(Topic("orders", 2, 8))
     table.put(Topic("inbox", 2, 2, 2))
     assert table.readable("orders", 0) == table.readable("orders", 1) == table.get("orders")
@@ -158,9 +165,9 @@ def test_each_change_of_the_topics_makes_a_new_version_and_what_changes_nothing_
     assert table.data_version == {"counter": 1, "stateVersion": 0, "timestamp": 7}
     assert table.ensure("orders", 1) == Topic("orders", 4, 4)
     assert table.data_version["counter"] == 1
-    assert table.ensure("%RETRY%g", 1) == Topic("%RETRY%g", 1, 1)
+    assert table.ensure("%RETRY%g", 1) == Topic("%RETRY%g", 1, 1, 6, 0, False, {})
     assert table.data_version["counter"] == 2
-    copy = TopicTable(lambda: 1, lambda: None)
+    copy = topics()
     copy.replace_all(table.snapshot(), as_of=100)
     assert copy.snapshot() == table.snapshot()
     assert copy.dirty
@@ -184,13 +191,19 @@ def test_the_ledger_answers_in_log_order_and_names_what_was_late() -> None:
     assert wire.sent[-1].code == 12
 
 
-def test_a_delayed_message_remembers_where_it_goes() -> None:
-    topic, queue, encoded = schedule("orders", 3, b"DELAY\x0199\x02KEYS\x01k\x02", 18)
-    assert (topic, queue) == ("SCHEDULE_TOPIC_XXXX", 17)
-    properties = decode_properties(encoded)
-    assert properties["REAL_TOPIC"] == "orders"
-    assert properties["REAL_QID"] == "3"
-    assert properties["DELAY"] == "18"
+@pytest.mark.parametrize(("asked", "level"), [("1", 1), ("18", 18), ("99", 18)])
+def test_a_delayed_message_remembers_where_it_goes(asked: str, level: int) -> None:
+    encoded = f"DELAY\x01{asked}\x02KEYS\x01k\x02".encode()
+    topic, queue, encoded = schedule("orders", 3, encoded, 18)
+    assert (topic, queue) == ("SCHEDULE_TOPIC_XXXX", level - 1)
+    wanted = {"DELAY": str(level), "KEYS": "k", "REAL_TOPIC": "orders", "REAL_QID": "3"}
+    assert decode_properties(encoded) == wanted
+
+
+@pytest.mark.parametrize("asked", ["0", "-1", "soon"])
+def test_a_message_with_no_level_does_not_wait(asked: str) -> None:
+    encoded = f"DELAY\x01{asked}\x02KEYS\x01k\x02".encode()
+    assert schedule("orders", 3, encoded, 18) == ("orders", 3, encoded)
 
 
 def test_both_spellings_and_both_formats_are_read() -> None:
@@ -259,17 +272,13 @@ def test_a_wrong_configuration_says_the_way_out(text: str, hint: str) -> None:
         BrokerConfig.load(text)
 
 
-def topics(log_end: list[int]) -> TopicTable:
-    """A table whose log ends at the last of these."""
-    return TopicTable(lambda: 1, lambda: None, lambda: log_end[-1])
-
-
 def test_the_log_counts_against_the_table_only_behind_what_the_table_was_told() -> None:
     end = [100]
     table = topics(end)
     table.put(Topic("orders", 4, 4))
-    assert not table.restore([("orders", 7, 99)]), "taken away"
-    assert table.restore([("orders", 5, 100), ("orders", 6, 99)]), "added since"
+    assert not table.restore([("orders", 7, 99), ("orders", 3, 100)]), "taken away, and known"
+    assert table.restore([("orders", 3, 100), ("orders", 4, 100)]), "added since"
+    assert table.restore([("orders", 5, 100), ("orders", 6, 99)])
     assert table.readable("orders").queues == 6
     end.append(200)
     assert table.restore([("orders", 7, 150)]), "the rest of a log that is dispatched bit by bit"
@@ -277,6 +286,34 @@ def test_the_log_counts_against_the_table_only_behind_what_the_table_was_told() 
     assert not table.restore([("orders", 0, 199)])
     assert table.restore([("orders", 0, 200), ("orders", 1, 199)])
     assert table.readable("orders").queues == 1
+    table.install_system([Topic("SELF_TEST_TOPIC", 1, 1)])
+    assert not table.restore([("SELF_TEST_TOPIC", 5, 300)])
+    assert table.restore([("the first message of the log", 0, 0)])
+
+
+def test_a_log_that_ends_earlier_knows_of_nothing_that_was_made_behind_its_end() -> None:
+    put, deleted = topics([100]), topics([100])
+    put.put(Topic("orders", 4, 4))
+    deleted.delete("orders", Tombstone(100, {0: 9}))
+    for table, at in ((put, "asOfTable"), (deleted, "deletedTable")):
+        before = table.snapshot()
+        table.clean()
+        assert not table.within(100)
+        assert not table.dirty
+        assert table.within(60)
+        assert table.dirty
+        wanted = 60 if table is put else {"end": 60, "next": {"0": 9}}
+        assert table.snapshot() == before | {at: {"orders": wanted}}
+
+
+def test_offsets_of_a_deleted_topic_are_over_and_those_of_one_made_again_are_not() -> None:
+    table = topics([100])
+    assert not table.is_over("orders", 0, 0)
+    table.delete("orders", Tombstone(100, {0: 9}))
+    assert table.is_over("orders", 0, 9)
+    table.put(Topic("orders", 4, 4))
+    assert [table.is_over("orders", 0, offset) for offset in (8, 9)] == [True, False]
+    assert not table.is_over("orders", 1, 0), "of a queue in which nothing was"
 
 
 def test_a_deletion_is_undone_as_if_it_had_not_been() -> None:
@@ -288,6 +325,14 @@ def test_a_deletion_is_undone_as_if_it_had_not_been() -> None:
     after = table.snapshot()
     assert after.pop("dataVersion") != before.pop("dataVersion"), "nameservers hear of both"
     assert after == before
+    undo = table.delete("orders", Tombstone(100, {0: 9}))
+    table.put(Topic("orders", 8, 8))
+    undo()
+    assert table.readable("orders").queues == 8, "it was made again meanwhile"
+    table.delete("queues only", Tombstone(50))
+    table.delete("queues only", Tombstone(100))()
+    assert table.get("queues only") is None
+    assert table.deleted == {"queues only": Tombstone(50)}
 
 
 def test_a_slave_keeps_what_it_deleted_as_a_master_and_its_new_master_hears_of_it() -> None:
@@ -309,6 +354,49 @@ def test_a_slave_keeps_what_it_deleted_as_a_master_and_its_new_master_hears_of_i
     old.replace_all(new.snapshot(), as_of=280)
     assert old.get("orders") is None
     assert old.snapshot() == new.snapshot()
+    new.clean()
+    new.merge_deleted(old.snapshot(), last.__getitem__)
+    assert not new.dirty, "it has heard of both"
+    old.delete("third", Tombstone(280))
+    new.merge_deleted(old.snapshot(), lambda _: 0)
+    assert new.deleted["third"] == Tombstone(280)
+
+
+def test_a_topic_of_a_rocketmq_master_is_as_old_as_the_table_that_told_it_as_it_is() -> None:
+    registrations: list[int] = []
+    table = TopicTable(lambda: 1, lambda: registrations.append(1), lambda: 100)
+    table.install_system([Topic("SELF_TEST_TOPIC", 1, 1)])
+    master = {name: Topic(name, 4, 4).to_json() for name in ("same", "grows")}
+    version = {"counter": 3, "stateVersion": 0, "timestamp": 7}
+    document = {"topicConfigTable": master, "dataVersion": version}
+    table.replace_all(document, as_of=50)
+    assert table.data_version == version
+    assert table.dirty
+    table.clean()
+    table.replace_all(document, as_of=60)
+    assert (registrations, table.dirty) == ([1], False)
+    master["grows"] = Topic("grows", 8, 8).to_json()
+    table.replace_all(document, as_of=70)
+    assert (registrations, table.dirty) == ([1, 1], True)
+    ages = table.snapshot()["asOfTable"]
+    assert (ages["same"], ages["grows"]) == (50, 70)
+    assert table.get("SELF_TEST_TOPIC") == Topic("SELF_TEST_TOPIC", 1, 1)
+    assert table.deleted == {}
+
+
+def test_a_topic_is_read_as_it_was_written_and_for_the_rest_as_rocketmq_has_it() -> None:
+    table, copy = topics([100]), topics([200])
+    table.put(Topic("all", 3, 5, 3, 1, True, {"message.type": "FIFO"}))
+    document = table.snapshot()
+    document["topicConfigTable"]["none"] = {}
+    copy.load(document)
+    assert copy.get("all") == table.get("all")
+    assert copy.get("none") == Topic("none", 16, 16, 6, 0, False, {})
+    assert copy.snapshot()["asOfTable"] == {"all": 100, "none": 200}
+    assert copy.data_version["counter"] == 1
+    assert not copy.dirty
+    copy.load({"topicConfigTable": {}})
+    assert copy.data_version["counter"] == 0
 
 
 def test_what_a_table_of_rocketmq_has_no_more_is_deleted_on_its_slave() -> None:

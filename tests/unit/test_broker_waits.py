@@ -78,6 +78,22 @@ def test_under_a_steady_stream_there_are_no_more_entries_than_grains() -> None:
         assert len(waits) <= DELAY_S / GRAIN + 3
 
 
+@pytest.mark.parametrize(("last", "told"), [(107.46875, []), (107.5, [(8, 102.0)])])
+def test_of_a_long_delay_a_second_is_one_entry_and_for_another_process_a_hundredth(
+    last: float, told: list[tuple[int, float]]
+) -> None:
+    waits = Waits(600.0, start=100.0, end=5)
+    for end, now in ((6, 101.0), (7, 101.5), (8, 102.0), (9, last)):
+        waits.came(end, now)
+    dues = [waits.due(offset, 0.0) - 600.0 for offset in range(5, 9)]
+    assert dues == [101.5, 101.5, 102.0, last]
+    told = [*told, (9, last)]
+    assert waits.waiting(0) == [(5, None), *told], "store time stays store time"
+    assert waits.waiting(5) == told
+    assert waits.waiting(8) == [(9, last)]
+    assert waits.waiting(9) == []
+
+
 @pytest.mark.parametrize(("stored", "due"), [(40.0, 100.0), (100.0, 160.0), (9e9, 160.0)])
 def test_of_what_came_before_store_time_counts_unless_it_lies_ahead(
     stored: float, due: float
@@ -100,3 +116,13 @@ def test_what_is_told_counts_as_far_as_the_queue_is_here_and_what_came_later_sta
     assert waits.due(19, stored) == 180.0, "what was told is not made later"
     waits.adopt([(30, 70.0)])
     assert (waits.end, waits.due(20, stored)) == (21, 130.0)
+
+
+def test_who_is_told_of_a_store_time_only_keeps_what_it_saw_itself() -> None:
+    waits = Waits(DELAY_S, start=100.0, end=10)
+    waits.came(11, 110.0)
+    waits.came(15, 120.0)
+    waits.adopt([(10, None)])
+    assert [waits.due(offset, 90.0) for offset in (9, 10, 14)] == [150.0, 170.0, 180.0]
+    waits.adopt([(11, None)])
+    assert [waits.due(offset, 90.0) for offset in (10, 14)] == [170.0, 180.0]

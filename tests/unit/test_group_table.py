@@ -1,0 +1,107 @@
+"""The table of subscription groups: defaults, versions, and what a slave takes over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from saturnmq.broker.groups import Group, GroupTable
+from saturnmq.protocol.errors import InvalidParameter
+
+DOCUMENT = {  # as RocketMQ writes a group that nobody changed
+    "attributes": {},
+    "brokerId": 0,
+    "consumeBroadcastEnable": True,
+    "consumeEnable": True,
+    "consumeFromMinEnable": True,
+    "consumeMessageOrderly": False,
+    "consumeTimeoutMinute": 15,
+    "groupName": "G",
+    "groupRetryPolicy": {"type": "CUSTOMIZED"},
+    "groupSysFlag": 0,
+    "notifyConsumerIdsChangedEnable": True,
+    "retryMaxTimes": 16,
+    "retryQueueNums": 1,
+    "whichBrokerWhenConsumeSlowly": 1,
+}
+
+
+def table(*, auto_create: bool = True) -> GroupTable:
+    return GroupTable(lambda: 5, auto_create=auto_create)
+
+
+def documents(groups: GroupTable) -> dict[str, Any]:
+    found = groups.snapshot()["subscriptionGroupTable"]
+    assert isinstance(found, dict)
+    return found
+
+
+def test_a_group_is_written_as_rocketmq_writes_it_and_keeps_what_we_do_not_know() -> None:
+    groups = table()
+    groups.put(Group("G"))
+    assert documents(groups)["G"] == DOCUMENT
+    groups.load({"subscriptionGroupTable": {"G": {"retryMaxTimes": 3, "newer": 7}}})
+    assert documents(groups)["G"] == DOCUMENT | {"retryMaxTimes": 3, "newer": 7}
+
+
+def test_only_a_table_that_may_makes_a_group_that_is_used() -> None:
+    strict, groups = table(auto_create=False), table()
+    assert strict.get_or_create("G") is None
+    assert "G" not in documents(strict)
+    made = groups.get_or_create("G")
+    assert made is not None
+    assert groups.get_or_create("G") is groups.get("G") is made
+    with pytest.raises(InvalidParameter):
+        groups.get_or_create("no name")
+    existing = strict.get("DEFAULT_CONSUMER")
+    assert existing is not None
+    assert strict.get_or_create("DEFAULT_CONSUMER") is existing
+
+
+def test_each_change_of_the_groups_makes_a_new_version_and_what_changes_nothing_makes_none() -> (
+    None
+):
+    now = [5]
+    groups = GroupTable(lambda: now[-1], auto_create=True)
+    assert groups.data_version == {"counter": 0, "stateVersion": 0, "timestamp": 5}
+    assert not groups.dirty
+    now.append(7)
+    groups.get_or_create("G")
+    groups.get_or_create("G")
+    assert groups.data_version == {"counter": 1, "stateVersion": 0, "timestamp": 7}
+    assert groups.dirty
+    assert groups.delete("G")
+    assert groups.data_version["counter"] == 2
+    groups.clean()
+    assert not groups.delete("G")
+    assert groups.data_version["counter"] == 2
+    assert not groups.dirty
+
+
+def test_a_slave_has_its_masters_groups_and_no_others() -> None:
+    master, slave = table(), GroupTable(lambda: 1, auto_create=True)
+    master.get_or_create("G")
+    master.load({**master.snapshot(), "forbiddenTable": {"G": {"T": 4}}})
+    slave.get_or_create("own")
+    slave.clean()
+    slave.replace_all(master.snapshot())
+    assert slave.snapshot() == master.snapshot()
+    assert slave.dirty
+    slave.clean()
+    slave.replace_all(master.snapshot())
+    assert not slave.dirty
+    slave.replace_all({"subscriptionGroupTable": {}})
+    assert slave.get("G") is None
+    assert slave.get("DEFAULT_CONSUMER") is not None
+    assert slave.data_version == {"counter": 0, "stateVersion": 0, "timestamp": 5}
+
+
+@pytest.mark.parametrize(
+    ("bits", "forbidden"), [(0, False), (1, False), (2, False), (3, False), (4, True), (7, True)]
+)
+def test_a_group_may_not_read_a_topic_if_the_read_bit_is_set(bits: int, forbidden: bool) -> None:
+    groups = table()
+    groups.load({"forbiddenTable": {"G": {"T": bits}}})
+    assert groups.forbids("G", "T") == forbidden
+    assert not groups.forbids("G", "other")
+    assert not groups.forbids("H", "T")
