@@ -55,8 +55,6 @@ class Consumption:
         self._runs: dict[Chunk, HeldQueue] = {}  # under way: what the listener works on
         self._idle = asyncio.Event()
         self._closing = False
-        self.consumed = 0
-        self.failed = 0
 
     def begin(self, held: HeldQueue, asked_at: float) -> None:
         """A queue is ours from now on; its lock was asked for at `asked_at` (monotonic)."""
@@ -122,11 +120,6 @@ class Consumption:
         chunk.begun = -1.0
         if not self._runs:
             self._idle.set()
-
-    def _count(self, held: HeldQueue, chunk: Chunk) -> None:
-        held.state.last_consume = self._runtime.monotonic()
-        self.consumed += chunk.handled
-        self.failed += len(chunk.failed)
 
 
 class Concurrent(Consumption):
@@ -198,7 +191,7 @@ class Concurrent(Consumption):
 
     async def _settle(self, held: HeldQueue, chunk: Chunk) -> None:
         """After an attempt: what failed goes back, what was not reached waits here."""
-        self._count(held, chunk)
+        held.state.last_consume = self._runtime.monotonic()
         failed, rest = chunk.failed, list(chunk.messages[chunk.handled :])
         if failed and self._broadcasting:
             log.error("group %s broadcasts: %d failed messages dropped", self._group, len(failed))
@@ -323,7 +316,7 @@ class InOrder(Consumption):
         self._began(held, chunk)
         try:
             await self._caller.run(chunk, lambda: state.locked(clock()), stop_at_failure=True)
-            self._count(held, chunk)
+            state.last_consume = clock()
             if chunk.handled:
                 chunk.attempts = 0
             rest: list[Any] = list(chunk.messages[chunk.handled :])

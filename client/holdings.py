@@ -89,7 +89,7 @@ class Holdings:
         asked_at = self._core.runtime.monotonic()
         granted = await self.locks.acquire(wanted) if self._ordered and wanted else set(wanted)
         for queue in wanted:
-            if queue not in granted or self._closing:
+            if queue not in granted:
                 continue
             held = self.held[queue] = HeldQueue(queue)
             self._consumption.begin(held, asked_at)

@@ -285,5 +285,5 @@ class LocalOffsets(_Table):
 
 def _number(value: object) -> int:
     # Java writes the AtomicLong as a number; some versions as {"value":N}.
-    offset = value.get("value", 0) if isinstance(value, dict) else value
+    offset = value.get("value") if isinstance(value, dict) else value
     return checked.as_integer(offset, "an offset", least=-1)

@@ -66,9 +66,9 @@ class Pulled:
 
     messages: list[ReceivedMessage]
     next_offset: int
-    min_offset: int
-    max_offset: int
-    size: int
+    min_offset: int = 0
+    max_offset: int = 0
+    size: int = 0  # bytes
     moved: bool = False
     stalled: bool = False  # nothing moved, and the answer came at once: ask a little later
     term: str | None = None  # the epoch of the log, of brokers that say it
@@ -200,15 +200,15 @@ class Puller:
         self, queue: MessageQueue, offset: int, address: str, behind: int, error: MalformedFrame
     ) -> Pulled:
         """Ask again, one by one, or go on behind a message that no replica has whole."""
-        nothing = Pulled([], offset, 0, 0, 0, stalled=True)
+        nothing = Pulled([], offset, stalled=True)
         careful = self._careful.get(queue)
         if careful is None:
             log.warning("%s answered with damage in %s from %d: %s", address, queue, offset, error)
             self._careful[queue] = Careful(self._max_count)
             return nothing
         careful.damaged_at.add(address)
-        replicas = self._core.routes.brokers().get(queue.broker_name) or {}
-        if not careful.damaged_at.issuperset(replicas.values()):
+        replicas = self._core.routes.brokers().get(queue.broker_name)
+        if not replicas or not careful.damaged_at.issuperset(replicas.values()):
             return nothing
         log.error(
             "the message at %d of %s is damaged on every broker that has it and is passed over: %s",
@@ -218,7 +218,7 @@ class Puller:
         )
         careful.damaged_at.clear()
         careful.left = min(careful.left, 1)  # the next whole message ends the care
-        return Pulled([], max(behind, offset + 1), 0, 0, 0)
+        return Pulled([], max(behind, offset + 1))
 
     def _request(
         self,
@@ -287,7 +287,7 @@ class Puller:
             self._own.discard(address)
         if broker_id != 0 and self._slave_misleads(queue, offset, pulled):
             self._avoid[address] = self._core.runtime.monotonic() + AVOID_S
-            return Pulled([], offset, pulled.min_offset, pulled.max_offset, 0, stalled=True)
+            return Pulled([], offset, stalled=True)
         if pulled.term is not None:
             self._core.terms[self._group, queue] = pulled.term
         if broker_id != 0 and pulled.min_offset > offset:  # no master: what it lacks is nowhere
