@@ -121,6 +121,7 @@ def test_a_file_of_the_time_before_names_is_read_once_by_the_default_name(
         got: list[int] = []
         async with broadcaster(world, got, instance_name=name):
             await world.until(lambda: len(got) == 10 - first)
+        old.write_bytes(OFFSETS % 3)  # of no use any more
         async with broadcaster(world, got, instance_name=name):
             world.send(0, b"late")
             await world.until(lambda: len(got) == 11 - first)
@@ -129,10 +130,16 @@ def test_a_file_of_the_time_before_names_is_read_once_by_the_default_name(
     world.run(main)
 
 
-def test_a_file_that_holds_something_else_ends_the_start_and_is_let_go(home: Path) -> None:
+@pytest.mark.parametrize(
+    "content",
+    [b'{"offsetTable": {"half', OFFSETS % -2, OFFSETS.replace(b"%d", b"{}"), b'{"offsetTable":7}'],
+)
+def test_a_file_that_holds_something_else_ends_the_start_and_is_let_go(
+    content: bytes, home: Path
+) -> None:
     world, got = backlog(), []
     file = home / "offsets.json"
-    file.write_bytes(b'{"offsetTable": {"half')
+    file.write_bytes(content)
 
     async def main() -> None:
         made = broadcaster(world, got, offsets_path=str(file))
@@ -186,7 +193,15 @@ def test_offsets_that_cannot_be_saved_are_told_once_and_saved_later(home: Path) 
             await world.runtime.sleep(20.0)
             assert [type(error) for error in told] == [OffsetsNotSaved]
             file.with_name("offsets.json.tmp").rmdir()
-        assert file.read_bytes() == OFFSETS % 11
+            await world.until(lambda: file.exists() and file.read_bytes() == OFFSETS % 11)
+            written = file.stat().st_mtime_ns
+            await world.runtime.sleep(20.0)
+            assert file.stat().st_mtime_ns == written, "nothing changed"
+            file.with_name("offsets.json.tmp").mkdir()
+            world.send(0, b"later")
+            await world.until(lambda: len(told) == 2)
+            file.with_name("offsets.json.tmp").rmdir()
+        assert file.read_bytes() == OFFSETS % 12
 
     world.run(main)
 

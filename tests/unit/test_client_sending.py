@@ -1,0 +1,755 @@
+"""Which batch goes where and when, and what happens when it fails; in virtual time."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from saturnmq.client.outgoing import OutBatch, SendHandle
+from saturnmq.client.producer import ProducerEngine
+from saturnmq.client.results import SendStatus
+from saturnmq.client.routes import RouteTable
+from saturnmq.client.sending import ProducerOptions
+from saturnmq.client.supervision import Supervisor
+from saturnmq.drills.sim.loop import SimLoop
+from saturnmq.drills.sim.network import SimNetwork
+from saturnmq.drills.sim.runtime import SimRuntime
+from saturnmq.protocol.errors import (
+    ClientClosed,
+    ConnectFailed,
+    ConnectionLost,
+    RequestTimeout,
+    RouteNotFound,
+    SaturnError,
+    SystemBusy,
+    SystemError_,
+    TopicNotExist,
+    error_for,
+)
+from saturnmq.protocol.message import Message, MessageQueue
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.route import BrokerData, QueueData, TopicRoute
+
+A0, A1, B0, B1 = (MessageQueue("T", name, number) for name in "ab" for number in (0, 1))
+Answer = int | SaturnError | dict[str, Any] | None
+
+
+@dataclass
+class Sent:
+    """One attempt; `at` in seconds since the first one could have been."""
+
+    at: float
+    broker: str
+    address: str
+    command: Command
+    timeout: float
+
+    @property
+    def queue(self) -> MessageQueue:
+        return MessageQueue(self.command.ext["b"], self.broker, int(self.command.ext["e"]))
+
+
+class Line:
+    """A connection; a broker needs a millisecond to answer."""
+
+    last_received = -1.0
+
+    def __init__(self, world: Cluster, address: str) -> None:
+        self.world = world
+        self.address = address
+
+    def request_callback(
+        self, command: Command, timeout: float, answered: Callable[[Command | SaturnError], None]
+    ) -> None:
+        sent = Sent(self.world.now, command.ext["n"], self.address, command, timeout)
+        self.world.sent.append(sent)
+        answer = self.world.answer(sent)
+        later = self.world.runtime.call_later
+        if answer is None:
+            later(timeout, answered, RequestTimeout(f"{self.address} is silent"))
+            return
+        code, ext = (0, answer) if isinstance(answer, dict) else (answer, {})
+        reply = answer
+        if not isinstance(code, SaturnError):
+            place = {"queueId": str(sent.queue.queue_id), "queueOffset": "0", "msgId": "X"}
+            reply = command.reply(code, "said so", {**place, **ext})
+        later(self.world.takes_s(sent), answered, reply)
+
+    def abort(self, reason: str) -> None:
+        assert reason == "no answer in time"
+        self.world.lines.pop(self.address)
+
+
+class Cluster:
+    """Brokers, and what the engine of a producer uses of ClientCore."""
+
+    local_ip, pid, default_topic_queues = "127.0.0.1", 1, 7
+
+    def __init__(self, queues: dict[str, int] | None = None, **options: Any) -> None:
+        self.loop = SimLoop(random.Random(7))
+        self.runtime = SimRuntime(self.loop, SimNetwork(self.loop, 7), 7, "client")
+        self.tasks = Supervisor(self.runtime, lambda error: self.runtime.deaths.append(str(error)))
+        self.routes = RouteTable()
+        self.closed = False
+        self.listeners: list[Callable[[str], None]] = []
+        self.lines: dict[str, Line] = {}
+        self.down: set[str] = set()  # addresses that nobody listens at
+        self.sent: list[Sent] = []
+        self.refreshed: list[str] = []
+        self.asked: list[tuple[float, bool]] = []
+        self.route_error: SaturnError | None = None
+        self.answer: Callable[[Sent], Answer] = lambda _: 0
+        self.takes_s: Callable[[Sent], float] = lambda _: 0.001
+        if queues is None:
+            queues = {"a": 2, "b": 2}
+        if queues:
+            self.change(queues)
+        self.engine = ProducerEngine(
+            self,  # type: ignore[arg-type]
+            "G",
+            ProducerOptions(**options),
+            lock=contextlib.nullcontext(),
+            call_on_loop=self.runtime.call_soon,
+            wait=lambda batch, timeout: None,
+        )
+        self.sender = self.engine.sender
+        self.begun = self.loop.time()
+
+    @property
+    def now(self) -> float:
+        return round(self.loop.time() - self.begun, 3)
+
+    def change(self, queues: dict[str, int], masters: dict[str, str] | None = None) -> None:
+        """The route says so from now on; `masters`: addresses, "" for none, by default `a1`.."""
+        masters = {name: f"{name}1" for name in queues} | (masters or {})
+        route = TopicRoute(
+            queues=[QueueData(name, count, count) for name, count in queues.items()],
+            brokers=[
+                BrokerData("C", name, {int(not address): address or f"{name}2"})
+                for name, address in masters.items()
+            ],
+        )
+        if self.routes.update("T", route):
+            for listener in self.listeners:
+                listener("T")
+
+    # -- what the engine asks ----------------------------------------------------------------------
+
+    def on_route_change(self, listener: Callable[[str], None]) -> None:
+        self.listeners.append(listener)
+
+    def publish_queues(self, topic: str) -> list[MessageQueue]:
+        return self.routes.publish_queues(topic)
+
+    def broker_address(self, name: str) -> str | None:
+        return self.routes.address(name)
+
+    def refresh_soon(self, topic: str) -> None:
+        self.refreshed.append(topic)
+
+    async def route(self, topic: str, *, refresh: bool = False, create: bool = False) -> None:
+        assert create
+        self.asked.append((self.now, refresh))
+        await self.runtime.sleep(0)
+        if self.route_error is not None:
+            raise self.route_error
+
+    def connected(self, address: str) -> Any:
+        return None if address in self.down else self.lines.get(address)
+
+    async def connect(self, address: str) -> Any:
+        await self.runtime.sleep(0.001)
+        if address in self.down:
+            raise ConnectFailed(f"nobody listens at {address}")
+        return self.lines.setdefault(address, Line(self, address))
+
+    # -- what tests do -----------------------------------------------------------------------------
+
+    def send(self, queue: MessageQueue | None = None, key: str | None = None) -> SendHandle:
+        message = Message("T", b"x")
+        if key is not None:
+            self.sender.key_queues.learn("T")
+        handle = self.engine.enqueue(message, self.engine.pin_for(message, queue, key, None))
+        assert handle is not None
+        return handle
+
+    def run(self, seconds: float) -> None:
+        self.loop.run_until_complete(self.runtime.sleep(seconds))
+
+    def until_done(self, *handles: SendHandle) -> None:
+        async def done() -> None:
+            while not all(handle.done() for handle in handles):
+                await self.runtime.sleep(0.001)
+
+        self.loop.run_until_complete(self.runtime.spawn(done()))
+
+    def outcome(self, handle: SendHandle) -> Any:
+        """The error that a send ends with, or its status."""
+        self.until_done(handle)
+        return handle.exception() or handle.result().status
+
+    def idle(self) -> bool:
+        """Whether nothing counts as under way."""
+        accumulator = self.engine.accumulator
+        return (
+            not accumulator.active
+            and accumulator.buffered == 0
+            and all(not lane.in_flight for lane in accumulator.lanes.values())
+        )
+
+
+@pytest.fixture
+def cluster(request: Any) -> Any:
+    made: list[Cluster] = []
+
+    def make(*args: Any, **options: Any) -> Cluster:
+        made.append(Cluster(*args, **options))
+        return made[-1]
+
+    yield make
+    for world in made:
+        assert (world.loop.failures, world.runtime.deaths) == ([], [])
+        world.loop.close()
+
+
+Make = Callable[..., Cluster]
+
+
+# -- requests and answers --------------------------------------------------------------------------
+
+
+def test_a_batch_says_what_it_is_and_where_it_goes(cluster: Make) -> None:
+    world = cluster({"a": 2})
+    handle = world.send(A1)
+    assert world.outcome(handle) is SendStatus.OK
+    (sent,) = world.sent
+    batch = handle.batch
+    assert sent.command.code == 320
+    assert sent.command.ext == {
+        "a": "G",
+        "b": "T",
+        "c": "TBW102",
+        "d": "7",
+        "e": "1",
+        "f": "0",
+        "g": str(batch.born_ms),
+        "h": "0",
+        "i": f"UNIQ_KEY\x01{handle.message_id}\x02WAIT\x01true\x02",
+        "j": "0",
+        "k": "false",
+        "m": "true",
+        "n": "a",
+        "saturnSizes": "true",
+    }
+    assert (sent.address, sent.timeout) == ("a1", 3.0)
+    assert world.idle()
+
+
+def test_a_message_that_travels_alone_says_so(cluster: Make) -> None:
+    world = cluster({"a": 1})
+    message = Message("T", b"x" * 5000, flag=9, delay_level=3, tag="t")
+    handle = world.engine.enqueue(message, None)
+    assert handle is not None
+    assert world.outcome(handle) is SendStatus.OK
+    (sent,) = world.sent
+    said = {name: sent.command.ext[name] for name in "fhm"}
+    assert (sent.command.code, said) == (310, {"f": str(0x301), "h": "9", "m": "false"})
+    assert sent.command.ext["i"].startswith(f"UNIQ_KEY\x01{handle.message_id}\x02WAIT\x01true\x02")
+    assert "DELAY\x013\x02" in sent.command.ext["i"]
+
+
+@pytest.mark.parametrize(
+    ("ext", "expected"),
+    [
+        ({"queueId": "1", "queueOffset": "7"}, (A1, 7)),
+        ({"queueId": "", "queueOffset": ""}, (A0, 0)),
+        ({"queueId": "0", "queueOffset": "0", "msgId": ""}, (A0, 0)),
+    ],
+)
+def test_a_result_is_what_the_broker_says(
+    cluster: Make, ext: dict[str, str], expected: tuple[MessageQueue, int]
+) -> None:
+    world = cluster({"a": 2})
+    world.answer = lambda _: ext
+    handle = world.send(A0)
+    world.until_done(handle)
+    result = handle.result()
+    assert (result.queue, result.queue_offset) == expected
+    assert result.offset_message_id == ext.get("msgId", "X")
+
+
+@pytest.mark.parametrize("ext", [{"queueOffset": "-1"}, {"queueId": "x"}, {"queueId": "9999999"}])
+def test_an_answer_that_is_nonsense_leaves_it_open_whether_a_message_is_stored(
+    cluster: Make, ext: dict[str, str]
+) -> None:
+    world = cluster({"a": 2}, retries=0)
+    world.answer = lambda _: ext
+    error = world.outcome(world.send())
+    assert isinstance(error, SystemError_)
+    assert (error.outcome, "a answers a send with nonsense" in str(error)) == ("unknown", True)
+
+
+# -- placement -------------------------------------------------------------------------------------
+
+
+def test_batches_go_round_the_queues(cluster: Make) -> None:
+    world = cluster({"a": 2, "b": 1})
+    for _ in range(7):
+        world.until_done(world.send())
+    queues = [sent.queue for sent in world.sent]
+    assert all(queues[n] == queues[n + 3] for n in range(4))
+    assert set(queues) == {A0, A1, B0}
+
+
+def test_what_queues_while_a_batch_is_under_way_goes_together_and_full_ones_at_once(
+    cluster: Make,
+) -> None:
+    world = cluster({"a": 2}, batch_bytes=1000, in_flight=3)
+    world.takes_s = lambda _: 1.0
+    handles = [world.send()]
+    world.run(0.1)
+    handles += [world.send() for _ in range(3)]
+    world.run(0.1)
+    assert len(world.sent) == 1, "a part-filled one waits"
+    while len(world.engine.accumulator.lane("T", None).ready) < 4:
+        handles.append(world.send())
+    world.run(0.1)
+    assert len(world.sent) == 3, "of the full ones as many go as may be in flight"
+    world.until_done(*handles)
+    assert world.idle()
+    most = max(sum(one.at <= at < one.at + 1.0 for one in world.sent) for at in (0, 0.3, 1.1, 2.2))
+    assert most == 3
+
+
+def test_a_batch_goes_to_a_broker_that_has_none_of_its_lane_under_way(cluster: Make) -> None:
+    world = cluster()
+    world.takes_s = lambda _: 0.5
+    handles = []
+    for _ in range(3):
+        handles.append(world.send())
+        world.run(0.1)
+    assert sorted(sent.broker for sent in world.sent) == ["a", "b"]
+    world.until_done(*handles)
+    assert world.idle()
+
+
+def test_what_is_bound_to_a_queue_goes_one_batch_at_a_time(cluster: Make) -> None:
+    world = cluster(batch_bytes=200)
+    world.takes_s = lambda _: 1.0
+    handles = [world.send(B1) for _ in range(5)]
+    world.until_done(*handles)
+    assert {sent.queue for sent in world.sent} == {B1}
+    assert all(b.at - a.at > 0.99 for a, b in pairwise(world.sent))
+    assert len(world.sent) >= 3
+
+
+@pytest.mark.parametrize(
+    ("latency_ms", "out_s"), [(540.0, 0.0), (551.0, 3.0), (990.0, 3.0), (1001.0, 60.0)]
+)
+def test_a_slow_broker_gets_nothing_for_a_time(
+    cluster: Make, latency_ms: float, out_s: float
+) -> None:
+    world = cluster({"a": 1, "b": 1})
+    slow = [True]
+    world.takes_s = lambda sent: latency_ms / 1000 if sent.broker == "a" and slow else 0.001
+    while not any(sent.broker == "a" for sent in world.sent):
+        world.until_done(world.send())
+    slow.clear()
+    since = world.now
+    world.sent.clear()
+    while world.now < since + 70.0:
+        world.until_done(world.send())
+        world.run(0.2)
+    first = next(sent.at for sent in world.sent if sent.broker == "a")
+    assert out_s <= first - since <= out_s + 0.7
+
+
+def test_when_all_brokers_are_out_the_one_that_comes_back_first_is_asked(cluster: Make) -> None:
+    world = cluster({"a": 2, "b": 2}, latency_table=((0.0, 10.0),), in_flight=1)
+    handles = []
+    for _ in range(2):  # each takes its broker out
+        world.until_done(world.send())
+        world.run(1.0)
+    earlier = world.sent[0].broker
+    world.takes_s = lambda _: 0.5
+    world.sent.clear()
+    for _ in range(2):
+        handles.append(world.send())
+        world.run(0.1)
+    assert [sent.broker for sent in world.sent] == [earlier]
+    world.until_done(*handles)
+    assert world.sent[0].queue != world.sent[1].queue
+    assert world.idle()
+
+
+# -- attempts --------------------------------------------------------------------------------------
+
+REPEATED = {1, 2, 14, 16, 17, 204, 205, 1500}
+
+
+@pytest.mark.parametrize("code", sorted(REPEATED | {3, 13, 15, 18, 29, 203, 206, 1499, 1501}))
+@pytest.mark.parametrize("pinned", [None, A0])
+def test_some_refusals_are_worth_another_attempt(
+    cluster: Make, code: int, pinned: MessageQueue | None
+) -> None:
+    world = cluster({"a": 1}, send_timeout=1.0)
+    world.answer = lambda _: code if len(world.sent) == 1 else 0
+    outcome = world.outcome(world.send(pinned))
+    if code in REPEATED or (code == 29 and pinned is None):
+        assert (outcome, len(world.sent)) == (SendStatus.OK, 2)
+    else:
+        assert (type(outcome), len(world.sent)) == (type(error_for(code, "")), 1)
+    assert world.idle()
+
+
+def test_an_attempt_that_cannot_be_told_is_made_once(cluster: Make) -> None:
+    world = cluster({"a": 1})
+    line = Line(world, "a1")
+
+    def refuse(*_: Any) -> None:
+        raise SaturnError("too large for a frame")
+
+    line.request_callback = refuse  # type: ignore[method-assign]
+    world.lines["a1"] = line
+    assert "too large" in str(world.outcome(world.send()))
+    assert world.idle()
+
+
+def test_the_pauses_between_attempts_grow_to_a_quarter_of_a_second(cluster: Make) -> None:
+    world = cluster({"a": 1}, until_delivered=True, delivery_timeout=2.0)
+    world.answer = lambda _: SystemBusy("busy")
+    error = world.outcome(world.send())
+    assert isinstance(error, RequestTimeout)
+    pauses = [round(b.at - a.at - 0.001, 2) for a, b in pairwise(world.sent)]
+    assert pauses == [0.05, 0.1, 0.2, *[0.25] * (len(pauses) - 3)]
+    assert 2.0 <= world.now < 2.3
+    assert f"not acknowledged in 2 s after {len(world.sent)} attempts" in str(error)
+    assert "last reason: SystemBusy('busy')" in str(error)
+
+
+@pytest.mark.parametrize(("retries", "attempts"), [(0, 1), (1, 2), (2, 3), (3, 4)])
+@pytest.mark.parametrize("answer", [None, ConnectionLost("lost"), 1])
+def test_what_may_be_stored_is_repeated_so_often(
+    cluster: Make, answer: Answer, retries: int, attempts: int
+) -> None:
+    world = cluster({"a": 1}, retries=retries, send_timeout=1.0)
+    world.answer = lambda _: answer
+    error = world.outcome(world.send())
+    assert (len(world.sent), error.outcome) == (attempts, "unknown")
+    assert world.sent[0].timeout == 1.0
+    assert world.idle()
+
+
+@pytest.mark.parametrize(
+    ("queues", "answer"), [({"a": 1}, 14), ({"a": 1, "b": 1}, 14), ({"a": 1}, ConnectFailed("no"))]
+)
+@pytest.mark.parametrize(("retries", "lasts_s"), [(0, 0.0), (1, 2.0), (2, 2.0)])
+def test_what_was_refused_is_repeated_for_as_long_as_one_attempt_may_take(
+    cluster: Make, queues: dict[str, int], answer: Answer, retries: int, lasts_s: float
+) -> None:
+    world = cluster(queues, retries=retries, send_timeout=2.0)
+    world.answer = lambda _: answer
+    error = world.outcome(world.send())
+    assert lasts_s <= world.now <= lasts_s + 0.3
+    assert error.outcome == "rejected"
+    assert (len(world.sent) > 1) == (retries > 0)
+
+
+def test_an_answer_of_a_broker_that_lives_is_waited_out_by_nobody(cluster: Make) -> None:
+    for code in (1, 17):
+        world = cluster({"a": 1})
+        world.answer = lambda _, code=code: code  # type: ignore[misc]
+        assert isinstance(world.outcome(world.send(A0)), SystemError_ | TopicNotExist)
+        assert len(world.sent) == 3
+
+
+@pytest.mark.parametrize(
+    ("delivery_timeout", "attempts"),
+    [(0.96, [(0, 0.4), (0.45, 0.4), (0.95, 0.05)]), (0.9, [(0, 0.4), (0.45, 0.4)])],
+)
+def test_what_is_bound_to_a_queue_is_repeated_there_until_its_time_is_over(
+    cluster: Make, delivery_timeout: float, attempts: list[tuple[float, float]]
+) -> None:
+    world = cluster(delivery_timeout=delivery_timeout, send_timeout=0.4, retries=0)
+    world.answer = lambda _: None
+    error = world.outcome(world.send(B1))
+    assert isinstance(error, RequestTimeout)
+    assert "to b queue 1 of topic 'T'" in str(error)
+    found = [(round(sent.at, 2), round(sent.timeout, 2)) for sent in world.sent]
+    assert found == attempts
+    assert {sent.queue for sent in world.sent} == {B1}
+
+
+def test_a_refused_batch_goes_to_another_broker_at_once_and_back_after_a_pause(
+    cluster: Make,
+) -> None:
+    world = cluster(retries=3)
+    world.answer = lambda sent: 2 if len(world.sent) < 4 else 0
+    handle = world.send()
+    assert world.outcome(handle) is SendStatus.OK
+    brokers = [sent.broker for sent in world.sent]
+    first, second = brokers[:2]
+    assert brokers == [first, second, first, second]
+    pauses = [round(b.at - a.at, 2) for a, b in pairwise(world.sent)]
+    assert pauses == [0.0, 0.1, 0.2], "both are in back-off from the second attempt on"
+    assert world.refreshed == ["T"] * 3
+    assert world.idle()
+
+
+def test_a_broker_without_an_answer_is_left_for_another_and_its_connection_given_up(
+    cluster: Make,
+) -> None:
+    world = cluster(send_timeout=1.0)
+    world.answer = lambda _: None if len(world.sent) == 1 else 0
+    assert world.outcome(world.send()) is SendStatus.OK
+    silent = world.sent[0].address
+    assert [round(sent.at, 1) for sent in world.sent] == [0.0, 1.0]
+    assert (silent not in world.lines, world.refreshed) == (True, ["T"])
+
+
+@pytest.mark.parametrize(("heard", "kept"), [(0.5, True), (-0.5, False)])
+def test_a_connection_that_brought_something_since_is_kept(
+    cluster: Make, heard: float, kept: bool
+) -> None:
+    world = cluster({"a": 1}, send_timeout=1.0, retries=0)
+    world.until_done(world.send())
+    began = world.loop.time()
+    world.answer = lambda _: None
+    handle = world.send()
+    world.lines["a1"].last_received = began + heard
+    assert isinstance(world.outcome(handle), RequestTimeout)
+    assert ("a1" in world.lines) == kept
+
+
+@pytest.mark.parametrize("failing", ["lost", "refused"])
+def test_a_failed_attempt_after_a_lost_one_does_not_say_that_nothing_is_stored(
+    cluster: Make, failing: str
+) -> None:
+    world = cluster({"a": 1}, send_timeout=1.0)
+    world.answer = lambda _: (
+        ConnectionLost("lost") if failing == "lost" and len(world.sent) == 1 else 14
+    )
+    refused = error_for(14, "")
+    error = world.outcome(world.send())
+    assert type(error) is type(refused)
+    assert error.outcome == ("unknown" if failing == "lost" else "rejected")
+    assert refused.outcome == "rejected"
+
+
+def test_a_broker_whose_master_has_a_successor_is_used_at_once(cluster: Make) -> None:
+    world = cluster({"a": 1})
+    world.answer = lambda sent: 14 if sent.address == "a1" else 0
+    handle = world.send()
+    world.run(0.2)
+    assert not handle.done()
+    for master in ("", "a3"):  # it is away, then another one is there
+        world.change({"a": 1}, {"a": master})
+    world.until_done(handle)
+    assert world.sent[-1].address == "a3"
+    assert world.sender.faults.available("a", world.loop.time())
+
+
+@pytest.mark.parametrize("back", ["a1", "a3"])
+def test_a_broker_is_well_again_when_its_master_is_back_or_another(
+    cluster: Make, back: str
+) -> None:
+    world = cluster({"a": 1}, retries=0)
+    world.answer = lambda _: 14
+    world.until_done(world.send())
+    available = lambda: world.sender.faults.available("a", world.loop.time())  # noqa: E731
+    world.change({"a": 2})
+    assert not available(), "another route, but the same master"
+    world.change({"a": 2}, {"a": ""})
+    assert not available()
+    world.change({"a": 2}, {"a": back})
+    assert available()
+
+
+def test_a_broker_without_a_master_is_a_failed_attempt(cluster: Make) -> None:
+    world = cluster({"a": 1, "b": 1}, delivery_timeout=1.0)
+    handle = world.send(B0)
+    world.change({"a": 1}, {"b": ""})
+    error = world.outcome(handle)
+    assert "broker b has no master in the route" in str(error)
+    assert (world.sent, error.outcome) == ([], "unknown")
+
+
+def test_an_address_that_nobody_listens_at_is_a_failed_attempt(cluster: Make) -> None:
+    world = cluster({"a": 1, "b": 1})
+    world.down = {"a1"}
+    for _ in range(4):
+        world.until_done(world.send())
+    assert [sent.broker for sent in world.sent] == ["b"] * 4
+    assert world.idle()
+
+
+@pytest.mark.parametrize("retries", [0, 1, 2])
+@pytest.mark.parametrize("pinned", [None, A0])
+@pytest.mark.parametrize("wanted", [False, True])
+def test_a_batch_stored_short_of_its_ack_mode_is_repeated_if_that_is_wanted(
+    cluster: Make, wanted: bool, pinned: MessageQueue | None, retries: int
+) -> None:
+    world = cluster({"a": 1}, retry_unless_stored=wanted, retries=retries)
+    world.answer = lambda _: 12
+    assert world.outcome(world.send(pinned)) is SendStatus.FLUSH_SLAVE_TIMEOUT
+    assert len(world.sent) == (retries + 1 if wanted else 1)
+    world.sent.clear()
+    world.answer = lambda _: 12 if len(world.sent) == 1 else 13
+    if wanted and retries:
+        error = world.outcome(world.send(pinned))
+        assert (error.code, error.outcome) == (13, "unknown"), "the first may be in the log"
+    assert world.idle()
+
+
+# -- routes ----------------------------------------------------------------------------------------
+
+
+def test_a_topic_without_a_route_is_asked_for_until_it_has_one(cluster: Make) -> None:
+    world = cluster({})
+    world.route_error = ConnectionLost("no nameserver")
+    handles = [world.send()]
+    world.run(0.5)
+    handles.append(world.send())
+    world.run(0.2)
+    assert world.asked == [(0.0, False), (0.2, False), (0.4, False), (0.6, False)]
+    world.route_error = None
+    world.run(0.2)
+    assert not any(handle.done() for handle in handles)
+    world.change({"a": 1})
+    world.until_done(*handles)
+    assert len(world.sent) == 1, "together"
+    world.change({"a": 0})
+    world.asked.clear()
+    handle = world.send()
+    world.run(0.3)
+    assert [refresh for _, refresh in world.asked] == [True, True]
+    world.change({"a": 1})
+    assert world.outcome(handle) is SendStatus.OK
+
+
+@pytest.mark.parametrize(
+    ("error", "lasts_s"),
+    [(None, 3.0), (ConnectionLost("no nameserver"), 3.0), (TopicNotExist("no T"), 0.0)],
+)
+def test_a_send_without_a_route_ends_with_the_reason(
+    cluster: Make, error: SaturnError | None, lasts_s: float
+) -> None:
+    world = cluster({}, send_timeout=1.0, retries=2)
+    world.route_error = error
+    for _ in range(2):
+        began = world.now
+        found = world.outcome(world.send())
+        assert lasts_s <= world.now - began <= lasts_s + 0.21
+        assert found is error or isinstance(found, RouteNotFound)
+        assert error is not None or "has no writable queue" in str(found)
+    assert world.idle()
+
+
+@pytest.mark.parametrize("what", ["sender", "core"])
+def test_nobody_asks_for_routes_or_repeats_anything_for_a_producer_that_is_closed(
+    cluster: Make, what: str
+) -> None:
+    world = cluster({})
+    world.route_error = ConnectionLost("no nameserver")
+    handle = world.send()
+    world.run(0.1)
+    closing: Any = world.sender if what == "sender" else world
+    closing.closed = True
+    assert isinstance(world.outcome(handle), ConnectionLost)
+    assert world.now < 0.5
+    world = cluster({"a": 1})
+    world.answer = lambda _: 14
+    handle = world.send()
+    world.run(0.02)
+    closing = world.sender if what == "sender" else world
+    closing.closed = True
+    assert world.outcome(handle).code == 14
+    assert world.now < 0.2
+    if what == "sender":
+        assert isinstance(world.outcome(world.send()), ClientClosed)
+
+
+# -- queues that go --------------------------------------------------------------------------------
+
+
+def keys_of(world: Cluster, queue: MessageQueue, count: int) -> list[str]:
+    """Keys that are bound to `queue` now."""
+    world.sender.key_queues.learn("T")
+    message = Message("T", b"x")
+    keys = (f"k{n}" for n in range(1000))
+    found = [key for key in keys if world.engine.pin_for(message, None, key, None)[0] == queue]  # type: ignore[index]
+    return found[:count]
+
+
+def test_what_waits_for_a_gone_queue_goes_first_and_to_one_queue(cluster: Make) -> None:
+    world = cluster({"a": 8})
+    world.takes_s = lambda _: 1.0
+    last = MessageQueue("T", "a", 7)
+    (key,) = keys_of(world, last, 1)
+    handles = [world.send(key=key)]
+    world.run(0.1)
+    handles += [world.send(key=key) for _ in range(3)]
+    world.answer = lambda sent: 29 if sent.queue.queue_id > 1 else 0
+    world.change({"a": 2})
+    handles += [world.send(key=key) for _ in range(2)]
+    world.until_done(*handles)
+    assert [handle.exception() for handle in handles] == [None] * 6
+    assert [sent.queue.queue_id for sent in world.sent][:2] == [7, 1]
+    order = [handle.batch for handle in handles]
+    sent_at = [batch.sent_at for batch in dict.fromkeys(order)]
+    assert sent_at == sorted(sent_at)
+    assert all(b - a >= 1.0 for a, b in pairwise(sent_at))
+    assert not world.sender.leftovers._lanes
+    assert world.idle()
+
+
+def test_keys_of_a_broker_that_has_the_topic_no_longer_go_to_one_with_a_master(
+    cluster: Make,
+) -> None:
+    world = cluster({"a": 2, "b": 2})
+    (key,) = keys_of(world, B1, 1)
+    world.answer = lambda sent: 17 if sent.broker == "b" else 0
+    handle = world.send(key=key)
+    assert world.outcome(handle) is SendStatus.OK
+    assert [sent.broker for sent in world.sent] == ["b", "a"]
+    assert Counter(queue.broker_name for queue in world.engine.round("T").queues) == {"a": 2}
+
+
+def test_a_queue_that_the_caller_chose_is_not_changed_for_another(cluster: Make) -> None:
+    world = cluster({"a": 8}, delivery_timeout=1.0)
+    world.answer = lambda sent: 29 if sent.queue.queue_id > 1 else 0
+    error = world.outcome(world.send(MessageQueue("T", "a", 7)))
+    assert (error.code, len(world.sent)) == (29, 1)
+    world.answer = lambda sent: 17
+    error = world.outcome(world.send(A0))
+    assert isinstance(error, TopicNotExist)
+    assert {sent.queue for sent in world.sent[1:]} == {A0}
+
+
+def batch_of(world: Cluster) -> OutBatch:
+    return world.engine.only(Message("T", b"x"), world.engine.accumulator.lane("T", None))
+
+
+@pytest.mark.parametrize("code", [0, 14])
+def test_a_batch_whose_first_attempt_was_made_elsewhere_goes_on_here(
+    cluster: Make, code: int
+) -> None:
+    world = cluster({"a": 1, "b": 1}, retry_unless_stored=True)
+    world.until_done(world.send())
+    lane = world.engine.accumulator.lane("T", None)
+    queue = world.sender.queue_now(lane)
+    assert queue is not None
+    batch = batch_of(world)
+    batch.attempts, batch.sent_at, batch.queue = 1, world.loop.time(), queue
+    world.sent.clear()
+    world.sender.take_over(batch, queue, error_for(code, "") if code else None)
+    assert lane.in_flight != {}
+    world.until_done(batch.handle(0))
+    assert [sent.broker for sent in world.sent] != [queue.broker_name]
+    assert (batch.error, batch.unsure, world.idle()) == (None, not code, True)

@@ -1,0 +1,286 @@
+"""Queues of a push consumer come and go: locks, commits and the end, each in its time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+from consumer_world import MASTER, Q0, Q1, World, WorldCore, consumer
+from saturnmq.protocol.message import MessageQueue, ReceivedMessage
+from saturnmq.protocol.remoting import Command
+
+QUERY_OFFSET, COMMIT, LOCK, UNLOCK = 14, 15, 41, 42
+
+
+class Watched(WorldCore):
+    """Notes what is asked of brokers and waits for; some of it takes long."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.slow: dict[int, float] = {}
+        self.asked: list[tuple[int, set[int]]] = []  # code, and of which queues
+        self.connection: object | None = object()
+
+    def connected(self, address: str) -> object | None:
+        return self.connection
+
+    async def invoke(
+        self,
+        address: str,
+        cmd: Command,
+        timeout_s: float | None = None,
+        ok: Collection[int] = frozenset({0}),
+    ) -> Command:
+        if cmd.code in (LOCK, UNLOCK):
+            queues = {mq["queueId"] for mq in json.loads(bytes(cmd.body))["mqSet"]}
+        else:
+            queues = {int(cmd.ext.get("queueId", -1))}
+        self.asked.append((cmd.code, queues))
+        await self.runtime.sleep(self.slow.get(cmd.code, 0.0))
+        return await super().invoke(address, cmd, timeout_s, ok)
+
+    def codes(self) -> set[int]:
+        return {code for code, _ in self.asked}
+
+
+def backlog(count: int, queues: int = 1) -> World:
+    world = World(queues=queues)
+    for n in range(count):
+        for queue in range(queues):
+            world.send(queue, b"%d" % n)
+    return world
+
+
+def someone_else_locks(world: World, *queues: MessageQueue) -> Collection[MessageQueue]:
+    """Those that another consumer gets."""
+    return set(world.locks.lock("G", "somebody else", list(queues), world.loop.time()))
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize(("takes_s", "in_time"), [(9.9, True), (10.1, False)])
+def test_close_waits_ten_seconds_for_a_listener(
+    ordered: bool, takes_s: float, in_time: bool
+) -> None:
+    world, begun, told = backlog(3), [], []
+
+    async def listener(message: ReceivedMessage) -> None:
+        begun.append(message.queue_offset)
+        await asyncio.sleep(takes_s)
+
+    async def main() -> None:
+        options: Any = {"listener_one": listener, "ordered": ordered, "consume_threads": 1}
+        made = consumer(world, on_error=told.append, **options)
+        await made.start()
+        await world.until(lambda: begun != [])
+        began = world.loop.time()
+        await made.close()
+        took = world.loop.time() - began
+        assert 9.8 < took < 10.0 if in_time else 10.0 <= took < 10.1
+        assert world.offsets == {Q0: int(in_time)}
+        assert len(told) == (not in_time)
+        assert "still runs 10 s after close()" in "".join(map(str, told)) or in_time
+        assert ("lock expires" in "".join(map(str, told))) == (ordered and not in_time)
+        assert begun == [0]
+
+    world.run(main)
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_close_ends_a_run_of_many_messages_behind_the_one_at_work(ordered: bool) -> None:
+    world, done = backlog(500), []
+
+    async def listener(message: ReceivedMessage) -> None:
+        if message.queue_offset >= 300:
+            await asyncio.sleep(1.0)
+        done.append(message.queue_offset)
+
+    async def main() -> None:
+        made = consumer(world, listener_one=listener, ordered=ordered, consume_threads=1)
+        async with made:
+            await world.until(lambda: len(done) == 300)
+            began = world.loop.time()
+        assert world.loop.time() - began < 1.1
+        assert (done, world.offsets) == (list(range(301)), {Q0: 301})
+
+    world.run(main)
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_an_ordered_consumer_keeps_its_locks_and_another_asks_for_none(ordered: bool) -> None:
+    world = World()
+
+    async def main() -> None:
+        core = Watched(world)
+        async with consumer(world, core, listener_one=lambda _: None, ordered=ordered):
+            await world.until(lambda: world.offsets == {Q0: 0, Q1: 0})  # where it began
+            commits = len(world.commits)
+            await asyncio.sleep(100.0)
+            assert someone_else_locks(world, Q0, Q1) == (set() if ordered else {Q0, Q1})
+            assert core.codes() >= {LOCK} if ordered else LOCK not in core.codes()
+            assert (commits, len(world.commits)) == (2, 2), "nothing is committed twice"
+        assert sorted(world.unlocked) == ([Q0, Q1] if ordered else [])
+        assert {Q0, Q1} == someone_else_locks(world, Q0, Q1)
+
+    world.run(main)
+
+
+def test_commits_wait_for_no_answer_but_the_last_one_does() -> None:
+    world, got = backlog(1), []
+
+    async def main() -> None:
+        core = Watched(world)
+        async with consumer(world, core, listener_one=got.append):
+            await world.until(lambda: (Q0, 1) in world.commits)
+            assert 5.0 <= world.committed_when[-1] < 5.1, "every five seconds"
+            assert COMMIT not in core.codes()
+            core.connection = None
+            world.send(0, b"late")
+            await world.until(lambda: len(got) == 2)
+            await asyncio.sleep(10.0)
+            assert (Q0, 2) not in world.commits
+        assert COMMIT in core.codes()
+        assert world.offsets == {Q0: 2}
+
+    world.run(main)
+
+
+def test_a_queue_that_another_has_locked_holds_up_no_other() -> None:
+    world, got = backlog(1, queues=2), []
+
+    async def main() -> None:
+        assert someone_else_locks(world, Q0) == {Q0}
+        options: Any = {"listener_one": got.append, "ordered": True}
+        async with consumer(world, **options) as made:
+            await world.until(lambda: made.held_queues() == [Q1] and len(got) == 1, 2.0)
+            await world.until(lambda: world.offsets.get(Q1) == 1)
+            await asyncio.sleep(40.0)
+            assert made.held_queues() == [Q1]
+            await world.until(lambda: len(got) == 2, 25.0)  # 60 s after it was locked
+
+    world.run(main)
+
+
+def test_a_lock_that_is_taken_away_keeps_no_other_queue_from_being_committed() -> None:
+    world, got = backlog(1, queues=2), []
+
+    async def main() -> None:
+        async with consumer(world, listener_one=got.append, ordered=True):
+            await world.until(lambda: world.offsets == {Q0: 1, Q1: 1})
+            world.locks.unlock("G", "me", [Q0])
+            assert someone_else_locks(world, Q0) == {Q0}
+            await asyncio.sleep(25.0)
+            for queue in (0, 1):
+                world.send(queue, b"late")
+            await world.until(lambda: world.offsets[Q1] == 2, 6.0)
+            assert world.offsets[Q0] == 1
+            assert len(got) == 3
+
+    world.run(main)
+
+
+def test_what_another_has_consumed_meanwhile_is_not_committed_backwards() -> None:
+    world, done = backlog(10), []
+
+    async def listener(message: ReceivedMessage) -> None:
+        done.append(message.queue_offset)
+        await asyncio.sleep(8.0)
+
+    async def main() -> None:
+        core = Watched(world)
+        async with consumer(world, core, listener_one=listener, ordered=True):
+            await world.until(lambda: done == [0, 1])
+            world.down.add(MASTER)
+            await asyncio.sleep(40.0)  # longer than a lock is trusted
+            finished = len(done)
+            assert world.offsets[Q0] < finished < 8
+            world.offsets[Q0] = 8  # by another one
+            core.slow[QUERY_OFFSET] = 12.0  # some commits pass
+            world.down.clear()
+            await world.until(lambda: world.offsets[Q0] != 8, 60.0)
+        assert world.offsets[Q0] == 9 or world.offsets[Q0] == 10
+        assert done == [*range(finished), 8, 9]
+
+    world.run(main)
+
+
+def test_a_queue_that_is_handed_over_is_not_locked_anew() -> None:
+    world, got = backlog(1, queues=2), []
+
+    async def main() -> None:
+        core = Watched(world)
+        async with consumer(world, core, listener_one=got.append, ordered=True) as made:
+            await world.until(lambda: world.offsets == {Q0: 1, Q1: 1})
+            world.send(1, b"late")
+            await world.until(lambda: len(got) == 3)
+            core.slow[COMMIT] = 3.0
+            world.members = ["me", "you"]
+            made.on_ids_changed()
+            await world.until(lambda: (COMMIT, {1}) in core.asked)
+            core.asked.clear()
+            made.on_route_changed("T")
+            await world.until(lambda: world.unlocked == [Q1])
+            assert (LOCK, {0}) in core.asked
+            await asyncio.sleep(30.0)
+            assert not any(code == LOCK and 1 in queues for code, queues in core.asked)
+            assert someone_else_locks(world, Q0, Q1) == {Q1}
+
+    world.run(main)
+
+
+def test_a_listener_that_hangs_keeps_its_own_queue_only() -> None:
+    world, begun, told, freed = backlog(1, queues=2), [], [], asyncio.Event()
+    retries = MessageQueue("%RETRY%G", "a", 0)  # without it a round is due every second
+    world.frames[retries] = []
+    world.listed.append(retries.topic)
+
+    async def listener(message: ReceivedMessage) -> None:
+        begun.append(message.queue_id)
+        if message.queue_id == 0:
+            await freed.wait()
+
+    async def main() -> None:
+        options: Any = {"listener_one": listener, "ordered": True, "on_error": told.append}
+        async with consumer(world, **options) as made:
+            await world.until(lambda: len(begun) == 2)
+            for members in (["a", "me"], ["a", "b", "me"]):  # the first one leaves its queue 0
+                world.members = members
+                made.on_ids_changed()
+                await asyncio.sleep(1.0)
+            assert (made.held_queues(), world.unlocked) == ([Q0], [retries, Q1])
+            await asyncio.sleep(100.0)
+            tries = made.running_info()["mqTable"][Q0]["tryUnlockTimes"]
+            assert tries == 1 + 5, "a round every 20 s found the listener at work"
+            world.members = ["me"]
+            made.on_ids_changed()
+            await asyncio.sleep(5.0)
+            assert set(made.held_queues()) == {retries, Q0, Q1}
+            freed.set()
+            world.send(0, b"late")
+            await world.until(lambda: sorted(begun) == [0, 0, 1], 1.2)
+            assert told == []
+
+    world.run(main)
+
+
+def test_a_queue_that_is_being_left_when_its_consumer_closes_is_given_back_once() -> None:
+    world, begun = backlog(3), []
+
+    async def listener(message: ReceivedMessage) -> None:
+        begun.append(message.queue_offset)
+        await asyncio.sleep(5.0)
+
+    async def main() -> None:
+        core = Watched(world)
+        made = consumer(world, core, listener_one=listener, ordered=True)
+        async with made:
+            await world.until(lambda: begun != [])
+            world.members = ["a", "me"]
+            made.on_ids_changed()
+            await asyncio.sleep(1.0)
+        await asyncio.sleep(1.0)
+        assert (begun, world.offsets, world.unlocked) == ([0], {Q0: 1}, [Q0])
+
+    world.run(main)

@@ -1,0 +1,163 @@
+"""Rounds of rebalance: when they come, who is asked for the members, and what they decide."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from saturnmq.client.membership import Membership
+from saturnmq.client.rebalance import average
+from saturnmq.client.starting import Baseline
+from saturnmq.protocol.errors import ConnectionLost, TopicNotExist
+from saturnmq.protocol.message import MessageQueue
+from saturnmq.protocol.remoting import Command
+
+T0, T1, T2, T3 = (MessageQueue("T", "ab"[n // 2], n % 2) for n in range(4))
+U0 = MessageQueue("U", "b", 0)
+MEMBERS = 38
+
+
+class Group:
+    """A member, what it holds and was told, and what Membership uses of ClientCore."""
+
+    client_id = "me"
+
+    def __init__(self, *topics: str) -> None:
+        self.core: Any = self
+        self.runtime: Any = self
+        self.routes: Any = self
+        self.subscriptions: Any = dict.fromkeys(topics or ("T",))
+        self.broadcasting = False
+        self.baseline = Baseline()
+        self.held: list[MessageQueue] = []
+        self.locked_by_others: set[MessageQueue] = set()
+        self.queues = {"T": [T0, T1, T2, T3], "U": [U0]}
+        self.replicas = {"a": {1: "a1", 0: "a0"}, "b": {0: "b0"}}
+        self.answers: dict[str, Any] = {"a0": ["me"], "a1": ["me"], "b0": ["me"]}
+        self.asked: list[str] = []
+        self.heartbeats = 0
+        self.pauses: list[float] = []
+        self.rounds = 0
+        self.made = Membership(self.core, "G", average, 20.0, self)  # type: ignore[arg-type]
+
+    def held_queues(self) -> list[MessageQueue]:
+        return list(self.held)
+
+    async def take_queues(self, queues: Sequence[MessageQueue]) -> bool:
+        self.rounds += 1
+        self.held += [q for q in queues if q not in self.held and q not in self.locked_by_others]
+        return set(queues) <= set(self.held)
+
+    async def give_up_queues(self, queues: Sequence[MessageQueue]) -> None:
+        assert queues, "nobody is told to give up nothing"
+        self.held = [queue for queue in self.held if queue not in queues]
+
+    async def route(self, topic: str) -> None:
+        if topic not in self.queues:
+            raise TopicNotExist(f"no topic {topic}")
+
+    def subscribe_queues(self, topic: str) -> list[MessageQueue]:
+        return self.queues.get(topic, [])
+
+    def brokers(self) -> dict[str, dict[int, str]]:
+        return self.replicas
+
+    async def invoke(self, address: str, cmd: Command) -> Command:
+        assert (cmd.code, cmd.ext) == (MEMBERS, {"consumerGroup": "G"})
+        self.asked.append(address)
+        answer = self.answers[address]
+        if isinstance(answer, Exception):
+            raise answer
+        return cmd.reply(body=json.dumps({"consumerIdList": answer}).encode())
+
+    async def heartbeat_now(self) -> None:
+        self.heartbeats += 1
+
+    def call_later(self, delay: float, wake: Any) -> Any:
+        self.pauses.append(delay)
+        return self
+
+    def cancel(self) -> None:
+        self.pauses.append(0.0)
+
+    def round(self) -> bool:
+        self.asked.clear()
+        return asyncio.run(self.made.rebalance())
+
+
+@pytest.mark.parametrize(
+    ("members", "mine"),
+    [(["me"], [T0, T1, T2, T3]), (["a", "me"], [T2, T3]), (["me", "you"], [T0, T1])],
+)
+def test_a_member_takes_its_share_and_gives_up_the_rest(
+    members: list[str], mine: list[MessageQueue]
+) -> None:
+    group = Group()
+    group.held = [T1, T2, U0]  # U is not subscribed to any more
+    group.answers["a0"] = members
+    assert group.round()
+    assert (sorted(group.held), group.asked, group.heartbeats) == (mine, ["a0"], 0)
+
+
+@pytest.mark.parametrize(
+    "bad", [ConnectionLost("away"), ["you"], [], "nonsense", [7], None], ids=repr
+)
+def test_who_the_members_are_is_asked_of_one_broker_after_another(bad: Any) -> None:
+    group = Group()
+    group.answers = {"a0": bad, "a1": bad, "b0": ["me", "you"]}
+    assert group.round()
+    assert (group.asked, group.held, group.heartbeats) == (["a0", "a1", "b0"], [T0, T1], 0)
+
+
+def test_a_share_stays_while_no_broker_can_tell_and_other_topics_are_looked_after() -> None:
+    group = Group("missing", "T", "U")
+    group.held = [T3]
+    group.replicas.pop("a")
+    group.answers["b0"] = ["you"]
+    assert not group.round()
+    assert (group.held, group.heartbeats) == ([T3], 2), "so that the broker lists us"
+    group.answers["b0"] = ["me"]
+    assert not group.round(), "one topic is missing"
+    assert sorted(group.held) == [T0, T1, T2, T3, U0]
+    group.subscriptions.pop("missing")
+    assert group.round()
+    group.held.remove(T2)
+    group.locked_by_others = {T2}
+    assert not group.round()
+
+
+def test_who_broadcasts_takes_everything_and_asks_nobody() -> None:
+    group = Group()
+    group.broadcasting = True
+    assert group.round()
+    assert (group.held, group.asked) == ([T0, T1, T2, T3], [])
+
+
+def test_rounds_come_by_the_interval_and_every_second_while_something_is_missing() -> None:
+    group = Group()
+
+    async def main() -> None:
+        running = asyncio.ensure_future(group.made.run())
+
+        async def pause(rounds: int) -> list[float]:
+            while group.rounds < rounds or not group.pauses[2 * rounds - 2 :]:
+                await asyncio.sleep(0)
+            return group.pauses[2 * rounds - 2 :]
+
+        assert await pause(1) == [20.0]
+        group.locked_by_others = {T0}
+        group.held.clear()
+        group.made.trigger()
+        assert await pause(2) == [1.0]
+        group.locked_by_others.clear()
+        group.made.trigger()
+        assert await pause(3) == [20.0]
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert group.rounds == 3, "only when the time is over, or it is told"
+        running.cancel()
+
+    asyncio.run(asyncio.wait_for(main(), 10))
