@@ -28,6 +28,7 @@ from saturnmq.protocol.errors import (
     SystemError_,
     TopicNotExist,
 )
+from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.topics import check_group, check_topic, dlq_topic, retry_topic
 
@@ -428,6 +429,7 @@ class AdminService:
             "pullThreadPoolQueueCapacity": str(c.config.max_held_pulls),
             "queryThreadPoolQueueSize": "0",
             "queryThreadPoolQueueCapacity": "0",
+            "earliestMessageTimeStamp": str(self._earliest_ms()),
             "commitLogMinOffset": str(marks.start),
             "commitLogMaxOffset": str(marks.appended),
             "commitLogFlushedOffset": str(marks.flushed),
@@ -446,6 +448,11 @@ class AdminService:
             "remainHowManyDataToFlush": f"{marks.appended - marks.flushed} B",
             "startAcceptSendRequestTimeStamp": "0",
         }
+
+    def _earliest_ms(self) -> int:
+        """The store time of the oldest message of the log; -1 if there is none."""
+        frame = self._c.store.message_at(self._c.store.watermarks.start)
+        return -1 if frame is None else decode_frames(frame)[0].store_timestamp
 
 
 def _property(value: Any) -> str:

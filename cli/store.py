@@ -11,7 +11,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from saturnmq.cli.output import MIB, AsJson, Yes, bytes_bar, emit, fail, table
+from saturnmq.cli.output import (
+    DEFAULT_NAMESERVER,
+    MIB,
+    TIME_HELP,
+    AsJson,
+    Nameserver,
+    Yes,
+    addresses,
+    bytes_bar,
+    emit,
+    fail,
+    table,
+    time_ms,
+)
 
 if TYPE_CHECKING:
     from saturnmq.store.verify import Report, Sizes
@@ -215,6 +228,76 @@ def dump_store(
     wanted = store_dump.Wanted(begin, end, topic, queue)
     for record in islice(read(disk, root, sizes, wanted), limit):
         print(json.dumps(record.fields) if as_json else record.line)
+
+
+@app.command("restore-truncated")
+def restore_truncated(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="DIR_OR_FILE...",
+            help="storePathRootDir of a broker, a file of its truncated/, or a copy of one.",
+        ),
+    ],
+    send: Annotated[bool, typer.Option("--send", help="Send what is wanted.")] = False,
+    topic: Annotated[str | None, typer.Option(help="This topic only.")] = None,
+    key: Annotated[str | None, typer.Option(help="Messages with this key only.")] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help=f"Stored from then on: {TIME_HELP}.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Stored until then, inclusive.")
+    ] = None,
+    expired: Annotated[
+        bool,
+        typer.Option(
+            "--expired",
+            help="Also what is older than all that a broker of its topic still keeps.",
+        ),
+    ] = False,
+    segment_bytes: SegmentBytes = 0,
+    nameserver: Nameserver = DEFAULT_NAMESERVER,
+    as_json: AsJson = False,
+) -> None:
+    """Tell which messages that truncations cut off the log the cluster does not have, and with
+    --send send those again.
+
+    The files are only read, also beside a running broker. Restored messages keep their ids, so that
+    a second run does not send them again, and have a property RESTORED_FROM. Exit status 1 if
+    anything is damaged, or could not be sent.
+    """
+    from saturnmq.cli import store_restore
+    from saturnmq.store.disk import NativeDisk
+
+    wanted = store_restore.Wanted(
+        topic,
+        key,
+        None if since is None else time_ms(since, "--since"),
+        None if until is None else time_ms(until, "--until"),
+    )
+    servers = addresses(nameserver)
+    disk, sizes = NativeDisk(), sizes_of(segment_bytes, 0, 0, 0)
+    work = store_restore.Restoration(
+        disk, store_restore.side_files(disk, list(map(str, paths)), sizes), sizes, wanted
+    )
+    with bytes_bar("reading what was cut off") as progress:
+        work.read(progress)
+    problem = store_restore.settle(work, servers, send=send, expired_too=expired)
+    if as_json:
+        emit({**work.to_json(), "done": send and problem is None})
+    else:
+        store_restore.show(work, send)
+    if isinstance(problem, KeyboardInterrupt | SystemExit):
+        raise problem
+    if problem is not None:
+        sent = work.total(lambda tally: tally.sent)
+        fail(
+            f"stopped at {work.place}, with {sent:,} messages sent: {problem}; run it again, what "
+            "was sent is not sent twice"
+        )
+    if work.refusals:
+        fail(f"{len(work.refusals):,} messages were refused; the first: {work.refusals[0]}")
+    raise typer.Exit(1 if any(report.damage for report in work.files) else 0)
 
 
 def _print_summary(found: dict[str, Any], as_json: bool) -> None:

@@ -10,7 +10,7 @@ An open end is no bound at all, rather than "now": a broker whose clock is ahead
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from saturnmq.client.core import ClientCore
 from saturnmq.client.pulling import Pulled, Puller
@@ -67,13 +67,8 @@ class MessageFinder:
     async def by_id(self, message_id: str, topic: str | None) -> ReceivedMessage:
         """By an offset id, or with its topic by its unique id."""
         if topic is not None:
-            found = await self._indexed(
-                topic,
-                message_id,
-                UNIQUE_RESULTS,
-                lambda message: message.message_id == message_id,
-                unique=True,
-            )
+            addresses = await serving(self._core, topic)
+            found = await self.by_unique_id(addresses, topic, message_id)
             if found:
                 return found[0]
         try:
@@ -81,6 +76,20 @@ class MessageFinder:
         except SaturnError as error:
             hint = "" if topic else "; for a unique id give its topic too"
             raise QueryNotFound(f"no message with id {message_id!r}{hint}: {error}") from None
+
+    async def by_unique_id(
+        self, addresses: Iterable[str], topic: str, unique_id: str
+    ) -> list[ReceivedMessage]:
+        """All that these brokers have of the topic with this unique id, oldest first. A message can
+        be there more than once: sent again, or given back by a consumer."""
+        return await self._indexed(
+            addresses,
+            topic,
+            unique_id,
+            UNIQUE_RESULTS,
+            lambda message: message.message_id == unique_id,
+            unique=True,
+        )
 
     # -- by key --------------------------------------------------------------------------------
 
@@ -90,6 +99,7 @@ class MessageFinder:
         """The newest `limit` messages with `key` that were stored in that time, oldest first."""
         until = _checked(limit, begin_ms, end_ms)
         found = await self._indexed(
+            await serving(self._core, topic),
             topic,
             key,
             max(limit, RESULTS),
@@ -101,6 +111,7 @@ class MessageFinder:
 
     async def _indexed(
         self,
+        addresses: Iterable[str],
         topic: str,
         key: str,
         most: int,
@@ -121,7 +132,7 @@ class MessageFinder:
             ext["_UNIQUE_KEY_QUERY"] = "true"
         found: list[ReceivedMessage] = []
         ok = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
-        for address in await serving(self._core, topic):
+        for address in addresses:
             command = Command.request(RequestCode.QUERY_MESSAGE, dict(ext))
             answer = await self._core.invoke(address, command, self._timeout, ok)
             if answer.code == ResponseCode.SUCCESS and answer.body:

@@ -18,6 +18,7 @@ from saturnmq.client.core import ClientCore
 from saturnmq.client.replicas import brokers_in
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.jhash import jhash
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import TopicRoute
@@ -33,6 +34,11 @@ class Round(NamedTuple):
 
 
 UNKNOWN = Round(0, ())
+
+
+def queue_of(key: str, queues: Sequence[MessageQueue]) -> MessageQueue:
+    """The one of `queues`, sorted, that a sharding key goes to."""
+    return queues[abs(jhash(key)) % len(queues)]
 
 
 @dataclass(slots=True)

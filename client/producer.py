@@ -29,7 +29,7 @@ from saturnmq.client.outgoing import (
     SendHandle,
     SendResult,
 )
-from saturnmq.client.placing import Round
+from saturnmq.client.placing import Round, queue_of
 from saturnmq.client.sending import ProducerOptions, Sender
 from saturnmq.protocol import compression, forks
 from saturnmq.protocol.errors import (
@@ -41,7 +41,6 @@ from saturnmq.protocol.errors import (
     RouteNotFound,
 )
 from saturnmq.protocol.ids import UniqueIds
-from saturnmq.protocol.jhash import jhash
 from saturnmq.protocol.message import Message, MessageQueue
 from saturnmq.protocol.properties import (
     SHARDING_KEY,
@@ -183,7 +182,7 @@ class ProducerEngine:
             selected = selector(queues, message)
             return Pin(selected, number if selected in queues else 0)
         assert key is not None
-        return Pin(queues[abs(jhash(key)) % len(queues)], number)
+        return Pin(queue_of(key, queues), number)
 
     def round(self, topic: str) -> Round:
         """The queues that keys are hashed over now; none before `route(topic)`."""
