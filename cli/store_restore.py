@@ -326,19 +326,21 @@ def show(work: Restoration, send: bool) -> None:
             print(f"note    {finding_line(finding)}")
         for finding in report.damage:
             print(f"DAMAGE  {finding_line(finding)}")
-        columns = ["topic", "messages", "in the cluster", "to be sent"]
-        rows: list[list[Any]] = [
-            [topic, tally.messages, tally.present, tally.wanted]
+        rows = [
+            (
+                topic,
+                tally.messages,
+                tally.present,
+                tally.wanted,
+                tally.sent if send else None,
+                "; ".join(f"{count:,} {why.value}" for why, count in tally.left_out.items()),
+            )
             for topic, tally in sorted(report.topics.items())
         ]
-        if send:
-            columns.append("sent")
-            for row, (_, tally) in zip(rows, sorted(report.topics.items()), strict=True):
-                row.append(tally.sent)
-        for row, (_, tally) in zip(rows, sorted(report.topics.items()), strict=True):
-            row.append("; ".join(f"{n:,} {v.value}" for v, n in tally.left_out.items()))
         if rows:
-            table("", [*columns, "left out"], rows)
+            table(
+                "", ["topic", "messages", "in the cluster", "to be sent", "sent", "left out"], rows
+            )
     facts = work.to_json()
     left_out = f"{facts['left_out']:,} are left out"
     if not work.files:
