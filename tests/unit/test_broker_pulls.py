@@ -1,0 +1,184 @@
+"""Pulls from a broker on a simulated machine: how much, held how long, and what they are told."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from saturnmq.broker.broker import Broker
+from saturnmq.protocol.kernels import decode_frames
+from saturnmq.protocol.remoting import Command
+from world_rig import Remote, World, new_disk, run
+
+PULL = {"consumerGroup": "G", "topic": "T", "queueId": 0, "subscription": "*", "subVersion": 0}
+HELD = {"sysFlag": 6, "suspendTimeoutMillis": 15_000}
+
+
+def count(reply: Command) -> int:
+    return len(decode_frames(bytes(reply.body), True))
+
+
+async def filled(
+    world: World, messages: int, size: int = 1, **changes: Any
+) -> tuple[Broker, Remote]:
+    broker = await world.broker(**changes)
+    client = await world.connect(broker.address)
+    for _ in range(messages):
+        await client.send(bytes(size))
+    await world.until(lambda: broker.store.max_offset("T", 0) == messages)
+    return broker, client
+
+
+@pytest.mark.parametrize(
+    ("asked", "got"),
+    [
+        ({"maxMsgNums": ""}, 32),
+        ({"maxMsgNums": 0}, 1),
+        ({"maxMsgNums": -7}, 1),
+        ({"maxMsgNums": 33}, 33),
+        ({"maxMsgNums": 40_000}, 50),
+        ({"maxMsgNums": 40_000, "maxMsgBytes": ""}, 50),
+        ({"maxMsgNums": 40_000, "maxMsgBytes": 11_000}, 2),
+        ({"maxMsgNums": 40_000, "maxMsgBytes": -1}, 1),
+    ],
+)
+def test_a_pull_gets_as_many_as_it_asks_for_within_limits_and_one_at_least(
+    asked: dict[str, Any], got: int
+) -> None:
+    async def body(world: World) -> None:
+        broker, client = await filled(world, 50, 5000)
+        reply = await client.pull(0, **asked)
+        assert (reply.code, count(reply), reply.ext["nextBeginOffset"]) == (0, got, str(got))
+        await broker.close()
+
+    run(body)
+
+
+def test_an_answer_has_8_mib_at_most() -> None:
+    async def body(world: World) -> None:
+        options = {"commitlog_segment_bytes": 16 << 20}
+        broker, client = await filled(world, 9, 1 << 20, store_options=options)
+        for asked in ({}, {"maxMsgBytes": 15 << 20}):
+            reply = await client.pull(0, maxMsgNums=1000, **asked)
+            assert (count(reply), len(reply.body) <= 8 << 20) == (7, True)
+        await broker.close()
+
+    run(body)
+
+
+@pytest.mark.parametrize(
+    ("asked", "seconds"),
+    [
+        ({"sysFlag": 4, "suspendTimeoutMillis": 5000}, 0.0),
+        ({"sysFlag": 6, "suspendTimeoutMillis": 5000}, 5.0),
+        ({"sysFlag": 6, "suspendTimeoutMillis": 61_000}, 60.0),
+        ({"sysFlag": 6, "suspendTimeoutMillis": 0}, 0.0),
+        ({"sysFlag": 6, "suspendTimeoutMillis": -5}, 0.0),
+        ({"sysFlag": 6, "suspendTimeoutMillis": ""}, 0.0),
+    ],
+)
+def test_a_pull_is_held_as_long_as_it_asks_and_a_minute_at_most(
+    asked: dict[str, Any], seconds: float
+) -> None:
+    async def body(world: World) -> None:
+        broker, client = await filled(world, 1)
+        began = world.loop.time()
+        reply = await client.ask(11, {**PULL, "queueOffset": 1, **asked}, seconds=100.0)
+        assert (reply.code, reply.remark) == (19, "OFFSET_OVERFLOW_ONE")
+        assert reply.ext["nextBeginOffset"] == "1"
+        assert seconds <= world.loop.time() - began < seconds + 0.2
+        await broker.close()
+
+    run(body)
+
+
+def test_so_many_pulls_are_held_and_no_more() -> None:
+    async def body(world: World) -> None:
+        broker, client = await filled(world, 1, max_held_pulls=2)
+        held = [asyncio.create_task(client.pull(1, **HELD)) for _ in range(2)]
+        await asyncio.sleep(1)
+        refused = await client.pull(1, **HELD)
+        assert (refused.code, "2 pulls are held" in str(refused.remark)) == (2, True)
+        assert (await client.pull(0, **HELD)).code == 0, "this one finds something"
+        await client.send(b"x")
+        assert [(await each).code for each in held] == [0, 0]
+        held = [asyncio.create_task(client.pull(2, **HELD)) for _ in range(2)]
+        await asyncio.sleep(1)
+        assert not any(each.done() for each in held), "there is room again"
+        await broker.close()
+
+    run(body)
+
+
+def test_pulls_of_a_connection_that_is_gone_are_forgotten_and_the_others_stay() -> None:
+    async def body(world: World) -> None:
+        broker, client = await filled(world, 1, max_held_pulls=3)
+        leaving = await world.connect(broker.address)
+        gone = [asyncio.create_task(leaving.pull(1, **HELD)) for _ in range(2)]
+        await asyncio.sleep(1)
+        stays = asyncio.create_task(client.pull(1, **HELD))
+        await asyncio.sleep(1)
+        leaving.endpoint.close()
+        await asyncio.gather(*gone, return_exceptions=True)
+        await asyncio.sleep(13.5)
+        assert broker._pulls.held_count == 1
+        assert not stays.done()
+        await client.send(b"x")
+        assert (await stays).code == 0
+        assert broker._pulls.held_count == 0
+        await broker.close()
+
+    run(body)
+
+
+@pytest.mark.parametrize(("offset", "code"), [(0, 19), (1, 21)])
+def test_only_the_beginning_of_an_empty_queue_is_a_place_to_wait(offset: int, code: int) -> None:
+    async def body(world: World) -> None:
+        broker, client = await filled(world, 1)
+        reply = await client.pull(offset, queue=1)
+        assert (reply.code, reply.ext["nextBeginOffset"]) == (code, "0")
+        await broker.close()
+
+    run(body)
+
+
+def test_a_pull_commits_only_if_it_says_so() -> None:
+    async def body(world: World) -> None:
+        broker, client = await filled(world, 3)
+        for flags, kept in ((4, None), (5, 2)):
+            assert (await client.pull(0, sysFlag=flags, commitOffset=2)).code == 0
+            assert await client.committed() == kept
+        assert (await client.pull(0, sysFlag=5, commitOffset="", consumerGroup="H")).code == 0
+        assert await client.committed("H") == 0
+        await broker.close()
+
+    run(body)
+
+
+@pytest.mark.parametrize(("serves", "code"), [(True, 0), (False, 2)])
+def test_a_slave_serves_pulls_unless_it_is_told_not_to(serves: bool, code: int) -> None:
+    async def body(world: World) -> None:
+        broker, _ = await filled(world, 1)
+        await broker.close()
+        broker = await world.broker(role="SLAVE", broker_id=1, slave_read=serves)
+        client = await world.connect(broker.address)
+        reply = await client.pull(0)
+        assert (reply.code, "slaveReadEnable" in str(reply.remark)) == (code, not serves)
+        await broker.close()
+
+    run(body)
+
+
+@pytest.mark.parametrize(("slave_read", "suggested"), [(True, "1"), (False, "0")])
+def test_who_reads_from_the_disk_is_sent_to_a_slave_if_slaves_are_read(
+    slave_read: bool, suggested: str
+) -> None:
+    async def body(world: World) -> None:
+        world.disk = new_disk(memory_bytes=20_000)
+        broker, client = await filled(world, 40, 1000, slave_read=slave_read)
+        assert (await client.pull(0, maxMsgNums=1)).ext["suggestWhichBrokerId"] == suggested
+        assert (await client.pull(39, maxMsgNums=1)).ext["suggestWhichBrokerId"] == "0"
+        await broker.close()
+
+    run(body)

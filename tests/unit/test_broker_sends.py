@@ -1,0 +1,278 @@
+"""Sends to a broker on a simulated machine: what is checked, what is stored, what is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from saturnmq.broker.broker import Broker
+from saturnmq.protocol.batch import encode_batch_item
+from saturnmq.protocol.kernels import decode_frames
+from saturnmq.protocol.message import ReceivedMessage
+from saturnmq.protocol.remoting import Command
+from world_rig import NOW, Remote, World, run
+
+TRANSACTION = 0xC
+FIELDS = {"a": "P", "b": "T", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0, "i": ""}
+LONG = {
+    "producerGroup": "P",
+    "topic": "T",
+    "defaultTopic": "TBW102",
+    "defaultTopicQueueNums": 3,
+    "queueId": 2,
+    "sysFlag": 8,
+    "bornTimestamp": 7,
+    "flag": 5,
+    "properties": "KEYS\x01k\x02",
+    "reconsumeTimes": 6,
+    "unitMode": "false",
+}
+
+
+async def send(client: Remote, body: bytes = b"x", code: int = 310, **more: Any) -> Command:
+    return await client.ask(code, {**FIELDS, **more}, body)
+
+
+async def batch(client: Remote, count: int = 3, topic: str = "T", **more: Any) -> Command:
+    data = bytearray()
+    for number in range(count):
+        encode_batch_item(data, b"%d" % number, b"", 0, True)
+    return await client.ask(320, {**FIELDS, "b": topic, **more}, bytes(data))
+
+
+async def stored(world: World, broker: Broker, topic: str = "T", queue: int = 0) -> ReceivedMessage:
+    """The last message of a queue."""
+    marks = broker.store.watermarks
+    await world.until(lambda: marks.dispatched == marks.appended)
+    end = broker.store.max_offset(topic, queue)
+    [message] = decode_frames(broker.store.get_message(topic, queue, end - 1, 1).data, True)
+    return message
+
+
+@pytest.mark.parametrize("code", [10, 310])
+def test_a_send_is_stored_with_all_that_its_header_says_by_either_names(code: int) -> None:
+    async def body(world: World) -> None:
+        broker = await world.broker()
+        client = await world.connect(broker.address)
+        short = dict(zip("abcdefghijk", LONG.values(), strict=True))
+        reply = await client.ask(code, LONG if code == 10 else short, b"body")
+        assert reply.code == 0, reply.remark
+        message = await stored(world, broker, queue=2)
+        assert (message.body, message.flag, message.sys_flag) == (b"body", 5, 0)
+        assert (message.born_timestamp, message.reconsume_times) == (7, 6)
+        topic = broker.context.topics.get("T")
+        assert topic is not None
+        assert topic.queues == 3
+        added = dict(message.properties)
+        assert added.pop("__CRC32#").isdigit()
+        unique = added.pop("UNIQ_KEY")
+        assert len(unique) == 32
+        assert added == {
+            "KEYS": "k",
+            "MSG_REGION": "DefaultRegion",
+            "TRACE_ON": "true",
+            "CLUSTER": "DefaultCluster",
+        }
+        assert reply.ext == {
+            "MSG_REGION": "DefaultRegion",
+            "TRACE_ON": "true",
+            "msgId": f"{broker.context.store_host.hex().upper()}{message.physical_offset:016X}",
+            "queueId": "2",
+            "queueOffset": "0",
+            "transactionId": unique,
+        }
+        await broker.close()
+
+    run(body)
+
+
+def test_what_a_header_leaves_out_has_its_default() -> None:
+    async def body(world: World) -> None:
+        broker = await world.broker()
+        client = await world.connect(broker.address)
+        reply = await client.ask(310, {"b": "T", "c": "TBW102"}, b"x")
+        assert reply.code == 0, reply.remark
+        topic = broker.context.topics.get("T")
+        assert topic is not None
+        assert topic.queues == 4
+        message = await stored(world, broker, queue=int(reply.ext["queueId"]))
+        assert (message.flag, message.sys_flag, message.reconsume_times) == (0, 0, 0)
+        assert 0 <= message.born_timestamp - NOW < 1000, "no time is now"
+        assert (await batch(client, g=0)).code == 0
+        assert 0 <= (await stored(world, broker)).born_timestamp - NOW < 1000
+        await broker.close()
+
+    run(body)
+
+
+def test_a_send_to_any_queue_goes_to_one_of_the_topics() -> None:
+    async def body(world: World) -> None:
+        broker = await world.broker()
+        client = await world.connect(broker.address)
+        chosen = {(await send(client, e=-1)).ext["queueId"] for _ in range(60)}
+        assert chosen == {"0", "1", "2", "3"}
+        for queue, code in ((3, 0), (4, 29)):
+            assert (await send(client, e=queue)).code == code
+        await broker.close()
+
+    run(body)
+
+
+def test_a_batch_is_stored_as_it_came_and_answered_with_the_ids_of_all() -> None:
+    async def body(world: World) -> None:
+        broker = await world.broker()
+        client = await world.connect(broker.address)
+        prefix = broker.context.store_host.hex().upper()
+        whole = await batch(client, e=1, f=TRANSACTION | 1 << 5, g=7, j=2)
+        assert whole.code == 0, whole.remark
+        message = await stored(world, broker, queue=1)
+        assert (message.body, message.born_timestamp, message.reconsume_times) == (b"2", 7, 2)
+        assert message.sys_flag & TRANSACTION == 0
+        result = broker.store.get_message("T", 1, 0, 10)
+        offsets = [found.physical_offset for found in decode_frames(result.data, True)]
+        assert whole.ext == {
+            **{"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"},
+            "queueId": "1",
+            "queueOffset": "0",
+            "msgId": ",".join(f"{prefix}{offset:016X}" for offset in offsets),
+        }
+        short = await batch(client, e=1, i="UNIQ_KEY\x01U\x02", saturnSizes="true")
+        assert (short.ext["queueOffset"], short.ext["transactionId"]) == ("3", "U")
+        refused = await batch(client, topic="%RETRY%G")
+        assert (refused.code, "singly" in str(refused.remark)) == (13, True)
+        await broker.close()
+
+    run(body)
+
+
+@pytest.mark.parametrize(
+    ("properties", "found"),
+    [
+        ("UNIQ_KEY\x01U\x02", "U"),
+        ("UNIQ_KEY\x01U", "U"),
+        ("XUNIQ_KEY\x01no\x02UNIQ_KEY\x01U\x02", "U"),
+        ("KEYS\x01k\x02UNIQ_KEY\x01U\x02WAIT\x01true\x02", "U"),
+        ("XUNIQ_KEY\x01no\x02", None),
+        ("", None),
+    ],
+)
+def test_an_id_is_found_among_the_properties_or_made(properties: str, found: str | None) -> None:
+    async def body(world: World) -> None:
+        broker = await world.broker()
+        client = await world.connect(broker.address)
+        reply = await send(client, i=properties)
+        told = reply.ext["transactionId"]
+        assert (told == found) if found else len(told) == 32
+        message = await stored(world, broker)
+        assert message.properties["UNIQ_KEY"] == told
+        assert message.properties["CLUSTER"] == "DefaultCluster"
+        await broker.close()
+
+    run(body)
+
+
+def test_a_time_of_its_own_is_refused_unless_a_level_says_how_long() -> None:
+    async def body(world: World) -> None:
+        broker = await world.broker()
+        client = await world.connect(broker.address)
+        for name in ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"):
+            refused = await send(client, i=f"{name}\x015\x02")
+            assert (refused.code, name in str(refused.remark)) == (13, True)
+            assert (await send(client, i=f"X{name}\x015\x02")).code == 0
+            assert (await send(client, i=f"{name}\x015\x02DELAY\x011\x02")).code == 0
+        await broker.close()
+
+    run(body)
+
+
+def test_a_send_that_wants_no_answer_is_stored() -> None:
+    async def body(world: World) -> None:
+        broker = await world.broker()
+        client = await world.connect(broker.address)
+        texts = {name: str(value) for name, value in FIELDS.items()}
+        data = bytearray()
+        encode_batch_item(data, b"two", b"", 0, True)
+        for code, content in ((310, b"one"), (320, bytes(data))):
+            client.endpoint.oneway(Command.request(code, texts, content))
+        await world.until(lambda: broker.store.max_offset("T", 0) == 2)
+        assert (await stored(world, broker)).body == b"two"
+        await broker.close()
+
+    run(body)
+
+
+@pytest.mark.parametrize("level", ["", "DELAY\x013\x02"])
+def test_who_is_over_the_limit_of_retries_goes_to_the_dead_letters_at_once(level: str) -> None:
+    async def body(world: World) -> None:
+        broker = await world.broker()
+        client = await world.connect(broker.address)
+        group = json.dumps({"groupName": "G", "retryMaxTimes": 2, "retryQueueNums": 3}).encode()
+        assert (await client.ask(200, {}, group)).code == 0
+        reply = await send(client, b="%RETRY%G", e=2, j=2)
+        assert (reply.code, reply.ext["queueId"]) == (0, "2")
+        reply = await send(client, b="%RETRY%G", e=2, j=3, i=level)
+        assert (reply.code, reply.ext["queueId"]) == (0, "0")
+        marks = broker.store.watermarks
+        await world.until(lambda: marks.dispatched == marks.appended)
+        assert broker.store.queues().keys() == {("%RETRY%G", 2), ("%DLQ%G", 0)}
+        dead_letters = broker.context.topics.get("%DLQ%G")
+        assert dead_letters is not None
+        assert (dead_letters.queues, dead_letters.perm) == (1, 6)
+        await broker.close()
+
+    run(body)
+
+
+def test_a_delayed_message_is_acknowledged_with_the_queue_that_it_is_for() -> None:
+    async def body(world: World) -> None:
+        broker = await world.broker()
+        client = await world.connect(broker.address)
+        reply = await send(client, e=3, i="DELAY\x015\x02")
+        assert (reply.code, reply.ext["queueId"]) == (0, "3")
+        message = await stored(world, broker, "SCHEDULE_TOPIC_XXXX", 4)
+        assert (message.properties["REAL_TOPIC"], message.properties["REAL_QID"]) == ("T", "3")
+        await broker.close()
+
+    run(body)
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "seconds"),
+    [
+        ({"role": "SYNC_MASTER", "slave_timeout_ms": 700}, 11, 0.0),
+        ({"flush_disk_type": "SYNC_FLUSH", "sync_flush_timeout_ms": 800}, 10, 0.8),
+    ],
+)
+def test_an_acknowledgement_that_cannot_be_given_is_not_waited_for_longer_than_is_said(
+    settings: dict[str, Any], code: int, seconds: float
+) -> None:
+    async def body(world: World) -> None:
+        broker = await world.broker(**settings)
+        world.nodes[-1].blocking_latency_s = (2.0, 2.0)  # on each side of a flush
+        client = await world.connect(broker.address)
+        began = world.loop.time()
+        reply = await send(client)
+        assert reply.code == code, reply.remark
+        assert seconds <= world.loop.time() - began < seconds + 0.3
+        assert reply.ext["queueOffset"] == "0", "it is stored"
+        await broker.close()
+
+    run(body)
+
+
+def test_sends_are_refused_while_too_many_wait_for_their_acknowledgement() -> None:
+    async def body(world: World) -> None:
+        broker = await world.broker(flush_disk_type="SYNC_FLUSH", max_pending_acks=2)
+        world.nodes[-1].blocking_latency_s = (0.5, 0.5)
+        client = await world.connect(broker.address)
+        first = [asyncio.create_task(send(client)) for _ in range(2)]
+        await world.until(lambda: len(broker.context.ledger) == 2)
+        refused = await send(client)
+        assert (refused.code, "maxPendingAcks" in str(refused.remark)) == (2, True)
+        assert [(await each).code for each in first] == [0, 0]
+        assert (await send(client)).code == 0
+        await broker.close()
+
+    run(body)
