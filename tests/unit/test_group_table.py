@@ -105,3 +105,10 @@ def test_a_group_may_not_read_a_topic_if_the_read_bit_is_set(bits: int, forbidde
     assert groups.forbids("G", "T") == forbidden
     assert not groups.forbids("G", "other")
     assert not groups.forbids("H", "T")
+
+
+@pytest.mark.parametrize(("asked", "limit"), [(-1, 3), (0, 0), (1, 1), (5, 5)])
+def test_a_consumer_says_how_often_it_retries_or_leaves_it_to_the_group(
+    asked: int, limit: int
+) -> None:
+    assert Group("G", {"retryMaxTimes": 3}).retry_limit(asked) == limit
