@@ -308,10 +308,9 @@ class ConsumeQueue:
             self._cut(self.first_at_or_after(physical, low, self.max_offset))
 
     def forget_from(self, physical: int) -> None:
-        """Forget entries whose frames begin at or behind `physical`."""
-        end = self.first_at_or_after(physical, self.series.start // UNIT, self.max_offset)
-        if end < self.max_offset:
-            self._cut(end)
+        """Forget entries whose frames begin at or behind `physical`, also before `recover`."""
+        low, high = self.series.start // UNIT, self.series.end // UNIT
+        self._cut(self.first_at_or_after(physical, low, high))
 
     def correct_min(self, log_start: int) -> None:
         """Raise min to the first entry that points at or behind the log's start, and counts."""

@@ -199,6 +199,31 @@ def test_a_log_that_shares_nothing_is_emptied_and_may_begin_anywhere() -> None:
     assert bytes_of(again, SEGMENT, len(log)) == log[SEGMENT:]
 
 
+def test_a_crash_once_the_log_is_empty_leaves_nothing_in_the_queues() -> None:
+    disk = new_disk()
+    store = filled(disk)
+
+    def crash_once_it_is_empty(operation: str, path: str) -> None:
+        if not any(name.startswith("/store/commitlog/") for name in disk.paths()):
+            raise PowerLoss(operation)
+
+    disk.step = crash_once_it_is_empty
+    with pytest.raises(PowerLoss):
+        store.truncate(0)
+    disk.step = None
+    disk.kill()
+    disk.power_on()
+    slave = open_store(disk)
+    assert [path for path in disk.paths() if "/consumequeue/" in path] == []
+    other = filled()
+    log = bytes_of(other, SEGMENT, other.watermarks.appended)
+    first = other.queues()["T", 0].first_at_or_after(SEGMENT, 0, len(BODIES))
+    copy_to(slave, log, SEGMENT)
+    dispatch(slave)
+    assert (slave.min_offset("T", 0), slave.max_offset("T", 0)) == (first, len(BODIES))
+    assert bodies(slave) == BODIES[first:]
+
+
 def test_a_cut_before_the_start_empties_the_log_and_saves_what_was_left() -> None:
     store = open_store(new_disk(), config=replace(CONFIG, file_reserved_hours=0))
     for body in BODIES:
