@@ -28,7 +28,6 @@ from saturnmq.store.indexfile import Index
 from saturnmq.store.queues import Queues
 from saturnmq.store.sifting import PASSED, sift
 
-REPLY_BYTES_MIN = 100
 _NO_LIMITS = 1 << 31, 128 << 20  # messages and bytes that no request gets beyond
 _SIZE = struct.Struct(">i")
 _FILLER_SIZE = ENTRY.unpack(FILLER)[1]
@@ -201,7 +200,7 @@ class Lookup:
         scanned, count, removed, last, runs = plan_reads(
             entries,
             max_count,
-            max(max_bytes, REPLY_BYTES_MIN),
+            max_bytes,
             in_memory,
             _NO_LIMITS if override_limits else self._on_disk,
             cached,

@@ -6,7 +6,7 @@ import zlib
 
 import pytest
 from saturnmq.drills.sim.disk import SimDisk
-from saturnmq.store.checkpoint import PAGE, Checkpoint
+from saturnmq.store.checkpoint import INDEX_UNKNOWN, NO_INDEX, PAGE, AbortMark, Checkpoint
 from store_rig import flush, message, new_disk, open_store
 
 IDENTITY = "00112233445566778899aabbccddeeff"
@@ -20,6 +20,7 @@ FULL = Checkpoint(1, 2, 3, 4, 5, 6, 7, 8, 9, bytes(range(40)), IDENTITY, 10)
         Checkpoint(),
         Checkpoint(physic=5),
         Checkpoint(flushed=0),
+        Checkpoint(derived=0),
         Checkpoint(identity=IDENTITY),  # before there is anything else to tell
     ],
 )
@@ -28,6 +29,47 @@ def test_what_is_saved_is_read_again(page: Checkpoint) -> None:
     page.save(disk, "/")
     assert Checkpoint.load(disk, "/") == page
     assert len(disk.read_file("/checkpoint")) == PAGE
+
+
+def test_the_page_is_rocketmqs_with_ours_behind_it() -> None:
+    disk = SimDisk(random.Random(1))
+    Checkpoint(1, 2, 3, 4, 5).save(disk, "/")
+    assert disk.read_file("/checkpoint") == struct.pack(">5q", 1, 2, 3, 4, 5).ljust(PAGE, b"\0")
+    FULL.save(disk, "/")
+    page = disk.read_file("/checkpoint")
+    assert struct.unpack_from(">5q24x8s", page) == (1, 2, 3, 4, 5, b"SATURN03")
+    assert struct.unpack_from(">4q", page, 72) == (6, 7, 8, 9)
+    assert page[104:144] == bytes(range(40))
+    assert page[144:160].hex() == IDENTITY
+    assert struct.unpack_from(">qI", page, 160) == (10, zlib.crc32(page[:168]))
+    assert not any(page[172:])
+    assert not disk.exists("/checkpoint.bak")
+
+
+def test_what_is_not_in_the_page_is_not_known() -> None:
+    disk = SimDisk(random.Random(1))
+    assert Checkpoint.load(disk, "/") == Checkpoint()
+    assert Checkpoint() == Checkpoint(0, 0, 0, 0, 0, -1, 0, -1, NO_INDEX, bytes(40), "", -1)
+    assert (NO_INDEX, INDEX_UNKNOWN) == (0, -1)
+    disk.write_file("/checkpoint", struct.pack(">3q", 1, 2, 3))  # an old RocketMQ's
+    assert Checkpoint.load(disk, "/") == Checkpoint(1, 2, 3)
+    FULL.save(disk, "/")
+    page = bytearray(disk.read_file("/checkpoint"))
+    page[71:72] = b"4"  # of a version to come, whole
+    page[168:172] = zlib.crc32(page[:168]).to_bytes(4, "big")
+    disk.write_file("/checkpoint", bytes(page))
+    assert Checkpoint.load(disk, "/") == Checkpoint(1, 2, 3, 4, 5)
+
+
+def test_abort_is_there_from_set_to_clear() -> None:
+    disk = SimDisk(random.Random(1))
+    mark = AbortMark(disk, "/")
+    assert not mark.present()
+    mark.set()
+    assert mark.present()
+    assert disk.durable_paths("/") == ["/abort"]
+    mark.clear()
+    assert not mark.present()
 
 
 def test_a_page_of_before_has_no_identity_and_no_start() -> None:

@@ -62,9 +62,74 @@ def test_the_file_is_rocketmqs_text() -> None:
     assert (count, lines) == ("2", ["1-0", "3-4096"])
     disk.write_file("/epochFileCheckpoint", b"1\n0\n7-12\n")  # 0: the CRC is not checked
     assert Epochs.load(disk, "/", 100).entries == [(7, 12)]
+    assert Epochs.load(disk, "/", 12).entries == [(7, 12)]
+    assert Epochs.load(disk, "/", 11).entries == []
+    disk.write_file("/epochFileCheckpoint", b"0\n0\n")
+    assert Epochs.load(disk, "/", 100).entries == []
+    disk.write_file("/epochFileCheckpoint", b"2\n0\n1-0\n2-0\n")  # the first wrote nothing
+    assert Epochs.load(disk, "/", 0).entries == [(1, 0), (2, 0)]
 
 
-@pytest.mark.parametrize("damage", [b"", b"2\n0\n1-0\n", b"1\n5\n1-0\n", b"1\n0\n1-x\n", b"\xff\n"])
+def test_a_file_that_a_crash_took_is_that_of_its_backup() -> None:
+    disk = SimDisk(random.Random(1))
+    assert Epochs.load(disk, "/", 100).entries == []
+    table = Epochs(disk, "/")
+    table.open(1, 0)
+    table.open(2, 50)
+    disk.unlink("/epochFileCheckpoint")
+    assert Epochs.load(disk, "/", 100).entries == [(1, 0)]
+
+
+def test_a_table_knows_its_last_epoch_and_where_each_ends() -> None:
+    assert (epochs().last, epochs().end_of(0), epochs().to_json()) == (0, None, [])
+    table = epochs((2, 0), (3, 50), (7, 50), (9, 80))
+    assert table.last == 9
+    assert [table.end_of(number) for number in (0, 2, 3, 6, 7, 8, 9)] == [
+        0,
+        50,
+        50,
+        50,
+        80,
+        80,
+        None,
+    ]
+    assert table.to_json() == [[2, 0], [3, 50], [7, 50], [9, 80]]
+    for number in (8, 9):
+        with pytest.raises(AssertionError, match="opened after 9"):
+            table.open(number, 100)
+
+
+def test_a_table_that_does_not_change_is_not_written() -> None:
+    disk = SimDisk(random.Random(1))
+    table = Epochs(disk, "/")
+    table.open(1, 0)
+    table.open(2, 50)
+    disk.plan("write_file", times=None)
+    table.cut(2)
+    table.cut(5)
+    table.replace([Epoch(1, 0), Epoch(2, 50)])
+    with pytest.raises(OSError, match="planned"):
+        table.cut(1)
+    assert table.entries == [(1, 0), (2, 50)], "what is not written does not count"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"",
+        b"\xff\n",
+        b"2\n0\n1-0\n",
+        b"1\n5\n1-0\n",
+        b"1\n0\n1-x\n",
+        b"1\n0\n1\n",
+        b"1\n0\n1-0-0\n",
+        b"1\n0\n1--1\n",
+        b"2\n0\n1-0\n1-5\n",
+        b"2\n0\n2-0\n1-5\n",
+        b"2\n0\n1-5\n2-4\n",
+        b"3\n0\n1-0\n2-5\n3-4\n",
+    ],
+)
 def test_a_damaged_file_falls_back_and_is_refused_with_its_backup(damage: bytes) -> None:
     disk = SimDisk(random.Random(1))
     table = Epochs(disk, "/")

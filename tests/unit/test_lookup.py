@@ -29,6 +29,7 @@ CONFIG = StoreConfig(
     index_items=8,
     zero_ahead_bytes=4096,
     crc_property=False,
+    filter_bytes=20 * 12,
 )
 
 
@@ -143,7 +144,7 @@ def scan(
                 break
             count, used = len(taken), sum(m.size for m in taken)
             if count:
-                limits = [(most, max(100, room))]
+                limits = [(most, room)]
                 in_memory = message.physical >= cached
                 limits.append((32, 262_144) if in_memory else (8, 65_536))
                 if any(count + 1 > n or used + message.size > size for n, size in limits):
@@ -189,7 +190,9 @@ def test_reads_answer_as_the_table_has_it(drawn, offset, most, room, tags, unsee
     assert result.data == b"".join(frame(by_body[body]) for body in bodies)
     assert result.count == len(bodies)
     if last is not None:
-        assert result.suggest_slave == (end - last > end - cached)
+        assert result.suggest_slave == (last < cached)
+    elif status not in (GetStatus.FOUND, GetStatus.NO_MATCHED_MESSAGE):
+        assert not result.suggest_slave, "nothing was read"
 
 
 @settings(max_examples=150, deadline=None)
@@ -318,6 +321,32 @@ def test_a_file_that_begins_with_the_range_is_not_the_last_that_is_searched() ->
     assert len(store.query_by_key("T", "k", 64, NOW, NOW)) == 6
 
 
+def test_topics_whose_keys_have_one_hash_are_told_apart() -> None:
+    store, _ = open_store()
+    assert index_hash("Aa", "k") == index_hash("BB", "k")
+    for topic in ("Aa", "BB"):
+        store.put(PendingMessage(topic, 0, topic.encode(), b"KEYS\x01k\x02"))
+    dispatch(store)
+    for topic in ("Aa", "BB"):
+        (found,) = store.query_by_key(topic, "k", 64, 0, 1 << 60)
+        assert found[88:90] == topic.encode()
+
+
+def test_the_index_says_how_far_it_reaches() -> None:
+    store, clock = open_store(index_items=3)  # two of them in a file
+    assert store.indexed_until() == (0, 0)
+    for number in range(7):
+        clock.now += 1000
+        put = store.put(PendingMessage("T", 0, b"%d" % number, b"KEYS\x01k\x02"))
+        dispatch(store)
+        assert store.indexed_until() == (clock.now, put.physical_offset)
+    without, _ = open_store(index_enable=False)
+    without.put(PendingMessage("T", 0, b"", b"KEYS\x01k\x02"))
+    dispatch(without)
+    assert without.indexed_until() == (0, 0)
+    assert without.query_by_key("T", "k", 64, 0, 1 << 60) == []
+
+
 def test_what_is_not_in_memory_comes_in_smaller_replies_and_from_a_slave() -> None:
     store, _ = open_store(50_000, consumequeue_segment_bytes=20_000)  # 20,000 bytes in memory
     sent = build([(900, "A", 0, 1)] * 60)
@@ -421,6 +450,58 @@ def test_places_without_a_message_are_passed_over() -> None:
     assert store.offset_by_time("T", 0, NOW + 4999, "UPPER") == 0
 
 
+@settings(max_examples=50, deadline=None)
+@given(messages)
+def test_the_end_that_is_visible_lies_behind_the_last_message_that_is(drawn) -> None:
+    store, _ = open_store()
+    sent = build(drawn)
+    append(store, sent)
+    for message in sent:
+        end = message.physical + message.size
+        for visible in (message.physical - 1, message.physical, end - 1, end, end + 1):
+            found = store.visible_end("T", 0, visible)
+            below = [m for m in sent if m.queue_offset < found]
+            assert below == [m for m in sent if m.physical + m.size <= visible]
+    assert store.visible_end("none", 0, 1 << 60) == 0
+
+
+def test_messages_tell_whether_they_are_in_memory_and_when_they_were_stored() -> None:
+    store, _ = open_store(5000)  # 2000 bytes in memory
+    sent = build([(300, "A", 1, 1)] * 20)
+    append(store, sent)
+    edge = store.watermarks.appended - 2000
+    for message in sent:
+        assert store.is_in_memory("T", 0, message.queue_offset) == (message.physical >= edge)
+        assert store.store_time_of("T", 0, message.queue_offset) == message.time
+    for queue, offset in ((0, 20), (0, -1), (1, 0)):  # where there is none, none has to be read
+        assert store.is_in_memory("T", queue, offset)
+        assert store.store_time_of("T", queue, offset) is None
+    exact, _ = open_store(5 * sent[0].size)
+    append(exact, build([(300, "A", 1, 1)] * 5))
+    assert [exact.is_in_memory("T", 0, n) for n in range(5)] == [False, False, False, True, True]
+
+
+def test_a_range_ends_before_its_end_whatever_else_could_be_read() -> None:
+    store, _ = open_store()
+    append(store, build([(0, "A", 0, 1)] * 20))
+    for offset, end in ((0, 1), (0, 20), (7, 9), (19, 20)):
+        result = store.get_message("T", 0, offset, 100, end=end, override_limits=True)
+        assert (result.count, result.next_begin_offset) == (end - offset, end)
+
+
+def test_entries_whose_frames_were_deleted_meanwhile_are_passed_over() -> None:
+    store, _ = open_store()
+    sent = build([(250, "A", 1, 1)] * 40)
+    append(store, sent)
+    store._log.series.take_oldest()  # a pass raises the queues' least offsets first
+    gone = store.get_message("T", 0, 0, 5)
+    assert (gone.status, gone.count) == (GetStatus.MESSAGE_WAS_REMOVING, 0)
+    last = max(m.queue_offset for m in sent if m.physical < SEGMENT)
+    across = store.get_message("T", 0, last, 5)
+    assert (across.status, across.count) == (GetStatus.FOUND, 5)
+    assert across.next_begin_offset == last + 6
+
+
 def test_a_filter_looks_at_the_lower_half_of_the_tags_code() -> None:
     store, clock = open_store()
     delayed = b"TAGS\x01A\x02DELAY\x011\x02"
@@ -451,6 +532,10 @@ def test_an_id_finds_a_message_only_at_its_own_offset() -> None:
     assert store.message_at(outer.physical_offset) is not None
     for offset in (-1, 1, outer.physical_offset + 88, outer.end_offset, 1 << 50):
         assert store.message_at(offset) is None
+    for length in (1, 3, 4, 50):  # a slave has the head of a frame
+        slave, _ = open_store()
+        slave.append_raw(0, found[:length])
+        assert slave.message_at(0) is None
 
 
 def test_a_queue_whose_file_cannot_be_made_is_read_as_far_as_it_goes() -> None:

@@ -80,7 +80,10 @@ def test_statuses_and_next_offsets(offset: int, status: GetStatus, following: in
     result = store.get_message("T", 0, offset, 32)
     assert (result.status, result.next_begin_offset) == (status, following)
     assert (result.min_offset, result.max_offset) == (0, 5)
-    assert store.get_message("none", 0, 3, 32).status is GetStatus.NO_MESSAGE_IN_QUEUE
+    none = store.get_message("none", 0, 3, 32)
+    assert (none.status, none.next_begin_offset) == (GetStatus.NO_MESSAGE_IN_QUEUE, 0)
+    assert (none.min_offset, none.max_offset) == (0, 0)
+    assert store.offset_by_time("none", 0, 0) == 0
 
 
 def test_filter_and_visible_limit() -> None:
@@ -339,17 +342,23 @@ def test_index_kernel_agrees_with_its_reference() -> None:
     assert results[0][0] == 49
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(200))
 def test_read_kernel_agrees_with_its_reference(seed: int) -> None:
     rng = random.Random(seed)
-    position, data = 100, bytearray()
-    for _ in range(200):
+    position, data, places = rng.choice([0, 100]), bytearray(), []
+    for _ in range(40):
         position += rng.choice([0, 0, 50])
-        size = rng.randint(91, 300)
-        data += rng.choice([ENTRY.pack(position, size, rng.randint(-3, 3)), *[FILLER] * (seed % 2)])
+        size = rng.choice([91, 100, 300])
+        code = rng.randint(-3, 3) + rng.choice([0, 0, 1 << 32, -1 << 32, 1 << 31])
+        data += rng.choice([ENTRY.pack(position, size, code), *[FILLER] * (seed % 2)])
+        places.append(position)
         position += size
-    codes = rng.choice([None, frozenset([1, -2])])
-    limits = [(rng.randint(1, 90), rng.randint(1, 20_000)) for _ in range(3)]
-    cached = rng.randint(0, position)
-    arguments = memoryview(data), *limits[0], *limits[1:], cached, codes, position - 900, 1000
+    # values at which something changes are met exactly
+    if rng.random() < 0.2:
+        data += ENTRY.pack(*rng.choice([(0, 95), (position, 0x7FFFFFFF)]), 1)
+    codes = rng.choice([None, frozenset([1, -2]), frozenset([-(1 << 31) + 1])])
+    limits = [(rng.randint(1, 20), 100 * rng.randint(1, 20)) for _ in range(3)]
+    cached, start = rng.choice(places), rng.choice([places[0], places[0], rng.choice(places)])
+    visible = rng.choice([rng.choice(places), 1 << 40])
+    arguments = memoryview(data), *limits[0], *limits[1:], cached, codes, visible, start
     assert plan_reads(*arguments) == plan_reads_reference(*arguments)

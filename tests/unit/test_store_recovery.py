@@ -7,7 +7,9 @@ import logging
 import random
 
 import pytest
+from saturnmq.drills.sim.disk import Outcome
 from saturnmq.protocol.errors import StoreDamaged
+from saturnmq.store.checkpoint import Checkpoint
 from saturnmq.store.indexfile import INCOMING, fill_slots, fill_slots_reference, insert_items
 from saturnmq.store.message_store import MessageStore
 from store_rig import CONFIG, SEGMENT, bodies, dispatch, flush, message, new_disk, open_store
@@ -72,6 +74,24 @@ def test_only_the_tail_since_the_checkpoint_is_read_again(end) -> None:
     assert found(again, range(110)) == [n for n in range(110) for _ in "kb"]
 
 
+def test_a_checkpoint_counts_on_nothing_that_is_not_durable() -> None:
+    disk = new_disk()
+    nothing_else = Outcome(kept=0.0, torn=0.0, names=0.0)
+    store = open_store(disk)
+    for written in range(15, 90, 15):
+        put(store, range(written - 15, written))
+        dispatch(store)
+        if written == 45:  # the names of new files may be in memory only
+            die(disk)
+            store = open_store(disk)
+        save(store)
+        assert Checkpoint.load(disk, "/store").queues == 1
+        again = open_store(disk.crash_image(random.Random(1), nothing_else))
+        assert numbers(again) == list(range(written))
+        assert found(again, range(written)) == [n for n in range(written) for _ in "kb"]
+        assert again.recovery.messages <= 1, "it was read back, not built again"
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_the_index_is_that_of_a_rebuild_wherever_the_power_went(seed: int) -> None:
     disk = new_disk(seed)
@@ -124,6 +144,18 @@ def test_a_derived_file_of_wrong_length_is_built_again(end, directory: str) -> N
     again = open_store(disk)
     assert numbers(again) == list(range(60))
     assert found(again, range(60)) == [n for n in range(60) for _ in "kb"]
+
+
+def test_without_a_log_there_are_no_queues_and_no_index() -> None:
+    disk = new_disk()
+    filled(disk, 60).close()
+    disk.remove_tree("/store/commitlog")
+    again = open_store(disk)
+    assert (again.max_offset("T", 0), again.indexed_until()) == (0, (0, 0))
+    assert [path for path in disk.paths() if "queue" in path or "index" in path] == []
+    put(again, range(10))
+    dispatch(again)
+    assert numbers(again) == list(range(10))
 
 
 def test_files_of_another_setting_are_not_taken_for_damage() -> None:
@@ -290,7 +322,8 @@ def test_a_topic_that_is_no_file_name_makes_no_file() -> None:
     store = open_store(new_disk())
     store.put(message(b"0", topic="T"))
     master = open_store(new_disk(3))
-    master.put(message(b"0", topic="../../x"))
+    for topic in ("../../x", "a/b", "..", ".x"):
+        master.put(message(b"0", topic=topic))
     master.put(message(b"1", topic="T"))
     slave_disk = new_disk(4)
     slave = open_store(slave_disk)
@@ -307,6 +340,32 @@ def test_a_name_that_is_no_offset_refuses_the_start(directory: str) -> None:
     disk.rename(f"{directory}/{0:020d}", f"{directory}/{0:021d}")
     with pytest.raises(StoreDamaged, match="20 digits"):
         open_store(disk)
+
+
+@pytest.mark.parametrize("end", [die, MessageStore.close])
+def test_only_directories_that_are_numbers_are_queues(end) -> None:
+    disk = new_disk()
+    store = filled(disk, 30)
+    end(disk if end is die else store)
+    for path in (".note", "A", "T/5", "T/note"):
+        disk.write_file(f"/store/consumequeue/{path}", b"")
+    for path in (".d", "B/x", "T/old", "T/0x"):
+        disk.make_dirs(f"/store/consumequeue/{path}")
+    again = open_store(disk)
+    assert set(again.queues()) == {("T", 0)}
+    assert numbers(again) == list(range(30))
+    assert again.recovery.messages <= 1
+
+
+@pytest.mark.parametrize(("setting", "length"), [(390, 400), (400, 400), (401, 420)])
+def test_a_queue_file_holds_whole_entries(setting: int, length: int) -> None:
+    disk = new_disk()
+    config = dataclasses.replace(CONFIG, consumequeue_segment_bytes=setting)
+    store = open_store(disk, config=config)
+    put(store, range(50))
+    save(store)
+    assert {entry.size for entry in disk.list("/store/consumequeue/T/0")} == {length}
+    assert numbers(store) == list(range(50))
 
 
 @pytest.mark.parametrize("end", [die, MessageStore.close])

@@ -7,6 +7,7 @@ import random
 from dataclasses import replace
 
 import pytest
+from saturnmq.protocol.errors import StoreDamaged
 from saturnmq.store.config_files import ConfigFile
 from saturnmq.store.message_store import MessageStore
 from saturnmq.store.rebuild import rebuild
@@ -195,19 +196,23 @@ def test_a_slave_that_hears_late_keeps_what_was_written_after_the_deletion() -> 
         assert reopened.min_offset("T", 0) == 25
 
 
-def test_frames_of_a_deleted_topic_that_arrive_later_are_not_dispatched() -> None:
+@pytest.mark.parametrize("old", [0, 1, 10])
+@pytest.mark.parametrize("new", [0, 1, 2])
+def test_frames_of_a_deleted_topic_that_arrive_later_are_not_dispatched(old: int, new: int) -> None:
     """A slave has the table before the log."""
     master, disk = open_store(new_disk()), new_disk(2)
-    put(master, 10)
+    put(master, 1, topic="other")
+    put(master, old)
     stone = master.tombstone("T")
-    put(master, 2, tag="new")
+    put(master, new, tag="new")
     slave = open_store(disk)
     slave.bury({"T": stone})
     end = master.watermarks.appended
     slave.append_raw(0, bytes(master.read_log(0, end)))
     dispatch(slave)
-    assert bodies(slave) == [b"new-0", b"new-1"]
-    assert [slave.min_offset("T", 0), slave.max_offset("T", 0)] == [10, 12]
+    assert bodies(slave) == [b"new-%d" % n for n in range(new)]
+    assert [slave.min_offset("T", 0), slave.max_offset("T", 0)] == [old, old + new]
+    assert bodies(slave, topic="other") == [b"m-0"]
 
 
 def test_a_queue_that_begins_below_what_a_tombstone_says_begins_where_the_log_has_it() -> None:
@@ -248,7 +253,55 @@ def test_entries_are_not_synced_into_a_directory_that_a_deletion_has_removed() -
     assert store.failed is None
 
 
+def test_a_queue_that_the_tombstone_does_not_name_begins_at_0() -> None:
+    disk = new_disk()
+    store = open_store(disk)
+    put(store, 2, topic="other")
+    store.bury({"T": Tombstone(store.watermarks.appended, {0: 30})})
+    put(store, 1)
+    put(store, 1, queue=1)
+    bounds = [(q, store.first_offset("T", q), store.max_offset("T", q)) for q in (0, 1, 2)]
+    assert bounds == [(0, 30, 31), (1, 0, 1), (2, 0, 0)]
+    assert store.is_deleted("T", 0)
+    assert not store.is_deleted("other", 0)
+    assert (store.has_queues("T"), store.has_queues("none")) == (True, False)
+
+
+def test_a_tombstone_that_is_taken_back_leaves_the_queues_that_have_files() -> None:
+    store = open_store(new_disk())
+    put(store, 5)
+    put(store, 2, topic="other")
+    store.bury({"T": Tombstone(store.watermarks.appended, {0: 5, 1: 30})})
+    assert store.queue_ids("T") == [0, 1]
+    assert not store.has_queues("T")
+    store.bury({})
+    assert (store.tombstones, store.is_deleted("T", 0)) == ({}, False)
+    assert store.queue_ids("T") == [0]
+    assert store.first_offset("T", 0) == 0
+    assert bodies(store, topic="other") == [b"m-0", b"m-1"]
+    put(store, 1, tag="new")
+    assert bodies(store) == [b"new-0"]
+    for _ in store.remove_deleted():
+        raise AssertionError("nothing is deleted any more")
+
+
 def test_two_deletions_of_one_topic_are_as_one() -> None:
     first, second = Tombstone(100, {0: 5, 1: 2}), Tombstone(300, {0: 9})
     assert first.merged(second) == second.merged(first) == Tombstone(300, {0: 9, 1: 2})
     assert second.within(200) == Tombstone(200, {0: 9})
+    assert second.within(400) == second == second.merged(None)
+    assert Tombstone(7, {1: 2, 0: 9}).to_json() == {"end": 7, "next": {"0": 9, "1": 2}}
+
+
+@pytest.mark.parametrize(
+    "table", [[1], {"T": 5}, {"T": {"end": "x"}}, {"T": {}}, {"T": {"end": 1, "next": {"x": 1}}}]
+)
+def test_a_table_of_deleted_topics_that_cannot_be_read_refuses_the_start(table: object) -> None:
+    disk = new_disk()
+    disk.make_dirs("/store/config")
+    file = ConfigFile(disk, "/store/config/topics.json")
+    file.save({KEY: table})
+    with pytest.raises(StoreDamaged, match=r"deletedTable of /store/config/topics.json"):
+        open_store(disk)
+    file.save({KEY: {"T": {"end": 0, "next": None}}})  # and one without queues is one
+    assert open_store(disk).tombstones == {"T": Tombstone(0)}

@@ -4,11 +4,11 @@
 
 Cosmic Ray knows which changes a module allows, and makes them. Decided here is which of its
 operators count and which tests are asked, in which order: those that ran the changed line, first
-the ones whose file imports the module, the fastest first, by a coverage measured once (`--measure`
-measures anew, with `--tests` only these files). The first test that fails kills a mutant, and so
-does time running out; a survivor is printed with its line. Annotations are passed over, because
-nothing evaluates them, and so is `slots=`, which saves memory and changes no result. Only copies
-of the sources are changed.
+the ones whose file imports the module, the fastest first, and all tests before a second case of
+one, by a coverage measured once (`--measure` measures anew, with `--tests` only these files). The
+first test that fails kills a mutant, and so does time running out; a survivor is printed with its
+line. Annotations are passed over, because nothing evaluates them, and so is `slots=`, which saves
+memory and changes no result. Only copies of the sources are changed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -192,9 +192,16 @@ class Ran:
                     found |= lines.get(line, set()) & of_all
             found = found or of_all
             found |= {test for test in self.seconds if test.partition("::")[0] in importing}
-        return sorted(
+        ordered = sorted(
             found, key=lambda test: (test.partition("::")[0] not in importing, self.seconds[test])
         )
+        cases: Counter[str] = Counter()
+        turn: dict[str, int] = {}
+        for test in ordered:  # all tests before a second case of one
+            function = test.partition("[")[0]
+            turn[test] = cases[function]
+            cases[function] += 1
+        return sorted(ordered, key=lambda test: turn[test])
 
 
 def mentions(module: str, line: int, other: str) -> list[int]:
