@@ -7,6 +7,11 @@ table (with one topic only, a first registration would be refused) and goes out 
 it are gone (RocketMQ's keep them until they are told). A slave learns its master's addresses from
 the answers; a master that was deposed, in which epoch and by whom (`saturnEpoch`). The version of
 the table carries the epoch as `stateVersion`: nameservers take no master of a lower one.
+
+Broker and answer say of which group they are (`saturnIdentity`; empty: unknown). News of another
+group counts for nothing here. A nameserver where another group has this broker's name refuses the
+registration: the broker says so, goes on with what it does, and asks again at its usual pace, until
+the name is free.
 """
 
 from __future__ import annotations
@@ -19,10 +24,11 @@ from typing import Any
 from saturnmq.broker.context import Context
 from saturnmq.broker.role import State
 from saturnmq.broker.topics import READ, WRITE
-from saturnmq.protocol import jsonx
+from saturnmq.protocol import checked, jsonx
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint, connect
-from saturnmq.protocol.errors import SaturnError, error_for
+from saturnmq.protocol.epochs import EPOCH_MAX
+from saturnmq.protocol.errors import ForeignGroup, MalformedFrame, SaturnError, error_for
 from saturnmq.protocol.kernels import crc32
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.runtime import split_address
@@ -50,6 +56,9 @@ class Registration:
         self._asked: dict[str, list[asyncio.Future[None]]] = {name: [] for name in self._changed}
         self._endpoints: dict[str, Endpoint] = {}
         self.registered: set[str] = set()
+        # Which nameservers refuse this broker because another group has its name, and their words.
+        self.foreign: dict[str, str] = {}
+        self._said: dict[str, str] = {}  # of nameservers that fail: the last line in the log
         self._knows_master = False
 
     def start(self) -> list[asyncio.Task[None]]:
@@ -129,13 +138,22 @@ class Registration:
                         lambda _: changed.set(),
                     )
                     self._endpoints[nameserver] = endpoint
-                await self._register(endpoint)
+                news = await self._register(endpoint)
                 if nameserver not in self.registered:
                     log.info("registered at nameserver %s", nameserver)
                 self.registered.add(nameserver)
+                self.foreign.pop(nameserver, None)
+                self._hear(news)
+                self._said.pop(nameserver, None)
+            except ForeignGroup as error:
+                self.registered.discard(nameserver)
+                self.foreign[nameserver] = str(error)
+                level = logging.ERROR if c.role.is_slave else logging.CRITICAL
+                self._say(nameserver, level, f"does not take this broker: {error}")
+            except MalformedFrame as error:  # whoever registers must not lose its routes for that
+                self._say(nameserver, logging.WARNING, f"its answer counts for nothing: {error}")
             except (SaturnError, OSError) as error:
-                if nameserver in self.registered:
-                    log.warning("nameserver %s: %s", nameserver, error)
+                self._say(nameserver, logging.WARNING, str(error))
                 self.registered.discard(nameserver)
                 if endpoint is not None:
                     endpoint.close()
@@ -150,7 +168,14 @@ class Registration:
             if endpoint is not None and endpoint.closed:
                 self.registered.discard(nameserver)
 
-    async def _register(self, endpoint: Endpoint) -> None:
+    def _say(self, nameserver: str, level: int, text: str) -> None:
+        """Once: the same may be so every second, for long."""
+        if self._said.get(nameserver) != text:
+            self._said[nameserver] = text
+            log.log(level, "nameserver %s: %s", nameserver, text)
+
+    async def _register(self, endpoint: Endpoint) -> dict[str, str]:
+        """What the nameserver answers about the group."""
         c = self._c
         config = c.config
         version = {**c.topics.data_version, "stateVersion": c.role.term}
@@ -177,6 +202,7 @@ class Registration:
                 "bodyCrc32": str(crc32(body)),
                 "compressed": "false",
                 "enableActingMaster": "false",
+                "saturnIdentity": c.role.identity,
                 "saturnWhole": "true",
             },
             body,
@@ -184,7 +210,7 @@ class Registration:
         reply = await endpoint.request(request, TIMEOUT_S)
         if reply.code:
             raise error_for(reply.code, reply.remark)
-        self._hear(reply.ext)
+        return reply.ext
 
     def _topics(self) -> dict[str, Any]:
         """What clients may do with each topic here: nothing that the broker itself may not."""
@@ -195,10 +221,13 @@ class Registration:
         return table
 
     def _hear(self, ext: dict[str, str]) -> None:
-        """Who is the master, as this nameserver knows it."""
+        """Who is the master, as this nameserver knows it. MalformedFrame: what nobody can be."""
         role = self._c.role
-        master, ha_address = ext.get("masterAddr", ""), ext.get("haServerAddr", "")
-        epoch = int(ext.get("saturnEpoch") or 0)
+        identity = checked.identity(ext, "saturnIdentity")
+        epoch = checked.integer(ext, "saturnEpoch", 0, most=EPOCH_MAX)
+        master, ha_address = _address(ext, "masterAddr"), _address(ext, "haServerAddr")
+        if role.identity and identity and identity != role.identity:
+            return  # this node has learned since it asked to which group it belongs
         if master == self._c.address:  # and its disk was replaced since, if it does not know
             master = ha_address = ""
         if not role.is_slave or role.state is State.FENCED:
@@ -207,3 +236,14 @@ class Registration:
         elif ha_address and (not epoch or epoch >= role.epoch):
             self._knows_master = True
             self._on_master(master, ha_address)
+
+
+def _address(ext: dict[str, str], name: str) -> str:
+    """The address under `name`, which a connection can be opened to; empty if there is none."""
+    address = checked.text(ext, name, "")
+    try:
+        if address:
+            split_address(address)
+    except ValueError as error:
+        raise MalformedFrame(f"{name}: {error}") from None
+    return address

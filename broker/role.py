@@ -47,6 +47,7 @@ class Role(Saveable):
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
         self.on_unsure: Callable[[], None] = lambda: None  # ask the others, and then say `sure`
+        self.identity = ""  # of its group: 32 hex digits; empty: unknown
         self.broker_id = config.broker_id
         self.decided = False
         self.epoch = 0

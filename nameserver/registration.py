@@ -19,7 +19,7 @@ import struct
 import zlib
 from dataclasses import dataclass, field
 
-from saturnmq.protocol import jsonx
+from saturnmq.protocol import checked, jsonx
 from saturnmq.protocol.errors import InvalidParameter, SystemError_
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import DataVersion, TopicConfig
@@ -48,6 +48,7 @@ class Registration:
     version: DataVersion = field(default_factory=DataVersion)
     topics: dict[str, TopicConfig] = field(default_factory=dict)
     whole: bool = False  # the broker has no other topics; RocketMQ's may announce one only
+    identity: str = ""  # of its group (claims.py); empty: unknown
 
 
 def required(command: Command, name: str) -> str:
@@ -75,7 +76,10 @@ def flag(command: Command, name: str) -> bool:
 
 
 def parse_registration(command: Command) -> Registration:
-    """The announcement in a 103 request; InvalidParameter or code 1 when it is not one."""
+    """The announcement in a 103 request; InvalidParameter or code 1 when it is not one.
+
+    An epoch that no master can have is refused as well: it would depose the true one for good.
+    """
     body = command.body
     crc = integer(command, "bodyCrc32", 0)
     if crc and crc != zlib.crc32(body) & 0x7FFFFFFF:
@@ -92,6 +96,7 @@ def parse_registration(command: Command) -> Registration:
         ),
         enable_acting_master=flag(command, "enableActingMaster"),
         whole=flag(command, "saturnWhole"),
+        identity=checked.identity(command.ext, "saturnIdentity"),
     )
     if not len(body):
         return result

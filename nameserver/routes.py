@@ -1,4 +1,4 @@
-"""The route table: five maps and the rules that change them (remoting.md 3.3). Pure; callers pass
+"""The route table: six maps and the rules that change them (remoting.md 3.3). Pure; callers pass
 the time, in milliseconds of a steady clock.
 
 | map | from | to |
@@ -6,8 +6,9 @@ the time, in milliseconds of a steady clock.
 | `_topics` | topic, broker name | its queues there |
 | `_brokers` | broker name | cluster and the address of each broker id |
 | `_clusters` | cluster | its broker names |
-| `_live` | cluster, address | last sign of life, table version, HA address, connection |
+| `_live` | broker name, address | last sign of life, table version, HA address, connection |
 | `_terms` | cluster, broker name | the highest epoch of a master there, and that master |
+| `_claims` | broker name | the identity of the group that holds the name (claims.py) |
 
 Who writes: the server, from requests 103 104 904 322 205 327 216, from closed connections and
 from the scan. Nothing is stored: after a restart the brokers' next registrations (10-60 s apart)
@@ -22,11 +23,17 @@ once when the connection of its last registration closes.
 
 Ours on top. Our brokers say that their table is whole: a topic that is missing in it is there no
 more. So a deletion that this nameserver was not told of, or before which a registration was on its
-way, is known with the next registration. The stateVersion of our masters is their epoch, and
-RocketMQ's is 0. A master of an epoch below the highest known of its group, be that one's holder
-alive or not, is deposed: it is not taken, and learns from the answer whom to follow. A higher epoch
-takes over at once. Of two live
-masters in one epoch the first stays. `changed` collects the topics whose route is another one.
+way, is known with the next registration.
+
+Of a broker of another group than the one that holds its name nothing is taken: no address, no
+topic, no epoch. A broker whose group is unknown may not take the place of a living one whose group
+is known.
+
+The stateVersion of our masters is their epoch, and RocketMQ's is 0. Epochs of different groups say
+nothing about each other. A master of an epoch below the highest known of its group, be that one's
+holder alive or not, is deposed: it is not taken, and learns from the answer whom to follow. A
+higher epoch takes over at once. Of two live masters in one epoch the first stays. `changed`
+collects the topics whose route is another one.
 """
 
 from collections.abc import Hashable
@@ -34,9 +41,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from saturnmq.protocol.codes import PERM_READ, PERM_WRITE
-from saturnmq.protocol.errors import SystemError_, TopicNotExist
+from saturnmq.protocol.errors import ForeignGroup, SystemError_, TopicNotExist
 from saturnmq.protocol.route import MASTER_ID, BrokerData, DataVersion, QueueData, TopicRoute
 
+from .claims import Claims, differ, refusal
 from .registration import Registration
 
 # Epochs are remembered when nobody of their group lives, so there must be a bound.
@@ -49,8 +57,10 @@ class LiveBroker:
 
     cluster: str
     name: str
+    broker_id: int
     address: str
     ha_address: str
+    identity: str
     version: DataVersion
     timeout_ms: int
     last_seen_ms: int
@@ -63,6 +73,7 @@ class Master:
 
     address: str
     ha_address: str
+    identity: str
 
 
 @dataclass(slots=True)
@@ -78,9 +89,20 @@ class Registered:
     """What became of a registration."""
 
     taken: bool
-    epoch: int  # the highest known of the group, 0 with RocketMQ's brokers
+    term: Term | None  # of the group; none with RocketMQ's brokers
     master: Master | None  # of the group, for a slave and for a deposed master
     deposed: LiveBroker | None = None  # was master until now, and should register again
+
+    @property
+    def epoch(self) -> int:
+        """The highest known of the group, 0: none."""
+        return self.term.epoch if self.term else 0
+
+    @property
+    def identity(self) -> str:
+        """Of the group whose master and epoch this is; empty: unknown."""
+        named = self.master or (self.term.holder if self.term else None)
+        return named.identity if named else ""
 
 
 class RouteTable:
@@ -92,6 +114,7 @@ class RouteTable:
         self._clusters: dict[str, set[str]] = {}
         self._live: dict[tuple[str, str], LiveBroker] = {}
         self._terms: dict[tuple[str, str], Term] = {}
+        self._claims = Claims()
         self.changed: dict[str, None] = {}
 
     # -- brokers ---------------------------------------------------------------------------------
@@ -99,32 +122,41 @@ class RouteTable:
     def register(
         self, broker: Registration, now_ms: int, connection: Hashable = None
     ) -> Registered:
-        """Take a registration, or tell a deposed master whom to follow."""
+        """Take a registration, or tell a deposed master whom to follow.
+
+        ForeignGroup: the broker name belongs to another group; nothing was taken.
+        """
+        self._check_group(broker, now_ms, connection)
         group = self._brokers.get(broker.name)
         holder = None if group is None else group.addresses.get(broker.broker_id)
-        term = self._terms.get((broker.cluster, broker.name))
+        term = self._term_of(broker)
         if self._is_deposed(broker, holder, term):
-            return Registered(False, term.epoch if term else 0, term.holder if term else None)
+            self._claims.hold(broker, now_ms)
+            return Registered(False, term, term.holder if term else None)
+        self._check_place(broker, holder)
         if holder is None and len(broker.topics) == 1:
             raise SystemError_(
                 "register broker failed: the first registration of a broker must carry its whole "
                 "topic table, not one topic"
             )
+        self._claims.hold(broker, now_ms)
         deposed = None
         if broker.broker_id == MASTER_ID and broker.version.state_version:
             term = self._begin_term(broker)
             if holder is not None and holder != broker.address:
-                deposed = self._live.pop((broker.cluster, holder), None)
+                deposed = self._live.pop((broker.name, holder), None)
         group = self._join(broker, group)
-        key = (broker.cluster, broker.address)
+        key = (broker.name, broker.address)
         before = self._live.get(key)
         changed = holder is None or before is None or before.version != broker.version
         self._take_topics(broker, group, changed)
         self._live[key] = LiveBroker(
             cluster=broker.cluster,
             name=broker.name,
+            broker_id=broker.broker_id,
             address=broker.address,
             ha_address=broker.ha_address,
+            identity=broker.identity,
             version=broker.version,
             timeout_ms=broker.timeout_ms,
             last_seen_ms=now_ms,
@@ -132,9 +164,32 @@ class RouteTable:
         )
         master = None
         if broker.broker_id != MASTER_ID and group.master is not None:
-            live = self._live.get((broker.cluster, group.master))
-            master = None if live is None else Master(live.address, live.ha_address)
-        return Registered(True, term.epoch if term else 0, master, deposed)
+            live = self._live.get((broker.name, group.master))
+            if live is not None:
+                master = Master(live.address, live.ha_address, live.identity)
+        return Registered(True, term, master, deposed)
+
+    def _check_group(self, broker: Registration, now_ms: int, connection: Hashable) -> None:
+        try:
+            self._claims.check(broker, now_ms)
+        except ForeignGroup:
+            known = self.live(broker.name, broker.address)
+            if known is not None and known.connection is connection and not known.identity:
+                self.unregister(broker.name, broker.address)  # it has its identity since then
+            raise
+
+    def _term_of(self, broker: Registration) -> Term | None:
+        """The term of the broker's group; none if the group that had its name is another one."""
+        term = self._terms.get((broker.cluster, broker.name))
+        return None if term and differ(term.holder.identity, broker.identity) else term
+
+    def _check_place(self, broker: Registration, holder: str | None) -> None:
+        """ForeignGroup if a broker of an unknown group wants the place of one of a known group."""
+        if broker.identity or holder is None or holder == broker.address:
+            return
+        other = self._live.get((broker.name, holder))
+        if other is not None and other.identity:
+            raise refusal(broker, other.identity, holder)
 
     def _is_deposed(self, broker: Registration, holder: str | None, term: Term | None) -> bool:
         """Whether a process announces a role that another one has since a later epoch."""
@@ -146,14 +201,16 @@ class RouteTable:
             )
         if holder is None or holder == broker.address:
             return False
-        other = self._live.get((broker.cluster, holder))
-        return other is not None and other.version.state_version > epoch
+        other = self._live.get((broker.name, holder))
+        if other is None or differ(other.identity, broker.identity):
+            return False
+        return other.version.state_version > epoch
 
     def _begin_term(self, broker: Registration) -> Term:
         key = (broker.cluster, broker.name)
         self._terms.pop(key, None)
-        term = Term(broker.version.state_version, Master(broker.address, broker.ha_address))
-        self._terms[key] = term
+        holder = Master(broker.address, broker.ha_address, broker.identity)
+        term = self._terms[key] = Term(broker.version.state_version, holder)
         if len(self._terms) > TERMS_MAX:
             gone = next((key for key in self._terms if key[1] not in self._brokers), None)
             self._terms.pop(gone or next(iter(self._terms)))
@@ -209,9 +266,9 @@ class RouteTable:
                 queues[broker.name] = data
                 self.changed[topic.name] = None
 
-    def unregister(self, cluster: str, name: str, address: str) -> None:
+    def unregister(self, name: str, address: str) -> None:
         """Forget one broker process; unknown ones are no error."""
-        self._live.pop((cluster, address), None)
+        self._live.pop((name, address), None)
         group = self._brokers.get(name)
         if group is None or address not in group.addresses.values():
             return
@@ -238,7 +295,7 @@ class RouteTable:
         """Remove the brokers whose last registration came over this connection."""
         gone = [live for live in self._live.values() if live.connection is connection]
         for live in gone:
-            self.unregister(live.cluster, live.name, live.address)
+            self.unregister(live.name, live.address)
         return gone
 
     def expire(self, now_ms: int) -> list[LiveBroker]:
@@ -247,18 +304,17 @@ class RouteTable:
             live for live in self._live.values() if live.last_seen_ms + live.timeout_ms < now_ms
         ]
         for live in gone:
-            self.unregister(live.cluster, live.name, live.address)
+            self.unregister(live.name, live.address)
         return gone
 
-    def heartbeat(self, cluster: str, address: str, now_ms: int) -> None:
-        """A sign of life; of an unknown broker, nothing."""
-        live = self._live.get((cluster, address))
-        if live is not None:
-            live.last_seen_ms = now_ms
+    def heartbeat(self, live: LiveBroker, now_ms: int) -> None:
+        """A sign of life of a broker that `live` gave."""
+        live.last_seen_ms = now_ms
+        self._claims.extend(live.name, live.identity, live.timeout_ms, now_ms)
 
-    def known_version(self, cluster: str, address: str) -> DataVersion | None:
-        live = self._live.get((cluster, address))
-        return None if live is None else live.version
+    def live(self, name: str, address: str) -> LiveBroker | None:
+        """The broker process of this name at this address, if it is in the routes."""
+        return self._live.get((name, address))
 
     # -- topics ----------------------------------------------------------------------------------
 
@@ -375,7 +431,7 @@ class RouteTable:
             assert group.addresses, f"broker {name} has no address"
             assert name in self._clusters.get(group.cluster, ()), f"broker {name} in no cluster"
             for address in group.addresses.values():
-                assert (group.cluster, address) in self._live, f"{address} of {name} is not live"
+                assert (name, address) in self._live, f"{address} of {name} is not live"
         for cluster, names in self._clusters.items():
             assert names, f"cluster {cluster} is empty"
             assert names <= self._brokers.keys(), f"cluster {cluster} names unknown brokers"

@@ -9,8 +9,10 @@ version asks (remoting.md 3.4).
 
 Ours on top of RocketMQ: clients that asked for a route with `saturnWatch=true` are told when it
 changes (ROUTE_CHANGED), once per turn of the loop whatever happened in it; 103 is answered with the
-highest epoch of the group, `saturnEpoch`; a master that another one replaced is told to register
-again (ROLE_CHANGED).
+highest epoch of the group, `saturnEpoch`, and the identity of the group that it is of,
+`saturnIdentity`, or FOREIGN_GROUP; a master that another one replaced is told to register again
+(ROLE_CHANGED). A broker that unregisters (104) or says that it lives (904, 322) does so over the
+connection, or, with RocketMQ's brokers, from the host that it registered from.
 """
 
 import asyncio
@@ -21,7 +23,7 @@ from typing import Any
 from saturnmq.protocol import jsonx
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
-from saturnmq.protocol.errors import NoPermission, QueryNotFound, UnsupportedRequest
+from saturnmq.protocol.errors import ForeignGroup, NoPermission, QueryNotFound, UnsupportedRequest
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import DataVersion
 from saturnmq.protocol.runtime import Listener, Runtime
@@ -51,7 +53,7 @@ class NameServer:
         self._listener: Listener | None = None
         self._scan: asyncio.Task[None] | None = None
         self._endpoints: set[Endpoint] = set()
-        self._refused: dict[Endpoint, tuple[str, int]] = {}  # the last refusal told in the log
+        self._refused: dict[Endpoint, str] = {}  # the last refusal told in the log
         self.routes = RouteTable()
         self.kv = KvConfig()
         self._watches = Watches()
@@ -139,8 +141,10 @@ class NameServer:
         handler = self._handlers.get(command.code)
         if handler is None:
             raise UnsupportedRequest(f" request type {command.code} not supported")
-        endpoint.send(handler(endpoint, command), command)
-        self._tell_soon()
+        try:
+            endpoint.send(handler(endpoint, command), command)
+        finally:
+            self._tell_soon()
 
     # -- telling ---------------------------------------------------------------------------------
 
@@ -162,20 +166,20 @@ class NameServer:
 
     def _register(self, endpoint: Endpoint, command: Command) -> Command:
         registration = parse_registration(command)
-        known = self.routes.known_version(registration.cluster, registration.address)
-        result = self.routes.register(registration, self._now_ms(), endpoint)
-        refusal = (registration.address, result.epoch)
+        known = self.routes.live(registration.name, registration.address)
+        try:
+            result = self.routes.register(registration, self._now_ms(), endpoint)
+        except ForeignGroup as error:
+            self._log_refused(endpoint, str(error))
+            raise
         if result.taken:
             self._refused.pop(endpoint, None)
-        elif self._refused.get(endpoint) != refusal:  # it may ask every second
-            self._refused[endpoint] = refusal
-            log.warning(
-                "broker %s at %s registers as master in epoch %d and is not taken: epoch %d at %s",
-                registration.name,
-                registration.address,
-                registration.version.state_version,
-                result.epoch,
-                result.master.address if result.master else "another broker",
+        else:
+            self._log_refused(
+                endpoint,
+                f"broker {registration.name} at {registration.address} registers as master in "
+                f"epoch {registration.version.state_version} and is not taken: epoch "
+                f"{result.epoch} at {result.master.address if result.master else 'another broker'}",
             )
         if result.taken and known is None:
             log.info(
@@ -198,41 +202,55 @@ class NameServer:
         ext = {}
         if result.epoch:
             ext["saturnEpoch"] = str(result.epoch)
+        if result.identity:
+            ext["saturnIdentity"] = result.identity
         if result.master is not None:
             ext["haServerAddr"] = result.master.ha_address
             ext["masterAddr"] = result.master.address
         table = self.kv.table(ORDER_TOPIC_CONFIG)
         return command.reply(ext=ext, body=b"" if table is None else jsonx.dumps({"table": table}))
 
+    def _log_refused(self, endpoint: Endpoint, text: str) -> None:
+        if self._refused.get(endpoint) != text:  # it may ask every second
+            self._refused[endpoint] = text
+            log.warning("%s", text)
+
     def _unregister(self, endpoint: Endpoint, command: Command) -> Command:
-        self.routes.unregister(
-            required(command, "clusterName"),
-            required(command, "brokerName"),
-            required(command, "brokerAddr"),
-        )
+        live, broker_id = self._named(command), integer(command, "brokerId")
+        if live is not None:
+            if broker_id != live.broker_id or not _speaks_for(endpoint, live):
+                raise NoPermission(
+                    f"{endpoint.peer_address} says that {live.name} id {broker_id} at "
+                    f"{live.address} goes: only that broker itself (id {live.broker_id}) may say "
+                    "so, over the connection that it registered with"
+                )
+            self.routes.unregister(live.name, live.address)
         return command.reply()
 
     def _heartbeat(self, endpoint: Endpoint, command: Command) -> Command:
-        self.routes.heartbeat(
-            required(command, "clusterName"),
-            required(command, "brokerAddr"),
-            self._now_ms(),
-        )
+        live = self._named(command)
+        if live is not None and _speaks_for(endpoint, live):
+            self.routes.heartbeat(live, self._now_ms())
         return command.reply()
 
     def _query_version(self, endpoint: Endpoint, command: Command) -> Command:
-        cluster, address = required(command, "clusterName"), required(command, "brokerAddr")
+        live = self._named(command)
         integer(command, "brokerId", 0)
         theirs = jsonx.loads(command.body) if len(command.body) else None
-        known = self.routes.known_version(cluster, address)
-        self.routes.heartbeat(cluster, address, self._now_ms())
-        changed = known is None or known != DataVersion.from_json(
-            theirs if isinstance(theirs, dict) else None
-        )
+        version = DataVersion.from_json(theirs if isinstance(theirs, dict) else None)
+        if live is None or not _speaks_for(endpoint, live):  # it has to register
+            return command.reply(ext={"changed": "true"})
+        self.routes.heartbeat(live, self._now_ms())
         return command.reply(
-            ext={"changed": "true" if changed else "false"},
-            body=b"" if known is None else jsonx.dumps(known.to_json()),
+            ext={"changed": "true" if live.version != version else "false"},
+            body=jsonx.dumps(live.version.to_json()),
         )
+
+    def _named(self, command: Command) -> LiveBroker | None:
+        """The broker in the routes that a request is about."""
+        cluster = required(command, "clusterName")
+        live = self.routes.live(required(command, "brokerName"), required(command, "brokerAddr"))
+        return live if live is not None and live.cluster == cluster else None
 
     # -- routes ----------------------------------------------------------------------------------
 
@@ -306,6 +324,20 @@ class NameServer:
         }
         lines = [f"{key}={value}\n" for key, value in sorted(settings.items())]
         return command.reply(body="".join(lines).encode())
+
+
+def _speaks_for(endpoint: Endpoint, live: LiveBroker) -> bool:
+    """Whether what comes over this connection comes from that broker. Ours use the connection of
+    their last registration; RocketMQ's may have opened another one since."""
+    if live.connection is endpoint:
+        return True
+    if live.identity or not isinstance(live.connection, Endpoint):
+        return False
+    return _host(endpoint) == _host(live.connection)
+
+
+def _host(endpoint: Endpoint) -> str:
+    return endpoint.peer_address.rpartition(":")[0]
 
 
 def _json(command: Command, value: Any) -> Command:

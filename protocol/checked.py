@@ -18,6 +18,7 @@ INT32_MAX = (1 << 31) - 1
 INT64_MAX = (1 << 63) - 1
 ENTRIES_MAX = 1_000_000  # of a list or a table; a frame of 16 MiB can hold more
 
+IDENTITY = re.compile(r"[0-9a-f]{32}")
 _DIGITS = re.compile(r"-?[0-9]{1,19}")  # no longer than 64 bits: int() refuses 4301 digits
 
 
@@ -60,6 +61,19 @@ def as_text(value: object, what: str) -> str:
     if isinstance(value, str):
         return value
     raise MalformedFrame(f"{what} is {_shown(value)}, not a text")
+
+
+def identity(fields: Mapping[str, Any], name: str) -> str:
+    """The identity of a group of brokers under `name`; empty if it is unknown: none, null or an
+    empty text."""
+    value = fields.get(name)
+    if value is None or value == "":
+        return ""
+    if isinstance(value, str) and IDENTITY.fullmatch(value):
+        return value
+    raise MalformedFrame(
+        f"{name} is {_shown(value)}, not the identity of a group: 32 lower-case hex digits"
+    )
 
 
 def table(fields: Mapping[str, Any], name: str) -> dict[Any, Any]:

@@ -1,6 +1,6 @@
 """How the terms of masters are counted. Pure; broker and client count alike.
 
-An epoch is a number below 2^31, of three parts:
+An epoch is a number up to EPOCH_MAX, of three parts:
 
 | part | times | counts |
 |---|---|---|
@@ -12,6 +12,7 @@ So two nodes that cannot hear each other never open the same epoch, and a master
 while it was cut off never outranks the one that was promoted meanwhile.
 """
 
+EPOCH_MAX = (1 << 31) - 1  # what RocketMQ's brokers can read
 TERM = 100_000
 OPENER = 1_000
 

@@ -247,6 +247,12 @@ class GoAway(SaturnError):
     refresh_route = True
 
 
+class ForeignGroup(SaturnError):
+    """The two nodes belong to different groups of brokers, whatever their names are"""
+
+    code = 390004
+
+
 class StageLost(SaturnError):
     """The broker does not have (all of) what was staged any more: stage it again"""
 

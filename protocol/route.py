@@ -17,6 +17,7 @@ from typing import Any
 
 from . import checked
 from .codes import PERM_READ, PERM_WRITE
+from .epochs import EPOCH_MAX
 from .errors import MalformedFrame
 
 MASTER_ID = 0
@@ -42,11 +43,12 @@ class DataVersion:
 
     @classmethod
     def from_json(cls, value: dict[str, Any] | None) -> "DataVersion":
+        """MalformedFrame: a number out of range; a state version is the epoch of a master."""
         value = value or {}
         return cls(
-            int(value.get("counter") or 0),
-            int(value.get("timestamp") or 0),
-            int(value.get("stateVersion") or 0),
+            checked.integer(value, "counter", 0),
+            checked.integer(value, "timestamp", 0),
+            checked.integer(value, "stateVersion", 0, most=EPOCH_MAX),
         )
 
     def next(self, now_ms: int) -> None:

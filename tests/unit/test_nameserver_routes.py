@@ -108,9 +108,9 @@ def test_master_gone_keeps_topics_for_readers_and_last_address_removes_them() ->
     table = RouteTable()
     table.register(broker(), 0)
     table.register(broker(broker_id=1, address="127.0.0.1:2"), 0)
-    table.unregister(CLUSTER, "broker-a", "127.0.0.1:10911")
+    table.unregister("broker-a", "127.0.0.1:10911")
     assert table.route("T").brokers[0].addresses == {1: "127.0.0.1:2"}
-    table.unregister(CLUSTER, "broker-a", "127.0.0.1:2")
+    table.unregister("broker-a", "127.0.0.1:2")
     with pytest.raises(TopicNotExist):
         table.route("T")
     assert table.topics() == []
@@ -132,8 +132,10 @@ def test_connection_close_removes_only_what_it_registered_last() -> None:
 def test_silent_broker_expires_and_any_sign_of_life_delays_that() -> None:
     table = RouteTable()
     table.register(broker(timeout_ms=1000), 0)
-    table.heartbeat(CLUSTER, "127.0.0.1:10911", 900)
-    table.heartbeat(CLUSTER, "unknown:1", 900)
+    assert table.live("broker-a", "unknown:1") is None
+    live = table.live("broker-a", "127.0.0.1:10911")
+    assert live is not None
+    table.heartbeat(live, 900)
     assert table.expire(1900) == []
     assert len(table.expire(1901)) == 1
     assert table.topics() == []
@@ -244,7 +246,7 @@ def test_changed_names_the_topics_whose_route_is_another_one() -> None:
     assert after(lambda: table.wipe_write_perm("broker-a")) == []
     assert after(lambda: table.delete_topic("U")) == ["U"]
     assert after(lambda: table.connection_closed(link)) == both
-    assert after(lambda: table.unregister(CLUSTER, "broker-a", B)) == both
+    assert after(lambda: table.unregister("broker-a", B)) == both
 
 
 def test_write_permission_is_wiped_and_given_back_without_inherit() -> None:
@@ -264,7 +266,7 @@ def test_acting_master_shows_the_smallest_slave_as_master_without_writes() -> No
         table.register(
             broker(broker_id=broker_id, address=f"s:{broker_id}", enable_acting_master=True), 0
         )
-    table.unregister(CLUSTER, "broker-a", "127.0.0.1:10911")
+    table.unregister("broker-a", "127.0.0.1:10911")
     route = table.route("T")
     assert route.brokers[0].addresses == {0: "s:1", 2: "s:2"}
     assert not route.queues[0].writable
