@@ -18,7 +18,9 @@ Ours, in the part RocketMQ leaves alone: timestamps cannot say where to start ex
     104 40s  its header, all of whose items are durable (indexfile.py)
     144 16s  identity of the group that the log belongs to, zeros: unknown
     160 i64  start: the oldest offset that the log had, -1: not known
-    168 i32  CRC-32 of bytes 0..168: it no longer holds when a RocketMQ broker ran since
+    168 i64  promised: the log was durable up to here once, and a start found less (amnesia.py);
+             -1: none did
+    176 i32  CRC-32 of bytes 0..176: it no longer holds when a RocketMQ broker ran since
 
 A page of b"SATURN02" ends before the identity; its CRC is at 144 and covers what is before.
 
@@ -36,7 +38,7 @@ from saturnmq.store.disk import Disk
 
 PAGE = 4096
 _ROCKETMQ = struct.Struct(">qqqqq")
-_OURS = struct.Struct(">8sqqqq40s16sq")
+_OURS = struct.Struct(">8sqqqq40s16sqq")
 _OURS_BEFORE = struct.Struct(">8sqqqq40s")
 MAGIC = b"SATURN03"
 MAGIC_BEFORE = b"SATURN02"
@@ -45,8 +47,8 @@ NO_INDEX, INDEX_UNKNOWN = 0, -1
 
 @dataclass(slots=True)
 class Checkpoint:
-    """The page; `derived`, `flushed` and `start` are -1, and `identity` (32 hex digits) is empty,
-    when this file says nothing about them.
+    """The page; `derived`, `flushed`, `start` and `promised` are -1, and `identity` (32 hex
+    digits) is empty, when this file says nothing about them.
     """
 
     physic: int = 0
@@ -61,6 +63,7 @@ class Checkpoint:
     index_header: bytes = bytes(40)
     identity: str = ""
     start: int = -1
+    promised: int = -1
 
     @classmethod
     def load(cls, disk: Disk, root: str) -> Checkpoint:
@@ -74,7 +77,7 @@ class Checkpoint:
             _, found.derived, found.queues, found.flushed, *more = layout.unpack_from(data, 64)
             found.index_name, found.index_header, *more = more
             if more:
-                identity, found.start = more
+                identity, found.start, found.promised = more
                 found.identity = identity.hex() if any(identity) else ""
         return found
 
@@ -83,7 +86,7 @@ class Checkpoint:
         _ROCKETMQ.pack_into(
             page, 0, self.physic, self.logics, self.index, self.master_flushed, self.confirm
         )
-        if self.derived >= 0 or self.flushed >= 0 or self.identity:
+        if self.derived >= 0 or self.flushed >= 0 or self.promised >= 0 or self.identity:
             _OURS.pack_into(
                 page,
                 64,
@@ -95,6 +98,7 @@ class Checkpoint:
                 self.index_header,
                 bytes.fromhex(self.identity),
                 self.start,
+                self.promised,
             )
             at = _crc_at(_OURS)
             page[at : at + 4] = _crc(page, _OURS)

@@ -9,7 +9,9 @@ anybody consumed a message makes no difference.
 
 A segment is renamed to `deleted/<name>.delete` and deleted 60 s later, at the next start, or with
 the next pass when the disk is short. The sub-directory is there because RocketMQ refuses a store
-with such a file beside the segments, and ignores sub-directories. No queue entry points at a
+with such a file beside the segments, and ignores sub-directories. The newest one stays until a
+checkpoint says where the log begins now: it tells the next start who took the segments
+(amnesia.py). No queue entry points at a
 segment that is gone: a pass raises the queues' least offsets first. Readers keep their mapping of
 a deleted file.
 """
@@ -90,12 +92,37 @@ class Cleaner:
         self.manual = 0
         self.space = Space(0, False, False, False)
 
-    def finish_leftovers(self) -> None:
-        """Blocking, at start: delete what a pass before left."""
+    def taken_to(self) -> int:
+        """Blocking, at start: up to where the segments went that still wait for their end, -1 if
+        none does."""
         directory = posixpath.join(self._directory, DELETED)
         for entry in self._disk.list(directory):
             if entry.name.endswith(".delete") and not entry.is_dir:
-                self._disk.unlink(posixpath.join(directory, entry.name))
+                self._waiting[posixpath.join(directory, entry.name)] = 0
+        return max(map(self._end_of, self._waiting), default=-1)
+
+    def finish_leftovers(self, recorded: int) -> None:
+        """Blocking, at start: delete what a pass before left; see `_over`."""
+        for path in self._over(recorded, 0):
+            self._disk.unlink(path)
+
+    def _over(self, recorded: int, now_ms: int) -> list[str]:
+        """Take out the files whose time has come, of a log that begins at `recorded` or behind it
+        according to the checkpoint."""
+        newest = max(self._waiting, default="")
+        over = [
+            path
+            for path, due in self._waiting.items()
+            if (now_ms >= due or self.space.short)
+            and (path != newest or self._end_of(path) <= recorded)
+        ]
+        for path in over:
+            del self._waiting[path]
+        return over
+
+    def _end_of(self, path: str) -> int:
+        name = posixpath.basename(path).removesuffix(".delete")
+        return int(name) + self._log.segment_bytes if name.isdigit() else -1
 
     def look(self) -> Space:
         """Measure the disk. What waits for its end counts as free already."""
@@ -116,13 +143,11 @@ class Cleaner:
         free += (len(self._waiting) + more) * self._log.segment_bytes
         return Space.judge(total, min(free, total), self._config, self.space.full)
 
-    def plan(self, now_ms: int, safe: int) -> CleanTicket | None:
-        """Take out what is to be deleted now, nothing at or behind `safe`; None: nothing is."""
-        ticket = CleanTicket(self._disk)
-        for path, due in list(self._waiting.items()):
-            if now_ms >= due or self.space.short:
-                del self._waiting[path]
-                ticket.files.append(path)
+    def plan(self, now_ms: int, safe: int, recorded: int) -> CleanTicket | None:
+        """Take out what is to be deleted now, nothing at or behind `safe`; None: nothing is.
+        `recorded`: where the log begins according to the checkpoint.
+        """
+        ticket = CleanTicket(self._disk, files=self._over(recorded, now_ms))
         by_time = datetime.fromtimestamp(now_ms / 1000).hour in self._config.delete_hours
         if by_time or self.space.short or self.space.above_normal or self.manual:
             self.manual = max(self.manual - 1, 0)

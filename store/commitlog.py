@@ -90,7 +90,6 @@ class CommitLog:
     def load(self, *, clean: bool) -> None:
         """Open the segments that are there. After a crash nobody knows whether the names that are
         gone are so for good."""
-        self.series.set_aside()
         self.series.load()
         if not clean and self.series.disk.exists(self.series.directory):
             self.series.disk.sync_dir(self.series.directory)

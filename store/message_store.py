@@ -18,6 +18,7 @@ from typing import Any
 from saturnmq.protocol.errors import SaturnError, ServiceNotAvailable
 from saturnmq.protocol.runtime import Runtime
 from saturnmq.protocol.sql92 import Sql
+from saturnmq.store.amnesia import Promise, set_aside_behind_hole
 from saturnmq.store.checkpoint import INDEX_UNKNOWN, AbortMark, Checkpoint
 from saturnmq.store.cleaner import MANUAL_PASSES, Cleaner, CleanTicket
 from saturnmq.store.commitlog import CommitLog, FlushTicket, LogFailed
@@ -97,6 +98,8 @@ class MessageStore:
         self._queues = queues
         self._derived = Derived(queues, index, config.delays_ms)
         self._abort = AbortMark(disk, root)
+        self._promise: Promise | None = None  # while the log lacks some of it
+        self._saving = disk.mutex()  # of the checkpoint
         self._checkpoint = Checkpoint()
         self._saved = Checkpoint()
         self._side_files = SideFiles(disk, root, segment_bytes)
@@ -137,16 +140,23 @@ class MessageStore:
 
     def _load(self, progress: Callable[[int, int], None] | None) -> None:
         clean = not self._abort.present()
-        self._cleaner.finish_leftovers()
+        page = self._checkpoint = Checkpoint.load(self._disk, self.config.root)
+        self.identity = page.identity
+        self._side_files.load()
+        series, now = self._log.series, self._runtime.now_ms()
+        series.set_aside()
+        set_aside_behind_hole(self._disk, self.config.root, page, series, self._side_files, now)
+        promise = Promise.of(page, self._cleaner.taken_to())
+        self._cleaner.finish_leftovers(page.start)
         self._log.load(clean=clean)
         self._derived.load(clean=clean)
         self._queues.bury(read_tombstones(self._disk, self.config.root))
-        page = self._checkpoint = Checkpoint.load(self._disk, self.config.root)
-        self.identity = page.identity
         self._abort.set()  # before anything changes: a crash while recovering is a crash
         if not clean and page.flushed >= 0:
             self._log.forget_from(page.flushed)
-        self.recovery = recover(self._log, self._derived, page, clean=clean, progress=progress)
+        self.recovery = recover(
+            self._log, self._derived, page, clean=clean, keep=self._keep, progress=progress
+        )
         stamp = self.recovery.last_store_timestamp or page.physic
         self._writer.last_store_timestamp = self._dispatched_ts = stamp
         if not clean:
@@ -157,14 +167,63 @@ class MessageStore:
         self.watermarks.reset(self._log.start, end, flushed=end, dispatched=end)
         self._groups.recovered(end)
         self._flushed_frames = end
+        self.recovery.missing = promise.missing(self._log.start, end)
+        if self.recovery.missing:
+            self._promise = promise
+            log.error("%s", self.amnesia)
+        page.flushed = min(page.flushed, end)
         if page.derived > self._log.end:
             page.derived = -1
         page.confirm = min(page.confirm, end)
         self.recovered_confirm = page.confirm or end
-        self._side_files.load()
         self.flush_derived()
         self.checkpoint()
+        self._cleaner.finish_leftovers(self._saved.start)
         self._cleaner.look()
+
+    def _keep(self, start: int, end: int) -> None:
+        """See `recover`."""
+        kept = self._side_files.save(
+            self._log.read_into,
+            start,
+            end,
+            epoch=0,
+            time_ms=self._runtime.now_ms(),
+            reason="a start found no valid frame there, though it had been flushed",
+        )
+        log.error("the bytes %d to %d of the CommitLog are in %s now", start, end, kept.file)
+
+    # amnesia
+
+    @property
+    def missing(self) -> list[tuple[int, int]]:
+        """The ranges of the log that were durable on this disk once and are not now."""
+        if self._promise is None:
+            return []
+        return self._promise.missing(self._log.start, self.watermarks.flushed)
+
+    @property
+    def amnesia(self) -> str:
+        """What exactly is missing (see `amnesia.py`), empty if nothing is. While there is something
+        the store takes what is copied back (`append_raw`) but no messages."""
+        if self._promise is None or not (missing := self.missing):
+            return ""
+        return (
+            f"{self._log.series.directory} lacks the bytes "
+            f"{' and '.join(f'{start} to {end}' for start, end in missing)} of the log, which had "
+            f"{self._promise} on this disk once"
+        )
+
+    def settle(self) -> None:
+        """Blocking: nothing is missing any more, because the log was copied back, from wherever the
+        other node's begins, or because an operator goes on without. Durable when this returns;
+        OSError: nothing has changed."""
+        promise, self._promise = self._promise, None
+        try:
+            self.checkpoint()
+        except OSError:
+            self._promise = promise
+            raise
 
     # writing
 
@@ -184,6 +243,11 @@ class MessageStore:
 
     def _check_writable(self) -> None:
         self._check_open()
+        if self._promise is not None and self.amnesia:
+            raise ServiceNotAvailable(
+                f"{self.amnesia}: the store takes no messages until they are copied back from "
+                "another node, or `saturnmq admin promote GROUP NODE --force` goes on without them"
+            )
         if self.refuses:
             raise ServiceNotAvailable(self.refuses)
 
@@ -283,6 +347,9 @@ class MessageStore:
                 self.watermarks.flushed = ticket.target
                 self._flushed_frames = self._whole_frames
                 self._checkpoint.physic = max(self._checkpoint.physic, ticket.store_timestamp)
+                if self._promise is not None and not self.missing:
+                    log.info("the log has all of %s again", self._promise)
+                    self._promise = None
         self._flushing = None
 
     def begin_flush(self) -> FlushTicket | None:
@@ -391,11 +458,18 @@ class MessageStore:
 
     def checkpoint(self) -> None:
         """Blocking: write the checkpoint if it changed."""
-        confirm = max(self._checkpoint.confirm, self.watermarks.confirmed)
-        current = replace(self._checkpoint, confirm=confirm, identity=self.identity)
-        if current != self._saved:
-            current.save(self._disk, self.config.root)
-            self._saved = current
+        with self._saving:
+            promise = self._promise
+            current = replace(
+                self._checkpoint,
+                confirm=max(self._checkpoint.confirm, self.watermarks.confirmed),
+                identity=self.identity,
+                start=self.watermarks.start if promise is None else promise.start,
+                promised=-1 if promise is None else promise.end,
+            )
+            if current != self._saved:
+                current.save(self._disk, self.config.root)
+                self._saved = current
 
     # cleaning
 
@@ -424,8 +498,12 @@ class MessageStore:
         # Of a segment that is gone nothing can be built again: what queues and index have of it
         # must be on the disk, and the checkpoint must say so.
         safe = min(marks.flushed, self._saved.derived)
-        ticket = self._cleaner.plan(self._runtime.now_ms() if now_ms is None else now_ms, safe)
+        now = self._runtime.now_ms() if now_ms is None else now_ms
+        before = self._log.start
+        ticket = self._cleaner.plan(now, safe, self._saved.start)
         marks.start = self._log.start
+        if self._promise is not None:
+            self._promise = self._promise.cleaned(before, marks.start)
         return ticket
 
     # deleted topics

@@ -137,6 +137,7 @@ class _Rebuild:
             flushed=page.flushed,
             identity=page.identity,
             start=page.start,
+            promised=page.promised,
         )
         blank.save(self._disk, self._root)
         self._disk.remove_tree(posixpath.join(self._root, "index"))

@@ -12,9 +12,10 @@ frame lies, two cases differ. Behind `flushed` of the checkpoint it is what a cr
 ends there, and the tail is zeroed and synced before anything can be appended behind it
 (fault-model.md I10), so that recovering twice, or crashing in between, ends in the same log. Before
 `flushed` the disk has lost what it had: that is damage, it is told, its extent is a gap that
-consumers skip, and what follows is kept (I11). In both cases a group whose end is not there is cut
-off as a whole, at its marker (`groups.py`): no checkpoint lies in one that was not flushed, so the
-marker is among what is read.
+consumers skip, and what follows is kept (I11). When nothing valid follows, the log ends before what
+it had, and what is cut off there goes to a side file (`truncated.py`). In both cases a group whose
+end is not there is cut off as a whole, at its marker (`groups.py`): no checkpoint lies in one that
+was not flushed, so the marker is among what is read.
 """
 
 from __future__ import annotations
@@ -48,6 +49,12 @@ class Recovery:
     stopped_by: str = ""
     gaps: list[tuple[int, int]] = field(default_factory=list)  # damage between valid frames
     lost: int = 0  # flushed bytes at the end that are gone
+    # What was on this disk once and is not in the log any more, also by a start before this one.
+    missing: list[tuple[int, int]] = field(default_factory=list)
+
+
+Keep = Callable[[int, int], None]
+"""Copies the bytes [first, second) of the log to a side file."""
 
 
 def recover(
@@ -56,12 +63,15 @@ def recover(
     checkpoint: Checkpoint,
     *,
     clean: bool,
+    keep: Keep,
     progress: Callable[[int, int], None] | None = None,
 ) -> Recovery:
-    """Bring log, queues and index to the same end."""
+    """Bring log, queues and index to the same end. `keep` gets what of the log is cut off although
+    it had been durable."""
     found = Recovery(clean)
     if not commitlog.series.segments:
         derived.destroy()
+        found.lost = max(checkpoint.flushed - max(checkpoint.start, 0), 0)
         return found
     begin = _start(commitlog, derived, checkpoint, clean)
     derived.remove_deleted()
@@ -81,6 +91,10 @@ def recover(
     if found.end < checkpoint.flushed:
         found.lost = checkpoint.flushed - found.end
         log.error("%d bytes of the CommitLog that were on the disk are gone", found.lost)
+    known = checkpoint.flushed if checkpoint.flushed >= 0 else commitlog.series.end
+    used = _used_end(commitlog, found.end, known)
+    if used > found.end:
+        keep(found.end, used)
     commitlog.truncate(found.end)
     derived.truncate(found.end, commitlog.store_time_at)
     for queue in derived.queues:
@@ -122,6 +136,20 @@ def _start(commitlog: CommitLog, derived: Derived, checkpoint: Checkpoint, clean
         begin = min(begin, max(oldest, oldest if indexed is None else indexed))
     index.resume()
     return begin
+
+
+def _used_end(commitlog: CommitLog, start: int, end: int) -> int:
+    """The end of what is not zero in [start, end) of the log, `start` if all is."""
+    used = start
+    for segment in commitlog.series.segments:
+        if segment.end <= start or segment.start >= end:
+            continue
+        stop = min(end, segment.end) - segment.start
+        for first, last in segment.file.written(max(start - segment.start, 0)):
+            for at in range(first, min(last, stop), STEP_BYTES):
+                data = segment.file.read(at, min(STEP_BYTES, min(last, stop) - at)).rstrip(b"\0")
+                used = segment.start + at + len(data) if data else used
+    return used
 
 
 def _newest_reached(commitlog: CommitLog, reached: int) -> int:

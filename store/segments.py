@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import posixpath
 from bisect import bisect_right
+from itertools import pairwise
 
 from saturnmq.protocol.errors import StoreDamaged
 from saturnmq.store.disk import Disk, Entry, SegmentFile
@@ -112,6 +113,19 @@ class SegmentSeries:
             self.segment_bytes,
             aside,
         )
+
+    def behind_hole(self) -> list[tuple[int, str]]:
+        """Before `load`: start and path of the files behind the first missing segment, ascending;
+        none if the files do not look like segments of this size."""
+        entries = self._entries()
+        starts = [int(entry.name) for entry in entries]
+        if any(entry.size != self.segment_bytes for entry in entries):
+            return []  # `load` tells
+        for at, (before, after) in enumerate(pairwise(starts), 1):
+            gap = after - before - self.segment_bytes
+            if gap > 0 and gap % self.segment_bytes == 0:
+                return [(start, self.path_of(start)) for start in starts[at:]]
+        return []
 
     def add(self, segment: Segment) -> None:
         self.segments.append(segment)

@@ -1,7 +1,9 @@
-"""Side files: what a truncation cut off the CommitLog, for whoever misses a message.
+"""Side files: what was cut off the CommitLog, for whoever misses a message.
 
 A deposed master, or a slave that was ahead of the master promoted instead of it, cuts its log back
-to what both have (fault-model.md I7). The bytes [from, to) that go are copied before, in
+to what both have (fault-model.md I7). A start cuts off what is damaged to the end of what was
+durable, and what lies behind a missing segment (amnesia.py). The bytes [from, to) that go are
+copied before, or their file is renamed, to
 
     truncated/<from>-<to>.log    the bytes as they were, BLANKs included; 20 digits each, as names
                                  of segments; `.1`, `.2` before `.log` when the name is taken
@@ -17,12 +19,14 @@ repeated then, and a copy that has all of it is not made twice. Memory: one chun
 
 from __future__ import annotations
 
+import errno
 import posixpath
 import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from saturnmq.protocol import jsonx
@@ -134,6 +138,40 @@ class SideFiles:
         saved = _save(self._disk, self._root, read, wanted)
         self._known = [*(side for side in self._known if side.file != saved.file), saved]
         return saved
+
+    def take(self, path: str, start: int, end: int, *, time_ms: int, reason: str) -> Truncated:
+        """Blocking: make the file at `path`, the bytes [start, end) of the log, a side file; copied
+        only where it lies on another file system.
+
+        ServiceNotAvailable: it could not be done.
+        """
+        facts = Truncated("", start, end, 0, time_ms, reason, segment_bytes=self._segment_bytes)
+        directory = posixpath.join(self._root, DIRECTORY)
+        try:
+            taken = replace(facts, file=_free_path(self._disk, directory, facts))
+            try:
+                self._disk.rename(path, taken.file)
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+                file = self._disk.open_readonly(path)
+                try:
+                    _copy(self._disk, taken.file, partial(_read_at, file, start), facts)
+                finally:
+                    file.close()
+                self._disk.unlink(path)
+            taken = _describe(self._disk, taken)
+        except OSError as error:
+            raise ServiceNotAvailable(
+                f"{path} could not be moved to {directory} ({error}); make room there, or move it "
+                "away by hand"
+            ) from error
+        self._known.append(taken)
+        return taken
+
+
+def _read_at(file: ReadFile, start: int, offset: int, buffer: memoryview) -> int:
+    return file.read_into(offset - start, buffer)
 
 
 def _save(disk: Disk, root: str, read: Read, facts: Truncated) -> Truncated:

@@ -393,6 +393,7 @@ def test_row_3_16_renamed_to_delete_and_unlinked_60_seconds_later() -> None:
     assert store.read_log(0, 100) is None
     assert bytes(reader) == before, "who reads already may finish"
     found.clock.now += 1
+    store.checkpoint()  # the newest waits for the checkpoint that tells of it
     clean(store)
     assert files_of(disk, "/store/commitlog/deleted") == {}
 

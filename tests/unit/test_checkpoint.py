@@ -10,7 +10,7 @@ from saturnmq.store.checkpoint import INDEX_UNKNOWN, NO_INDEX, PAGE, AbortMark, 
 from store_rig import flush, message, new_disk, open_store
 
 IDENTITY = "00112233445566778899aabbccddeeff"
-FULL = Checkpoint(1, 2, 3, 4, 5, 6, 7, 8, 9, bytes(range(40)), IDENTITY, 10)
+FULL = Checkpoint(1, 2, 3, 4, 5, 6, 7, 8, 9, bytes(range(40)), IDENTITY, 10, 11)
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,7 @@ FULL = Checkpoint(1, 2, 3, 4, 5, 6, 7, 8, 9, bytes(range(40)), IDENTITY, 10)
         Checkpoint(physic=5),
         Checkpoint(flushed=0),
         Checkpoint(derived=0),
+        Checkpoint(promised=7),
         Checkpoint(identity=IDENTITY),  # before there is anything else to tell
     ],
 )
@@ -82,13 +83,14 @@ def test_a_page_of_before_has_no_identity_and_no_start() -> None:
     assert found == Checkpoint(1, 2, 3, 4, 5, 6, 7, 8, 9, bytes(range(40)), "", -1)
 
 
-@pytest.mark.parametrize("at", [0, 70, 143, 144, 159, 160, 167, 168])
+@pytest.mark.parametrize("at", [0, 70, 143, 144, 159, 160, 167, 175, 176])
 def test_a_page_that_changed_by_a_bit_says_nothing_of_ours(at: int) -> None:
     disk = SimDisk(random.Random(1))
     FULL.save(disk, "/")
     disk.flip("/checkpoint", at, 0)
     found = Checkpoint.load(disk, "/")
-    assert (found.derived, found.flushed, found.identity, found.start) == (-1, -1, "", -1)
+    assert (found.derived, found.flushed, found.identity) == (-1, -1, "")
+    assert (found.start, found.promised) == (-1, -1)
 
 
 def test_a_store_keeps_the_identity_that_it_was_given() -> None:

@@ -193,6 +193,8 @@ def test_a_short_disk_takes_the_oldest_whatever_its_age_and_no_more_than_it_need
     left = len(segments) - len(world.segments)
     assert 1 <= left < 5
     assert world.segments == segments[left:]
+    assert world.waiting
+    world.save()  # a checkpoint says where the log begins now
     world.clean()
     assert world.waiting == []  # no minute is waited for
     assert world.segments == segments[left:]

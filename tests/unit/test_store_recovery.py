@@ -188,6 +188,7 @@ def test_a_newest_segment_of_wrong_length_is_set_aside(caplog) -> None:
     assert there == list(range(len(there)))
     assert again.watermarks.appended <= end
     assert again.recovery.lost > 0
+    again.settle()
     put(again, range(len(there), 120))
     dispatch(again)
     assert numbers(again) == list(range(120))

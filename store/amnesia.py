@@ -1,0 +1,84 @@
+"""Amnesia: a start that finds less of the log than was durable on this disk once.
+
+The checkpoint is the evidence. It says where the log began (`start`) and up to where it was durable
+(`flushed`, or `promised` of a start before this one that found less): that is the promise. What of
+it is not there is missing: the whole log after a lost mount, its end after a disk that lied, its
+front, or all behind a segment that is missing between others, because those files are set aside.
+The cleaner is no culprit: it moves `start` on, and until a checkpoint says so, the newest file it
+took waits in `commitlog/deleted` (cleaner.py).
+
+The promise stays in the checkpoint until the log has all of it again, or somebody settles the
+matter (`MessageStore.settle`). `flushed` itself says what is durable now: between it and what was
+promised a crash may leave anything.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+
+from saturnmq.store.checkpoint import Checkpoint
+from saturnmq.store.disk import Disk
+from saturnmq.store.segments import SegmentSeries
+from saturnmq.store.truncated import SideFiles
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """The bytes [start, end) of the log were durable; `start` is -1 when nobody knows it."""
+
+    start: int
+    end: int
+
+    @classmethod
+    def of(cls, page: Checkpoint, cleaned_to: int) -> Promise:
+        """What this page says, of a log whose segments were cleaned up to `cleaned_to`."""
+        start = max(page.start, cleaned_to) if page.start >= 0 else -1
+        return cls(start, max(page.flushed, page.promised))
+
+    def missing(self, start: int, end: int) -> list[tuple[int, int]]:
+        """What a log that goes from `start` to `end` lacks of it."""
+        front = self.start, min(start, self.end)
+        rest = max(self.start, end, 0), self.end
+        known = [rest] if self.start < 0 else [front, rest]
+        return [(first, last) for first, last in known if first < last]
+
+    def cleaned(self, before: int, after: int) -> Promise:
+        """The cleaner moved the log's start from `before` to `after`."""
+        return replace(self, start=after) if 0 <= before <= self.start < after else self
+
+    def __str__(self) -> str:
+        return f"{max(self.start, 0)} to {self.end}"
+
+
+def set_aside_behind_hole(
+    disk: Disk, root: str, page: Checkpoint, series: SegmentSeries, side_files: SideFiles, now: int
+) -> None:
+    """Before the segments are opened: where one is missing between others the log ends, and the
+    files behind become side files, durably. `page` is saved first if it promises nothing.
+    """
+    behind = series.behind_hole()
+    if not behind:
+        return
+    hole = behind[0][0]
+    if max(page.flushed, page.promised) < 0:
+        page.promised = hole
+        page.save(disk, root)
+    for start, path in behind:
+        kept = side_files.take(
+            path,
+            start,
+            start + series.segment_bytes,
+            time_ms=now,
+            reason=f"a segment before {hole} is missing",
+        )
+        log.error(
+            "%s lies behind a missing segment that ended at %d: it is no part of the log any more, "
+            "its %d messages are in %s now",
+            path,
+            hole,
+            kept.messages,
+            kept.file,
+        )
