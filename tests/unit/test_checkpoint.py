@@ -42,22 +42,22 @@ def test_the_page_is_rocketmqs_with_ours_behind_it() -> None:
     assert struct.unpack_from(">4q", page, 72) == (6, 7, 8, 9)
     assert page[104:144] == bytes(range(40))
     assert page[144:160].hex() == IDENTITY
-    assert struct.unpack_from(">qI", page, 160) == (10, zlib.crc32(page[:168]))
-    assert not any(page[172:])
+    assert struct.unpack_from(">qqI", page, 160) == (10, 11, zlib.crc32(page[:176]))
+    assert not any(page[180:])
     assert not disk.exists("/checkpoint.bak")
 
 
 def test_what_is_not_in_the_page_is_not_known() -> None:
     disk = SimDisk(random.Random(1))
     assert Checkpoint.load(disk, "/") == Checkpoint()
-    assert Checkpoint() == Checkpoint(0, 0, 0, 0, 0, -1, 0, -1, NO_INDEX, bytes(40), "", -1)
+    assert Checkpoint() == Checkpoint(0, 0, 0, 0, 0, -1, 0, -1, NO_INDEX, bytes(40), "", -1, -1)
     assert (NO_INDEX, INDEX_UNKNOWN) == (0, -1)
     disk.write_file("/checkpoint", struct.pack(">3q", 1, 2, 3))  # an old RocketMQ's
     assert Checkpoint.load(disk, "/") == Checkpoint(1, 2, 3)
     FULL.save(disk, "/")
     page = bytearray(disk.read_file("/checkpoint"))
     page[71:72] = b"4"  # of a version to come, whole
-    page[168:172] = zlib.crc32(page[:168]).to_bytes(4, "big")
+    page[176:180] = zlib.crc32(page[:176]).to_bytes(4, "big")
     disk.write_file("/checkpoint", bytes(page))
     assert Checkpoint.load(disk, "/") == Checkpoint(1, 2, 3, 4, 5)
 

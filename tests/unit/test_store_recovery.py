@@ -153,6 +153,7 @@ def test_without_a_log_there_are_no_queues_and_no_index() -> None:
     again = open_store(disk)
     assert (again.max_offset("T", 0), again.indexed_until()) == (0, (0, 0))
     assert [path for path in disk.paths() if "queue" in path or "index" in path] == []
+    again.settle()
     put(again, range(10))
     dispatch(again)
     assert numbers(again) == list(range(10))
