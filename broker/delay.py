@@ -63,23 +63,21 @@ class DelayService(ProgressTable[int]):
         self._start_ms, self._start = context.runtime.now_ms(), context.runtime.monotonic()
         self._delays_ms = context.store.config.delays_ms
         self._waits: dict[int, Waits] = {}  # of each level
-        for level in range(1, len(self._delays_ms) + 1):
-            self._waits_of(level)
-        for topic, queue_id in context.store.queues():
-            if topic == SCHEDULE_TOPIC:
-                self._waits_of(queue_id + 1)
+        queues = (queue for topic, queue in context.store.queues() if topic == SCHEDULE_TOPIC)
+        for queue_id in {*range(len(self._delays_ms)), *queues}:
+            self._waits_of(queue_id + 1, context.store.max_offset(SCHEDULE_TOPIC, queue_id))
         self._saved_lead = self._lead()
         self._due: dict[int, float] = {}  # level -> not before this time, when known
         self._arrived = asyncio.Event()
         self._arrived.set()
 
-    def _waits_of(self, level: int) -> Waits:
+    def _waits_of(self, level: int, end: int = 0) -> Waits:
         """A level above the highest, of a store that was written when there were more or copied
-        from a master that has more, waits as long as the highest: nothing waits for ever."""
+        from a master that has more, waits as long as the highest: nothing waits for ever. `end`: of
+        its queue when the process began."""
         found = self._waits.get(level)
         if found is None:
             delay_ms = self._delays_ms[min(level, len(self._delays_ms)) - 1]
-            end = self._c.store.max_offset(SCHEDULE_TOPIC, level - 1)
             found = self._waits[level] = Waits(delay_ms / 1000, self._start, end)
         return found
 

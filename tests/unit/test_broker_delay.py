@@ -99,9 +99,9 @@ def test_a_file_that_knows_of_messages_that_are_gone_is_written_before_others_co
         broker, client = await started(world)
         await wait(client, 5)
         await asyncio.sleep(5)
-        for end, dirty in ((1, False), (2, True)):
+        for end, since, dirty in ((1, None, False), (1, NOW, False), (2, NOW, True)):
             document = service(broker).snapshot()
-            service(broker).load(document | {"waitingTable": {"5": [[end, NOW]], "6": []}})
+            service(broker).load(document | {"waitingTable": {"5": [[end, since]], "6": []}})
             assert service(broker).dirty == dirty
         await broker.close()
 
@@ -132,9 +132,40 @@ def test_how_long_a_level_waits_says_who_delivers(
     run(body)
 
 
+def test_without_the_file_messages_wait_since_they_were_stored() -> None:
+    async def body(world: World) -> None:
+        broker, client = await started(world)
+        await wait(client, 3)
+        sent = world.loop.time()
+        await asyncio.sleep(6)
+        await broker.close()
+        for name in ("delayOffset.json", "delayOffset.json.bak"):
+            if world.disk.exists(f"/store/config/{name}"):
+                world.disk.unlink(f"/store/config/{name}")
+        broker, client = await started(world)
+        await comes(world, broker, 0, sent + 10)
+        await broker.close()
+
+    run(body)
+
+
+def test_the_first_message_of_a_level_that_only_its_master_has_does_not_come_early() -> None:
+    async def body(world: World) -> None:
+        broker, client = await started(world, "10s 20s")
+        await asyncio.sleep(30)
+        names = b"DELAY\x013\x02REAL_TOPIC\x01T\x02REAL_QID\x010\x02"
+        broker.store.put(PendingMessage(WAITS, 2, b"copied", names))
+        broker.context.appended()
+        await comes(world, broker, 0, world.loop.time() + 20)
+        await broker.close()
+
+    run(body)
+
+
 def test_a_level_beyond_the_highest_is_the_highest() -> None:
     async def body(world: World) -> None:
         broker, client = await started(world, "2s 5s")
+        await asyncio.sleep(5)
         began = world.loop.time()
         await wait(client, 99)
         await wait(client, 1)
