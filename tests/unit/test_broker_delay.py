@@ -151,7 +151,7 @@ def test_without_the_file_messages_wait_since_they_were_stored() -> None:
 
 def test_the_first_message_of_a_level_that_only_its_master_has_does_not_come_early() -> None:
     async def body(world: World) -> None:
-        broker, client = await started(world, "10s 20s")
+        broker, _ = await started(world, "10s 20s")
         await asyncio.sleep(30)
         names = b"DELAY\x013\x02REAL_TOPIC\x01T\x02REAL_QID\x010\x02"
         broker.store.put(PendingMessage(WAITS, 2, b"copied", names))
