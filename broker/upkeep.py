@@ -1,5 +1,6 @@
 """What keeps the store ahead of its writer: segments zeroed and mapped before they are needed; and
-what the next start begins from: queue and index files synced, then the checkpoint, every second.
+what the next start begins from: queue and index files synced, then the checkpoint, every second,
+after a look whether the log's files are still where they were.
 """
 
 from __future__ import annotations
@@ -68,5 +69,6 @@ class Upkeep:
             await self._gate.guard(self._checkpoint())
 
     async def _checkpoint(self) -> None:
+        await self._runtime.run_blocking(self._store.check_files)
         await self._runtime.run_blocking(self._store.flush_derived)
         await self._runtime.run_blocking(self._store.checkpoint)

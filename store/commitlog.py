@@ -21,6 +21,7 @@ flush, writes them to the file. Readers see what is `committed`; without a pool 
 
 from __future__ import annotations
 
+import errno
 import struct
 from dataclasses import dataclass, field
 
@@ -55,6 +56,17 @@ class FlushTicket:
             file.write(start, data)
         for file, start, end in self.ranges:
             file.flush(start, end)
+            if not file.in_place():
+                raise _gone(file)
+
+
+def _gone(file: SegmentFile) -> OSError:
+    return OSError(
+        errno.ESTALE,
+        "it was deleted, replaced or cut short under the running broker; what it holds can be read "
+        "as long as this process lives",
+        file.path,
+    )
 
 
 class CommitLog:
@@ -101,6 +113,14 @@ class CommitLog:
         for segment in self.series.segments:
             if segment.end > offset:
                 segment.file.forget(max(offset - segment.start, 0), self.segment_bytes)
+
+    def check_files(self) -> None:
+        """Blocking, may run beside the writer and the cleaner. OSError: a segment's file is not
+        where it was."""
+        for segment in self.series.segments[:]:
+            # Whoever deletes one of them takes it out of the series first.
+            if not segment.file.in_place() and segment in self.series.segments:
+                raise _gone(segment.file)
 
     def _advise(self, segment: Segment) -> None:
         for advice in self._advice:

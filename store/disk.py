@@ -107,6 +107,11 @@ class SegmentFile(Protocol):
     def written(self, pos: int) -> list[tuple[int, int]]:
         """The ranges from `pos` on that may hold something other than zeros."""
 
+    def in_place(self) -> bool:
+        """Whether its path still names this very file, whole; callable from any thread. What is
+        written to a file that was deleted or replaced is gone when it is closed, however well it
+        was synced."""
+
     def close(self) -> None:
         """Unmap and close."""
 
@@ -215,6 +220,20 @@ class _NativeSegment(_NativeReadFile):
 
     def forget(self, start: int, end: int) -> None:
         os.posix_fadvise(self._fd, start, end - start, os.POSIX_FADV_DONTNEED)
+
+    def in_place(self) -> bool:
+        try:
+            mine = os.fstat(self._fd)
+        except OSError as error:
+            if error.errno != errno.EBADF:
+                raise
+            return True  # its owner has closed it: it need not be anywhere
+        try:
+            there = os.stat(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        same = there.st_dev, there.st_ino, there.st_size
+        return same == (mine.st_dev, mine.st_ino, self.size)
 
     def advise(self, advice: Advice) -> None:
         if advice is Advice.RANDOM:

@@ -1,7 +1,8 @@
 """MessageStore: the door to everything on disk. One writer calls it; watermarks come out.
 
 All methods are for the owner of the store (the broker's event loop) except those marked blocking,
-which may run in a thread beside it: FlushTicket.run, prepare_ahead, flush_derived.
+which may run in a thread beside it: FlushTicket.run, prepare_ahead, flush_derived, check_files,
+checkpoint.
 
 A failed flush is final (fault-model.md section 4.1): the store refuses writes from then on, names
 the first error, and stays readable.
@@ -455,6 +456,17 @@ class MessageStore:
         if mark is not None:
             page.index_name, page.index_header = mark.name, mark.header
             page.index = max(page.index, mark.full_until)
+
+    def check_files(self) -> None:
+        """Blocking: look whether the log's files are still there. OSError: one is not; the store
+        takes no more writes then."""
+        if self.failed is not None or self._closed:
+            return
+        try:
+            self._log.check_files()
+        except OSError as error:
+            self._failed = self.failed or f"{type(error).__name__}: {error}"
+            raise
 
     def checkpoint(self) -> None:
         """Blocking: write the checkpoint if it changed."""

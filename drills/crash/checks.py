@@ -70,6 +70,8 @@ class Checker:
         if end < expected.required:
             lost = model.count(expected.required) - model.count(end)
             return [f"I1 the log ends at {end}, {lost} messages up to {expected.required} are lost"]
+        if store.amnesia:
+            return [f"I1 a start misses what nobody promised: {store.amnesia}"]
         if expected.end is not None:
             self.made["I10"] += 1
             if end != expected.end:

@@ -136,6 +136,9 @@ class SimSegment:
         self._disk.begin("forget", self.path)
         self._inode.forget(start, end)
 
+    def in_place(self) -> bool:
+        return self._disk.names_file(self.path, self._inode)
+
     def advise(self, advice: Advice) -> None:
         self._disk.begin("advise", self.path)
 
@@ -317,6 +320,12 @@ class SimDisk:
         if inode is None:
             raise FileNotFoundError(errno.ENOENT, "no such file", path)
         return inode
+
+    def names_file(self, path: str, inode: Inode) -> bool:
+        """Whether `path` is a name of this file. Changes nothing, so no crash point lies before."""
+        if not self.on:
+            raise OSError(errno.EIO, "the machine is off", path)
+        return self._names.current.get(path) is inode
 
     def _require_dir(self, path: str) -> None:
         directory = posixpath.dirname(path)
