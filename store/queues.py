@@ -116,7 +116,7 @@ class Queues:
     def max_physical(self) -> int:
         return max((queue.max_physical for queue in self.table.values()), default=-1)
 
-    def destroy(self, log_start: int = 0) -> None:
+    def destroy(self, log_start: int) -> None:
         """Delete all entries but those of messages before `log_start`: nothing could build them
         again, and where nothing follows them any more, their end is the next offset."""
         for queue in self.table.values():

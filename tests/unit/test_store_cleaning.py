@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import logging
 import pathlib
 from datetime import datetime
 
@@ -166,12 +167,16 @@ def test_a_reader_keeps_what_it_found() -> None:
     assert result.data == before
 
 
-def test_a_full_disk_refuses_sends_until_space_returns_and_stays_readable() -> None:
+def test_a_full_disk_refuses_sends_until_space_returns_and_stays_readable(caplog) -> None:
     world = World(dataclasses.replace(CONFIG, clean_forcibly=False))
     store = world.store
     total = world.disk.total_bytes
     world.use(91)
     world.clean()
+    world.clean()
+    (told,) = [record.message for record in caplog.records if record.levelname == "ERROR"]
+    assert "91 %: no more sends until it is at 85 % again" in told
+    assert store.is_short_of_space
     with pytest.raises(ServiceNotAvailable, match="91 %"):
         store.put(message(b"no"))
     assert "91 %" in store.refuses
@@ -182,6 +187,7 @@ def test_a_full_disk_refuses_sends_until_space_returns_and_stays_readable() -> N
         store.put(message(b"no"))
     world.disk.total_bytes = total
     store.watch_space()
+    assert caplog.text.count("sends go on") == 1
     assert store.put(message(b"yes")).queue_offset == 300
 
 
@@ -205,9 +211,50 @@ def test_a_disk_above_its_normal_use_takes_only_what_is_expired() -> None:
     segments = world.segments
     world.use(80)
     assert not world.clean()
-    world.clock.now += 72 * HOUR
+    world.clock.now += 72 * HOUR - 1
+    assert not world.clean()
+    world.clock.now += 1
     assert world.clean()
     assert len(world.segments) < len(segments)
+    assert world.store.space_percent == 80
+    world.store.watch_space()
+    assert world.store.space_percent < 60, "what waits for its end counts as free"
+    assert len(world.waiting) + len(world.segments) == len(segments)
+
+
+def test_a_disk_above_its_normal_use_of_which_nothing_may_go_is_told_once(caplog) -> None:
+    world = World()
+    with caplog.at_level(logging.WARNING):
+        for percent, later in ((80, 0), (80, 0), (70, 16 * HOUR), (80, 0), (80, 0)):
+            world.use(percent)
+            world.clock.now += later  # the pass of the hour finds the disk at its normal use
+            world.clean()
+    assert caplog.text.count("no segment may be deleted") == 2
+    assert "80 %" in caplog.text
+    assert "72 hours" in caplog.text
+
+
+def test_one_request_stands_for_twenty_passes() -> None:
+    world = World(dataclasses.replace(CONFIG, delete_batch_max=1), count=700)
+    segments = world.segments
+    world.clock.now = NOON + 73 * HOUR
+    world.store.clean_on_request()
+    for _ in range(len(segments)):
+        world.clean()
+    assert len(segments) > 22
+    assert world.segments == segments[20:]
+
+
+def test_a_start_deletes_only_what_a_pass_has_left() -> None:
+    world = World()
+    world.clock.now = FOUR
+    world.clean()
+    world.store.close()
+    directory = "/store/commitlog/deleted"
+    world.disk.write_file(f"{directory}/note", b"")
+    world.disk.make_dirs(f"{directory}/another.delete")
+    world.open()
+    assert world.waiting == ["another.delete", "note"]
 
 
 def test_on_request_expired_segments_go_at_any_hour() -> None:
@@ -248,6 +295,10 @@ def test_the_three_ratios(percent: int, was_full: bool, expected: tuple) -> None
     space = Space.judge(1000, 1000 - 10 * percent, CONFIG, was_full)
     assert space == (percent, *expected)
     assert Space.judge(1000, 1000 - 10 * percent - 1, CONFIG).percent == percent + 1
+
+
+def test_a_disk_without_a_size_is_full() -> None:
+    assert Space.judge(0, 0, CONFIG) == (100, True, True, True)
 
 
 def test_no_level_counts_while_enough_is_free() -> None:

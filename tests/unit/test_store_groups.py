@@ -12,7 +12,7 @@ from saturnmq.protocol.errors import MessageIllegal, ServiceNotAvailable, StageL
 from saturnmq.protocol.frame import CRC_PROPERTY_BYTES, decode_frame
 from saturnmq.protocol.topics import GROUPS_TOPIC
 from saturnmq.store.groups import Group, lay_out
-from saturnmq.store.message_store import MessageStore, Part, Put
+from saturnmq.store.message_store import MessageStore, Part, PendingMessage, Put
 from saturnmq.store.rebuild import rebuild
 from saturnmq.store.verify import Sizes
 from store_rig import CONFIG, SEGMENT, bodies, dispatch, flush, message, new_disk, open_store
@@ -313,6 +313,23 @@ def test_a_marker_is_an_ordinary_message_whatever_the_checksums_are() -> None:
         dispatch(store)
         markers = [store.marker(n) for n in range(*store.markers)]
         assert [marker.document for marker in markers if marker] == [b'{"kind":"group"}', b"{}"]
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"1234567", bytes(8), b"\0" * 7 + b"\5more", b"\xff" * 8, b"\x80" + bytes(7)]
+)
+def test_a_marker_of_nothing_ends_with_itself(body: bytes) -> None:
+    store = open_store(new_disk())
+    put = store.put(PendingMessage(GROUPS_TOPIC, 0, body))
+    store.put(message(b"x"))
+    dispatch(store)
+    marker = store.marker(0)
+    assert marker is not None
+    assert (marker.start, marker.end) == (put.physical_offset, put.end_offset)
+    assert marker.document == body[8:]
+    assert store.marker(-1) is store.marker(1) is None
+    for offset in range(store.watermarks.appended + 1):
+        assert store.border(offset) == offset
 
 
 def test_a_rebuild_without_the_broker_does_not_promise_half_a_group() -> None:

@@ -12,7 +12,7 @@ from saturnmq.protocol.errors import StoreDamaged
 from saturnmq.store.checkpoint import Checkpoint
 from saturnmq.store.indexfile import INCOMING, fill_slots, fill_slots_reference, insert_items
 from saturnmq.store.message_store import MessageStore
-from store_rig import CONFIG, SEGMENT, bodies, dispatch, flush, message, new_disk, open_store
+from store_rig import CONFIG, SEGMENT, Clock, bodies, dispatch, flush, message, new_disk, open_store
 
 LONG_AGO, FAR = 0, 1 << 60
 
@@ -57,6 +57,36 @@ def found(store: MessageStore, numbers) -> list[int]:
         for key in (f"k{n}", f"both{n}")
         if len(store.query_by_key("T", key, 10, LONG_AGO, FAR)) == 1
     ]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_start_tells_how_far_it_is(known: bool) -> None:
+    disk = new_disk()
+    store = filled(disk, 100)
+    put(store, range(100, 170))
+    dispatch(store)
+    die(disk)
+    if not known:
+        disk.unlink("/store/checkpoint")
+    told: list[tuple[int, int]] = []
+    again = MessageStore.open(CONFIG, disk, Clock(), lambda done, all: told.append((done, all)))
+    begin = again.recovery.scanned_from
+    assert (begin > 0) == known
+    capacity = SEGMENT * len([e for e in disk.list("/store/commitlog") if not e.is_dir])
+    assert {total for _, total in told} == {capacity - begin}
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert (told[0][0] > 0, told[-1][0]) == (True, again.recovery.end - begin)
+
+
+def test_a_store_that_another_broker_stopped_is_read_from_its_newest_segment() -> None:
+    disk = new_disk()
+    store = filled(disk, 100)
+    end = store.watermarks.appended
+    store.close()
+    disk.unlink("/store/checkpoint")
+    again = open_store(disk)
+    assert again.recovery.scanned_from == end - end % SEGMENT > 0
+    assert numbers(again) == list(range(100))
 
 
 @pytest.mark.parametrize("end", [die, lose_power])

@@ -1,0 +1,165 @@
+"""A queue's files against a naive model: a table of entries that has holes and an end."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from saturnmq.drills.sim.disk import Outcome, SimDisk
+from saturnmq.store.consumequeue import ENTRY, ConsumeQueue
+
+PER_FILE = 7
+HOLE = (0, 0x7FFFFFFF, 0)
+NOTHING_ELSE = Outcome(kept=0.0, torn=0.0, names=0.0)
+
+Entry = tuple[int, int, int]
+
+
+class Model:
+    """What a queue is to hold: entries by their number; `low` and `end` bound those that count."""
+
+    def __init__(self) -> None:
+        self.entries: dict[int, Entry] = {}
+        self.low = self.end = 0
+        self.log_end = 0
+
+    def append(self, skip: int, sizes: list[int]) -> tuple[int, list[Entry]]:
+        first = max(self.end + skip, 0)
+        found = []
+        for number, size in enumerate(sizes, first):
+            if number not in self.entries and number >= self.end:
+                self.entries[number] = (self.log_end, size, -number)
+                self.log_end += size
+            found.append(self.entries.get(number, (1, 1, 1)))
+        if not self.low and not self.end:
+            self.low = first
+        self.end = max(self.end, first + len(sizes))
+        return first, found
+
+    def is_frame(self, offset: int, size: int, topic: str, queue_id: int, number: int) -> bool:
+        entry = self.entries.get(number)
+        return (topic, queue_id) == ("T", 3) and entry is not None and entry[:2] == (offset, size)
+
+    def number_at(self, physical: int) -> int:
+        """The first number behind all entries that begin before `physical`."""
+        return max((n + 1 for n, e in self.entries.items() if e[0] < physical), default=0)
+
+    def cut(self, physical: int) -> None:
+        self.entries = {n: e for n, e in self.entries.items() if e[0] < physical}
+        self.end = max(self.number_at(physical), min(self.low, self.end))
+        self.log_end = physical
+
+
+def opened(disk: SimDisk) -> ConsumeQueue:
+    queue = ConsumeQueue(disk, "/q/T/3", 20 * PER_FILE, "T", 3)
+    queue.series.load()
+    return queue
+
+
+def check(queue: ConsumeQueue, model: Model) -> None:
+    assert (queue.min_offset, queue.max_offset) == (model.low, model.end)
+    for number in range(model.low, model.end):
+        expected = model.entries.get(number, HOLE)
+        assert queue.entry(number) == expected
+        stop = min(number - number % PER_FILE + PER_FILE, model.end, number + 3)
+        packed = b"".join(ENTRY.pack(*model.entries.get(n, HOLE)) for n in range(number, stop))
+        assert queue.entries(number, 3) == packed
+    for number in (model.low - 1, model.end, model.end + PER_FILE):
+        assert queue.entry(number) is None
+    assert len(queue.entries(model.end, 3)) == 0
+    last = model.entries.get(model.end - 1) if model.low < model.end else None
+    assert queue.last_physical == (-1 if last is None else last[0])
+    if model.low < model.end:
+        assert queue.max_physical == (-1 if last is None else last[0] + last[1])
+        for physical in (0, model.log_end // 2, model.log_end, *(e[0] for e in (last,) if e)):
+            found = queue.first_at_or_after(physical, model.low, model.end)
+            assert found == min(max(model.number_at(physical), model.low), model.end)
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(
+            st.just("append"),
+            st.sampled_from([-5, -1, 0, 0, 0, 0, 1, 2, 9, 600]),
+            st.lists(st.integers(91, 300), min_size=1, max_size=20),
+        ),
+        st.tuples(st.sampled_from(["truncate", "drop", "crash", "reload"]), st.floats(0, 1)),
+    ),
+    max_size=12,
+)
+
+
+@given(steps, st.sampled_from([0, 0, 3, 50]))
+def test_a_queue_holds_what_its_model_does(taken, begin: int) -> None:
+    disk, model = SimDisk(random.Random(1)), Model()
+    queue = opened(disk)
+    log_start = 0
+    for step in taken:
+        if step[0] == "append":
+            _, skip, sizes = step
+            if not model.entries:
+                if queue.series.segments:
+                    continue  # what a queue without entries goes on with is a matter of its files
+                model, skip = Model(), begin
+                model.log_end = log_start
+            before = model.end if queue.series.segments else max(model.end + skip, 0)
+            first, entries = model.append(skip, sizes)
+            packed = b"".join(ENTRY.pack(*entry) for entry in entries)
+            at, fresh = queue.append(first, len(entries), packed)
+            new = entries[max(before - first, 0) :]
+            assert at == (max(first, before) if new else model.end)
+            assert fresh == b"".join(ENTRY.pack(*entry) for entry in new)
+            queue.flush()
+            disk.sync_dir("/q/T/3")
+        elif not model.entries:
+            continue
+        else:
+            places = sorted(model.entries)
+            chosen = places[min(int(step[1] * len(places)), len(places) - 1)]
+            if step[0] == "truncate":
+                physical = model.entries[chosen][0]
+                if physical <= log_start or chosen <= model.low:
+                    continue
+                model.cut(physical)
+                queue.truncate(physical)
+            elif step[0] == "drop":
+                if step[1] == 1:
+                    log_start, model.low = model.log_end, model.end
+                else:
+                    log_start = max(log_start, model.entries[chosen][0])
+                    model.low = max(chosen, model.low)
+                gone = queue.drop_before(log_start)
+                assert all(int(path.rpartition("/")[2]) // 20 < model.low for path in gone)
+                for path in gone:
+                    disk.unlink(path)
+                names = [int(entry.name) // 20 for entry in disk.list("/q/T/3")]
+                last = min(model.low, model.end - 1)  # the newest file stays
+                assert names[0] == last - last % PER_FILE
+                model.entries = {n: e for n, e in model.entries.items() if n >= names[0]}
+            else:
+                if step[0] == "crash":
+                    disk = disk.crash_image(random.Random(1), NOTHING_ELSE)
+                queue = opened(disk)
+                assert queue.recover(model.log_end, model.is_frame, nothing_behind=True)
+                queue.correct_min(log_start)
+        check(queue, model)
+
+
+@pytest.mark.parametrize("behind", [False, True])
+@pytest.mark.parametrize("kept", range(12))
+def test_an_end_that_was_lost_is_told_by_what_lies_behind_it(kept: int, behind: bool) -> None:
+    disk, model = SimDisk(random.Random(1)), Model()
+    queue = opened(disk)
+    first, entries = model.append(0, [100] * 20)
+    queue.append(first, 20, b"".join(ENTRY.pack(*entry) for entry in entries))
+    for number in range(kept, 20 if not behind else 19):
+        segment = queue.series.find(20 * number)
+        assert segment is not None
+        segment.file.write(20 * number - segment.start, bytes(20))
+    again = opened(disk)
+    assert again.recover(model.log_end, model.is_frame) == (not behind)
+    assert (again.max_offset, again.last_physical) == (kept, 100 * (kept - 1) if kept else -1)
+    again = opened(disk)
+    assert again.recover(model.log_end, model.is_frame), "what lay behind it is gone"
