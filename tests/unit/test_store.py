@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,8 @@ from saturnmq.store.consumequeue import (
 from saturnmq.store.disk import NativeDisk
 from saturnmq.store.indexfile import INCOMING, insert_items, insert_items_reference
 from saturnmq.store.lookup import plan_reads, plan_reads_reference
-from saturnmq.store.message_store import GetStatus, PendingMessage, StoreConfig
-from store_rig import SEGMENT, Clock, bodies, dispatch, flush, message, new_disk, open_store
+from saturnmq.store.message_store import GetStatus, MessageStore, PendingMessage, StoreConfig
+from store_rig import CONFIG, SEGMENT, Clock, bodies, dispatch, flush, message, new_disk, open_store
 
 
 def test_messages_come_back_in_order_across_segments() -> None:
@@ -197,6 +198,18 @@ def test_a_slave_becomes_a_byte_copy() -> None:
     assert slave.max_offset("T", 0) == len(bodies(slave))
 
 
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_a_slave_counts_on_where_its_master_ended(count: int) -> None:
+    master, slave = open_store(new_disk()), open_store(new_disk(2))
+    for number in range(count):
+        put = master.put(message(b"%d" % number))
+        slave.append_raw(put.physical_offset, bytes(master.read_log(put.physical_offset, 1000)))
+    dispatch(slave)
+    assert slave.put(message(b"mine")).queue_offset == count
+    dispatch(slave)
+    assert bodies(slave) == [b"%d" % n for n in range(count)] + [b"mine"]
+
+
 def test_lookup_by_time_and_key() -> None:
     clock = Clock()
     store = open_store(new_disk(), clock)
@@ -222,6 +235,87 @@ def test_limits_are_named() -> None:
         store.put(PendingMessage("T", 0, b"", b"a\x01" + b"x" * 32_767))
     with pytest.raises(MessageIllegal, match="127"):
         store.put(message(b"", topic="t" * 128))
+
+
+def accepts(store: MessageStore, refused: str, **fields) -> bool:
+    end = store.watermarks.appended
+    try:
+        store.put(PendingMessage(**{"topic": "T", "queue_id": 0, "body": b"", **fields}))
+        return True
+    except MessageIllegal as error:
+        why = str(error)
+    assert refused in why
+    assert store.watermarks.appended == end
+    return False
+
+
+def test_what_is_as_long_as_its_limit_is_accepted() -> None:
+    store = open_store(new_disk())
+    for prefix, limit in (("", 127), ("%RETRY%", 255), ("%DLQ%", 255), ("%OTHER%", 127)):
+        for length in (limit - 1, limit, limit + 1):
+            topic = prefix.ljust(length, "t")
+            assert accepts(store, f"the limit is {limit}", topic=topic) == (length <= limit)
+    assert not accepts(store, "0 bytes long", topic="")
+    assert accepts(store, "", topic="\u00e9" * 63)
+    assert not accepts(store, "128 bytes long", topic="\u00e9" * 64)
+
+    (empty,) = store.put(PendingMessage("T", 0, b"")).sizes
+    for length in (SEGMENT - 9, SEGMENT - 8, SEGMENT - 7):
+        fits = accepts(store, "do not fit a segment", body=bytes(length - empty))
+        assert fits == (length <= SEGMENT - 8)
+
+    config = replace(
+        CONFIG, commitlog_segment_bytes=1 << 18, max_message_bytes=70_000, crc_property=False
+    )
+    store = open_store(new_disk(), config=config)
+    (empty,) = store.put(PendingMessage("T", 0, b"")).sizes
+    for length in (69_999, 70_000, 70_001):
+        assert accepts(store, "the limit is 70000", body=bytes(length - empty)) == (
+            length <= 70_000
+        )
+    for length in (32_766, 32_767, 32_768):
+        properties = b"a\x01".ljust(length - 1, b"x") + b"\x02"
+        fits = accepts(store, "the limit is 32767", properties=properties)
+        assert fits == (length <= 32_767)
+    for more in (65_536, 65_537):  # a copy of a message gets longer by what the broker puts in
+        copy = PendingMessage("T", 0, bytes(70_000 - empty + more))
+        if more == 65_536:
+            store.put(copy, is_copy=True)
+        else:
+            with pytest.raises(MessageIllegal, match="70000"):
+                store.put(copy, is_copy=True)
+
+
+@pytest.mark.parametrize(("sys_flag", "queued"), [(0, True), (4, False), (8, True), (12, False)])
+def test_halves_of_a_transaction_are_in_no_queue(sys_flag: int, queued: bool) -> None:
+    store = open_store(new_disk())
+    store.put(message(b"before"))
+    put = store.put(replace(message(b"x"), sys_flag=sys_flag))
+    assert put.queue_offset == (1 if queued else 0)
+    after = store.put(message(b"after"))
+    assert after.queue_offset == 1 + queued
+    dispatch(store)
+    assert bodies(store) == [b"before", *([b"x"] if queued else []), b"after"]
+    batch = bytearray()
+    encode_batch_item(batch, b"x", b"", 0, True)
+    if sys_flag:
+        with pytest.raises(MessageIllegal, match="transaction"):
+            store.put_batch("T", 0, bytes(batch), sys_flag=sys_flag)
+
+
+def test_a_store_time_never_runs_backwards() -> None:
+    clock = Clock()
+    disk = new_disk()
+    store = open_store(disk, clock)
+    begin = clock.now
+    stamps = []
+    for step in (0, 5, -100, 3, 200):
+        clock.now = begin + step
+        stamps.append(store.put(message(b"x")).store_timestamp - begin)
+    assert stamps == [0, 5, 5, 5, 200]
+    store.close()
+    clock.now = begin
+    assert open_store(disk, clock).put(message(b"x")).store_timestamp == begin + 200
 
 
 def test_the_real_disk(tmp_path: Path) -> None:
