@@ -206,7 +206,7 @@ def dump_store(
 
     Reads only, also beside a running broker. What holds no frames is told on standard error. Of a
     file in the directory truncated/ it prints what was cut off this log, for instance in a
-    fail-over: what nobody else has can be sent again from there.
+    fail-over; restore-truncated sends again what nobody else has.
     """
     from saturnmq.cli import store_dump
     from saturnmq.store.disk import NativeDisk

@@ -71,7 +71,7 @@ class Verdict(enum.Enum):
     CLOSED = "its topic takes no messages now"
     SYSTEM = "the brokers' own"
     TRANSACTION = "half a transaction"
-    SINK = "row of an exactly-once sink, which publishes it itself"
+    SINK = "row of an exactly-once sink: only a run of that publishes it once"
     UNREADABLE = "its properties are not UTF-8"
 
 

@@ -10,7 +10,8 @@ copied before, or their file is renamed, to
     truncated/<from>-<to>.json   {"from","to","epoch","timeMs","reason","messages","topics":
                                  {"<topic>":n},"segmentBytes","crc32"}
 
-MessageStore writes them, nothing ever deletes them; `saturnmq store dump|check FILE` reads them.
+MessageStore writes them, nothing ever deletes them; `saturnmq store dump|check FILE` reads them,
+`saturnmq store restore-truncated` sends again what the cluster does not have.
 
 Order: the copy is written and synced under a name ending in `.tmp`, gets its name, then its facts,
 and only then the log is cut. So a crash leaves the log whole or a whole copy; the truncation is

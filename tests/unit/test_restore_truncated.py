@@ -102,6 +102,21 @@ def test_what_was_cut_off_is_shown_then_sent_and_found_by_the_next_run(
     assert files_of(side) == before
 
 
+def test_the_brokers_own_levels_say_what_is_left_of_a_delay(tmp_path) -> None:
+    later = {"DELAY": "1", "REAL_TOPIC": "orders", "REAL_QID": "0"}
+    side = cut_off(tmp_path / "cut", [pending(b"a", "SCHEDULE_TOPIC_XXXX", **later)], age_s=600)
+    options = {"delay_levels": "1h 2h"}
+    with served(tmp_path / "broker", store_options=options) as nameserver:
+        with Admin(nameserver) as admin:
+            admin.create_topic("orders", queues=1)
+        command = ["restore-truncated", str(side), "--send"]
+        done = CliRunner().invoke(app, command, env={"SATURNMQ_NAMESERVER": nameserver})
+        assert done.exit_code == 0
+        with Admin(nameserver) as admin:
+            waits = admin.find_message("a", "SCHEDULE_TOPIC_XXXX")
+        assert waits.properties["DELAY"] == "1"
+
+
 def test_what_its_sender_sent_again_is_not_wanted(tmp_path, nameserver, run) -> None:
     with Producer(nameservers=nameserver) as producer:
         for body in BODIES[:10]:
@@ -181,6 +196,17 @@ def test_what_consumers_gave_back_goes_to_their_retry_topic_with_its_last_copy(
     assert counts(run(side, "--send")) == (4, 1, 0, 3, 0)
     later = cut_off(tmp_path / "later", [given_back("a", "readers", 4)])
     assert counts(run(later)) == (1, 0, 1, 0, 0), "given back once more, and that was lost"
+
+
+def test_a_copy_that_waits_to_be_retried_is_another_one(tmp_path, nameserver, run) -> None:
+    with Admin(nameserver) as admin, Producer(nameservers=nameserver) as producer:
+        admin.create_group("readers")
+        admin.create_topic("%RETRY%readers", queues=1)
+        given_back = Message("%RETRY%readers", b"a", properties={"UNIQ_KEY": "a"}, delay_level=18)
+        producer.send(given_back)
+    later = {"DELAY": "18", "REAL_TOPIC": "orders", "REAL_QID": "0"}
+    side = cut_off(tmp_path / "cut", [pending(b"a", "SCHEDULE_TOPIC_XXXX", 17, **later)])
+    assert counts(run(side)) == (1, 0, 1, 0, 0)
 
 
 def test_a_dead_letter_is_not_given_to_its_group_again(tmp_path, nameserver, run) -> None:
@@ -333,12 +359,11 @@ def test_older_than_what_the_broker_keeps_is_sent_only_when_told_to(tmp_path) ->
         assert counts(run("--send")) == (1, 1, 0, 0, 0)
 
 
+@pytest.mark.parametrize(("limit", "value"), [("CHUNK_MESSAGES", 4), ("CHUNK_BYTES", 728)])
 def test_a_failure_on_the_way_says_where_and_the_next_run_goes_on(
-    tmp_path, nameserver, run, monkeypatch
+    tmp_path, nameserver, run, monkeypatch, limit, value
 ) -> None:
-    monkeypatch.setattr(store_restore, "CHUNK_MESSAGES", 4)
-    with Admin(nameserver) as admin:
-        admin.create_topic("others", queues=1)
+    monkeypatch.setattr(store_restore, limit, value)
     side = cut_off(tmp_path / "cut", [pending(body) for body in BODIES[:10]])
     judge, judged = store_restore.Restorer.judge, []
 

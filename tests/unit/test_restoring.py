@@ -164,7 +164,7 @@ def test_properties_are_kept_but_for_those_of_the_way_behind() -> None:
 
 def test_a_queue_stays_one_queue() -> None:
     queues = [MessageQueue("T", name, number) for name in "ab" for number in range(4)]
-    assert place(item(), queues, "b") == MessageQueue("T", "b", 3)
+    assert place(item(), queues, "a") == MessageQueue("T", "a", 3)
     assert place(item(), queues, "gone") == MessageQueue("T", "b", 3)
     assert place(item(queue_id=2), queues, None) == MessageQueue("T", "a", 2)
     assert place(item(queue_id=9), queues, "b") == queues[9 % 8]
