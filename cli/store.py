@@ -267,6 +267,7 @@ def restore_truncated(
     anything is damaged, or could not be sent.
     """
     from saturnmq.cli import store_restore
+    from saturnmq.protocol.errors import SaturnError
     from saturnmq.store.disk import NativeDisk
 
     wanted = store_restore.Wanted(
@@ -283,18 +284,22 @@ def restore_truncated(
     with bytes_bar("reading what was cut off") as progress:
         work.read(progress)
     problem = store_restore.settle(work, servers, send=send, expired_too=expired)
+    if isinstance(problem, SaturnError) and not work.place:
+        fail(str(problem))
     if as_json:
         emit({**work.to_json(), "done": send and problem is None})
     else:
         store_restore.show(work, send)
     if isinstance(problem, KeyboardInterrupt | SystemExit):
         raise problem
-    if problem is not None:
+    if problem is not None and send:
         sent = work.total(lambda tally: tally.sent)
         fail(
             f"stopped at {work.place}, with {sent:,} messages sent: {problem}; run it again, what "
             "was sent is not sent twice"
         )
+    if problem is not None:
+        fail(f"stopped at {work.place}: {problem}")
     if work.refusals:
         fail(f"{len(work.refusals):,} messages were refused; the first: {work.refusals[0]}")
     raise typer.Exit(1 if any(report.damage for report in work.files) else 0)

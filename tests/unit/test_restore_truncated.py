@@ -359,6 +359,18 @@ def test_older_than_what_the_broker_keeps_is_sent_only_when_told_to(tmp_path) ->
         assert counts(run("--send")) == (1, 1, 0, 0, 0)
 
 
+def test_without_a_cluster_nothing_is_known_to_be_wanted(tmp_path) -> None:
+    side = cut_off(tmp_path / "cut", [pending(b"a")])
+    with served(tmp_path / "broker") as gone:
+        pass
+    for arguments in ([], ["--send"]):
+        command = ["restore-truncated", str(side), *arguments]
+        done = CliRunner().invoke(app, command, env={"SATURNMQ_NAMESERVER": gone})
+        assert (done.exit_code, done.stdout) == (1, "")
+        assert done.stderr.startswith(f"saturnmq: no connection to {gone}")
+        assert "sent" not in done.stderr
+
+
 @pytest.mark.parametrize(("limit", "value"), [("CHUNK_MESSAGES", 4), ("CHUNK_BYTES", 728)])
 def test_a_failure_on_the_way_says_where_and_the_next_run_goes_on(
     tmp_path, nameserver, run, monkeypatch, limit, value
