@@ -12,9 +12,10 @@ from saturnmq.protocol.batch import encode_batch_item
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.message import ReceivedMessage
 from saturnmq.protocol.remoting import Command
-from world_rig import NOW, Remote, World, run
+from world_rig import NOW, Remote, World, new_disk, run
 
 TRANSACTION = 0xC
+SYNC_FLUSH = {"flush_disk_type": "SYNC_FLUSH"}
 FIELDS = {"a": "P", "b": "T", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0, "i": ""}
 LONG = {
     "producerGroup": "P",
@@ -138,8 +139,14 @@ def test_a_batch_is_stored_as_it_came_and_answered_with_the_ids_of_all() -> None
             "queueOffset": "0",
             "msgId": ",".join(f"{prefix}{offset:016X}" for offset in offsets),
         }
+        assert whole.body == b""
         short = await batch(client, e=1, i="UNIQ_KEY\x01U\x02", saturnSizes="true")
         assert (short.ext["queueOffset"], short.ext["transactionId"]) == ("3", "U")
+        await stored(world, broker, queue=1)
+        result = broker.store.get_message("T", 1, 3, 1)
+        [first] = decode_frames(result.data, True)
+        assert short.ext["msgId"] == f"{prefix}{first.physical_offset:016X}"
+        assert bytes(short.body) == len(result.data).to_bytes(4, "big") * 3
         refused = await batch(client, topic="%RETRY%G")
         assert (refused.code, "singly" in str(refused.remark)) == (13, True)
         await broker.close()
@@ -242,6 +249,7 @@ def test_a_delayed_message_is_acknowledged_with_the_queue_that_it_is_for() -> No
     ("settings", "code", "seconds"),
     [
         ({"role": "SYNC_MASTER", "slave_timeout_ms": 700}, 11, 0.0),
+        ({"role": "SYNC_MASTER", "min_in_sync_replicas": 1}, 11, 0.0),
         ({"flush_disk_type": "SYNC_FLUSH", "sync_flush_timeout_ms": 800}, 10, 0.8),
     ],
 )
@@ -257,6 +265,51 @@ def test_an_acknowledgement_that_cannot_be_given_is_not_waited_for_longer_than_i
         assert reply.code == code, reply.remark
         assert seconds <= world.loop.time() - began < seconds + 0.3
         assert reply.ext["queueOffset"] == "0", "it is stored"
+        await broker.close()
+
+    run(body)
+
+
+@pytest.mark.parametrize(
+    ("settings", "seconds"),
+    [
+        ({"slave_timeout_ms": 700, "sync_flush_timeout_ms": 900}, 0.7),
+        ({"slave_timeout_ms": 700, "sync_flush_timeout_ms": 900, **SYNC_FLUSH}, 0.9),
+        ({"slave_timeout_ms": 700, "sync_flush_timeout_ms": 500, **SYNC_FLUSH}, 0.7),
+    ],
+)
+def test_a_slave_that_falls_silent_is_waited_for_and_then_told_of(
+    settings: dict[str, Any], seconds: float
+) -> None:
+    async def body(world: World) -> None:
+        master = await world.broker(role="SYNC_MASTER", **settings)
+        address = {"ha_master_address": master.ha_address}
+        slave = await world.broker(new_disk(), role="SLAVE", broker_id=1, **address)
+        machines = [node.name for node in world.nodes]
+        await world.until(lambda: master.context.copies_in_sync() == 2)
+        client = await world.connect(master.address)
+        assert (await send(client)).code == 0
+        world.network.partition(machines[1:], machines[:1])
+        began = world.loop.time()
+        reply = await send(client)
+        assert (reply.code, reply.remark) == (12, "stored, but not replicated in time")
+        assert seconds <= world.loop.time() - began < seconds + 0.2
+        again = asyncio.create_task(send(client, i="WAIT\x01false\x02"))
+        await asyncio.sleep(0.1)
+        assert (await again).code == 0, "it does not wait"
+        await slave.close()
+        await master.close()
+
+    run(body)
+
+
+def test_nothing_is_stored_while_fewer_copies_are_in_sync_than_there_must_be() -> None:
+    async def body(world: World) -> None:
+        broker = await world.broker(role="SYNC_MASTER", min_in_sync_replicas=2)
+        client = await world.connect(broker.address)
+        refused = await send(client)
+        assert (refused.code, "1 copies are in sync" in str(refused.remark)) == (1, True)
+        assert broker.store.watermarks.appended == 0
         await broker.close()
 
     run(body)
