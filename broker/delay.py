@@ -240,7 +240,7 @@ class DelayService(ProgressTable[int]):
             SCHEDULE_TOPIC, queue, offset, BATCH, 1 << 20, None, c.visible, True
         )
         if result.status.name != "FOUND":
-            if result.next_begin_offset > offset and result.status.name != "OFFSET_OVERFLOW_BADLY":
+            if result.next_begin_offset > offset:
                 self._advance(level, result.next_begin_offset, 0)
             return TICK_S
         for message in decode_frames(result.data, False):

@@ -222,6 +222,7 @@ def test_a_delayed_message_makes_its_topic_known_again_if_nobody_deleted_it(
         broker = await started(runtime, broker.config)
         endpoint = await connected(runtime, broker)
         await until(lambda: broker.store.max_offset("orders", 2) == 1)
+        assert broker.context.topics.readable("orders").queues == 3
         assert await bodies(endpoint, 0, queueId=2) == [b"late"]
         await broker.close()
 
