@@ -58,6 +58,8 @@ class NameServer:
         self.kv = KvConfig()
         self._watches = Watches()
         self._telling = False
+        self._scanned_at = runtime.monotonic()
+        self._stood_s = 0.0  # for how long this process stood still, in all
         code = RequestCode
         self._handlers: dict[int, Callable[[Endpoint, Command], Command]] = {
             code.REGISTER_BROKER: self._register,
@@ -105,12 +107,18 @@ class NameServer:
             endpoint.close("nameserver shuts down")
 
     def _now_ms(self) -> int:
-        """For the route table: steady, or a step of the wall clock would expire every broker."""
-        return int(self._runtime.monotonic() * 1000)
+        """For the route table: steady, or a step of the wall clock would expire every broker. It
+        stands when this process does (it was stopped, its machine was suspended): who could not be
+        heard was not silent, and loses neither its routes nor its name for that."""
+        now = min(self._runtime.monotonic(), self._scanned_at + 2 * SCAN_INTERVAL_S)
+        return int((now - self._stood_s) * 1000)
 
     async def _scan_forever(self) -> None:
         while True:
             await self._runtime.sleep(SCAN_INTERVAL_S)
+            now = self._runtime.monotonic()
+            self._stood_s += max(0.0, now - self._scanned_at - 2 * SCAN_INTERVAL_S)
+            self._scanned_at = now
             for live in self.routes.expire(self._now_ms()):
                 self._log_gone(live, f"silent for more than {live.timeout_ms} ms")
                 if isinstance(live.connection, Endpoint):

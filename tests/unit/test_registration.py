@@ -14,7 +14,7 @@ from saturnmq.broker.context import Context
 from saturnmq.broker.registration import Registration
 from saturnmq.broker.role import Role, State
 from saturnmq.drills.sim.runtime import SimRuntime
-from saturnmq.nameserver.server import NameServer
+from saturnmq.nameserver.server import SCAN_INTERVAL_S, NameServer
 from saturnmq.protocol import jsonx
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
@@ -100,9 +100,10 @@ def theirs(world: World, *nameservers: NameServer, broker_id: int = 0) -> Member
 
 def addresses(server: NameServer) -> dict[int, str]:
     try:
-        return server.routes.route("T").brokers[0].addresses
+        brokers = server.routes.route("T").brokers
     except TopicNotExist:
         return {}
+    return next((data.addresses for data in brokers if data.broker_name == NAME), {})
 
 
 def told(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
@@ -204,6 +205,34 @@ def test_a_slave_that_has_learned_its_group_hears_no_more_of_the_other() -> None
         await asyncio.sleep(10)
         assert len(slave.masters) == heard
         assert slave.address not in addresses(server).values()
+
+    run(body)
+
+
+def test_a_nameserver_that_stood_still_gives_nobodys_name_away() -> None:
+    async def body(world: World) -> None:
+        server = await nameserver(world)
+        node, started = world.nodes[-1], world.loop.time()
+        master = ours(world, server)
+        silent = await registered(world, server, "", "broker-1")
+        await until(world, lambda: master.registration.registered)
+        foreign = theirs(world, server)
+        hasty = theirs(world, server, broker_id=1)  # it asks every second
+        await until(world, lambda: foreign.foreign and hasty.foreign)
+        # What it hears first when it goes on came before the next scan.
+        await asyncio.sleep(started + 4 * SCAN_INTERVAL_S + 1 - world.loop.time())
+        node.pause()
+        await asyncio.sleep(3 * HOLD_S)
+        assert not master.registration.registered
+        node.resume()
+        await until(world, lambda: master.registration.registered and foreign.foreign)
+        await asyncio.sleep(PACE_S + 1)
+        assert not foreign.registration.registered
+        assert addresses(server) == {0: master.address}
+        shown = server.routes.cluster_info()["brokerAddrTable"]
+        assert shown["broker-1"]["brokerAddrs"] == {"0": f"{silent.node.ip}:10911"}
+        await asyncio.sleep(HOLD_S)
+        assert "broker-1" not in server.routes.cluster_info()["brokerAddrTable"]
 
     run(body)
 
@@ -322,6 +351,7 @@ class Connection:
     def __init__(self, node: SimRuntime) -> None:
         self.node = node
         self.endpoint = Endpoint(node, self._hear)
+        self.name = NAME
         self.changed: list[str] = []
 
     def _hear(self, endpoint: Endpoint, command: Command) -> None:
@@ -335,7 +365,7 @@ class Connection:
         """A broker on this machine."""
         return {
             "clusterName": "DefaultCluster",
-            "brokerName": NAME,
+            "brokerName": self.name,
             "brokerId": str(broker_id),
             "brokerAddr": f"{self.node.ip}:10911",
         }
@@ -359,9 +389,12 @@ async def connection(
     return made
 
 
-async def registered(world: World, server: NameServer, identity: str) -> Connection:
+async def registered(
+    world: World, server: NameServer, identity: str, name: str = NAME
+) -> Connection:
     """The connection of a master that has registered, and falls silent."""
     link = await connection(world, server)
+    link.name = name
     assert (await link.register(identity)).code == 0
     return link
 
