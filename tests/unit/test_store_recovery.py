@@ -225,14 +225,57 @@ def test_a_newest_segment_of_wrong_length_is_set_aside(caplog) -> None:
     assert numbers(again) == list(range(120))
 
 
-def test_a_segment_of_wrong_length_in_the_middle_refuses_the_start() -> None:
+@pytest.mark.parametrize(
+    ("lengths", "why"),
+    [
+        ({1: 100}, "00000000000000008192 is 100 bytes long"),
+        ({1: SEGMENT + 1, -1: 100}, "00000000000000008192 is 8193 bytes long"),
+        ({0: 100, 1: 100, 2: 100, -1: 100}, "00000000000000000000 is 100 bytes long"),
+        ({1: 0}, "00000000000000008192 is empty, and others follow"),
+    ],
+)
+def test_segments_that_do_not_fit_together_refuse_the_start(
+    lengths: dict[int, int], why: str
+) -> None:
     disk = new_disk()
     filled(disk, 100).close()
-    path = f"/store/commitlog/{SEGMENT:020d}"
-    disk.unlink(path)
-    disk.write_file(path, b"x" * 100)
-    with pytest.raises(StoreDamaged, match=r"00000000000000008192 is 100 bytes"):
+    paths = [path for path in disk.paths() if path.startswith("/store/commitlog/")]
+    assert len(paths) == 4
+    for number, length in lengths.items():
+        disk.unlink(paths[number])
+        disk.write_file(paths[number], b"x" * length)
+    before = disk.paths()
+    with pytest.raises(StoreDamaged, match=why):
         open_store(disk)
+    assert disk.paths() == before, "nothing was set aside or deleted"
+
+
+def test_the_only_segment_is_not_set_aside() -> None:
+    disk = new_disk()
+    filled(disk, 10).close()
+    paths = [path for path in disk.paths() if path.startswith("/store/commitlog/")]
+    for path in paths:
+        disk.unlink(path)
+    disk.write_file(paths[0], b"x" * 100)
+    with pytest.raises(StoreDamaged, match="set the size it was written with"):
+        open_store(disk)
+
+
+@pytest.mark.parametrize("directory", ["/store/commitlog", "/store/consumequeue/T/0"])
+def test_an_empty_file_behind_the_others_is_what_a_crash_left_of_a_creation(directory) -> None:
+    disk = new_disk()
+    filled(disk, 100).close()
+    disk.make_dirs(f"{directory}/a directory")
+    newest = max(int(entry.name) for entry in disk.list(directory) if not entry.is_dir)
+    second = disk.list(directory)[1].name
+    path = f"{directory}/{newest + int(second):020d}"
+    disk.write_file(path, b"")
+    again = open_store(disk)
+    assert path not in disk.paths()
+    assert numbers(again) == list(range(100))
+    put(again, range(100, 200))
+    dispatch(again)
+    assert numbers(again) == list(range(200))
 
 
 def damaged_store(disk, damage) -> tuple[MessageStore, list]:

@@ -110,6 +110,8 @@ def test_a_recovery_finds_the_same(length: int, damaged: bool) -> None:
     assert again.recovery.messages == 67 - len(gaps)
     assert again.watermarks.appended == places[-1]
     assert len(bodies(again)) == again.max_offset("T", 0) - len(gaps) == 66 - len(gaps)
+    again.truncate(places[11] + 30)
+    assert again.watermarks.dispatched == places[11], "right behind the first gap"
 
 
 def test_a_cut_keeps_the_frames_before_it(length: int) -> None:
@@ -119,8 +121,11 @@ def test_a_cut_keeps_the_frames_before_it(length: int) -> None:
     dispatch(store)
     marker = store.marker(0)
     assert marker is not None
-    for start, end in sorted(rng.sample(list(pairwise(places)), 6))[::-1]:
-        at = rng.randint(start, end - 1)
+    stretches = list(pairwise(places))
+    blanks = [(start, end) for start, end in stretches if end % SEGMENT == 0]
+    assert len(blanks) >= 3
+    for start, end in sorted({*rng.sample(stretches, 6), *blanks})[::-1]:
+        at = rng.choice([start, start + 5, start + 8, rng.randint(start, end - 1)])
         store.truncate(at)
         expected = marker.start if marker.start <= start < marker.end else start
         assert (store.watermarks.appended, store.watermarks.dispatched) == (at, expected)

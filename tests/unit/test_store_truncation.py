@@ -132,6 +132,16 @@ def test_a_cut_within_a_frame_leaves_the_frames_before_it() -> None:
     assert store.reput() == []
 
 
+def test_a_frame_within_a_frame_is_none() -> None:
+    store = filled()
+    inner = store.message_at(place_of(store, 5))
+    assert inner is not None
+    outer = store.put(message(inner))
+    dispatch(store)
+    store.truncate(outer.physical_offset + 88)
+    assert store.watermarks.dispatched == outer.physical_offset
+
+
 def test_a_slave_gets_the_rest_of_a_frame_that_was_cut() -> None:
     master, slave = filled(), open_store(new_disk())
     log = bytes_of(master, 0, master.watermarks.appended)
