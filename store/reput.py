@@ -8,6 +8,7 @@ get_message. A group is dispatched when all of it is there (`groups.py`).
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass, field
 
 from saturnmq.protocol.frame import Frame, decode_frame
@@ -18,6 +19,7 @@ from saturnmq.store.groups import Group, groups_in
 from saturnmq.store.resync import next_frame
 
 STEP_BYTES = 4 << 20
+_SIZE = struct.Struct(">i")
 
 
 @dataclass(slots=True)
@@ -102,12 +104,13 @@ class Reput:
         not beyond the marker of a group that ends behind `limit`: it is the last in `groups`."""
         end = min(final, pos + STEP_BYTES)
         scan = self._scan(view, pos, end, base, verify_crc)
+        if end < final and scan.next_pos == pos:  # it may be a frame longer than a step
+            end = min(final, pos + max(STEP_BYTES, _SIZE.unpack_from(view, pos)[0]))
+            scan = self._scan(view, pos, end, base, verify_crc)
         cut = scan.status == "end" and end - scan.next_pos < 8
-        if end < final and (cut or scan.status in ("more", "damage")):
-            if scan.next_pos == pos:  # a frame longer than a step
-                scan = self._scan(view, pos, final, base, verify_crc)
-            else:  # the end may have cut a frame: the next step looks at it again, whole
-                scan = scan._replace(status="more")
+        if pos < scan.next_pos and end < final and (cut or scan.status in ("more", "damage")):
+            # the end may have cut a frame: the next step looks at it again, whole
+            scan = scan._replace(status="more")
         groups = list(groups_in(scan.runs, lambda at, size: view[at - base : at - base + size]))
         if limit is not None and groups and groups[-1].end > limit:
             scan = self._scan(view, pos, groups[-1].start - base, base, verify_crc)
