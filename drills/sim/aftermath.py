@@ -6,28 +6,40 @@ would give (`store/verify.py`). And which values lie where, for the verdict.
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator, Sequence
 
 from saturnmq.drills.sim.history import Place, read_body
 from saturnmq.drills.sim.nodes import BrokerNode
 from saturnmq.drills.sim.plan import ROOT, TOPIC, Plan
 from saturnmq.protocol import kernels
+from saturnmq.protocol.errors import MalformedFrame
 from saturnmq.store.message_store import MessageStore
 from saturnmq.store.verify import Sizes, check
+
+AT_ONCE = 32  # messages
 
 
 def stored(
     store: MessageStore, group: str, visible: int | None = None, topic: str = TOPIC
 ) -> Iterator[tuple[Place, str | None]]:
     """The messages of `topic` (below `visible`), by their places; None: a body that nobody
-    made."""
+    made, or a damaged frame."""
     for (name, queue_id), queue in sorted(store.queues().items()):
         if name != topic:
             continue
-        offset = queue.min_offset
+        offset, count = queue.min_offset, AT_ONCE
         while offset < queue.max_offset:
-            found = store.get_message(topic, queue_id, offset, 32, 1 << 20, visible=visible)
-            messages = kernels.decode_frames(found.data, True, group)
+            found = store.get_message(topic, queue_id, offset, count, 1 << 20, visible=visible)
+            try:
+                messages = kernels.decode_frames(found.data, True, group)
+            except MalformedFrame:
+                if count > 1:
+                    count = 1
+                    continue
+                yield Place(group, queue_id, offset), None
+                offset += 1
+                continue
             for message in messages:
                 place = Place(group, queue_id, message.queue_offset)
                 yield place, read_body(bytes(message.body))
@@ -38,12 +50,10 @@ def stored(
 
 def log_bytes(node: BrokerNode) -> tuple[int, bytes]:
     """Where the log of a stopped broker starts, and its segments as one piece."""
-    prefix = f"{ROOT}/commitlog/"
-    paths = [path for path in node.disk.paths() if path.startswith(prefix)]
-    segments = [path for path in paths if path.removeprefix(prefix).isdigit()]
+    segments = node.segments()
     if not segments:
         return 0, b""
-    return int(segments[0].removeprefix(prefix)), b"".join(map(node.disk.content, segments))
+    return int(posixpath.basename(segments[0])), b"".join(map(node.disk.content, segments))
 
 
 def compare_logs(nodes: Sequence[BrokerNode], ends: Sequence[int]) -> list[str]:
@@ -63,6 +73,11 @@ def compare_logs(nodes: Sequence[BrokerNode], ends: Sequence[int]) -> list[str]:
     return []
 
 
+def are_equal(nodes: Sequence[BrokerNode]) -> bool:
+    """Whether the logs of running nodes, which end at one offset, are one."""
+    return not compare_logs(nodes, [node.log_end for node in nodes])
+
+
 def check_store(node: BrokerNode, plan: Plan) -> list[str]:
     """I8 for one stopped broker."""
     sizes = Sizes(plan.segment_bytes, 20 * plan.queue_entries, plan.index_slots, plan.index_items)
@@ -71,6 +86,11 @@ def check_store(node: BrokerNode, plan: Plan) -> list[str]:
         f"I8 {node.name}: {finding.what}, {finding.path} {finding.position}"
         for finding in found.damage[:2]
     ]
+
+
+def is_anywhere(nodes: Sequence[BrokerNode], body: bytes) -> bool:
+    """Whether a log or a side file has this body."""
+    return is_saved(nodes, body) or any(body in log_bytes(node)[1] for node in nodes)
 
 
 def is_saved(nodes: Sequence[BrokerNode], body: bytes) -> bool:

@@ -2,7 +2,8 @@
 
 What was promised with `copies` copies may be gone only if
 - that many machines lost what they had not synced before they can have synced it (never with
-  SYNC_FLUSH), or their disks were replaced, the acknowledging one among them; or
+  SYNC_FLUSH), or their disks lost what they had, the acknowledging one among them, and between two
+  of these losses the group's nodes did not all have all of its log again; or
 - replication is asynchronous, or an operator insisted, and another node was promoted; then its
   bytes lie in a side file of the node that was cut, unless that one lost them as above.
 The same holds for what a consumer saw without an acknowledgement: it was below the watermark.
@@ -10,8 +11,10 @@ The same holds for what a consumer saw without an acknowledgement: it was below 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
 
 from saturnmq.drills.sim.faults import Promotion
 from saturnmq.drills.sim.nodes import BrokerNode, NameServerNode, Span
@@ -30,15 +33,19 @@ class Allowance:
     nodes: Sequence[BrokerNode]
     promotions: Sequence[Promotion]
     nameservers: Sequence[NameServerNode] = ()
+    # By group: when all its nodes had all of its log again, after losses.
+    healed: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     def may_go(self, group: str, at: float, by: str | None) -> bool:
         """Whether what was promised at this time, `by` the broker of this name if that is known,
         may be gone from the log of its group.
         """
         nodes = self.nodes_of(group)
-        lacking = [node.name for node in nodes if self._lacks(node, at)]
-        if len(lacking) >= self.plan.copies and (by is None or by in lacking):
-            return True
+        for begin, end in pairwise([-math.inf, *self.healed.get(group, ()), math.inf]):
+            held = max(at, begin)  # since then they all had it, if anybody had
+            lacking = [node.name for node in nodes if end >= at and self._lacks(node, held, end)]
+            if len(lacking) >= self.plan.copies and (by is None or by in lacking):
+                return True
         return any(
             order.node.group == group
             and (self.plan.copies == 1 or order.forced)
@@ -52,6 +59,16 @@ class Allowance:
 
     def nodes_of(self, group: str) -> list[BrokerNode]:
         return [node for node in self.nodes if node.group == group]
+
+    def may_lead(self, group: str, since: float, until: float) -> bool:
+        """Whether two nodes may have acknowledged one after the other in this time. Where no copy
+        is waited for, or an operator insisted, a deposed master may not know it yet."""
+        return any(
+            order.node.group == group
+            and order.at <= until
+            and (order.ended >= since or self.plan.copies == 1 or order.forced)
+            for order in self.promotions
+        )
 
     def misled(self, group: str, begun: float, at: float) -> bool:
         """Whether a broker may have had to take a wrong clock's word for how long something waited
@@ -80,13 +97,14 @@ class Allowance:
                 end = put_off(end, spans, FENCE_S)
         return end
 
-    def _lacks(self, node: BrokerNode, at: float) -> bool:
+    def _lacks(self, node: BrokerNode, at: float, until: float = math.inf) -> bool:
+        """Whether a loss up to `until` may have taken what it had at this time."""
         past = node.past
-        if any(wiped >= at for wiped in past.wiped_at):
+        if any(at <= aged <= until for aged in past.aged_at):
             return True
         if self.plan.sync_flush:
             return False
-        safe = put_off(at + FLUSH_BOUND_S, past.idle, FLUSH_BOUND_S)
+        safe = min(until, put_off(at + FLUSH_BOUND_S, past.idle, FLUSH_BOUND_S))
         return any(loss.start <= safe and loss.end >= at for loss in past.losses)
 
 

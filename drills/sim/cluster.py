@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import random
 from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from saturnmq.broker.config import BrokerConfig
@@ -26,7 +27,11 @@ from saturnmq.drills.sim.nodes import BrokerNode, NameServerNode, World
 from saturnmq.drills.sim.plan import (
     BROKER_PORT,
     ENABLED,
+    ENABLED_RARE,
+    FAULTS,
     MESSAGE_BYTES_MAX,
+    RARE,
+    RARE_CHANCE,
     ROOT,
     SCENE,
     TOPIC,
@@ -35,7 +40,7 @@ from saturnmq.drills.sim.plan import (
 from saturnmq.drills.sim.report import Report
 from saturnmq.drills.sim.scenes import SCENES, Scene
 from saturnmq.drills.sim.staging import Sinks
-from saturnmq.drills.sim.verdict import Evidence, Verdict
+from saturnmq.drills.sim.verdict import Evidence, Verdict, told
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.ids import decode_message_id
 
@@ -72,6 +77,9 @@ class Cluster:
             for group in self.groups
             for number in range(1 + plan.slaves)
         ]
+        self.strangers: list[BrokerNode] = []  # brokers that do not belong here
+        # When each group's nodes were seen to have all of its log.
+        self.healed = {group: [0.0] for group in self.groups}
         self.readers: list[Reader] = []
         for group in READERS:
             self.history.reader(group)
@@ -85,7 +93,9 @@ class Cluster:
             for number, (name, scene) in enumerate(SCENES.items())
             if name in plan.scenes
         ]
-        self.allowance = Allowance(plan, self.brokers, self.operator.promotions, self.nameservers)
+        self.allowance = Allowance(
+            plan, self.brokers, self.operator.promotions, self.nameservers, self.healed
+        )
         self.faults = Faults(self)
 
     def nodes_of(self, group: str) -> list[BrokerNode]:
@@ -109,9 +119,15 @@ class Cluster:
     def name_of(self, message_id: str) -> str:
         """The broker that gave this id."""
         host, _, _ = decode_message_id(message_id)
-        return next(node.name for node in self.brokers if node.ip == host)
+        return next(node.name for node in [*self.brokers, *self.strangers] if node.ip == host)
 
     def _broker_config(self, node: BrokerNode) -> BrokerConfig:
+        return self.config_of(node, self.nameservers)
+
+    def config_of(
+        self, node: BrokerNode, nameservers: Sequence[NameServerNode], ha_address: str = ""
+    ) -> BrokerConfig:
+        """Of a node of these nameservers; a slave may be told its master's HA address."""
         plan = self.plan
         role = "SLAVE" if node.number else "SYNC_MASTER" if plan.copies > 1 else "ASYNC_MASTER"
         return BrokerConfig(
@@ -122,7 +138,8 @@ class Cluster:
             host=node.ip,
             port=BROKER_PORT,
             ha_port=BROKER_PORT + 1,
-            nameservers=tuple(nameserver.address for nameserver in self.nameservers),
+            ha_master_address=ha_address,
+            nameservers=tuple(nameserver.address for nameserver in nameservers),
             root=ROOT,
             flush_disk_type="SYNC_FLUSH" if plan.sync_flush else "ASYNC_FLUSH",
             flush_interval_ms=int(plan.flush_s * 1000),
@@ -208,6 +225,7 @@ class Cluster:
                 )
             steps = self.trace.steps
             self._look_at_groups()
+            self._note_healed()
             for node in self.brokers:
                 broker = node.serving
                 state = broker.context.role.state_name if broker is not None else "down"
@@ -236,6 +254,7 @@ class Cluster:
         # The queues that a dead member of an ordered group had locked are nobody's for a minute.
         locked = self.plan.ordered and self.faults.made["consumer killed"]
         delivery_s = LOCK_S if locked else LIVENESS_S
+        replaced = False
         for what, bound, is_so in (
             ("a group has no master", LIVENESS_S, self._has_masters),
             ("sends do not succeed", LIVENESS_S, self._all_sent),
@@ -247,6 +266,9 @@ class Cluster:
             while not is_so():
                 self.quiet_s = self.loop.time() - calm_at
                 if self.quiet_s > bound:
+                    if not replaced and await self._replace_damaged():
+                        replaced, calm_at = True, self.loop.time()
+                        continue
                     self.problems.append(f"I12 {bound:g} s after the last fault: {what}")
                     self.problems.append("  " + "; ".join(map(self._describe, self.brokers)))
                     return
@@ -256,6 +278,28 @@ class Cluster:
         deadline = self.loop.time() + LATER_S
         while self.loop.time() < deadline and not (self._nothing_to_come() and self._caught_up()):
             await asyncio.sleep(0.1)
+
+    async def _replace_damaged(self) -> bool:
+        """Where logs differ below what is confirmed, nodes may wait for an operator, if all that
+        was promised is still somewhere. This one replaces the disk whose bits have rotted."""
+        damaged = [node for node in self.brokers if not self.is_whole(node)]
+        if not damaged or not self.faults.made["bit flipped"]:
+            return False
+        gone = [
+            value
+            for value, ack in self.history.acked.items()
+            if not self.allowance.may_go(ack.place.group, ack.at, ack.by)
+            and not aftermath.is_anywhere(self.brokers, make_body(value, self.plan.padding))
+        ]
+        self.problems += told("I16 nodes wait for an operator, and this is nowhere", gone)
+        for node in damaged:
+            self.states["waits for an operator"] += 1
+            self.trace.note("replaced", node.name)
+            node.kill()
+            await node.settle()
+            await node.wipe()
+            await node.boot()
+        return True
 
     async def _play_encores(self) -> None:
         """What scenes do on a cluster without faults, when nothing of them is to come."""
@@ -314,6 +358,19 @@ class Cluster:
             f"{node.name} {role.state_name} epoch {role.epoch} log {marks.appended} "
             f"flushed {marks.flushed} confirmed {marks.confirmed} {role.why}"
         )
+
+    def is_whole(self, node: BrokerNode) -> bool:
+        """Whether it has had all of its group's log since its disk lost anything."""
+        aged_at, healed = node.past.aged_at, self.healed[node.group]
+        return not node.ageing and (not aged_at or aged_at[-1] < healed[-1])
+
+    def _note_healed(self) -> None:
+        for group, healed in self.healed.items():
+            nodes = self.nodes_of(group)
+            losses = [at for node in nodes for at in node.past.lost_at()]
+            pending = losses and max(losses) >= healed[-1]
+            if pending and self._has_caught_up(group) and aftermath.are_equal(nodes):
+                healed.append(self.loop.time())
 
     def _has_masters(self) -> bool:
         return all(any(node.leads for node in self.nodes_of(group)) for group in self.groups)
@@ -378,6 +435,11 @@ class Cluster:
             if broker is None:
                 continue
             committed = broker.context.offsets.query(BOOKKEEPER, TOPIC, 0) or 0
+            if committed > self.bookkeeper.asked[group]:
+                self.problems.append(
+                    f"I6 {group}: the master has offset {committed}, at most "
+                    f"{self.bookkeeper.asked[group]} was committed"
+                )
             certain = self.bookkeeper.certain[group]
             if committed < certain and not self.lost:
                 self.problems.append(
@@ -455,4 +517,15 @@ def draw_plan(seed: int) -> Plan:
     plan = Plan.draw(random.Random(f"{seed}/plan"))
     rng = random.Random(f"{seed}/scenes")
     drawn = frozenset(name for name in SCENES if rng.random() < SCENE and name in ENABLED)
+    rng = random.Random(f"{seed}/rare")
+    rare = [name for name in RARE if rng.random() < RARE_CHANCE and name in ENABLED_RARE]
+    plan = plan.with_rare(rng, {name: RARE[name] for name in rare})
     return replace(plan, scenes=drawn)
+
+
+def with_faults(seed: int, plan: Plan, names: Collection[str]) -> Plan:
+    """The same without scenes, and with no faults but these."""
+    weights = {name: weight * (name in names) for name, weight in FAULTS.items()}
+    plan = replace(plan, weights=weights, rare={}, scenes=frozenset())
+    rare = {name: weight for name, weight in RARE.items() if name in names}
+    return plan.with_rare(random.Random(f"{seed}/rare/alone"), rare)

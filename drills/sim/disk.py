@@ -243,6 +243,19 @@ class SimDisk:
         for content in (inode.current, inode.durable):
             content[position] ^= 1 << bit
 
+    def lose(self, *paths: str) -> None:
+        """Files go, durably; who has them open keeps them."""
+        for path in paths:
+            self._find(path)
+            self._names.remove(path)
+            self._names.sync(posixpath.dirname(path))
+            self._note("disk.lost", path)
+
+    def restore(self, image: SimDisk) -> None:
+        """All there is now is what `image` has; nobody may use either."""
+        self._names, self._dirs = image._names.copy(), dict(image._dirs)
+        self._note("disk.restored")
+
     # the power switch
 
     def power_off(self) -> None:

@@ -10,14 +10,16 @@ import asyncio
 import errno
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from saturnmq.client.admin import Admin
+from saturnmq.drills.sim.amnesia import Amnesia
 from saturnmq.drills.sim.load import Client
-from saturnmq.drills.sim.nodes import DISK_BYTES, BrokerNode, Span
+from saturnmq.drills.sim.nodes import DISK_BYTES, BrokerNode, NameServerNode, Span
 from saturnmq.drills.sim.runtime import USUAL_LATENCY_S
+from saturnmq.drills.sim.strangers import Strangers
 from saturnmq.protocol.errors import SaturnError
 
 if TYPE_CHECKING:
@@ -55,13 +57,16 @@ class Faults:
             "clock_jump": self._clock_jump,
             "consumer": self._consumer,
             "promote": self._promote,
+            **Amnesia(self).kinds,
+            **Strangers(self).kinds,
         }
 
     async def run(self) -> None:
         """From now for `safety_s`; returns when everything is healed."""
         plan, rng = self.plan, self.rng
-        kinds = [name for name, weight in plan.weights.items() if weight]
-        weights = [plan.weights[name] for name in kinds]
+        drawn = {**plan.weights, **plan.rare}
+        kinds = [name for name, weight in drawn.items() if weight]
+        weights = [drawn[name] for name in kinds]
         running: list[asyncio.Task[None]] = []
         end = self.cluster.loop.time() + plan.safety_s
         while True:
@@ -82,7 +87,7 @@ class Faults:
         self.made[kind] += 1
         self.cluster.trace.note("fault", f"{kind} {text}")
 
-    async def _last(self, seconds: float) -> None:
+    async def last(self, seconds: float) -> None:
         """Wait, but no longer than faults go on."""
         try:
             async with asyncio.timeout(seconds):
@@ -92,32 +97,38 @@ class Faults:
 
     # processes and machines
 
-    def _victim(self, slaves_only: bool = False) -> BrokerNode | None:
+    def victim(self, *, slaves_only: bool = False, masters_only: bool = False) -> BrokerNode | None:
         """A broker that no other fault has in hand; mostly a master."""
         free = [node for node in self.cluster.brokers if node.up and not node.busy]
         masters = [node for node in free if node.leads]
         if slaves_only:
             free = [node for node in free if node.follows]
-        elif masters and self.rng.random() < 0.6:
+        elif masters_only or (masters and self.rng.random() < 0.6):
             free = masters
         return self.rng.choice(free) if free else None
 
+    def may_age(self, node: BrokerNode) -> bool:
+        """Whether all others of its group have, since they lost anything, had all of its log: of
+        everything one copy must stay."""
+        nodes = self.cluster.nodes_of(node.group)
+        return all(self.cluster.is_whole(other) for other in nodes if other is not node)
+
     async def _kill(self) -> None:
-        if node := self._victim():
+        if node := self.victim():
             self.note("process killed", node.name)
             node.busy = True
             node.kill()
-            await self._bring_back(node)
+            await self.bring_back(node)
 
     async def _power_loss(self) -> None:
-        if node := self._victim():
+        if node := self.victim():
             self.note("power lost", node.name)
             node.busy = True
             node.lose_power(self.rng.choice((0.0, 0.01, 1.0, 5.0)))
-            await self._bring_back(node)
+            await self.bring_back(node)
 
     async def _power_loss_inside(self) -> None:
-        if node := self._victim():
+        if node := self.victim():
             self.note("power lost inside an operation", node.name)
             node.busy = True
             node.lose_power_inside(self.rng.randint(1, 40))
@@ -126,16 +137,18 @@ class Faults:
                     await node.off.wait()
             except TimeoutError:
                 node.lose_power()
-            await self._bring_back(node)
+            await self.bring_back(node)
 
-    async def _bring_back(self, node: BrokerNode, wipe: bool = False) -> None:
-        """Boot a dead machine until its broker stays up."""
+    async def bring_back(
+        self, node: BrokerNode, change: Callable[[], Coroutine[Any, Any, None]] | None = None
+    ) -> None:
+        """Boot a dead machine until its broker stays up; `change` comes before that."""
         rng, plan = self.rng, self.plan
         away = plan.safety_s if rng.random() < plan.away else rng.choice((0.0, 0.5, 3.0, 8.0))
         await node.settle()
-        await self._last(rng.uniform(0.0, 2 * away))
-        if wipe:
-            await node.wipe()
+        await self.last(rng.uniform(0.0, 2 * away))
+        if change is not None:
+            await change()
         for attempt in range(20):
             inside = plan.weights["power_loss_inside"] and attempt < 3 and not self._over.is_set()
             if inside and rng.random() < 0.3:
@@ -149,21 +162,22 @@ class Faults:
         node.busy = False
 
     async def _wipe_slave(self) -> None:
-        if node := self._victim(slaves_only=True):
+        node = self.victim(slaves_only=True)
+        if node and (not self.plan.rare or self.may_age(node)):
             self.note("slave wiped", node.name)
             node.busy = True
             node.lose_power()
-            await self._bring_back(node, wipe=True)
+            await self.bring_back(node, node.wipe)
 
     async def _pause(self) -> None:
-        if node := self._victim():
+        if node := self.victim():
             self.note("process frozen", node.name)
             node.busy = True
             node.pause()
-            await self._last(self.rng.choice((0.5, 1.5, 4.0, 15.0, 40.0)))
+            await self.last(self.rng.choice((0.5, 1.5, 4.0, 15.0, 40.0)))
             if self.rng.random() < 0.2:
                 node.kill()
-                await self._bring_back(node)
+                await self.bring_back(node)
             node.resume()
             node.busy = False
 
@@ -171,10 +185,13 @@ class Faults:
         nodes = [node for node in self.cluster.nameservers if node.runtime is not None]
         if len(nodes) > 1 and self.rng.random() < 0.6:
             nodes = [self.rng.choice(nodes)]
+        await self.restart(nodes, self.rng.choice((0.1, 2.0, 10.0)))
+
+    async def restart(self, nodes: Sequence[NameServerNode], away_s: float) -> None:
         for node in nodes:
             self.note("nameserver killed", node.name)
             await node.kill()
-        await self._last(self.rng.choice((0.1, 2.0, 10.0)))
+        await self.last(away_s)
         for node in nodes:
             await node.boot()
 
@@ -192,7 +209,7 @@ class Faults:
             heir = await reader.die()
             self.cluster.readers.append(heir)
             heir.up = False
-            await self._last(self.rng.choice((0.1, 3.0)))
+            await self.last(self.rng.choice((0.1, 3.0)))
             await heir.start()
             heir.up = True
 
@@ -205,7 +222,7 @@ class Faults:
         node.past.idle.append(span)
         runtime = node.runtime
         runtime.blocking_latency_s = (0.005, self.rng.choice((0.05, SLOW_DISK_S)))
-        await self._last(self.rng.uniform(1.0, 8.0))
+        await self.last(self.rng.uniform(1.0, 8.0))
         runtime.blocking_latency_s = USUAL_LATENCY_S
         span.end = node.now + 2 * SLOW_DISK_S
 
@@ -214,24 +231,24 @@ class Faults:
         self.note("disk full", node.name)
         disk = node.disk
         disk.total_bytes = disk.used_bytes + self.rng.choice((0, 10_000))
-        await self._last(self.rng.uniform(1.0, 8.0))
+        await self.last(self.rng.uniform(1.0, 8.0))
         disk.total_bytes = DISK_BYTES
 
     async def _failing_disk(self) -> None:
         """One operation fails; somebody looks after a while and starts the broker again."""
-        if node := self._victim():
+        if node := self.victim():
             node.busy = True
             operation = self.rng.choice(("flush", "flush", "write"))
             plan = node.disk.plan(operation, errno.EIO, "*/commitlog/*")
             span = Span(node.now)
             node.past.losses.append(span)
-            await self._last(self.rng.uniform(0.5, 5.0))
+            await self.last(self.rng.uniform(0.5, 5.0))
             if plan.hits:
                 self.note(f"EIO on {operation}", node.name)
             node.kill()
             span.end = node.now
             node.disk.plans.clear()
-            await self._bring_back(node)
+            await self.bring_back(node)
 
     # the network
 
@@ -244,7 +261,7 @@ class Faults:
         self.network.partition(a, b)
         if both_ways:
             self.network.partition(b, a)
-        await self._last(self.rng.choice((0.3, 2.0, 5.0, 15.0, 30.0)))
+        await self.last(self.rng.choice((0.3, 2.0, 5.0, 15.0, 30.0)))
         self.network.mend(a, b)
         if both_ways:
             self.network.mend(b, a)
@@ -300,7 +317,7 @@ class Faults:
         latency = self.rng.choice(((0.01, 0.05), (0.1, 0.3), (0.5, 1.0)))
         self.network.slow_down(a, b, latency)
         self.network.slow_down(b, a, latency)
-        await self._last(self.rng.uniform(1.0, 10.0))
+        await self.last(self.rng.uniform(1.0, 10.0))
         self.network.slow_down(a, b, None)
         self.network.slow_down(b, a, None)
 
@@ -367,7 +384,8 @@ class Operator(Client):
             return
         self._busy[node.group] = True
         forced = not self.cluster.calm and self._rng.random() < self.cluster.plan.force
-        forced = forced and node.log_end > 0  # an empty log is nobody's choice
+        # A log that is empty, or of a disk that lost what it had, is nobody's choice.
+        forced = forced and node.log_end > 0 and self.cluster.is_whole(node)
         order = Promotion(node, forced, self.runtime.monotonic(), float("inf"))
         self.promotions.append(order)
         trace = self.cluster.trace

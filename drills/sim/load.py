@@ -26,6 +26,7 @@ from saturnmq.protocol.remoting import Command
 
 if TYPE_CHECKING:
     from saturnmq.drills.sim.cluster import Cluster
+    from saturnmq.drills.sim.nodes import NameServerNode
     from saturnmq.drills.sim.runtime import SimRuntime
 
 READERS = ("readers", "keepers")  # the second is ordered if the plan says so
@@ -40,13 +41,14 @@ class Client:
     def __init__(self, cluster: Cluster, name: str, ip: str, incarnation: int = 0) -> None:
         self.cluster = cluster
         self.name, self.ip = name, ip
+        self.nameservers: Sequence[NameServerNode] = cluster.nameservers
         self.runtime: SimRuntime = cluster.world.runtime(name, ip, incarnation)
 
     def core(self) -> ClientCore:
         plan = self.cluster.plan
         core = ClientCore(
             self.runtime,
-            [node.address for node in self.cluster.nameservers],
+            [node.address for node in self.nameservers],
             route_interval=plan.route_s,
             heartbeat_interval=5.0,
         )
@@ -65,7 +67,7 @@ class Sender(Client):
     async def start(self) -> None:
         core = self.core()
         await self.runtime.run(core.start())
-        self._producer = Producer(
+        self.producer = Producer(
             "senders",
             core=core,
             send_timeout=2.0,
@@ -75,7 +77,7 @@ class Sender(Client):
         await self.runtime.run(self._begin())
 
     async def _begin(self) -> None:
-        await self._producer.start()
+        await self.producer.start()
 
     async def attempt(
         self,
@@ -96,7 +98,7 @@ class Sender(Client):
             topic, body, keys=value, delay_level=delay_level, sharding_key=sharding_key
         )
         try:
-            result = await self._producer.send(message, queue=queue)
+            result = await self.producer.send(message, queue=queue)
         except SaturnError as error:
             trace.note("send.failed", f"{value} {error!r}")
             known = history.rejected if error.outcome == "rejected" else history.unknown
@@ -114,8 +116,8 @@ class Sender(Client):
         return True
 
     async def close(self) -> None:
-        await self._producer.close()
-        await self._producer.core.close()
+        await self.producer.close()
+        await self.producer.core.close()
 
 
 class Senders(Sender):
@@ -217,6 +219,7 @@ class Bookkeeper(Client):
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster, "bookkeeper", "10.0.4.1")
+        self.asked: dict[str, int] = dict.fromkeys(cluster.groups, 0)
         self.acked: dict[str, int] = dict.fromkeys(cluster.groups, 0)
         self.certain: dict[str, int] = dict.fromkeys(cluster.groups, 0)
         self._seen: dict[str, list[tuple[float, int]]] = {g: [] for g in cluster.groups}
@@ -243,6 +246,7 @@ class Bookkeeper(Client):
         # No further than the queue goes: a restarted broker would rightly lower it.
         end = self.cluster.history.ends.get((group, 0), 0)
         offset = min(self.acked[group] + 1, end)
+        self.asked[group] = max(self.asked[group], offset)
         ext = {
             "consumerGroup": BOOKKEEPER,
             "topic": TOPIC,

@@ -7,6 +7,7 @@ happened to a machine is kept with its time: the verdict asks which copies of a 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import random
 from collections.abc import Callable
@@ -22,8 +23,10 @@ from saturnmq.drills.sim.pages import Fates
 from saturnmq.drills.sim.plan import BROKER_PORT, NAMESERVER_PORT, ROOT, Plan
 from saturnmq.drills.sim.runtime import SimRuntime
 from saturnmq.nameserver.server import NameServer
+from saturnmq.protocol.errors import SaturnError
 
 DISK_BYTES = 1 << 30
+STOP_S = 10.0
 
 
 @dataclass
@@ -59,13 +62,18 @@ class Past:
 
     # Within these spans a part of what was not synced may have been lost.
     losses: list[Span] = field(default_factory=list)
-    wiped_at: list[float] = field(default_factory=list)
+    # When its disk lost what it had, whether it was flushed or not.
+    aged_at: list[float] = field(default_factory=list)
     # Within these nothing was flushed: down, frozen, or a slow disk.
     idle: list[Span] = field(default_factory=list)
     # When its wall clock stepped.
     steps: list[float] = field(default_factory=list)
     # Within these it could not hear of others: frozen, or behind a partition.
     isolated: list[Span] = field(default_factory=list)
+
+    def lost_at(self) -> list[float]:
+        """When something of its disk may have gone."""
+        return [*self.aged_at, *(loss.start for loss in self.losses)]
 
 
 class NameServerNode:
@@ -98,22 +106,32 @@ class BrokerNode:
     """A machine with a broker. `up` while its process runs, frozen or not."""
 
     def __init__(
-        self, world: World, group: str, number: int, config: Callable[[BrokerNode], BrokerConfig]
+        self,
+        world: World,
+        group: str,
+        number: int,
+        config: Callable[[BrokerNode], BrokerConfig],
+        *,
+        name: str = "",
+        ip: str = "",
     ) -> None:
         self.world = world
         self.group, self.number = group, number
-        self.name = f"{group}-{number}"
-        self.ip = f"10.0.{ord(group[-1])}.{number + 1}"
+        self.name = name or f"{group}-{number}"
+        self.ip = ip or f"10.0.{ord(group[-1])}.{number + 1}"
         self.address = f"{self.ip}:{BROKER_PORT}"
         self._config = config
         self.runtime = world.runtime(self.name, self.ip)
         self.past = Past()
+        self._disks = 0
         self.disk = self._new_disk()
         self.fates = Fates()  # of the pages of disks that were wiped
         self.broker: Broker | None = None
         self.off = asyncio.Event()
         self.off.set()
         self.busy = False  # a fault has it in hand
+        self.ageing = False  # its disk loses what it had
+        self.may_refuse = False  # not to start is right where it does not belong
         self.paused = False
         self._down = Span(self.now)
         self._frozen = Span(self.now)
@@ -121,7 +139,7 @@ class BrokerNode:
         self.saved: list[bytes] = []  # side files of truncations that went with a wiped disk
 
     def _new_disk(self) -> SimDisk:
-        rng = random.Random(f"{self.world.seed}/{self.name}/disk/{len(self.past.wiped_at)}")
+        rng = random.Random(f"{self.world.seed}/{self.name}/disk/{self._disks}")
         return SimDisk(rng, self.world.loop.trace, self._now_ms, DISK_BYTES)
 
     def _now_ms(self) -> int:
@@ -158,7 +176,7 @@ class BrokerNode:
             self._down.end = self.now
             return True
         self.runtime.deaths.clear()
-        if not self.disk.plans and not isinstance(error, OSError):
+        if not self.may_refuse and not self.disk.plans and not isinstance(error, OSError):
             self.world.problems.append(f"{self.name} does not start: {error!r}")
         self.kill()
         return False
@@ -168,6 +186,15 @@ class BrokerNode:
         if self.up:
             self._end(reset_peers_after=0.0)
             self.disk.kill()
+
+    async def stop(self) -> None:
+        """In order, as SIGTERM does; what it cannot end in `STOP_S` ends as by `kill`."""
+        broker, runtime = self.broker, self.runtime
+        if broker is not None and self.up and not self.paused:
+            with contextlib.suppress(SaturnError, OSError, TimeoutError):
+                async with asyncio.timeout(STOP_S):
+                    await runtime.run(broker.close())
+        self.kill()
 
     def lose_power(self, silence_s: float = 0.0) -> None:
         """Now, between two instructions."""
@@ -202,12 +229,28 @@ class BrokerNode:
         """Wait until the tasks of a dead process have unwound."""
         await self.runtime.settle()
 
+    def age(self) -> None:
+        """From now on its disk may lack anything that it had."""
+        self.past.aged_at.append(self.now)
+
     async def wipe(self) -> None:
         """A new, empty disk in a dead machine."""
-        self.past.wiped_at.append(self.now)
+        self.age()
+        self._disks += 1
         self.saved += self.side_files()
         self.fates.add(self.disk.fates)
         self.disk = self._new_disk()
+
+    async def go_back_to(self, image: SimDisk) -> None:
+        """Of a dead machine: its disk is what `image` has."""
+        self.age()
+        self.saved += self.side_files()
+        self.disk.restore(image)
+
+    async def lose_commitlog(self) -> None:
+        """The folder of a dead machine's log is empty, all else is there."""
+        self.age()
+        self.disk.lose(*self.segments())
 
     def pause(self) -> None:
         if self.up and not self.paused:
@@ -252,6 +295,15 @@ class BrokerNode:
     def log_end(self) -> int:
         broker = self.serving
         return broker.store.watermarks.appended if broker is not None else -1
+
+    def segments(self) -> list[str]:
+        """The files of its log, oldest first."""
+        prefix = f"{ROOT}/commitlog/"
+        return [
+            path
+            for path in self.disk.paths()
+            if path.startswith(prefix) and path.removeprefix(prefix).isdigit()
+        ]
 
     def side_files(self) -> list[bytes]:
         """The bytes that truncations saved on this disk."""

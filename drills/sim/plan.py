@@ -6,8 +6,9 @@ rare mixes meet often. Segments and transfers are tiny: everything rolls and spl
 
 from __future__ import annotations
 
+import math
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 TOPIC = "orders"
 ROOT = "/store"
@@ -36,6 +37,23 @@ FAULTS = {
     "consumer": 2,
     "promote": 3,
 }
+
+# Disks that lose what they had (`amnesia.py`) and nodes of elsewhere (`strangers.py`). Seeds draw
+# them with a chance of their own, so that those without them stay what they were.
+RARE = {
+    "wipe_master": 3,
+    "lose_commitlog": 3,
+    "restore_old_copy": 3,
+    "delete_segment": 3,
+    "bit_rot": 3,
+    "new_slave": 2,
+    "foreign_slave": 2,
+    "foreign_master": 2,
+    "cloned_node": 2,
+}
+ENABLED_RARE: tuple[str, ...] = ()
+RARE_CHANCE = 0.05
+ALONE = 0.5  # the chance that a cluster with such a fault has no operator
 
 
 # The scenes (`scenes/`) that seeds draw from, and the chance of each.
@@ -91,6 +109,7 @@ class Plan:
     safety_s: float = 30.0
     gap_s: float = 4.0  # between two faults, on average
     weights: dict[str, int] = field(default_factory=lambda: dict(FAULTS))
+    rare: dict[str, int] = field(default_factory=dict)
     away: float = 0.2  # the chance that a broken master stays away until the end of faults
     patience_s: float = 5.0  # after which the operator promotes somebody else
     force: float = 0.1  # the chance that the operator insists
@@ -140,6 +159,14 @@ class Plan:
             force=rng.choice((0.0, 0.0, 0.3)),
             sink_epochs=rng.choice((0, 3, 6)),
         )
+
+    def with_rare(self, rng: random.Random, rare: dict[str, int]) -> Plan:
+        """The same with these faults. Without an operator the cluster must help itself."""
+        if not rare:
+            return self
+        patience = math.inf if rng.random() < ALONE else self.patience_s
+        weights = self.weights | {"promote": 0} if patience == math.inf else self.weights
+        return replace(self, rare=rare, patience_s=patience, weights=weights)
 
     @property
     def mode(self) -> str:

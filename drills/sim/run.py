@@ -1,10 +1,10 @@
 """The cluster simulator: seeds, one or many on all processors.
 
-    python -m saturnmq.drills.sim.run [--scenes NAME,...] SEED [SEED ...]
+    python -m saturnmq.drills.sim.run [--scenes NAME,...] [--faults NAME,...] SEED [SEED ...]
 
-repeats runs, with these scenes instead of those that the seeds draw, and prints their reports, with
-the last steps of those that fail. A seed and a commit
-decide everything: the same report, the same trace hash, on every machine.
+repeats runs, with these scenes and faults instead of those that the seeds draw, and prints their
+reports, with the last steps of those that fail. A seed and a commit decide everything: the same
+report, the same trace hash, on every machine.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from saturnmq.drills.sim.cluster import Cluster, draw_plan
+from saturnmq.drills.sim.cluster import Cluster, draw_plan, with_faults
 from saturnmq.drills.sim.disk import PowerLoss
 from saturnmq.drills.sim.loop import SimLoop, SimStuck, TooLong
+from saturnmq.drills.sim.plan import FAULTS, RARE
 from saturnmq.drills.sim.report import Report
 from saturnmq.drills.sim.runtime import PoweredOff
 from saturnmq.drills.sim.trace import Trace
@@ -34,9 +35,14 @@ AGAIN_EVERY = 20  # so many seeds, one is run twice
 LAST_STEPS = 60
 
 
-def simulate(seed: int, mutant: str | None = None, scenes: Collection[str] | None = None) -> Report:
-    """Runs one seed to its end and checks it, with these scenes instead of those that it draws.
-    Equal arguments give equal reports, trace hash included.
+def simulate(
+    seed: int,
+    mutant: str | None = None,
+    scenes: Collection[str] | None = None,
+    faults: Collection[str] | None = None,
+) -> Report:
+    """Runs one seed to its end and checks it, with these scenes and faults instead of those that it
+    draws. Equal arguments give equal reports, trace hash included.
     """
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)  # nodes tell of every fault
@@ -48,7 +54,7 @@ def simulate(seed: int, mutant: str | None = None, scenes: Collection[str] | Non
     try:
         asyncio.set_event_loop(loop)
         with _mutated(mutant):
-            return _simulate(seed, loop, mutant, scenes)
+            return _simulate(seed, loop, mutant, scenes, faults)
     finally:
         asyncio.set_event_loop(None)
         loop.close()
@@ -59,9 +65,15 @@ def simulate(seed: int, mutant: str | None = None, scenes: Collection[str] | Non
 
 
 def _simulate(
-    seed: int, loop: SimLoop, mutant: str | None, scenes: Collection[str] | None
+    seed: int,
+    loop: SimLoop,
+    mutant: str | None,
+    scenes: Collection[str] | None,
+    faults: Collection[str] | None,
 ) -> Report:
     plan = replace(draw_plan(seed), **_bias(mutant))
+    if faults is not None:
+        plan = with_faults(seed, plan, faults)
     if scenes is not None:
         plan = replace(plan, scenes=frozenset(scenes))
     cluster = Cluster(seed, loop, plan)
@@ -78,16 +90,22 @@ def _simulate(
         task.cancel()
     with contextlib.suppress(SimStuck, TooLong):
         loop.run_until_complete(asyncio.sleep(0))
-    again = f"seed {seed}, {plan.mode}; again: {repro(seed, mutant, scenes)}"
+    again = f"seed {seed}, {plan.mode}; again: {repro(seed, mutant, scenes, faults)}"
     report.violations = [f"{text}\n  {again}" for text in report.violations]
     return report
 
 
-def repro(seed: int, mutant: str | None = None, scenes: Collection[str] | None = None) -> str:
+def repro(
+    seed: int,
+    mutant: str | None = None,
+    scenes: Collection[str] | None = None,
+    faults: Collection[str] | None = None,
+) -> str:
     """The command that runs one seed again."""
-    if scenes is not None:
-        names = ",".join(sorted(scenes))
-        return f"python -m saturnmq.drills.sim.run --scenes {names} {seed}"
+    options = {"--scenes": scenes, "--faults": faults}
+    given = [f"{key} {','.join(sorted(v))} " for key, v in options.items() if v is not None]
+    if given:
+        return f"python -m saturnmq.drills.sim.run {''.join(given)}{seed}"
     return f"saturnmq drill simulate --seed {seed}" + (f" --mutant {mutant}" if mutant else "")
 
 
@@ -116,7 +134,7 @@ def _bias(mutant: str | None) -> dict[str, Any]:
     from saturnmq.drills.sim.mutants import BIAS
 
     # Sinks and scenes only where it is about them.
-    return {"sink_epochs": 0, "scenes": frozenset()} | BIAS.get(mutant, {})
+    return {"sink_epochs": 0, "scenes": frozenset(), "rare": {}} | BIAS.get(mutant, {})
 
 
 def seed_jobs(first: int, last: int, mutant: str | None) -> Iterator[Callable[[], Report]]:
@@ -124,15 +142,24 @@ def seed_jobs(first: int, last: int, mutant: str | None) -> Iterator[Callable[[]
         yield partial(run_seed, seed, mutant)
 
 
+def _fault_names(text: str) -> list[str]:
+    names = text.split(",")
+    if unknown := set(names) - FAULTS.keys() - RARE.keys():
+        known = ", ".join([*FAULTS, *RARE])
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: none of {known}")
+    return names
+
+
 def main(arguments: Sequence[str]) -> int:
     """Prints each seed's report, and the last steps of those that fail."""
     parser = argparse.ArgumentParser(prog="saturnmq.drills.sim.run")
     parser.add_argument("--scenes", type=lambda names: names.split(",") if names else [])
+    parser.add_argument("--faults", type=_fault_names)
     parser.add_argument("seeds", type=int, nargs="+")
     options = parser.parse_args(arguments)
     failed = 0
     for seed in options.seeds:
-        report = simulate(seed, scenes=options.scenes)
+        report = simulate(seed, scenes=options.scenes, faults=options.faults)
         print(f"seed {seed}: {draw_plan(seed).mode}; {report.to_json()}")
         print(f"trace {report.trace_hash}")
         if not report.ok:

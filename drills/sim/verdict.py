@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from saturnmq.drills.sim.allowance import Allowance
 from saturnmq.drills.sim.history import LATER, Ack, Delivery, History, Place
@@ -62,6 +63,7 @@ class Verdict:
         self._add("I3 rejected, but stored", rejected)
         self._sent_back()
         self._lanes()
+        self._two_masters()
         return self.found
 
     def _add(self, what: str, examples: Sequence[object]) -> None:
@@ -102,6 +104,21 @@ class Verdict:
             for key, told in missing
             if not self._may_go(key.group, told.at, None)
         ]
+
+    def _two_masters(self) -> None:
+        """Between acknowledgements of two nodes, which one sender got one after the other, there
+        was a promotion."""
+        found = []
+        acked: dict[str, list[tuple[float, float, str]]] = {}
+        for value, ack in self._e.history.acked.items():
+            begun = self._e.history.begun.get(value, ack.at)
+            acked.setdefault(ack.place.group, []).append((ack.at, begun, ack.by))
+        for group, acks in acked.items():
+            for (at, since, by), (until, begun, other) in pairwise(sorted(acks)):
+                if other == by or begun <= at or self._e.allowance.may_lead(group, since, until):
+                    continue
+                found.append(f"{other} of {group} at {until:.3f}, after {by} at {at:.3f}")
+        self._add("I16 acknowledged by another, and nobody was promoted", found)
 
     # what was delivered
 

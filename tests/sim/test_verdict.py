@@ -37,6 +37,7 @@ class Case:
         self.stored: Mapping[Place, str] = STORED
         self.saved: list[str] = []
         self.promotions: list[Promotion] = []
+        self.healed: list[float] = []
         loop.close()
 
     def deliver(self, *offsets: int) -> None:
@@ -53,7 +54,7 @@ class Case:
                 self.history,
                 self.stored,
                 self.saved.__contains__,
-                Allowance(self.plan, self.nodes, self.promotions),
+                Allowance(self.plan, self.nodes, self.promotions, (), {"broker-a": self.healed}),
                 {"readers": True},
             )
         ).run()
@@ -184,7 +185,26 @@ def test_a_deposed_master_acknowledges_nothing_unless_it_cannot_know() -> None:
 
 def test_a_wiped_disk_is_one_copy_less() -> None:
     case = lost()
-    case.nodes[0].past.wiped_at.append(ACKED_AT + 100.0)
+    case.nodes[0].past.aged_at.append(ACKED_AT + 100.0)
+    assert case.verdict() == []
+
+
+def test_disks_that_are_lost_one_after_the_other_take_nothing() -> None:
+    case = lost(copies=2)
+    for number, node in enumerate(case.nodes):
+        node.past.aged_at.append(ACKED_AT + 10.0 + 20.0 * number)
+    assert case.verdict() == []
+    case.healed.append(ACKED_AT + 20.0)
+    assert case.kinds() == ["I1"]
+
+
+def test_who_acknowledges_was_promoted() -> None:
+    case = whole()
+    ack = case.history.acked["a/2"]
+    case.history.begun["a/2"] = ACKED_AT + 2.0
+    case.history.acked["a/2"] = ack._replace(by="broker-a-1", at=ACKED_AT + 2.1)
+    assert case.kinds() == ["I16"]
+    case.promote(ACKED_AT + 1.0)
     assert case.verdict() == []
 
 
