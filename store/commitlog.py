@@ -240,6 +240,18 @@ class CommitLog:
         self._staged_end = -1
         self.end = self._write(segment, pos, data)
 
+    def overwrite(self, offset: int, data: memoryview) -> None:
+        """Blocking: have these bytes at a place before the end, durably. OSError: nobody knows what
+        is there now."""
+        while data:
+            segment = self.series.find(offset)
+            assert segment is not None, f"{offset} lies in the log"
+            pos = offset - segment.start
+            part = data[: self.segment_bytes - pos]
+            segment.file.write(pos, part)
+            segment.file.flush(pos, pos + len(part))
+            offset, data = offset + len(part), data[len(part) :]
+
     def _current(self) -> Segment:
         segment = self.series.find(self.end)
         return segment if segment is not None else self._next(self.end)

@@ -112,6 +112,29 @@ class ConsumeQueue:
         self.max_offset = pos // UNIT
         return first, entries
 
+    def restore(self, first: int, entries: bytes) -> int:
+        """Blocking: put these entries where a gap left their places empty, durably; how many are in
+        their places now."""
+        count = len(entries) // UNIT
+        placed = 0
+        touched = set()
+        for number in range(first, min(self.max_offset, first + count)):
+            segment = self.series.find(number * UNIT)
+            if segment is None:
+                continue
+            at = number * UNIT - segment.start
+            entry = entries[(number - first) * UNIT :][:UNIT]
+            if segment.view[at : at + UNIT] == FILLER:
+                segment.file.write(at, entry)
+                touched.add(segment)
+                self.min_offset = min(self.min_offset, number)
+            placed += segment.view[at : at + UNIT] == entry
+        for segment in touched:
+            segment.file.flush(0, self.series.segment_bytes)
+        _, behind = self.append(first, count, entries)  # where nothing of the queue follows the gap
+        placed += len(behind) // UNIT
+        return placed
+
     def _segment(self, pos: int) -> Segment:
         segment = self.series.find(pos)
         if segment is None:

@@ -7,10 +7,10 @@ same reput build it again. Nothing in it is worth more than the log: what is dam
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from saturnmq.protocol.kernels import Scan
+from saturnmq.protocol.kernels import Run, Scan
 from saturnmq.store.delay_levels import DEFAULT_DELAYS_MS
 from saturnmq.store.indexfile import Index, IndexMark
 from saturnmq.store.queues import Queues
@@ -49,11 +49,7 @@ class Derived:
     def append(self, scan: Scan, arrivals: list[Arrival]) -> None:
         """Add what a scan of the log found. `arrivals` gets the new entries of each queue, also of
         those that were done when the disk had no room for a file of the next one (OSError)."""
-        runs = without_deleted(scan.runs, self.queues.tombstones)
-        for topic, queue_id, first, _, entries in runs:
-            if "/" in topic or topic.startswith("."):  # a file name from the network
-                log.error("messages of topic %r are not dispatched: no name of a topic", topic)
-                continue
+        for topic, queue_id, first, _, entries in self._runs(scan):
             queue = self.queues.get_or_create(topic, queue_id)
             _, fresh = queue.append(first, len(entries) // 20, entries)
             self.queues.raise_next(topic, queue_id, queue.max_offset)
@@ -61,6 +57,24 @@ class Derived:
                 arrivals.append(Arrival(topic, queue_id, queue.max_offset, fresh))
         if scan.index_items and self.index is not None:
             self.index.append(scan.index_items)
+
+    def restore(self, scan: Scan) -> int:
+        """Blocking: give the messages of a repaired range their places in the queues, durably; how
+        many have none. The index does not get them: its items lie in the order of the log."""
+        left = 0
+        for topic, queue_id, first, count, entries in self._runs(scan):
+            queue = self.queues.get_or_create(topic, queue_id)
+            left += count - queue.restore(first, entries)
+            self.queues.raise_next(topic, queue_id, queue.max_offset)
+        return left
+
+    def _runs(self, scan: Scan) -> Iterator[Run]:
+        for run in without_deleted(scan.runs, self.queues.tombstones):
+            topic = run[0]
+            if "/" in topic or topic.startswith("."):  # a file name from the network
+                log.error("messages of topic %r are not dispatched: no name of a topic", topic)
+                continue
+            yield run
 
     def flush(self) -> IndexMark | None:
         """Blocking, may run beside `append`: what was added before is durable then."""

@@ -32,6 +32,7 @@ from saturnmq.store.indexfile import Index
 from saturnmq.store.lookup import GetResult, GetStatus, Lookup
 from saturnmq.store.queues import Queues
 from saturnmq.store.recovery import Recovery, recover
+from saturnmq.store.repair import check_repair, damaged_ranges
 from saturnmq.store.reput import Reput
 from saturnmq.store.resync import next_frame
 from saturnmq.store.tombstones import Tombstone, read_tombstones
@@ -225,6 +226,45 @@ class MessageStore:
         except OSError:
             self._promise = promise
             raise
+
+    # damage
+
+    def damage(self, start: int, end: int) -> list[tuple[int, int]]:
+        """Blocking: the ranges that hold no sound frames and have a part in [start, end) of what is
+        dispatched; see `repair.damaged_ranges`."""
+        return damaged_ranges(self._log, start, end, self.watermarks.dispatched)
+
+    def repair(self, offset: int, data: bytes | bytearray | memoryview) -> None:
+        """Blocking: put another node's bytes, whole, sound frames of this log, in the place of a
+        range that `damage` told; synced when this returns. Their queue entries follow at once, or,
+        after a crash in between, at the next start. Nothing else may be under way, as for
+        `truncate`.
+
+        StoreDamaged: they do not fit; nothing has changed. OSError: the store takes no more writes.
+        """
+        self._check_open()
+        view, dispatched = memoryview(data), self.watermarks.dispatched
+        scans = check_repair(self._log, offset, view, dispatched, self._derived.delays_ms)
+        try:
+            # A crash from here on has queues and index built again from there on.
+            self._checkpoint.derived = min(self._checkpoint.derived, offset)
+            self.checkpoint()
+            self._log.overwrite(offset, view)
+            left = sum(self._derived.restore(scan) for scan in scans)
+        except OSError as error:
+            self._failed = self.failed or f"{type(error).__name__}: {error}"
+            raise
+        end = offset + len(view)
+        gaps = self.recovery.gaps
+        gaps[:] = [gap for gap in gaps if not (offset <= gap[0] and gap[1] <= end)]
+        count = sum(scan.messages for scan in scans)
+        log.warning("the CommitLog is repaired from %d to %d: %d messages", offset, end, count)
+        if left:
+            log.error(
+                "%d of these messages have no place in their queues: it lies before the first "
+                "file, or other messages took it; `saturnmq store rebuild` mends the former",
+                left,
+            )
 
     # writing
 
