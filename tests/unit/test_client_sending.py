@@ -753,3 +753,34 @@ def test_a_batch_whose_first_attempt_was_made_elsewhere_goes_on_here(
     world.until_done(batch.handle(0))
     assert [sent.broker for sent in world.sent] != [queue.broker_name]
     assert (batch.error, batch.unsure, world.idle()) == (None, not code, True)
+
+
+def test_keys_leave_a_broker_that_is_away_when_its_time_is_over(cluster: Make) -> None:
+    world = cluster(absence_timeout=10.0)
+    with pytest.raises(RouteNotFound, match="no route that is known yet"):
+        world.engine.pin_for(Message("T", b"x"), None, "k", None)
+    (key,) = keys_of(world, B1, 1)
+    assert world.engine.round("T").number == 1
+    for back in (True, False):
+        world.change({"a": 2, "b": 2}, {"b": ""})
+        world.run(9.5)
+        assert len(world.engine.round("T").queues) == 4
+        if back:
+            world.change({"a": 2, "b": 2})
+            world.run(1.0)
+            assert len(world.engine.round("T").queues) == 4
+    handle = world.send(key=key)
+    assert not handle.done()
+    assert world.outcome(handle) is SendStatus.OK
+    assert 20.0 <= world.now < 21.0
+    assert list(world.engine.round("T").queues) == [A0, A1]
+    assert {sent.broker for sent in world.sent} == {"a"}
+
+
+def test_a_client_that_is_closed_gives_up_nobody(cluster: Make) -> None:
+    world = cluster(absence_timeout=10.0)
+    world.sender.key_queues.learn("T")
+    world.change({"a": 2, "b": 2}, {"b": ""})
+    world.closed = True
+    world.run(30.0)
+    assert len(world.engine.round("T").queues) == 4

@@ -284,3 +284,93 @@ def test_a_queue_that_is_being_left_when_its_consumer_closes_is_given_back_once(
         assert (begun, world.offsets, world.unlocked) == ([0], {Q0: 1}, [Q0])
 
     world.run(main)
+
+
+def test_a_consumer_says_what_it_holds_of_each_queue() -> None:
+    world, freed = World(), asyncio.Event()
+    for n in range(10):
+        world.send(0, b"%d" % n + bytes(300_000))
+
+    async def listener(message: ReceivedMessage) -> None:
+        if message.queue_offset == 4:
+            await freed.wait()
+
+    async def main() -> None:
+        await asyncio.sleep(10.0)
+        options: Any = {"listener_one": listener, "ordered": True}
+        async with consumer(world, **options) as made:
+            began = world.runtime.now_ms()
+            await world.until(lambda: world.offsets.get(Q0) == 4)
+            await asyncio.sleep(5.0)
+            table = made.running_info()["mqTable"]
+            common = {
+                "droped": False,
+                "locked": True,
+                "tryUnlockTimes": 0,
+                "transactionMsgCachedMinOffset": 0,
+                "transactionMsgCachedMaxOffset": 0,
+                "transactionMsgCachedCount": 0,
+            }
+            stamps = {"lastPullTimestamp", "lastConsumeTimestamp", "lastLockTimestamp"}
+            said = {
+                queue: {name: value for name, value in table[queue].items() if name not in stamps}
+                for queue in (Q0, Q1)
+            }
+            # The first was a run of its own; the other nine are one, which is not over.
+            assert said[Q0] == common | {
+                "commitOffset": 4,
+                "cachedMsgMinOffset": 4,
+                "cachedMsgMaxOffset": 9,
+                "cachedMsgCount": 9,
+                "cachedMsgSizeInMiB": 2,
+            }
+            assert said[Q1] == common | {
+                "commitOffset": 0,
+                "cachedMsgMinOffset": 0,
+                "cachedMsgMaxOffset": 0,
+                "cachedMsgCount": 0,
+                "cachedMsgSizeInMiB": 0,
+            }
+            for name in stamps:
+                assert began <= table[Q0][name] <= began + 100, name
+            freed.set()
+
+    world.run(main)
+
+
+def test_a_queue_of_which_nothing_is_known_yet_is_said_to_hold_nothing() -> None:
+    world = backlog(1)
+    world.offsets[Q0] = 1
+
+    async def main() -> None:
+        core = Watched(world)
+        core.slow[QUERY_OFFSET] = 30.0
+        async with consumer(world, core, listener_one=lambda _: None) as made:
+            await world.until(lambda: made.held_queues() == [Q0])
+            told = made.running_info()["mqTable"][Q0]
+            offsets = ("commitOffset", "cachedMsgMinOffset", "cachedMsgMaxOffset")
+            assert [told[name] for name in offsets] == [0, 0, 0]
+            assert [told[name] for name in told if name.endswith("Timestamp")] == [0, 0, 0]
+
+    world.run(main)
+
+
+def test_nothing_is_pulled_of_a_queue_that_is_left_and_nothing_at_all_after_the_end() -> None:
+    world = World()
+
+    def pulling() -> set[str]:
+        names = (task.get_name().partition("/")[2] for task in asyncio.all_tasks())
+        return {name for name in names if name.startswith("pull ")}
+
+    async def main() -> None:
+        async with consumer(world, listener_one=lambda _: None) as made:
+            await world.until(lambda: pulling() == {f"pull {Q0}", f"pull {Q1}"})
+            world.members = ["me", "you"]
+            made.on_ids_changed()
+            await world.until(lambda: made.held_queues() == [Q0])
+            await asyncio.sleep(0.1)
+            assert pulling() == {f"pull {Q0}"}
+        await asyncio.sleep(0.1)
+        assert pulling() == set()
+
+    world.run(main)

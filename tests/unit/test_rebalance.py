@@ -75,3 +75,14 @@ def test_members_in_java_share_a_group_with_ours(name: str, owners: str) -> None
         str(next(n for n, share in enumerate(shares) if queue in share)) for queue in sixteen
     )
     assert found == owners
+
+
+def test_sticky_shares_are_the_same_in_every_version() -> None:
+    """Members that disagree would share a queue, or leave one alone."""
+    clients = ["192.0.2.1@1#10", "192.0.2.1@2#20", "192.0.2.7@DEFAULT"]
+    sixteen = [MessageQueue("T", name, n) for name in ("broker-a", "broker-b") for n in range(8)]
+    shares = [assign(strategy("STICKY"), client, sixteen, clients) for client in clients]
+    found = "".join(
+        str(next(n for n, share in enumerate(shares) if queue in share)) for queue in sixteen
+    )
+    assert found == "2221200111101020"
