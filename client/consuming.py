@@ -54,7 +54,6 @@ class Consumption:
         self._send_back = send_back
         self._runs: dict[Chunk, HeldQueue] = {}  # under way: what the listener works on
         self._idle = asyncio.Event()
-        self._closing = False
 
     def begin(self, held: HeldQueue, asked_at: float) -> None:
         """A queue is ours from now on; its lock was asked for at `asked_at` (monotonic)."""
@@ -90,8 +89,9 @@ class Consumption:
         )
 
     async def end(self, at_most_s: float) -> bool:
-        """Starts nothing more and waits for the runs under way; False if some did not end."""
-        self._closing = True
+        """Waits for the runs under way, of queues that are all dropped: no other begins. False if
+        some did not end.
+        """
         try:
             async with asyncio.timeout(at_most_s):
                 while self._runs:
@@ -150,7 +150,7 @@ class Concurrent(Consumption):
 
     def _dispatch(self) -> None:
         """Starts runs while there is work and room."""
-        while self._round and len(self._runs) < self._caller.parallel and not self._closing:
+        while self._round and len(self._runs) < self._caller.parallel:
             turn = self._round.popleft()
             chunk = None if turn.state.dropped else turn.state.take(self._caller.run_length)
             if chunk is None:
@@ -200,17 +200,17 @@ class Concurrent(Consumption):
             rest = [*await self._hand_back(failed), *rest]
         held.state.keep(chunk, rest)
         # Neither consumed nor handed back: once more from here, the offset waits for them.
-        if rest and not self._closing and not held.state.dropped:
+        if rest:
             self._runtime.call_later(LOCAL_RETRY_S, self._again, held, chunk)
 
     def _after_failure(self, held: HeldQueue, chunk: Chunk, error: BaseException) -> None:
-        if held.state.holds(chunk) and not self._closing:
+        if held.state.holds(chunk):
             self._tell_of(held, error)
             held.state.keep(chunk, [*chunk.failed, *chunk.messages[chunk.handled :]])
         self._again(held, chunk)
 
     def _again(self, held: HeldQueue, chunk: Chunk) -> None:
-        if held.state.holds(chunk) and not self._closing:
+        if held.state.holds(chunk):
             self._start(held, chunk)
 
     async def _hand_back(
@@ -238,7 +238,7 @@ class Concurrent(Consumption):
     async def _give_up(self, held: HeldQueue, chunk: Chunk) -> None:
         rest = [*chunk.failed, *chunk.messages[chunk.handled :]]
         self._tell_stuck(held, chunk, f"{len(rest)} messages go back, to be delivered again")
-        while rest and held.state.holds(chunk) and not self._closing:
+        while rest and held.state.holds(chunk):
             rest = await self._hand_back(rest, TIMEOUT_DELAY_LEVEL)
             held.state.keep(chunk, rest)
             if rest:
@@ -270,7 +270,7 @@ class InOrder(Consumption):
         self._core.tasks.once(partial(self._consume, held), name=f"consume {held.queue}")
 
     def _after_failure(self, held: HeldQueue, error: BaseException) -> None:
-        if not held.state.dropped and not self._closing:
+        if not held.state.dropped:
             self._tell_of(held, error)
             self._go_on(held)
 
@@ -291,13 +291,13 @@ class InOrder(Consumption):
     async def _consume_in_order(self, held: HeldQueue) -> None:
         state = held.state
         clock = self._runtime.monotonic
-        while not state.dropped and not self._closing:
+        while not state.dropped:
             if not state.waiting or not state.locked(clock()):
                 held.data.clear()
                 await held.wait_for_data()
                 continue
             chunk = state.take(self._caller.run_length)
-            while chunk is not None and state.holds(chunk) and not self._closing:
+            while chunk is not None and state.holds(chunk):
                 if not state.locked(clock()):
                     held.data.clear()
                     await held.wait_for_data()

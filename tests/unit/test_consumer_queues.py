@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Collection
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from consumer_world import MASTER, Q0, Q1, World, WorldCore, consumer
+from saturnmq.client.results import ConsumeResult
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 from saturnmq.protocol.remoting import Command
 
@@ -52,6 +54,12 @@ def backlog(count: int, queues: int = 1) -> World:
         for queue in range(queues):
             world.send(queue, b"%d" % n)
     return world
+
+
+def pulling() -> set[str]:
+    """The tasks that pull."""
+    names = (task.get_name().partition("/")[2] for task in asyncio.all_tasks())
+    return {name for name in names if name.startswith("pull ")}
 
 
 def someone_else_locks(world: World, *queues: MessageQueue) -> Collection[MessageQueue]:
@@ -250,6 +258,7 @@ def test_a_listener_that_hangs_keeps_its_own_queue_only() -> None:
                 made.on_ids_changed()
                 await asyncio.sleep(1.0)
             assert (made.held_queues(), world.unlocked) == ([Q0], [retries, Q1])
+            assert pulling() == set()
             await asyncio.sleep(100.0)
             tries = made.running_info()["mqTable"][Q0]["tryUnlockTimes"]
             assert tries == 1 + 5, "a round every 20 s found the listener at work"
@@ -274,14 +283,19 @@ def test_a_queue_that_is_being_left_when_its_consumer_closes_is_given_back_once(
 
     async def main() -> None:
         core = Watched(world)
+        core.slow[COMMIT] = 1.0
         made = consumer(world, core, listener_one=listener, ordered=True)
-        async with made:
-            await world.until(lambda: begun != [])
-            world.members = ["a", "me"]
-            made.on_ids_changed()
-            await asyncio.sleep(1.0)
+        await made.start()
+        await world.until(lambda: begun != [])
+        world.members = ["a", "me"]
+        made.on_ids_changed()
         await asyncio.sleep(1.0)
-        assert (begun, world.offsets, world.unlocked) == ([0], {Q0: 1}, [Q0])
+        closing = asyncio.ensure_future(made.close())
+        await world.until(lambda: world.unlocked != [])
+        assert world.offsets == {Q0: 1}, "before anybody else may have it"
+        await closing
+        await asyncio.sleep(1.0)
+        assert (begun, world.unlocked) == ([0], [Q0])
 
     world.run(main)
 
@@ -358,10 +372,6 @@ def test_a_queue_of_which_nothing_is_known_yet_is_said_to_hold_nothing() -> None
 def test_nothing_is_pulled_of_a_queue_that_is_left_and_nothing_at_all_after_the_end() -> None:
     world = World()
 
-    def pulling() -> set[str]:
-        names = (task.get_name().partition("/")[2] for task in asyncio.all_tasks())
-        return {name for name in names if name.startswith("pull ")}
-
     async def main() -> None:
         async with consumer(world, listener_one=lambda _: None) as made:
             await world.until(lambda: pulling() == {f"pull {Q0}", f"pull {Q1}"})
@@ -372,5 +382,28 @@ def test_nothing_is_pulled_of_a_queue_that_is_left_and_nothing_at_all_after_the_
             assert pulling() == {f"pull {Q0}"}
         await asyncio.sleep(0.1)
         assert pulling() == set()
+
+    world.run(main)
+
+
+def test_a_message_that_fails_is_tried_on_when_a_grant_comes_late_that_was_asked_for_in_time() -> (
+    None
+):
+    world, calls = backlog(1), []
+
+    def listener(message: ReceivedMessage) -> ConsumeResult | None:
+        calls.append(world.loop.time())
+        return ConsumeResult.RETRY if len(calls) < 40 else None
+
+    async def main() -> None:
+        core = Watched(world)
+        async with consumer(world, core, listener_one=listener, ordered=True):
+            await world.until(lambda: len(calls) == 5)
+            core.slow[LOCK] = 14.0  # the next one is asked for 20 s after the first
+            await world.until(lambda: (Q0, 1) in world.commits, 90.0)
+        pauses = sorted(later - one for one, later in pairwise(calls))
+        assert len(calls) == 40
+        assert pauses[-2] < 1.1
+        assert 3.5 < pauses[-1] < 6.0, "nothing is handed over 30 s after the first was asked for"
 
     world.run(main)

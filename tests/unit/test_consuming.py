@@ -224,8 +224,11 @@ def test_a_fast_listener_that_stalls_gets_the_other_threads_a_tenth_of_a_second_
             await world.until(lambda: len(runtime.begun) == 8)
             first, *others = runtime.begun[4:]
             assert others[0] - first == pytest.approx(waits_s, abs=0.001)
-            together = others[-1] - others[0] < 0.001
-            assert together == (takes_s > 1.0), "a fast one has one thread"
+            gaps = [later - one for one, later in pairwise(others)]
+            if takes_s > 1.0:
+                assert max(gaps) < 0.001
+            else:
+                assert min(gaps) > 0.9 * takes_s, "a fast one has one thread"
             await asyncio.sleep(40.0)
 
     world.run(main)
