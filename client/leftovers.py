@@ -28,14 +28,9 @@ class Leftovers:
 
     def remove(self, lane: Lane) -> bool:
         """`lane` is empty and nothing of it is under way; True if it was left over."""
-        lanes = self._lanes.get(lane.topic)
-        if not lanes or lane not in lanes:
-            return False
-        if len(lanes) > 1:
-            self._lanes[lane.topic] = lanes - {lane}
-        else:
-            del self._lanes[lane.topic]
-        return True
+        lanes = self._lanes.get(lane.topic, frozenset())
+        self._lanes[lane.topic] = lanes - {lane}
+        return lane in lanes
 
 
 def _round(lane: Lane) -> int:

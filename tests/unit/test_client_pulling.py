@@ -180,6 +180,23 @@ def test_a_replica_that_fails_is_passed_over_for_three_seconds() -> None:
     assert world.asked == [MASTER], "of those that all failed the first"
 
 
+def test_nonsense_of_a_replica_is_logged_and_a_lost_connection_is_not_called_so(
+    caplog: Any,
+) -> None:
+    for first, logged in [(ConnectionLost("away"), False), (None, True)]:
+        world = Replicas()
+        answers = iter([first, first])
+
+        def answer(_: str, cmd: Command, answers: Any = answers) -> Answer:
+            return next(answers) or reply(cmd, FOUND, nextBeginOffset=-1)
+
+        world.answer = answer
+        with pytest.raises((ConnectionLost, MalformedFrame)):
+            world.pull()
+        assert world.asked == [MASTER, SLAVE]
+        assert ("answers a pull of" in caplog.text) == logged
+
+
 def test_a_suggestion_ends_with_a_failure() -> None:
     world = Replicas(MASTER, SLAVE, THIRD)
     world.answer = lambda _, cmd: reply(cmd, suggestWhichBrokerId=2)
@@ -292,11 +309,15 @@ def test_the_epoch_that_a_broker_says_is_told_to_the_next_that_is_asked() -> Non
 
 @pytest.mark.parametrize("following", [2, 1, None])
 def test_an_answer_that_goes_on_before_its_own_end_is_refused(following: int | None) -> None:
-    world = Replicas(MASTER)
+    world = Replicas()
     ext = {} if following is None else {"nextBeginOffset": following}
     world.answer = lambda _, cmd: reply(cmd, FOUND, b"".join(frames(3)), **ext)
-    with pytest.raises(MalformedFrame, match="nextBeginOffset" if following is None else "2 of"):
-        world.pull()
+    wrong = "nextBeginOffset" if following is None else "2 of"
+    both_at_once = following is None  # the header is read before another replica is asked
+    for address in (SLAVE,) if both_at_once else (MASTER, SLAVE):
+        with pytest.raises(MalformedFrame, match=wrong):
+            world.pull()
+        assert world.asked[-1] == address
     world.answer = lambda _, cmd: reply(cmd, FOUND, b"".join(frames(3)), nextBeginOffset=3)
     pulled = world.pull()
     assert [message.queue_offset for message in pulled.messages] == [0, 1, 2]
@@ -378,6 +399,19 @@ def test_damage_is_not_passed_over_while_no_broker_of_the_queue_is_known() -> No
     world.answer = leaving
     pulled = world.pull()
     assert (pulled.next_offset, pulled.stalled) == (0, True)
+
+
+def test_behind_a_damaged_message_it_goes_on_even_if_the_broker_says_no_next_offset() -> None:
+    world = Damaged(master={0})
+    damaged = world.answer
+
+    def answer(address: str, cmd: Command) -> Answer:
+        found: Any = damaged(address, cmd)
+        found.ext["nextBeginOffset"] = cmd.ext["queueOffset"]
+        return found  # type: ignore[no-any-return]
+
+    world.answer = answer
+    assert [world.pull().next_offset for _ in range(2)] == [0, 1]
 
 
 def test_crcs_are_checked_unless_that_is_not_wanted() -> None:
