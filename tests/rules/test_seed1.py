@@ -435,6 +435,8 @@ def test_row_1_21_its_messages_are_gone_and_the_others_stay(
     assert bodies(store) == kept == sent[: len(kept)]
     assert len(entries_of(disk)) == store.max_offset("T", 0) == len(kept)
     assert found_by_key(store, f"k{len(kept)}") == []
+    assert [first for first, _ in store.missing] == [2 * SEGMENT]
+    store.settle()  # the start went on, sends go on when somebody says so
     put = store.put(message(b"new", keys="new"))
     assert (put.physical_offset, put.queue_offset) == (2 * SEGMENT, len(kept))
     settle(store)
