@@ -446,6 +446,40 @@ def test_a_page_of_before_accuses_no_cleaner() -> None:
     assert open_store(disk).amnesia == ""
 
 
+def test_a_log_without_its_front_is_emptied_and_copied_back_whole() -> None:
+    disk = new_disk()
+    store = filled(disk)
+    data = content(store)
+    die(disk)
+    disk.unlink(segment(0))
+    store = open_store(disk)
+    rest = content(store)
+    store.truncate(0, reason="the whole log is copied back")
+    assert store.missing == [(0, len(data))]
+    [side] = store.truncated()
+    assert disk.read_file(side.file) == rest
+    die(disk)
+    store = open_store(disk)
+    assert store.missing == [(0, len(data))]
+    copy_back(store, data, 0)
+    assert (store.amnesia, numbers(store)) == ("", list(range(120)))
+
+
+def test_a_settlement_that_cannot_be_written_down_is_none() -> None:
+    disk = new_disk()
+    store = filled(disk)
+    die(disk)
+    disk.remove_tree(LOG)
+    store = open_store(disk)
+    missing = store.missing
+    disk.plan("write_file", errno.ENOSPC, "/store/checkpoint*")
+    with pytest.raises(OSError, match="planned"):
+        store.settle()
+    assert store.missing == missing != []
+    store.settle()
+    assert store.missing == []
+
+
 def test_a_truncation_to_nothing_is_no_amnesia() -> None:
     disk = new_disk()
     store = filled(disk)
