@@ -223,6 +223,7 @@ class Broker:
         await self._master.start()
         _, ha_port = split_address(self._master.address)
         self.ha_address = join_address(config.ha_advertised_host or advertised, ha_port)
+        self.context.ha_address = self.ha_address
         self.context.enough_replicas = self._master.enough_replicas
         self.context.copies_in_sync = self._master.copies_in_sync
 
@@ -264,7 +265,6 @@ class Broker:
         )
         self._slave = HaSlave(
             context,
-            ha_address=self.ha_address,
             flush=lambda: self._gate.guard(self._flush.flush_once()),
             flush_at_once=self._flush.flush_at_once,
             truncate=self._truncate,
@@ -283,10 +283,12 @@ class Broker:
             Doors(
                 save=self._save_role,
                 cut_torn=self._cut_torn,
+                cut=self._truncate,
                 wake=self._turn.wake,
                 lead=self._lead,
                 retire=self._retire,
                 merge_back=self._table_sync.merge_back,
+                adopt=self._table_sync.adopt,
             ),
         )
         admin = AdminService(
@@ -587,6 +589,7 @@ class Broker:
             while before < marks.dispatched:
                 before = marks.dispatched
                 self.store.reput()
+            self.context.role.note_floor()
             await self._saver.save_changed()
             if self._saver.unsaved:
                 lost = f"what changed last is not in {', '.join(self._saver.unsaved)}"

@@ -49,7 +49,8 @@ class Context:
     enough_replicas: Callable[[], bool] = lambda: True
     copies_in_sync: Callable[[], int] = lambda: 1
     flush_keeps_up: Callable[[], bool] = lambda: True
-    address: str = ""  # as clients are told
+    address: str = ""
+    ha_address: str = ""  # as clients are told
     store_host: bytes = field(default=bytes(8))
 
     @property

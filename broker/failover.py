@@ -8,10 +8,10 @@ The rules, all about one danger: two nodes that both acknowledge.
 - A master starts UNSURE: nameservers and the replicas that it knows are asked for a higher epoch
   first. So it does after a pause of its own. Who does not answer within ASK_S does not count: with
   nobody to ask it goes on, and what it then acknowledges is what its ack mode promises.
-- A restarted SYNC_MASTER with ASYNC_FLUSH that did not stop in order may lack acknowledged
-  messages that slaves have (the power failed before its disk had them). It is RECOVERING until so
-  many slaves have joined that one of them must have whatever was acknowledged, and copies the
-  longest tail back.
+- A master whose sends wait for copies is RECOVERING at every start, until enough slaves have told
+  what they have (`kinship.py`): its disk may be wiped, or an older copy. So is every master that
+  finds less than it once had, and one that hears while it leads that its group had confirmed what
+  its log has not. What the furthest slave has more is copied back, with its epochs and tables.
 - FENCE makes a node promise never to serve or follow a lower epoch: a master stops taking writes,
   goes on sending what it has, and waits to learn its new master. PROMOTE makes a node master.
 - Who learns that it is deposed answers its waiting sends with "unknown", follows the new master
@@ -26,28 +26,30 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from saturnmq.broker.asking import ASK_S, member_at
 from saturnmq.broker.context import Context, answer, integer
 from saturnmq.broker.ha_master import HaMaster, SlaveConnection
 from saturnmq.broker.ha_slave import HaSlave
+from saturnmq.broker.identity import agree, belong, draw
+from saturnmq.broker.introductions import Member, introduce
+from saturnmq.broker.kinship import is_outranked
+from saturnmq.broker.recovering import Recovering, Steps, lost
 from saturnmq.broker.registration import Registration
 from saturnmq.broker.role import MASTER_ID, State
-from saturnmq.broker.tail_copy import TailCopy
-from saturnmq.protocol import jsonx
-from saturnmq.protocol.codes import RequestCode, ResponseCode
-from saturnmq.protocol.endpoint import Endpoint, connect
-from saturnmq.protocol.epochs import next_promotion, next_restart
+from saturnmq.protocol import checked, jsonx
+from saturnmq.protocol.codes import ResponseCode
+from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.epochs import EPOCH_MAX, is_own, next_promotion, next_restart
 from saturnmq.protocol.errors import (
+    InvalidParameter,
+    MalformedFrame,
     NoPermission,
     SaturnError,
-    error_for,
 )
 from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.runtime import split_address
-from saturnmq.store.epochs import Epoch
 
 log = logging.getLogger(__name__)
 
-ASK_S = 1.0  # how long the others have to say whether they know of a higher epoch
 LOOK_S = 1.0  # how often a fenced node looks for its new master
 
 
@@ -57,19 +59,12 @@ class Doors:
 
     save: Callable[[], Awaitable[None]]  # the role is on the disk when this returns
     cut_torn: Callable[[], Awaitable[None]]  # a last frame that never came whole
+    cut: Callable[[int, str], Awaitable[None]]  # the log, at this offset, and why
     wake: Callable[[], None]  # the turn looks again at what is confirmed
     lead: Callable[[], None]  # begin what only a master does
     retire: Callable[[], None]  # end it
     merge_back: Callable[[str], Awaitable[None]]  # the tables of a slave that may know more
-
-
-@dataclass
-class _Heard:
-    """A slave of a master that recovers."""
-
-    ha_address: str
-    end: int
-    epochs: list[Epoch]
+    adopt: Callable[[str], Awaitable[None]]  # topics and groups, too: this node has forgotten them
 
 
 class FailoverService:
@@ -88,15 +83,28 @@ class FailoverService:
         self._doors = doors
         context.role.on_unsure = self.unsure
         master.on_joined, master.on_higher_epoch = self.slave_joined, self.higher_epoch
-        registration.on_higher_epoch = self.higher_epoch
+        registration.on_higher_epoch = self.nameserver_knows
         self._lock = asyncio.Lock()
-        self._heard: dict[int, _Heard] = {}
-        self._recovering: asyncio.Task[None] | None = None
+        self._recovering = Recovering(
+            context,
+            self._lock,
+            Steps(
+                cut=doors.cut,
+                cut_torn=doors.cut_torn,
+                wake=doors.wake,
+                adopt=doors.adopt,
+                open_term=self._open_term,
+                lead=self._lead,
+                call_back=master.drop_slaves,
+            ),
+        )
+        master.on_classic = self._recovering.hear_classic
         self._looking: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
 
     def close(self) -> None:
-        for task in (self._recovering, self._looking, self._asking):
+        self._recovering.close()
+        for task in (self._looking, self._asking):
             if task is not None:
                 task.cancel()
 
@@ -108,19 +116,25 @@ class FailoverService:
         role, store = c.role, c.store
         role.epoch = max(role.epoch, role.term)
         role.alive_at = c.runtime.monotonic()
+        agree(c)
         found = store.recovery
         flushed = c.config.sync_flush and not found.lost  # then all it acknowledged is here
         may_lack = not found.clean and role.required > 1 and bool(role.replicas) and not flushed
-        if may_lack:  # a slave, too: what it had reported it may have lost
+        if what := lost(c):
+            log.critical("this node has lost what it had: %s", what)
+            role.has_lost(what)
+        elif may_lack:  # a slave, too: what it had reported it may have lost
             role.behind(True)
         if role.state is State.SLAVE:
             return
-        if role.epoch > role.term:
+        if role.epoch > max(role.term, role.had_term):  # by a promotion that fenced it
             role.depose(f"it has promised to serve no epoch below {role.epoch}")
             self._look_for_master()
             return
-        if may_lack:
-            role.next_state, role.why = State.RECOVERING, self._missing()
+        self._recovering.may_lack = may_lack or bool(role.lacks)
+        if role.required > 1 or role.lacks:
+            role.next_state = State.RECOVERING
+            self._recovering.wait()
         await self._ask()
         if role.state is State.UNSURE:
             self.unsure()
@@ -138,80 +152,113 @@ class FailoverService:
                 await self._c.runtime.sleep(ASK_S)
 
     async def _ask(self) -> None:
-        """Take writes unless somebody knows of a higher epoch."""
+        """Take writes unless somebody knows of a higher epoch, or has to be heard first."""
         c = self._c
         replicas = [address for address in c.role.replicas.values() if address != c.address]
-        _, *states = await asyncio.gather(
-            self._registration.ask_all(ASK_S), *map(self._state_of, replicas)
+        _, *members = await asyncio.gather(
+            self._registration.ask_all(ASK_S), *(member_at(c, address) for address in replicas)
         )
-        known = [state for state in states if state is not None]
-        for state in known:
-            if int(state["epoch"]) > c.role.term and c.role.state is State.UNSURE:
-                self.higher_epoch(int(state["epoch"]), f"{state['address']} knows of it")
+        for member in members:
+            if member is not None and c.role.state is State.UNSURE:
+                self._hear(member)
         if c.role.state is not State.UNSURE:
             return
-        if c.role.next_state is State.MASTER:
-            try:
-                self._open_term()
-            except OSError as error:  # a full disk is not full for ever
-                log.error("the new epoch cannot be written down, trying again: %s", error)
-                c.role.why = f"its new epoch cannot be written down: {error}"
-                return
+        if c.role.next_state is State.MASTER and self._recovering.furthest() is not None:
+            c.role.next_state = State.RECOVERING  # its sends wait for nobody, who yet has more
+        if c.role.next_state is State.MASTER and not self._open_term():
+            return
         c.role.sure()
         if c.role.state is State.MASTER:
             self._lead()
         else:
-            self._try_to_recover()
+            self._recovering.try_now()
 
-    def _open_term(self) -> None:
-        """A new epoch where the log may have lost, or never had, what others have."""
+    def _hear(self, member: Member) -> None:
+        """Another node of the group has told what it has."""
+        role = self._c.role
+        if is_outranked(role.term, self._c.config.broker_id, member):
+            leads = member.state == State.MASTER.name.lower()
+            where = (member.address, member.ha_address) if leads else ("", "")
+            self.higher_epoch(member.epoch, f"{member.address} knows of it", *where)
+        elif member.state == State.SLAVE.name.lower():
+            self._recovering.hear(member)
+
+    def _open_term(self) -> bool:
+        """A new epoch where the log may have lost, or never had, what others have; False if it
+        cannot be written down, which is tried again."""
         c = self._c
-        fresh = not c.epochs.entries
-        if fresh or (not c.store.recovery.clean and not c.role.leads_since_start):
-            self._open(next_restart(c.role.epoch, c.config.broker_id), fresh=fresh)
+        try:
+            fresh = not c.epochs.entries
+            whole = (c.store.recovery.clean or c.role.leads_since_start) and not c.role.lacks
+            known = max(c.role.epoch, self._recovering.known_epoch)
+            if fresh or not whole or known > c.role.term:
+                self._open(next_restart(known, c.config.broker_id), fresh=fresh)
+            elif not c.role.identity:  # its log is from before there were identities
+                belong(c, draw(c))
+        except OSError as error:  # a full disk is not full for ever
+            log.error("the new epoch cannot be written down, trying again: %s", error)
+            c.role.why = f"its new epoch cannot be written down: {error}"
+            return False
         c.role.leads_since_start = True
+        return True
 
     def _open(self, number: int, *, fresh: bool = False) -> None:
         """Without letting anything else happen: news of another master must not come between."""
         c = self._c
         start = 0 if fresh else c.store.watermarks.appended
-        c.epochs.open(number, start)
+        identity = c.role.identity or draw(c)
+        c.epochs.open(number, start, identity)
+        belong(c, identity)
         c.role.promise(number)
-        c.role.term = number
+        c.role.has(number)
         log.info("epoch %d begins at %d", number, start)
 
     def _lead(self) -> None:
-        self._c.role.lead(self._c.runtime.monotonic())
-        self._c.role.behind(False)
-        self._heard.clear()
+        role = self._c.role
+        role.lead(self._c.runtime.monotonic())
+        role.lacks = ""
+        role.behind(False)
+        self._c.store.settle()
+        self._recovering.may_lack = False
+        self._recovering.forget()
         self._doors.lead()
         self._master.announce()
         self._doors.wake()
         self._registration.topics_changed()  # as the master of this epoch
 
-    # a restarted master that may have lost what it acknowledged
-
-    def _missing(self) -> str:
-        role = self._c.role
-        missing = sorted(set(role.replicas) - set(self._heard))
-        return (
-            f"of the slaves {sorted(role.replicas)} it has not heard {missing}; they may have "
-            "acknowledged messages that this log lost. Start them, or say `saturnmq admin promote "
-            f"{self._c.config.broker_name} {self._c.address} --force` to go on without"
-        )
+    # slaves
 
     def slave_joined(self, connection: SlaveConnection) -> None:
         """A slave of ours has said who it is."""
         c, join = self._c, connection.join
-        role, broker_id, address = c.role, int(join["brokerId"]), str(join["address"])
-        if broker_id != MASTER_ID and not role.is_slave:
-            role.knows(broker_id, address)
-            if "from" in join:
-                c.runtime.spawn(self._merge_back(address), name="merge-back")
-        if role.state in (State.RECOVERING, State.UNSURE):
-            epochs = [Epoch(int(number), int(start)) for number, start in join["epochs"]]
-            self._heard[broker_id] = _Heard(str(join["haAddress"]), int(join["end"]), epochs)
-            self._try_to_recover()
+        assert join is not None, "it was just read"
+        role = c.role
+        if role.state is State.MASTER and join.conflict:
+            self._forgot(join.conflict)
+        elif role.state is State.MASTER and join.epoch > role.term:
+            self._forgot(f"{join.address} knows of epoch {join.epoch}, which this node opened")
+        waits = role.state in (State.RECOVERING, State.UNSURE)
+        if waits:  # before it is known: a new one has nothing to tell
+            self._recovering.hear(join)
+        if join.broker_id != MASTER_ID and not role.is_slave and join.identity == role.identity:
+            role.knows(join.broker_id, join.address)
+            c.runtime.spawn(self._name(connection), name="name-replica")
+            if join.offset is not None and not join.asks:
+                c.runtime.spawn(self._merge_back(join.address), name="merge-back")
+
+    async def _name(self, connection: SlaveConnection) -> None:
+        """Its reports count when the file says that it belongs to the group: a start of this node
+        that did not know of it would not wait for its word."""
+        while connection.is_open:
+            try:
+                await self._doors.save()
+            except OSError as error:
+                log.error("%s is not written down, trying again: %s", connection.name, error)
+                await self._c.runtime.sleep(ASK_S)
+                continue
+            connection.is_named = True
+            self._master.recount()
+            return
 
     async def _merge_back(self, address: str) -> None:
         try:
@@ -219,63 +266,33 @@ class FailoverService:
         except (SaturnError, OSError) as error:
             log.info("tables of slave %s not merged: %s", address, error)
 
-    def _try_to_recover(self) -> None:
-        """With n slaves, of which required - 1 have what was acknowledged, one of any
-        n - required + 2 has it."""
+    def _forgot(self, why: str) -> None:
+        """This master lacks what its group had confirmed: no more writes before it has that."""
+        log.critical("no more writes: %s", why)
         role = self._c.role
-        if role.state is not State.RECOVERING:
-            return
-        role.why = self._missing()
-        slaves = len(role.replicas)
-        if len(self._heard) < max(1, min(slaves, slaves - role.required + 2)):
-            return
-        if self._recovering is None or self._recovering.done():
-            self._recovering = self._c.runtime.spawn(self._recover(), name="recover-tail")
-
-    async def _recover(self) -> None:
-        async with self._lock:
-            c = self._c
-            if c.role.state is not State.RECOVERING:
-                return
-            end = c.store.watermarks.appended
-            ahead = [
-                heard
-                for heard in self._heard.values()
-                if heard.end > end and self._is_prefix_of(heard)
-            ]
-            if ahead:
-                longest = max(ahead, key=lambda heard: heard.end)
-                log.warning(
-                    "%s has %d bytes of this log that were lost here: copying them back",
-                    longest.ha_address,
-                    longest.end - end,
-                )
-                try:
-                    await TailCopy(c, self._doors.wake).run(longest.ha_address, longest.end)
-                    await self._doors.cut_torn()
-                except (SaturnError, OSError) as error:
-                    log.error("the tail was not copied, trying again: %s", error)
-                    self._heard.clear()
-                    c.role.why = f"{self._missing()}; the last try failed: {error}"
-                    return
-            if c.role.state is not State.RECOVERING:
-                return  # somebody knew of a higher epoch meanwhile
-            try:
-                self._open_term()
-            except OSError as error:
-                log.error("the new epoch cannot be written down, trying again: %s", error)
-                self._heard.clear()
-                return
-            self._lead()
-
-    def _is_prefix_of(self, heard: _Heard) -> bool:
-        end = self._c.store.watermarks.appended
-        if not self._c.epochs.entries or not end:
-            return True
-        common = self._c.epochs.common(end, heard.epochs, heard.end)
-        return common is not None and common[1] == end
+        role.recover(why)
+        role.has_lost(why)
+        self._recovering.may_lack = True
+        self._retire("a slave has what this log lacks: the outcome is unknown")
+        self._master.drop_slaves()  # they join again, and tell what they have
 
     # roles from outside
+
+    def nameserver_knows(self, epoch: int, why: str, master: str, ha_address: str) -> None:
+        """Of a higher epoch of this group."""
+        role = self._c.role
+        if master or not is_own(epoch, self._c.config.broker_id):
+            self.higher_epoch(epoch, why, master, ha_address)
+        elif epoch > max(role.term, role.had_term, role.epoch):
+            self._recovering.known_epoch = epoch
+            what = f"{why}: epoch {epoch}, which this node opened, is not in its log"
+            if role.state is State.MASTER:
+                self._forgot(what)
+            elif role.state in (State.UNSURE, State.RECOVERING):
+                role.has_lost(role.lacks or what)
+                self._recovering.may_lack = True
+                if role.state is State.UNSURE:
+                    role.next_state = State.RECOVERING
 
     def higher_epoch(self, epoch: int, why: str, master: str = "", ha_address: str = "") -> None:
         """There is a master of a higher epoch than this node's."""
@@ -292,18 +309,18 @@ class FailoverService:
         c.role.depose(f"epoch {epoch} has begun ({why})")
         if master:  # and has confirmed what nobody here knows
             c.role.behind(True)
-        self._step_down()
-        if master and ha_address:
-            c.runtime.spawn(self._follow(master, ha_address), name="follow")
-
-    def _step_down(self) -> None:
-        self._doors.retire()
-        self._c.ledger.fail_all(
-            ResponseCode.FLUSH_SLAVE_TIMEOUT,
-            "stored here, but this node is not the master any more: the outcome is unknown",
+        self._retire(
+            "stored here, but this node is not the master any more: the outcome is unknown"
         )
         self._master.drop_slaves()
         self._look_for_master()
+        if master and ha_address:
+            c.runtime.spawn(self._follow(master, ha_address), name="follow")
+
+    def _retire(self, why: str) -> None:
+        """End what only a master does, and tell those who wait for an acknowledgement."""
+        self._doors.retire()
+        self._c.ledger.fail_all(ResponseCode.FLUSH_SLAVE_TIMEOUT, why)
 
     def _look_for_master(self) -> None:
         if self._looking is None or self._looking.done():
@@ -315,9 +332,9 @@ class FailoverService:
         while c.role.state is State.FENCED:
             await self._registration.ask_all(ASK_S)
             for address in [a for a in c.role.replicas.values() if a != c.address]:
-                state = await self._state_of(address)
-                if state and state["role"] == "master" and int(state["epoch"]) >= c.role.epoch:
-                    await self._follow(str(state["address"]), str(state["haAddress"]))
+                member = await member_at(c, address)
+                if member and member.state == "master" and member.epoch >= c.role.epoch:
+                    await self._follow(member.address, member.ha_address)
             await c.runtime.sleep(LOOK_S)
 
     async def _follow(self, master: str, ha_address: str) -> None:
@@ -326,45 +343,26 @@ class FailoverService:
         async with self._lock:
             if c.role.state is not State.FENCED:
                 return
-            state = await self._state_of(master)
-            if state is None or int(state["epoch"]) < c.role.epoch:
+            member = await member_at(c, master)
+            if member is None or member.epoch < c.role.epoch:
                 return  # it is looked for again
-            free = int(state.get("freeId") or c.config.broker_id or 1)
+            free = member.free_id or c.config.broker_id or 1
             undo = c.role.undo()
             # Of what it has beyond that its consumers see nothing before the new master says so.
             c.master_confirmed = c.store.watermarks.confirmed
-            c.role.promise(int(state["epoch"]))
+            c.role.promise(member.epoch)
             c.role.follow(free)
             c.role.behind(True)  # until it has what the new master had confirmed
             try:
                 await self._doors.save()
             except OSError as error:
                 log.error("the new role cannot be written down, trying again: %s", error)
-                undo(int(state["epoch"]))
+                undo(member.epoch)
                 return
         log.warning("this node is a slave now (id %d), following %s", free, ha_address)
         self._master.drop_slaves()
         self._slave.master_is(master, ha_address)
         self._registration.topics_changed()
-
-    async def _state_of(self, address: str) -> dict[str, Any] | None:
-        """REPLICA_STATE of another node; None if it does not answer."""
-        try:
-            async with asyncio.timeout(ASK_S):
-                endpoint = await connect(self._c.runtime, *split_address(address))
-                try:
-                    reply = await endpoint.request(
-                        Command.request(RequestCode.REPLICA_STATE, {}), ASK_S
-                    )
-                finally:
-                    endpoint.close()
-            if reply.code:
-                raise error_for(reply.code, reply.remark)
-            state = jsonx.loads(bytes(reply.body))
-            return state if isinstance(state, dict) else None
-        except (SaturnError, OSError, TimeoutError, ValueError) as error:
-            log.debug("%s does not tell its state: %s", address, error)
-            return None
 
     # requests
 
@@ -372,13 +370,17 @@ class FailoverService:
         answer(endpoint, request, request.reply(0, body=jsonx.dumps(self.state())))
 
     def on_fence(self, endpoint: Endpoint, request: Command) -> None:
-        epoch = integer(request.ext, "epoch")
-        self._later(endpoint, request, self._fence(epoch))
+        self._later(endpoint, request, self._fence(_epoch(request)))
 
     def on_promote(self, endpoint: Endpoint, request: Command) -> None:
-        epoch = integer(request.ext, "epoch")
-        force, end = request.ext.get("force") == "true", integer(request.ext, "end", 0)
-        self._later(endpoint, request, self._promote(epoch, end, force=force))
+        ext = request.ext
+        work = self._promote(
+            _epoch(request),
+            integer(ext, "end", 0),
+            force=ext.get("force") == "true",
+            insist=ext.get("insist") == "true",
+        )
+        self._later(endpoint, request, work)
 
     def _later(self, endpoint: Endpoint, request: Command, work: Awaitable[None]) -> None:
         """Answer with this node's state when the work is done, or with why it is not."""
@@ -422,7 +424,9 @@ class FailoverService:
             else:
                 self._slave.drop()  # its master is of a lower epoch
 
-    async def _promote(self, epoch: int, end: int, *, force: bool) -> None:
+    async def _promote(self, epoch: int, end: int, *, force: bool, insist: bool) -> None:
+        """With `force` whoever asks has looked at the others, too; with `insist` an operator lets
+        go of what may be lost."""
         c = self._c
         async with self._lock:
             role, marks = c.role, c.store.watermarks
@@ -440,6 +444,11 @@ class FailoverService:
                 )
             if c.store.failed:
                 raise NoPermission(f"this node takes no writes: {c.store.failed}")
+            if role.lacks and not insist:
+                raise NoPermission(
+                    f"this node ({c.address}) has lost what it had: {role.lacks}. Promote another "
+                    "member; or go on without: --force"
+                )
             if not role.caught_up and not force:
                 raise NoPermission(
                     f"this node ({c.address}) may lack what its group has confirmed: acknowledged "
@@ -452,6 +461,9 @@ class FailoverService:
             try:
                 await self._doors.cut_torn()
                 role.becomes_master(number)
+                if insist:
+                    role.forces(number)
+                    role.cut_by_force(marks.appended)
                 await self._doors.save()
                 if role.epoch > number:
                     raise NoPermission(f"epoch {role.epoch} has begun meanwhile")
@@ -474,17 +486,10 @@ class FailoverService:
         replicas = [x for x in self._master.connections if x.is_replica]
         taken = set(role.replicas)
         return {
-            "brokerName": c.config.broker_name,
-            "brokerId": role.broker_id,
-            "address": c.address,
-            "haAddress": self._registration.ha_address,
-            "role": role.state_name,
-            "epoch": role.epoch,
-            "epochs": c.epochs.to_json(),
-            "start": marks.start,
-            "end": marks.appended,
+            **introduce(c),
             "flushed": marks.flushed,
             "confirmed": marks.confirmed,
+            "forced": role.forced,
             "required": role.required,
             "total": c.config.total_replicas,
             "replicas": {str(i): address for i, address in sorted(role.replicas.items())},
@@ -501,3 +506,10 @@ class FailoverService:
             "refuses": c.store.failed or c.store.refuses or role.refuses(now),
             "trouble": self._slave.refused if role.is_slave else "",
         }
+
+
+def _epoch(request: Command) -> int:
+    try:
+        return checked.integer(request.ext, "epoch", least=1, most=EPOCH_MAX)
+    except MalformedFrame as error:
+        raise InvalidParameter(str(error)) from None

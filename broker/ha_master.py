@@ -7,16 +7,18 @@ starts at the log's beginning (a Java master would start at its last segment; a 
 either). An offset outside the log closes the connection and is logged: a Java master would send
 heartbeats for ever.
 
-Ours: HELLO tells the slave who this is, its epochs and how far it is; the slave cuts what this log
-does not have and JOINs with the offset to go on at and a checksum over its log before it, which
-must be that of this log. A node that is not the master (yet) says so in its HELLO, and says HELLO
-again when it is. A slave serves one thing: the tail that a restarted master lost.
+Ours: HELLO tells the slave who this is, its epochs and how far it is; the slave JOINs with the
+offset to go on at and a checksum over its log before it, which must be that of this log. One that
+has to cut its log there first asks whether it is (ACCEPT). A slave of another group, or one whose
+id another slave has that is connected, is refused before anything of it is looked at. A node that
+is not the master (yet) says so in its HELLO, and says HELLO again when it is. A slave serves one
+thing: what its master lost.
 
 A slave is in sync while it is less than haMaxGapNotInSync bytes and haMaxTimeSlaveNotCatchup
 behind; it comes back when it is less than a second behind. `replicated` = the offset that enough
 slaves have reported (inSyncReplicas - 1; with allAckInSyncStateSet all that are in sync) - as
-flushed, with SYNC_FLUSH, so that sync x sync means flushed on both. Of a Java slave nobody knows
-what is flushed: what it has counts.
+flushed, with SYNC_FLUSH, so that sync x sync means flushed on both; and only of slaves that
+`config/role.json` names, durably. Of a Java slave nobody knows what is flushed: what it has counts.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ from typing import Any
 
 from saturnmq.broker.context import Context
 from saturnmq.broker.in_sync import Lag
+from saturnmq.broker.introductions import Join, introduce, read_join
+from saturnmq.broker.kinship import is_foreign, is_outranked
 from saturnmq.broker.role import State
 from saturnmq.protocol import ha
 from saturnmq.protocol.errors import SaturnError
@@ -37,7 +41,6 @@ log = logging.getLogger(__name__)
 
 AT_ONCE = 4 << 20  # bytes that one turn of the loop sends to one slave
 CHECK_BYTES = 4 << 20  # of the log before the offset a slave joins at
-VERSION = 1
 
 
 class SlaveConnection(asyncio.BufferedProtocol):
@@ -50,7 +53,8 @@ class SlaveConnection(asyncio.BufferedProtocol):
         self.address = ""
         self.ours: bool | None = None  # the dialect; None before the first bytes
         self.greeted = False
-        self.join: dict[str, Any] = {}  # what a slave of ours said of itself
+        self.join: Join | None = None  # what a slave of ours said of itself
+        self.is_named = False  # this node's file says that it belongs to the group
         self.next: int | None = None  # first byte not sent yet; None before it is known
         self.reported = ha.Report(-1)
         self.last_read = self.last_write = 0.0
@@ -80,18 +84,22 @@ class SlaveConnection(asyncio.BufferedProtocol):
         self._master.left(self)
 
     @property
+    def is_open(self) -> bool:
+        return self._transport is not None
+
+    @property
     def name(self) -> str:
-        return str(self.join.get("address") or self.address)
+        return self.join.address if self.join is not None else self.address
 
     @property
     def broker_id(self) -> int:
         """0 for a Java slave: it does not say."""
-        return int(self.join.get("brokerId", 0))
+        return self.join.broker_id if self.join is not None else 0
 
     @property
     def is_replica(self) -> bool:
         """Whether it follows this log; not one that only wants its tail."""
-        return self.next is not None and not self.join.get("tail")
+        return self.next is not None and not (self.join is not None and self.join.tail)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._inbox.free()
@@ -101,7 +109,7 @@ class SlaveConnection(asyncio.BufferedProtocol):
         self.last_read = self._master.now()
         try:
             self._read_all()
-        except (SaturnError, KeyError, TypeError, ValueError) as error:
+        except SaturnError as error:
             log.error("slave %s: %s: closing", self.name, error)
             self.close()
             return
@@ -136,7 +144,7 @@ class SlaveConnection(asyncio.BufferedProtocol):
                 if isinstance(frame, ha.Report):
                     newest = frame
                 elif frame.kind is ha.Kind.JOIN:
-                    self.join = frame.document
+                    self.join = read_join(frame.document)
                     self._master.joined(self)
         if newest is not None and self.next is not None:
             self._reported(newest)
@@ -151,8 +159,10 @@ class SlaveConnection(asyncio.BufferedProtocol):
         master = self._master
         marks = master.watermarks
         start = marks.start if report == 0 else report
+        self.reported = ha.Report(report)
         if not master.leads:
-            self.close()  # it tries again, and this node may be the master then
+            if not master.on_classic(self.address.rpartition(":")[0], report):
+                self.close()  # it tries again, and this node may be the master then
         elif not marks.start <= start <= marks.appended:
             log.error(
                 "slave %s asks for offset %d, the log has %d to %d: closing. Its log is not a "
@@ -166,7 +176,17 @@ class SlaveConnection(asyncio.BufferedProtocol):
         else:
             if master.waits_for_flush:
                 log.warning("slave %s does not say what it has flushed: all counts", self.address)
+            self.is_named = True
             self.go_on(start)
+
+    def go_on_if_it_may(self) -> None:
+        """This node's part has changed since it introduced itself."""
+        if self.greeted:
+            self.hello()
+        elif self.ours is False:
+            self._classic_start(self.reported.appended)
+            if self.next is not None:
+                self._reported(self.reported)
 
     def hello(self) -> None:
         if self._transport is not None:
@@ -175,6 +195,10 @@ class SlaveConnection(asyncio.BufferedProtocol):
     def tell_group(self) -> None:
         if self._transport is not None and self.ours and self.is_replica:
             self._write(ha.encode_control(ha.Kind.GROUP, self._master.group()))
+
+    def accept(self) -> None:
+        """Its log is this one as far as it asked."""
+        self._write(ha.encode_control(ha.Kind.ACCEPT, {}))
 
     def refuse(self, why: str) -> None:
         log.error("slave %s is refused: %s", self.name, why)
@@ -293,6 +317,8 @@ class HaMaster:
         self._on_replicated = on_replicated
         self.on_joined: Callable[[SlaveConnection], None] = lambda _: None
         self.on_higher_epoch: Callable[[int, str], None] = lambda *_: None
+        # A slave of RocketMQ's, its host and the end of its log: whether it waits for `announce`.
+        self.on_classic: Callable[[str, int], bool] = lambda *_: False
         config = context.config
         self._batch = min(config.ha_transfer_bytes, ha.BODY_MAX)
         self.bytes_per_s = config.ha_max_bytes_per_s if config.ha_flow_control else 0
@@ -363,17 +389,11 @@ class HaMaster:
     def hello(self) -> dict[str, Any]:
         c = self._c
         return {
-            "version": VERSION,
-            "brokerName": c.config.broker_name,
-            "address": c.address,
-            "state": c.role.state_name,
-            "epoch": c.role.epoch,
-            "epochs": self._c.epochs.to_json(),
-            "start": self.watermarks.start,
-            "end": self.watermarks.appended,
+            **introduce(c),
             "confirmed": self.watermarks.confirmed,
             "segmentBytes": c.store.config.commitlog_segment_bytes,
             "syncFlush": c.config.sync_flush,
+            "forced": c.role.forced,
             **self.group(),
         }
 
@@ -391,37 +411,67 @@ class HaMaster:
     def announce(self) -> None:
         """This node's part has changed: slaves that wait for it may go on now."""
         for connection in list(self.connections):
-            if connection.greeted and connection.next is None:
-                connection.hello()
+            if connection.next is None:
+                connection.go_on_if_it_may()
 
     def joined(self, connection: SlaveConnection) -> None:
         """A slave of ours said who it is, and maybe where to go on."""
         c, join = self._c, connection.join
-        epoch = int(join["epoch"])
-        if join.get("tail"):
+        assert join is not None, "it was just read"
+        if problem := self._is_not_ours(connection, join):
+            connection.refuse(problem)
+            return
+        if join.tail:
             if c.role.state is not State.SLAVE:
                 connection.refuse("only a slave gives back the tail of a log")
                 return
-        elif epoch > c.role.term and not c.role.is_slave:
-            self.on_higher_epoch(epoch, f"{connection.name} knows of it")
-            connection.refuse(f"epoch {c.role.term} is over: there is a master of epoch {epoch}")
+        elif not c.role.is_slave and is_outranked(c.role.term, c.config.broker_id, join):
+            self.on_higher_epoch(join.epoch, f"{connection.name} knows of it")
+            connection.refuse(
+                f"epoch {c.role.term} is over: there is a master of epoch {join.epoch}"
+            )
             return
         else:
             self.on_joined(connection)
-            if not (self.leads and "from" in join):
+            if not (self.leads and join.offset is not None):
                 return
-        offset = int(join["from"])
+        assert join.offset is not None, "it wants the log from there"
         problem = self._check(join)
         if problem:
             connection.refuse(problem)
+        elif join.asks:
+            connection.accept()
         else:
-            connection.go_on(offset)
+            connection.go_on(join.offset)
             self._tell_group()
 
-    def _check(self, join: dict[str, Any]) -> str:
+    def _is_not_ours(self, connection: SlaveConnection, join: Join) -> str:
+        """Why this slave has no place in this group; empty if it has."""
+        c = self._c
+        if join.name != c.config.broker_name or is_foreign(c.role.identity, join.identity):
+            return (
+                f"it is of group {join.name} {join.identity}, this node of "
+                f"{c.config.broker_name} {c.role.identity}: look at its namesrvAddr and "
+                "haMasterAddress, or wipe its store to make it a slave of this group"
+            )
+        for other in self.connections:
+            twin = other is not connection and other.is_replica and other.broker_id
+            if twin and twin == join.broker_id and other.name != join.address and not join.tail:
+                return (
+                    f"{other.name} is connected as slave {twin}: give {join.address} another "
+                    "brokerId, and an empty store if it was copied from there"
+                )
+        if join.tail and (join.offset is None or join.check is None):
+            return "it wants the tail of a log, and does not say from where"
+        return ""
+
+    def _check(self, join: Join) -> str:
         """Whether the slave's log ends in what this log has there; why not."""
         marks = self.watermarks
-        offset, (start, end, crc) = int(join["from"]), map(int, join["check"])
+        offset, check = join.offset, join.check
+        if offset is None or check is None:
+            return "it does not say where to go on, with a checksum of what lies before"
+        start, end, crc = check.start, check.end, check.crc
         if not marks.start <= offset <= marks.appended:
             return f"it asks for offset {offset}, the log has {marks.start} to {marks.appended}"
         if not marks.start <= start <= end <= offset or end - start > CHECK_BYTES:
@@ -466,8 +516,8 @@ class HaMaster:
         if needed <= 0 or role.state not in (State.MASTER, State.FENCED):
             return  # what a fenced master still had to acknowledge may become so
         if self._c.config.all_ack:
-            needed = max(needed, sum(c.lag.in_sync for c in replicas))
-        have = sorted((c.have for c in replicas), reverse=True)
+            needed = max(needed, sum(c.lag.in_sync for c in replicas if c.is_named))
+        have = sorted((c.have for c in replicas if c.is_named), reverse=True)
         if len(have) >= needed:
             self.watermarks.replicated = min(have[needed - 1], self.watermarks.appended)
             self._on_replicated()

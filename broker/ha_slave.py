@@ -6,9 +6,11 @@ start where its log ends; anything else closes the connection, which is tried ag
 
 A Java master sends from there (`protocol/ha.py`, classic). A master of ours says HELLO. Then:
 
-- a master of a lower epoch than this node has promised to serve is not followed;
-- the log is cut, durably, to what both have in common (`store/epochs.py`); what is cut goes to a
-  side file;
+- a master of another group is told nothing, and one of a lower epoch than this node has promised
+  to serve is not followed;
+- where the log has more than both have in common (`store/epochs.py`), a JOIN asks first whether
+  they are the same before that place; the log is cut there, durably and into a side file, when the
+  master has compared checksums; never below what the group had confirmed (`kinship.py`);
 - JOIN says where to go on, with a checksum over the log before; the master refuses another log;
 - the master's epochs are written down before the bytes they are about.
 
@@ -24,10 +26,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from saturnmq.broker.context import Context
-from saturnmq.broker.ha_master import CHECK_BYTES, VERSION, tail_checksum
+from saturnmq.broker.ha_master import CHECK_BYTES, tail_checksum
+from saturnmq.broker.identity import belong
+from saturnmq.broker.introductions import Hello, introduce, read_group, read_hello
+from saturnmq.broker.kinship import is_foreign, may_cut
 from saturnmq.broker.role import MASTER_ID, State
 from saturnmq.protocol import ha
-from saturnmq.protocol.errors import SaturnError, StoreDamaged
+from saturnmq.protocol.errors import ConnectionLost, SaturnError, StoreDamaged
 from saturnmq.protocol.runtime import split_address
 from saturnmq.store.epochs import Epoch
 
@@ -43,7 +48,7 @@ class Follower(Protocol):
 
     def now(self) -> float: ...
 
-    def greeted(self, connection: MasterConnection, hello: dict[str, Any]) -> None: ...
+    def greeted(self, connection: MasterConnection, hello: Hello) -> None: ...
 
     def told(self, group: dict[str, Any]) -> None: ...
 
@@ -60,6 +65,7 @@ class MasterConnection(asyncio.BufferedProtocol):
         self._inbox = ha.Inbox(BUFFER)
         self._transport: Any = None
         self.closed = asyncio.Event()
+        self.accepted: asyncio.Future[None] | None = None  # that both logs are one so far
         self.ours: bool | None = None
         self.joined = False
         self.refused = ""
@@ -73,14 +79,18 @@ class MasterConnection(asyncio.BufferedProtocol):
         self._transport = transport
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        self._transport = None
-        self.closed.set()
+        self._end()
 
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
+        self._end()
+
+    def _end(self) -> None:
         self._transport = None
         self.closed.set()
+        if self.accepted is not None and not self.accepted.done():
+            self.accepted.set_exception(ConnectionLost(self.refused or "the master is gone"))
 
     # to the master
 
@@ -89,7 +99,7 @@ class MasterConnection(asyncio.BufferedProtocol):
         self._write(ha.encode_greeting(end))
 
     def join(self, document: dict[str, Any]) -> None:
-        self.joined = "from" in document
+        self.joined = "from" in document and "asks" not in document
         self._write(ha.encode_control(ha.Kind.JOIN, document))
 
     def report(self, report: ha.Report) -> None:
@@ -139,7 +149,10 @@ class MasterConnection(asyncio.BufferedProtocol):
     def _control(self, frame: ha.Control) -> None:
         if frame.kind is ha.Kind.HELLO:  # again, too: it could not take the JOIN then
             self.joined = False
-            self._follower.greeted(self, frame.document)
+            self._follower.greeted(self, read_hello(frame.document))
+        elif frame.kind is ha.Kind.ACCEPT:
+            if self.accepted is not None and not self.accepted.done():
+                self.accepted.set_result(None)
         elif frame.kind is ha.Kind.GROUP:
             self._follower.told(frame.document)
         elif frame.kind is ha.Kind.REFUSE:
@@ -168,7 +181,6 @@ class HaSlave:
         self,
         context: Context,
         *,
-        ha_address: str,
         flush: Callable[[], Awaitable[None]],
         flush_at_once: Callable[[], None],
         truncate: Callable[[int, str], Awaitable[None]],
@@ -178,7 +190,6 @@ class HaSlave:
         on_join: Callable[[], None],
     ) -> None:
         self._c = context
-        self._own_ha_address = ha_address
         self._flush = flush
         self._flush_at_once = flush_at_once
         self._truncate = truncate
@@ -230,16 +241,19 @@ class HaSlave:
             return
         while self._coming and self._coming[0].start <= offset + len(data):
             self._c.epochs.open(*self._coming[0])
-            self._c.role.term = self._coming.pop(0).number
+            self._c.role.has(self._coming.pop(0).number)
         store.append_raw(offset, data)
 
     def received(self, connection: MasterConnection) -> None:
         if connection.ours and connection.confirmed >= 0:
             self._c.master_confirmed = connection.confirmed
             end = self._c.store.watermarks.appended
+            self._c.role.confirmed(min(end, connection.confirmed), self.now())
             if not self._c.role.caught_up and end >= max(self._target, connection.confirmed):
                 self._c.role.behind(False)
                 self._saved_soon()
+                if not self._c.store.amnesia:
+                    self._c.role.lacks = ""
         elif connection.ours is False:
             self._c.master_confirmed = None
         self._on_append()
@@ -264,23 +278,26 @@ class HaSlave:
 
     def told(self, group: dict[str, Any]) -> None:
         """Who belongs to the group, and how many copies an acknowledgement waits for."""
-        replicas = {int(i): str(address) for i, address in group["replicas"].items()}
+        required, replicas = read_group(group)
+        self._belongs_to(required, replicas)
+
+    def _belongs_to(self, required: int, replicas: dict[int, str]) -> None:
         if self._c.role.broker_id != MASTER_ID:
             replicas[self._c.role.broker_id] = self._c.address  # it may not have joined yet
-        self._c.role.told(int(group["required"]), replicas)
+        self._c.role.told(required, replicas)
         self._saved_soon()
 
     # joining a master of ours
 
-    def greeted(self, connection: MasterConnection, hello: dict[str, Any]) -> None:
+    def greeted(self, connection: MasterConnection, hello: Hello) -> None:
         if self._greeting is not None:
             self._greeting.cancel()
         self._greeting = self._c.runtime.spawn(self._answer(connection, hello), name="ha-join")
 
-    async def _answer(self, connection: MasterConnection, hello: dict[str, Any]) -> None:
+    async def _answer(self, connection: MasterConnection, hello: Hello) -> None:
         try:
             await self._join(connection, hello)
-        except (SaturnError, OSError, KeyError, TypeError, ValueError) as error:
+        except (SaturnError, OSError) as error:
             self._give_up(connection, str(error))
 
     def _give_up(self, connection: MasterConnection, why: str) -> None:
@@ -289,100 +306,119 @@ class HaSlave:
         self.refused = why
         connection.close()
 
-    async def _join(self, connection: MasterConnection, hello: dict[str, Any]) -> None:
+    async def _join(self, connection: MasterConnection, hello: Hello) -> None:
         c, role = self._c, self._c.role
         self._check(hello)
-        marks = c.store.watermarks
-        theirs = [Epoch(int(number), int(start)) for number, start in hello["epochs"]]
-        me = {
-            "version": VERSION,
-            "brokerId": role.broker_id,
-            "address": c.address,
-            "haAddress": self._own_ha_address,
-            "epoch": role.epoch,
-            "epochs": self._c.epochs.to_json(),
-            "start": marks.start,
-            "end": marks.appended,
-        }
-        if hello["state"] != State.MASTER.name.lower():
-            connection.join(me)  # it may want to know, and says HELLO again when it leads
+        if hello.state != State.MASTER.name.lower():
+            connection.join(introduce(c))  # it may want to know, and says HELLO again when it leads
             self.on_no_master()
             return
-        if int(hello["epoch"]) < role.epoch:
-            connection.join(me)  # so that it hears of it, too
+        if hello.epoch < role.epoch:
+            connection.join(introduce(c))  # so that it hears of it, too
             raise StoreDamaged(
-                f"it is of epoch {hello['epoch']}, this node knows of {role.epoch}: it is deposed"
+                f"it is of epoch {hello.epoch}, this node knows of {role.epoch}: it is deposed"
             )
-        role.promise(int(hello["epoch"]))
-        self.told(hello)
+        role.promise(hello.epoch)
+        self._belongs_to(hello.required, hello.replicas)
         await self._save()
-        start, end = int(hello["start"]), int(hello["end"])
-        offset = await self._common(theirs, start, end)
-        self._target = int(hello["confirmed"])
+        epoch, offset = self._common(hello)
+        marks = c.store.watermarks
+        if marks.appended and (offset < marks.appended or not role.identity):
+            await self._ask_to_cut(connection, hello, epoch, offset)
+        c.epochs.cut(epoch)
+        if hello.identity:
+            belong(c, hello.identity)
+        role.has(c.epochs.last)
+        self._target = hello.confirmed
         if offset < self._target:
             role.behind(True)
-            await self._save()
+        await self._save()
         if connection.closed.is_set() or role.state is not State.SLAVE:
             return
-        self._coming = [e for e in theirs if e.number > self._c.epochs.last]
-        first = min(max(marks.start, start, offset - CHECK_BYTES), offset)
-        if not marks.appended:
-            first = offset
-        check = [first, offset, tail_checksum(c, first, offset)]
-        if hello["syncFlush"]:
+        self._coming = [e for e in hello.epochs if e.number > c.epochs.last]
+        if hello.sync_flush:
             self._flush_at_once()
-        self.master_address = str(hello["address"])
+        self.master_address = hello.address
         self.refused = ""
-        me |= {"epochs": self._c.epochs.to_json(), "end": marks.appended}
-        connection.join({**me, "from": offset, "check": check})
-        log.info("following %s (epoch %s) from %d", self.ha_address, hello["epoch"], offset)
+        connection.join(introduce(c) | self._from(hello, offset))
+        log.info("following %s (epoch %s) from %d", self.ha_address, hello.epoch, offset)
         self._on_join()
         self._report(beat=True)
 
-    def _check(self, hello: dict[str, Any]) -> None:
-        c = self._c
-        name, size = hello["brokerName"], int(hello["segmentBytes"])
-        mine = c.store.config.commitlog_segment_bytes
-        if name != c.config.broker_name:
-            raise StoreDamaged(f"it is of group {name}, this node of {c.config.broker_name}")
-        if size != mine:
+    def _from(self, hello: Hello, offset: int) -> dict[str, Any]:
+        """Where to go on, and a checksum of what lies before."""
+        marks = self._c.store.watermarks
+        first = min(max(marks.start, hello.start, offset - CHECK_BYTES), offset)
+        if not marks.appended:
+            first = offset
+        return {"from": offset, "check": [first, offset, tail_checksum(self._c, first, offset)]}
+
+    def _check(self, hello: Hello) -> None:
+        c, mine = self._c, self._c.role.identity
+        size = c.store.config.commitlog_segment_bytes
+        if hello.name != c.config.broker_name:
+            raise StoreDamaged(f"it is of group {hello.name}, this node of {c.config.broker_name}")
+        leads = hello.state == State.MASTER.name.lower()
+        if is_foreign(mine, hello.identity) or (leads and mine and not hello.identity):
             raise StoreDamaged(
-                f"its segments are {size} bytes long, here {mine} (mappedFileSizeCommitLog): one "
-                "log can have one size only"
+                f"it is of another group called {hello.name}: its identity is "
+                f"{hello.identity or 'not known'}, that of this node {mine}. Nothing is exchanged "
+                "with it; look at namesrvAddr and haMasterAddress, or wipe this node's store to "
+                "make it a slave of that group"
+            )
+        if hello.segment_bytes != size:
+            raise StoreDamaged(
+                f"its segments are {hello.segment_bytes} bytes long, here {size} "
+                "(mappedFileSizeCommitLog): one log can have one size only"
             )
 
-    async def _common(self, theirs: list[Epoch], start: int, end: int) -> int:
-        """The offset up to which both logs are one; what this one has beyond is cut."""
-        marks = self._c.store.watermarks
-        if not marks.appended:
-            segment = self._c.store.config.commitlog_segment_bytes
-            last = max(start, end - end % segment)
-            self._c.epochs.replace([])
-            return last if self._c.config.sync_from_last_file else start
-        common = self._c.epochs.common(marks.appended, theirs, end)
+    def _common(self, hello: Hello) -> tuple[int, int]:
+        """(epoch, offset) up to which both logs are one."""
+        c, start = self._c, hello.start
+        end = c.store.watermarks.appended
+        if not end:
+            segment = c.store.config.commitlog_segment_bytes
+            last = max(start, hello.end - hello.end % segment)
+            return 0, last if c.config.sync_from_last_file else start
+        common = c.epochs.common(end, hello.epochs, hello.end)
         if common is None:
-            if self._c.epochs.entries or marks.appended > end:
+            if c.epochs.entries or end > hello.end:
                 raise StoreDamaged(
-                    f"the epochs of this log {_text(self._c.epochs.entries)} and of the master's "
-                    f"{_text(theirs)} have nothing in common; wipe this node's store"
+                    f"the epochs of this log {_text(c.epochs.entries)} and of the master's "
+                    f"{_text(hello.epochs)} have nothing in common; wipe this node's store"
                 )
-            return marks.appended  # from before there were epochs: the checksum decides
+            return 0, end  # from before there were epochs: the checksum decides
         epoch, offset = common
         if offset < start:
             raise StoreDamaged(
                 f"this log is the master's up to {offset}, and the master has deleted what lies "
                 f"before {start}; wipe this node's store"
             )
+        return epoch.number, offset
+
+    async def _ask_to_cut(
+        self, connection: MasterConnection, hello: Hello, epoch: int, offset: int
+    ) -> None:
+        """Cut the log at `offset`, when the master has found that both are the same before it."""
+        c, role = self._c, self._c.role
+        marks = c.store.watermarks
+        since = [e.number for e in hello.epochs if e.number > epoch]
+        if why := may_cut(offset, marks.appended, role.floor, since, hello.forced):
+            connection.join(introduce(c) | {"conflict": why})
+            raise StoreDamaged(why)
+        connection.accepted = c.runtime.create_future()
+        connection.join(introduce(c) | self._from(hello, offset) | {"asks": True})
+        await connection.accepted
         if offset < marks.appended:
             log.warning(
                 "this log has %d bytes that the master does not have: cutting it at %d",
                 marks.appended - offset,
                 offset,
             )
+            if offset < role.floor:
+                role.cut_by_force(offset)
+                await self._save()
             await self._truncate(offset, f"not in the log of {self.ha_address}")
-        self._c.epochs.cut(epoch.number)
-        self._c.role.term = self._c.epochs.last
-        return offset
 
     # the loop
 

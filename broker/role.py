@@ -5,19 +5,23 @@ on `config/role.json` decides at every start:
 
 | key | meaning |
 |---|---|
+| identity | of the group, drawn when its first log began (`kinship.py`); empty: not known |
 | decided | a promotion made this role: it wins over brokerRole and brokerId |
 | brokerId | 0: master |
 | epoch | the highest epoch this node knows: it serves and follows no lower one |
+| term | the newest epoch that its log ever had |
+| floor | up to where it knows its group to have confirmed with copies: no master may cut below |
+| forced | epochs that an operator opened by force: followers cut to those |
 | required | copies a send waits for, as the last master had it |
 | replicas | the slaves that ever followed this master, by id: their addresses |
 | caughtUp | it lacks nothing that was confirmed when it joined or led: it may be promoted |
 
-It is written, durably, before what it says is acted on.
+It is written, durably, before what it says is acted on; `term` and `floor` a moment later.
 
 A master takes writes only while nothing says that there is another one (fault-model.md I1 across a
 fail-over). It does not at its start and after a pause of its own (a stopped process wakes up with
-requests in its sockets), until those who would know have been asked; not while it may lack what a
-slave has (RECOVERING); and not once it knows of a higher epoch (FENCED).
+requests in its sockets), until those who would know have been asked; not while a slave may have
+what it lacks (RECOVERING); and not once it knows of a higher epoch (FENCED).
 """
 
 from __future__ import annotations
@@ -31,13 +35,15 @@ from saturnmq.broker.documents import Saveable
 
 PAUSE_S = 1.0  # the loop stood still for longer: others may have acted meanwhile
 MASTER_ID = 0
+FLOOR_S = 1.0  # the floor rises with every message, and is written down so often
+FORCED_MAX = 16
 
 
 class State(Enum):
     """What a node does with writes, and why."""
 
     UNSURE = "asks whether it still is the master"
-    RECOVERING = "waits for slaves that may have what it lost"
+    RECOVERING = "waits for slaves that may have what it lacks"
     MASTER = "takes writes"
     FENCED = "is deposed, and does not know its new master yet"
     SLAVE = "follows its master"
@@ -52,6 +58,11 @@ class Role(Saveable):
         self.decided = False
         self.epoch = 0
         self.term = 0  # the newest epoch its log has: what a master may say that it is master of
+        self.had_term = 0  # the newest that the log had, as the file says
+        self.floor = 0
+        self._floor_noted, self._floor_at = 0, 0.0
+        self.forced: list[int] = []
+        self.lacks = ""  # what this node once had and has no more
         self.required = config.replicas_required
         self.replicas: dict[int, str] = {}
         self.caught_up = False
@@ -95,11 +106,13 @@ class Role(Saveable):
         if self.state is State.MASTER and now - self.alive_at > PAUSE_S:
             self.doubt()
         self.alive_at = now
+        if now - self._floor_at >= FLOOR_S:
+            self.note_floor()
 
     def undo(self) -> Callable[[int], None]:
         """What takes back every change from now on, as it could not be written down; but not a
         higher epoch than the one that was tried."""
-        kept = dict(vars(self), replicas=dict(self.replicas))
+        kept = dict(vars(self), replicas=dict(self.replicas), forced=list(self.forced))
 
         def take_back(tried: int) -> None:
             heard = self.epoch
@@ -129,6 +142,52 @@ class Role(Saveable):
         self.decided, self.broker_id = True, MASTER_ID
         self.promise(epoch)
         self.mark_dirty()
+
+    def belongs(self, identity: str) -> None:
+        """To the group of this identity."""
+        if identity != self.identity:
+            self.identity = identity
+            self.mark_dirty()
+
+    def has(self, term: int) -> None:
+        """The newest epoch of its log is this one."""
+        if (term, term) != (self.term, self.had_term):
+            self.term = self.had_term = term
+            self.mark_dirty()
+
+    def forces(self, epoch: int) -> None:
+        """An operator opens this epoch by force."""
+        self.forced = [*self.forced, epoch][-FORCED_MAX:]
+        self.mark_dirty()
+
+    def confirmed(self, offset: int, now: float) -> None:
+        """Up to there this log has what the group has confirmed."""
+        if offset > self.floor and self.required > 1:
+            self.floor = offset
+            if now - self._floor_at >= FLOOR_S:
+                self._floor_at = now
+                self.note_floor()
+
+    def note_floor(self) -> None:
+        """It is to be written down."""
+        if self.floor != self._floor_noted:
+            self._floor_noted = self.floor
+            self.mark_dirty()
+
+    def cut_by_force(self, offset: int) -> None:
+        """An operator has let go of what was confirmed behind this."""
+        self.floor = min(self.floor, offset)
+        self.mark_dirty()
+
+    def has_lost(self, what: str) -> None:
+        """It has not what it once had: nobody may count on it before it has that again."""
+        self.lacks = what
+        self.behind(True)
+
+    def recover(self, why: str) -> None:
+        """A slave has what this master lacks."""
+        self.state, self.why = State.RECOVERING, why
+        self.leads_since_start = False
 
     def lead(self, now: float) -> None:
         """Take writes."""
@@ -174,16 +233,24 @@ class Role(Saveable):
 
     def snapshot(self) -> dict[str, Any]:
         return {
+            "identity": self.identity,
             "decided": self.decided,
             "brokerId": self.broker_id,
             "epoch": self.epoch,
+            "term": self.had_term,
+            "floor": self.floor,
+            "forced": self.forced,
             "required": self.required,
             "caughtUp": self.caught_up,
             "replicas": {str(i): address for i, address in sorted(self.replicas.items())},
         }
 
     def load(self, document: Mapping[str, Any]) -> None:
+        self.identity = str(document.get("identity") or "")
         self.epoch = int(document.get("epoch", 0))
+        self.had_term = int(document.get("term", 0))
+        self.floor = self._floor_noted = int(document.get("floor", 0))
+        self.forced = [int(epoch) for epoch in document.get("forced") or ()]
         self.replicas = {int(i): str(a) for i, a in (document.get("replicas") or {}).items()}
         self.decided = document.get("decided") is True
         self.caught_up = document.get("caughtUp") is True

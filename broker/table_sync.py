@@ -8,7 +8,8 @@ never means something else after a restart or a fail-over. A Java master knows n
 is asked every 10 s.
 
 A node that does not lead (ext `saturnLeads`) has nothing to copy: a deposed master that came back
-with another disk has empty tables. Topics and groups are the master's alone, but for deletions:
+with another disk has empty tables. A master that lost its own takes those of the slave that gives
+it back its log (`adopt`). Else topics and groups are the master's alone, but for deletions:
 what this node deleted while it was master stays deleted, and its new master hears of it
 (`TopicTable`). Offsets and delays are merged (`progress.py`); back, too, when a slave joins that
 may have served consumers meanwhile. The delay progress of a master counts once this log has what
@@ -30,7 +31,7 @@ from saturnmq.broker.delay import DelayService
 from saturnmq.broker.documents import Saveable
 from saturnmq.broker.offsets import Place
 from saturnmq.broker.role import State
-from saturnmq.protocol import jsonx
+from saturnmq.protocol import checked, jsonx
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint, connect
 from saturnmq.protocol.errors import MalformedFrame, SaturnError, SystemBusy, error_for
@@ -243,6 +244,26 @@ class TableSync:
         _give(self._c.offsets.merge, offsets)
         _give(self._delays.merge, delays)
 
+    async def adopt(self, address: str) -> None:
+        """This node has forgotten what the slave there knows: it takes its tables, topics and
+        groups if they are newer than its own."""
+        c = self._c
+        endpoint = await connect(c.runtime, *split_address(address))
+        try:
+            topics = _document(await self._ask(endpoint, RequestCode.GET_ALL_TOPIC_CONFIG, {}))
+            groups = _document(
+                await self._ask(endpoint, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, {})
+            )
+        finally:
+            endpoint.close()
+        if _counter(topics) > c.topics.data_version["counter"]:
+            _give(partial(self._take_topics, c.store.watermarks.appended), topics)
+            if c.store.tombstones != c.topics.deleted:
+                await self._delete()
+        if _counter(groups) > c.groups.data_version["counter"]:
+            _give(c.groups.replace_all, groups)
+        await self.merge_back(address)
+
     async def _merge_deleted(self, document: dict[str, Any]) -> None:
         c, last_of = self._c, Counter[str]()
         for topic, _, last in c.store.last_entries():
@@ -282,3 +303,8 @@ def _give(take: Callable[[dict[str, Any]], None], document: dict[str, Any]) -> N
         take(document)
     except (AttributeError, TypeError, ValueError) as error:
         raise MalformedFrame(f"a table is not what a broker sends: {error}") from error
+
+
+def _counter(document: dict[str, Any]) -> int:
+    version = checked.table(document, "dataVersion")
+    return checked.integer(version, "counter", 0)

@@ -1,23 +1,29 @@
-"""Copies back the end of a log, from a slave that has more of it than its restarted master.
+"""Copies back the end of a log, or all of it, from a slave that has more than its master.
 
 The slave serves it as a master would (`ha_master.py`): the joining master says `tail`, and its
-checksum before the place where it goes on.
+checksum before the place where it goes on. An empty log begins where the slave's does.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any
 
 from saturnmq.broker.context import Context
 from saturnmq.broker.ha_master import CHECK_BYTES, tail_checksum
 from saturnmq.broker.ha_slave import MasterConnection
+from saturnmq.broker.introductions import Hello, Member, introduce
+from saturnmq.broker.kinship import is_foreign
 from saturnmq.protocol import ha
 from saturnmq.protocol.errors import RequestTimeout, StoreDamaged
 from saturnmq.protocol.runtime import split_address
 
+log = logging.getLogger(__name__)
+
 IDLE_S = 10.0
+TELL_S = 5.0
 
 
 class TailCopy:
@@ -27,15 +33,20 @@ class TailCopy:
         self._c = context
         self._wake = wake
 
-    async def run(self, ha_address: str, end: int) -> None:
-        """Until this log ends at `end`; a SaturnError or OSError if it does not."""
-        c = self._c
+    async def run(self, member: Member) -> None:
+        """Until this log ends where that of `member` did; a SaturnError or OSError if it does
+        not."""
+        c, ha_address = self._c, member.ha_address
         connection = MasterConnection(self)
         host, port = split_address(ha_address)
         await c.runtime.connect(host, port, connection)
+        told = self.now()
         try:
             connection.greet(c.store.watermarks.appended)
-            while c.store.watermarks.appended < end:
+            while (at := c.store.watermarks.appended) < member.end:
+                if self.now() - told >= TELL_S:
+                    told = self.now()
+                    log.info("copied back to %d of %d MB", at >> 20, member.end >> 20)
                 try:
                     async with asyncio.timeout(0.05):
                         await connection.closed.wait()
@@ -50,19 +61,21 @@ class TailCopy:
     def now(self) -> float:
         return self._c.runtime.monotonic()
 
-    def greeted(self, connection: MasterConnection, hello: dict[str, Any]) -> None:
+    def greeted(self, connection: MasterConnection, hello: Hello) -> None:
         c = self._c
         marks = c.store.watermarks
-        offset, start = marks.appended, int(hello["start"])
-        if hello["brokerName"] != c.config.broker_name or start > offset:
-            raise StoreDamaged(f"its log is of {hello['brokerName']} and starts at {start}")
-        first = min(max(marks.start, start, offset - CHECK_BYTES), offset)
+        offset = marks.appended or hello.start
+        if hello.name != c.config.broker_name or is_foreign(c.role.identity, hello.identity):
+            raise StoreDamaged(f"its log is of {hello.name} {hello.identity}")
+        if hello.start > offset:
+            raise StoreDamaged(f"its log starts at {hello.start}, this one ends at {offset}")
+        first = min(max(marks.start, hello.start, offset - CHECK_BYTES), offset)
+        if not marks.appended:
+            first = offset
         connection.join(
             {
+                **introduce(c),
                 "tail": True,
-                "brokerId": c.role.broker_id,
-                "address": c.address,
-                "epoch": c.role.epoch,
                 "from": offset,
                 "check": [first, offset, tail_checksum(c, first, offset)],
             }
@@ -73,10 +86,10 @@ class TailCopy:
 
     def append(self, transfer: ha.Transfer) -> None:
         end = self._c.store.watermarks.appended
-        if transfer.offset != end:
+        if end not in (transfer.offset, 0):
             raise StoreDamaged(f"its data starts at {transfer.offset}, this log ends at {end}")
         if len(transfer.data):
-            self._c.store.append_raw(end, transfer.data)
+            self._c.store.append_raw(transfer.offset, transfer.data)
 
     def received(self, connection: MasterConnection) -> None:
         self._wake()

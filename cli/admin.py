@@ -133,7 +133,10 @@ def replicas(
 def _note(replica: Any) -> str:
     """What is wrong with a replica; that a slave takes no sends is right."""
     trouble = replica.trouble if replica.role == "slave" else replica.refuses
-    return str(replica.error or trouble)
+    forced = ""
+    if replica.role == "master" and replica.epochs and replica.epochs[-1][0] in replica.forced:
+        forced = f"epoch {replica.epochs[-1][0]} was opened by force"
+    return str(replica.error or trouble or replica.lacks or forced)
 
 
 def _replica(replica: Any) -> dict[str, Any]:

@@ -76,6 +76,12 @@ def find_member(members: Sequence[Replica], node: str | int) -> Replica:
     )
 
 
+def _of_one_group(members: Sequence[Replica], target: Replica) -> list[Replica]:
+    """Those of the target's group: another one may have the same name by mistake."""
+    known = ("", target.identity)
+    return [m for m in members if not target.identity or m.identity in known]
+
+
 class Promoter:
     """One promotion."""
 
@@ -87,6 +93,7 @@ class Promoter:
         self._force = force
         self._timeout = timeout_s
         self._epoch = 0
+        self._insists = False  # an operator lets go of what may be lost
         self._members = 0  # of the group, those that do not answer too
         self._required = 1  # copies that an acknowledged message has
 
@@ -94,6 +101,7 @@ class Promoter:
         """Make `node` the master; a SaturnError says why it is not, and what is so now."""
         members = await find_replicas(self._core, self._group)
         target = find_member(members, node)
+        members = _of_one_group(members, target)
         if not target.answers:
             raise NoPermission(
                 f"{target.address} cannot become master, it does not answer: {target.error}"
@@ -111,6 +119,7 @@ class Promoter:
             except _OldMasterGone as gone:
                 log.warning("%s does not hand over: %s", old.address, gone)
                 members = await find_replicas(self._core, self._group)
+                members = _of_one_group(members, target)
                 self._epoch = next_term(max(member.epoch for member in members))
         return await self._take_over(members, target.address)
 
@@ -204,23 +213,35 @@ class Promoter:
         target = next((member for member in members if member.address == address), None)
         if target is None:
             raise NoPermission(f"{address} does not answer any more: promote another member")
-        if self._force:
-            return
+        why = self._would_lose(target, members, whole)
+        self._insists = bool(why) and self._force
+        if why and not self._force:
+            raise NoPermission(why)
+
+    def _would_lose(
+        self, target: Replica, members: Sequence[Replica], whole: Collection[str]
+    ) -> str:
+        """Why a promotion of `target` may lose acknowledged messages; empty if it cannot."""
         self._required = max(self._required, *(member.required for member in members))
-        required = self._required
+        required, address = self._required, target.address
         known = [max(1 + len(member.others), member.total) for member in members]
         copies = max(self._members, *known)
+        if target.lacks:
+            return (
+                f"{address} has lost what it had: {target.lacks}. Promote another member; or go "
+                "on without: --force"
+            )
         # Then the furthest has all there still is; a lone empty node knows nothing of the others.
         complete = len(members) >= copies and bool(target.epochs)
         if address not in whole and not complete:
-            raise NoPermission(
+            return (
                 f"{address} has not had all that the group's last master had confirmed: it may "
                 "lack acknowledged messages. Promote another member; or lose them: --force"
             )
         needed = copies - required + 1
         count = sum(member.address in whole for member in members)
         if required > 1 and count < needed and not complete:
-            raise NoPermission(
+            return (
                 f"{count} of {copies} members of {self._group} answer and may not lack anything. "
                 f"A message is acknowledged with {required} copies, so {needed} must for "
                 "one of them to have every such message. Start more of them; or lose what only "
@@ -228,11 +249,12 @@ class Promoter:
             )
         best = max(members, key=lambda member: member.position)
         if best.position > target.position:
-            raise NoPermission(
+            return (
                 f"{best.address} (id {best.broker_id}) has more of the log than {address}: it ends "
                 f"at {best.end} in epoch {best.position[0]}, the other one at {target.end} in "
                 f"epoch {target.position[0]}. Promote that one; or lose the difference: --force"
             )
+        return ""
 
     # -- both ----------------------------------------------------------------------------------
 
@@ -242,6 +264,8 @@ class Promoter:
         """FENCE or PROMOTE in the epoch of this promotion; the state of the node after it. It is
         refused if the node's log no longer reaches to `end`."""
         ext = {"epoch": str(self._epoch), "force": "true" if force else "false", "end": str(end)}
+        if self._insists:
+            ext["insist"] = "true"
         command = Command.request(code, ext)
         return await ask_node(self._core, address, command, CHANGE_TIMEOUT_S)
 

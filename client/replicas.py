@@ -50,12 +50,16 @@ class Replica:
     broker_id: int
     address: str
     role: str = "unknown"  # master, slave, recovering, fenced, unsure
+    identity: str = ""  # of its group: nodes of another have nothing to do with it
     epoch: int = 0
     epochs: tuple[tuple[int, int], ...] = ()  # (epoch, offset where it began)
     start: int = 0
     end: int = 0
     flushed: int = 0
     confirmed: int = 0
+    floor: int = 0  # up to there it knows its group to have confirmed with copies
+    lacks: str = ""  # what it once had and has no more
+    forced: tuple[int, ...] = ()  # epochs that an operator opened by force
     required: int = 1
     caught_up: bool = True  # a slave once had all that its master had confirmed
     master: str = ""
@@ -82,9 +86,11 @@ class Replica:
     @property
     def may_lack(self) -> bool:
         """Whether it says of itself that it may not have what was acknowledged: a master after a
-        power loss, a slave that never caught up."""
-        return self.role in ("recovering", "unsure") or (
-            self.role in ("slave", "fenced") and not (self.caught_up and self.epochs)
+        power loss, a slave that never caught up, a node that lost what it had."""
+        return (
+            bool(self.lacks)
+            or self.role in ("recovering", "unsure")
+            or (self.role in ("slave", "fenced") and not (self.caught_up and self.epochs))
         )
 
     @property
@@ -115,6 +121,10 @@ def parse_state(body: bytes, address: str) -> Replica:
             end=checked.integer(state, "end"),
             flushed=checked.integer(state, "flushed", 0),
             confirmed=checked.integer(state, "confirmed", 0),
+            identity=checked.text(state, "identity", ""),
+            floor=checked.integer(state, "floor", 0),
+            lacks=checked.text(state, "lacks", ""),
+            forced=tuple(map(_number, checked.items(state, "forced"))),
             required=checked.integer(state, "required", 1),
             caught_up=state.get("caughtUp") is not False,
             master=checked.text(state, "master", ""),

@@ -36,5 +36,10 @@ def next_term(known: int) -> int:
     return (known // TERM + 1) * TERM
 
 
+def is_own(epoch: int, opener: int) -> bool:
+    """Whether the node of this configured id opened `epoch`, or went on with it."""
+    return epoch % TERM // OPENER * OPENER == _part(opener)
+
+
 def _part(opener: int) -> int:
     return opener % (TERM // OPENER) * OPENER

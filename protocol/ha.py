@@ -58,6 +58,7 @@ class Kind(IntEnum):
     JOIN = -3  # slave: who I am, where to go on
     REFUSE = -4  # master: why not; it closes then
     GROUP = -5  # master: who has joined meanwhile
+    ACCEPT = -6  # master: the log of a slave that asked is the same so far
 
 
 class Transfer(NamedTuple):

@@ -81,10 +81,12 @@ class Epochs:
         """As HELLO, JOIN and REPLICA_STATE carry it."""
         return [list(epoch) for epoch in self.entries]
 
-    def open(self, number: int, start: int) -> None:
-        """A new term begins at `start`; durable when this returns. Blocking."""
+    def open(self, number: int, start: int, identity: str = "") -> None:
+        """A new term begins at `start`, in a log that belongs to the group of this identity;
+        durable when this returns. Blocking."""
         assert number > self.last, f"epoch {number} is opened after {self.last}"
-        self._save([*self.entries, Epoch(number, start)])
+        assert self.identity in ("", identity or self.identity), "it belongs to another group"
+        self._save([*self.entries, Epoch(number, start)], identity)
 
     def cut(self, newest: int) -> None:
         """Forget the epochs behind `newest`: their bytes are cut off. Blocking."""

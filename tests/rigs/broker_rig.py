@@ -10,7 +10,9 @@ from typing import Any
 
 from saturnmq.broker.broker import Broker
 from saturnmq.broker.config import BrokerConfig
+from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.epochs import TERM
 from saturnmq.protocol.native import NativeRuntime
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.runtime import split_address
@@ -56,6 +58,16 @@ async def ask(
 ) -> Command:
     texts = {k: str(v) for k, v in (ext or {}).items()}
     return await endpoint.request(Command.request(code, texts, body), 10.0)
+
+
+async def insist(broker: Broker) -> None:
+    """An operator lets this node lead without its slaves' word."""
+    client = await connected(broker._runtime, broker)
+    ext = {"epoch": TERM, "force": "true", "insist": "true"}
+    reply = await ask(client, RequestCode.PROMOTE, ext)
+    assert reply.code == 0, reply.remark
+    client.close()
+    broker._master._slaves_by = 0.0  # it waits for none that dial
 
 
 async def send(endpoint: Endpoint, body: bytes, topic: str = "orders", **more: Any) -> Command:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from broker_rig import ask, config, connected, run, send, started, until
+from broker_rig import ask, config, connected, insist, run, send, started, until
 from hypothesis import given
 from hypothesis import strategies as st
 from saturnmq.protocol.batch import encode_batch_item
@@ -146,6 +146,7 @@ def test_what_is_not_confirmed_has_no_bounds_and_is_not_read(tmp_path: Path) -> 
     async def body(runtime: NativeRuntime) -> None:
         settings = config(tmp_path, role="SYNC_MASTER", slave_timeout_ms=100)
         broker = await started(runtime, settings)
+        await insist(broker)
         client = await connected(runtime, broker)
         assert broker.context.visible == 0
         await fill_unconfirmed(client)

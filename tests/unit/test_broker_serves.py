@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_rig import ask, config, connected, pull, run, send, started, until
+from broker_rig import ask, config, connected, insist, pull, run, send, started, until
 from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol.batch import encode_batch_item
 from saturnmq.protocol.endpoint import Endpoint
@@ -387,6 +387,7 @@ def test_sync_flush_answers_when_flushed(tmp_path: Path) -> None:
 def test_only_wait_false_gives_up_the_ack_mode(tmp_path: Path, properties: str, code: int) -> None:
     async def body(runtime: NativeRuntime) -> None:
         broker = await started(runtime, config(tmp_path, role="SYNC_MASTER"))
+        await insist(broker)
         client = await connected(runtime, broker)
         assert (await send(client, b"nobody copies this", i=properties)).code == code
         await until(lambda: broker.store.queues().keys() == {("orders", 0)})
@@ -401,6 +402,7 @@ def test_a_slave_copies_the_log_and_the_tables_and_serves_pulls(tmp_path: Path, 
         master = await started(
             runtime, config(tmp_path / "m", role="SYNC_MASTER", flush_disk_type=flush)
         )
+        await insist(master)
         client = await connected(runtime, master)
         alone = await send(client, b"alone")
         assert alone.code == 11

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_rig import SMALL, config, connected, pull, run, send, started, until
+from broker_rig import SMALL, config, connected, insist, pull, run, send, started, until
 from saturnmq.broker.broker import Broker
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.protocol import ha
@@ -85,6 +85,7 @@ def test_below_the_least_copies_in_sync_a_send_is_refused_and_not_stored(tmp_pat
         master = await started(
             runtime, config(tmp_path / "m", role="SYNC_MASTER", min_in_sync_replicas=2)
         )
+        await insist(master)
         client = await connected(runtime, master)
         refused = await send(client, b"to nobody")
         assert refused.code == ResponseCode.SYSTEM_ERROR
@@ -326,7 +327,7 @@ def test_a_slave_that_joins_while_the_master_is_unsure_is_taken_when_it_is_sure(
         master.context.role.doubt()
         master._master.hello = lambda: greeted  # type: ignore[method-assign]
         slave = await started(runtime, slave_config(tmp_path / "s", master))
-        await until(lambda: any(c.join.get("from") == 0 for c in master._master.connections))
+        await until(lambda: any(c.join and c.join.offset == 0 for c in master._master.connections))
         assert slave.store.watermarks.appended == 0
         sure()
         await until(lambda: slave.store.watermarks.appended == master.store.watermarks.appended)

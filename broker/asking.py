@@ -1,0 +1,50 @@
+"""Asking another node of the group what it is and what it has: REPLICA_STATE."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from saturnmq.broker.context import Context
+from saturnmq.broker.introductions import Member, read_member
+from saturnmq.broker.kinship import is_foreign
+from saturnmq.protocol import checked
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.endpoint import connect
+from saturnmq.protocol.errors import SaturnError, error_for
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.runtime import split_address
+
+log = logging.getLogger(__name__)
+
+ASK_S = 1.0  # how long another node has to say what it knows
+
+
+async def member_at(c: Context, address: str) -> Member | None:
+    """What another node of this group tells; None if it does not answer."""
+    try:
+        async with asyncio.timeout(ASK_S):
+            endpoint = await connect(c.runtime, *split_address(address))
+            try:
+                reply = await endpoint.request(
+                    Command.request(RequestCode.REPLICA_STATE, {}), ASK_S
+                )
+            finally:
+                endpoint.close()
+        if reply.code:
+            raise error_for(reply.code, reply.remark)
+        member = read_member(checked.document(reply.body))
+    except (SaturnError, OSError, TimeoutError, ValueError) as error:
+        log.debug("%s does not tell its state: %s", address, error)
+        return None
+    if member.name != c.config.broker_name or is_foreign(c.role.identity, member.identity):
+        log.error(
+            "%s is of group %s %s, this node of %s %s: it is not asked",
+            address,
+            member.name,
+            member.identity,
+            c.config.broker_name,
+            c.role.identity,
+        )
+        return None
+    return member

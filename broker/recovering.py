@@ -1,0 +1,221 @@
+"""A master that its slaves may know better: whose word it waits for, and what it copies back.
+
+`kinship.py` has the rules. A slave gives its word when it joins, or when it is asked (`asking.py`).
+One that has lost its own disk cannot; if all answer, though, there is nobody else to wait for,
+unless this node knows that it has lost something. The slave with the furthest log gives back what
+this one lacks: its end, or all of it, with its epochs; and its tables, if this node may have
+forgotten them. A log that contradicts what a slave knows to be confirmed does not lead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from saturnmq.broker.context import Context
+from saturnmq.broker.identity import belong
+from saturnmq.broker.introductions import Member
+from saturnmq.broker.kinship import is_witness, may_cut, words_needed
+from saturnmq.broker.role import State
+from saturnmq.broker.tail_copy import TailCopy
+from saturnmq.protocol.errors import SaturnError, StoreDamaged
+
+log = logging.getLogger(__name__)
+
+AGAIN_S = 1.0  # before what failed is tried again
+
+
+@dataclass
+class Steps:
+    """What others do for it."""
+
+    cut: Callable[[int, str], Awaitable[None]]  # the log, at this offset, and why
+    cut_torn: Callable[[], Awaitable[None]]  # a last frame that never came whole
+    wake: Callable[[], None]  # the log grew
+    adopt: Callable[[str], Awaitable[None]]  # the tables of the node at this address
+    open_term: Callable[[], bool]  # the epoch in which it leads is written down; or try again
+    lead: Callable[[], None]
+    call_back: Callable[[], None]  # slaves join again, and tell again what they have
+
+
+def lost(c: Context) -> str:
+    """What this node once had and has no more; empty if nothing says so."""
+    if c.store.amnesia:
+        return c.store.amnesia
+    role, end = c.role, c.store.watermarks.appended
+    if role.had_term > role.term and (c.store.recovery.clean or not end):
+        return (
+            f"config/role.json knows of epoch {role.had_term}, the log ends at {end} in epoch "
+            f"{role.term}"
+        )
+    return ""
+
+
+class Recovering:
+    def __init__(self, context: Context, roles: asyncio.Lock, steps: Steps) -> None:
+        """`roles` is held while the part of this node changes."""
+        self._c = context
+        self._roles = roles
+        self._steps = steps
+        self.may_lack = False  # what was acknowledged
+        self.known_epoch = 0  # the highest of which anybody told
+        self._words: dict[str, Member] = {}  # by address
+        self._answered: set[str] = set()  # members that cannot give their word
+        self._java: set[str] = set()  # hosts of RocketMQ's slaves that have nothing more
+        self._task: asyncio.Task[None] | None = None
+
+    def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def wait(self) -> None:
+        """Say what this node waits for."""
+        self._c.role.why = self.missing()
+
+    def missing(self) -> str:
+        role, config = self._c.role, self._c.config
+        heard = {member.broker_id for member in self._words.values()}
+        unheard = sorted(set(role.replicas) - heard)
+        text = f"{self._needed()} of its slaves must tell what they have"
+        if unheard:
+            text = f"of the slaves {sorted(role.replicas)} it has not heard {unheard}"
+        return (
+            f"{role.lacks}{'; ' if role.lacks else ''}{text}. They may have acknowledged messages "
+            "that this log has not. Start them, or say `saturnmq admin promote "
+            f"{config.broker_name} {self._c.address} --force` to go on without"
+        )
+
+    def _needed(self) -> int:
+        role = self._c.role
+        return words_needed(len(role.replicas), role.required, may_lack=self.may_lack)
+
+    # words
+
+    def hear(self, member: Member) -> None:
+        """A slave tells what it has."""
+        role = self._c.role
+        known = role.replicas.get(member.broker_id) == member.address
+        if is_witness(role.identity, known, member):
+            self._words[member.address] = member
+            self.known_epoch = max(self.known_epoch, member.epoch)
+        elif known:
+            self._answered.add(member.address)
+        self.try_now()
+
+    def hear_classic(self, host: str, end: int) -> bool:
+        """A slave of RocketMQ's, whose log ends there, would follow this node; whether it may, once
+        this node leads."""
+        role, mine = self._c.role, self._c.store.watermarks.appended
+        if role.state is not State.RECOVERING:
+            return False
+        if end > mine:
+            role.why = f"the RocketMQ slave at {host} has the log up to {end}, this one to {mine}"
+            return False
+        self._java.add(host)
+        self.try_now()
+        return True
+
+    def forget(self) -> None:
+        """What was told may not be so any more."""
+        self._words.clear()
+        self._answered.clear()
+        self._java.clear()
+
+    def furthest(self) -> Member | None:
+        """Who has more of the log than this node; None if nobody has."""
+        c = self._c
+        best = max(self._words.values(), key=lambda member: member.position, default=None)
+        end = c.store.watermarks.appended
+        newest = max((epoch for epoch, start in c.epochs.entries if start < end), default=0)
+        return best if best is not None and best.position > (newest, end) else None
+
+    def _conflict(self) -> str:
+        """Whom this log would contradict, and where; empty if nobody."""
+        c = self._c
+        end = c.store.watermarks.appended
+        for member in self._words.values():
+            common = c.epochs.common(end, member.epochs, member.end)
+            shared = common[1] if common else 0
+            if shared < end and (why := may_cut(shared, member.end, member.floor, (), ())):
+                return f"{member.address} does not follow: {why}"
+        return ""
+
+    # recovering
+
+    def try_now(self) -> None:
+        """Go on if enough slaves have told what they have."""
+        role = self._c.role
+        if role.state is not State.RECOVERING:
+            return
+        role.why = self._conflict()
+        if role.why:
+            return
+        self.wait()
+        everybody = role.replicas and {*self._words, *self._answered} >= {*role.replicas.values()}
+        enough = len(self._words) + len(self._java) >= self._needed()
+        if not enough and (role.lacks or not everybody):
+            return
+        if self._task is None or self._task.done():
+            self._task = self._c.runtime.spawn(self._recover(), name="recover-tail")
+
+    async def _recover(self) -> None:
+        async with self._roles:
+            role = self._c.role
+            if role.state is not State.RECOVERING:
+                return
+            furthest = self.furthest()
+            if furthest is not None:
+                try:
+                    await self._copy_back(furthest)
+                except (SaturnError, OSError) as error:
+                    log.error("what is missing was not copied, trying again: %s", error)
+                    if role.required > 1 or role.lacks:
+                        self.forget()
+                        role.why = f"{self.missing()}; the last try failed: {error}"
+                        self._c.runtime.call_later(AGAIN_S, self._steps.call_back)
+                        return
+            if role.state is not State.RECOVERING:
+                return  # somebody knew of a higher epoch meanwhile
+            if self._steps.open_term():
+                self._steps.lead()
+            else:
+                self._c.runtime.call_later(AGAIN_S, self.try_now)
+
+    async def _copy_back(self, member: Member) -> None:
+        """Take from this slave what this log lacks."""
+        c, role = self._c, self._c.role
+        end = c.store.watermarks.appended
+        log.warning(
+            "%s has the log up to %d, this one ends at %d: copying it back",
+            member.address,
+            member.end,
+            end,
+        )
+        forgot = role.lacks or c.store.recovery.clean or not end
+        if member.identity:
+            belong(c, member.identity)
+        if end:
+            await self._cut_what_differs(member, end)
+        c.epochs.replace(member.epochs)  # a start passes over those behind the end
+        await TailCopy(c, self._steps.wake).run(member)
+        await self._steps.cut_torn()
+        role.promise(c.epochs.last)
+        role.has(c.epochs.last)
+        if forgot:
+            await self._steps.adopt(member.address)
+
+    async def _cut_what_differs(self, member: Member, end: int) -> None:
+        c = self._c
+        common = c.epochs.common(end, member.epochs, member.end)
+        if common is None:
+            if c.epochs.entries:
+                raise StoreDamaged(f"its log and that of {member.address} share no epoch")
+            return
+        epoch, shared = common
+        if shared < end:
+            since = (newer.number for newer in member.epochs if newer.number > epoch.number)
+            if why := may_cut(shared, end, c.role.floor, since, ()):
+                raise StoreDamaged(why)
+            await self._steps.cut(shared, f"not in the log of {member.address}")

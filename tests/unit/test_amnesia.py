@@ -1,0 +1,324 @@
+"""Nodes that come back with less than they had, and nodes of another group: nothing that was
+acknowledged goes, and nothing of a foreign node comes in."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from broker_rig import ask, config, connected, run, started, until
+from failover_rig import Group
+from saturnmq.broker.ha_slave import MasterConnection
+from saturnmq.nameserver.server import NameServer
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.epochs import TERM
+from saturnmq.protocol.errors import StoreDamaged
+from saturnmq.protocol.native import NativeRuntime
+
+FLUSHES = ["ASYNC_FLUSH", "SYNC_FLUSH"]
+
+
+async def in_step(group: Group) -> None:
+    """The slave has all that the master confirmed, and knows it."""
+    marks = group.master.store.watermarks
+    await until(lambda: group.slave.store.watermarks.confirmed == marks.appended)
+    await until(lambda: group.slave.context.role.caught_up)
+
+
+@pytest.mark.parametrize("flush", FLUSHES)
+def test_a_wiped_master_gets_log_epochs_and_tables_back_from_its_slave(
+    tmp_path: Path, flush: str
+) -> None:
+    """Row 1 and 4: its disk is empty and no nameserver remembers anything."""
+
+    async def body(runtime: NativeRuntime) -> None:
+        async with Group(runtime, tmp_path, flush_disk_type=flush) as group:
+            bodies = [b"kept %d" % n for n in range(50)]
+            assert set(await group.send_all(group.master, *bodies)) == {0}
+            client = await connected(runtime, group.master)
+            made = {"topic": "made", "readQueueNums": 3, "writeQueueNums": 3, "perm": 6}
+            reply = await ask(
+                client,
+                RequestCode.UPDATE_AND_CREATE_TOPIC,
+                {**made, "defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG"},
+            )
+            assert reply.code == 0, reply.remark
+            commit = {"consumerGroup": "G", "topic": "orders", "queueId": 0, "commitOffset": 7}
+            reply = await ask(client, RequestCode.UPDATE_CONSUMER_OFFSET, commit)
+            assert reply.code == 0, reply.remark
+            client.close()
+            await in_step(group)
+            slave = group.slave.context
+            await until(lambda: slave.topics.get("made") is not None)
+            await until(lambda: bool(slave.offsets.dirty or slave.offsets.snapshot()))
+            identity = group.master.context.role.identity
+            assert len(identity) == 32
+            await group.master.close()
+            shutil.rmtree(tmp_path / "m")
+            address = group.nameserver.address
+            await group.nameserver.close()
+            group.nameserver = NameServer(runtime, *split(address))
+            await group.nameserver.start()
+
+            group.master = await group.start("m")
+            await until(lambda: group.master.replica_state()["role"] == "master")
+            state = group.master.replica_state()
+            assert state["identity"] == identity
+            assert state["epochs"][0] == [TERM, 0]
+            assert group.master.context.topics.get("made") is not None
+            await until(lambda: group.master.context.copies_in_sync() == 2)
+            assert await group.send_all(group.master, b"new") == [0]
+            assert await group.bodies(group.master) == [*bodies, b"new"]
+            assert group.slave.replica_state()["truncated"] == []
+
+    run(body)
+
+
+def split(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host, int(port)
+
+
+@pytest.mark.parametrize("flush", FLUSHES)
+@pytest.mark.parametrize("clean", [True, False])
+def test_an_older_copy_of_the_masters_disk_gets_back_what_came_since(
+    tmp_path: Path, flush: str, clean: bool
+) -> None:
+    """Row 3: its own files say nothing of what it lacks."""
+
+    async def body(runtime: NativeRuntime) -> None:
+        async with Group(runtime, tmp_path, flush_disk_type=flush) as group:
+            old, new = [b"old %d" % n for n in range(5)], [b"new %d" % n for n in range(20)]
+            assert set(await group.send_all(group.master, *old)) == {0}
+            await in_step(group)
+            await group.master.close(clean=clean)
+            shutil.copytree(tmp_path / "m", tmp_path / "copy")
+            group.master = await group.start("m")
+            await until(lambda: group.master.context.copies_in_sync() == 2)
+            assert set(await group.send_all(group.master, *new)) == {0}
+            await in_step(group)
+            await group.master.close(clean=clean)
+            shutil.rmtree(tmp_path / "m")
+            shutil.copytree(tmp_path / "copy", tmp_path / "m")
+            group.master = await group.start("m")
+            await until(lambda: group.master.context.copies_in_sync() == 2)
+            assert await group.send_all(group.master, b"after") == [0]
+            assert await group.bodies(group.master) == [*old, *new, b"after"]
+            assert group.slave.replica_state()["truncated"] == []
+
+    run(body)
+
+
+def test_a_master_of_a_sync_group_takes_no_writes_before_its_slaves_word(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        async with Group(runtime, tmp_path) as group:
+            assert await group.send_all(group.master, b"one") == [0]
+            await in_step(group)
+            await group.slave.close()
+            await group.master.close()  # in order: its own disk says that it lacks nothing
+            group.master = await group.start("m")
+            state = group.master.replica_state()
+            assert state["role"] == "recovering"
+            assert "--force" in state["refuses"]
+            assert await group.send_all(group.master, b"too early") == [2]
+            group.slave = await group.start("s")
+            await until(lambda: group.master.replica_state()["role"] == "master")
+            await until(lambda: group.master.context.copies_in_sync() == 2)
+            assert await group.send_all(group.master, b"two") == [0]
+            assert group.master.replica_state()["epochs"] == state["epochs"], "none was needed"
+
+    run(body)
+
+
+def test_the_first_epoch_of_a_sync_group_waits_for_the_word_of_a_slave(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        nameserver = NameServer(runtime, "127.0.0.1", 0)
+        await nameserver.start()
+        settings: dict[str, Any] = {"nameservers": (nameserver.address,), "register_ms": 200}
+        master = await started(runtime, config(tmp_path / "m", role="SYNC_MASTER", **settings))
+        assert master.replica_state()["role"] == "recovering"
+        assert master.context.epochs.entries == []
+        slave = await started(
+            runtime, config(tmp_path / "s", role="SLAVE", broker_id=1, **settings)
+        )
+        await until(lambda: master.context.copies_in_sync() == 2)
+        assert master.context.epochs.entries == [(TERM, 0)]
+        for broker in (slave, master):
+            await broker.close()
+        await nameserver.close()
+
+    run(body)
+
+
+def test_where_two_logs_differ_below_what_was_confirmed_both_stop_until_an_operator_decides(
+    tmp_path: Path,
+) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        async with Group(runtime, tmp_path) as group:
+            assert await group.send_all(group.master, b"shared") == [0]
+            await in_step(group)
+            await group.master.close()
+            shutil.copytree(tmp_path / "m", tmp_path / "copy")
+            group.master = await group.start("m")
+            await until(lambda: group.master.context.copies_in_sync() == 2)
+            assert await group.send_all(group.master, b"of the slave") == [0]
+            await in_step(group)
+            end = group.slave.store.watermarks.appended
+            # The older copy begins without its slave, at an operator's word, and is written to.
+            await group.slave.close()
+            await group.master.close()
+            shutil.rmtree(tmp_path / "m")
+            shutil.copytree(tmp_path / "copy", tmp_path / "m")
+            group.master = await group.start("m")
+            master = group.master.context
+            forced = {"epoch": 2 * TERM, "force": "true"}
+            code, state = await group.role(group.master, RequestCode.PROMOTE, **forced)
+            assert code == 0, state
+            assert (await group.send_all(group.master, b"of the master"))[0] in (11, 12)
+
+            group.slave = await group.start("s")
+            await until(lambda: "Nothing is cut" in group.slave.replica_state()["trouble"])
+            assert group.slave.store.watermarks.appended == end
+            await until(lambda: "Nothing is cut" in group.master.replica_state()["refuses"])
+            assert await group.send_all(group.master, b"refused") == [2]
+
+            number = {"epoch": 3 * TERM, "force": "true", "insist": "true"}
+            code, state = await group.role(group.master, RequestCode.PROMOTE, **number)
+            assert code == 0, state
+            assert isinstance(state, dict)
+            assert state["forced"] == [3 * TERM]
+            await until(lambda: master.copies_in_sync() == 2)
+            [cut] = group.slave.replica_state()["truncated"]
+            assert b"of the slave" in Path(cut["file"]).read_bytes()
+            assert await group.bodies(group.slave) == [b"shared", b"of the master"]
+
+    run(body)
+
+
+def test_a_slave_of_another_group_of_the_same_name_is_told_nothing_and_changes_nothing(
+    tmp_path: Path,
+) -> None:
+    """Row 5: its HA address is by mistake that of this group's master."""
+
+    async def body(runtime: NativeRuntime) -> None:
+        (tmp_path / "ours").mkdir()
+        async with (
+            Group(runtime, tmp_path / "ours") as ours,
+            Group(runtime, tmp_path / "other") as other,
+        ):
+            assert await ours.send_all(ours.master, b"ours") == [0]
+            assert set(await other.send_all(other.master, *[b"theirs"] * 10)) == {0}
+            client = await connected(runtime, other.slave)
+            await in_step(other)
+            client.close()
+            replicas = dict(ours.master.context.role.replicas)
+            end = other.slave.store.watermarks.appended
+            await other.slave.close()
+            other.configs["s"] = replace(
+                other.configs["s"], ha_master_address=ours.master.ha_address, nameservers=()
+            )
+            other.slave = await other.start("s")
+            await until(lambda: "another group" in other.slave.replica_state()["trouble"])
+            assert other.slave.store.watermarks.appended == end
+            assert other.slave.replica_state()["truncated"] == []
+            assert ours.master.context.role.replicas == replicas
+            assert ours.master.replica_state()["role"] == "master"
+            assert await ours.send_all(ours.master, b"ours too") == [0]
+
+    run(body)
+
+
+def test_a_slave_counts_when_the_file_names_it(tmp_path: Path) -> None:
+    """Row 9: the power goes before `role.json` names the slave that acknowledged."""
+
+    async def body(runtime: NativeRuntime) -> None:
+        async with Group(runtime, tmp_path) as group:
+            may_save = asyncio.Event()
+            save = group.master._failover._doors.save
+
+            async def slowly() -> None:
+                await may_save.wait()
+                await save()
+
+            group.master._failover._doors.save = slowly
+            await group.slave.close()
+            shutil.rmtree(tmp_path / "s")
+            group.slave = await group.start("t", role="SLAVE", broker_id=2)
+            await until(lambda: group.master.context.copies_in_sync() == 2)
+            sending = asyncio.ensure_future(group.send_all(group.master, b"one"))
+            marks = group.slave.store.watermarks
+            await until(lambda: marks.flushed == marks.appended > 0)
+            assert not sending.done()
+            may_save.set()
+            assert await sending == [0]
+            named = (tmp_path / "m" / "config" / "role.json").read_text()
+            assert group.slave.address in named
+
+    run(body)
+
+
+def test_two_slaves_with_one_id_are_told_apart(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        async with Group(runtime, tmp_path) as group:
+            assert await group.send_all(group.master, b"one") == [0]
+            twin = await group.start("twin", role="SLAVE", broker_id=1)
+            await until(lambda: "another brokerId" in twin.replica_state()["trouble"])
+            assert group.master.context.role.replicas == {1: group.slave.address}
+            await twin.close()
+
+    run(body)
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"address": "x"},
+        {"epoch": 1 << 31},
+        {"epoch": "9" * 400},
+        {"epoch": -1},
+        {"epochs": [[2, 0], [1, 0]]},
+        {"epochs": 5},
+        {"identity": "nobody"},
+        {"from": "5x"},
+        {"check": [0, 1]},
+        {"brokerId": 1 << 63},
+    ],
+)
+def test_a_join_with_a_value_that_cannot_be_changes_nothing(
+    tmp_path: Path, lie: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        async with Group(runtime, tmp_path) as group:
+            role = group.master.context.role
+            before = role.snapshot()
+            join = MasterConnection.join
+            monkeypatch.setattr(
+                MasterConnection, "join", lambda self, document: join(self, document | lie)
+            )
+            liar = await group.start("liar", role="SLAVE", broker_id=2)
+            await until(lambda: liar._slave._looked > 0)
+            assert await group.send_all(group.master, b"one") == [0]
+            await liar.close()
+            after = role.snapshot()
+            assert {**after, "floor": 0, "required": 0} == {**before, "floor": 0, "required": 0}
+
+    run(body)
+
+
+def test_files_of_two_groups_in_one_store_are_refused(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        one = await started(runtime, config(tmp_path / "one"))
+        two = await started(runtime, config(tmp_path / "two"))
+        assert one.context.epochs.entries == [(TERM, 0)]
+        assert one.context.role.identity != two.context.role.identity
+        await one.close()
+        await two.close()
+        shutil.copy(tmp_path / "two/config/role.json", tmp_path / "one/config/role.json")
+        with pytest.raises(StoreDamaged, match="of several groups"):
+            await started(runtime, config(tmp_path / "one"))
+
+    run(body)

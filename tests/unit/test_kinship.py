@@ -1,0 +1,97 @@
+"""The rules of `broker/kinship.py`: foreign nodes, outranked masters, cuts and words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from saturnmq.broker.introductions import Member
+from saturnmq.broker.kinship import is_foreign, is_outranked, is_witness, may_cut, words_needed
+from saturnmq.protocol.epochs import OPENER, TERM, next_promotion, next_restart, next_term
+from saturnmq.store.epochs import Epoch
+
+ONE, OTHER = "1" * 32, "2" * 32
+SLAVE = Member(
+    name="broker-a",
+    identity=ONE,
+    broker_id=1,
+    address="127.0.0.1:1",
+    ha_address="127.0.0.1:2",
+    state="slave",
+    epoch=TERM,
+    epochs=[Epoch(TERM, 0)],
+    start=0,
+    end=1000,
+    floor=900,
+    lacks="",
+    free_id=0,
+)
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "foreign"),
+    [(ONE, OTHER, True), (ONE, ONE, False), ("", ONE, False), (ONE, "", False), ("", "", False)],
+)
+def test_only_two_known_identities_can_differ(mine: str, theirs: str, foreign: bool) -> None:
+    assert is_foreign(mine, theirs) is foreign
+
+
+@given(st.integers(0, 5), st.integers(0, 5), st.integers(1, 4))
+def test_a_node_is_outranked_by_epochs_that_it_did_not_open(
+    mine: int, theirs: int, terms: int
+) -> None:
+    term = next_restart(0, mine)
+    later = next_promotion(term, terms * TERM, theirs)
+    slave = replace(SLAVE, epoch=later, epochs=[Epoch(term, 0), Epoch(later, 500)])
+    assert is_outranked(term, mine, slave) is (mine != theirs)
+    assert is_outranked(later, mine, slave) is False
+    assert is_outranked(term, mine, replace(slave, state="master"))
+
+
+@given(st.integers(0, 5))
+def test_what_a_node_opened_itself_and_has_forgotten_does_not_outrank_it(opener: int) -> None:
+    first = next_restart(0, opener)
+    again = next_restart(first, opener)
+    slave = replace(SLAVE, epoch=again, epochs=[Epoch(first, 0)])
+    assert not is_outranked(first, opener, slave), "it opened that, and lost it"
+    wiped = replace(SLAVE, epoch=first, epochs=[Epoch(first, 0)])
+    assert not is_outranked(0, opener, wiped)
+
+
+@given(st.integers(0, 5))
+def test_a_fence_outranks_whoever_it_fences(opener: int) -> None:
+    term = next_restart(0, opener)
+    fenced = replace(SLAVE, epoch=next_term(term), epochs=[Epoch(term, 0)])
+    assert is_outranked(term, opener, fenced)
+    assert is_outranked(0, opener, fenced), "a wiped node must not lead past a promotion"
+
+
+@given(st.integers(0, 2000), st.integers(0, 2000), st.integers(0, 2000))
+def test_nothing_below_the_floor_is_cut_but_by_force(offset: int, end: int, floor: int) -> None:
+    refused = may_cut(offset, end, floor, [OPENER], [])
+    assert bool(refused) is (offset < end and offset < floor)
+    assert not may_cut(offset, end, floor, [OPENER, 2 * TERM], {2 * TERM})
+    if refused:
+        assert f"{offset} to {min(end, floor)}" in refused
+        assert "--force" in refused
+
+
+def test_who_has_lost_what_it_had_cannot_say_what_the_group_had() -> None:
+    assert is_witness(ONE, True, SLAVE)
+    assert is_witness("", False, SLAVE), "the master lost all, its slave knows the group"
+    assert not is_witness(ONE, True, replace(SLAVE, identity="")), "wiped"
+    assert not is_witness(ONE, True, replace(SLAVE, lacks="the log"))
+    assert not is_witness(OTHER, True, SLAVE)
+    assert is_witness(ONE, False, replace(SLAVE, identity="", end=0)), "it never had anything"
+
+
+@given(st.integers(0, 6), st.integers(1, 4))
+def test_one_of_those_heard_has_whatever_was_acknowledged(slaves: int, required: int) -> None:
+    needed = words_needed(slaves, required, may_lack=True)
+    holders = required - 1
+    if slaves >= holders > 0:
+        assert needed <= slaves
+        assert slaves - needed < holders, "those not heard are fewer than have it"
+    assert words_needed(slaves, required, may_lack=False) == max(1, holders) <= needed
