@@ -195,6 +195,8 @@ class FailoverService:
                 self._open(next_restart(known, c.config.broker_id), fresh=fresh)
             elif not c.role.identity:  # its log is from before there were identities
                 belong(c, draw(c))
+            if c.store.amnesia:
+                c.store.settle()
         except OSError as error:  # a full disk is not full for ever
             log.error("the new epoch cannot be written down, trying again: %s", error)
             c.role.why = f"its new epoch cannot be written down: {error}"
@@ -218,7 +220,6 @@ class FailoverService:
         role.lead(self._c.runtime.monotonic())
         role.lacks = ""
         role.behind(False)
-        self._c.store.settle()
         self._recovering.may_lack = False
         self._recovering.forget()
         self._doors.lead()
@@ -467,6 +468,8 @@ class FailoverService:
                 await self._doors.save()
                 if role.epoch > number:
                     raise NoPermission(f"epoch {role.epoch} has begun meanwhile")
+                if c.store.amnesia:
+                    c.store.settle()
                 self._open(number)
             except BaseException:
                 undo(number)
@@ -504,7 +507,8 @@ class FailoverService:
             "master": c.address if not role.is_slave else self._slave.master_address,
             "truncated": [{"file": cut.file, **cut.to_json()} for cut in c.store.truncated()],
             "refuses": c.store.failed or c.store.refuses or role.refuses(now),
-            "trouble": self._slave.refused if role.is_slave else "",
+            "trouble": (self._slave.refused if role.is_slave else "")
+            or "; ".join(sorted(set(self._registration.foreign.values()))),
         }
 
 

@@ -250,14 +250,24 @@ class HaSlave:
             end = self._c.store.watermarks.appended
             self._c.role.confirmed(min(end, connection.confirmed), self.now())
             if not self._c.role.caught_up and end >= max(self._target, connection.confirmed):
-                self._c.role.behind(False)
-                self._saved_soon()
-                if not self._c.store.amnesia:
-                    self._c.role.lacks = ""
+                self._caught_up()
         elif connection.ours is False:
             self._c.master_confirmed = None
         self._on_append()
         self._report()
+
+    def _caught_up(self) -> None:
+        """It has what was confirmed when it joined: nothing that the group has is missing here."""
+        store, role = self._c.store, self._c.role
+        try:
+            if store.amnesia:
+                store.settle()
+        except OSError as error:
+            log.error("what was copied back is not written down, trying again: %s", error)
+            return
+        role.lacks = ""
+        role.behind(False)
+        self._saved_soon()
 
     def flushed(self) -> None:
         self._report()

@@ -136,7 +136,7 @@ def _note(replica: Any) -> str:
     forced = ""
     if replica.role == "master" and replica.epochs and replica.epochs[-1][0] in replica.forced:
         forced = f"epoch {replica.epochs[-1][0]} was opened by force"
-    return str(replica.error or trouble or replica.lacks or forced)
+    return str(replica.error or trouble or replica.trouble or replica.lacks or forced)
 
 
 def _replica(replica: Any) -> dict[str, Any]:

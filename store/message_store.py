@@ -69,7 +69,6 @@ class MessageStore:
         # What consumers could see when the last run ended, as far as the log has it still; all of
         # the log if nobody wrote that down.
         self.recovered_confirm = 0
-        self.amnesia = ""  # TEMPORARY
         # That of the group that the log belongs to, as the checkpoint has it; the broker sets it
         # when it learns more, and the next checkpoint says so.
         self.identity = ""
@@ -718,9 +717,6 @@ class MessageStore:
         return self._log.read(offset, limit)
 
     # ends
-
-    def settle(self) -> None:
-        """TEMPORARY"""
 
     def truncate(self, offset: int, *, reason: str = "", epoch: int = 0) -> None:
         """Blocking: cut the log and everything derived from it at `offset`, durably, after what
