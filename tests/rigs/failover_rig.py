@@ -27,8 +27,8 @@ class Group:
 
     async def __aenter__(self) -> Group:
         await self.nameserver.start()
-        self.master = await self.start("m", role="SYNC_MASTER")
-        self.slave = await self.start("s", role="SLAVE", broker_id=1)
+        self.master = await self.start("m", **{"role": "SYNC_MASTER", **self.settings})
+        self.slave = await self.start("s", **{**self.settings, "role": "SLAVE", "broker_id": 1})
         await until(lambda: self.master.context.copies_in_sync() == 2)
         return self
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_rig import ask, config, connected, run, started, until
+from broker_rig import ask, config, connected, insist, run, send, started, until
 from failover_rig import Group
 from saturnmq.broker.ha_slave import MasterConnection
 from saturnmq.nameserver.server import NameServer
@@ -320,5 +320,102 @@ def test_files_of_two_groups_in_one_store_are_refused(tmp_path: Path) -> None:
         shutil.copy(tmp_path / "two/config/role.json", tmp_path / "one/config/role.json")
         with pytest.raises(StoreDamaged, match="of several groups"):
             await started(runtime, config(tmp_path / "one"))
+
+    run(body)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("role", ["SYNC_MASTER", "ASYNC_MASTER"])
+def test_a_lost_commitlog_folder_comes_back_from_the_slave(
+    tmp_path: Path, role: str, clean: bool
+) -> None:
+    """Row 2: a lost mount; the nameserver lives, and the node's own files know what it had."""
+
+    async def body(runtime: NativeRuntime) -> None:
+        async with Group(runtime, tmp_path, role=role) as group:
+            bodies = [b"kept %d" % n for n in range(50)]
+            assert set(await group.send_all(group.master, *bodies)) == {0}
+            await in_step(group)
+            await until(lambda: group.master.store.watermarks.flushed > 0)
+            await group.slave.close()
+            await group.master.close(clean=clean)
+            shutil.rmtree(tmp_path / "m" / "commitlog")
+            group.master = await group.start("m")
+            state = group.master.replica_state()
+            assert state["role"] == "recovering"
+            assert "commitlog" in state["lacks"]
+            assert await group.send_all(group.master, b"too early") == [2]
+            code, why = await group.role(
+                group.master, RequestCode.PROMOTE, epoch=2 * TERM, force="true"
+            )
+            assert code == 16, "nobody has insisted"
+            assert "--force" in str(why)
+            group.slave = await group.start("s")
+            await until(lambda: group.master.replica_state()["role"] == "master")
+            assert group.master.replica_state()["lacks"] == ""
+            await until(lambda: group.master.context.copies_in_sync() == 2)
+            assert await group.send_all(group.master, b"new") == [0]
+            assert await group.bodies(group.master) == [*bodies, b"new"]
+            assert group.slave.replica_state()["truncated"] == []
+
+    run(body)
+
+
+def test_a_lone_broker_that_lost_its_log_says_what_is_missing_until_an_operator_insists(
+    tmp_path: Path,
+) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        broker = await started(runtime, config(tmp_path))
+        client = await connected(runtime, broker)
+        assert (await send(client, b"one")).code == 0
+        client.close()
+        await broker.close()
+        shutil.rmtree(tmp_path / "commitlog")
+        for _ in range(2):  # no start makes it forget that it forgot
+            broker = await started(runtime, config(tmp_path))
+            client = await connected(runtime, broker)
+            refused = await send(client, b"no")
+            assert refused.code == 2
+            assert "lacks the bytes 0 to" in broker.replica_state()["refuses"]
+            client.close()
+            await broker.close()
+        broker = await started(runtime, config(tmp_path))
+        await insist(broker)
+        client = await connected(runtime, broker)
+        assert (await send(client, b"two")).code == 0
+        client.close()
+        await broker.close()
+        broker = await started(runtime, config(tmp_path))
+        assert broker.replica_state()["role"] == "master"
+        await broker.close()
+
+    run(body)
+
+
+def test_a_slave_that_lost_its_log_fetches_it_again_and_is_no_witness_meanwhile(
+    tmp_path: Path,
+) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        async with Group(runtime, tmp_path) as group:
+            assert await group.send_all(group.master, b"one") == [0]
+            await in_step(group)
+            await group.slave.close()
+            await group.master.close()
+            shutil.rmtree(tmp_path / "s" / "commitlog")
+            shutil.rmtree(tmp_path / "m" / "commitlog")
+            group.slave, group.master = await group.start("s"), await group.start("m")
+            await until(lambda: bool(group.master._failover._recovering._answered))
+            assert group.master.replica_state()["role"] == "recovering"
+            await group.slave.close()
+            await group.master.close()
+            group.master = await group.start("m")
+            forced = {"epoch": 2 * TERM, "force": "true", "insist": "true"}
+            code, state = await group.role(group.master, RequestCode.PROMOTE, **forced)
+            assert code == 0, state
+            group.slave = await group.start("s")
+            await until(lambda: group.master.context.copies_in_sync() == 2)
+            assert await group.send_all(group.master, b"two") == [0]
+            await until(lambda: group.slave.replica_state()["lacks"] == "")
+            await until(lambda: not group.slave.store.amnesia)
 
     run(body)
