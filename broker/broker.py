@@ -263,6 +263,7 @@ class Broker:
         self._table_sync = TableSync(
             context, delays, deletion.apply, lambda: self._slave.master_address
         )
+        mending = Mending(context, self._gate.guard)
         self._slave = HaSlave(
             context,
             flush=lambda: self._gate.guard(self._flush.flush_once()),
@@ -272,6 +273,7 @@ class Broker:
             save=self._save_role,
             saved_soon=self._saver.wake,
             on_join=self._table_sync.joined,
+            mending=mending,
         )
         self._registration = Registration(context, self.ha_address, self._slave.master_is)
         self._slave.on_no_master = self._registration.look_for_master
@@ -280,6 +282,7 @@ class Broker:
             self._master,
             self._slave,
             self._registration,
+            mending,
             Doors(
                 save=self._save_role,
                 cut_torn=self._cut_torn,
@@ -336,6 +339,7 @@ class Broker:
                 members,
                 admin,
                 self._failover,
+                mending,
                 ranges,
                 self._staging,
             )

@@ -31,8 +31,9 @@ from saturnmq.broker.context import Context, answer, integer
 from saturnmq.broker.ha_master import HaMaster, SlaveConnection
 from saturnmq.broker.ha_slave import HaSlave
 from saturnmq.broker.identity import agree, belong, draw
-from saturnmq.broker.introductions import Member, introduce
+from saturnmq.broker.introductions import Check, Member, introduce
 from saturnmq.broker.kinship import is_outranked
+from saturnmq.broker.mending import Mending
 from saturnmq.broker.recovering import Recovering, Steps, lost
 from saturnmq.broker.registration import Registration
 from saturnmq.broker.role import MASTER_ID, State
@@ -74,15 +75,18 @@ class FailoverService:
         master: HaMaster,
         slave: HaSlave,
         registration: Registration,
+        mending: Mending,
         doors: Doors,
     ) -> None:
         self._c = context
         self._master = master
         self._slave = slave
         self._registration = registration
+        self._mending = mending
         self._doors = doors
         context.role.on_unsure = self.unsure
         master.on_joined, master.on_higher_epoch = self.slave_joined, self.higher_epoch
+        master.on_differs = self._differs
         registration.on_higher_epoch = self.nameserver_knows
         self._lock = asyncio.Lock()
         self._recovering = Recovering(
@@ -276,6 +280,22 @@ class FailoverService:
         self._recovering.may_lack = True
         self._retire("a slave has what this log lacks: the outcome is unknown")
         self._master.drop_slaves()  # they join again, and tell what they have
+
+    def _differs(self, connection: SlaveConnection, check: Check) -> None:
+        self._c.runtime.spawn(self._mend(connection, check), name="mend-log")
+
+    async def _mend(self, connection: SlaveConnection, check: Check) -> None:
+        """Find out which of two logs is damaged; this one is mended if it is."""
+        where = f"the two logs differ between {check.start} and {check.end} within one epoch"
+        try:
+            mended = await self._mending.mend(check.start, check.end, connection.name)
+        except (SaturnError, OSError) as error:
+            connection.refuse(f"{where}; the master's is damaged and not mended: {error}")
+            return
+        if mended:
+            connection.refuse(f"{where}; the master's was damaged and is mended: join again")
+        else:
+            connection.refuse(f"{where}; the frames of the master's are sound", differs=check)
 
     # roles from outside
 

@@ -30,7 +30,7 @@ from typing import Any
 
 from saturnmq.broker.context import Context
 from saturnmq.broker.in_sync import Lag
-from saturnmq.broker.introductions import Join, introduce, read_join
+from saturnmq.broker.introductions import Check, Join, introduce, read_join
 from saturnmq.broker.kinship import is_foreign, is_outranked
 from saturnmq.broker.role import State
 from saturnmq.protocol import ha
@@ -200,10 +200,14 @@ class SlaveConnection(asyncio.BufferedProtocol):
         """Its log is this one as far as it asked."""
         self._write(ha.encode_control(ha.Kind.ACCEPT, {}))
 
-    def refuse(self, why: str) -> None:
+    def refuse(self, why: str, differs: Check | None = None) -> None:
+        """`differs`: this log is sound there, and another one."""
         log.error("slave %s is refused: %s", self.name, why)
         if self._transport is not None:
-            self._write(ha.encode_control(ha.Kind.REFUSE, {"why": why}))
+            document: dict[str, Any] = {"why": why}
+            if differs is not None:
+                document["differs"] = [differs.start, differs.end]
+            self._write(ha.encode_control(ha.Kind.REFUSE, document))
             self.close()
 
     def go_on(self, offset: int) -> None:
@@ -317,6 +321,8 @@ class HaMaster:
         self._on_replicated = on_replicated
         self.on_joined: Callable[[SlaveConnection], None] = lambda _: None
         self.on_higher_epoch: Callable[[int, str], None] = lambda *_: None
+        # A slave's log is another one in this range, in which they should be the same.
+        self.on_differs: Callable[[SlaveConnection, Check], None] = lambda *_: None
         # A slave of RocketMQ's, its host and the end of its log: whether it waits for `announce`.
         self.on_classic: Callable[[str, int], bool] = lambda *_: False
         config = context.config
@@ -439,6 +445,8 @@ class HaMaster:
         problem = self._check(join)
         if problem:
             connection.refuse(problem)
+        elif join.check is not None and not self._same(join.check):
+            self.on_differs(connection, join.check)
         elif join.asks:
             connection.accept()
         else:
@@ -466,23 +474,20 @@ class HaMaster:
         return ""
 
     def _check(self, join: Join) -> str:
-        """Whether the slave's log ends in what this log has there; why not."""
+        """Whether this log has the place where the slave would go on; why not."""
         marks = self.watermarks
         offset, check = join.offset, join.check
         if offset is None or check is None:
             return "it does not say where to go on, with a checksum of what lies before"
-        start, end, crc = check.start, check.end, check.crc
+        start, end = check.start, check.end
         if not marks.start <= offset <= marks.appended:
             return f"it asks for offset {offset}, the log has {marks.start} to {marks.appended}"
         if not marks.start <= start <= end <= offset or end - start > CHECK_BYTES:
             return f"it checks {start} to {end}, the log has {marks.start} to {marks.appended}"
-        if tail_checksum(self._c, start, end) != crc:
-            return (
-                f"its log differs from this one between {start} and {end} although both call it "
-                f"epoch {self._c.epochs.last}: it was damaged, or copied from elsewhere; wipe its "
-                "store to start it anew"
-            )
         return ""
+
+    def _same(self, check: Check) -> bool:
+        return tail_checksum(self._c, check.start, check.end) == check.crc
 
     def left(self, connection: SlaveConnection) -> None:
         if connection.lag.in_sync:

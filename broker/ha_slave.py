@@ -30,8 +30,9 @@ from saturnmq.broker.ha_master import CHECK_BYTES, tail_checksum
 from saturnmq.broker.identity import belong
 from saturnmq.broker.introductions import Hello, introduce, read_group, read_hello
 from saturnmq.broker.kinship import is_foreign, may_cut
+from saturnmq.broker.mending import Mending
 from saturnmq.broker.role import MASTER_ID, State
-from saturnmq.protocol import ha
+from saturnmq.protocol import checked, ha
 from saturnmq.protocol.errors import ConnectionLost, SaturnError, StoreDamaged
 from saturnmq.protocol.runtime import split_address
 from saturnmq.store.epochs import Epoch
@@ -69,6 +70,7 @@ class MasterConnection(asyncio.BufferedProtocol):
         self.ours: bool | None = None
         self.joined = False
         self.refused = ""
+        self.differs: tuple[int, int] | None = None  # where its log is sound and another one
         self.confirmed = -1
         self._rolled = 0
         self.last_read = follower.now()
@@ -157,6 +159,9 @@ class MasterConnection(asyncio.BufferedProtocol):
             self._follower.told(frame.document)
         elif frame.kind is ha.Kind.REFUSE:
             self.refused = str(frame.document.get("why"))
+            if differs := checked.items(frame.document, "differs"):
+                start, end = (checked.as_integer(n, "of field 'differs'") for n in differs)
+                self.differs = start, end
             self.close()
 
     def _transfer(self, frame: ha.Transfer) -> None:
@@ -188,6 +193,7 @@ class HaSlave:
         save: Callable[[], Awaitable[None]],
         saved_soon: Callable[[], None],
         on_join: Callable[[], None],
+        mending: Mending,
     ) -> None:
         self._c = context
         self._flush = flush
@@ -197,6 +203,7 @@ class HaSlave:
         self._save = save  # the role is on the disk when this returns
         self._saved_soon = saved_soon
         self._on_join = on_join
+        self._mending = mending
         self.on_no_master: Callable[[], None] = lambda: None  # who it dialled does not lead
         self.master_address = ""
         self.ha_address = context.config.ha_master_address
@@ -246,6 +253,7 @@ class HaSlave:
 
     def received(self, connection: MasterConnection) -> None:
         if connection.ours and connection.confirmed >= 0:
+            self.refused = ""
             self._c.master_confirmed = connection.confirmed
             end = self._c.store.watermarks.appended
             self._c.role.confirmed(min(end, connection.confirmed), self.now())
@@ -349,7 +357,6 @@ class HaSlave:
         if hello.sync_flush:
             self._flush_at_once()
         self.master_address = hello.address
-        self.refused = ""
         connection.join(introduce(c) | self._from(hello, offset))
         log.info("following %s (epoch %s) from %d", self.ha_address, hello.epoch, offset)
         self._on_join()
@@ -490,7 +497,23 @@ class HaSlave:
             if self._greeting is not None:
                 self._greeting.cancel()
         if connection.refused:
-            self._give_up(connection, connection.refused)
+            self._give_up(connection, connection.refused + await self._mend(connection.differs))
+
+    async def _mend(self, differs: tuple[int, int] | None) -> str:
+        """If the master's log is sound where they differ, this one may not be; what to add to its
+        refusal."""
+        if differs is None or not self.master_address:
+            return ""
+        try:
+            if await self._mending.mend(*differs, self.master_address):
+                return ": this log was damaged there, and is mended"
+        except (SaturnError, OSError) as error:
+            return f"; this log is damaged there and not mended: {error}"
+        return (
+            f", and so are those of this log ({self._c.address}): one of them was copied from "
+            "elsewhere. Nothing is cut; look at both with `saturnmq store dump`, and wipe the "
+            "store that is wrong"
+        )
 
     def close(self) -> None:
         if self._connection is not None:

@@ -9,6 +9,7 @@ from saturnmq.broker.admin import AdminService
 from saturnmq.broker.failover import FailoverService
 from saturnmq.broker.lookups import LookupService
 from saturnmq.broker.membership import MembershipService
+from saturnmq.broker.mending import Mending
 from saturnmq.broker.pull import PullService
 from saturnmq.broker.ranges import RangeService
 from saturnmq.broker.retry import RetryService
@@ -30,6 +31,7 @@ class Services:
     members: MembershipService
     admin: AdminService
     failover: FailoverService
+    mending: Mending
     ranges: RangeService
     staging: StagingService
 
@@ -82,6 +84,7 @@ def handlers(s: Services) -> dict[int, Handler]:
         code.GET_BROKER_HA_STATUS: s.admin.on_ha_status,
         code.REPLICA_STATE: s.failover.on_state,
         code.FENCE: s.failover.on_fence,
+        code.READ_LOG: s.mending.on_read,
         code.READ_QUEUE: s.ranges.on_read,
         code.CUT_QUEUE: s.ranges.on_cut,
         code.QUEUE_BOUNDS: s.ranges.on_bounds,

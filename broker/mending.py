@@ -1,0 +1,88 @@
+"""A log that differs from another's of the same group within one epoch: one of them is damaged.
+
+Both were written by one master, so where their checksums differ (a JOIN tells) at least one holds
+frames whose own checksums fail: a flipped bit. A node that finds such frames in its log reads the
+same bytes at the other node (READ_LOG) and writes them in their place, when they are sound. Where
+neither node's frames are damaged, nothing is written: an operator has to look.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+from saturnmq.broker.context import Context, answer, integer
+from saturnmq.broker.kinship import is_foreign
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.endpoint import Endpoint, connect
+from saturnmq.protocol.errors import InvalidParameter, NoPermission, StoreDamaged, error_for
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.runtime import split_address
+
+log = logging.getLogger(__name__)
+
+READ_MAX = 8 << 20  # bytes of the log in one answer
+READ_S = 10.0
+
+
+class Mending:
+    def __init__(
+        self, context: Context, guard: Callable[[Awaitable[None]], Awaitable[None]]
+    ) -> None:
+        """`guard` lets nobody cut the log meanwhile."""
+        self._c = context
+        self._guard = guard
+
+    async def mend(self, start: int, end: int, address: str) -> int:
+        """Replace damaged frames in [start, end) by those of the node at `address`; how many bytes.
+        StoreDamaged: its frames are no better. OSError, SaturnError: it cannot be done now."""
+        c = self._c
+        damaged = await c.runtime.run_blocking(c.store.damage, start, end)
+        if not damaged:
+            return 0
+        log.error("frames of this log are damaged: %s; reading them at %s", damaged, address)
+        endpoint = await connect(c.runtime, *split_address(address))
+        try:
+            for first, last in damaged:
+                data = await self._read(endpoint, first, last)
+                await self._guard(c.runtime.run_blocking(c.store.repair, first, data))
+                log.warning("the log is mended from %d to %d", first, last)
+        finally:
+            endpoint.close()
+        return sum(last - first for first, last in damaged)
+
+    async def _read(self, endpoint: Endpoint, first: int, last: int) -> bytes:
+        parts = []
+        while first < last:
+            ext = {
+                "brokerName": self._c.config.broker_name,
+                "identity": self._c.role.identity,
+                "offset": str(first),
+                "size": str(min(last - first, READ_MAX)),
+            }
+            reply = await endpoint.request(Command.request(RequestCode.READ_LOG, ext), READ_S)
+            if reply.code:
+                raise error_for(reply.code, reply.remark)
+            if not len(reply.body) or first + len(reply.body) > last:
+                raise StoreDamaged(f"it answers {len(reply.body)} bytes of the log from {first}")
+            parts.append(bytes(reply.body))
+            first += len(reply.body)
+        return b"".join(parts)
+
+    def on_read(self, endpoint: Endpoint, request: Command) -> None:
+        """READ_LOG: bytes of the log as they are, for a node of this group."""
+        c, ext = self._c, request.ext
+        mine, theirs = c.role.identity, ext.get("identity", "")
+        if not mine or is_foreign(mine, theirs) or ext.get("brokerName") != c.config.broker_name:
+            raise NoPermission(f"this node is of group {c.config.broker_name} {mine}")
+        offset, size = integer(ext, "offset"), integer(ext, "size")
+        marks = c.store.watermarks
+        if not (marks.start <= offset < marks.appended and 0 < size <= READ_MAX):
+            raise InvalidParameter(
+                f"{size} bytes from {offset}: the log has {marks.start} to {marks.appended}, and "
+                f"at most {READ_MAX} are read at once"
+            )
+        data = c.store.read_log(offset, min(size, marks.appended - offset))
+        if data is None or not len(data):
+            raise StoreDamaged(f"the log cannot be read at {offset}")
+        answer(endpoint, request, request.reply(0, body=bytes(data)))
