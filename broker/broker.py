@@ -34,6 +34,7 @@ from saturnmq.broker.ha_slave import HaSlave
 from saturnmq.broker.locks import QueueLocks
 from saturnmq.broker.lookups import LookupService
 from saturnmq.broker.membership import MembershipService
+from saturnmq.broker.mending import Mending
 from saturnmq.broker.offsets import ConsumerOffsets
 from saturnmq.broker.pull import PullService
 from saturnmq.broker.ranges import RangeService
