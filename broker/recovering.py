@@ -72,7 +72,12 @@ class Recovering:
 
     def wait(self) -> None:
         """Say what this node waits for."""
-        self._c.role.why = self.missing()
+        self._say(self.missing())
+
+    def _say(self, why: str) -> None:
+        if why != self._c.role.why:
+            log.warning("no writes yet: %s", why)
+        self._c.role.why = why
 
     def missing(self) -> str:
         role, config = self._c.role, self._c.config
@@ -111,7 +116,7 @@ class Recovering:
         if role.state is not State.RECOVERING:
             return False
         if end > mine:
-            role.why = f"the RocketMQ slave at {host} has the log up to {end}, this one to {mine}"
+            self._say(f"the RocketMQ slave at {host} has the log up to {end}, this one to {mine}")
             return False
         self._java.add(host)
         self.try_now()
@@ -149,8 +154,8 @@ class Recovering:
         role = self._c.role
         if role.state is not State.RECOVERING:
             return
-        role.why = self._conflict()
-        if role.why:
+        if why := self._conflict():
+            self._say(why)
             return
         self.wait()
         everybody = role.replicas and {*self._words, *self._answered} >= {*role.replicas.values()}
@@ -173,7 +178,7 @@ class Recovering:
                     log.error("what is missing was not copied, trying again: %s", error)
                     if role.required > 1 or role.lacks:
                         self.forget()
-                        role.why = f"{self.missing()}; the last try failed: {error}"
+                        self._say(f"{self.missing()}; the last try failed: {error}")
                         self._c.runtime.call_later(AGAIN_S, self._steps.call_back)
                         return
             if role.state is not State.RECOVERING:
