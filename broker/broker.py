@@ -264,7 +264,7 @@ class Broker:
         self._table_sync = TableSync(
             context, delays, deletion.apply, lambda: self._slave.master_address
         )
-        mending = Mending(context, self._gate.guard)
+        mending = Mending(context, self._cut)
         self._slave = HaSlave(
             context,
             flush=lambda: self._gate.guard(self._flush.flush_once()),

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
 
 from saturnmq.broker.context import Context, answer, integer
 from saturnmq.broker.kinship import is_foreign
@@ -27,11 +29,11 @@ READ_S = 10.0
 
 class Mending:
     def __init__(
-        self, context: Context, guard: Callable[[Awaitable[None]], Awaitable[None]]
+        self, context: Context, alone: Callable[[Callable[[], Any]], Awaitable[None]]
     ) -> None:
-        """`guard` lets nobody cut the log meanwhile."""
+        """`alone` does something blocking with the store while nobody else works on it."""
         self._c = context
-        self._guard = guard
+        self._alone = alone
 
     async def mend(self, start: int, end: int, address: str) -> int:
         """Replace damaged frames in [start, end) by those of the node at `address`; how many bytes.
@@ -45,7 +47,7 @@ class Mending:
         try:
             for first, last in damaged:
                 data = await self._read(endpoint, first, last)
-                await self._guard(c.runtime.run_blocking(c.store.repair, first, data))
+                await self._alone(partial(c.store.repair, first, data))
                 log.warning("the log is mended from %d to %d", first, last)
         finally:
             endpoint.close()

@@ -419,3 +419,77 @@ def test_a_slave_that_lost_its_log_fetches_it_again_and_is_no_witness_meanwhile(
             await until(lambda: not group.slave.store.amnesia)
 
     run(body)
+
+
+@pytest.mark.parametrize("damaged", ["m", "s"])
+@pytest.mark.parametrize("role", ["SYNC_MASTER", "ASYNC_MASTER"])
+def test_a_flipped_bit_is_mended_from_the_other_node(
+    tmp_path: Path, damaged: str, role: str
+) -> None:
+    """Row 6: in a frame that nobody reads at the start."""
+
+    async def body(runtime: NativeRuntime) -> None:
+        async with Group(runtime, tmp_path, role=role) as group:
+            bodies = [b"kept %d " % n * 20 for n in range(50)]
+            assert set(await group.send_all(group.master, *bodies)) == {0}
+            await in_step(group)
+            await group.slave.close()
+            await group.master.close()
+            [segment] = sorted((tmp_path / damaged / "commitlog").glob("0*"))[:1]
+            whole = segment.read_bytes()
+            at = whole.index(bodies[20])
+            segment.write_bytes(whole[:at] + b"X" + whole[at + 1 :])
+            group.slave, group.master = await group.start("s"), await group.start("m")
+            await until(lambda: group.master.context.copies_in_sync() == 2, 20.0)
+            assert segment.read_bytes()[: len(whole.rstrip(b"\0"))] == whole.rstrip(b"\0")
+            assert await group.send_all(group.master, b"new") == [0]
+            assert await group.bodies(group.master) == [*bodies, b"new"]
+            await until(lambda: group.slave.store.watermarks.dispatched > at)
+            assert (await group.bodies(group.slave))[:50] == bodies
+
+    run(body)
+
+
+def test_two_sound_logs_that_differ_are_left_as_they_are(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        async with Group(runtime, tmp_path) as group, Group(runtime, tmp_path / "other") as other:
+            for each, text in ((group, b"one"), (other, b"two")):
+                assert await each.send_all(each.master, text) == [0]
+                await in_step(each)
+                await each.slave.close()
+                await each.master.close()
+            # The log of another group below the files that say whose it is.
+            shutil.rmtree(tmp_path / "s" / "commitlog")
+            shutil.copytree(tmp_path / "other/s/commitlog", tmp_path / "s/commitlog")
+            before = log_of(tmp_path / "s")
+            group.slave, group.master = await group.start("s"), await group.start("m")
+            await until(lambda: "copied from elsewhere" in group.slave.replica_state()["trouble"])
+            assert log_of(tmp_path / "s") == before
+            other.slave, other.master = await other.start("s"), await other.start("m")
+
+    run(body)
+
+
+def test_the_log_is_read_by_nodes_of_the_group_only_and_within_its_bounds(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        broker = await started(runtime, config(tmp_path))
+        client = await connected(runtime, broker)
+        assert (await send(client, b"one")).code == 0
+        end = broker.store.watermarks.appended
+        ours = {"brokerName": "broker-a", "identity": broker.context.role.identity}
+        read = {**ours, "offset": 0, "size": end}
+        reply = await ask(client, RequestCode.READ_LOG, read)
+        assert bytes(reply.body) == log_of(tmp_path)[: end - 0]
+        for lie in (
+            {"identity": "f" * 32},
+            {"brokerName": "other"},
+            {"offset": -1},
+            {"offset": end},
+            {"size": 0},
+            {"size": 1 << 40},
+        ):
+            assert (await ask(client, RequestCode.READ_LOG, {**read, **lie})).code != 0, lie
+        client.close()
+        await broker.close()
+
+    run(body)
