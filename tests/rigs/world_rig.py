@@ -17,6 +17,7 @@ from saturnmq.drills.sim.network import SimNetwork
 from saturnmq.drills.sim.runtime import SimRuntime
 from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.epochs import TERM
 from saturnmq.protocol.remoting import Command
 from saturnmq.store.disk import Disk
 
@@ -48,9 +49,10 @@ class World:
         return f"{node.ip}:9876"
 
     async def broker(
-        self, disk: SimDisk | None = None, *, ahead_ms: int = 0, **changes: Any
+        self, disk: SimDisk | None = None, *, ahead_ms: int = 0, alone: bool = False, **changes: Any
     ) -> Broker:
-        """A broker; its machine's wall clock is ahead of the others'."""
+        """A broker; its machine's wall clock is ahead of the others'. With `alone` an operator lets
+        it lead without its slaves' word."""
         node = self.node(f"broker-{len(self.nodes)}")
         node.jump_wall_clock(ahead_ms)
         options = {
@@ -73,6 +75,9 @@ class World:
         )
         broker = Broker(config, node, disk or self.disk)
         await broker.start()
+        if alone:
+            await broker._failover._promote(TERM, 0, force=True, insist=True)
+            broker._master._slaves_by = 0.0  # it waits for none that dial
         return broker
 
     async def connect(

@@ -63,7 +63,7 @@ def test_what_no_consumer_may_see_is_not_found_and_is_not_before_the_end_of_its_
     """A synchronous master without its slave confirms nothing."""
 
     async def body(world: World) -> None:
-        broker, client, _ = await filled(world, role="SYNC_MASTER")
+        broker, client, _ = await filled(world, role="SYNC_MASTER", alone=True)
         assert broker.store.max_offset("T", 1) == 3
         assert (await client.ask(30, QUEUE)).ext == {"offset": "0"}
         seen = await client.ask(33, {"offset": 0})

@@ -248,8 +248,8 @@ def test_a_delayed_message_is_acknowledged_with_the_queue_that_it_is_for() -> No
 @pytest.mark.parametrize(
     ("settings", "code", "seconds"),
     [
-        ({"role": "SYNC_MASTER", "slave_timeout_ms": 700}, 11, 0.0),
-        ({"role": "SYNC_MASTER", "min_in_sync_replicas": 1}, 11, 0.0),
+        ({"role": "SYNC_MASTER", "alone": True, "slave_timeout_ms": 700}, 11, 0.0),
+        ({"role": "SYNC_MASTER", "alone": True, "min_in_sync_replicas": 1}, 11, 0.0),
         ({"flush_disk_type": "SYNC_FLUSH", "sync_flush_timeout_ms": 800}, 10, 0.8),
     ],
 )
@@ -305,7 +305,7 @@ def test_a_slave_that_falls_silent_is_waited_for_and_then_told_of(
 
 def test_nothing_is_stored_while_fewer_copies_are_in_sync_than_there_must_be() -> None:
     async def body(world: World) -> None:
-        broker = await world.broker(role="SYNC_MASTER", min_in_sync_replicas=2)
+        broker = await world.broker(role="SYNC_MASTER", alone=True, min_in_sync_replicas=2)
         client = await world.connect(broker.address)
         refused = await send(client)
         assert (refused.code, "1 copies are in sync" in str(refused.remark)) == (1, True)
