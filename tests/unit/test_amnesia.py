@@ -30,7 +30,8 @@ async def in_step(group: Group) -> None:
 
 
 def log_of(root: Path) -> bytes:
-    return b"".join(file.read_bytes() for file in sorted((root / "commitlog").glob("0*")))
+    files = sorted((root / "commitlog").glob("0*"))
+    return b"".join(file.read_bytes() for file in files).rstrip(b"\0")
 
 
 @pytest.mark.parametrize("flush", FLUSHES)
@@ -455,6 +456,8 @@ def test_a_flipped_bit_is_mended_from_the_other_node(
 
 
 def test_two_sound_logs_that_differ_are_left_as_they_are(tmp_path: Path) -> None:
+    """Whatever their length; RocketMQ's classic HA goes by that alone (#3388)."""
+
     async def body(runtime: NativeRuntime) -> None:
         async with Group(runtime, tmp_path) as group, Group(runtime, tmp_path / "other") as other:
             for each, text in ((group, b"one"), (other, b"two")):
@@ -483,7 +486,7 @@ def test_the_log_is_read_by_nodes_of_the_group_only_and_within_its_bounds(tmp_pa
         ours = {"brokerName": "broker-a", "identity": broker.context.role.identity}
         read = {**ours, "offset": 0, "size": end}
         reply = await ask(client, RequestCode.READ_LOG, read)
-        assert bytes(reply.body) == log_of(tmp_path)[:end]
+        assert bytes(reply.body).rstrip(b"\0") == log_of(tmp_path)
         for lie in (
             {"identity": "f" * 32},
             {"brokerName": "other"},

@@ -241,32 +241,6 @@ def test_a_log_of_another_size_of_segments_or_group_is_not_followed(tmp_path: Pa
     run(body)
 
 
-def test_a_slave_whose_log_differs_is_refused_whatever_its_length(tmp_path: Path) -> None:
-    """RocketMQ's classic HA goes by the length alone (#3388)."""
-
-    async def body(runtime: NativeRuntime) -> None:
-        master = await started(runtime, config(tmp_path / "m"))
-        client = await connected(runtime, master)
-        slave = await started(runtime, slave_config(tmp_path / "s", master))
-        assert (await send(client, b"equal on both")).code == 0
-        end = master.store.watermarks.appended
-        await until(lambda: slave.store.watermarks.appended == end)
-        await slave.close()
-        segment = tmp_path / "s" / "commitlog" / f"{0:020d}"
-        data = bytearray(segment.read_bytes())
-        at = data.index(b"equal on both")
-        data[at] ^= 1
-        segment.write_bytes(data)
-        slave = await started(runtime, slave_config(tmp_path / "s", master))
-        await until(lambda: "differs" in slave.replica_state()["trouble"])
-        assert (await send(client, b"more")).code == 0
-        assert slave.store.watermarks.appended == end
-        await slave.close()
-        await master.close()
-
-    run(body)
-
-
 def test_an_old_store_without_epochs_joins_by_its_checksum(tmp_path: Path) -> None:
     async def body(runtime: NativeRuntime) -> None:
         master = await started(runtime, config(tmp_path / "m"))
