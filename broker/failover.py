@@ -188,17 +188,15 @@ class FailoverService:
             self._recovering.hear(member)
 
     def _open_term(self) -> bool:
-        """A new epoch where the log may have lost, or never had, what others have; False if it
-        cannot be written down, which is tried again."""
+        """A new epoch for every start, because this log may be an older copy of what others have:
+        nobody writes in one epoch twice. False if it cannot be written down, which is tried
+        again."""
         c = self._c
         try:
             fresh = not c.epochs.entries
-            whole = (c.store.recovery.clean or c.role.leads_since_start) and not c.role.lacks
             known = max(c.role.epoch, self._recovering.known_epoch)
-            if fresh or not whole or known > c.role.term:
+            if not c.role.leads_since_start or known > c.role.term:
                 self._open(next_restart(known, c.config.broker_id), fresh=fresh)
-            elif not c.role.identity:  # its log is from before there were identities
-                belong(c, draw(c))
             if c.store.amnesia:
                 c.store.settle()
         except OSError as error:  # a full disk is not full for ever

@@ -134,7 +134,6 @@ def test_a_master_of_a_sync_group_takes_no_writes_before_its_slaves_word(tmp_pat
             await until(lambda: group.master.replica_state()["role"] == "master")
             await until(lambda: group.master.context.copies_in_sync() == 2)
             assert await group.send_all(group.master, b"two") == [0]
-            assert group.master.replica_state()["epochs"] == state["epochs"], "none was needed"
 
     run(body)
 
