@@ -18,6 +18,7 @@ from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.epochs import TERM
 from saturnmq.protocol.errors import StoreDamaged
 from saturnmq.protocol.native import NativeRuntime
+from saturnmq.protocol.runtime import split_address
 
 FLUSHES = ["ASYNC_FLUSH", "SYNC_FLUSH"]
 
@@ -27,6 +28,14 @@ async def in_step(group: Group) -> None:
     marks = group.master.store.watermarks
     await until(lambda: group.slave.store.watermarks.confirmed == marks.appended)
     await until(lambda: group.slave.context.role.caught_up)
+
+
+async def forget(group: Group) -> None:
+    """The nameserver starts again, and remembers nothing."""
+    address = split_address(group.nameserver.address)
+    await group.nameserver.close()
+    group.nameserver = NameServer(group.runtime, *address)
+    await group.nameserver.start()
 
 
 def log_of(root: Path) -> bytes:
@@ -64,11 +73,7 @@ def test_a_wiped_master_gets_log_epochs_and_tables_back_from_its_slave(
             assert len(identity) == 32
             await group.master.close()
             shutil.rmtree(tmp_path / "m")
-            address = group.nameserver.address
-            await group.nameserver.close()
-            group.nameserver = NameServer(runtime, *split(address))
-            await group.nameserver.start()
-
+            await forget(group)
             group.master = await group.start("m")
             await until(lambda: group.master.replica_state()["role"] == "master")
             state = group.master.replica_state()
@@ -81,11 +86,6 @@ def test_a_wiped_master_gets_log_epochs_and_tables_back_from_its_slave(
             assert group.slave.replica_state()["truncated"] == []
 
     run(body)
-
-
-def split(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    return host, int(port)
 
 
 @pytest.mark.parametrize("flush", FLUSHES)
@@ -177,6 +177,7 @@ def test_where_two_logs_differ_below_what_was_confirmed_both_stop_until_an_opera
             await group.master.close()
             shutil.rmtree(tmp_path / "m")
             shutil.copytree(tmp_path / "copy", tmp_path / "m")
+            await forget(group)
             group.master = await group.start("m")
             master = group.master.context
             forced = {"epoch": 2 * TERM, "force": "true"}
@@ -199,6 +200,29 @@ def test_where_two_logs_differ_below_what_was_confirmed_both_stop_until_an_opera
             [cut] = group.slave.replica_state()["truncated"]
             assert b"of the slave" in Path(cut["file"]).read_bytes()
             assert await group.bodies(group.slave) == [b"shared", b"of the master"]
+
+    run(body)
+
+
+def test_a_nameserver_tells_an_older_copy_of_a_lone_broker_what_it_has_forgotten(
+    tmp_path: Path,
+) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        async with Group(runtime, tmp_path, role="ASYNC_MASTER") as group:
+            await group.slave.close()
+            assert await group.send_all(group.master, b"one") == [0]
+            await group.master.close()
+            shutil.copytree(tmp_path / "m", tmp_path / "copy")
+            group.master = await group.start("m")
+            assert await group.send_all(group.master, b"two") == [0]
+            await group.master.close()
+            shutil.rmtree(tmp_path / "m")
+            shutil.copytree(tmp_path / "copy", tmp_path / "m")
+            group.master = await group.start("m")
+            state = group.master.replica_state()
+            assert state["role"] == "recovering"
+            assert "epoch 100001, which this node opened" in state["lacks"]
+            assert await group.send_all(group.master, b"refused") == [2]
 
     run(body)
 
