@@ -14,7 +14,8 @@ not see come it has been told: by the process before it, in the file, or by the 
 joined, in the copy. Ours in both is a `"waitingTable"`: of each level, as in [[12,1700000000000]],
 where in its queue messages end and at what wall time they had come, or null if only their store
 time is known. Of two times of one clock only the difference counts: between then and now in a file,
-between then and the `timestamp` of the copy. A difference below zero counts as none.
+between then and the `timestamp` of the copy. A difference below zero counts as none. A store time
+of another machine's clock counts only at the first start in a directory of RocketMQ's.
 
 How long a level waits says `messageDelayLevel` of the broker that delivers. Changed at a restart,
 it counts for what waits already, too; a level that is gone waits as long as the highest that is
@@ -66,6 +67,7 @@ class DelayService(ProgressTable[int]):
         queues = (queue for topic, queue in context.store.queues() if topic == SCHEDULE_TOPIC)
         for queue_id in {*range(len(self._delays_ms)), *queues}:
             self._waits_of(queue_id + 1, context.store.max_offset(SCHEDULE_TOPIC, queue_id))
+        self._trusts_all_stamps = False
         self._saved_lead = self._lead()
         self._due: dict[int, float] = {}  # level -> not before this time, when known
         self._arrived = asyncio.Event()
@@ -114,6 +116,8 @@ class DelayService(ProgressTable[int]):
         """The file at the start; if the log has lost messages that it says have come, the table is
         dirty and must be written before others take their places."""
         super().load(document)
+        # RocketMQ writes down store times only, and a slave has no other.
+        self._trusts_all_stamps = bool(document) and "waitingTable" not in document
         self._learn(document, self._start_ms, self._start)
 
     def told(self, document: Mapping[str, Any], at: float) -> None:
@@ -244,8 +248,7 @@ class DelayService(ProgressTable[int]):
                 self._advance(level, result.next_begin_offset, 0)
             return TICK_S
         for message in decode_frames(result.data, False):
-            stored = self._start + (message.store_timestamp - self._start_ms) / 1000
-            due = waits.due(message.queue_offset, stored)
+            due = waits.due(message.queue_offset, self._stored(message))
             if now < due:
                 self._due[level] = due
                 return TICK_S
@@ -253,6 +256,13 @@ class DelayService(ProgressTable[int]):
             self._advance(level, message.queue_offset + 1, end)
         self._due.pop(level, None)
         return 0.0
+
+    def _stored(self, message: ReceivedMessage) -> float:
+        """By the steady clock; inf if another machine stamped it, whose clock may be far behind."""
+        here = message.raw_store_host[:-4] == self._c.store_host[:-4]  # but for the port
+        if here or self._trusts_all_stamps:
+            return self._start + (message.store_timestamp - self._start_ms) / 1000
+        return math.inf
 
     def _advance(self, level: int, offset: int, end: int) -> None:
         """`end`: of the delivered copy in the log."""

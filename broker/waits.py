@@ -7,7 +7,8 @@ before, had come by `since`. For none of them is that too early, and too late by
 What is due needs no entry, so there are never more than the delay has grains.
 
 Of messages that came before the process began `since` is None, unless the process before wrote it
-down: then their store time counts, or the process's beginning if store time lies ahead of it.
+down: then their store time counts, or the process's beginning if store time lies ahead of it or is
+of another machine's clock.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Waits:
 
     def due(self, offset: int, stored: float) -> float:
         """When the message at `offset`, which is before `end`, is due; `stored` is its store time
-        on the steady clock."""
+        on the steady clock, inf if that cannot be told."""
         since = self._since(offset)
         return self._delay + (min(stored, self._start) if since is None else since)
 

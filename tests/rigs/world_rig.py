@@ -66,7 +66,7 @@ class World:
         config = BrokerConfig(
             root="/store",
             host=node.ip,
-            port=10911,
+            port=changes.pop("port", 10911),
             ha_port=10912,
             register_ms=1000,
             default_topic_queues=8,

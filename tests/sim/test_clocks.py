@@ -139,8 +139,8 @@ class Machine:
         )
         return [] if reply.code else decode_frames(bytes(reply.body), True)
 
-    def count(self, topic: str = "T") -> int:
-        return self.broker.store.max_offset(topic, 0)
+    def count(self, topic: str = "T", queue: int = 0) -> int:
+        return self.broker.store.max_offset(topic, queue)
 
     async def bodies(self, topic: str = "T") -> list[bytes]:
         return [bytes(message.body) for message in await self.read(topic=topic)]
@@ -280,6 +280,24 @@ def test_in_a_directory_of_rocketmqs_store_time_counts_unless_it_lies_ahead(ahea
     run(body)
 
 
+def test_in_the_directory_of_a_slave_of_rocketmqs_its_masters_stamps_count() -> None:
+    async def body(world: World) -> None:
+        master, slave = await group(world, 0)
+        await slave.boot()
+        await follow(slave, master)
+        await master.send(b"later", 5)
+        sent = world.loop.time()
+        await asyncio.sleep(30)
+        await slave.stop()
+        await master.kill()
+        without_waiting_table(slave)
+        await slave.boot()
+        await promote(slave)
+        await comes_after(slave, b"later", sent, 5)
+
+    run(body)
+
+
 def test_a_clock_set_back_while_the_broker_was_down_costs_one_delay_at_most() -> None:
     async def body(world: World) -> None:
         machine = world.machine("broker", "10.0.0.2")
@@ -318,6 +336,13 @@ def test_what_was_known_of_a_lost_message_does_not_hasten_the_one_in_its_place()
     run(body)
 
 
+def remove_progress(machine: Machine) -> None:
+    machine.disk.power_on()
+    for name in ("delayOffset.json", "delayOffset.json.bak"):
+        if machine.disk.exists(f"/store/config/{name}"):
+            machine.disk.unlink(f"/store/config/{name}")
+
+
 @pytest.mark.parametrize("delivered", [0, 1, 37])
 def test_where_the_progress_is_lost_nothing_is_delivered_again(delivered: int) -> None:
     async def body(world: World) -> None:
@@ -330,10 +355,7 @@ def test_where_the_progress_is_lost_nothing_is_delivered_again(delivered: int) -
         for number in range(3):
             await machine.send(b"waits %d" % number, 3)
         await machine.kill()
-        machine.disk.power_on()
-        for name in ("delayOffset.json", "delayOffset.json.bak"):
-            if machine.disk.exists(f"/store/config/{name}"):
-                machine.disk.unlink(f"/store/config/{name}")
+        remove_progress(machine)
         await machine.boot()
         await asyncio.sleep(30)
         assert machine.count() == delivered + 3
@@ -352,10 +374,7 @@ def test_a_message_sent_twice_hides_none_that_was_not_delivered() -> None:
         await asyncio.sleep(6)
         assert await machine.bodies() == [b"twice"]
         await machine.kill()
-        machine.disk.power_on()
-        machine.disk.unlink("/store/config/delayOffset.json")
-        if machine.disk.exists("/store/config/delayOffset.json.bak"):
-            machine.disk.unlink("/store/config/delayOffset.json.bak")
+        remove_progress(machine)
         await machine.boot()
         await asyncio.sleep(20)
         assert {b"once", b"last"} < set(await machine.bodies())
@@ -439,6 +458,67 @@ def test_what_came_while_a_slave_was_cut_off_waits_no_longer_after_its_promotion
         await master.kill()
         await promote(slave)
         await comes_after(slave, b"later", sent, 7)
+
+    run(body)
+
+
+async def crash_at_arrival(master: Machine, slave: Machine, level: int) -> None:
+    """A message comes to both; the slave dies before it has written that down."""
+    await slave.boot()
+    await follow(slave, master)
+    await master.send(b"later", level)
+    async with asyncio.timeout(0.1):
+        while slave.count("SCHEDULE_TOPIC_XXXX", level - 1) == 0:
+            await asyncio.sleep(0.001)
+    await slave.kill()
+
+
+@pytest.mark.parametrize("ahead_ms", [-HOUR_MS, 1000, HOUR_MS])
+@pytest.mark.parametrize("file", [True, False])
+def test_what_a_dead_slave_did_not_write_down_is_not_judged_by_its_masters_clock(
+    ahead_ms: int, file: bool
+) -> None:
+    async def body(world: World) -> None:
+        master, slave = await group(world, ahead_ms)
+        await crash_at_arrival(master, slave, 5)
+        await master.kill()
+        if not file:
+            remove_progress(slave)
+        await asyncio.sleep(20)
+        await slave.boot()
+        started = world.loop.time()
+        await asyncio.sleep(1.5)
+        await slave.restart(clean=False)  # the file says by now that it does not know
+        await promote(slave)
+        await comes_after(slave, b"later", started, 5)
+
+    run(body)
+
+
+def test_what_a_dead_slave_did_not_write_down_its_master_tells_it() -> None:
+    async def body(world: World) -> None:
+        master, slave = await group(world, HOUR_MS)
+        await crash_at_arrival(master, slave, 7)
+        sent = world.loop.time()
+        await asyncio.sleep(20)
+        await slave.boot()
+        await follow(slave, master)
+        await master.kill()
+        await promote(slave)
+        await comes_after(slave, b"later", sent, 7)
+
+    run(body)
+
+
+def test_what_a_master_did_not_write_down_has_waited_since_its_own_clock_said() -> None:
+    async def body(world: World) -> None:
+        master, _ = await group(world, 0)
+        await master.send(b"later", 5)
+        sent = world.loop.time()
+        await master.kill()
+        await asyncio.sleep(20)
+        await master.boot()
+        await comes_after(master, b"later", sent, 5)
 
     run(body)
 

@@ -132,18 +132,27 @@ def test_how_long_a_level_waits_says_who_delivers(
     run(body)
 
 
-def test_without_the_file_messages_wait_since_they_were_stored() -> None:
+@pytest.mark.parametrize(
+    ("host", "port", "known"),
+    [("10.7.0.1", 10911, True), ("10.7.0.1", 10921, True), ("10.7.0.2", 10911, False)],
+)
+def test_without_the_file_messages_wait_since_they_were_stored_if_this_machine_says_when(
+    host: str, port: int, known: bool
+) -> None:
     async def body(world: World) -> None:
-        broker, client = await started(world)
+        broker = await world.broker(advertised_host="10.7.0.1")
+        client = await world.connect(f"{broker.config.host}:10911")
         await wait(client, 3)
-        sent = world.loop.time()
+        since = world.loop.time()
         await asyncio.sleep(6)
         await broker.close()
         for name in ("delayOffset.json", "delayOffset.json.bak"):
             if world.disk.exists(f"/store/config/{name}"):
                 world.disk.unlink(f"/store/config/{name}")
-        broker, client = await started(world)
-        await comes(world, broker, 0, sent + 10)
+        if not known:
+            since = world.loop.time()
+        broker = await world.broker(advertised_host=host, port=port)
+        await comes(world, broker, 0, since + 10)
         await broker.close()
 
     run(body)
