@@ -549,6 +549,7 @@ class Broker:
             await self._runtime.sleep(TICK_S)
             now = self._runtime.monotonic()
             self.context.role.tick(now)
+            self._slave.note_floor()
             self._look_for_failure()
             # Who waits for a slave alone does not wait for this disk.
             marks, slaves = self.store.watermarks, self.context.role.required > 1
@@ -594,6 +595,7 @@ class Broker:
             while before < marks.dispatched:
                 before = marks.dispatched
                 self.store.reput()
+            self._slave.note_floor()
             self.context.role.note_floor()
             await self._saver.save_changed()
             if self._saver.unsaved:

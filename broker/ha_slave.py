@@ -210,6 +210,7 @@ class HaSlave:
         self.refused = ""  # why the master does not take this node
         self._coming: list[Epoch] = []  # the master's epochs that this log has not reached
         self._target = 0  # what was confirmed when it joined
+        self._knows_confirmed = False  # a master of ours has said since the start
         self._wake = asyncio.Event()
         self._connection: MasterConnection | None = None
         self._greeting: asyncio.Task[None] | None = None
@@ -255,14 +256,20 @@ class HaSlave:
         if connection.ours and connection.confirmed >= 0:
             self.refused = ""
             self._c.master_confirmed = connection.confirmed
+            self._knows_confirmed = True
             end = self._c.store.watermarks.appended
-            self._c.role.confirmed(min(end, connection.confirmed), self.now())
             if not self._c.role.caught_up and end >= max(self._target, connection.confirmed):
                 self._caught_up()
         elif connection.ours is False:
             self._c.master_confirmed = None
         self._on_append()
         self._report()
+
+    def note_floor(self) -> None:
+        """Up to the last whole message of what the group has confirmed, nothing is cut any more."""
+        marks = self._c.store.watermarks
+        if self._c.role.state is State.SLAVE and self._knows_confirmed:
+            self._c.role.confirmed(min(marks.confirmed, marks.dispatched), self.now())
 
     def _caught_up(self) -> None:
         """It has what was confirmed when it joined: nothing that the group has is missing here."""
@@ -327,6 +334,7 @@ class HaSlave:
     async def _join(self, connection: MasterConnection, hello: Hello) -> None:
         c, role = self._c, self._c.role
         self._check(hello)
+        self.note_floor()
         if hello.state != State.MASTER.name.lower():
             connection.join(introduce(c))  # it may want to know, and says HELLO again when it leads
             self.on_no_master()
