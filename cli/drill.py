@@ -112,8 +112,9 @@ def _drills(
     as_json: bool,
 ) -> None:
     from saturnmq.drills.failover.compose import Compose as Containers
+    from saturnmq.drills.failover.drill import MIX_MINUTES
     from saturnmq.drills.failover.page import page
-    from saturnmq.drills.failover.plans import DRILLS, MIX_MINUTES
+    from saturnmq.drills.failover.plans import DRILLS
     from saturnmq.drills.failover.processes import Processes
     from saturnmq.drills.failover.report import DrillsReport
     from saturnmq.drills.failover.run import MODES, run_drill

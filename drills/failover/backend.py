@@ -8,6 +8,7 @@ reason. `CLIENTS` stands for the producers and consumers of the drill, the other
 
 from __future__ import annotations
 
+import random
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,7 @@ from saturnmq.protocol.errors import SaturnError
 
 CLIENTS = "clients"
 NAMESERVER, BROKER = "nameserver", "broker"
-Feature = Literal["partition", "wipe", "slow", "full-disk", "clock", "spark"]
+Feature = Literal["partition", "wipe", "slow", "full-disk", "clock", "spark", "disk", "neighbour"]
 
 
 class DrillUnavailable(SaturnError):
@@ -48,10 +49,24 @@ class Wanted:
     broker_options: Mapping[str, Any] = field(default_factory=dict)
 
 
+class Neighbour(Protocol):
+    """Another cluster with the names of this one."""
+
+    async def live(self) -> None:
+        """Its life before."""
+
+    def start_by_mistake(self, nameservers: list[str], ha_address: str, *, master: bool) -> str:
+        """One of its nodes serves with these nameservers; a slave may be told whom to dial."""
+
+    def close(self) -> None:
+        """All of it ends."""
+
+
 class Backend(Protocol):
     """A running cluster that can be hurt."""
 
     replication: str  # async or sync
+    directory: Path
 
     @property
     def nodes(self) -> list[DrillNode]:
@@ -94,6 +109,19 @@ class Backend(Protocol):
 
     def wipe(self, name: str) -> None:
         """Delete the store of a stopped broker."""
+
+    def store(self, name: str) -> Path:
+        """The store of a broker, to be changed from outside."""
+
+    def neighbour(self, chance: random.Random) -> Neighbour:
+        """Another cluster beside this one, which serves."""
+
+    def admit(self, neighbour: Neighbour, name: str, *, master: bool) -> None:
+        """One of its nodes serves with the nameservers of this cluster; a slave may dial the node
+        of this name."""
+
+    def add_slave(self, group: str) -> str:
+        """The name of a new node, which serves."""
 
     def fill_disk(self, name: str) -> None:
         """Leave no room on the disk of a broker's store."""

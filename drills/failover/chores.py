@@ -37,8 +37,8 @@ from saturnmq.drills.failover.chores_checker import (
     RETRY_S,
     fate,
 )
+from saturnmq.drills.failover.drill import together
 from saturnmq.drills.failover.history import History
-from saturnmq.drills.failover.plans import together
 from saturnmq.drills.failover.workload import GROUPS, QUEUES, REBALANCE_S, TOPIC
 from saturnmq.drills.sim.history import make_body, read_body
 from saturnmq.protocol.topics import dlq_topic

@@ -118,6 +118,8 @@ class Compose(Wanted):
             return "volumes of containers have no size of their own"
         if feature == "clock":
             return "containers share the clock of their machine"
+        if feature in ("disk", "neighbour"):
+            return "what lies on volumes, and which nodes there are, is left to the engine"
         if feature == "spark":
             return why_no_spark()
         return None

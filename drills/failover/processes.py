@@ -8,24 +8,33 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
+import random
 import signal
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from saturnmq.cli.launcher import LOG_FILE, LauncherError, LocalCluster, Settings
+from saturnmq.cli.launcher import (
+    LOG_FILE,
+    PORTS_PER_BROKER,
+    LauncherError,
+    LocalCluster,
+    Settings,
+    free_block,
+)
 from saturnmq.cli.launcher import Node as ClusterNode
-from saturnmq.drills.failover import clock, network
+from saturnmq.drills.failover import clock, disks, network
 from saturnmq.drills.failover.backend import (
     BROKER,
     NAMESERVER,
     DrillNode,
     DrillUnavailable,
     Feature,
+    Neighbour,
     Wanted,
 )
+from saturnmq.drills.failover.foreign import ForeignCluster
 from saturnmq.drills.kernel.mounts import RigUnavailable, mounted
 from saturnmq.drills.kernel.mounts import why_not as why_no_mounts
 from saturnmq.pipeline.session import why_not as why_no_spark
@@ -174,6 +183,42 @@ class Processes(Wanted):
         if share < 1.0:
             self._slowed[name] = _Slowed(self, name, share)
 
+    # -- other nodes -------------------------------------------------------------------------------
+
+    def neighbour(self, chance: random.Random) -> ForeignCluster:
+        settings = Settings(
+            slaves=1,
+            flush=self.flush,
+            replication=self.replication,
+            broker_options={**SMALL_FILES, **self.broker_options},
+        )
+        made = ForeignCluster(self.directory / "neighbour", settings, chance)
+        self._undo.callback(made.close)
+        return made
+
+    def admit(self, neighbour: Neighbour, name: str, *, master: bool) -> None:
+        node = self.cluster.node(name)
+        ha_address = f"{node.host}:{node.port + 1}"
+        neighbour.start_by_mistake(self.cluster.nameservers, ha_address, master=master)
+
+    def add_slave(self, group: str) -> str:
+        members = [node for node in self.cluster.nodes if node.broker_name == group]
+        number = 1 + max(node.broker_id for node in members)
+        name = f"{members[-1].name}-{number}"
+        port = free_block(members[0].host, PORTS_PER_BROKER) + 2
+        node = ClusterNode(
+            name,
+            "slave",
+            members[0].host,
+            port,
+            str(self.directory / name),
+            broker_name=group,
+            broker_id=number,
+        )
+        self.cluster.nodes.append(node)
+        self.cluster.start(name)
+        return name
+
     # -- network, disk, clock ----------------------------------------------------------------------
 
     def partition(self, a: str, b: str, *, one_way: bool = False) -> None:
@@ -188,22 +233,20 @@ class Processes(Wanted):
             self._network.heal()
 
     def wipe(self, name: str) -> None:
-        store = self._store(name)
-        for entry in store.iterdir():
-            if entry.is_dir():
-                shutil.rmtree(entry)
-            else:
-                entry.unlink()
+        disks.empty(self.store(name))
+
+    def store(self, name: str) -> Path:
+        return Path(self.cluster.node(name).data) / "store"
 
     def fill_disk(self, name: str) -> None:
         block = bytes(1 << 20)
-        filler = self._store(name) / _FILLER
+        filler = self.store(name) / _FILLER
         with open(filler, "wb", buffering=0) as file, contextlib.suppress(OSError):
             while file.write(block):  # until no space is left
                 pass
 
     def free_disk(self, name: str) -> None:
-        (self._store(name) / _FILLER).unlink(missing_ok=True)
+        (self.store(name) / _FILLER).unlink(missing_ok=True)
 
     def shift_clock(self, name: str, seconds: float) -> None:
         if self._clocks is None:
@@ -214,16 +257,13 @@ class Processes(Wanted):
 
     def stores(self, to: Path) -> Mapping[str, Path]:
         del to  # they lie here
-        return {node.name: self._store(node.name) for node in self.nodes if node.kind == BROKER}
+        return {node.name: self.store(node.name) for node in self.nodes if node.kind == BROKER}
 
     def log_tail(self, name: str) -> str:
         with contextlib.suppress(OSError):
             text = (Path(self.cluster.node(name).data) / LOG_FILE).read_text(errors="replace")
             return "\n".join(text.splitlines()[-20:])
         return ""
-
-    def _store(self, name: str) -> Path:
-        return Path(self.cluster.node(name).data) / "store"
 
 
 class _Slowed:

@@ -17,9 +17,9 @@ from saturnmq.drills.failover.backend import BROKER, Backend, DrillUnavailable
 from saturnmq.drills.failover.checker import LIVENESS_S, Aftermath, Promise, Verdict, check
 from saturnmq.drills.failover.chores import Chores
 from saturnmq.drills.failover.chores_checker import check_chores
+from saturnmq.drills.failover.drill import MIX_MINUTES, Drill, Live, Run, together
 from saturnmq.drills.failover.history import History
 from saturnmq.drills.failover.measure import effects, latency_ms, timeline
-from saturnmq.drills.failover.plans import MIX_MINUTES, Drill, Live, Run, together
 from saturnmq.drills.failover.processes import Processes
 from saturnmq.drills.failover.report import DrillReport
 from saturnmq.drills.failover.workload import GROUPS, RATE, SAMPLE_S, TOPIC, Workload
@@ -96,6 +96,8 @@ def run_drill(
     try:
         backend = cluster(kind, directory, drill, mode)
         reasons = [backend.why_not(feature) for feature in drill.features]
+        if drill.needs_copies and mode.replication == "async":
+            reasons.append("what has one copy is lost with its disk")
         report.skipped = next((reason for reason in reasons if reason), "")
         if not report.skipped and drill.live is not None:
             report.verdict = _by_itself(drill.live, seed, backend, directory, say)

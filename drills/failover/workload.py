@@ -31,6 +31,7 @@ QUEUES = 4  # on each broker
 GROUPS = {"shared": False, "ordered": True}  # group -> ordered
 MEMBERS = 2
 FREE, ONCE, KEYS = 4, 2, 8
+PADDING = 200  # bytes of body
 RATE = 600  # sends a second, all senders together
 SENDER = "sender"  # property
 SAMPLE_S = 0.5
@@ -52,7 +53,7 @@ class Workload:
         seed: int,
         *,
         rate: int = RATE,
-        padding: int = 200,
+        padding: int = PADDING,
     ) -> None:
         self.history = history
         self._nameservers = list(nameservers)
