@@ -109,7 +109,7 @@ async def new_slave_power_cut(run: Run) -> None:
     taken = len(run.history.events)
     while not any(e.kind == "ok" and e.broker == group for e in run.history.events[taken:]):
         await asyncio.sleep(0.01)
-    await asyncio.sleep(run.chance.uniform(0.0, 0.5))
+    await asyncio.sleep(run.chance.uniform(0.0, 0.3))
     flushed = await run.flushed(master)
     await run.kill(master)
     await run.spoil(master, f"the disk has nothing behind {flushed}", disks.cut(flushed))

@@ -10,11 +10,12 @@ from pathlib import Path
 
 from saturnmq import Message, aio
 from saturnmq.cli.launcher import LocalCluster, Settings
-from saturnmq.drills.failover.workload import GROUPS, PADDING, QUEUES, TOPIC
+from saturnmq.drills.failover.workload import GROUPS, QUEUES, TOPIC
 from saturnmq.drills.sim.history import make_body
 
 GROUP = "broker-0"
-MESSAGES = 400
+MESSAGES = 6000  # so that its consumers are further than those of this cluster
+AT_ONCE = 500
 PROMOTIONS = 2  # its epochs are higher than those of this cluster
 
 
@@ -32,10 +33,13 @@ class ForeignCluster:
         async with aio.Admin(nameservers=nameservers) as admin:
             await admin.create_topic(TOPIC, queues=QUEUES)
             async with aio.Producer("foreign", nameservers) as producer:
-                for number in range(MESSAGES):
-                    body = make_body(f"foreign-{number}", PADDING)
-                    await producer.send(Message(TOPIC, body, keys=f"foreign-{number}"))
+                for first in range(0, MESSAGES, AT_ONCE):
+                    values = [f"foreign-{n}" for n in range(first, first + AT_ONCE)]
+                    bodies = [(value, make_body(value, 0)) for value in values]
+                    messages = [Message(TOPIC, body, keys=value) for value, body in bodies]
+                    await asyncio.gather(*map(producer.send, messages))
             for group in GROUPS:
+                await admin.create_group(group)
                 await admin.reset_offsets(group, TOPIC)
             for _ in range(PROMOTIONS):
                 await admin.promote(GROUP, self._cluster.node(self._slave).address)

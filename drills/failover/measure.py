@@ -93,6 +93,8 @@ def latency_ms(history: History) -> dict[str, float]:
 def effects(history: History) -> list[Effect]:
     """Of each fault, in their order."""
     faults = list(history.of("fault"))
+    if not faults:  # the drill broke before
+        return []
     last = max((event.at for event in history.events), default=0.0)
     ends = [fault.at for fault in faults[1:]] + [last]
     begun = {event.value: event.at for event in history.of("invoke")}

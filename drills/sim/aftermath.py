@@ -64,11 +64,10 @@ def compare_logs(nodes: Sequence[BrokerNode], ends: Sequence[int]) -> list[str]:
         names = f"{node.name} and {other.name}"
         if end != other_end:
             return [f"I7 the logs of {names} end at {end} and {other_end}"]
-        begin = max(start, other_start)
-        if data[begin - start : end - start] != other_data[begin - other_start : end - other_start]:
-            at = next(
-                at for at in range(begin, end) if data[at - start] != other_data[at - other_start]
-            )
+        if start != other_start:  # nothing is old enough to be deleted
+            return [f"I7 the logs of {names} begin at {start} and {other_start}"]
+        if data[: end - start] != other_data[: end - start]:
+            at = next(at for at in range(start, end) if data[at - start] != other_data[at - start])
             return [f"I7 the logs of {names} differ from {at} on, of {end}"]
     return []
 
