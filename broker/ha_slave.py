@@ -210,6 +210,7 @@ class HaSlave:
         self.refused = ""  # why the master does not take this node
         self._coming: list[Epoch] = []  # the master's epochs that this log has not reached
         self._target = 0  # what was confirmed when it joined
+        self._start = 0  # where the master's log began then
         self._knows_confirmed = False  # a master of ours has said since the start
         self._wake = asyncio.Event()
         self._connection: MasterConnection | None = None
@@ -272,8 +273,14 @@ class HaSlave:
             self._c.role.confirmed(min(marks.confirmed, marks.dispatched), self.now())
 
     def _caught_up(self) -> None:
-        """It has what was confirmed when it joined: nothing that the group has is missing here."""
+        """It has what was confirmed when it joined: nothing that the group has is missing here, but
+        for what its own log lost before its beginning."""
         store, role = self._c.store, self._c.role
+        if any(
+            first < store.watermarks.start and last > self._start for first, last in store.missing
+        ):
+            role.lacks = f"{store.amnesia}; start this node with an empty store to copy all of it"
+            return
         try:
             if store.amnesia:
                 store.settle()
@@ -355,7 +362,7 @@ class HaSlave:
         if hello.identity:
             belong(c, hello.identity)
         role.has(c.epochs.last)
-        self._target = hello.confirmed
+        self._target, self._start = hello.confirmed, hello.start
         if offset < self._target:
             role.behind(True)
         await self._save()

@@ -147,6 +147,18 @@ class Recovering:
                 return f"{member.address} does not follow: {why}"
         return ""
 
+    def _lacks_its_beginning(self) -> str:
+        """A log grows at its end only: what is missing before it cannot be copied back."""
+        c = self._c
+        start = c.store.watermarks.start
+        if c.store.watermarks.appended and any(first < start for first, _ in c.store.missing):
+            return (
+                f"{c.store.amnesia}. Let a slave lead, and start this node with an empty store: it "
+                f"copies all of the log then. Or say `saturnmq admin promote "
+                f"{c.config.broker_name} {c.address} --force` to go on without"
+            )
+        return ""
+
     # recovering
 
     def try_now(self) -> None:
@@ -154,7 +166,7 @@ class Recovering:
         role = self._c.role
         if role.state is not State.RECOVERING:
             return
-        if why := self._conflict():
+        if why := self._conflict() or self._lacks_its_beginning():
             self._say(why)
             return
         self.wait()

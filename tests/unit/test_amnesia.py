@@ -523,3 +523,40 @@ def test_the_log_is_read_by_nodes_of_the_group_only_and_within_its_bounds(tmp_pa
         await broker.close()
 
     run(body)
+
+
+@pytest.mark.parametrize("node", ["m", "s"])
+def test_a_node_whose_oldest_segment_is_gone_neither_leads_nor_is_promoted(
+    tmp_path: Path, node: str
+) -> None:
+    """Row 7: the rest of its log is whole, and its end is that of the others."""
+
+    async def body(runtime: NativeRuntime) -> None:
+        async with Group(runtime, tmp_path) as group:
+            large = [b"%d" % n * 50_000 for n in range(10, 40)]
+            assert set(await group.send_all(group.master, *large)) == {0}
+            await in_step(group)
+            await group.slave.close()
+            await group.master.close()
+            segments = sorted((tmp_path / node / "commitlog").glob("0*"))
+            assert len(segments) > 1
+            segments[0].unlink()
+            group.slave, group.master = await group.start("s"), await group.start("m")
+            if node == "m":
+                await until(lambda: "empty store" in group.master.replica_state()["refuses"])
+                assert await group.send_all(group.master, b"no") == [2]
+                await group.master.close()
+                shutil.rmtree(tmp_path / "m")
+                group.master = await group.start("m")
+            else:
+                await until(lambda: group.master.context.copies_in_sync() == 2)
+                await until(lambda: "empty store" in group.slave.replica_state()["lacks"])
+                code, why = await group.role(
+                    group.slave, RequestCode.PROMOTE, epoch=2 * TERM, force="true"
+                )
+                assert code == 16, why
+            await until(lambda: group.master.context.copies_in_sync() == 2)
+            assert await group.send_all(group.master, b"new") == [0]
+            assert await group.bodies(group.master) == [*large, b"new"]
+
+    run(body)
