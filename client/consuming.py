@@ -1,6 +1,8 @@
 """From a process queue to the listener and back: concurrently, or in order. Loop thread only.
 
-Concurrent: runs of any queue side by side, as many as the listener's pace asks for. A failed
+Concurrent: runs of any queue side by side, as many as the listener's pace asks for. One that lasts
+far longer than that pace said keeps only what it has begun, and counts no more among them: a call
+that takes long must not hold up messages that were handed over in one piece with its own. A failed
 message goes back to its broker, which delivers it again later; so does what a listener has not
 finished after `consume_timeout_s` (RocketMQ's 15 minutes): one call that hangs must not hold up the
 committed offset of its queue for ever. In order: one run per queue, under the broker's lock; a
@@ -24,7 +26,6 @@ from saturnmq.client.process_queue import Chunk
 from saturnmq.client.send_back import DLQ_LEVEL, SendBack
 from saturnmq.protocol.errors import ListenerError, ListenerStuck
 from saturnmq.protocol.message import ReceivedMessage
-from saturnmq.protocol.runtime import Handle
 
 log = logging.getLogger(__name__)
 
@@ -138,8 +139,7 @@ class Concurrent(Consumption):
         super().__init__(core, group, caller, send_back, timeout_s)
         self._broadcasting = broadcasting
         self._round: deque[HeldQueue] = deque()
-        self._ended_runs = 0
-        self._stall_timer: Handle | None = None
+        self._long: set[Chunk] = set()  # of the runs under way: those that last too long
         self._back_slots = asyncio.Semaphore(SEND_BACKS_AT_ONCE)
 
     def arrived(self, held: HeldQueue) -> None:
@@ -150,7 +150,7 @@ class Concurrent(Consumption):
 
     def _dispatch(self) -> None:
         """Starts runs while there is work and room."""
-        while self._round and len(self._runs) < self._caller.parallel:
+        while self._round and self._has_room():
             turn = self._round.popleft()
             chunk = None if turn.state.dropped else turn.state.take(self._caller.run_length)
             if chunk is None:
@@ -158,22 +158,26 @@ class Concurrent(Consumption):
                 continue
             self._round.append(turn)
             self._start(turn, chunk)
-        if self._round and len(self._runs) < self._caller.threads and self._stall_timer is None:
-            ended = self._ended_runs
-            self._stall_timer = self._runtime.call_later(STALL_S, self._look_for_stall, ended)
 
-    def _look_for_stall(self, ended_then: int) -> None:
-        """A fast listener gets few threads; when it blocks all the same, the others must help."""
-        self._stall_timer = None
-        if self._runs and self._ended_runs == ended_then:
-            self._caller.stalled()
-        self._dispatch()
+    def _has_room(self) -> bool:
+        runs = len(self._runs)
+        return runs < self._caller.threads and runs - len(self._long) < self._caller.parallel
+
+    def _stalls(self, held: HeldQueue, chunk: Chunk) -> None:
+        """A fast listener gets long runs and few threads; when it blocks all the same, the others
+        must help.
+        """
+        self._long.add(chunk)
+        self._caller.stalled()
+        held.state.split(chunk)
+        self.arrived(held)
 
     def _start(self, held: HeldQueue, chunk: Chunk) -> None:
         self._began(held, chunk)
         self._core.tasks.once(partial(self._consume, held, chunk), name="listener run")
 
     async def _consume(self, held: HeldQueue, chunk: Chunk) -> None:
+        stall = self._runtime.call_later(STALL_S, self._stalls, held, chunk)
         try:
             await self._caller.run(chunk)
             chunk.begun = -1.0
@@ -184,7 +188,8 @@ class Concurrent(Consumption):
             if not isinstance(error, Exception):
                 raise
         finally:
-            self._ended_runs += 1
+            stall.cancel()
+            self._long.discard(chunk)
             self._ended(chunk)
         held.space.set()
         self.arrived(held)

@@ -6,7 +6,8 @@ listener slice by slice. How long the run is, and how many runs may be under way
 fast the listener proved to be. A fast one computes: it gets one thread, because more would only
 pass Python's lock about, and runs of about 2 ms, because the loop gets the lock for certain when
 the worker comes back for more, and after a switch interval (5 ms) otherwise. A slow one waits for
-something: it gets one slice at a time, so that many threads can share its queue.
+something: it gets one slice at a time, so that many threads can share its queue. What is left of a
+run that takes far longer than the pace said is taken away from it (consuming.py).
 
 A listener says None or SUCCESS, or RETRY (SUSPEND), or it raises. Whatever it raises, SystemExit,
 KeyboardInterrupt and a CancelledError of its own included, is a failure like RETRY and ends
@@ -21,6 +22,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from itertools import islice
 from typing import Any, cast
 
 from saturnmq.client.process_queue import Chunk
@@ -164,7 +166,7 @@ class Caller:
         """The run of a listener that takes single messages; every line in it counts."""
         began = self._runtime.monotonic()
         listener = cast(OneListener, self._one)
-        for message in chunk.messages:
+        for message in chunk.upcoming:
             if chunk.ended or (go_on is not None and not go_on()):
                 break
             try:
@@ -211,11 +213,10 @@ class Caller:
         return self._runtime.monotonic() - began
 
     def _batches(self, chunk: Chunk, go_on: Callable[[], bool] | None) -> Iterator[Messages]:
-        messages, size = chunk.messages, self.batch_size
-        for start in range(0, len(messages), size):
+        while batch := list(islice(chunk.upcoming, self.batch_size)):
             if chunk.ended or (go_on is not None and not go_on()):
                 return
-            yield messages[start : start + size]
+            yield batch
 
     def _call_many(self, batch: Messages) -> object:
         return cast(Listener, self._many)(list(batch))

@@ -4,7 +4,8 @@ Messages stay in the batches they were pulled in; a chunk is a run of one batch 
 call chain works on. Nothing here costs time per message.
 
     pulled ->  [batch][batch]  --take()-->  [chunk][chunk][chunk]  --finish()-->  forgotten
-                untaken                      taken, in offset order, some done
+                untaken       <--split()--   taken, some done
+                               both in offset order
 
 The offset to commit is the first unfinished one of the oldest unfinished thing, also while the
 listener is at work on it, or, when all is done, the offset at which the next pull starts: it
@@ -14,9 +15,11 @@ committed offset never passes an unprocessed message (fault model, I6).
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Protocol
 
 from saturnmq.protocol.errors import ListenerError
@@ -37,6 +40,8 @@ class Chunk:
 
     `handled`, `failed` (those among the handled) and `faults` (one of each kind) tell how the
     listener's present attempt goes. Its thread writes them, and looks at `ended` before every call.
+    It draws the messages from `upcoming`; the loop thread takes away the rest of them with `split`.
+    A step of a list's iterator is atomic, so either of the two gets a message.
     """
 
     messages: Sequence[Any]
@@ -52,9 +57,14 @@ class Chunk:
     faults: dict[str, ListenerError] = field(default_factory=dict)
     ended: bool = False  # dropped, reset or given up: call the listener no more
     given_up: bool = False
+    upcoming: Iterator[Any] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.upcoming = iter(self.messages)
 
     def begin(self, now: float) -> None:
         """An attempt of the listener begins."""
+        self.upcoming = iter(self.messages)
         self.handled, self.failed, self.faults = 0, [], {}
         self.begun = now
 
@@ -88,6 +98,14 @@ class Batch:
     messages: Sequence[Offsetted]
     size: int
     taken: int = 0
+
+    @property
+    def first_offset(self) -> int:
+        """Of those that are not taken."""
+        return self.messages[self.taken].queue_offset
+
+
+_by_offset = attrgetter("first_offset")
 
 
 @dataclass(slots=True)
@@ -156,8 +174,20 @@ class ProcessQueue:
                 messages = messages[batch.taken :]
             self._untaken.popleft()
         chunk = Chunk(messages, messages[0].queue_offset, size)
-        self._taken.append(chunk)
+        insort(self._taken, chunk, key=_by_offset)
         return chunk
+
+    def split(self, chunk: Chunk) -> None:
+        """What the listener has not been given yet of `chunk` is to be taken again."""
+        if chunk.ended or chunk not in self._taken:
+            return
+        rest = list(chunk.upcoming)
+        if not rest:
+            return
+        given = len(chunk.messages) - len(rest)
+        size = chunk.size * len(rest) // len(chunk.messages)
+        chunk.messages, chunk.size = chunk.messages[:given], chunk.size - size
+        insort(self._untaken, Batch(rest, size), key=_by_offset)
 
     def finish(self, chunk: Chunk) -> None:
         """All of `chunk` is done with: consumed, or handed back to the broker."""
@@ -218,12 +248,11 @@ class ProcessQueue:
 
     def commit_offset(self) -> int:
         """The lowest unfinished offset; -1 while the start is unknown."""
+        waiting = self._untaken[0].first_offset if self._untaken else None
         if self._taken:
-            return self._taken[0].unfinished_from
-        if self._untaken:
-            batch = self._untaken[0]
-            return batch.messages[batch.taken].queue_offset
-        return self.next_offset
+            taken = self._taken[0].unfinished_from
+            return taken if waiting is None else min(taken, waiting)
+        return self.next_offset if waiting is None else waiting
 
     # -- ordered consumption ----------------------------------------------------------------------
     def locked(self, now: float) -> bool:

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from saturnmq.client.listening import Caller
-from saturnmq.client.process_queue import Chunk
+from saturnmq.client.process_queue import Chunk, ProcessQueue
 from saturnmq.client.results import ConsumeResult
 from saturnmq.protocol.errors import ConfigError, ListenerError
+from saturnmq.protocol.native import NativeRuntime
 
 KINDS = ["one", "many", "async one", "async many"]
 ANSWERS = {"retry": ConsumeResult.RETRY, "wrong": "wrong"}
+
+
+@dataclass
+class Message:
+    queue_offset: int
 
 
 class Clock:
@@ -176,6 +184,47 @@ def test_a_run_ends_before_the_slice_that_nobody_wants_any_more(kind: str, how: 
     asyncio.run(listening.caller.run(chunk, go_on))
     assert (len(listening.calls), chunk.handled) == (2, 2 if "one" in kind else 4)
     assert listening.caller.pace == pytest.approx(listening.pace)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_taken_from_a_run_under_way_is_not_handed_to_its_listener(kind: str) -> None:
+    """Which is in a call of its own thread meanwhile."""
+    queue, got, freed = ProcessQueue(next_offset=0), [], threading.Event()
+    queue.put([Message(offset) for offset in range(100)], 100, 1000)
+    chunk = queue.take(100)
+    assert chunk is not None
+
+    def listen(given: Any) -> None:
+        batch = given if isinstance(given, list) else [given]
+        got.extend(message.queue_offset for message in batch)
+        if 40 in got:
+            assert freed.wait(5.0)
+
+    async def later(given: Any) -> None:
+        batch = given if isinstance(given, list) else [given]
+        got.extend(message.queue_offset for message in batch)
+        while 40 in got and not freed.is_set():
+            await asyncio.sleep(0.001)
+
+    async def main() -> None:
+        caller = Caller(NativeRuntime(), 8, 1, pytest.fail)
+        listener: Any = later if "async" in kind else listen
+        caller.set(*((None, listener) if "one" in kind else (listener, None)))
+        run = asyncio.create_task(caller.run(chunk))
+        async with asyncio.timeout(5.0):
+            while 40 not in got:
+                await asyncio.sleep(0.001)
+        queue.split(chunk)
+        freed.set()
+        await run
+        caller.close()
+
+    asyncio.run(main())
+    rest = queue.take(100)
+    assert rest is not None
+    assert got == list(range(41 if "one" in kind else 48))
+    assert (chunk.handled, len(chunk.messages)) == (len(got), len(got))
+    assert [message.queue_offset for message in rest.messages] == list(range(len(got), 100))
 
 
 def test_each_kind_of_fault_is_told_once_a_minute_with_the_messages_since() -> None:

@@ -510,7 +510,7 @@ def test_what_a_listener_does_not_finish_in_time_goes_back() -> None:
             assert world.loop.time() > 60.0
         back = [int(ext["offset"]) for ext in world.backs]
         assert {ext["delayLevel"] for ext in world.backs} == {"3"}
-        assert len(back) == len(set(back))
+        assert len(back) == 2, "the one that hung, and nothing that the listener was not given"
         assert len(set(got) | set(back)) == 500
         assert len(set(got) & set(back)) == 1  # the one that failed before another one hung
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from saturnmq.client.process_queue import Limits, ProcessQueue
@@ -88,6 +89,43 @@ def test_what_the_listener_has_finished_is_committed_while_it_is_at_work() -> No
     assert queue.commit_offset() == 9
 
 
+def test_what_the_listener_was_not_given_is_taken_again_in_its_place() -> None:
+    queue = filled((list(range(8)), 8), ([8, 9], 10))
+    first, last = queue.take(8), queue.take(2)
+    assert first is not None
+    assert last is not None
+    first.begin(0.0)
+    assert [next(first.upcoming).queue_offset for _ in range(3)] == [0, 1, 2]
+    first.handled = 2
+    queue.split(first)
+    queue.split(first)
+    assert [message.queue_offset for message in first.messages] == [0, 1, 2]
+    assert (first.size, queue.messages, queue.bytes) == (300, 10, 1000)
+    queue.finish(last)
+    assert queue.commit_offset() == 2
+    queue.finish(first)
+    assert queue.commit_offset() == 3
+    one, rest = queue.take(1), queue.take(9)
+    assert one is not None
+    assert rest is not None
+    assert (one.first_offset, rest.first_offset, queue.take(1)) == (3, 4, None)
+    queue.finish(rest)
+    assert queue.commit_offset() == 3
+    queue.finish(one)
+    assert (queue.commit_offset(), queue.messages, queue.bytes) == (10, 0, 0)
+
+
+@pytest.mark.parametrize("end", ["drop", "reset", "give up"])
+def test_a_chunk_that_is_ended_is_not_split(end: str) -> None:
+    queue = filled(([0, 1, 2], 3))
+    chunk = queue.take(3)
+    assert chunk is not None
+    chunk.begin(0.0)
+    {"drop": queue.drop, "reset": lambda: queue.reset(7), "give up": chunk.give_up}[end]()
+    queue.split(chunk)
+    assert (len(chunk.messages), queue.waiting) == (3, False)
+
+
 def test_a_reset_forgets_chunks_under_way() -> None:
     queue = filled(([0, 1], 2))
     chunk = queue.take(1)
@@ -166,7 +204,7 @@ def test_a_lock_is_trusted_for_30_seconds() -> None:
 def test_the_commit_never_passes_an_unfinished_message(data: st.DataObject) -> None:
     queue, unfinished, put, chunks = ProcessQueue(next_offset=0), set(), 0, []
     for _ in range(data.draw(st.integers(1, 30))):
-        action = data.draw(st.sampled_from(["put", "take", "finish", "keep"]))
+        action = data.draw(st.sampled_from(["put", "take", "finish", "keep", "split"]))
         if action == "put":
             count = data.draw(st.integers(0, 6))
             queue.put([Stub(put + n) for n in range(count)], put + count + 1, count)
@@ -178,7 +216,12 @@ def test_the_commit_never_passes_an_unfinished_message(data: st.DataObject) -> N
                 chunks.append(chunk)
         elif chunks:
             chunk = data.draw(st.sampled_from(chunks))
-            if action == "keep" and len(chunk.messages) > 1:
+            if action == "split":
+                chunk.begin(0.0)
+                for _ in range(data.draw(st.integers(1, len(chunk.messages)))):
+                    next(chunk.upcoming)
+                queue.split(chunk)
+            elif action == "keep" and len(chunk.messages) > 1:
                 done, rest = chunk.messages[0], chunk.messages[1:]
                 queue.keep(chunk, rest)
                 unfinished.discard(done.queue_offset)

@@ -184,7 +184,8 @@ def test_a_listener_is_under_way_as_often_as_it_may(kind: str, at_once: int) -> 
             await world.until(lambda: len(done) == 40)
             assert world.loop.time() - began < 40 / at_once + 2.0
         assert most[0] == at_once
-        assert max(Counter(done[:20]).values()) <= 7, "queues take turns"
+        # Three and a fourth before the others are known, then one in four.
+        assert max(Counter(done[:20]).values()) <= 8, "queues take turns"
 
     world.run(main)
 
@@ -230,6 +231,46 @@ def test_a_fast_listener_that_stalls_gets_the_other_threads_a_tenth_of_a_second_
             else:
                 assert min(gaps) > 0.9 * takes_s, "a fast one has one thread"
             await asyncio.sleep(40.0)
+
+    world.run(main)
+
+
+@pytest.mark.parametrize("size", [1, 8])
+def test_what_is_slow_does_not_hold_up_what_was_handed_over_with_it(size: int) -> None:
+    """All of it is one run, of a listener that was fast: 50 times 3 s, one after the other."""
+    world, got = backlog(1), []
+
+    async def listener(messages: list[ReceivedMessage]) -> None:
+        if any(message.queue_offset % 10 == 9 for message in messages):
+            await asyncio.sleep(3.0)
+        got.extend(message.queue_offset for message in messages)
+
+    async def main() -> None:
+        options: Any = {"listener": listener, "consume_message_batch_max_size": size}
+        async with consumer(world, **options):
+            await world.until(lambda: got == [0])
+            for _ in range(500):
+                world.send(0, b"more")
+            began = world.loop.time()
+            await world.until(lambda: world.offsets.get(Q0) == 501, 30.0)
+            assert world.loop.time() - began < 20.0
+        assert sorted(got) == list(range(501))
+
+    world.run(main)
+
+
+def test_a_call_that_hangs_slows_down_nothing_but_itself() -> None:
+    world = backlog(1, queues=2)
+    runtime = Stalling(world, lambda n: 30.0 if n == 3 else 0.0)
+
+    async def main() -> None:
+        async with consumer(world, WorldCore(world, runtime=runtime), listener_one=lambda _: None):
+            await world.until(lambda: len(world.offsets) == 2)
+            world.send(0, b"hangs")
+            await asyncio.sleep(0.2)
+            for n in range(100):
+                world.send(1, b"after it")
+                await world.until(lambda n=n: len(runtime.begun) == 4 + n, 0.09)  # type: ignore[misc]
 
     world.run(main)
 
