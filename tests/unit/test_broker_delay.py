@@ -158,6 +158,29 @@ def test_without_the_file_messages_wait_since_they_were_stored_if_this_machine_s
     run(body)
 
 
+def test_without_the_file_no_message_comes_again_and_what_was_found_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def body(world: World) -> None:
+        broker, client = await started(world)
+        await wait(client, 1, b"delivered")
+        await wait(client, 3, b"waits")
+        await asyncio.sleep(6)
+        await broker.close()
+        for name in ("delayOffset.json", "delayOffset.json.bak"):
+            if world.disk.exists(f"/store/config/{name}"):
+                world.disk.unlink(f"/store/config/{name}")
+        broker, _ = await started(world)
+        await asyncio.sleep(12)
+        assert bodies(broker) == [b"delivered", b"waits"]
+        [warning] = [text for text in caplog.messages if "delayOffset.json" in text]
+        assert "how far delay level 1 was delivered" in warning
+        assert "it goes on at 1, between 0 and 1" in warning
+        await broker.close()
+
+    run(body)
+
+
 def test_the_first_message_of_a_level_that_only_its_master_has_does_not_come_early() -> None:
     async def body(world: World) -> None:
         broker, _ = await started(world, "10s 20s")
