@@ -228,10 +228,7 @@ class DelayService(ProgressTable[int]):
         if c.store.in_group:
             return TICK_S  # for a moment nothing can be appended
         queue = level - 1
-        high = c.store.max_offset(SCHEDULE_TOPIC, queue)
-        if high == 0:
-            return math.inf
-        low = c.store.min_offset(SCHEDULE_TOPIC, queue)
+        low, high = (f(SCHEDULE_TOPIC, queue) for f in (c.store.min_offset, c.store.max_offset))
         offset = min(max(self._next.get(level, 0), low), high)
         if offset >= high:
             return math.inf

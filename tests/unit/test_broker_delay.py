@@ -99,9 +99,15 @@ def test_a_file_that_knows_of_messages_that_are_gone_is_written_before_others_co
         broker, client = await started(world)
         await wait(client, 5)
         await asyncio.sleep(5)
-        for end, since, dirty in ((1, None, False), (1, NOW, False), (2, NOW, True)):
+        gone = [[1, NOW], [2, NOW]]
+        for entries, dirty in (
+            ([], False),
+            ([[1, None]], False),
+            ([[1, NOW]], False),
+            (gone, True),
+        ):
             document = service(broker).snapshot()
-            service(broker).load(document | {"waitingTable": {"5": [[end, since]], "6": []}})
+            service(broker).load(document | {"waitingTable": {"5": entries}})
             assert service(broker).dirty == dirty
         await broker.close()
 
@@ -203,6 +209,55 @@ def test_a_level_beyond_the_highest_is_the_highest() -> None:
         await wait(client, 1)
         await comes(world, broker, 0, began + 2)
         await comes(world, broker, 1, began + 5)
+        await broker.close()
+
+    run(body)
+
+
+def test_the_progress_of_a_file_is_kept_with_its_generation_and_of_rocketmqs_without() -> None:
+    async def body(world: World) -> None:
+        broker, _ = await started(world)
+        for tables in (
+            {"offsetTable": {"3": 5}},
+            {"offsetTable": {"3": 5, "4": 6}, "generationTable": {"4": 2}},
+        ):
+            service(broker).load(tables)
+            document = service(broker).snapshot()
+            assert {name: document.get(name) for name in tables} == tables
+            assert ("generationTable" in document) == ("generationTable" in tables)
+        await broker.close()
+
+    run(body)
+
+
+def test_what_comes_due_at_once_comes_at_once() -> None:
+    async def body(world: World) -> None:
+        broker, client = await started(world)
+        await asyncio.gather(*(wait(client, 1) for _ in range(150)))
+        await asyncio.sleep(1.5)
+        assert broker.store.max_offset("T", 0) == 150
+        await broker.close()
+
+    run(body)
+
+
+def test_what_cannot_be_delivered_now_is_delivered_when_it_can(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def body(world: World) -> None:
+        broker, client = await started(world)
+        await wait(client, 1)
+        total = world.disk.total_bytes
+        world.disk.total_bytes = int((total - world.disk.free_space("/store")[1]) / 0.95)
+        broker.store.watch_space()
+        await asyncio.sleep(5.5)
+        assert broker.store.max_offset("T", 0) == 0
+        told = [text for text in caplog.messages if "delay level 1 waits" in text]
+        assert 4 <= len(told) <= 6, "each second"
+        world.disk.total_bytes = total
+        broker.store.watch_space()
+        await asyncio.sleep(1.1)
+        assert broker.store.max_offset("T", 0) == 1
         await broker.close()
 
     run(body)
