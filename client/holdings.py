@@ -69,7 +69,8 @@ class Holdings:
             self._renewing.cancel()
         await self.commit(confirm=True)
         if self._ordered:
-            await self.locks.release([q for q, held in self.held.items() if held.run is None])
+            running = [queue for queue, held in self.held.items() if held.run is not None]
+            await self.locks.release(self.locks.left_over(running))
 
     def _tell_running(self) -> None:
         text = (
@@ -83,7 +84,8 @@ class Holdings:
 
     async def take(self, queues: Sequence[MessageQueue]) -> bool:
         """Starts on `queues`; False if some cannot be had yet: locked by another owner, or here
-        still in the hands of a listener that is to return.
+        still in the hands of a listener that is to return. False, too, while a master cannot be
+        told that we need a lock no more: its next owner waits.
         """
         wanted = [queue for queue in queues if queue not in self.held]
         asked_at = self._core.runtime.monotonic()
@@ -94,6 +96,10 @@ class Holdings:
             held = self.held[queue] = HeldQueue(queue)
             self._consumption.begin(held, asked_at)
             held.pulling = self._pull(held)
+        if left_over := self.locks.left_over({*self.held, *queues}):
+            await self.locks.release(left_over)
+            if self.locks.left_over({*self.held, *queues}):
+                return False
         return all(queue in self.held and not self.held[queue].state.dropped for queue in queues)
 
     async def give_up(self, queues: Sequence[MessageQueue]) -> None:

@@ -7,13 +7,17 @@ A refusal ends it at once: a broker that restarted, or a slave that was promoted
 our grant, and gave the lock to somebody else. While no master answers, the grant runs out. Nothing
 of a queue is handed to the listener, committed or unlocked without the lock; a lock that comes anew
 while the listener is still in a call changes nothing before it returns.
+
+A lock that nobody here needs keeps the next owner waiting for those 60 s. So a queue is not asked
+for once it is handed over; and a lock that a broker may have granted although no answer said so, or
+that it did not confirm to be free, is given back at the next rebalance, and at the end.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 
@@ -31,6 +35,7 @@ log = logging.getLogger(__name__)
 LOCK_INTERVAL_S = 20.0
 UNSETTLED_S = 1.0
 TIMEOUT_S = 1.0
+EXPIRES_S = 60.0  # a broker forgets a lock that its owner asked for so long ago
 
 
 class QueueLocks:
@@ -41,6 +46,8 @@ class QueueLocks:
         self._group = group
         self._offsets = offsets
         self._due = asyncio.Event()
+        # Queues that a broker may have locked for us, and when it was asked (monotonic).
+        self._asked: dict[MessageQueue, float] = {}
 
     def renew_soon(self) -> None:
         """The masters may be others now: they must hear of our locks."""
@@ -58,8 +65,13 @@ class QueueLocks:
     async def renew(self, held: Mapping[MessageQueue, HeldQueue]) -> bool:
         """One round; False if a lock is missing."""
         asked_at = self._core.runtime.monotonic()
-        wanted = [queue for queue, mine in held.items() if not mine.handed_over]
-        granted, refused = await self._ask(wanted)
+
+        def is_ours(queue: MessageQueue) -> bool:
+            mine = held.get(queue)
+            return mine is not None and not mine.handed_over
+
+        wanted = [queue for queue in held if is_ours(queue)]
+        granted, refused = await self._ask(wanted, is_ours)
         for queue in wanted:
             mine = held.get(queue)
             if mine is None:
@@ -71,7 +83,7 @@ class QueueLocks:
             elif queue in refused:
                 mine.state.unlock()
             mine.wake()
-        return len(granted) == len(wanted)
+        return all(queue in granted for queue in wanted if is_ours(queue))
 
     def _begin_anew(self, held: HeldQueue) -> None:
         """The lock was away, and somebody else may have consumed meanwhile: the offset is asked of
@@ -88,16 +100,25 @@ class QueueLocks:
         return granted
 
     async def _ask(
-        self, queues: Sequence[MessageQueue]
+        self,
+        queues: Sequence[MessageQueue],
+        is_wanted: Callable[[MessageQueue], bool] = lambda _: True,
     ) -> tuple[set[MessageQueue], set[MessageQueue]]:
         """Those of `queues` whose lock the masters granted, and those that they refused."""
         granted: set[MessageQueue] = set()
         refused: set[MessageQueue] = set()
-        for request, address, asked in self._requests(RequestCode.LOCK_BATCH_MQ, queues):
+        for name, listed in _by_broker(queues):
+            # One that was given back while others were asked must not be locked behind that.
+            asked = [queue for queue in listed if is_wanted(queue)]
+            if not asked:
+                continue
+            address = self._core.broker_address(name)
             if address is None:
                 # Nothing else asks for the route while nothing may be pulled.
                 self._core.refresh_soon(asked[0].topic)
                 continue
+            self._asked |= dict.fromkeys(asked, self._core.runtime.monotonic())
+            request = self._request(RequestCode.LOCK_BATCH_MQ, asked)
             try:
                 answer = await self._core.invoke(address, request, TIMEOUT_S)
                 names = _granted(answer)
@@ -107,39 +128,52 @@ class QueueLocks:
                 continue
             for queue in asked:
                 (granted if queue in names else refused).add(queue)
+        self._forget(refused)
         return granted, refused
 
+    def left_over(self, needed: Collection[MessageQueue]) -> list[MessageQueue]:
+        """The queues beside `needed` that a broker may have locked for us."""
+        now = self._core.runtime.monotonic()
+        self._forget([queue for queue, at in self._asked.items() if now - at >= EXPIRES_S])
+        return [queue for queue in self._asked if queue not in needed]
+
     async def release(self, queues: Sequence[MessageQueue]) -> None:
-        """Gives locks back; failures only cost the next owner the time until they expire."""
-        for request, address, _ in self._requests(RequestCode.UNLOCK_BATCH_MQ, queues):
+        """Gives locks back. A queue whose master does not answer stays among those left over."""
+        for name, listed in _by_broker(queues):
+            address = self._core.broker_address(name)
             if address is None:
                 continue
+            request = self._request(RequestCode.UNLOCK_BATCH_MQ, listed)
             try:
                 await self._core.invoke(address, request, TIMEOUT_S)
             except SaturnError as error:
                 log.info("unlocks of group %s at %s: %s", self._group, address, error)
+                continue
+            self._forget(listed)
 
-    def _requests(
-        self, code: int, queues: Sequence[MessageQueue]
-    ) -> list[tuple[Command, str | None, list[MessageQueue]]]:
-        by_broker = sorted(queues, key=lambda queue: queue.broker_name)
-        found = []
-        for name, group in groupby(by_broker, key=lambda queue: queue.broker_name):
-            asked = list(group)
-            body = jsonx.dumps(
-                {
-                    "clientId": self._core.client_id,
-                    "consumerGroup": self._group,
-                    "mqSet": [
-                        {"brokerName": mq.broker_name, "queueId": mq.queue_id, "topic": mq.topic}
-                        for mq in asked
-                    ],
-                    "onlyThisBroker": False,
-                }
-            )
-            request = Command.request(code, {}, body)
-            found.append((request, self._core.broker_address(name), asked))
-        return found
+    def _forget(self, queues: Collection[MessageQueue]) -> None:
+        for queue in queues:
+            self._asked.pop(queue, None)
+
+    def _request(self, code: int, queues: Sequence[MessageQueue]) -> Command:
+        body = jsonx.dumps(
+            {
+                "clientId": self._core.client_id,
+                "consumerGroup": self._group,
+                "mqSet": [
+                    {"brokerName": mq.broker_name, "queueId": mq.queue_id, "topic": mq.topic}
+                    for mq in queues
+                ],
+                "onlyThisBroker": False,
+            }
+        )
+        return Command.request(code, {}, body)
+
+
+def _by_broker(queues: Sequence[MessageQueue]) -> Iterator[tuple[str, list[MessageQueue]]]:
+    ordered = sorted(queues, key=lambda queue: queue.broker_name)
+    for name, group in groupby(ordered, key=lambda queue: queue.broker_name):
+        yield name, list(group)
 
 
 def _granted(answer: Command) -> set[MessageQueue]:

@@ -158,6 +158,42 @@ def test_locks_are_renewed_every_20_s_or_every_second_while_one_is_missing_or_wh
     asyncio.run(asyncio.wait_for(main(), 10))
 
 
+def test_a_queue_that_was_handed_over_while_another_broker_was_asked_is_not_locked_again() -> None:
+    brokers = Brokers(C0, D0)
+    held = {queue: HeldQueue(queue) for queue in (C0, D0)}
+    held[C0].state.lock(90.0)
+    made = locks(brokers)
+
+    async def main() -> None:
+        asking = asyncio.ensure_future(made.renew(held))
+        await asyncio.sleep(0)
+        assert [address for address, _, _, _ in brokers.asked] == ["c"]
+        held[D0].handed_over = True
+        await made.release([D0])
+        assert await asking, "none is missing"
+        assert [(address, code) for address, code, _, _ in brokers.asked] == [
+            ("c", LOCK),
+            ("d", UNLOCK),
+        ]
+
+    asyncio.run(main())
+
+
+def test_locks_that_brokers_may_hold_for_us_are_known_until_they_are_released_or_expire() -> None:
+    brokers = Brokers(C0)
+    made = locks(brokers)
+    asked = [A0, B0, C0, C1]
+    asyncio.run(made.acquire(asked))
+    assert set(made.left_over([])) == {B0, C0}, "a was not asked, and c refused C1"
+    assert set(made.left_over(asked)) == set()
+    asyncio.run(made.release([B0, C0]))
+    assert made.left_over([]) == [B0]
+    brokers.now = 159.9
+    assert made.left_over([]) == [B0]
+    brokers.now = 160.0
+    assert made.left_over([]) == [], "it was asked for 60 s ago"
+
+
 def test_a_queue_that_went_while_its_lock_was_asked_for_is_left_alone() -> None:
     brokers = Brokers(C0, D0)
     held = {queue: HeldQueue(queue) for queue in (C0, D0)}

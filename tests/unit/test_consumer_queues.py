@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from consumer_world import MASTER, Q0, Q1, World, WorldCore, consumer
 from saturnmq.client.results import ConsumeResult
+from saturnmq.protocol.errors import RequestTimeout
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 from saturnmq.protocol.remoting import Command
 
@@ -23,6 +24,8 @@ class Watched(WorldCore):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self.slow: dict[int, float] = {}
+        self.lost: set[int] = set()  # requests that no broker hears
+        self.unheard: dict[int, float] = {}  # the broker does it, its answer takes so long
         self.asked: list[tuple[int, set[int]]] = []  # code, and of which queues
         self.connection: object | None = object()
 
@@ -42,7 +45,15 @@ class Watched(WorldCore):
             queues = {int(cmd.ext.get("queueId", -1))}
         self.asked.append((cmd.code, queues))
         await self.runtime.sleep(self.slow.get(cmd.code, 0.0))
-        return await super().invoke(address, cmd, timeout_s, ok)
+        if cmd.code in self.lost:
+            raise RequestTimeout("no answer")
+        answer = await super().invoke(address, cmd, timeout_s, ok)
+        late = self.unheard.get(cmd.code, 0.0)
+        if timeout_s is not None and late > timeout_s:
+            await self.runtime.sleep(timeout_s)
+            raise RequestTimeout("no answer")
+        await self.runtime.sleep(late)
+        return answer
 
     def codes(self) -> set[int]:
         return {code for code, _ in self.asked}
@@ -234,6 +245,68 @@ def test_a_queue_that_is_handed_over_is_not_locked_anew() -> None:
             await asyncio.sleep(30.0)
             assert not any(code == LOCK and 1 in queues for code, queues in core.asked)
             assert someone_else_locks(world, Q0, Q1) == {Q1}
+
+    world.run(main)
+
+
+def test_a_lock_that_was_granted_while_its_consumer_closed_is_given_back() -> None:
+    world = World()
+
+    async def main() -> None:
+        core = Watched(world)
+        core.unheard[LOCK] = 0.5
+        made = consumer(world, core, listener_one=lambda _: None, ordered=True)
+        await made.start()
+        await world.until(lambda: LOCK in core.codes())
+        await asyncio.sleep(0.1)
+        assert (made.held_queues(), someone_else_locks(world, Q0)) == ([], set())
+        await made.close()
+        assert someone_else_locks(world, Q0, Q1) == {Q0, Q1}
+
+    world.run(main)
+
+
+def test_a_lock_whose_answer_was_lost_is_given_back_when_the_queue_is_another_members() -> None:
+    world = World()
+
+    async def main() -> None:
+        core = Watched(world)
+        core.unheard[LOCK] = 5.0
+        async with consumer(world, core, listener_one=lambda _: None, ordered=True) as made:
+            await world.until(lambda: (LOCK, {0, 1}) in core.asked)
+            await asyncio.sleep(0.1)
+            assert someone_else_locks(world, Q1) == set()
+            world.members = ["me", "you"]
+            await world.until(lambda: someone_else_locks(world, Q1) == {Q1}, 10.0)
+            core.unheard.clear()
+            await world.until(lambda: made.held_queues() == [Q0], 10.0)
+
+    world.run(main)
+
+
+def test_a_lock_is_given_back_again_until_the_broker_says_that_it_heard() -> None:
+    world = World()
+    retries = MessageQueue("%RETRY%G", "a", 0)  # without it a round is due every second
+    world.frames[retries] = []
+    world.listed.append(retries.topic)
+
+    async def main() -> None:
+        core = Watched(world)
+        async with consumer(world, core, listener_one=lambda _: None, ordered=True) as made:
+            await world.until(lambda: set(made.held_queues()) == {retries, Q0, Q1})
+            core.slow[UNLOCK] = 1.0
+            core.lost.add(UNLOCK)
+            world.members = ["me", "you"]
+            made.on_ids_changed()
+            await world.until(lambda: core.asked.count((UNLOCK, {1})) == 5, 9.0)
+            assert set(made.held_queues()) == {retries, Q0}
+            assert someone_else_locks(world, Q1) == set()
+            core.lost.clear()
+            await world.until(lambda: someone_else_locks(world, Q1) == {Q1}, 5.0)
+            await asyncio.sleep(2.0)
+            asked = core.asked.count((UNLOCK, {1}))
+            await asyncio.sleep(30.0)
+            assert core.asked.count((UNLOCK, {1})) == asked
 
     world.run(main)
 
