@@ -8,7 +8,7 @@ does, because clients branch on it: 22 for 14 and 12, -1 for 32, code 1 for 33.
 from __future__ import annotations
 
 from saturnmq.broker.context import Context, answer, integer, text
-from saturnmq.broker.positions import beginning, commit
+from saturnmq.broker.positions import beginning, commit, term_of
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import (
     GroupNotExist,
@@ -39,7 +39,7 @@ class LookupService:
             )
         found = {"offset": str(offset)}
         if not self._c.role.is_slave:  # whose table may be of a later epoch than its log
-            found["saturnTerm"] = str(self._c.role.term)
+            found |= term_of(self._c, ext, first=True)
         answer(endpoint, request, request.reply(0, ext=found))
 
     def on_update_offset(self, endpoint: Endpoint, request: Command) -> None:

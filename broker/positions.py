@@ -4,13 +4,36 @@ After a loss that its mode allows (fault-model I4) a group's log goes on in a ne
 messages get the offsets of lost ones. A client of ours says in `saturnTerm` which epoch's log it
 has read, or which it was told that its group's offset is of; what that epoch had behind the start
 of the next is gone.
+
+Which one is the next, the numbers do not say: a node that nobody could tell of epoch 400000 may be
+promoted in 300000, of 100000 both. So a client says in `saturnEpochs` which epochs, up to its own,
+that log had; the two logs are one up to where they part.
 """
 
 from __future__ import annotations
 
 from saturnmq.broker.context import Context, integer
+from saturnmq.protocol import epochs
+from saturnmq.protocol.checked import INT64_MAX
+from saturnmq.protocol.errors import InvalidParameter
+from saturnmq.store.epochs import Epoch
 
 NO_TERM = -1
+
+
+def term_of(c: Context, ext: dict[str, str], *, first: bool = False) -> dict[str, str]:
+    """The fields of an answer, to a request with the fields `ext`, that say of which log it is: the
+    epoch and, until the client says them itself, those that led to it. Java clients, which say no
+    epoch, get the one alone, but for the `first` answer that a client begins with.
+    """
+    term, known = c.role.term, ext.get("saturnTerm")
+    said = {"saturnTerm": str(term)}
+    if known == said["saturnTerm"] and "saturnEpochs" in ext:
+        return said
+    if first or known is not None:
+        led = epochs.to_text(each for each in c.epochs.entries if each.number <= term)
+        said["saturnEpochs"] = led
+    return said
 
 
 def beginning(first: int, low: int, in_memory: bool) -> int | None:
@@ -34,9 +57,34 @@ def lost_from(
     term = integer(ext, "saturnTerm", NO_TERM)
     if term in (NO_TERM, c.role.term):
         return None
-    start = c.epochs.end_of(term)
+    start = _parted_at(c, term, _told(ext))
     end = None if start is None else c.store.offset_at(topic, queue_id, start)
     return None if end is None or offset <= end else end
+
+
+def _parted_at(c: Context, term: int, told: list[Epoch]) -> int | None:
+    """The physical offset up to which this log is the one of `term` that a client has read, whose
+    epochs it was `told`; None if this log is all of that one, or its beginning, for all that is
+    known."""
+    log_end = c.store.watermarks.appended
+    common = c.epochs.common(log_end, told, INT64_MAX)
+    if common is None:  # epochs before the oldest of those may be common
+        return c.epochs.end_of(told[0].number if told else term)
+    epoch, end = common
+    return None if epoch.number == c.epochs.last and end == log_end else end
+
+
+def _told(ext: dict[str, str]) -> list[Epoch]:
+    said = ext.get("saturnEpochs")
+    if not said:
+        return []
+    told = epochs.from_text(said)
+    if told is None:
+        raise InvalidParameter(
+            f"header field 'saturnEpochs' is {said[:80]!r}: send up to {epochs.TOLD_MAX} "
+            "NUMBER-START, joined by commas"
+        )
+    return [Epoch(*each) for each in told]
 
 
 def commit(c: Context, ext: dict[str, str], place: tuple[str, str, int], offset: int) -> None:

@@ -24,7 +24,7 @@ from itertools import count
 from saturnmq.broker.clients import BROADCASTING
 from saturnmq.broker.context import Context, answer, check_permission, integer, text
 from saturnmq.broker.groups import Group
-from saturnmq.broker.positions import commit, lost_from
+from saturnmq.broker.positions import commit, lost_from, term_of
 from saturnmq.broker.subscriptions import of_group, of_request
 from saturnmq.broker.topics import READ, Topic
 from saturnmq.protocol.codes import (
@@ -335,7 +335,7 @@ class PullService:
                     "maxOffset": str(high),
                     "topicSysFlag": "0",
                     "groupSysFlag": str(group.sys_flag),
-                    "saturnTerm": str(self._c.role.term),
+                    **term_of(self._c, pull.request.ext),
                 },
                 pieces[0] if pieces else b"",
                 pieces[1:],

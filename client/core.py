@@ -23,7 +23,8 @@ from saturnmq.client.asked import Asked, ConsumerHandler
 from saturnmq.client.finding import RouteFinder
 from saturnmq.client.routes import RouteTable
 from saturnmq.client.supervision import Supervisor
-from saturnmq.protocol import checked, forks, jsonx
+from saturnmq.client.terms import Terms
+from saturnmq.protocol import forks, jsonx
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import (
@@ -51,13 +52,6 @@ SUCCEEDED_S = 1.0
 UNREGISTER_TIMEOUT_S = 1.0
 
 ErrorListener = Callable[[SaturnError], None]
-
-
-def term_in(answer: Command) -> str | None:
-    """The epoch of its log that a broker of ours answers from; others do not say."""
-    if "saturnTerm" not in answer.ext:
-        return None
-    return str(checked.integer(answer.ext, "saturnTerm", least=-1))
 
 
 class ClientCore:
@@ -97,8 +91,9 @@ class ClientCore:
         self._connections: dict[str, Endpoint] = {}
         self._address_of: dict[Endpoint, str] = {}
         self._connecting: dict[str, asyncio.Future[Endpoint]] = {}
-        # The epoch of the log that a group has last read a queue of: brokers of ours say it.
-        self.terms: dict[tuple[str, MessageQueue], str] = {}
+        # Of the log that a group has last read a queue of, what `term_in` says: to be told to the
+        # next broker.
+        self.terms: Terms = {}
         self._greeted: set[str] = set()
         self._greeting_soon = False
         self._masters: dict[str, str] = {}  # by broker name, the last one that a route named

@@ -16,7 +16,8 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Protocol
 
-from saturnmq.client.core import ClientCore, term_in
+from saturnmq.client.core import ClientCore
+from saturnmq.client.terms import note_term, term_in
 from saturnmq.protocol import checked, jsonx
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import (
@@ -58,7 +59,9 @@ class FileDoor(Protocol):
 class OffsetStore(Protocol):
     """What a consumer asks of either kind."""
 
-    async def load(self, queue: MessageQueue, *, stored_only: bool = False) -> int | None: ...
+    async def load(
+        self, queue: MessageQueue, *, stored_only: bool = False, begins: bool = False
+    ) -> int | None: ...
     def update(self, queue: MessageQueue, offset: int) -> None: ...
     def reset(self, queue: MessageQueue, offset: int) -> None: ...
     def known(self, queue: MessageQueue) -> int | None: ...
@@ -116,9 +119,12 @@ class RemoteOffsets(_Table):
         address = self._core.broker_address(queue.broker_name, master=False)
         return None if address is None else self._core.connected(address)
 
-    async def load(self, queue: MessageQueue, *, stored_only: bool = False) -> int | None:
+    async def load(
+        self, queue: MessageQueue, *, stored_only: bool = False, begins: bool = False
+    ) -> int | None:
         """The group's offset on the broker; None if it has none (code 22). Other errors are
-        raised. A broker of ours says of which epoch it is: the first pull has to, too.
+        raised. A broker of ours says of which epoch it is: who `begins` there and not further on
+        has to say so with its first pull, too.
 
         Where a group has none the broker may say that it begins at the queue's beginning
         (starting.py), unless `stored_only`.
@@ -138,8 +144,8 @@ class RemoteOffsets(_Table):
             return None
         offset = checked.integer(answer.ext, "offset", least=-1)
         term = term_in(answer)
-        if term is not None:
-            self._core.terms[self._group, queue] = term
+        if begins and offset >= self.offsets.get(queue, -1):
+            note_term(self._core.terms, self._group, queue, term)
         return offset if offset >= 0 else None
 
     async def commit(
@@ -167,9 +173,8 @@ class RemoteOffsets(_Table):
                 "commitOffset": str(self.offsets[queue]),
                 "bname": queue.broker_name,
             }
-            term = self._core.terms.get((self._group, queue))
-            if term is not None:  # else a commit of messages that were lost could not be told
-                ext["saturnTerm"] = term
+            # Else a commit of messages that were lost could not be told.
+            ext |= self._core.terms.get((self._group, queue), {})
             request = Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, ext)
             if confirm and (address, queue.topic) in first:
                 others.append((address, request, queue))
@@ -255,7 +260,9 @@ class LocalOffsets(_Table):
         """Another consumer may have the file now."""
         await self._core.runtime.run_blocking(self._files.unlock, self._path)
 
-    async def load(self, queue: MessageQueue, *, stored_only: bool = False) -> int | None:
+    async def load(
+        self, queue: MessageQueue, *, stored_only: bool = False, begins: bool = False
+    ) -> int | None:
         return self.offsets.get(queue, self._stored.get(queue))
 
     async def commit(

@@ -33,6 +33,7 @@ from saturnmq.client.process_queue import Limits
 from saturnmq.client.pulling import HOLD_S, Puller
 from saturnmq.client.starting import Baseline, ask_offset, start_offset
 from saturnmq.client.supervision import Work
+from saturnmq.client.terms import note_term
 from saturnmq.protocol import topics
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import (
@@ -294,6 +295,7 @@ class PullConsumer:
                 continue
             if state.dropped or generation != state.generation:
                 continue
+            note_term(self.core.terms, self.group, held.queue, pulled.term)
             if pulled.moved:
                 log.warning(
                     "offset %d of %s was reset or is outside the queue, continuing at %d",

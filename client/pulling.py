@@ -18,7 +18,8 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from saturnmq.client.core import ClientCore, term_in
+from saturnmq.client.core import ClientCore
+from saturnmq.client.terms import term_in
 from saturnmq.protocol import checked, kernels
 from saturnmq.protocol.codes import (
     PULL_COMMIT_OFFSET,
@@ -71,7 +72,8 @@ class Pulled:
     size: int = 0  # bytes
     moved: bool = False
     stalled: bool = False  # nothing moved, and the answer came at once: ask a little later
-    term: str | None = None  # the epoch of the log, of brokers that say it
+    # What the broker says of its log (`term_in`); who goes on from `next_offset` notes it.
+    term: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -253,10 +255,7 @@ class Puller:
         }
         if own:
             ext["saturnLimits"] = "true"
-        term = self._core.terms.get((self._group, queue))
-        if term is not None:
-            ext["saturnTerm"] = term
-        return ext
+        return ext | self._core.terms.get((self._group, queue), {})
 
     def _read_header(self, queue: MessageQueue, offset: int, answer: Command) -> Pulled:
         """The answer without its messages. MalformedFrame is the replica's fault, not theirs."""
@@ -288,12 +287,12 @@ class Puller:
         if broker_id != 0 and self._slave_misleads(queue, offset, pulled):
             self._avoid[address] = self._core.runtime.monotonic() + AVOID_S
             return Pulled([], offset, stalled=True)
-        if pulled.term is not None:
-            self._core.terms[self._group, queue] = pulled.term
         if broker_id != 0 and pulled.min_offset > offset:  # no master: what it lacks is nowhere
             pulled.next_offset = max(pulled.next_offset, pulled.min_offset)
         if answer.code == RETRY_AT_ONCE:
             pulled.stalled = pulled.next_offset == offset
+            if pulled.stalled:  # what it says of its log it does not say of this offset
+                pulled.term = {}
         elif answer.code == OFFSET_MOVED:
             pulled.moved = True
         elif answer.code == FOUND:

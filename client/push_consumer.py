@@ -45,6 +45,7 @@ from saturnmq.client.results import ConsumeResult
 from saturnmq.client.send_back import SendBack
 from saturnmq.client.starting import Baseline, start_offset
 from saturnmq.client.supervision import Work
+from saturnmq.client.terms import note_term
 from saturnmq.protocol import kernels, topics
 from saturnmq.protocol.errors import (
     ClientClosed,
@@ -376,6 +377,7 @@ class PushConsumer:
                 continue
             if state.dropped or generation != state.generation:
                 continue
+            note_term(self.core.terms, self.group, held.queue, pulled.term)
             state.last_pull = self.runtime.monotonic()
             if pulled.moved:
                 log.warning(

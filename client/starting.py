@@ -78,7 +78,7 @@ async def start_offset(
 
     A broker back from a crash may know an older offset than we, or none.
     """
-    known = await offsets.load(queue, stored_only=isinstance(consume_from, int))
+    known = await offsets.load(queue, stored_only=isinstance(consume_from, int), begins=True)
     own = offsets.known(queue)
     if known is not None or own is not None:
         return max(known or 0, own or 0)

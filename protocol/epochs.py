@@ -10,11 +10,19 @@ An epoch is a number up to EPOCH_MAX, of three parts:
 
 So two nodes that cannot hear each other never open the same epoch, and a master that restarted
 while it was cut off never outranks the one that was promoted meanwhile.
+
+A client that reads a log is told its epochs, each with the physical offset where it begins, as
+text, `100000-0,200000-4096`. It tells them to the next broker that it asks.
 """
+
+import re
+from collections.abc import Iterable
 
 EPOCH_MAX = (1 << 31) - 1  # what RocketMQ's brokers can read
 TERM = 100_000
 OPENER = 1_000
+TOLD_MAX = 16  # so many epochs a client is told, the newest
+_TOLD = re.compile("([0-9]{1,10})-([0-9]{1,19})")
 
 
 def next_restart(epoch: int, opener: int) -> int:
@@ -43,3 +51,15 @@ def is_own(epoch: int, opener: int) -> bool:
 
 def _part(opener: int) -> int:
     return opener % (TERM // OPENER) * OPENER
+
+
+def to_text(epochs: Iterable[tuple[int, int]]) -> str:
+    """The newest of these (epoch, start), which rise, as a client is told them."""
+    return ",".join(f"{number}-{start}" for number, start in [*epochs][-TOLD_MAX:])
+
+
+def from_text(text: str) -> list[tuple[int, int]] | None:
+    """The epochs of such a text; None if it is something else."""
+    found = [_TOLD.fullmatch(each) for each in text.split(",", TOLD_MAX)]
+    told = [(int(each[1]), int(each[2])) for each in found if each is not None]
+    return told if len(told) == len(found) <= TOLD_MAX else None

@@ -51,7 +51,7 @@ class World:
         self.members = ["me"]
         self.locks_granted = True
         self.locks = QueueLocks()
-        self.term = ""  # with whose offsets a broker of ours says of which epoch they are
+        self.term = ""  # of a broker of ours, which says of which epoch its log is
         self.unlocked: list[MessageQueue] = []
         self.suggest = 0
         self.first_kept = 0
@@ -118,7 +118,7 @@ class WorldCore:
         self.runtime = runtime or world.runtime
         self.routes = world.routes
         self.handlers: dict[str, Any] = {}
-        self.terms: dict[Any, str] = {}
+        self.terms: dict[Any, dict[str, str]] = {}
         self._subscriptions = 0
         self.unreachable = False  # no nameserver answers
         self.error_listeners: list[Callable[[SaturnError], None]] = []
@@ -307,6 +307,7 @@ class WorldCore:
             "nextBeginOffset": str(following),
             "minOffset": str(world.first_kept),
             "maxOffset": str(len(log)),
+            **({"saturnTerm": world.term} if world.term else {}),
         }
         return cmd.reply(code, ext=header, body=b"".join(taken))
 

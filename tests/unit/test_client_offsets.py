@@ -31,7 +31,7 @@ class Brokers:
 
     def __init__(self) -> None:
         self.tasks = Tasks()
-        self.terms: dict[Any, str] = {}
+        self.terms: dict[Any, dict[str, str]] = {}
         self.slaves: set[str] = set()  # names of brokers that have no master
         self.unknown: set[str] = set()  # names that the route does not have
         self.connections: dict[str, object] = {"a:1": object(), "b:1": object()}
@@ -111,7 +111,24 @@ def test_an_offset_is_what_the_broker_says(
     brokers.answer = code, {**ext, "saturnTerm": "7"}
     asyncio.run(offsets.load(B1, stored_only=True))
     assert brokers.asked[1] == (1, "b:1", {**asked, "setZeroIfNotFound": "false"})
-    assert brokers.terms == ({} if code else {("G", B1): "7"})
+    assert brokers.terms == {}, "nobody begins there"
+    asyncio.run(offsets.load(B1, begins=True))
+    assert brokers.terms == ({} if code else {("G", B1): {"saturnTerm": "7"}})
+
+
+@pytest.mark.parametrize(("own", "believed"), [(4, True), (5, True), (6, False)])
+def test_an_own_offset_that_is_greater_is_told_with_the_epoch_that_it_is_of(
+    brokers: Brokers, offsets: RemoteOffsets, own: int, believed: bool
+) -> None:
+    """Or messages that got the offsets of lost ones before it would be passed over."""
+    brokers.answer = 0, {"offset": "5", "saturnTerm": "9", "saturnEpochs": "3-0,9-40"}
+    brokers.terms["G", A0] = {"saturnTerm": "7", "saturnEpochs": "3-0,7-50"}
+    offsets.update(A0, own)
+    assert asyncio.run(offsets.load(A0, begins=True)) == 5
+    assert brokers.terms["G", A0]["saturnTerm"] == ("9" if believed else "7")
+    brokers.commit(offsets)
+    [(_, ext)] = brokers.oneways
+    assert ext["saturnEpochs"] == ("3-0,9-40" if believed else "3-0,7-50")
 
 
 @pytest.mark.parametrize("answer", [(0, {"offset": "-2"}), (0, {}), (1, {"offset": "5"})])
@@ -132,7 +149,7 @@ def test_offsets_rise_and_are_sent_once_with_the_epoch_that_they_are_of(
     for offset in (0, 5, 3, 5):
         offsets.update(A0, offset)
     offsets.update(B1, 0)
-    brokers.terms["G", A0] = "7"
+    brokers.terms["G", A0] = {"saturnTerm": "7"}
     assert brokers.commit(offsets) == {"T a0": 5, "T b1": 0}
     assert [ext.get("saturnTerm") for _, ext in sorted(brokers.oneways)] == ["7", None]
     assert {(ext["consumerGroup"], ext["bname"]) for _, ext in brokers.oneways} == {

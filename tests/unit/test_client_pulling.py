@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from consumer_world import Q0, World
 from saturnmq.client.pulling import Pulled, Puller
+from saturnmq.client.terms import note_term
 from saturnmq.protocol.errors import ConfigError, ConnectionLost, MalformedFrame, RouteNotFound
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.remoting import Command
@@ -17,6 +18,7 @@ from saturnmq.protocol.subscription import Subscription
 FOUND, NOT_FOUND, AT_ONCE, MOVED = 0, 19, 20, 21
 MASTER, SLAVE, THIRD = "master", "slave", "third"
 Answer = Command | Exception
+TERM_FIELDS = ("saturnTerm", "saturnEpochs")
 
 
 class Replicas:
@@ -29,7 +31,7 @@ class Replicas:
         self.routes: Any = self
         self.now = 1000.0
         self.replicas = dict(enumerate(replicas or (MASTER, SLAVE)))
-        self.terms: dict[Any, str] = {}
+        self.terms: dict[Any, dict[str, str]] = {}
         self.refreshed: list[str] = []
         self.asked: list[str] = []
         self.ext: dict[str, str] = {}
@@ -59,8 +61,11 @@ class Replicas:
         return answer
 
     def pull(self, offset: int = 0, **how: Any) -> Pulled:
+        """As a consumer does that goes on from there."""
         self.asked.clear()
-        return asyncio.run(self.puller.pull(Q0, offset, **how))
+        pulled = asyncio.run(self.puller.pull(Q0, offset, **how))
+        note_term(self.terms, "G", Q0, pulled.term)  # type: ignore[arg-type]
+        return pulled
 
 
 def frames(count: int) -> list[bytes]:
@@ -72,7 +77,7 @@ def frames(count: int) -> list[bytes]:
 
 
 def reply(
-    cmd: Command, code: int = NOT_FOUND, body: bytes = b"", language: str = "JAVA", **ext: int
+    cmd: Command, code: int = NOT_FOUND, body: bytes = b"", language: str = "JAVA", **ext: int | str
 ) -> Command:
     answer = cmd.reply(code, ext={name: str(value) for name, value in ext.items()}, body=body)
     answer.language = language
@@ -283,7 +288,7 @@ def test_a_slave_moves_no_reader_backwards_nor_past_what_the_master_has(
     assert world.asked == [SLAVE]
     believed = expected is not None
     assert (pulled.next_offset, pulled.stalled) == (expected if believed else 10, not believed)
-    assert world.terms == ({("G", Q0): "3"} if believed else {})
+    assert world.terms == ({("G", Q0): {"saturnTerm": "3"}} if believed else {})
     world.replicas[0] = MASTER
     world.pull(10)
     assert world.asked == [SLAVE if believed else MASTER]
@@ -305,6 +310,37 @@ def test_the_epoch_that_a_broker_says_is_told_to_the_next_that_is_asked() -> Non
     for _ in range(2):
         world.pull()
         assert world.ext["saturnTerm"] == "7"
+
+
+def test_the_epochs_of_a_log_are_told_once_and_repeated_until_another_log_is_read() -> None:
+    world = Replicas()
+
+    def says(code: int = NOT_FOUND, **said: Any) -> dict[str, str]:
+        world.answer = lambda _, cmd: reply(cmd, code, **said)
+        world.pull()
+        return {name: text for name, text in world.ext.items() if name in TERM_FIELDS}
+
+    assert says(saturnTerm=7, saturnEpochs="3-0,7-50") == {}
+    for said in ({"saturnTerm": 7}, {}, {"saturnTerm": 9, "saturnEpochs": "3-0,9-40"}):
+        assert says(**said) == {"saturnTerm": "7", "saturnEpochs": "3-0,7-50"}
+    assert says(saturnTerm=11) == {"saturnTerm": "9", "saturnEpochs": "3-0,9-40"}
+    assert says() == {"saturnTerm": "11"}, "a broker that does not say which"
+
+
+def test_a_broker_that_cannot_say_where_to_go_on_says_nothing_of_the_log() -> None:
+    world = Replicas(MASTER)
+    world.answer = lambda _, cmd: reply(cmd, AT_ONCE, saturnTerm=7, nextBeginOffset=10)
+    assert (world.pull(10).stalled, world.terms) == (True, {})
+    world.answer = lambda _, cmd: reply(cmd, AT_ONCE, saturnTerm=7, nextBeginOffset=11)
+    assert (world.pull(10).stalled, world.terms) == (False, {("G", Q0): {"saturnTerm": "7"}})
+
+
+@pytest.mark.parametrize("said", ["7", "7-", "7-0;", "7-0,", "-7-0", "7-0," * 16 + "7-0", "x-0"])
+def test_epochs_that_are_none_are_an_error_of_the_broker(said: str) -> None:
+    world = Replicas(MASTER)
+    world.answer = lambda _, cmd: reply(cmd, saturnTerm=7, saturnEpochs=said)
+    with pytest.raises(MalformedFrame, match="saturnEpochs"):
+        world.pull()
 
 
 @pytest.mark.parametrize("following", [2, 1, None])

@@ -241,6 +241,21 @@ def test_the_first_pull_says_of_which_epoch_the_groups_offset_is(term: str) -> N
     world.run(main)
 
 
+def test_a_pull_consumer_says_of_which_epoch_it_has_read() -> None:
+    world = World(queues=1)
+    world.send(0, b"0")
+    world.term = "7000"
+
+    async def main() -> None:
+        async with puller(world) as made:
+            made.assign([Q0])
+            assert len(await made.poll(5.0)) == 1
+            await world.until(lambda: len(world.pulls) == 2)
+        assert [pull.get("saturnTerm") for pull in world.pulls] == [None, "7000"]
+
+    world.run(main)
+
+
 def test_a_slave_alone_is_read_from_its_first_message_though_it_corrects_nobody() -> None:
     world, got = World(queues=1), []
     for n in range(10):

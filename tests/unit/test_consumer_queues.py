@@ -225,6 +225,35 @@ def test_what_another_has_consumed_meanwhile_is_not_committed_backwards() -> Non
     world.run(main)
 
 
+def test_who_begins_anew_further_on_than_the_broker_says_tells_of_which_epoch_that_is() -> None:
+    """Or messages that got the offsets of lost ones before it would be passed over."""
+    world = backlog(3)
+    world.term = "7000"
+
+    async def main() -> None:
+        async with consumer(world, listener_one=lambda _: None, ordered=True) as made:
+
+            def is_locked() -> bool:
+                return bool(made.running_info()["mqTable"][Q0]["locked"])
+
+            await world.until(lambda: world.offsets.get(Q0) == 3)
+            world.locks.unlock("G", "me", [Q0])
+            assert someone_else_locks(world, Q0) == {Q0}
+            made.on_route_changed("T")
+            await world.until(lambda: not is_locked())
+            world.term, world.offsets[Q0] = "9000", 1  # promoted
+            pulls = len(world.pulls)
+            world.locks.unlock("G", "somebody else", [Q0])
+            made.on_route_changed("T")
+            await world.until(is_locked)
+            world.send(0, b"late")  # answers a pull of before, and that of the new beginning
+            await world.until(lambda: len(world.pulls) > pulls + 1)
+            said = [(pull["queueOffset"], pull["saturnTerm"]) for pull in world.pulls[pulls:]]
+            assert said[:2] == [("3", "7000"), ("4", "9000")]
+
+    world.run(main)
+
+
 def test_a_queue_that_is_handed_over_is_not_locked_anew() -> None:
     world, got = backlog(1, queues=2), []
 
