@@ -6,6 +6,7 @@ import asyncio
 import logging
 
 from saturnmq.broker.context import Context
+from saturnmq.broker.identity import known
 from saturnmq.broker.introductions import Member, read_member
 from saturnmq.broker.kinship import is_foreign
 from saturnmq.protocol import checked
@@ -37,7 +38,7 @@ async def member_at(c: Context, address: str) -> Member | None:
     except (SaturnError, OSError, TimeoutError, ValueError) as error:
         log.debug("%s does not tell its state: %s", address, error)
         return None
-    if member.name != c.config.broker_name or is_foreign(c.role.identity, member.identity):
+    if member.name != c.config.broker_name or is_foreign(known(c), member.group):
         log.error(
             "%s is of group %s %s, this node of %s %s: it is not asked",
             address,

@@ -29,6 +29,7 @@ from collections.abc import Callable
 from typing import Any
 
 from saturnmq.broker.context import Context
+from saturnmq.broker.identity import known
 from saturnmq.broker.in_sync import Lag
 from saturnmq.broker.introductions import Check, Join, introduce, read_join
 from saturnmq.broker.kinship import is_foreign, is_outranked
@@ -456,7 +457,7 @@ class HaMaster:
     def _is_not_ours(self, connection: SlaveConnection, join: Join) -> str:
         """Why this slave has no place in this group; empty if it has."""
         c = self._c
-        if join.name != c.config.broker_name or is_foreign(c.role.identity, join.identity):
+        if join.name != c.config.broker_name or is_foreign(known(c), join.group):
             return (
                 f"it is of group {join.name} {join.identity}, this node of "
                 f"{c.config.broker_name} {c.role.identity}: look at its namesrvAddr and "

@@ -27,7 +27,7 @@ from typing import Any, Protocol
 
 from saturnmq.broker.context import Context
 from saturnmq.broker.ha_master import CHECK_BYTES, tail_checksum
-from saturnmq.broker.identity import belong
+from saturnmq.broker.identity import belong, known
 from saturnmq.broker.introductions import Hello, introduce, read_group, read_hello
 from saturnmq.broker.kinship import is_foreign, may_cut
 from saturnmq.broker.mending import Mending
@@ -386,12 +386,12 @@ class HaSlave:
         return {"from": offset, "check": [first, offset, tail_checksum(self._c, first, offset)]}
 
     def _check(self, hello: Hello) -> None:
-        c, mine = self._c, self._c.role.identity
+        c, mine = self._c, known(self._c)
         size = c.store.config.commitlog_segment_bytes
         if hello.name != c.config.broker_name:
             raise StoreDamaged(f"it is of group {hello.name}, this node of {c.config.broker_name}")
         leads = hello.state == State.MASTER.name.lower()
-        if is_foreign(mine, hello.identity) or (leads and mine and not hello.identity):
+        if is_foreign(mine, hello.group) or (leads and mine and hello.identity != mine):
             raise StoreDamaged(
                 f"it is of another group called {hello.name}: its identity is "
                 f"{hello.identity or 'not known'}, that of this node {mine}. Nothing is exchanged "

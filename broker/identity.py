@@ -1,7 +1,8 @@
 """The identity of a group, in every file of its nodes: role.json, epoch file and checkpoint.
 
 It is drawn once, when the first log of the group begins; slaves take it over with the log. A file
-without it (of RocketMQ, or of before) gets it from the others.
+without it (of RocketMQ, or of before) gets it from the others. A node with an empty log belongs to
+no group yet, whatever its files say: a replaced node that began one by mistake has nothing to lose.
 """
 
 from __future__ import annotations
@@ -13,6 +14,11 @@ from saturnmq.protocol.errors import StoreDamaged
 def draw(c: Context) -> str:
     """One that no other group has: 128 random bits as hexadecimal digits."""
     return f"{c.runtime.random.getrandbits(128):032x}"
+
+
+def known(c: Context) -> str:
+    """That of this node's group; empty if it is not known, or the log is."""
+    return c.role.identity if c.store.watermarks.appended else ""
 
 
 def agree(c: Context) -> None:
@@ -37,6 +43,8 @@ def belong(c: Context, identity: str) -> None:
     """This node is of that group: durable in the epoch file when this returns, in the others when
     they are written next. Blocking."""
     if identity and identity != c.epochs.identity:
+        if not c.store.watermarks.appended:
+            c.epochs.identity = ""
         c.epochs.adopt(identity)
     c.store.identity = identity
     c.role.belongs(identity)

@@ -43,6 +43,12 @@ class Member:
     free_id: int  # for a slave that comes; 0: it does not say
 
     @property
+    def group(self) -> str:
+        """The identity of the group that its log belongs to; empty if it is not known, or the log
+        is."""
+        return self.identity if self.end else ""
+
+    @property
     def term(self) -> int:
         """The newest epoch of its log; 0: none."""
         return self.epochs[-1].number if self.epochs else 0

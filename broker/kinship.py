@@ -56,7 +56,7 @@ def may_cut(
 def is_witness(identity: str, known: bool, other: Member) -> bool:
     """Whether a slave can say what the group had: one that lost its own disk cannot. `known`: it
     belonged to the group before."""
-    if other.lacks or is_foreign(identity, other.identity):
+    if other.lacks or is_foreign(identity, other.group):
         return False
     return bool(other.identity) or not known
 

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from saturnmq.broker.context import Context, answer, integer
+from saturnmq.broker.identity import known
 from saturnmq.broker.kinship import is_foreign
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint, connect
@@ -74,7 +75,7 @@ class Mending:
     def on_read(self, endpoint: Endpoint, request: Command) -> None:
         """READ_LOG: bytes of the log as they are, for a node of this group."""
         c, ext = self._c, request.ext
-        mine, theirs = c.role.identity, ext.get("identity", "")
+        mine, theirs = known(c), ext.get("identity", "")
         if not mine or is_foreign(mine, theirs) or ext.get("brokerName") != c.config.broker_name:
             raise NoPermission(f"this node is of group {c.config.broker_name} {mine}")
         offset, size = integer(ext, "offset"), integer(ext, "size")

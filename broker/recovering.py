@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from saturnmq.broker.context import Context
-from saturnmq.broker.identity import belong
+from saturnmq.broker.identity import belong, known
 from saturnmq.broker.introductions import Member
 from saturnmq.broker.kinship import is_witness, may_cut, words_needed
 from saturnmq.broker.role import State
@@ -101,11 +101,11 @@ class Recovering:
     def hear(self, member: Member) -> None:
         """A slave tells what it has."""
         role = self._c.role
-        known = role.replicas.get(member.broker_id) == member.address
-        if is_witness(role.identity, known, member):
+        is_known = role.replicas.get(member.broker_id) == member.address
+        if is_witness(known(self._c), is_known, member):
             self._words[member.address] = member
             self.known_epoch = max(self.known_epoch, member.epoch)
-        elif known:
+        elif is_known:
             self._answered.add(member.address)
         self.try_now()
 

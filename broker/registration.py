@@ -22,6 +22,8 @@ from collections.abc import Callable
 from typing import Any
 
 from saturnmq.broker.context import Context
+from saturnmq.broker.identity import known
+from saturnmq.broker.kinship import is_foreign
 from saturnmq.broker.role import State
 from saturnmq.broker.topics import READ, WRITE
 from saturnmq.protocol import checked, jsonx
@@ -202,7 +204,7 @@ class Registration:
                 "bodyCrc32": str(crc32(body)),
                 "compressed": "false",
                 "enableActingMaster": "false",
-                "saturnIdentity": c.role.identity,
+                "saturnIdentity": known(c),
                 "saturnWhole": "true",
             },
             body,
@@ -226,7 +228,7 @@ class Registration:
         identity = checked.identity(ext, "saturnIdentity")
         epoch = checked.integer(ext, "saturnEpoch", 0, most=EPOCH_MAX)
         master, ha_address = _address(ext, "masterAddr"), _address(ext, "haServerAddr")
-        if role.identity and identity and identity != role.identity:
+        if is_foreign(known(self._c), identity):
             return  # this node has learned since it asked to which group it belongs
         if master == self._c.address:  # and its disk was replaced since, if it does not know
             master = ha_address = ""

@@ -14,6 +14,7 @@ from typing import Any
 from saturnmq.broker.context import Context
 from saturnmq.broker.ha_master import CHECK_BYTES, tail_checksum
 from saturnmq.broker.ha_slave import MasterConnection
+from saturnmq.broker.identity import known
 from saturnmq.broker.introductions import Hello, Member, introduce
 from saturnmq.broker.kinship import is_foreign
 from saturnmq.protocol import ha
@@ -65,7 +66,7 @@ class TailCopy:
         c = self._c
         marks = c.store.watermarks
         offset = marks.appended or hello.start
-        if hello.name != c.config.broker_name or is_foreign(c.role.identity, hello.identity):
+        if hello.name != c.config.broker_name or is_foreign(known(c), hello.group):
             raise StoreDamaged(f"its log is of {hello.name} {hello.identity}")
         if hello.start > offset:
             raise StoreDamaged(f"its log starts at {hello.start}, this one ends at {offset}")

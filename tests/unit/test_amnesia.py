@@ -560,3 +560,36 @@ def test_a_node_whose_oldest_segment_is_gone_neither_leads_nor_is_promoted(
             assert await group.bodies(group.master) == [*large, b"new"]
 
     run(body)
+
+
+def test_a_wiped_node_that_began_a_group_of_its_own_gives_way_to_the_one_with_a_log(
+    tmp_path: Path,
+) -> None:
+    """Nobody told it in time that its group lives, led by another node."""
+
+    async def body(runtime: NativeRuntime) -> None:
+        async with Group(runtime, tmp_path, role="ASYNC_MASTER") as group:
+            assert await group.send_all(group.master, b"one") == [0]
+            await until(lambda: group.slave.store.watermarks.confirmed > 0)
+            await until(lambda: group.slave.context.role.caught_up)
+            await group.master.close()
+            code, state = await group.role(
+                group.slave, RequestCode.PROMOTE, epoch=2 * TERM, force="true"
+            )
+            assert code == 0, state
+            assert await group.send_all(group.slave, b"two") == [0]
+            identity = group.slave.context.role.identity
+            await group.slave.close()
+            await forget(group)
+            shutil.rmtree(tmp_path / "m")
+            group.master = await group.start("m")
+            assert group.master.replica_state()["role"] == "master"
+            assert group.master.context.role.identity not in ("", identity)
+            group.slave = await group.start("s")
+            await until(lambda: group.slave.context.copies_in_sync() == 2)
+            assert group.master.replica_state()["role"] == "slave"
+            assert group.master.context.role.identity == identity
+            assert await group.bodies(group.slave) == [b"one", b"two"]
+            assert await group.send_all(group.slave, b"three") == [0]
+
+    run(body)

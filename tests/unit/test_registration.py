@@ -58,6 +58,7 @@ class Member:
                 data_version=version, snapshot=lambda: {"topicConfigTable": TABLE}
             ),
             address=self.address,
+            store=SimpleNamespace(watermarks=SimpleNamespace(appended=1)),
         )
         self.masters: list[str] = []  # that it was told to follow
         self.epochs: list[int] = []  # that deposed it
