@@ -175,6 +175,7 @@ class FailoverService:
         if c.role.state is State.MASTER:
             self._lead()
         else:
+            self._doors.wake()  # what needs no slave's word can be read
             self._recovering.try_now()
 
     def _hear(self, member: Member) -> None:
@@ -505,7 +506,6 @@ class FailoverService:
         c = self._c
         role, marks, now = c.role, c.store.watermarks, c.runtime.monotonic()
         replicas = [x for x in self._master.connections if x.is_replica]
-        taken = set(role.replicas)
         return {
             **introduce(c),
             "flushed": marks.flushed,
@@ -515,7 +515,7 @@ class FailoverService:
             "total": c.config.total_replicas,
             "replicas": {str(i): address for i, address in sorted(role.replicas.items())},
             "caughtUp": role.caught_up,
-            "freeId": min(set(range(1, len(taken) + 2)) - taken),
+            "freeId": self._master.free_id(),
             "inSync": [x.broker_id for x in replicas if x.lag.in_sync],
             "lagBytes": {str(x.broker_id): x.lag.size(marks.appended) for x in replicas},
             "lagMs": {

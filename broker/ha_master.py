@@ -201,11 +201,12 @@ class SlaveConnection(asyncio.BufferedProtocol):
         """Its log is this one as far as it asked."""
         self._write(ha.encode_control(ha.Kind.ACCEPT, {}))
 
-    def refuse(self, why: str, differs: Check | None = None) -> None:
-        """`differs`: this log is sound there, and another one."""
+    def refuse(self, why: str, differs: Check | None = None, free_id: int = 0) -> None:
+        """`differs`: this log is sound there, and another one; `free_id`: for a slave whose id
+        another one has."""
         log.error("slave %s is refused: %s", self.name, why)
         if self._transport is not None:
-            document: dict[str, Any] = {"why": why}
+            document: dict[str, Any] = {"why": why, "freeId": free_id}
             if differs is not None:
                 document["differs"] = [differs.start, differs.end]
             self._write(ha.encode_control(ha.Kind.REFUSE, document))
@@ -425,8 +426,15 @@ class HaMaster:
         """A slave of ours said who it is, and maybe where to go on."""
         c, join = self._c, connection.join
         assert join is not None, "it was just read"
-        if problem := self._is_not_ours(connection, join):
+        if problem := self._is_not_ours(join):
             connection.refuse(problem)
+            return
+        if twin := self._twin(connection, join):
+            connection.refuse(
+                f"{twin} is connected as slave {join.broker_id}: give {join.address} another "
+                "brokerId, and an empty store if it was copied from there",
+                free_id=self.free_id(),
+            )
             return
         if join.tail:
             if c.role.state is not State.SLAVE:
@@ -454,7 +462,7 @@ class HaMaster:
             connection.go_on(join.offset)
             self._tell_group()
 
-    def _is_not_ours(self, connection: SlaveConnection, join: Join) -> str:
+    def _is_not_ours(self, join: Join) -> str:
         """Why this slave has no place in this group; empty if it has."""
         c = self._c
         if join.name != c.config.broker_name or is_foreign(known(c), join.group):
@@ -463,16 +471,22 @@ class HaMaster:
                 f"{c.config.broker_name} {c.role.identity}: look at its namesrvAddr and "
                 "haMasterAddress, or wipe its store to make it a slave of this group"
             )
-        for other in self.connections:
-            twin = other is not connection and other.is_replica and other.broker_id
-            if twin and twin == join.broker_id and other.name != join.address and not join.tail:
-                return (
-                    f"{other.name} is connected as slave {twin}: give {join.address} another "
-                    "brokerId, and an empty store if it was copied from there"
-                )
         if join.tail and (join.offset is None or join.check is None):
             return "it wants the tail of a log, and does not say from where"
         return ""
+
+    def _twin(self, connection: SlaveConnection, join: Join) -> str:
+        """Another slave that is connected with the id of this one; empty if there is none."""
+        for other in self.connections:
+            same = other.is_replica and other.broker_id == join.broker_id != 0
+            if same and other is not connection and other.name != join.address and not join.tail:
+                return other.name
+        return ""
+
+    def free_id(self) -> int:
+        """For a slave that has none yet."""
+        taken = {*self._c.role.replicas, *(each.broker_id for each in self.connections)}
+        return min(set(range(1, len(taken) + 2)) - taken)
 
     def _check(self, join: Join) -> str:
         """Whether this log has the place where the slave would go on; why not."""

@@ -71,6 +71,7 @@ class MasterConnection(asyncio.BufferedProtocol):
         self.joined = False
         self.refused = ""
         self.differs: tuple[int, int] | None = None  # where its log is sound and another one
+        self.free_id = 0  # another slave has the id of this one
         self.confirmed = -1
         self._rolled = 0
         self.last_read = follower.now()
@@ -159,6 +160,7 @@ class MasterConnection(asyncio.BufferedProtocol):
             self._follower.told(frame.document)
         elif frame.kind is ha.Kind.REFUSE:
             self.refused = str(frame.document.get("why"))
+            self.free_id = checked.integer(frame.document, "freeId", 0)
             if differs := checked.items(frame.document, "differs"):
                 start, end = (checked.as_integer(n, "of field 'differs'") for n in differs)
                 self.differs = start, end
@@ -511,7 +513,12 @@ class HaSlave:
             self._connection = None
             if self._greeting is not None:
                 self._greeting.cancel()
-        if connection.refused:
+        if connection.free_id and c.role.decided and c.role.state is State.SLAVE:
+            # Two masters that were deposed were told the same one.
+            log.warning("%s; this node is slave %d now", connection.refused, connection.free_id)
+            c.role.follow(connection.free_id)
+            await self._save()
+        elif connection.refused:
             self._give_up(connection, connection.refused + await self._mend(connection.differs))
 
     async def _mend(self, differs: tuple[int, int] | None) -> str:

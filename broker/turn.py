@@ -127,8 +127,10 @@ def confirm(c: Context) -> None:
     if c.role.state is State.SLAVE:
         if c.master_confirmed is not None:
             position = min(position, c.master_confirmed)
-    elif c.role.state in (State.UNSURE, State.RECOVERING):
+    elif c.role.state is State.UNSURE:
         return
+    elif c.role.state is State.RECOVERING and c.role.required > 1:
+        return  # what its slaves have it has not heard
     else:
         if c.config.sync_flush or not c.flush_keeps_up():
             position = min(position, marks.flushed)
