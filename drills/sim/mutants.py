@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from saturnmq.broker import turn
+from saturnmq.broker import ha_slave, recovering, turn
 from saturnmq.broker.failover import FailoverService
 from saturnmq.broker.ha_master import HaMaster
 from saturnmq.broker.ha_slave import HaSlave
@@ -37,8 +37,8 @@ def _common_length(original: Any) -> Any:
     return common
 
 
-def _no_problem(original: Any) -> Any:
-    return lambda *args, **kwargs: ""
+def _always(original: Any) -> Any:
+    return lambda *args, **kwargs: True
 
 
 def _replicated_at_once(original: Any) -> Any:
@@ -50,16 +50,12 @@ def _replicated_at_once(original: Any) -> Any:
     return confirm
 
 
-def _trust_the_log(original: Any) -> Any:
-    async def begin(self: FailoverService) -> None:
-        found = self._c.store.recovery
-        clean, found.clean = found.clean, True
-        try:
-            await original(self)
-        finally:
-            found.clean = clean
+def _no_objection(original: Any) -> Any:
+    return lambda *args, **kwargs: ""
 
-    return begin
+
+def _nobodys_word(original: Any) -> Any:
+    return lambda *args, **kwargs: 0
 
 
 def _all_visible(original: Any) -> Any:
@@ -96,8 +92,8 @@ def _never(original: Any) -> Any:
 
 
 def _by_force(original: Any) -> Any:
-    async def promote(self: FailoverService, epoch: int, end: int, *, force: bool) -> None:
-        await original(self, epoch, 0, force=True)
+    async def promote(self: FailoverService, epoch: int, end: int, **options: bool) -> None:
+        await original(self, epoch, 0, force=True, insist=True)
 
     return promote
 
@@ -125,6 +121,11 @@ _SINKS = _LOSSY | {"groups": 1, "slaves": 1, "padding": 1000, "sink_epochs": 6}
 BIAS: dict[str, dict[str, Any]] = {
     "offsets-unclamped": _LOSSY,
     "volatile-truncation": _LOSSY,
+    "restart-without-tail": {
+        "copies": 2,
+        "sync_flush": False,
+        "weights": dict.fromkeys(FAULTS, 0) | {"power_loss": 9, "slaves_cut_off": 3},
+    },
     "half-a-group": _SINKS | {"transfer_bytes": 100},
     "group-seen-in-parts": _SINKS | {"transfer_bytes": 100, "copies": 2},
     "markers-forgotten": {"sink_epochs": 6},
@@ -143,7 +144,7 @@ _ALL: tuple[Mutant, ...] = (
         "length-only-handshake",
         "a slave's log counts as a prefix of its master's if it is not longer (#3388, #3015)",
         "I7: a deposed master comes back with a tail of its own",
-        (Patch(Epochs, "common", _common_length), Patch(HaMaster, "_check", _no_problem)),
+        (Patch(Epochs, "common", _common_length), Patch(HaMaster, "_same", _always)),
     ),
     Mutant(
         "stale-offsets",
@@ -207,9 +208,14 @@ _ALL: tuple[Mutant, ...] = (
     ),
     Mutant(
         "restart-without-tail",
-        "a restarted SYNC_MASTER takes writes without what only its slaves have",
+        "a restarted SYNC_MASTER takes writes without what only its slaves have, and they follow",
         "I1: power loss of the master with asynchronous flush",
-        (Patch(FailoverService, "begin", _trust_the_log),),
+        (
+            Patch(recovering, "words_needed", _nobodys_word),
+            Patch(recovering.Recovering, "furthest", _nothing),
+            Patch(recovering, "may_cut", _no_objection),
+            Patch(ha_slave, "may_cut", _no_objection),
+        ),
     ),
     Mutant(
         "anyone-is-promoted",
