@@ -15,6 +15,7 @@ promised a crash may leave anything.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from saturnmq.store.checkpoint import Checkpoint
@@ -54,7 +55,12 @@ class Promise:
 
 
 def set_aside_behind_hole(
-    disk: Disk, root: str, page: Checkpoint, series: SegmentSeries, side_files: SideFiles, now: int
+    disk: Disk,
+    root: str,
+    page: Checkpoint,
+    series: SegmentSeries,
+    side_files: SideFiles,
+    now_ms: Callable[[], int],
 ) -> None:
     """Before the segments are opened: where one is missing between others the log ends, and the
     files behind become side files, durably. `page` is saved first if it promises nothing.
@@ -71,7 +77,7 @@ def set_aside_behind_hole(
             path,
             start,
             start + series.segment_bytes,
-            time_ms=now,
+            time_ms=now_ms(),
             reason=f"a segment before {hole} is missing",
         )
         log.error(

@@ -145,9 +145,9 @@ class MessageStore:
         page = self._checkpoint = Checkpoint.load(self._disk, self.config.root)
         self.identity = page.identity
         self._side_files.load()
-        series, now = self._log.series, self._runtime.now_ms()
+        series, now_ms = self._log.series, self._runtime.now_ms
         series.set_aside()
-        set_aside_behind_hole(self._disk, self.config.root, page, series, self._side_files, now)
+        set_aside_behind_hole(self._disk, self.config.root, page, series, self._side_files, now_ms)
         promise = Promise.of(page, self._cleaner.taken_to())
         self._cleaner.finish_leftovers(page.start)
         self._log.load(clean=clean)
