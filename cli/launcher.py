@@ -35,6 +35,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import nearest
 
 STATE_FILE = "cluster.json"
@@ -136,8 +137,9 @@ class LocalCluster:
         *,
         progress: Callable[[str], None] = lambda _text: None,
     ) -> LocalCluster:
-        """Start every node and return when all serve; what was started is stopped again if one
-        fails.
+        """Start every node and return when all serve and the masters take writes; what was started
+        is stopped again if one fails. A master that still waits for what it lacks is told and left
+        to wait: its slaves may be elsewhere.
         """
         settings = settings or Settings()
         _check(settings)
@@ -178,6 +180,7 @@ class LocalCluster:
                         cluster._await_ready(node)
                 cluster._save()
                 cluster.await_routes()
+                cluster._await_decided(progress)
             except BaseException:
                 cluster._stop_all()
                 if not known:  # nothing was kept there yet: the next one may choose afresh
@@ -282,6 +285,25 @@ class LocalCluster:
                         f"after {timeout_s:.0f} s {node.name} knows {sorted(seen)} "
                         f"and not yet {sorted(wanted - seen)}"
                     )
+                time.sleep(0.05)
+
+    def _await_decided(self, progress: Callable[[str], None]) -> None:
+        """Wait until no running broker waits for the word of another: only then it takes writes."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        for node in self.nodes:
+            told = False
+            while node.broker_name and node.alive():
+                state: dict[str, Any] = {}
+                with contextlib.suppress(OSError, ValueError):
+                    state = _ask(node.host, node.port, RequestCode.REPLICA_STATE)
+                if state.get("role") not in ("unsure", "recovering"):
+                    break
+                if time.monotonic() > deadline:
+                    progress(f"{node.name} takes no writes yet: {state.get('refuses')}")
+                    break
+                if not told:
+                    progress(f"waiting until {node.name} knows that its log is whole")
+                    told = True
                 time.sleep(0.05)
 
     # -- processes ------------------------------------------------------------------------------
@@ -535,16 +557,26 @@ def _toml(options: dict[str, Any]) -> str:
 
 
 def _registered(host: str, port: int) -> set[str]:
-    """The addresses of the brokers that a nameserver lists: GET_BROKER_CLUSTER_INFO, by hand."""
+    """The addresses of the brokers that a nameserver lists."""
+    table = _ask(host, port, RequestCode.GET_BROKER_CLUSTER_INFO).get("brokerAddrTable") or {}
+    return {address for data in table.values() for address in data["brokerAddrs"].values()}
+
+
+def _ask(host: str, port: int, code: RequestCode) -> dict[str, Any]:
+    """The document in which a node answers `code`, by hand: no client, and no loop, is needed."""
     from saturnmq.protocol import jsonx
 
-    header = b'{"code":106,"language":"PYTHON","version":493,"opaque":1,"flag":0,"extFields":{}}'
+    header = json.dumps(
+        {"code": int(code), "language": "PYTHON", "version": 493, "opaque": 1, "flag": 0}
+    ).encode()
     with socket.create_connection((host, port), timeout=5) as link:
         link.sendall((4 + len(header)).to_bytes(4, "big") + len(header).to_bytes(4, "big") + header)
         reply = _exactly(link, int.from_bytes(_exactly(link, 4), "big"))
     header_length = int.from_bytes(reply[:4], "big") & 0xFFFFFF
-    table = jsonx.loads(reply[4 + header_length :]).get("brokerAddrTable") or {}
-    return {address for data in table.values() for address in data["brokerAddrs"].values()}
+    document = jsonx.loads(reply[4 + header_length :])
+    if not isinstance(document, dict):
+        raise ValueError(f"{host}:{port} answers code {code} with no document")
+    return document
 
 
 def _exactly(link: socket.socket, count: int) -> bytes:

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from cluster_rig import running
+from cluster_rig import make_topic, running
 from saturnmq import Admin, Message, Producer, PushConsumer
+from saturnmq.cli.launcher import Settings
 
 PATIENCE_S = 30.0
+# A node that follows its master two seconds later than it serves: `python -c LATE -m MODULE ...`.
+LATE = """
+import asyncio, runpy, sys
+from saturnmq.broker.ha_slave import HaSlave
+run = HaSlave.run
+async def late(self):
+    await asyncio.sleep(2)
+    await run(self)
+HaSlave.run = late
+sys.argv[:] = sys.argv[3:]
+runpy.run_module("saturnmq.cli.main", run_name="__main__", alter_sys=True)
+"""
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
@@ -82,3 +96,12 @@ def test_a_group_misses_nothing_of_a_topic_that_grows_while_members_come_and_go(
             until(lambda: got >= set(sent), f"{len(set(sent) - got)} of {len(sent)} are missing")
             for made in members:
                 made.close()
+
+
+def test_a_cluster_is_up_when_a_master_that_waits_for_its_slave_takes_writes(
+    tmp_path: Path,
+) -> None:
+    settings = Settings(masters=1, slaves=1, replication="sync")
+    settings.prefixes = {"slave-0": [sys.executable, "-c", LATE]}
+    with running(tmp_path / "cluster", settings) as cluster:
+        make_topic(cluster, "at-once", 4)
