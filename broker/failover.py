@@ -198,8 +198,7 @@ class FailoverService:
             known = max(c.role.epoch, self._recovering.known_epoch)
             if not c.role.leads_since_start or known > c.role.term:
                 self._open(next_restart(known, c.config.broker_id), fresh=fresh)
-            if c.store.amnesia:
-                c.store.settle()
+            c.store.settle()
         except OSError as error:  # a full disk is not full for ever
             log.error("the new epoch cannot be written down, trying again: %s", error)
             c.role.why = f"its new epoch cannot be written down: {error}"

@@ -1,9 +1,11 @@
 """Amnesia: a start that finds less of the log than was durable on this disk once.
 
-The checkpoint is the evidence. It says where the log began (`start`) and up to where it was durable
-(`flushed`, or `promised` of a start before this one that found less): that is the promise. What of
-it is not there is missing: the whole log after a lost mount, its end after a disk that lied, its
-front, or all behind a segment that is missing between others, because those files are set aside.
+The checkpoint is the evidence. It says where the log began (`start`, before its first segment is
+made) and up to where it was durable (`flushed`, or `promised` of a start before this one that found
+less): that is the promise. What of it is not there is missing: the whole log after a lost mount,
+its end after a disk that lied, or all behind a segment that is missing between others, because
+those files are set aside. Segments go on behind the log's end, and one that begins behind `start`
+tells that the front is missing, also when `flushed` is older than it.
 The cleaner is no culprit: it moves `start` on, and until a checkpoint says so, the newest file it
 took waits in `commitlog/deleted` (cleaner.py).
 
@@ -40,8 +42,8 @@ class Promise:
         return cls(start, max(page.flushed, page.promised))
 
     def missing(self, start: int, end: int) -> list[tuple[int, int]]:
-        """What a log that goes from `start` to `end` lacks of it."""
-        front = self.start, min(start, self.end)
+        """What a log that goes from `start` to `end`, both 0 without segments, lacks of it."""
+        front = self.start, start
         rest = max(self.start, end, 0), self.end
         known = [rest] if self.start < 0 else [front, rest]
         return [(first, last) for first, last in known if first < last]
@@ -49,9 +51,6 @@ class Promise:
     def cleaned(self, before: int, after: int) -> Promise:
         """The cleaner moved the log's start from `before` to `after`."""
         return replace(self, start=after) if 0 <= before <= self.start < after else self
-
-    def __str__(self) -> str:
-        return f"{max(self.start, 0)} to {self.end}"
 
 
 def set_aside_behind_hole(

@@ -17,7 +17,7 @@ Ours, in the part RocketMQ leaves alone: timestamps cannot say where to start ex
     96  i64  name of the index file that is being filled, 0: there is none, -1: not known
     104 40s  its header, all of whose items are durable (indexfile.py)
     144 16s  identity of the group that the log belongs to, zeros: unknown
-    160 i64  start: the oldest offset that the log had, -1: not known
+    160 i64  start: where the log begins, -1: it never did, or nobody knows
     168 i64  promised: the log was durable up to here once, and a start found less (amnesia.py);
              -1: none did
     176 i32  CRC-32 of bytes 0..176: it no longer holds when a RocketMQ broker ran since

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import errno
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from saturnmq.protocol.errors import StoreDamaged, SystemBusy
@@ -82,10 +83,14 @@ class CommitLog:
         sync_zeros: bool = False,
         pool: TransientStorePool | None = None,
         advice: tuple[Advice, ...] = (),
+        begins: Callable[[int], None] = lambda _: None,
     ) -> None:
+        """`begins` gets the start of the first segment before there is one; OSError: there is to be
+        none now."""
         self.series = SegmentSeries(disk, directory, segment_bytes)
         self.segment_bytes = segment_bytes
         self.end = 0
+        self._begins = begins
         self._ahead = ahead
         self._sync_zeros = sync_zeros
         self._pool = pool
@@ -228,8 +233,13 @@ class CommitLog:
     def append_raw(self, offset: int, data: bytes | memoryview) -> None:
         """Copy the master's bytes; they never cross a segment."""
         if self.end == 0 and not self.series.segments:
-            base = offset - offset % self.segment_bytes
-            self.series.add(self._create(base))
+            if offset % self.segment_bytes:
+                raise StoreDamaged(
+                    f"bytes for {offset} offered to an empty log, which begins with a segment: at a "
+                    f"multiple of {self.segment_bytes}"
+                )
+            self._begins(offset)
+            self.series.add(self._create(offset))
             self.end = offset
         if offset != self.end:
             raise StoreDamaged(f"bytes for {offset} offered, this log ends at {self.end}")
@@ -257,6 +267,8 @@ class CommitLog:
         return segment if segment is not None else self._next(self.end)
 
     def _next(self, start: int) -> Segment:
+        if not self.series.segments:
+            self._begins(start)
         with self._mutex:
             if self._pool is not None and not self._pool.free and self._pool.fail_fast:
                 raise SystemBusy(

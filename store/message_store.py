@@ -88,6 +88,7 @@ class MessageStore:
             sync_zeros=config.sync_zeros,
             pool=pool,
             advice=_advice(config),
+            begins=self._log_begins,
         )
         directory = posixpath.join(root, "consumequeue")
         warm = (Advice.WARM,) if config.warm_files else ()
@@ -210,10 +211,11 @@ class MessageStore:
         the store takes what is copied back (`append_raw`) but no messages."""
         if self._promise is None or not (missing := self.missing):
             return ""
+        start, end = max(self._promise.start, 0), max(self._promise.end, missing[-1][1])
         return (
             f"{self._log.series.directory} lacks the bytes "
-            f"{' and '.join(f'{start} to {end}' for start, end in missing)} of the log, which had "
-            f"{self._promise} on this disk once"
+            f"{' and '.join(f'{first} to {last}' for first, last in missing)} of the log, which "
+            f"had {start} to {end} on this disk once"
         )
 
     def settle(self) -> None:
@@ -221,6 +223,7 @@ class MessageStore:
         other node's begins, or because an operator goes on without. Durable when this returns;
         OSError: nothing has changed."""
         promise, self._promise = self._promise, None
+        self._checkpoint.flushed = max(self._checkpoint.flushed, self._durable_end())
         try:
             self.checkpoint()
         except OSError:
@@ -389,7 +392,7 @@ class MessageStore:
                 self._flushed_frames = self._whole_frames
                 self._checkpoint.physic = max(self._checkpoint.physic, ticket.store_timestamp)
                 if self._promise is not None and not self.missing:
-                    log.info("the log has all of %s again", self._promise)
+                    log.info("the log has all that it had on this disk once")
                     self._promise = None
         self._flushing = None
 
@@ -475,10 +478,7 @@ class MessageStore:
         if self.failed is not None:
             return
         page = self._checkpoint
-        dispatched, flushed = self.watermarks.dispatched, self._flushed_frames
-        if dispatched <= self.watermarks.flushed:
-            flushed = max(flushed, dispatched)
-        flushed = self._groups.border(flushed)  # the next start must see its marker
+        dispatched, flushed = self.watermarks.dispatched, self._durable_end()
         reach = min(dispatched, flushed)
         stamp = min(self._dispatched_ts, page.physic or self._dispatched_ts)
         count = self._queues.non_empty()
@@ -497,6 +497,14 @@ class MessageStore:
             page.index_name, page.index_header = mark.name, mark.header
             page.index = max(page.index, mark.full_until)
 
+    def _durable_end(self) -> int:
+        """Up to where whole frames are durable, and no group is cut: the next start must see its
+        marker."""
+        dispatched, flushed = self.watermarks.dispatched, self._flushed_frames
+        if dispatched <= self.watermarks.flushed:
+            flushed = max(flushed, dispatched)
+        return self._groups.border(flushed)
+
     def check_files(self) -> None:
         """Blocking: look whether the log's files are still there. OSError: one is not; the store
         takes no more writes then."""
@@ -508,15 +516,24 @@ class MessageStore:
             self._failed = self.failed or f"{type(error).__name__}: {error}"
             raise
 
+    def _log_begins(self, start: int) -> None:
+        """A log that loses its first segment before the first checkpoint must know."""
+        self._checkpoint.start = start
+        self.checkpoint()
+
     def checkpoint(self) -> None:
         """Blocking: write the checkpoint if it changed."""
         with self._saving:
-            promise = self._promise
+            promise, start = self._promise, self._checkpoint.start
+            if promise is not None:
+                start = promise.start
+            elif self._log.series.segments:
+                start = self.watermarks.start
             current = replace(
                 self._checkpoint,
                 confirm=max(self._checkpoint.confirm, self.watermarks.confirmed),
                 identity=self.identity,
-                start=self.watermarks.start if promise is None else promise.start,
+                start=start,
                 promised=-1 if promise is None else promise.end,
             )
             if current != self._saved:

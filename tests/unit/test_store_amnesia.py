@@ -9,7 +9,7 @@ import errno
 import random
 
 import pytest
-from saturnmq.protocol.errors import ServiceNotAvailable
+from saturnmq.protocol.errors import ServiceNotAvailable, StoreDamaged
 from saturnmq.store.checkpoint import Checkpoint
 from saturnmq.store.message_store import MessageStore
 from saturnmq.store.truncated import SideFile
@@ -486,3 +486,69 @@ def test_a_truncation_to_nothing_is_no_amnesia() -> None:
     store.truncate(0, reason="the logs share no epoch")
     die(disk)
     assert open_store(disk).amnesia == ""
+
+
+def test_a_front_that_goes_before_the_first_checkpoint_is_told() -> None:
+    """As a restart minutes later does, which finds that the log ended behind it."""
+    disk = new_disk()
+    store = open_store(disk)
+    for number in range(60):
+        store.put(message(b"%d" % number + bytes(150)))
+    dispatch(store)
+    flush(store)
+    die(disk)
+    disk.unlink(segment(0))
+    for _ in range(2):
+        store = open_store(disk)
+        assert store.missing == [(0, SEGMENT)]
+        assert f"lacks the bytes 0 to {SEGMENT}" in store.amnesia
+        die(disk)
+
+
+def test_a_front_that_goes_again_after_it_was_copied_back_is_told_again() -> None:
+    disk = new_disk()
+    data = content(filled(disk))
+    die(disk)
+    disk.remove_tree(LOG)
+    store = open_store(disk)
+    for at in range(0, len(data), 1000):
+        store.append_raw(at, data[at : at + 1000])
+        dispatch(store)
+        flush(store)
+    store.settle()
+    die(disk)
+    disk.unlink(segment(0))
+    assert open_store(disk).missing == [(0, SEGMENT)]
+    disk.remove_tree(LOG)
+    die(disk)
+    assert open_store(disk).missing == [(0, len(data))]
+
+
+def test_a_copied_log_that_begins_later_accuses_nobody() -> None:
+    disk, other = new_disk(), new_disk()
+    data = content(filled(other))
+    store = open_store(disk)
+    store.append_raw(2 * SEGMENT, data[2 * SEGMENT :][:1000])
+    die(disk)
+    assert open_store(disk).amnesia == ""
+
+
+def test_a_log_begins_when_it_is_written_down_where() -> None:
+    disk = new_disk()
+    store = open_store(disk)
+    disk.plan("write_file", errno.ENOSPC, "/store/checkpoint*")
+    with pytest.raises(ServiceNotAvailable, match="no room"):
+        store.put(message(b"x"))
+    assert store.watermarks.appended == 0
+    assert store.put(message(b"x")).queue_offset == 0
+    assert Checkpoint.load(disk, "/store").start == 0
+
+
+def test_an_empty_log_takes_nothing_from_the_middle_of_a_segment() -> None:
+    disk, other = new_disk(), new_disk()
+    data = content(filled(other))
+    store = open_store(disk)
+    with pytest.raises(StoreDamaged, match="begins with a segment"):
+        store.append_raw(SEGMENT + 400, data[SEGMENT + 400 :][:100])
+    store.append_raw(SEGMENT, data[SEGMENT:][:1000])
+    assert store.watermarks.start == SEGMENT
