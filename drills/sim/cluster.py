@@ -281,10 +281,12 @@ class Cluster:
             await asyncio.sleep(0.1)
 
     async def _replace_damaged(self) -> bool:
-        """Where logs differ below what is confirmed, nodes may wait for an operator, if all that
-        was promised is still somewhere. This one replaces the disk whose bits have rotted."""
+        """Where logs differ below what is confirmed, and where one lacks its beginning, nodes may
+        wait for an operator, if all that was promised is still somewhere. This one replaces the
+        disk with the damage."""
         damaged = [node for node in self.brokers if not self.is_whole(node)]
-        if not damaged or not self.faults.made["bit flipped"]:
+        made = self.faults.made
+        if not damaged or not (made["bit flipped"] or made["segment deleted"]):
             return False
         gone = [
             value
