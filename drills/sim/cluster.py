@@ -41,6 +41,7 @@ from saturnmq.drills.sim.report import Report
 from saturnmq.drills.sim.scenes import SCENES, Scene
 from saturnmq.drills.sim.staging import Sinks
 from saturnmq.drills.sim.verdict import Evidence, Verdict, told
+from saturnmq.nameserver.claims import HOLD_MS
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.ids import decode_message_id
 
@@ -251,17 +252,19 @@ class Cluster:
 
     async def _become_quiet(self) -> None:
         calm_at = self.loop.time()
+        # A nameserver that was restarted while a foreign node was there may hold the name for it.
         # The queues that a dead member of an ordered group had locked are nobody's for a minute.
         locked = self.plan.ordered and self.faults.made["consumer killed"]
-        delivery_s = LOCK_S if locked else LIVENESS_S
+        liveness_s = LIVENESS_S + (HOLD_MS / 1000 if self.strangers else 0.0)
+        delivery_s = max(LOCK_S if locked else 0.0, liveness_s)
         replaced = False
         for what, bound, is_so in (
-            ("a group has no master", LIVENESS_S, self._has_masters),
-            ("sends do not succeed", LIVENESS_S, self._all_sent),
-            ("slaves do not catch up", LIVENESS_S, self._caught_up),
+            ("a group has no master", liveness_s, self._has_masters),
+            ("sends do not succeed", liveness_s, self._all_sent),
+            ("slaves do not catch up", liveness_s, self._caught_up),
             ("not delivered", delivery_s, self._all_delivered),
             # Consumers send back, sinks end their epochs: the logs may have grown since.
-            ("slaves do not keep up", max(delivery_s, LIVENESS_S), self._caught_up),
+            ("slaves do not keep up", delivery_s, self._caught_up),
         ):
             while not is_so():
                 self.quiet_s = self.loop.time() - calm_at
@@ -284,9 +287,13 @@ class Cluster:
         """Where logs differ below what is confirmed, and where one lacks its beginning, nodes may
         wait for an operator, if all that was promised is still somewhere. This one replaces the
         disk with the damage."""
-        damaged = [node for node in self.brokers if not self.is_whole(node)]
-        made = self.faults.made
-        if not damaged or not (made["bit flipped"] or made["segment deleted"]):
+        made, damaged = self.faults.made, []
+        if made["bit flipped"] or made["segment deleted"]:
+            for group in self.groups:
+                nodes = [node for node in self.nodes_of(group) if not self.is_whole(node)]
+                if nodes and await self._says_why(group):
+                    damaged += nodes
+        if not damaged:
             return False
         gone = [
             value
@@ -303,6 +310,16 @@ class Cluster:
             await node.wipe()
             await node.boot()
         return True
+
+    async def _says_why(self, group: str) -> bool:
+        """Whether `admin replicas` shows why a member does not go on."""
+        try:
+            members = await self.operator.runtime.run(self.operator.admin.replicas(group))
+        except SaturnError:
+            return False
+        return any(
+            member.trouble or (member.refuses and member.role != "slave") for member in members
+        )
 
     async def _play_encores(self) -> None:
         """What scenes do on a cluster without faults, when nothing of them is to come."""

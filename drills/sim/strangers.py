@@ -119,13 +119,16 @@ class Strangers:
         self._cut([master.name], others)
         self._cluster.brokers.append(node)
         self._faults.note("new slave", node.name)
+        if self._rng.random() < 0.5:  # what is written down takes its time
+            master.past.idle.append(span)
+            master.runtime.blocking_latency_s = (0.005, self._rng.choice((0.05, 0.3)))
         node.age()
         await node.boot()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(JOINED_S):
                 while master.up and master.log_end > node.log_end:
                     await asyncio.sleep(0.01)
-        await self._faults.last(self._rng.uniform(0.0, 1.0))
+        await self._faults.last(self._rng.choice((0.01, 0.1, 1.0)) * self._rng.random())
         self._faults.note("power lost", master.name)
         master.lose_power()
         self._mend([master.name], others)

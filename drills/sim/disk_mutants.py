@@ -1,0 +1,144 @@
+"""Known bugs of identity, amnesia and floors, kept to be found again under the rare faults
+(`amnesia.py`, `strangers.py`), as those of replication are (`mutants.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from saturnmq.broker import asking, ha_master, ha_slave, mending, recovering, tail_copy
+from saturnmq.broker.failover import FailoverService
+from saturnmq.broker.ha_master import HaMaster, SlaveConnection
+from saturnmq.broker.recovering import Recovering
+from saturnmq.broker.role import Role
+from saturnmq.broker.table_sync import TableSync
+from saturnmq.drills.mutants import Mutant, Patch
+from saturnmq.drills.sim.plan import FAULTS
+from saturnmq.nameserver.claims import Claims
+from saturnmq.store.message_store import MessageStore
+
+
+def _never(original: Any) -> Any:
+    return lambda *args, **kwargs: False
+
+
+def _always(original: Any) -> Any:
+    return lambda *args, **kwargs: True
+
+
+def _no_reason(original: Any) -> Any:
+    return lambda *args, **kwargs: ""
+
+
+def _nothing(original: Any) -> Any:
+    return lambda *args, **kwargs: None
+
+
+def _nobody(original: Any) -> Any:
+    return lambda *args, **kwargs: 0
+
+
+def _nothing_lost(original: Any) -> Any:
+    return property(lambda self: "")
+
+
+def _at_once(original: Any) -> Any:
+    async def adopt(self: TableSync, address: str) -> None:
+        return
+
+    return adopt
+
+
+def _named(original: Any) -> Any:
+    def made(self: SlaveConnection, transport: Any) -> None:
+        original(self, transport)
+        self.is_named = True
+
+    return made
+
+
+def _with(rare: str, **plan: Any) -> dict[str, Any]:
+    """A cluster with this fault only, which must help itself."""
+    weights = dict.fromkeys(FAULTS, 0)
+    usual = {"copies": 2, "slaves": 1, "patience_s": float("inf"), "weights": weights, "force": 0.0}
+    return usual | {"rare": {rare: 1}, "gap_s": 3.0} | plan
+
+
+DISK_BIAS: dict[str, dict[str, Any]] = {
+    "foreign-followed": _with("foreign_master"),
+    "foreign-registered": _with("foreign_master"),
+    "counted-before-named": _with("new_slave", sync_flush=False, flush_s=0.2),
+    "leads-without-a-word": _with("restore_old_copy"),
+    "cut-below-the-floor": _with("restore_old_copy"),
+    "amnesia-ignored": _with("lose_commitlog", copies=1),
+    "empty-tables": _with("wipe_master"),
+    "damage-followed": _with("bit_rot"),
+}
+
+_ALL: tuple[Mutant, ...] = (
+    Mutant(
+        "foreign-followed",
+        "nodes do not compare the identities of their groups",
+        "I12, I1: a node of another cluster with the same names",
+        tuple(
+            Patch(module, "is_foreign", _never)
+            for module in (asking, ha_master, ha_slave, mending, recovering, tail_copy)
+            if hasattr(module, "is_foreign")
+        ),
+    ),
+    Mutant(
+        "foreign-registered",
+        "a nameserver takes a broker of whatever group for one of its name",
+        "I12, I1: a master of another cluster with the same names",
+        (Patch(Claims, "check", _nothing),),
+    ),
+    Mutant(
+        "counted-before-named",
+        "a slave's reports count before the master's file names it",
+        "I1: the master loses its power when a slave has just joined",
+        (
+            Patch(SlaveConnection, "connection_made", _named),
+            Patch(FailoverService, "_forgot", _nothing),  # a second line of defence
+        ),
+    ),
+    Mutant(
+        "leads-without-a-word",
+        "a master whose sends wait for copies takes writes before a slave told what it has",
+        "I1, I12: an older copy of its disk was restored",
+        (Patch(recovering, "words_needed", _nobody), Patch(Recovering, "furthest", _nothing)),
+    ),
+    Mutant(
+        "cut-below-the-floor",
+        "the same, and its slaves cut what was confirmed",
+        "I1: an older copy of its disk was restored",
+        (
+            Patch(recovering, "words_needed", _nobody),
+            Patch(Recovering, "furthest", _nothing),
+            Patch(recovering, "may_cut", _no_reason),
+            Patch(ha_slave, "may_cut", _no_reason),
+        ),
+    ),
+    Mutant(
+        "amnesia-ignored",
+        "a start does not compare its log with what its checkpoint promised",
+        "I1, I12: the folder of the log is empty",
+        (
+            Patch(MessageStore, "amnesia", _nothing_lost),
+            Patch(Role, "has_lost", _nothing),
+            Patch(recovering, "lost", _no_reason),
+        ),
+    ),
+    Mutant(
+        "empty-tables",
+        "a master that copied its log back keeps the tables of its empty disk",
+        "I12, I6: the disk of a master was replaced",
+        (Patch(TableSync, "adopt", _at_once), Patch(FailoverService, "_merge_back", _at_once)),
+    ),
+    Mutant(
+        "damage-followed",
+        "the checksums of two logs are not compared when one goes on with the other",
+        "I7: a bit of one of them has flipped",
+        (Patch(HaMaster, "_same", _always),),
+    ),
+)
+DISK_MUTANTS = {mutant.name: mutant for mutant in _ALL}
