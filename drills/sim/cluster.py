@@ -318,7 +318,8 @@ class Cluster:
         except SaturnError:
             return False
         return any(
-            member.trouble or (member.refuses and member.role != "slave") for member in members
+            member.lacks or member.trouble or (member.refuses and member.role != "slave")
+            for member in members
         )
 
     async def _play_encores(self) -> None:
