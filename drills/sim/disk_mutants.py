@@ -1,4 +1,4 @@
-"""Known bugs of identity, amnesia and floors, kept to be found again under the rare faults
+"""Known bugs of identity and floors, kept to be found again under the rare faults
 (`amnesia.py`, `strangers.py`), as those of replication are (`mutants.py`).
 """
 
@@ -6,20 +6,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from saturnmq.broker import asking, ha_master, ha_slave, mending, recovering, tail_copy
+from saturnmq.broker import ha_slave, recovering
 from saturnmq.broker.failover import FailoverService
 from saturnmq.broker.ha_master import HaMaster, SlaveConnection
 from saturnmq.broker.recovering import Recovering
-from saturnmq.broker.role import Role
 from saturnmq.broker.table_sync import TableSync
 from saturnmq.drills.mutants import Mutant, Patch
 from saturnmq.drills.sim.plan import FAULTS
 from saturnmq.nameserver.claims import Claims
-from saturnmq.store.message_store import MessageStore
-
-
-def _never(original: Any) -> Any:
-    return lambda *args, **kwargs: False
 
 
 def _always(original: Any) -> Any:
@@ -36,10 +30,6 @@ def _nothing(original: Any) -> Any:
 
 def _nobody(original: Any) -> Any:
     return lambda *args, **kwargs: 0
-
-
-def _nothing_lost(original: Any) -> Any:
-    return property(lambda self: "")
 
 
 def _at_once(original: Any) -> Any:
@@ -65,27 +55,15 @@ def _with(rare: str, **plan: Any) -> dict[str, Any]:
 
 
 DISK_BIAS: dict[str, dict[str, Any]] = {
-    "foreign-followed": _with("foreign_master"),
     "foreign-registered": _with("foreign_master"),
     "counted-before-named": _with("new_slave", sync_flush=False, flush_s=0.2),
     "leads-without-a-word": _with("restore_old_copy"),
     "cut-below-the-floor": _with("restore_old_copy"),
-    "amnesia-ignored": _with("lose_commitlog", copies=1),
     "empty-tables": _with("wipe_master"),
     "damage-followed": _with("bit_rot"),
 }
 
 _ALL: tuple[Mutant, ...] = (
-    Mutant(
-        "foreign-followed",
-        "nodes do not compare the identities of their groups",
-        "I12, I1: a node of another cluster with the same names",
-        tuple(
-            Patch(module, "is_foreign", _never)
-            for module in (asking, ha_master, ha_slave, mending, recovering, tail_copy)
-            if hasattr(module, "is_foreign")
-        ),
-    ),
     Mutant(
         "foreign-registered",
         "a nameserver takes a broker of whatever group for one of its name",
@@ -116,16 +94,6 @@ _ALL: tuple[Mutant, ...] = (
             Patch(Recovering, "furthest", _nothing),
             Patch(recovering, "may_cut", _no_reason),
             Patch(ha_slave, "may_cut", _no_reason),
-        ),
-    ),
-    Mutant(
-        "amnesia-ignored",
-        "a start does not compare its log with what its checkpoint promised",
-        "I1, I12: the folder of the log is empty",
-        (
-            Patch(MessageStore, "amnesia", _nothing_lost),
-            Patch(Role, "has_lost", _nothing),
-            Patch(recovering, "lost", _no_reason),
         ),
     ),
     Mutant(

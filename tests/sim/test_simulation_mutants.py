@@ -29,6 +29,10 @@ FOUND_AT = {
     "recreated-from-zero": 6,
     "lag-unseen": 3,
     "leftovers-to-the-old-queue": 2,
+    "foreign-registered": 3,
+    "leads-without-a-word": 2,
+    "cut-below-the-floor": 2,
+    "empty-tables": 4,
 }
 
 
