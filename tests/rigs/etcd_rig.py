@@ -1,0 +1,160 @@
+"""A real etcd for tests, found through PATH; who asks for one is skipped where there is none."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+START_S = 30.0
+
+
+def free_port() -> int:
+    """Below the kernel's range for outgoing connections: no dialling client can take it."""
+    for port in range(21_000 + time.monotonic_ns() // 1_000 % 9_000, 32_000):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("no port is free")
+
+
+class EtcdProcess:
+    """One etcd that is a cluster of its own."""
+
+    def __init__(self, data: Path, certificates: Path | None = None) -> None:
+        self._data = data
+        self._certificates = certificates  # with them nobody is served without TLS
+        self._port, self._peer_port = free_port(), free_port()
+        while self._peer_port == self._port:
+            self._peer_port = free_port()
+        self.endpoint = f"127.0.0.1:{self._port}"
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    def start(self) -> None:
+        certificates = self._certificates
+        scheme = "https" if certificates else "http"
+        client, peer = f"{scheme}://{self.endpoint}", f"http://127.0.0.1:{self._peer_port}"
+        tls = (
+            [
+                *(
+                    "--cert-file",
+                    f"{certificates}/node.pem",
+                    "--key-file",
+                    f"{certificates}/node.key",
+                ),
+                *("--client-cert-auth", "--trusted-ca-file", f"{certificates}/ca.pem"),
+            ]
+            if certificates
+            else []
+        )
+        self._data.parent.mkdir(parents=True, exist_ok=True)
+        with open(self._data.with_suffix(".log"), "ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    *("etcd", "--data-dir", str(self._data)),
+                    *("--listen-client-urls", client, "--advertise-client-urls", client),
+                    *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
+                    *("--initial-cluster", f"default={peer}"),
+                    *tls,
+                ],
+                stdout=log,
+                stderr=log,
+            )
+        deadline = time.monotonic() + START_S
+        while True:
+            try:
+                self.call("KV/Range", b"\n\x01a")
+                return
+            except grpc.RpcError as error:
+                if "user name is empty" in str(error):
+                    return
+                if time.monotonic() > deadline or self._process.poll() is not None:
+                    raise AssertionError(f"etcd does not serve: {error}") from error
+                time.sleep(0.02)
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def pause(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def call(self, method: str, request: bytes = b"") -> bytes:
+        """A request that our client has no need of, as bytes."""
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        if self._certificates is None:
+            opened = grpc.insecure_channel(self.endpoint, options=options)
+        else:
+            names = ("ca.pem", "node.key", "node.pem")
+            files = ((self._certificates / name).read_bytes() for name in names)
+            credentials = grpc.ssl_channel_credentials(*files)
+            opened = grpc.secure_channel(self.endpoint, credentials, options=options)
+        with opened as channel:
+            answer: Any = channel.unary_unary(f"/etcdserverpb.{method}")(request, timeout=5)
+            return bytes(answer)
+
+    def compact(self, revision: int) -> None:
+        assert revision < 128, "one byte of a varint"
+        self.call("KV/Compact", bytes([8, revision]))
+
+    def want_password(self, user: str, password: str) -> None:
+        """From now on etcd takes this user only, who may do everything."""
+        self.call("Auth/UserAdd", _text(1, user) + _text(2, password))
+        self.call("Auth/RoleAdd", _text(1, "root"))
+        self.call("Auth/UserGrantRole", _text(1, user) + _text(2, "root"))
+        self.call("Auth/AuthEnable")
+
+
+def _text(number: int, text: str) -> bytes:
+    return bytes([number << 3 | 2, len(text)]) + text.encode()
+
+
+def need_etcd() -> None:
+    if shutil.which("etcd") is None:
+        pytest.skip("no etcd in PATH (Debian: apt install etcd-server)")
+
+
+def make_certificates(directory: Path) -> Path:
+    """An authority (ca.pem) and what it signs for 127.0.0.1 (node.pem, node.key)."""
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl in PATH")
+    directory.mkdir()
+    (directory / "names").write_text("subjectAltName=IP:127.0.0.1\n")
+    for line in (
+        "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=authority -keyout ca.key -out ca.pem",
+        "req -newkey rsa:2048 -nodes -subj /CN=node -keyout node.key -out node.csr",
+        "x509 -req -days 2 -in node.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out node.pem"
+        " -extfile names",
+    ):
+        subprocess.run(["openssl", *line.split()], cwd=directory, check=True, capture_output=True)
+    return directory
+
+
+@contextmanager
+def running_etcd(directory: Path, certificates: Path | None = None) -> Iterator[EtcdProcess]:
+    need_etcd()
+    process = EtcdProcess(directory / "etcd", certificates)
+    try:
+        yield process
+    finally:
+        process.kill()
+        shutil.rmtree(directory / "etcd", ignore_errors=True)
