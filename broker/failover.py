@@ -12,6 +12,7 @@ The rules, all about one danger: two nodes that both acknowledge.
   what they have (`kinship.py`): its disk may be wiped, or an older copy. So is every master that
   finds less than it once had, and one that hears while it leads that its group had confirmed what
   its log has not. What the furthest slave has more is copied back, with its epochs and tables.
+  A slave's disk may be such a copy, too: it counts for a promotion when it has caught up again.
 - FENCE makes a node promise never to serve or follow a lower epoch: a master stops taking writes,
   goes on sending what it has, and waits to learn its new master. PROMOTE makes a node master.
 - Who learns that it is deposed answers its waiting sends with "unknown", follows the new master
@@ -127,7 +128,7 @@ class FailoverService:
         if what := lost(c):
             log.critical("this node has lost what it had: %s", what)
             role.has_lost(what)
-        elif may_lack:  # a slave, too: what it had reported it may have lost
+        elif role.required > 1:  # what it reported may be gone: its disk may be an older copy
             role.behind(True)
         if role.state is State.SLAVE:
             return

@@ -14,7 +14,7 @@ on `config/role.json` decides at every start:
 | forced | epochs that an operator opened by force: followers cut to those |
 | required | copies a send waits for, as the last master had it |
 | replicas | the slaves that ever followed this master, by id: their addresses |
-| caughtUp | it lacks nothing that was confirmed when it joined or led: it may be promoted |
+| caughtUp | since it started it had all that was confirmed: it may be promoted |
 
 It is written, durably, before what it says is acted on; `term` and `floor` a moment later.
 

@@ -9,9 +9,9 @@ Two ways, and the state of the old master decides:
   first: none of them follows the old master any more, so what it goes on to acknowledge with them
   ends here. An acknowledged message has `required` copies, so the members that answer have it
   between them if they are at least n - required + 1, not counting one that itself says that it may
-  lack some (after a power loss, or before it first caught up); and if all answer, the furthest has
-  whatever there still is. Else, or for a target that is not the furthest of them, only `force`
-  promotes.
+  lack some (it has not caught up with a master since it started: its disk may be an older copy);
+  and if all answer, the furthest has whatever there still is. Else, or for a target that is not the
+  furthest of them, only `force` promotes.
 
 An epoch is a number above all that any member knows; members refuse lower ones.
 """
@@ -235,8 +235,9 @@ class Promoter:
         complete = len(members) >= copies and bool(target.epochs)
         if address not in whole and not complete:
             return (
-                f"{address} has not had all that the group's last master had confirmed: it may "
-                "lack acknowledged messages. Promote another member; or lose them: --force"
+                f"{address} has not followed a master since it started, or has not had all that "
+                "it had confirmed: it may lack acknowledged messages. Start the others of the "
+                "group, or promote another member; or lose them: --force"
             )
         needed = copies - required + 1
         count = sum(member.address in whole for member in members)

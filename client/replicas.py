@@ -61,7 +61,7 @@ class Replica:
     lacks: str = ""  # what it once had and has no more
     forced: tuple[int, ...] = ()  # epochs that an operator opened by force
     required: int = 1
-    caught_up: bool = True  # a slave once had all that its master had confirmed
+    caught_up: bool = True  # since it started it had all that its master had confirmed
     master: str = ""
     refuses: str = ""  # why it takes no writes
     trouble: str = ""  # why it does not follow
@@ -85,8 +85,8 @@ class Replica:
 
     @property
     def may_lack(self) -> bool:
-        """Whether it says of itself that it may not have what was acknowledged: a master after a
-        power loss, a slave that never caught up, a node that lost what it had."""
+        """Whether it says of itself that it may not have what was acknowledged: a master that
+        starts, a slave that has not caught up since it started, a node that lost what it had."""
         return (
             bool(self.lacks)
             or self.role in ("recovering", "unsure")

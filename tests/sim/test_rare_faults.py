@@ -13,7 +13,9 @@ from saturnmq.drills.sim.plan import ENABLED_RARE, RARE
 from saturnmq.drills.sim.run import main, simulate
 
 # By fault: seeds that found with it what was mended since.
-FOUND: dict[str, tuple[int, ...]] = {}
+FOUND: dict[str, tuple[int, ...]] = {
+    "restore_old_copy": (49,),
+}
 MADE = {
     "commitlog lost",
     "bit flipped",

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 from broker_rig import ask, config, connected, insist, run, send, started, until
 from failover_rig import Group
+from saturnmq import aio
 from saturnmq.broker.ha_slave import MasterConnection
 from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.epochs import TERM
-from saturnmq.protocol.errors import StoreDamaged
+from saturnmq.protocol.errors import NoPermission, StoreDamaged
 from saturnmq.protocol.native import NativeRuntime
 from saturnmq.protocol.runtime import split_address
 
@@ -114,6 +115,39 @@ def test_an_older_copy_of_the_masters_disk_gets_back_what_came_since(
             assert await group.send_all(group.master, b"after") == [0]
             assert await group.bodies(group.master) == [*old, *new, b"after"]
             assert group.slave.replica_state()["truncated"] == []
+
+    run(body)
+
+
+def test_an_older_copy_of_a_slaves_disk_is_not_promoted_without_force(tmp_path: Path) -> None:
+    """Its master is away: nobody is there who could tell it what it lacks."""
+
+    async def body(runtime: NativeRuntime) -> None:
+        async with Group(runtime, tmp_path, flush_disk_type="SYNC_FLUSH") as group:
+            admin = await aio.Admin([group.nameserver.address]).start()
+            assert await group.send_all(group.master, b"old") == [0]
+            await in_step(group)
+            await group.slave.close()
+            shutil.copytree(tmp_path / "s", tmp_path / "copy")
+            group.slave = await group.start("s")
+            await until(lambda: group.master.context.copies_in_sync() == 2)
+            assert await group.send_all(group.master, b"new") == [0]
+            await group.slave.close()
+            await group.master.close()
+            shutil.rmtree(tmp_path / "s")
+            shutil.copytree(tmp_path / "copy", tmp_path / "s")
+            group.slave = await group.start("s")
+            await until(lambda: bool(group.slave._registration.registered))
+            with pytest.raises(NoPermission, match="since it started"):
+                await admin.promote("broker-a", group.slave.address)
+            assert group.slave.replica_state()["role"] == "slave"
+            # When it has followed again it has what it lacked, and may be promoted.
+            group.master = await group.start("m")
+            await in_step(group)
+            await group.master.close()
+            await admin.promote("broker-a", group.slave.address)
+            assert await group.bodies(group.slave) == [b"old", b"new"]
+            await admin.close()
 
     run(body)
 
