@@ -31,13 +31,10 @@ def average(me: str, queues: Sequence[MessageQueue], clients: Sequence[str]) -> 
     """Contiguous shares that differ by at most one queue."""
     if me not in clients:
         return []
-    index, rest = clients.index(me), len(queues) % len(clients)
-    if len(queues) <= len(clients):
-        size = 1
-    else:
-        size = len(queues) // len(clients) + (1 if index < rest else 0)
-    start = index * size if index < rest else index * size + rest
-    return list(queues[start : start + size])
+    index = clients.index(me)
+    size, larger = divmod(len(queues), len(clients))
+    start = index * size + min(index, larger)
+    return list(queues[start : start + size + (1 if index < larger else 0)])
 
 
 def average_by_circle(

@@ -5,13 +5,15 @@ import collections
 import contextlib
 import logging
 import random
+import types
 
 import client_fakes as fakes
 import pytest
 from saturnmq.client.blocking import LoopThread
 from saturnmq.client.blocking import Producer as BlockingProducer
-from saturnmq.client.placing import Placement
+from saturnmq.client.placing import KeyQueues, Placement
 from saturnmq.client.producer import Producer
+from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import InvalidParameter, RouteNotFound
 from saturnmq.protocol.message import Message, MessageQueue
 from saturnmq.protocol.native import NativeRuntime
@@ -53,6 +55,14 @@ def test_a_broker_without_a_master_or_a_route_keeps_its_queues_for_a_time():
     assert counts(placement) == {"a": 2, "b": 3}
 
 
+def test_a_broker_without_a_master_counts_though_nothing_was_known_of_it_before():
+    """Who begins now places keys as those do who began earlier."""
+    placement = Placement(60.0)
+    for now, expected in ((0.0, {"a": 2, "b": 3}), (60.0, {"a": 2})):
+        placement.take("T", route({"a": 2, "b": 3}, masterless=["b"]), now)
+        assert counts(placement) == expected
+
+
 def test_a_slave_that_acts_as_master_is_a_broker_that_is_away():
     placement = Placement(60.0)
     placement.take("T", route({"a": 2, "b": 3}), 0.0)
@@ -91,11 +101,101 @@ def test_the_only_broker_is_not_given_up():
         assert counts(placement) == {"a": 2}
 
 
+def test_who_is_away_keeps_its_queues_beside_brokers_that_have_none():
+    placement = Placement(60.0)
+    placement.take("T", route({"a": 2, "b": 3}), 0.0)
+    for now in (10.0, 1000.0):
+        without = route({"a": 2, "b": 3}, masterless=["b"])
+        without.queues[0].perm = 4
+        placement.take("T", without, now)
+        assert counts(placement) == {"b": 3}
+
+
 def test_a_broker_that_is_there_without_the_topic_is_given_up_at_once():
     placement = Placement(60.0)
     placement.take("T", route({"a": 2, "b": 3}), 0.0)
     placement.withdraw("T", "b")
     assert counts(placement) == {"a": 2}
+
+
+# -- routes that change ----------------------------------------------------------------------------
+
+
+class Core:
+    """What KeyQueues uses of ClientCore; time passes and work is done when a test says so."""
+
+    closed = False
+
+    def __init__(self):
+        self.now = 0.0
+        self.said = None  # the route that is known
+        self.newer = None  # the one that the nameserver would tell now
+        self.brokers = ()  # whose masters the nameserver knows
+        self.timers = []
+        self.work = []
+        self.moved = []
+        self.runtime = self.tasks = self
+        self.routes = types.SimpleNamespace(route=lambda topic: self.said)
+        self.queues = KeyQueues(self, 60.0, self.moved.append)
+
+    def on_route_change(self, listener):
+        self.changed = listener
+
+    def monotonic(self):
+        return self.now
+
+    def call_later(self, seconds, call, *args):
+        self.timers.append((self.now + seconds, call, args))
+
+    def once(self, work, *, name):
+        self.work.append(work)
+
+    async def ask_nameserver(self, command, read):
+        assert command.code == RequestCode.GET_BROKER_CLUSTER_INFO
+        return [BrokerData("C", name, {0: f"{name}:1"}) for name in self.brokers]
+
+    async def route(self, topic, *, refresh):
+        if refresh and self.newer is not None:
+            self.said = self.newer
+        return self.said
+
+    def take(self, queues, **how):
+        self.said = route(queues, **how)
+        self.changed("T")
+
+    def counts(self):
+        return dict(collections.Counter(each.broker_name for each in self.queues.round("T").queues))
+
+
+def test_nothing_is_asked_or_timed_while_all_brokers_are_there():
+    core = Core()
+    for count in (2, 2, 4):
+        core.take({"a": count, "b": 2})
+    assert (core.timers, core.work, core.moved) == ([], [], ["T"])
+
+
+def test_who_is_away_is_looked_at_once_when_its_time_is_over():
+    core = Core()
+    core.take({"a": 2, "b": 2})
+    for core.now in (1.0, 2.0):
+        core.take({"a": 2, "b": 2}, masterless=["b"])
+    [(at, call, args)] = core.timers
+    assert (at, core.moved) == (61.0, [])
+    core.now = at
+    call(*args)
+    assert (core.counts(), core.moved, len(core.timers)) == ({"a": 2}, ["T"], 1)
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_a_broker_that_came_back_with_the_topic_meanwhile_keeps_its_keys(back):
+    core = Core()
+    core.take({"a": 2, "b": 2})
+    core.take({"a": 2})
+    [look] = core.work
+    core.brokers = ("a", "b")
+    core.newer = route({"a": 2, "b": 2}) if back else None
+    asyncio.run(look())
+    assert core.counts() == ({"a": 2, "b": 2} if back else {"a": 2})
 
 
 # -- producers -------------------------------------------------------------------------------------
@@ -306,6 +406,7 @@ def test_a_broker_that_is_there_without_the_topic_gets_no_keys(caplog):
 
     async def test(cluster, producer):
         await producer.send(Message("T", b"x"), sharding_key="any")
+        assert "keys of topic T" not in caplog.text
         keys = [f"k{n}" for n in range(8)]
         cluster.registered = ["a", "b"]
         cluster.listed = ["a"]
@@ -333,3 +434,27 @@ def test_keys_leave_a_broker_that_no_route_names_and_that_is_there():
         assert {result.queue.broker_name for result in results} == {"a"}
 
     run(test, "a", "b", queues=2, absence_timeout=1e9)
+
+
+def test_keys_leave_nobody_else_than_who_is_there_without_the_topic():
+    async def test(cluster, producer):
+        await producer.send(Message("T", b"x"), sharding_key="any")
+        for name in "bc":
+            cluster.brokers[name].stop()
+        cluster.registered = ["a", "b"]
+        cluster.listed = ["a"]
+        cluster.announce()
+        while len(queues := await producer.queues("T")) == 6:
+            await asyncio.sleep(0.001)
+        assert {queue.broker_name for queue in queues} == {"a", "c"}
+
+    run(test, "a", "b", "c", queues=2, absence_timeout=1e9)
+
+
+def test_a_producer_places_keys_by_a_route_that_its_core_knew_before():
+    async def test(cluster, producer):
+        await producer.send(Message("T", b"x"))
+        async with Producer("others", core=producer.core) as other:
+            assert (await other.send(Message("T", b"x"), sharding_key="k")).ok
+
+    run(test)

@@ -77,6 +77,24 @@ def test_members_in_java_share_a_group_with_ours(name: str, owners: str) -> None
     assert found == owners
 
 
+@pytest.mark.parametrize(
+    ("clients", "queue_id", "owner"),
+    [
+        # A place of each begins with the same 4 bytes: the one who is entered last has it.
+        (("client-6559", "client-7423"), 50, "client-7423"),
+        # A place of each begins with the same 3 bytes, and the fourth tells them apart.
+        (("client-172", "client-290"), 13, "client-172"),
+    ],
+)
+def test_places_on_the_ring_are_the_first_four_bytes_of_a_hash(
+    clients: tuple[str, str], queue_id: int, owner: str
+) -> None:
+    """As in RocketMQ: members in Java count no more and no fewer."""
+    queue = MessageQueue("T", "a", queue_id)
+    owners = [me for me in clients if assign(strategy("CONSISTENT_HASH"), me, [queue], clients)]
+    assert owners == [owner]
+
+
 def test_sticky_shares_are_the_same_in_every_version() -> None:
     """Members that disagree would share a queue, or leave one alone."""
     clients = ["192.0.2.1@1#10", "192.0.2.1@2#20", "192.0.2.7@DEFAULT"]
