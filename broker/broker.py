@@ -66,7 +66,7 @@ from saturnmq.protocol.runtime import Listener, Runtime, join_address, split_add
 from saturnmq.store.config_files import ConfigFile
 from saturnmq.store.disk import Disk
 from saturnmq.store.epochs import Epochs
-from saturnmq.store.message_store import Arrival, MessageStore
+from saturnmq.store.message_store import Arrival, MessageStore, Truncated
 
 log = logging.getLogger(__name__)
 
@@ -288,6 +288,7 @@ class Broker:
                 save=self._save_role,
                 cut_torn=self._cut_torn,
                 cut=self._truncate,
+                put_back=self._put_back,
                 wake=self._turn.wake,
                 lead=self._lead,
                 retire=self._retire,
@@ -517,6 +518,9 @@ class Broker:
         cut = partial(self.store.truncate, offset, reason=reason, epoch=epoch)
         await self._cut(cut)
         self._table_sync.truncated()
+
+    async def _put_back(self, side: Truncated) -> None:
+        await self._cut(partial(self.store.put_back, side))
 
     async def _cut_torn(self) -> None:
         await self._cut(self.store.truncate_torn)

@@ -49,6 +49,7 @@ from saturnmq.protocol.errors import (
     SaturnError,
 )
 from saturnmq.protocol.remoting import Command
+from saturnmq.store.message_store import Truncated
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +63,7 @@ class Doors:
     save: Callable[[], Awaitable[None]]  # the role is on the disk when this returns
     cut_torn: Callable[[], Awaitable[None]]  # a last frame that never came whole
     cut: Callable[[int, str], Awaitable[None]]  # the log, at this offset, and why
+    put_back: Callable[[Truncated], Awaitable[None]]  # what of it goes on at the log's end
     wake: Callable[[], None]  # the turn looks again at what is confirmed
     lead: Callable[[], None]  # begin what only a master does
     retire: Callable[[], None]  # end it
@@ -95,6 +97,7 @@ class FailoverService:
             self._lock,
             Steps(
                 cut=doors.cut,
+                put_back=doors.put_back,
                 cut_torn=doors.cut_torn,
                 wake=doors.wake,
                 adopt=doors.adopt,

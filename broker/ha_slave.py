@@ -11,6 +11,8 @@ A Java master sends from there (`protocol/ha.py`, classic). A master of ours say
 - where the log has more than both have in common (`store/epochs.py`), a JOIN asks first whether
   they are the same before that place; the log is cut there, durably and into a side file, when the
   master has compared checksums; never below what the group had confirmed (`kinship.py`);
+- a log that has lost its front, which the master has, is cut as a whole, in the same way: it grows
+  at its end only, and is copied back from its beginning;
 - JOIN says where to go on, with a checksum over the log before; the master refuses another log;
 - the master's epochs are written down before the bytes they are about.
 
@@ -212,7 +214,6 @@ class HaSlave:
         self.refused = ""  # why the master does not take this node
         self._coming: list[Epoch] = []  # the master's epochs that this log has not reached
         self._target = 0  # what was confirmed when it joined
-        self._start = 0  # where the master's log began then
         self._knows_confirmed = False  # a master of ours has said since the start
         self._wake = asyncio.Event()
         self._connection: MasterConnection | None = None
@@ -275,17 +276,10 @@ class HaSlave:
             self._c.role.confirmed(min(marks.confirmed, marks.dispatched), self.now())
 
     def _caught_up(self) -> None:
-        """It has what was confirmed when it joined: nothing that the group has is missing here, but
-        for what its own log lost before its beginning."""
+        """It has what was confirmed when it joined: nothing that the group has is missing here."""
         store, role = self._c.store, self._c.role
-        if any(
-            first < store.watermarks.start and last > self._start for first, last in store.missing
-        ):
-            role.lacks = f"{store.amnesia}; start this node with an empty store to copy all of it"
-            return
         try:
-            if store.amnesia:
-                store.settle()
+            store.settle()
         except OSError as error:
             log.error("what was copied back is not written down, trying again: %s", error)
             return
@@ -358,13 +352,16 @@ class HaSlave:
         await self._save()
         epoch, offset = self._common(hello)
         marks = c.store.watermarks
-        if marks.appended and (offset < marks.appended or not role.identity):
-            await self._ask_to_cut(connection, hello, epoch, offset)
+        lacks_front = c.store.lacks_front(hello.start)
+        if marks.appended and (offset < marks.appended or not role.identity or lacks_front):
+            await self._ask_to_cut(connection, hello, epoch, offset, whole=lacks_front)
+            if not marks.appended:
+                epoch, offset = self._common(hello)
         c.epochs.cut(epoch)
         if hello.identity:
             belong(c, hello.identity)
         role.has(c.epochs.last)
-        self._target, self._start = hello.confirmed, hello.start
+        self._target = hello.confirmed
         if offset < self._target:
             role.behind(True)
         await self._save()
@@ -431,9 +428,10 @@ class HaSlave:
         return epoch.number, offset
 
     async def _ask_to_cut(
-        self, connection: MasterConnection, hello: Hello, epoch: int, offset: int
+        self, connection: MasterConnection, hello: Hello, epoch: int, offset: int, *, whole: bool
     ) -> None:
-        """Cut the log at `offset`, when the master has found that both are the same before it."""
+        """Cut the log at `offset`, or all of it, when the master has found that both are the same
+        before it."""
         c, role = self._c, self._c.role
         marks = c.store.watermarks
         since = [e.number for e in hello.epochs if e.number > epoch]
@@ -453,6 +451,9 @@ class HaSlave:
                 role.cut_by_force(offset)
                 await self._save()
             await self._truncate(offset, f"not in the log of {self.ha_address}")
+        if whole:
+            log.warning("%s: copying all of the log", c.store.amnesia)
+            await self._truncate(0, f"its front is missing, and {self.ha_address} has all of it")
 
     # the loop
 

@@ -1,8 +1,9 @@
 """Questions about offsets and single messages: codes 12 14 15 29 30 31 32 33.
 
 A queue's end is that of what consumers may see: an offset behind it may become one of a later
-message, if what is there now is lost. A lookup that finds nothing answers as a Java broker
-does, because clients branch on it: 22 for 14 and 12, -1 for 32, code 1 for 33.
+message, if what is there now is lost. A node that has lost some of its log tells no bounds of a
+queue before it has that again: a group would begin behind it. A lookup that finds nothing answers
+as a Java broker does, because clients branch on it: 22 for 14 and 12, -1 for 32, code 1 for 33.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import (
     GroupNotExist,
     QueryNotFound,
+    SystemBusy,
     SystemError_,
     TopicNotExist,
 )
@@ -29,6 +31,7 @@ class LookupService:
         queue_id = integer(ext, "queueId")
         offset = self._c.offsets.query(group, topic, queue_id)
         if offset is None and (ext.get("setZeroIfNotFound") or "true").lower() != "false":
+            self._check_whole()
             store = self._c.store
             low, first = store.min_offset(topic, queue_id), store.first_offset(topic, queue_id)
             offset = beginning(first, low, store.is_in_memory(topic, queue_id, first))
@@ -41,6 +44,10 @@ class LookupService:
         if not self._c.role.is_slave:  # whose table may be of a later epoch than its log
             found |= term_of(self._c, ext, first=True)
         answer(endpoint, request, request.reply(0, ext=found))
+
+    def _check_whole(self) -> None:
+        if lacks := self._c.role.lacks:
+            raise SystemBusy(f"{lacks}: where its queues begin and end is told when it has that")
 
     def on_update_offset(self, endpoint: Endpoint, request: Command) -> None:
         ext = request.ext
@@ -55,16 +62,19 @@ class LookupService:
 
     def on_max_offset(self, endpoint: Endpoint, request: Command) -> None:
         topic, queue_id = text(request.ext, "topic"), integer(request.ext, "queueId")
+        self._check_whole()
         offset = self._c.store.visible_end(topic, queue_id, self._c.visible)
         answer(endpoint, request, request.reply(0, ext={"offset": str(offset)}))
 
     def on_min_offset(self, endpoint: Endpoint, request: Command) -> None:
         topic, queue_id = text(request.ext, "topic"), integer(request.ext, "queueId")
+        self._check_whole()
         offset = self._c.store.min_offset(topic, queue_id)
         answer(endpoint, request, request.reply(0, ext={"offset": str(offset)}))
 
     def on_search_offset(self, endpoint: Endpoint, request: Command) -> None:
         ext = request.ext
+        self._check_whole()
         boundary = (ext.get("boundaryType") or "LOWER").upper()
         offset = self._c.store.offset_by_time(
             text(ext, "topic"), integer(ext, "queueId"), integer(ext, "timestamp"), boundary

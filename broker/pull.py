@@ -181,14 +181,18 @@ class PullService:
         code = CODES[name]
         if name in ("NO_MESSAGE_IN_QUEUE", "NO_MATCHED_LOGIC_QUEUE") and pull.offset == 0:
             code = ResponseCode.PULL_NOT_FOUND
-        if code == ResponseCode.PULL_OFFSET_MOVED and not self._corrects:
+        if code == ResponseCode.PULL_OFFSET_MOVED and self._c.role.lacks:
+            code = ResponseCode.PULL_NOT_FOUND  # what was there once comes back
+        elif code == ResponseCode.PULL_OFFSET_MOVED and not self._corrects:
             code = ResponseCode.PULL_RETRY_IMMEDIATELY  # a slave may lag: its consumer stays
         return result, code
 
     @property
     def _corrects(self) -> bool:
-        """Whether a pull outside of a queue's offsets is told where to go on."""
-        return not self._c.role.is_slave or self._c.config.offset_check_in_slave
+        """Whether a pull outside of a queue's offsets is told where to go on: not by a node that
+        has lost what it had."""
+        c = self._c
+        return not c.role.lacks and (not c.role.is_slave or c.config.offset_check_in_slave)
 
     # long polling
 

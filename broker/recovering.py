@@ -4,7 +4,9 @@
 One that has lost its own disk cannot; if all answer, though, there is nobody else to wait for,
 unless this node knows that it has lost something. The slave with the furthest log gives back what
 this one lacks: its end, or all of it, with its epochs; and its tables, if this node may have
-forgotten them. A log that contradicts what a slave knows to be confirmed does not lead.
+forgotten them. All of it, too, if this log has its end and lacks its beginning, for a log grows at
+its end only: what there is becomes a side file. A log that contradicts what a slave knows to be
+confirmed does not lead.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from saturnmq.broker.kinship import is_witness, may_cut, words_needed
 from saturnmq.broker.role import State
 from saturnmq.broker.tail_copy import TailCopy
 from saturnmq.protocol.errors import SaturnError, StoreDamaged
+from saturnmq.store.message_store import Truncated
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +35,7 @@ class Steps:
     """What others do for it."""
 
     cut: Callable[[int, str], Awaitable[None]]  # the log, at this offset, and why
+    put_back: Callable[[Truncated], Awaitable[None]]  # what of it goes on at the log's end
     cut_torn: Callable[[], Awaitable[None]]  # a last frame that never came whole
     wake: Callable[[], None]  # the log grew
     adopt: Callable[[str], Awaitable[None]]  # the tables of the node at this address
@@ -129,9 +133,12 @@ class Recovering:
         self._java.clear()
 
     def furthest(self) -> Member | None:
-        """Who has more of the log than this node; None if nobody has."""
+        """Who has more of the log than this node, at its end or before its beginning; None if
+        nobody has."""
         c = self._c
         best = max(self._words.values(), key=lambda member: member.position, default=None)
+        if best is not None and c.store.lacks_front(best.start):
+            return best
         end = c.store.watermarks.appended
         newest = max((epoch for epoch, start in c.epochs.entries if start < end), default=0)
         return best if best is not None and best.position > (newest, end) else None
@@ -147,18 +154,6 @@ class Recovering:
                 return f"{member.address} does not follow: {why}"
         return ""
 
-    def _lacks_its_beginning(self) -> str:
-        """A log grows at its end only: what is missing before it cannot be copied back."""
-        c = self._c
-        start = c.store.watermarks.start
-        if c.store.watermarks.appended and any(first < start for first, _ in c.store.missing):
-            return (
-                f"{c.store.amnesia}. Let a slave lead, and start this node with an empty store: it "
-                f"copies all of the log then. Or say `saturnmq admin promote "
-                f"{c.config.broker_name} {c.address} --force` to go on without"
-            )
-        return ""
-
     # recovering
 
     def try_now(self) -> None:
@@ -166,7 +161,7 @@ class Recovering:
         role = self._c.role
         if role.state is not State.RECOVERING:
             return
-        if why := self._conflict() or self._lacks_its_beginning():
+        if why := self._conflict():
             self._say(why)
             return
         self.wait()
@@ -215,13 +210,25 @@ class Recovering:
             belong(c, member.identity)
         if end:
             await self._cut_what_differs(member, end)
+        epochs, rest = c.epochs.entries, None
+        if c.store.lacks_front(member.start):
+            rest = await self._empty(f"its front is missing, and {member.address} has all of it")
         c.epochs.replace(member.epochs)  # a start passes over those behind the end
         await TailCopy(c, self._steps.wake).run(member)
+        if rest is not None and rest.end > member.end and epochs:
+            c.epochs.replace(epochs)
+            await self._steps.put_back(rest)
         await self._steps.cut_torn()
         role.promise(c.epochs.last)
         role.has(c.epochs.last)
         if forgot:
             await self._steps.adopt(member.address)
+
+    async def _empty(self, why: str) -> Truncated | None:
+        """Cut all of the log; the side file that it is in then, if there was anything."""
+        before = self._c.store.truncated()
+        await self._steps.cut(0, why)
+        return next((side for side in self._c.store.truncated() if side not in before), None)
 
     async def _cut_what_differs(self, member: Member, end: int) -> None:
         c = self._c
@@ -231,7 +238,7 @@ class Recovering:
                 raise StoreDamaged(f"its log and that of {member.address} share no epoch")
             return
         epoch, shared = common
-        if shared < end:
+        if shared < min(end, member.end):
             since = (newer.number for newer in member.epochs if newer.number > epoch.number)
             if why := may_cut(shared, end, c.role.floor, since, ()):
                 raise StoreDamaged(why)

@@ -48,9 +48,16 @@ class Promise:
         known = [rest] if self.start < 0 else [front, rest]
         return [(first, last) for first, last in known if first < last]
 
+    def with_end(self, end: int) -> Promise:
+        """The same of a log that has more: nobody wrote down how far it went meanwhile."""
+        return replace(self, end=max(self.end, end))
+
     def cleaned(self, before: int, after: int) -> Promise:
         """The cleaner moved the log's start from `before` to `after`."""
         return replace(self, start=after) if 0 <= before <= self.start < after else self
+
+    def __str__(self) -> str:
+        return f"{max(self.start, 0)} to {self.end}"
 
 
 def set_aside_behind_hole(

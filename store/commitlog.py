@@ -235,8 +235,8 @@ class CommitLog:
         if self.end == 0 and not self.series.segments:
             if offset % self.segment_bytes:
                 raise StoreDamaged(
-                    f"bytes for {offset} offered to an empty log, which begins with a segment: at a "
-                    f"multiple of {self.segment_bytes}"
+                    f"bytes for {offset} offered to an empty log, which begins with a segment, at "
+                    f"a multiple of {self.segment_bytes}"
                 )
             self._begins(offset)
             self.series.add(self._create(offset))

@@ -37,7 +37,7 @@ from saturnmq.store.reput import Reput
 from saturnmq.store.resync import next_frame
 from saturnmq.store.tombstones import Tombstone, read_tombstones
 from saturnmq.store.transient_pool import TransientStorePool
-from saturnmq.store.truncated import SideFiles, Truncated
+from saturnmq.store.truncated import SideFile, SideFiles, Truncated
 from saturnmq.store.watermarks import Watermarks
 from saturnmq.store.writer import PendingMessage, Put, Writer
 
@@ -56,6 +56,8 @@ __all__ = [
 ]
 
 log = logging.getLogger(__name__)
+
+_PIECE = 1 << 20
 
 
 class MessageStore:
@@ -172,7 +174,7 @@ class MessageStore:
         self._flushed_frames = end
         self.recovery.missing = promise.missing(self._log.start, end)
         if self.recovery.missing:
-            self._promise = promise
+            self._promise = promise.with_end(end)
             log.error("%s", self.amnesia)
         page.flushed = min(page.flushed, end)
         if page.derived > self._log.end:
@@ -205,17 +207,22 @@ class MessageStore:
             return []
         return self._promise.missing(self._log.start, self.watermarks.flushed)
 
+    def lacks_front(self, begins: int) -> bool:
+        """Whether something is missing before the log's first segment, of what a log that begins
+        there has. A log grows at its end only: it has to be copied back from its beginning."""
+        start = self._log.start
+        return any(first < start and begins < last for first, last in self.missing)
+
     @property
     def amnesia(self) -> str:
         """What exactly is missing (see `amnesia.py`), empty if nothing is. While there is something
         the store takes what is copied back (`append_raw`) but no messages."""
         if self._promise is None or not (missing := self.missing):
             return ""
-        start, end = max(self._promise.start, 0), max(self._promise.end, missing[-1][1])
         return (
             f"{self._log.series.directory} lacks the bytes "
-            f"{' and '.join(f'{first} to {last}' for first, last in missing)} of the log, which "
-            f"had {start} to {end} on this disk once"
+            f"{' and '.join(f'{start} to {end}' for start, end in missing)} of the log, which had "
+            f"{self._promise} on this disk once"
         )
 
     def settle(self) -> None:
@@ -392,7 +399,7 @@ class MessageStore:
                 self._flushed_frames = self._whole_frames
                 self._checkpoint.physic = max(self._checkpoint.physic, ticket.store_timestamp)
                 if self._promise is not None and not self.missing:
-                    log.info("the log has all that it had on this disk once")
+                    log.info("the log has all of %s again", self._promise)
                     self._promise = None
         self._flushing = None
 
@@ -749,23 +756,19 @@ class MessageStore:
         if offset >= end:
             return
         self._dispatch(offset)  # the next queue offsets are known only of what is dispatched
+        start = max(offset, self._log.start)
         offset = offset if offset and offset >= self._log.start else 0
-        saved = self._side_files.save(
-            self._log.read_into,
-            max(offset, self._log.start),
-            end,
-            epoch=epoch,
-            time_ms=self._runtime.now_ms(),
-            reason=reason,
-        )
-        log.warning(
-            "the log is cut from %d to %d (%s): %d messages are in %s now",
-            end,
-            offset,
-            reason or "no reason given",
-            saved.messages,
-            saved.file,
-        )
+        log.warning("the log is cut from %d to %d (%s)", end, offset, reason or "no reason given")
+        if start < end:
+            saved = self._side_files.save(
+                self._log.read_into,
+                start,
+                end,
+                epoch=epoch,
+                time_ms=self._runtime.now_ms(),
+                reason=reason,
+            )
+            log.warning("%d messages of it are in %s now", saved.messages, saved.file)
         self._cut(offset)
 
     def _cut(self, offset: int) -> None:
@@ -821,6 +824,23 @@ class MessageStore:
     def truncated(self) -> list[Truncated]:
         """What truncations have cut off this log, in side files."""
         return list(self._side_files)
+
+    def put_back(self, side: Truncated) -> None:
+        """Blocking: append what goes on at the log's end in this side file, which was cut off the
+        same log.
+
+        ServiceNotAvailable: it cannot be read, or the store takes no writes.
+        """
+        files = SideFile(self._disk, side)
+        try:
+            while side.start <= self._log.end < side.end:
+                left = self._log.segment_bytes - self._log.end % self._log.segment_bytes
+                data = files.read(self._log.end, min(left, side.end - self._log.end, _PIECE))
+                if not data:
+                    raise ServiceNotAvailable(f"{side.file} cannot be read at {self._log.end}")
+                self.append_raw(self._log.end, data)
+        finally:
+            files.close()
 
     def _dispatch(self, offset: int) -> None:
         """Dispatch up to `offset` at least, as far as there are whole frames."""

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_rig import ask, config, connected, insist, run, send, started, until
+from broker_rig import ask, config, connected, insist, pull, run, send, started, until
 from failover_rig import Group
 from saturnmq import aio
+from saturnmq.broker.broker import Broker
 from saturnmq.broker.ha_slave import MasterConnection
 from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol.codes import RequestCode
@@ -29,6 +30,10 @@ async def in_step(group: Group) -> None:
     marks = group.master.store.watermarks
     await until(lambda: group.slave.store.watermarks.confirmed == marks.appended)
     await until(lambda: group.slave.context.role.caught_up)
+
+
+def dispatched(broker: Broker) -> int:
+    return broker.store.watermarks.dispatched
 
 
 async def forget(group: Group) -> None:
@@ -559,12 +564,60 @@ def test_the_log_is_read_by_nodes_of_the_group_only_and_within_its_bounds(tmp_pa
     run(body)
 
 
+@pytest.mark.parametrize("role", ["SYNC_MASTER", "ASYNC_MASTER"])
 @pytest.mark.parametrize("node", ["m", "s"])
-def test_a_node_whose_oldest_segment_is_gone_neither_leads_nor_is_promoted(
-    tmp_path: Path, node: str
+def test_a_node_whose_oldest_segment_is_gone_copies_all_of_the_log_back(
+    tmp_path: Path, node: str, role: str
 ) -> None:
     """Row 7: the rest of its log is whole, and its end is that of the others."""
 
+    async def body(runtime: NativeRuntime) -> None:
+        async with Group(runtime, tmp_path, role=role) as group:
+            large = [b"%d" % n * 50_000 for n in range(10, 40)]
+            assert set(await group.send_all(group.master, *large)) == {0}
+            await in_step(group)
+            await group.slave.close()
+            await group.master.close()
+            first, *others = sorted((tmp_path / node / "commitlog").glob("0*"))
+            rest = b"".join(file.read_bytes() for file in others).rstrip(b"\0")
+            assert rest
+            first.unlink()
+            group.slave, group.master = await group.start("s"), await group.start("m")
+            await until(lambda: group.master.context.copies_in_sync() == 2)
+            for broker in (group.master, group.slave):
+                await until(lambda b=broker: not b.replica_state()["lacks"] and not b.store.amnesia)
+            assert await group.send_all(group.master, b"new") == [0]
+            assert await group.bodies(group.master) == [*large, b"new"]
+            await until(lambda: dispatched(group.slave) == dispatched(group.master))
+            assert log_of(tmp_path / "s") == log_of(tmp_path / "m")
+            [kept] = (group.master if node == "m" else group.slave).replica_state()["truncated"]
+            assert Path(kept["file"]).read_bytes().rstrip(b"\0") == rest
+
+    run(body)
+
+
+def test_a_master_without_its_front_keeps_what_no_slave_has_yet(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        async with Group(runtime, tmp_path, role="ASYNC_MASTER") as group:
+            large = [b"%d" % n * 50_000 for n in range(10, 40)]
+            assert set(await group.send_all(group.master, *large)) == {0}
+            await in_step(group)
+            await group.slave.close()
+            alone = [b"%d" % n * 50_000 for n in range(40, 60)]
+            assert set(await group.send_all(group.master, *alone)) == {0}
+            await group.master.close()
+            min((tmp_path / "m" / "commitlog").glob("0*")).unlink()
+            group.slave, group.master = await group.start("s"), await group.start("m")
+            await until(lambda: group.master.context.copies_in_sync() == 2)
+            assert await group.send_all(group.master, b"new") == [0]
+            assert await group.bodies(group.master) == [*large, *alone, b"new"]
+            await until(lambda: dispatched(group.slave) == dispatched(group.master))
+            assert log_of(tmp_path / "s") == log_of(tmp_path / "m")
+
+    run(body)
+
+
+def test_a_node_that_lacks_its_front_tells_no_consumer_to_go_on_behind_it(tmp_path: Path) -> None:
     async def body(runtime: NativeRuntime) -> None:
         async with Group(runtime, tmp_path) as group:
             large = [b"%d" % n * 50_000 for n in range(10, 40)]
@@ -572,26 +625,30 @@ def test_a_node_whose_oldest_segment_is_gone_neither_leads_nor_is_promoted(
             await in_step(group)
             await group.slave.close()
             await group.master.close()
-            segments = sorted((tmp_path / node / "commitlog").glob("0*"))
-            assert len(segments) > 1
-            segments[0].unlink()
-            group.slave, group.master = await group.start("s"), await group.start("m")
-            if node == "m":
-                await until(lambda: "empty store" in group.master.replica_state()["refuses"])
-                assert await group.send_all(group.master, b"no") == [2]
-                await group.master.close()
-                shutil.rmtree(tmp_path / "m")
-                group.master = await group.start("m")
-            else:
-                await until(lambda: group.master.context.copies_in_sync() == 2)
-                await until(lambda: "empty store" in group.slave.replica_state()["lacks"])
-                code, why = await group.role(
-                    group.slave, RequestCode.PROMOTE, epoch=2 * TERM, force="true"
-                )
-                assert code == 16, why
-            await until(lambda: group.master.context.copies_in_sync() == 2)
-            assert await group.send_all(group.master, b"new") == [0]
-            assert await group.bodies(group.master) == [*large, b"new"]
+            min((tmp_path / "m" / "commitlog").glob("0*")).unlink()
+            group.master = await group.start("m")
+            assert group.master.replica_state()["role"] == "recovering"
+            client = await connected(runtime, group.master)
+            pulled = await pull(client, 0)
+            assert (pulled.code, pulled.ext["nextBeginOffset"]) == (19, "0")
+            moved = await pull(client, 1000)
+            assert (moved.code, moved.ext["nextBeginOffset"]) == (19, "1000")
+            queue = {"consumerGroup": "new", "topic": "orders", "queueId": 0}
+            for code in (
+                RequestCode.QUERY_CONSUMER_OFFSET,
+                RequestCode.GET_MIN_OFFSET,
+                RequestCode.GET_MAX_OFFSET,
+                RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+            ):
+                refused = await ask(client, code, {**queue, "timestamp": 0})
+                assert refused.code == 2, code
+                assert "lacks the bytes 0 to" in str(refused.remark)
+            waiting = asyncio.ensure_future(pull(client, 0, sysFlag=6, suspendTimeoutMillis=20_000))
+            group.slave = await group.start("s")
+            assert (await waiting).code == 0
+            found = await ask(client, RequestCode.QUERY_CONSUMER_OFFSET, queue)
+            assert (found.code, found.ext["offset"]) == (0, "0")
+            client.close()
 
     run(body)
 
