@@ -1,4 +1,4 @@
-"""Asking another node of the group what it is and what it has: REPLICA_STATE."""
+"""Asking another node of the group: what it is and what it has (REPLICA_STATE)."""
 
 from __future__ import annotations
 
@@ -24,16 +24,7 @@ ASK_S = 1.0  # how long another node has to say what it knows
 async def member_at(c: Context, address: str) -> Member | None:
     """What another node of this group tells; None if it does not answer."""
     try:
-        async with asyncio.timeout(ASK_S):
-            endpoint = await connect(c.runtime, *split_address(address))
-            try:
-                reply = await endpoint.request(
-                    Command.request(RequestCode.REPLICA_STATE, {}), ASK_S
-                )
-            finally:
-                endpoint.close()
-        if reply.code:
-            raise error_for(reply.code, reply.remark)
+        reply = await answer_of(c, address, Command.request(RequestCode.REPLICA_STATE, {}))
         member = read_member(checked.document(reply.body))
     except (SaturnError, OSError, TimeoutError, ValueError) as error:
         log.debug("%s does not tell its state: %s", address, error)
@@ -49,3 +40,17 @@ async def member_at(c: Context, address: str) -> Member | None:
         )
         return None
     return member
+
+
+async def answer_of(c: Context, address: str, request: Command) -> Command:
+    """What another node answers, within ASK_S. SaturnError, OSError, TimeoutError or ValueError:
+    it does not, or refuses."""
+    async with asyncio.timeout(ASK_S):
+        endpoint = await connect(c.runtime, *split_address(address))
+        try:
+            reply = await endpoint.request(request, ASK_S)
+        finally:
+            endpoint.close()
+    if reply.code:
+        raise error_for(reply.code, reply.remark)
+    return reply

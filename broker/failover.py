@@ -14,7 +14,8 @@ The rules, all about one danger: two nodes that both acknowledge.
   its log has not. What the furthest slave has more is copied back, with its epochs and tables.
   A slave's disk may be such a copy, too: it counts for a promotion when it has caught up again.
 - FENCE makes a node promise never to serve or follow a lower epoch: a master stops taking writes,
-  goes on sending what it has, and waits to learn its new master. PROMOTE makes a node master.
+  goes on sending what it has, and waits to learn its new master. PROMOTE makes a node master. If
+  none comes, a master that was not reached goes on above it (`reclaiming.py`).
 - Who learns that it is deposed answers its waiting sends with "unknown", follows the new master
   and cuts what that one does not have, into a side file.
 """
@@ -35,13 +36,14 @@ from saturnmq.broker.identity import agree, belong, draw
 from saturnmq.broker.introductions import Check, Member, introduce
 from saturnmq.broker.kinship import is_outranked
 from saturnmq.broker.mending import Mending
+from saturnmq.broker.reclaiming import Reclaiming
 from saturnmq.broker.recovering import Recovering, Steps, lost
 from saturnmq.broker.registration import Registration
 from saturnmq.broker.role import MASTER_ID, State
 from saturnmq.protocol import checked, jsonx
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.endpoint import Endpoint
-from saturnmq.protocol.epochs import EPOCH_MAX, is_own, next_promotion, next_restart
+from saturnmq.protocol.epochs import EPOCH_MAX, TERM, is_own, next_promotion, next_restart
 from saturnmq.protocol.errors import (
     InvalidParameter,
     MalformedFrame,
@@ -107,11 +109,14 @@ class FailoverService:
             ),
         )
         master.on_classic = self._recovering.hear_classic
+        self._reclaiming = Reclaiming(context, self._lock, self._open_above)
+        master.on_promise = self._reclaiming.hear
         self._looking: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
 
     def close(self) -> None:
         self._recovering.close()
+        self._reclaiming.close()
         for task in (self._looking, self._asking):
             if task is not None:
                 task.cancel()
@@ -220,6 +225,13 @@ class FailoverService:
         c.role.promise(number)
         c.role.has(number)
         log.info("epoch %d begins at %d", number, start)
+
+    def _open_above(self, fence: int) -> None:
+        """This master goes on in a term that a promotion has not reached."""
+        c = self._c
+        self._open(next_promotion(c.epochs.last, fence, c.config.broker_id))
+        self._master.drop_slaves()  # they join in the new epoch
+        self._registration.topics_changed()
 
     def _lead(self) -> None:
         role = self._c.role
@@ -393,7 +405,8 @@ class FailoverService:
         answer(endpoint, request, request.reply(0, body=jsonx.dumps(self.state())))
 
     def on_fence(self, endpoint: Endpoint, request: Command) -> None:
-        self._later(endpoint, request, self._fence(_epoch(request)))
+        term = integer(request.ext, "term", -1)
+        self._later(endpoint, request, self._fence(_epoch(request), term))
 
     def on_promote(self, endpoint: Endpoint, request: Command) -> None:
         ext = request.ext
@@ -422,12 +435,21 @@ class FailoverService:
 
         self._c.runtime.spawn(run(), name="change-role")
 
-    async def _fence(self, epoch: int) -> None:
+    async def _fence(self, epoch: int, term: int) -> None:
+        """`term`: that of a master, which goes on above a promotion that did not come; -1: it is
+        for a promotion."""
         c = self._c
         async with self._lock:
             if epoch <= c.role.epoch:
                 raise NoPermission(
                     f"epoch {epoch} is not above {c.role.epoch}, which this node knows already"
+                )
+            if term >= 0 and (
+                not c.role.is_slave or c.epochs.last > term or c.role.epoch > epoch - TERM
+            ):
+                raise NoPermission(
+                    f"there is a newer master than that of epoch {term}: this node knows of epoch "
+                    f"{c.role.epoch}, and its log of {c.epochs.last}"
                 )
             undo = c.role.undo()
             c.role.promise(epoch)

@@ -32,7 +32,7 @@ from saturnmq.broker.context import Context
 from saturnmq.broker.identity import known
 from saturnmq.broker.in_sync import Lag
 from saturnmq.broker.introductions import Check, Join, introduce, read_join
-from saturnmq.broker.kinship import is_foreign, is_outranked
+from saturnmq.broker.kinship import has_promised, is_foreign, is_outranked
 from saturnmq.broker.role import State
 from saturnmq.protocol import ha
 from saturnmq.protocol.errors import SaturnError
@@ -323,6 +323,8 @@ class HaMaster:
         self._on_replicated = on_replicated
         self.on_joined: Callable[[SlaveConnection], None] = lambda _: None
         self.on_higher_epoch: Callable[[int, str], None] = lambda *_: None
+        # A slave follows none below an epoch that nobody is known to have opened.
+        self.on_promise: Callable[[Join], None] = lambda _: None
         # A slave's log is another one in this range, in which they should be the same.
         self.on_differs: Callable[[SlaveConnection, Check], None] = lambda *_: None
         # A slave of RocketMQ's, its host and the end of its log: whether it waits for `announce`.
@@ -441,6 +443,10 @@ class HaMaster:
                 connection.refuse("only a slave gives back the tail of a log")
                 return
         elif not c.role.is_slave and is_outranked(c.role.term, c.config.broker_id, join):
+            if self.leads and join.state == State.SLAVE.name.lower() and has_promised(join):
+                self.on_promise(join)
+                connection.refuse(f"it was promised to a promotion to epoch {join.epoch}")
+                return
             self.on_higher_epoch(join.epoch, f"{connection.name} knows of it")
             connection.refuse(
                 f"epoch {c.role.term} is over: there is a master of epoch {join.epoch}"

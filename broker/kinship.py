@@ -34,8 +34,13 @@ def is_outranked(term: int, opener: int, other: Member) -> bool:
     if other.state == "master" or not is_own(other.epoch, opener):
         return True
     # A promotion fences with the first number of a term, which may be the node's own.
-    fences = other.epoch % TERM == 0 and other.epoch > other.term
-    return fences and bool(term or other.term)
+    return has_promised(other) and bool(term or other.term)
+
+
+def has_promised(other: Member) -> bool:
+    """Whether `other` was fenced for a promotion that it has not heard of since: nobody may have
+    opened its epoch."""
+    return other.epoch % TERM == 0 and other.epoch > other.term
 
 
 def may_cut(
@@ -67,3 +72,9 @@ def words_needed(slaves: int, required: int, *, may_lack: bool) -> int:
     slaves required - 1 have it, so one of any n - required + 2."""
     least = max(1, required - 1)
     return max(least, min(slaves, slaves - required + 2)) if may_lack else least
+
+
+def promises_needed(copies: int, required: int) -> int:
+    """How many others must promise a master of `copies` members a new term, so that nobody else can
+    acknowledge below it: `required` copies take one of those that did."""
+    return max(1, copies - required)

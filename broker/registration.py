@@ -62,6 +62,7 @@ class Registration:
         self.foreign: dict[str, str] = {}
         self._said: dict[str, str] = {}  # of nameservers that fail: the last line in the log
         self._knows_master = False
+        self._newest = 0  # the epoch of a master that any nameserver has told of
 
     def start(self) -> list[asyncio.Task[None]]:
         tasks = []
@@ -235,8 +236,10 @@ class Registration:
         if not role.is_slave or role.state is State.FENCED:
             if epoch > role.term:
                 self.on_higher_epoch(epoch, "a nameserver knows of it", master, ha_address)
-        elif ha_address and (not epoch or epoch >= role.epoch):
-            self._knows_master = True
+        elif ha_address and (not epoch or epoch >= min(role.epoch, self._newest)):
+            # One of a lower epoch than this node has promised is told so, if it is the newest.
+            self._newest = max(self._newest, epoch)
+            self._knows_master = not epoch or epoch >= role.epoch
             self._on_master(master, ha_address)
 
 

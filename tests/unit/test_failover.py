@@ -12,6 +12,7 @@ from broker_rig import ask, connected, pull, run, send, until
 from failover_rig import Group
 from hypothesis import given
 from hypothesis import strategies as st
+from saturnmq.broker import reclaiming
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.epochs import OPENER, TERM, next_promotion, next_restart, next_term
 from saturnmq.protocol.native import NativeRuntime
@@ -259,6 +260,51 @@ def test_a_slave_that_dials_a_master_while_it_is_deposed_follows_the_new_one(
             dials.go_on.set()
             await until(lambda: group.slave.context.copies_in_sync() == 3)
             await third.close()
+
+    run(body)
+
+
+def test_a_master_goes_on_above_a_promotion_that_did_not_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asked for it fenced the slave, and died."""
+
+    async def body(runtime: NativeRuntime) -> None:
+        async with Group(runtime, tmp_path) as group:
+            monkeypatch.setattr(reclaiming, "PROMOTION_S", 1.5)
+            assert await group.send_all(group.master, b"one") == [0]
+            code, state = await group.role(group.slave, RequestCode.FENCE, epoch=2 * TERM)
+            assert code == 0, state
+            await group.slave.close()
+            group.slave = await group.start("s")
+            await until(lambda: group.slave.context.role.epoch == 3 * TERM, 20.0)
+            assert group.master.replica_state()["role"] == "master"
+            await until(lambda: group.master.context.copies_in_sync() == 2)
+            assert group.master.replica_state()["epochs"][-1][0] == 3 * TERM
+            assert await group.send_all(group.master, b"two") == [0]
+            code, why = await group.role(
+                group.slave, RequestCode.PROMOTE, epoch=2 * TERM, force="true"
+            )
+            assert (code, "is below" in str(why)) == (16, True), "it comes after all"
+            assert await group.bodies(group.master) == [b"one", b"two"]
+
+    run(body)
+
+
+def test_a_member_that_knows_more_promises_nothing_to_an_old_master(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        async with Group(runtime, tmp_path) as group:
+            assert await group.send_all(group.master, b"one") == [0]
+            await until(lambda: group.slave.context.epochs.last == TERM)
+            for broker, epoch, term in (
+                (group.master, 3 * TERM, TERM),  # it leads
+                (group.slave, 3 * TERM, 0),  # its log is newer
+                (group.slave, 2 * TERM - 1, TERM),  # it has followed another one since
+            ):
+                code, why = await group.role(broker, RequestCode.FENCE, epoch=epoch, term=term)
+                assert (code, "newer master" in str(why)) == (16, True), why
+            assert group.slave.context.role.epoch == TERM
+            assert group.master.replica_state()["role"] == "master"
 
     run(body)
 

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from saturnmq.broker.introductions import Member
-from saturnmq.broker.kinship import is_foreign, is_outranked, is_witness, may_cut, words_needed
+from saturnmq.broker.kinship import (
+    is_foreign,
+    is_outranked,
+    is_witness,
+    may_cut,
+    promises_needed,
+    words_needed,
+)
 from saturnmq.protocol.epochs import OPENER, TERM, next_promotion, next_restart, next_term
 from saturnmq.store.epochs import Epoch
 
@@ -95,3 +102,13 @@ def test_one_of_those_heard_has_whatever_was_acknowledged(slaves: int, required:
         assert needed <= slaves
         assert slaves - needed < holders, "those not heard are fewer than have it"
     assert words_needed(slaves, required, may_lack=False) == max(1, holders) <= needed
+
+
+@given(st.integers(2, 9), st.integers(1, 9))
+def test_nobody_acknowledges_without_one_that_promised_a_master_its_new_term(
+    copies: int, required: int
+) -> None:
+    required = min(required, copies)
+    promised = 1 + promises_needed(copies, required)  # the master itself is one
+    assert 2 <= promised <= copies
+    assert required > copies - promised
