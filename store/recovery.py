@@ -11,24 +11,29 @@ Frames are read with checksums on and with read(): a bad sector must not be a SI
 frame lies, two cases differ. Behind `flushed` of the checkpoint it is what a crash left: the log
 ends there, and the tail is zeroed and synced before anything can be appended behind it
 (fault-model.md I10), so that recovering twice, or crashing in between, ends in the same log. Before
-`flushed` the disk has lost what it had: that is damage, it is told, its extent is a gap that
-consumers skip, and what follows is kept (I11). When nothing valid follows, the log ends before what
-it had, and what is cut off there goes to a side file (`truncated.py`). In both cases a group whose
-end is not there is cut off as a whole, at its marker (`groups.py`): no checkpoint lies in one that
-was not flushed, so the marker is among what is read.
+`flushed` the disk has lost what it had: that is damage, it is told, and what follows is kept (I11).
+Its extent is a gap that consumers skip. Where nothing of a queue follows, the messages' entries
+stay, as far as the queues or the frames' heads still tell them: their queue offsets are given to no
+others. When nothing valid follows, the log ends before what it had, and what is cut off there goes
+to a side file (`truncated.py`). In both cases a group whose end is not there is cut off as a whole,
+at its marker (`groups.py`): no checkpoint lies in one that was not flushed, so the marker is among
+what is read.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from saturnmq.protocol.errors import StoreDamaged
+from saturnmq.protocol.frame import FRAME_BYTES_MIN
+from saturnmq.protocol.kernels import Run, Scan, scan_frames
 from saturnmq.store.checkpoint import NO_INDEX, Checkpoint
 from saturnmq.store.commitlog import CommitLog
 from saturnmq.store.derived import Derived
 from saturnmq.store.groups import Group
+from saturnmq.store.repair import damaged_ranges
 from saturnmq.store.reput import STEP_BYTES, Reput
 from saturnmq.store.resync import next_frame
 
@@ -47,7 +52,7 @@ class Recovery:
     messages: int = 0
     last_store_timestamp: int = 0
     stopped_by: str = ""
-    gaps: list[tuple[int, int]] = field(default_factory=list)  # damage between valid frames
+    gaps: list[tuple[int, int]] = field(default_factory=list)  # damage, as far as it was seen
     lost: int = 0  # flushed bytes at the end that are gone
     # What was on this disk once and is not in the log any more, also by a start before this one.
     missing: list[tuple[int, int]] = field(default_factory=list)
@@ -73,7 +78,8 @@ def recover(
         derived.destroy()
         found.lost = max(checkpoint.flushed - max(checkpoint.start, 0), 0)
         return found
-    begin = _start(commitlog, derived, checkpoint, clean)
+    places = _Places(commitlog, derived, checkpoint, found)
+    begin = _start(commitlog, derived, checkpoint, clean, places)
     derived.remove_deleted()
     scan = _Scan(commitlog, derived, checkpoint.flushed, found, progress)
     missing = scan.run(begin)
@@ -84,8 +90,10 @@ def recover(
         found.messages = 0
         found.gaps.clear()
         scan.run(commitlog.start)
+    found.gaps = sorted(set(found.gaps))
     for start, end in found.gaps:
         log.error("the CommitLog is damaged from %d to %d: these messages are lost", start, end)
+    places.keep()
     if found.stopped_by:
         log.warning("the CommitLog is cut at %d: %s", found.end, found.stopped_by)
     if found.end < checkpoint.flushed:
@@ -102,7 +110,13 @@ def recover(
     return found
 
 
-def _start(commitlog: CommitLog, derived: Derived, checkpoint: Checkpoint, clean: bool) -> int:
+def _start(
+    commitlog: CommitLog,
+    derived: Derived,
+    checkpoint: Checkpoint,
+    clean: bool,
+    places: _Places,
+) -> int:
     """Cut queues and index to what can be trusted; the offset to read from."""
     oldest, end = commitlog.start, commitlog.series.end
     queues, index = derived.queues, derived.index
@@ -112,7 +126,7 @@ def _start(commitlog: CommitLog, derived: Derived, checkpoint: Checkpoint, clean
     damaged = [
         queue
         for queue in queues
-        if not queue.recover(limit, commitlog.is_frame, nothing_behind=ours)
+        if not queue.recover(limit, places.is_or_was_frame, nothing_behind=ours)
     ]
     for queue in damaged:
         log.error("queue %s/%d has lost entries: rebuilding", queue.topic, queue.queue_id)
@@ -157,6 +171,63 @@ def _newest_reached(commitlog: CommitLog, reached: int) -> int:
         if segment.start < reached:
             return segment.start
     return commitlog.start
+
+
+class _Places:
+    """Whose places in the queues the messages had that lie in damage."""
+
+    def __init__(
+        self, commitlog: CommitLog, derived: Derived, checkpoint: Checkpoint, found: Recovery
+    ) -> None:
+        self._log = commitlog
+        self._derived = derived
+        self._flushed = checkpoint.flushed
+        self._found = found
+        self._damaged: dict[int, list[tuple[int, int]]] = {}  # by the start of the segment
+
+    def is_or_was_frame(
+        self, offset: int, size: int, topic: str, queue_id: int, queue_offset: int
+    ) -> bool:
+        """As `CommitLog.is_frame`, also where the log is damaged now."""
+        if self._log.is_frame(offset, size, topic, queue_id, queue_offset):
+            return True
+        segment = offset - offset % self._log.segment_bytes
+        if segment not in self._damaged:
+            end = min(segment + self._log.segment_bytes, self._flushed)
+            self._damaged[segment] = damaged_ranges(self._log, segment, end, self._flushed)
+        for start, end in self._damaged[segment]:
+            if start <= offset and offset + size <= end:
+                self._found.gaps.append((start, end))
+                return True
+        return False
+
+    def keep(self) -> None:
+        """Give what lies in the gaps its places again, where nothing of its queue follows."""
+        for start, end in self._found.gaps:
+            for scan in self._heads(start, end):
+                if all(self._can_be(run, end - start) for run in scan.runs):
+                    self._derived.append(scan, [])
+
+    def _can_be(self, run: Run, gap_bytes: int) -> bool:
+        """Whether a gap of this size may hold all from the end of the run's queue on."""
+        topic, queue_id, first, count, _ = run
+        queue = self._derived.queues.table.get((topic, queue_id))
+        if queue is None or not queue.series.segments:
+            return True  # it begins there
+        return (first + count - queue.max_offset) * FRAME_BYTES_MIN <= gap_bytes
+
+    def _heads(self, offset: int, end: int) -> Iterator[Scan]:
+        """What the heads of damaged frames say, up to the first that is damaged itself."""
+        while offset < end:
+            segment = self._log.series.find(offset)
+            assert segment is not None, "a gap lies in the log"
+            size = min(end, segment.end) - offset
+            data = memoryview(segment.file.read(offset - segment.start, min(size, _READ)))
+            scan = scan_frames(data, 0, len(data), offset, False, False, self._derived.delays_ms)
+            if not scan.next_pos or offset + scan.next_pos > end:
+                return
+            yield scan
+            offset += scan.next_pos
 
 
 class _Scan:

@@ -128,7 +128,7 @@ def test_a_repaired_log_has_all_of_its_messages_again(dispatched: bool, numbers)
 
 
 def test_the_last_messages_of_a_queue_get_their_places_behind_its_end() -> None:
-    """Nothing of queue 1 and 2 follows the gap."""
+    """Nothing of queue 1 and 2 follows the gap, and the frames' heads tell no places."""
     disk = new_disk()
     store, _, _ = filled(disk)
     last = [store.put(message(b"%d" % (COUNT + n) + bytes(150), queue=0)) for n in range(3)]
@@ -137,9 +137,9 @@ def test_the_last_messages_of_a_queue_get_their_places_behind_its_end() -> None:
     at = [put.physical_offset for put in last]
     lost = store.get_message("T", 1, COUNT // QUEUES - 1, 1)
     assert lost.count == 1
-    first = last[0].physical_offset - 2 * (last[1].physical_offset - last[0].physical_offset)
-    flip(disk, first + 150)
-    flip(disk, at[0] - 30)
+    size = last[1].physical_offset - last[0].physical_offset
+    flip(disk, at[0] - 2 * size + 5)
+    flip(disk, at[0] - size + 5)
     store = reopened(disk, dispatched=False)
     ranges = store.damage(0, len(data))
     assert store.max_offset("T", 1) < COUNT // QUEUES or store.max_offset("T", 2) < COUNT // QUEUES
@@ -240,7 +240,7 @@ class Cut(Exception):
 def test_a_message_whose_place_was_taken_is_told(caplog) -> None:
     disk = new_disk()
     _, at, data = filled(disk)
-    flip(disk, at[COUNT - 2] + 150)
+    flip(disk, at[COUNT - 2] + 5)  # and no queue is left that knows its place
     store = reopened(disk, dispatched=False)
     [gap] = store.recovery.gaps
     taken = store.put(message(b"new", queue=(COUNT - 2) % QUEUES))
@@ -262,3 +262,45 @@ def test_a_repair_that_the_disk_refuses_ends_all_writing(operation: str) -> None
         store.repair(at[5], data[at[5] : at[6]])
     with pytest.raises(ServiceNotAvailable, match="planned"):
         store.put(message(b"x"))
+
+
+@pytest.mark.parametrize("at_byte", [5, 150], ids=["head", "body"])
+@pytest.mark.parametrize("end", ["closed", "killed", "power lost"])
+def test_the_queue_offset_of_a_damaged_message_is_given_to_no_other(at_byte: int, end: str) -> None:
+    """It was the last of its queue; nobody has it whole, and no start forgets that it was there."""
+    disk = new_disk()
+    store, at, data = filled(disk)
+    last = store.max_offset("T", 1) - 1
+    damaged = COUNT - 2
+    assert damaged % QUEUES == 1
+    flip(disk, at[damaged] + at_byte)
+    for number in range(3):
+        if end == "closed":
+            store.close()
+        elif end == "killed":
+            disk.kill()
+            disk.power_on()
+        else:
+            disk.power_off()
+            disk.power_on()
+        store = open_store(disk)
+        assert store.max_offset("T", 1) == last + 1, number
+    put = store.put(message(b"%d" % COUNT + bytes(150), queue=1))
+    assert put.queue_offset == last + 1
+    save(store)
+    store.repair(at[damaged], data[at[damaged] : at[damaged + 1]])
+    assert everything(store) == list(range(COUNT + 1))
+
+
+def test_a_rebuild_keeps_the_place_of_a_message_whose_body_alone_is_damaged() -> None:
+    disk = new_disk()
+    store, at, data = filled(disk)
+    flip(disk, at[COUNT - 2] + 150)
+    for _ in range(2):
+        store = reopened(disk, dispatched=False)
+        [gap] = store.recovery.gaps
+        assert store.max_offset("T", 1) == COUNT // QUEUES
+    assert store.put(message(b"%d" % COUNT, queue=1)).queue_offset == COUNT // QUEUES
+    save(store)
+    store.repair(gap[0], data[gap[0] : gap[1]])
+    assert COUNT - 2 in everything(store)
