@@ -155,6 +155,32 @@ def test_no_batch_is_larger_than_it_may_be_but_for_one_message() -> None:
     assert sizes[2] < 20_000
 
 
+@pytest.mark.parametrize(("beyond", "batches"), [(0, 1), (1, 2)])
+def test_a_batch_is_filled_to_its_last_byte(beyond: int, batches: int) -> None:
+    senders = Senders(batch_bytes=20_000)
+    lane = senders.made.lane("T", Pin(A0))
+    senders.append(bytes(1000), lane)
+    assert lane.open is not None
+    room = 20_000 - lane.open.bytes
+    senders.append(bytes(room - 96 + beyond), lane)
+    assert [batch.count for batch in senders.batches()] == [2 // batches] * batches
+
+
+def test_what_a_begun_batch_has_no_room_for_begins_the_next() -> None:
+    senders = Senders(batch_bytes=20_000)
+    for size in (10_000, 15_000):
+        assert senders.append(bytes(size)) is not None
+    assert [len(bodies(batch)[0]) for batch in senders.batches()] == [10_000, 15_000]
+
+
+def test_a_message_of_large_properties_has_its_place() -> None:
+    senders = Senders()
+    extra = b"KEYS\x01" + b"k" * 20_000 + b"\x02"
+    assert senders.made.append(senders.lane, b"x", extra, 0, "") is not None
+    [entry] = iterate_batch(senders.take().body)
+    assert entry.properties.endswith(extra)
+
+
 def test_a_buffer_begins_small_and_grows_fourfold() -> None:
     senders = Senders()
     lane = senders.made.lane("T", Pin(A0))
@@ -251,6 +277,16 @@ def test_a_buffer_is_full_at_its_last_byte_and_one_batch_is_always_taken() -> No
     senders.check([])
 
 
+def test_there_is_room_again_when_half_of_a_buffer_is_free() -> None:
+    senders = Senders(buffer_bytes=2001)
+    for size in (1001, 1000):
+        batch = senders.made.batch(senders.lane, bytes(size), single=True)
+        assert senders.made.append_batch(senders.lane, batch)
+    assert senders.append(b"x") is None
+    senders.made.finish(senders.take())
+    assert (senders.room, senders.made.starving) == (1, False)
+
+
 def test_a_batch_that_cannot_grow_is_refused_and_stays_as_it_is() -> None:
     senders = Senders(buffer_bytes=20_000)
     lane = senders.made.lane("T", Pin(A0))
@@ -267,6 +303,8 @@ def test_a_body_whose_length_is_not_in_bytes_is_refused_with_its_type() -> None:
     body: Any = array("i", [1] * 5000)  # 20 kB, and 5000 long
     with pytest.raises(MessageIllegal, match="a body of array: give bytes"):
         senders.append(body)
+    senders.append(b"x")
+    assert [bodies(batch) for batch in senders.batches()] == [[b"x"]], "once"
 
 
 # -- who hears of what -----------------------------------------------------------------------------
@@ -397,6 +435,7 @@ def test_what_waits_in_a_lane_fails_together_and_the_rest_goes_on() -> None:
     senders.made.close(error)
     assert {batch.error for batch in [*waiting, under_way]} == {error}
     assert (senders.made.buffered, senders.made.active) == (0, set())
+    assert list(senders.batches()) == []
 
 
 def test_a_message_is_offered_to_no_batch_of_a_queue_and_to_none_after_the_end() -> None:

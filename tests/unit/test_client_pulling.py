@@ -181,8 +181,9 @@ def test_a_replica_that_fails_is_passed_over_for_three_seconds() -> None:
         world.pull()
     assert world.asked == [MASTER, SLAVE, THIRD]
     with pytest.raises(ConnectionLost, match=MASTER):
-        world.pull()
+        world.pull(commit_offset=5)
     assert world.asked == [MASTER], "of those that all failed the first"
+    assert world.ext["sysFlag"] == "7", "which takes commits"
 
 
 def test_nonsense_of_a_replica_is_logged_and_a_lost_connection_is_not_called_so(
