@@ -203,7 +203,7 @@ class SlaveConnection(asyncio.BufferedProtocol):
 
     def refuse(self, why: str, differs: Check | None = None, free_id: int = 0) -> None:
         """`differs`: this log is sound there, and another one; `free_id`: for a slave whose id
-        another one has."""
+        another one has, if a promotion gave it to one of them."""
         log.error("slave %s is refused: %s", self.name, why)
         if self._transport is not None:
             document: dict[str, Any] = {"why": why, "freeId": free_id}
@@ -433,9 +433,9 @@ class HaMaster:
             return
         if twin := self._twin(connection, join):
             connection.refuse(
-                f"{twin} is connected as slave {join.broker_id}: give {join.address} another "
+                f"{twin.address} is connected as slave {join.broker_id}: give {join.address} another "
                 "brokerId, and an empty store if it was copied from there",
-                free_id=self.free_id(),
+                free_id=self.free_id() if twin.decided or join.decided else 0,
             )
             return
         if join.tail:
@@ -481,13 +481,13 @@ class HaMaster:
             return "it wants the tail of a log, and does not say from where"
         return ""
 
-    def _twin(self, connection: SlaveConnection, join: Join) -> str:
-        """Another slave that is connected with the id of this one; empty if there is none."""
+    def _twin(self, connection: SlaveConnection, join: Join) -> Join | None:
+        """Another slave that is connected with the id of this one."""
         for other in self.connections:
             same = other.is_replica and other.broker_id == join.broker_id != 0
             if same and other is not connection and other.name != join.address and not join.tail:
-                return other.name
-        return ""
+                return other.join
+        return None
 
     def free_id(self) -> int:
         """For a slave that has none yet."""

@@ -514,8 +514,9 @@ class HaSlave:
             self._connection = None
             if self._greeting is not None:
                 self._greeting.cancel()
-        if connection.free_id and c.role.decided and c.role.state is State.SLAVE:
-            # Two masters that were deposed were told the same one.
+        if connection.free_id and c.role.state is State.SLAVE:
+            # Two masters that were deposed were told the same one, or one of them was told that of
+            # a node whose disk was replaced since.
             log.warning("%s; this node is slave %d now", connection.refused, connection.free_id)
             c.role.follow(connection.free_id)
             await self._save()

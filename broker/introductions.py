@@ -41,6 +41,7 @@ class Member:
     floor: int  # what it knows was confirmed with copies
     lacks: str  # what it once had and has no more; empty if it lacks nothing
     free_id: int  # for a slave that comes; 0: it does not say
+    decided: bool  # a promotion gave it its role and id, not its configuration
 
     @property
     def group(self) -> str:
@@ -109,6 +110,7 @@ def introduce(c: Context) -> dict[str, Any]:
         "end": marks.appended,
         "floor": role.floor,
         "lacks": role.lacks,
+        "decided": role.decided,
     }
 
 
@@ -181,6 +183,7 @@ def _member(document: Mapping[str, Any]) -> dict[str, Any]:
         "floor": checked.integer(document, "floor", 0),
         "lacks": checked.text(document, "lacks", ""),
         "free_id": checked.integer(document, "freeId", 0),
+        "decided": document.get("decided") is True,
     }
 
 

@@ -340,6 +340,34 @@ def test_two_slaves_with_one_id_are_told_apart(tmp_path: Path) -> None:
     run(body)
 
 
+def test_a_wiped_slave_takes_a_free_id_if_a_promotion_gave_its_own_away(tmp_path: Path) -> None:
+    """Of two configured ones nobody can say which is wrong (above)."""
+
+    async def body(runtime: NativeRuntime) -> None:
+        async with Group(runtime, tmp_path) as group:
+            assert await group.send_all(group.master, b"one") == [0]
+            third = await group.start("t", role="SLAVE", broker_id=2)
+            await until(lambda: group.master.context.copies_in_sync() == 3)
+            await group.slave.close()
+            await group.master.close()
+            code, state = await group.role(third, RequestCode.PROMOTE, epoch=2 * TERM, force="true")
+            assert code == 0, state
+            group.master = await group.start("m")  # it takes the id of the slave that is away
+            await until(lambda: third.context.copies_in_sync() == 2)
+            third.context.role.knows(1, group.master.address)
+            group.master.context.role.follow(1)
+            group.master._slave.drop()
+            await until(lambda: [x.broker_id for x in third._master.connections] == [1])
+            shutil.rmtree(tmp_path / "s")
+            group.slave = await group.start("s")
+            await until(lambda: third.context.copies_in_sync() == 3)
+            assert group.slave.context.role.broker_id not in (0, 1)
+            assert await group.bodies(group.slave) == [b"one"]
+            await third.close()
+
+    run(body)
+
+
 @pytest.mark.parametrize(
     "lie",
     [

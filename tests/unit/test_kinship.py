@@ -34,6 +34,7 @@ SLAVE = Member(
     floor=900,
     lacks="",
     free_id=0,
+    decided=False,
 )
 
 
