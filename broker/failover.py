@@ -97,6 +97,7 @@ class FailoverService:
         self._recovering = Recovering(
             context,
             self._lock,
+            mending,
             Steps(
                 cut=doors.cut,
                 put_back=doors.put_back,
@@ -176,7 +177,8 @@ class FailoverService:
                 self._hear(member)
         if c.role.state is not State.UNSURE:
             return
-        if c.role.next_state is State.MASTER and self._recovering.furthest() is not None:
+        better = self._recovering.furthest() is not None or self._recovering.mendable()
+        if c.role.next_state is State.MASTER and better:
             c.role.next_state = State.RECOVERING  # its sends wait for nobody, who yet has more
         if c.role.next_state is State.MASTER and not self._open_term():
             return

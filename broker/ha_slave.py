@@ -364,6 +364,9 @@ class HaSlave:
         self._target = hello.confirmed
         if offset < self._target:
             role.behind(True)
+        for start, end in list(c.store.recovery.gaps):
+            if hello.start <= start and end <= offset:
+                await self._mending.try_to_mend(start, end, hello.address)
         await self._save()
         if connection.closed.is_set() or role.state is not State.SLAVE:
             return

@@ -1,8 +1,9 @@
-"""A log that differs from another's of the same group within one epoch: one of them is damaged.
+"""Damage in a log that another node of the group may have whole.
 
-Both were written by one master, so where their checksums differ (a JOIN tells) at least one holds
-frames whose own checksums fail: a flipped bit. A node that finds such frames in its log reads the
-same bytes at the other node (READ_LOG) and writes them in their place, when they are sound. Where
+A start finds some (`store/recovery.py`). So do two logs that differ within one epoch: both were
+written by one master, so where their checksums differ (a JOIN tells) at least one holds frames
+whose own checksums fail: a flipped bit. A node that finds such frames in its log reads the same
+bytes at the other node (READ_LOG) and writes them in their place, when they are sound. Where
 neither node's frames are damaged, nothing is written: an operator has to look.
 """
 
@@ -35,6 +36,14 @@ class Mending:
         """`alone` does something blocking with the store while nobody else works on it."""
         self._c = context
         self._alone = alone
+
+    async def try_to_mend(self, start: int, end: int, address: str) -> None:
+        """As `mend`, of what may be damaged there, too. OSError, SaturnError: it may be mended
+        later."""
+        try:
+            await self.mend(start, end, address)
+        except (StoreDamaged, InvalidParameter) as error:
+            log.error("the log stays damaged from %d to %d: %s", start, end, error)
 
     async def mend(self, start: int, end: int, address: str) -> int:
         """Replace damaged frames in [start, end) by those of the node at `address`; how many bytes.

@@ -5,8 +5,9 @@ One that has lost its own disk cannot; if all answer, though, there is nobody el
 unless this node knows that it has lost something. The slave with the furthest log gives back what
 this one lacks: its end, or all of it, with its epochs; and its tables, if this node may have
 forgotten them. All of it, too, if this log has its end and lacks its beginning, for a log grows at
-its end only: what there is becomes a side file. A log that contradicts what a slave knows to be
-confirmed does not lead.
+its end only: what there is becomes a side file. What a start found damaged is mended before there
+are new messages, and before a consumer passes over it. A log that contradicts what a slave knows to
+be confirmed does not lead.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from saturnmq.broker.context import Context
 from saturnmq.broker.identity import belong, known
 from saturnmq.broker.introductions import Member
 from saturnmq.broker.kinship import is_witness, may_cut, words_needed
+from saturnmq.broker.mending import Mending
 from saturnmq.broker.role import State
 from saturnmq.broker.tail_copy import TailCopy
 from saturnmq.protocol.errors import SaturnError, StoreDamaged
@@ -58,9 +60,12 @@ def lost(c: Context) -> str:
 
 
 class Recovering:
-    def __init__(self, context: Context, roles: asyncio.Lock, steps: Steps) -> None:
+    def __init__(
+        self, context: Context, roles: asyncio.Lock, mending: Mending, steps: Steps
+    ) -> None:
         """`roles` is held while the part of this node changes."""
         self._c = context
+        self._mending = mending
         self._roles = roles
         self._steps = steps
         self.may_lack = False  # what was acknowledged
@@ -143,6 +148,22 @@ class Recovering:
         newest = max((epoch for epoch, start in c.epochs.entries if start < end), default=0)
         return best if best is not None and best.position > (newest, end) else None
 
+    def mendable(self) -> list[tuple[tuple[int, int], Member]]:
+        """What is damaged in this log, and each who has that part of it."""
+        c = self._c
+        end = c.store.watermarks.appended
+        shared = {
+            address: common[1]
+            for address, member in self._words.items()
+            if (common := c.epochs.common(end, member.epochs, member.end))
+        }
+        return [
+            (gap, self._words[address])
+            for gap in c.store.recovery.gaps
+            for address, until in shared.items()
+            if self._words[address].start <= gap[0] and gap[1] <= until
+        ]
+
     def _conflict(self) -> str:
         """Whom this log would contradict, and where; empty if nobody."""
         c = self._c
@@ -178,16 +199,18 @@ class Recovering:
             if role.state is not State.RECOVERING:
                 return
             furthest = self.furthest()
-            if furthest is not None:
-                try:
+            try:
+                if furthest is not None:
                     await self._copy_back(furthest)
-                except (SaturnError, OSError) as error:
-                    log.error("what is missing was not copied, trying again: %s", error)
-                    if role.required > 1 or role.lacks:
-                        self.forget()
-                        self._say(f"{self.missing()}; the last try failed: {error}")
-                        self._c.runtime.call_later(AGAIN_S, self._steps.call_back)
-                        return
+                for damaged, member in self.mendable():
+                    await self._mending.try_to_mend(*damaged, member.address)
+            except (SaturnError, OSError) as error:
+                log.error("what is missing was not copied, trying again: %s", error)
+                if role.required > 1 or role.lacks:
+                    self.forget()
+                    self._say(f"{self.missing()}; the last try failed: {error}")
+                    self._c.runtime.call_later(AGAIN_S, self._steps.call_back)
+                    return
             if role.state is not State.RECOVERING:
                 return  # somebody knew of a higher epoch meanwhile
             if self._steps.open_term():

@@ -136,4 +136,6 @@ def confirm(c: Context) -> None:
             position = min(position, marks.flushed)
         if c.role.required > 1:
             position = min(position, marks.replicated)
+        if c.role.state is State.RECOVERING:  # damage is mended first, if a slave has it whole
+            position = min([position, *(start for start, _ in c.store.recovery.gaps)])
     marks.confirmed = c.store.border(position)

@@ -180,7 +180,8 @@ class MessageStore:
         if page.derived > self._log.end:
             page.derived = -1
         page.confirm = min(page.confirm, end)
-        self.recovered_confirm = page.confirm or end
+        gaps = (start for start, _ in self.recovery.gaps)  # which another node may mend
+        self.recovered_confirm = min([page.confirm or end, *gaps])
         self.flush_derived()
         self.checkpoint()
         self._cleaner.finish_leftovers(self._saved.start)
@@ -804,6 +805,7 @@ class MessageStore:
             raise
         self._derived.truncate(dispatched, self._log.store_time_at)
         self._groups.cut(offset)
+        self.recovery.gaps[:] = [gap for gap in self.recovery.gaps if gap[1] <= offset]
         marks.reset(self._log.start, offset, flushed=marks.flushed, dispatched=dispatched)
         self._flushing = None  # what is under way does not count any more
 

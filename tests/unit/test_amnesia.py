@@ -15,6 +15,7 @@ from failover_rig import Group
 from saturnmq import aio
 from saturnmq.broker.broker import Broker
 from saturnmq.broker.ha_slave import MasterConnection
+from saturnmq.broker.mending import Mending
 from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.epochs import TERM
@@ -541,6 +542,81 @@ def test_a_flipped_bit_is_mended_from_the_other_node(
             assert await group.bodies(group.master) == [*bodies, b"new"]
             await until(lambda: group.slave.store.watermarks.dispatched > at)
             assert (await group.bodies(group.slave))[:50] == bodies
+
+    run(body)
+
+
+def damage_the_last_of_a_queue(node: Path, text: bytes) -> None:
+    """Its frame is no frame any more, and no queue knows its place: the start rebuilds them."""
+    [segment] = sorted((node / "commitlog").glob("0*"))[:1]
+    log = bytearray(segment.read_bytes())
+    magic = log.rindex((0xDAA320A7).to_bytes(4, "big"), 0, log.index(text))
+    log[magic] ^= 1
+    segment.write_bytes(log)
+    shutil.rmtree(node / "consumequeue")
+
+
+async def send_two_queues(group: Group, bodies: list[bytes]) -> None:
+    """The last message of the log is one of another queue."""
+    assert set(await group.send_all(group.master, *bodies)) == {0}
+    client = await connected(group.runtime, group.master)
+    assert (await send(client, b"other", e=1)).code == 0
+    client.close()
+    await in_step(group)
+
+
+@pytest.mark.parametrize("role", ["SYNC_MASTER", "ASYNC_MASTER"])
+@pytest.mark.parametrize("damaged", ["m", "s"])
+def test_damage_that_a_start_finds_is_mended_before_there_are_new_messages(
+    tmp_path: Path, role: str, damaged: str
+) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        async with Group(runtime, tmp_path, role=role) as group:
+            bodies = [b"kept %d " % n * 20 for n in range(10)]
+            await send_two_queues(group, bodies)
+            await group.slave.close()
+            await group.master.close()
+            before = log_of(tmp_path / damaged)
+            damage_the_last_of_a_queue(tmp_path / damaged, bodies[-1])
+            group.slave, group.master = await group.start("s"), await group.start("m")
+            client = await connected(runtime, group.master)
+            await until(lambda: group.master.replica_state()["role"] == "master")
+            sent = await send(client, b"new")
+            assert sent.ext["queueOffset"] == "10"
+            client.close()
+            await until(lambda: group.master.context.copies_in_sync() == 2)
+            assert await group.bodies(group.master) == [*bodies, b"new"]
+            await until(lambda: dispatched(group.slave) == dispatched(group.master))
+            assert log_of(tmp_path / damaged).startswith(before)
+            await until(lambda: group.slave.context.visible >= dispatched(group.master))
+            assert await group.bodies(group.slave) == [*bodies, b"new"]
+
+    run(body)
+
+
+def test_no_consumer_passes_over_damage_while_it_is_mended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        async with Group(runtime, tmp_path, role="ASYNC_MASTER") as group:
+            bodies = [b"kept %d " % n * 20 for n in range(10)]
+            await send_two_queues(group, bodies)
+            await group.master.close()
+            damage_the_last_of_a_queue(tmp_path / "m", bodies[4])
+            may_mend = asyncio.Event()
+            mend = Mending.mend
+
+            async def later(self: Mending, start: int, end: int, address: str) -> int:
+                await may_mend.wait()
+                return await mend(self, start, end, address)
+
+            monkeypatch.setattr(Mending, "mend", later)
+            group.master = await group.start("m")
+            assert group.master.replica_state()["role"] == "recovering"
+            assert await group.bodies(group.master) == bodies[:4]
+            may_mend.set()
+            await until(lambda: group.master.replica_state()["role"] == "master")
+            assert await group.bodies(group.master) == bodies
 
     run(body)
 
