@@ -34,7 +34,7 @@ from saturnmq.broker.ha_master import HaMaster, SlaveConnection
 from saturnmq.broker.ha_slave import HaSlave
 from saturnmq.broker.identity import agree, belong, draw
 from saturnmq.broker.introductions import Check, Member, introduce
-from saturnmq.broker.kinship import is_outranked
+from saturnmq.broker.kinship import founded_by_mistake, is_outranked
 from saturnmq.broker.mending import Mending
 from saturnmq.broker.reclaiming import Reclaiming
 from saturnmq.broker.recovering import Recovering, Steps, lost
@@ -256,6 +256,10 @@ class FailoverService:
         role = c.role
         if role.state is State.MASTER and join.conflict:
             self._forgot(join.conflict)
+        elif role.state is State.MASTER and founded_by_mistake(
+            role.identity, c.store.watermarks.appended, role.replicas, join
+        ):
+            self._forgot(f"{join.address} has the log of a group of this name, and this node none")
         elif role.state is State.MASTER and join.epoch > role.term:
             self._forgot(f"{join.address} knows of epoch {join.epoch}, which this node opened")
         waits = role.state in (State.RECOVERING, State.UNSURE)

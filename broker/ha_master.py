@@ -433,8 +433,8 @@ class HaMaster:
             return
         if twin := self._twin(connection, join):
             connection.refuse(
-                f"{twin.address} is connected as slave {join.broker_id}: give {join.address} another "
-                "brokerId, and an empty store if it was copied from there",
+                f"{twin.address} is connected as slave {join.broker_id}: give {join.address} "
+                "another brokerId, and an empty store if it was copied from there",
                 free_id=self.free_id() if twin.decided or join.decided else 0,
             )
             return

@@ -6,8 +6,8 @@ start where its log ends; anything else closes the connection, which is tried ag
 
 A Java master sends from there (`protocol/ha.py`, classic). A master of ours says HELLO. Then:
 
-- a master of another group is told nothing, and one of a lower epoch than this node has promised
-  to serve is not followed;
+- a master of another group is told nothing, unless its log is empty: its disk may be new; one of a
+  lower epoch than this node has promised to serve is not followed;
 - where the log has more than both have in common (`store/epochs.py`), a JOIN asks first whether
   they are the same before that place; the log is cut there, durably and into a side file, when the
   master has compared checksums; never below what the group had confirmed (`kinship.py`);
@@ -336,7 +336,7 @@ class HaSlave:
 
     async def _join(self, connection: MasterConnection, hello: Hello) -> None:
         c, role = self._c, self._c.role
-        self._check(hello)
+        self._check(connection, hello)
         self.note_floor()
         if hello.state != State.MASTER.name.lower():
             connection.join(introduce(c))  # it may want to know, and says HELLO again when it leads
@@ -387,12 +387,14 @@ class HaSlave:
             first = offset
         return {"from": offset, "check": [first, offset, tail_checksum(self._c, first, offset)]}
 
-    def _check(self, hello: Hello) -> None:
+    def _check(self, connection: MasterConnection, hello: Hello) -> None:
         c, mine = self._c, known(self._c)
         size = c.store.config.commitlog_segment_bytes
         if hello.name != c.config.broker_name:
             raise StoreDamaged(f"it is of group {hello.name}, this node of {c.config.broker_name}")
         leads = hello.state == State.MASTER.name.lower()
+        if leads and is_foreign(mine, hello.identity) and not hello.end:
+            connection.join(introduce(c))  # if its disk was replaced it belongs to this group
         if is_foreign(mine, hello.group) or (leads and mine and hello.identity != mine):
             raise StoreDamaged(
                 f"it is of another group called {hello.name}: its identity is "

@@ -43,6 +43,12 @@ def has_promised(other: Member) -> bool:
     return other.epoch % TERM == 0 and other.epoch > other.term
 
 
+def founded_by_mistake(mine: str, end: int, replicas: Collection[int], other: Member) -> bool:
+    """Whether a master whose log ends at `end` has to give up its group for that of a slave which
+    dials it: its disk is empty, nobody follows it, and the slave has the log of its name."""
+    return not end and not replicas and is_foreign(mine, other.group)
+
+
 def may_cut(
     offset: int, end: int, floor: int, since: Iterable[int], forced: Collection[int]
 ) -> str:

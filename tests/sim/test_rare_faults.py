@@ -17,7 +17,7 @@ FOUND: dict[str, tuple[int, ...]] = {
     "bit_rot": (15, 16),
     "delete_segment": (1, 4, 5, 58),
     "restore_old_copy": (49,),
-    "wipe_master": (17,),
+    "wipe_master": (12, 17),
 }
 MADE = {
     "commitlog lost",

@@ -757,6 +757,39 @@ def test_a_node_that_lacks_its_front_tells_no_consumer_to_go_on_behind_it(tmp_pa
     run(body)
 
 
+@pytest.mark.parametrize("has_heard", [True, False])
+def test_a_wiped_async_master_gets_the_log_back_that_a_slave_has(
+    tmp_path: Path, has_heard: bool
+) -> None:
+    """The nameserver has forgotten it: it begins a group, and learns of its own from a slave."""
+
+    async def body(runtime: NativeRuntime) -> None:
+        async with Group(runtime, tmp_path, role="ASYNC_MASTER") as group:
+            assert await group.send_all(group.master, b"one", b"two") == [0, 0]
+            end, identity = (
+                group.master.store.watermarks.appended,
+                group.slave.context.role.identity,
+            )
+            await until(lambda: group.slave.store.watermarks.appended == end)
+            await group.master.close()
+            if not has_heard:
+                await group.slave.close()
+            shutil.rmtree(tmp_path / "m")
+            await forget(group)
+            group.master = await group.start("m")
+            if not has_heard:
+                assert group.master.context.role.identity not in ("", identity)
+                group.slave = await group.start("s")
+            await until(lambda: group.master.context.copies_in_sync() == 2)
+            assert group.master.replica_state()["role"] == "master"
+            assert group.master.context.role.identity == identity
+            assert await group.bodies(group.master) == [b"one", b"two"]
+            assert await group.send_all(group.master, b"three") == [0]
+            assert group.slave.replica_state()["truncated"] == []
+
+    run(body)
+
+
 def test_a_wiped_node_that_began_a_group_of_its_own_gives_way_to_the_one_with_a_log(
     tmp_path: Path,
 ) -> None:
