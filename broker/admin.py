@@ -19,7 +19,7 @@ from saturnmq.broker.groups import Group
 from saturnmq.broker.membership import body_of
 from saturnmq.broker.role import State
 from saturnmq.broker.topics import READ, WRITE, Topic
-from saturnmq.protocol import jsonx
+from saturnmq.protocol import checked, jsonx
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import (
     GroupNotExist,
@@ -348,6 +348,23 @@ class AdminService:
         answer(endpoint, request, request.reply(0, body=body))
 
     # the broker itself
+
+    def on_epochs(self, endpoint: Endpoint, request: Command) -> None:
+        """GET_BROKER_EPOCH_CACHE: which master wrote which part of the log. The last one goes on,
+        so its end is Long.MAX_VALUE, as in RocketMQ's answer."""
+        c = self._c
+        ends = [start for _, start in c.epochs.entries[1:]] + [checked.INT64_MAX]
+        body = {
+            "brokerId": c.role.broker_id,
+            "brokerName": c.config.broker_name,
+            "clusterName": c.config.cluster_name,
+            "epochList": [
+                {"epoch": number, "startOffset": start, "endOffset": end}
+                for (number, start), end in zip(c.epochs.entries, ends, strict=False)
+            ],
+            "maxOffset": c.store.watermarks.appended,
+        }
+        answer(endpoint, request, request.reply(body=jsonx.dumps(body)))
 
     def on_ha_status(self, endpoint: Endpoint, request: Command) -> None:
         answer(endpoint, request, request.reply(0, body=jsonx.dumps(self._ha_status())))

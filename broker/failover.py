@@ -547,6 +547,7 @@ class FailoverService:
             "replicas": {str(i): address for i, address in sorted(role.replicas.items())},
             "caughtUp": role.caught_up,
             "freeId": self._master.free_id(),
+            "inSyncChanges": self._master.in_sync_changes,
             "inSync": [x.broker_id for x in replicas if x.lag.in_sync],
             "lagBytes": {str(x.broker_id): x.lag.size(marks.appended) for x in replicas},
             "lagMs": {

@@ -337,6 +337,7 @@ class HaMaster:
         self.connections: list[SlaveConnection] = []
         self._listener: Listener | None = None
         self._slaves_by = 0.0
+        self.in_sync_changes = 0  # how often a slave came into the in-sync set, or left it
         self._bound = ""
 
     def now(self) -> float:
@@ -512,6 +513,7 @@ class HaMaster:
 
     def left(self, connection: SlaveConnection) -> None:
         if connection.lag.in_sync:
+            self.in_sync_changes += 1
             log.warning("slave %s left the in-sync set: it is gone", connection.name)
         self.recount()
 
@@ -552,6 +554,7 @@ class HaMaster:
         """Let a slave into the in-sync set, or out of it."""
         config, end, now = self._c.config, self.watermarks.appended, self.now()
         lag, max_s = connection.lag, config.ha_max_lag_ms / 1000
+        before = lag.in_sync
         if lag.judge(end, now, config.ha_max_gap_bytes, max_s):
             log.warning(
                 "slave %s left the in-sync set: %d bytes and %.1f s behind; the limits are %d "
@@ -562,6 +565,7 @@ class HaMaster:
                 config.ha_max_gap_bytes,
                 max_s,
             )
+        self.in_sync_changes += before != lag.in_sync
 
     async def run(self) -> None:
         """Heartbeats to idle slaves, an end to silent ones, and who is in sync."""

@@ -82,6 +82,7 @@ def handlers(s: Services) -> dict[int, Handler]:
         code.GET_TIMER_CHECK_POINT: s.admin.on_timer_check_point,
         code.GET_TIMER_METRICS: s.admin.on_timer_metrics,
         code.GET_BROKER_HA_STATUS: s.admin.on_ha_status,
+        code.GET_BROKER_EPOCH_CACHE: s.admin.on_epochs,
         code.REPLICA_STATE: s.failover.on_state,
         code.FENCE: s.failover.on_fence,
         code.READ_LOG: s.mending.on_read,

@@ -404,6 +404,11 @@ class RouteTable:
             },
         }
 
+    def addresses(self, name: str) -> dict[int, str]:
+        """Of the brokers that are registered under this name, by id."""
+        group = self._brokers.get(name)
+        return dict(group.addresses) if group is not None else {}
+
     def member_group(self, cluster: str, name: str) -> dict[str, Any]:
         """The answer to 901."""
         group = self._brokers.get(name)

@@ -2,10 +2,10 @@
 encodes.
 
 Codes served are the keys of `_handlers`; all others are answered 3. Every request is answered at
-once, on the loop, without a task. A broker's entry lives as long as the connection of its last
-registration, so a killed broker leaves the routes within the time the kernel needs to close its
-sockets; a silent one is found by the scan. Route JSON always has quoted broker ids, whatever
-version asks (remoting.md 3.4).
+once, on the loop, without a task; but 1006, for which brokers are asked (`controller.py`). A
+broker's entry lives as long as the connection of its last registration, so a killed broker leaves
+the routes within the time the kernel needs to close its sockets; a silent one is found by the scan.
+Route JSON always has quoted broker ids, whatever version asks (remoting.md 3.4).
 
 Ours on top of RocketMQ: clients that asked for a route with `saturnWatch=true` are told when it
 changes (ROUTE_CHANGED), once per turn of the loop whatever happened in it; 103 is answered with the
@@ -23,11 +23,18 @@ from typing import Any
 from saturnmq.protocol import jsonx
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
-from saturnmq.protocol.errors import ForeignGroup, NoPermission, QueryNotFound, UnsupportedRequest
+from saturnmq.protocol.errors import (
+    ForeignGroup,
+    NoPermission,
+    QueryNotFound,
+    SaturnError,
+    UnsupportedRequest,
+)
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import DataVersion
 from saturnmq.protocol.runtime import Listener, Runtime
 
+from .controller import Controller
 from .kv import ORDER_TOPIC_CONFIG, KvConfig
 from .registration import flag, integer, parse_registration, required
 from .routes import LiveBroker, RouteTable
@@ -81,7 +88,9 @@ class NameServer:
             code.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
             code.UPDATE_NAMESRV_CONFIG: self._update_config,
             code.GET_NAMESRV_CONFIG: self._get_config,
+            code.CONTROLLER_GET_METADATA_INFO: self._metadata,
         }
+        self._controller = Controller(runtime, self.routes.addresses)
 
     @property
     def address(self) -> str:
@@ -146,6 +155,9 @@ class NameServer:
         log.warning("broker %s at %s left the routes: %s", live.name, live.address, why)
 
     def _handle(self, endpoint: Endpoint, command: Command) -> None:
+        if command.code == RequestCode.CONTROLLER_GET_SYNC_STATE_DATA:
+            self._runtime.spawn(self._sync_state(endpoint, command), name="sync-state")
+            return
         handler = self._handlers.get(command.code)
         if handler is None:
             raise UnsupportedRequest(f" request type {command.code} not supported")
@@ -297,6 +309,18 @@ class NameServer:
     def _add_write_perm(self, endpoint: Endpoint, command: Command) -> Command:
         count = self.routes.add_write_perm(required(command, "brokerName"))
         return command.reply(ext={"addTopicCount": str(count)})
+
+    # -- what RocketMQ's controller answers -------------------------------------------------------
+
+    def _metadata(self, endpoint: Endpoint, command: Command) -> Command:
+        return self._controller.metadata(command, self.address)
+
+    async def _sync_state(self, endpoint: Endpoint, command: Command) -> None:
+        try:
+            reply = await self._controller.sync_state(command)
+        except SaturnError as error:
+            reply = command.reply(error.code, remark=str(error))
+        endpoint.send(reply, command)
 
     # -- key-value and own configuration ---------------------------------------------------------
 
