@@ -58,6 +58,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 _PIECE = 1 << 20
+_INDEXED_AGAIN = 64 << 20  # bytes of the log: a second, in which nothing else is done
 
 
 class MessageStore:
@@ -259,9 +260,11 @@ class MessageStore:
         try:
             # A crash from here on has queues and index built again from there on.
             self._checkpoint.derived = min(self._checkpoint.derived, offset)
+            self._checkpoint.index_name = INDEX_UNKNOWN
             self.checkpoint()
             self._log.overwrite(offset, view)
             left = sum(self._derived.restore(scan) for scan in scans)
+            self._index_again(offset)
         except OSError as error:
             self._failed = self.failed or f"{type(error).__name__}: {error}"
             raise
@@ -276,6 +279,26 @@ class MessageStore:
                 "file, or other messages took it; `saturnmq store rebuild` mends the former",
                 left,
             )
+
+    def _index_again(self, offset: int) -> None:
+        """From here on, because its items lie in the order of the log, and those of damage that a
+        start passed over are not among them."""
+        index, end = self._derived.index, self.watermarks.dispatched
+        if index is None:
+            return
+        if end - offset > _INDEXED_AGAIN:
+            log.error(
+                "messages of the repaired range may not be found by their keys: the index is not "
+                "built again for %d MB behind it, `saturnmq store rebuild` does that",
+                (end - offset) >> 20,
+            )
+            return
+        index.truncate(offset, self._log.store_time_at)
+        while offset < end:
+            reached = self._reput.step(offset, end).next_offset  # of the queues all is there
+            if reached == offset:
+                reached = next_frame(self._log.series, offset, end) or end
+            offset = reached
 
     # writing
 

@@ -14,7 +14,7 @@ from saturnmq.drills.sim.run import main, simulate
 
 # By fault: seeds that found with it what was mended since.
 FOUND: dict[str, tuple[int, ...]] = {
-    "bit_rot": (15, 16),
+    "bit_rot": (15, 16, 45),
     "delete_segment": (1, 4, 5, 58),
     "restore_old_copy": (49,),
     "wipe_master": (12, 17),

@@ -292,6 +292,23 @@ def test_the_queue_offset_of_a_damaged_message_is_given_to_no_other(at_byte: int
     assert everything(store) == list(range(COUNT + 1))
 
 
+@pytest.mark.parametrize("dispatched", [True, False])
+def test_the_messages_of_a_repaired_range_are_found_by_their_keys(dispatched: bool) -> None:
+    disk = new_disk()
+    _, at, data = filled(disk)
+    for number in (20, 60):
+        flip(disk, at[number] + 5)
+    store = reopened(disk, dispatched=dispatched)
+    for first in (60, 20):
+        store.repair(at[first], data[at[first] : at[first + 1]])
+    save(store)
+    for _ in range(2):
+        for number in range(COUNT):
+            [found] = store.query_by_key("T", f"k{number}", 10, 0, 1 << 62)
+            assert found == data[at[number] :][: len(found)]
+        store = reopened(disk)
+
+
 def test_a_rebuild_keeps_the_place_of_a_message_whose_body_alone_is_damaged() -> None:
     disk = new_disk()
     store, at, data = filled(disk)
