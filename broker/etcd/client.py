@@ -297,14 +297,14 @@ class GrpcEtcd:
         endpoints, failed = len(self._access.endpoints), []
         renewed = False
         while True:
-            token, endpoint = self._token, self._endpoint
+            endpoint = self._endpoint
             try:
                 return await call()
             except grpc.aio.AioRpcError as error:
                 problem = self._typed(error)
             except EtcdError as error:
                 problem = error
-            if isinstance(problem, _StaleToken) and not renewed and token:
+            if isinstance(problem, _StaleToken) and not renewed:
                 self._token, renewed = None, True
                 continue
             if not isinstance(problem, EtcdUnavailable):
@@ -332,7 +332,7 @@ class GrpcEtcd:
         code, text = error.code(), f"etcd at {self._endpoint}: {error.details()}"
         if "lease not found" in text:
             return LeaseLost(text)
-        if "invalid auth token" in text or "auth revision in request is old" in text:
+        if "invalid auth token" in text or "auth store is old" in text:
             return _StaleToken(text)
         if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED) or any(
             part in text for part in ("authentication failed", "user name is empty")

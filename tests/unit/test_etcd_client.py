@@ -205,25 +205,6 @@ def test_users_have_to_say_their_password(etcd: EtcdProcess) -> None:
     run(Access((etcd.endpoint,)), denied)
 
 
-def test_a_token_that_etcd_has_forgotten_is_asked_for_again(etcd: EtcdProcess) -> None:
-    etcd.want_password("root", "secret")
-
-    async def body(client: GrpcEtcd) -> None:
-        await client.commit([], [Put("/t/a", b"1")])
-        etcd.kill()  # tokens are kept in memory
-        etcd.start()
-        async with asyncio.timeout(10):
-            while True:
-                try:
-                    found = await client.read(PREFIX)
-                    break
-                except EtcdUnavailable:
-                    pass
-        assert set(found.items) == {"/t/a"}
-
-    run(Access((etcd.endpoint,), "root", "secret"), body)
-
-
 def test_with_certificates_both_sides_prove_who_they_are(tmp_path: Path) -> None:
     files = make_certificates(tmp_path / "certificates")
     mine = {"cert_file": f"{files}/node.pem", "key_file": f"{files}/node.key"}
@@ -285,8 +266,14 @@ async def lying(answers: dict[str, object]) -> AsyncIterator[str]:
                 return grpc.stream_stream_rpc_method_handler(stream)
             return grpc.unary_unary_rpc_method_handler(once)
 
+    async with serving(Any()) as endpoint:
+        yield endpoint
+
+
+@asynccontextmanager
+async def serving(handler: grpc.GenericRpcHandler) -> AsyncIterator[str]:
     server = grpc.aio.server()
-    server.add_generic_rpc_handlers((Any(),))
+    server.add_generic_rpc_handlers((handler,))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
@@ -357,6 +344,37 @@ def test_nonsense_is_an_error_and_no_value(name: str) -> None:
             await client.close()
 
     asyncio.run(main())
+
+
+def test_a_token_that_etcd_has_forgotten_is_asked_for_again() -> None:
+    tokens: list[str] = []
+
+    class Forgets(grpc.GenericRpcHandler):
+        def service(self, details):  # type: ignore[no-untyped-def]
+            said = dict(details.invocation_metadata).get("token")
+
+            async def once(request, context):  # type: ignore[no-untyped-def]
+                if details.method.endswith("Authenticate"):
+                    tokens.append(f"token-{len(tokens)}")
+                    answer = MESSAGES["AuthenticateResponse"](token=tokens[-1])
+                    return answer.SerializeToString()
+                if said != "token-1":
+                    await context.abort(
+                        grpc.StatusCode.UNAUTHENTICATED, "etcdserver: invalid auth token"
+                    )
+                return found().SerializeToString()
+
+            return grpc.unary_unary_rpc_method_handler(once)
+
+    async def main() -> None:
+        async with serving(Forgets()) as endpoint:
+            client = GrpcEtcd(Access((endpoint,), "root", "secret"), NativeRuntime())
+            assert (await client.read(PREFIX)).revision == 9
+            assert (await client.read(PREFIX)).revision == 9
+            await client.close()
+
+    asyncio.run(main())
+    assert tokens == ["token-0", "token-1"]
 
 
 def test_every_error_of_etcd_is_one_of_the_door() -> None:
