@@ -321,7 +321,12 @@ class Broker:
         self._staging = StagingService(
             context, sends, self._sinks, stages, self._gate.guard, self._turn.catch_up
         )
-        self._turn.on_append += [self._upkeep.appended, self._flush.wake, self._master.appended]
+        self._turn.on_append += [
+            self._upkeep.appended,
+            self._flush.wake,
+            self._master.appended,
+            self._registration.log_grew,
+        ]
         self._turn.on_arrivals += [
             self._table_sync.arrived,
             self._sinks.arrived,

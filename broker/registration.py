@@ -62,6 +62,7 @@ class Registration:
         self.foreign: dict[str, str] = {}
         self._said: dict[str, str] = {}  # of nameservers that fail: the last line in the log
         self._knows_master = False
+        self._is_empty = not context.store.watermarks.appended
         self._newest = 0  # the epoch of a master that any nameserver has told of
 
     def start(self) -> list[asyncio.Task[None]]:
@@ -71,6 +72,13 @@ class Registration:
                 self._c.runtime.spawn(self._keep(nameserver), name=f"register-{nameserver}")
             )
         return tasks
+
+    def log_grew(self) -> None:
+        """The first bytes of its log make this node one of its group, whose name is claimed now:
+        who comes first at a nameserver holds it."""
+        if self._is_empty and known(self._c):
+            self._is_empty = False
+            self.topics_changed()
 
     def look_for_master(self) -> None:
         """The one that was told of leads no more: ask at once, and every second."""

@@ -300,6 +300,41 @@ def test_a_slave_of_another_group_of_the_same_name_is_told_nothing_and_changes_n
     run(body)
 
 
+def test_a_group_holds_its_name_from_its_first_message_on(tmp_path: Path) -> None:
+    """Not only from the next registration on: until then a stranger could take the name."""
+
+    async def body(runtime: NativeRuntime) -> None:
+        (tmp_path / "ours").mkdir()
+        async with (
+            Group(runtime, tmp_path / "ours", register_ms=60_000) as ours,
+            Group(runtime, tmp_path / "other") as other,
+        ):
+            assert await other.send_all(other.master, b"theirs") == [0]
+            await in_step(other)
+            await other.slave.close()
+            client = await connected(runtime, ours.master)
+            orders = {"topic": "orders", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+            reply = await ask(
+                client,
+                RequestCode.UPDATE_AND_CREATE_TOPIC,
+                {**orders, "defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG"},
+            )
+            assert reply.code == 0, reply.remark
+            client.close()
+            await until(lambda: ours.slave.context.topics.get("orders") is not None)
+            for broker in (ours.slave, ours.master):
+                await broker._registration.ask_all(5.0)
+            assert await ours.send_all(ours.master, b"ours") == [0]
+            other.configs["s"] = replace(other.configs["s"], nameservers=(ours.nameserver.address,))
+            other.slave = await other.start("s")
+            news = other.slave._registration
+            await until(lambda: bool(news.foreign or news.registered))
+            assert "belongs to the group" in news.foreign[ours.nameserver.address]
+            assert "another brokerName" in other.slave.replica_state()["trouble"]
+
+    run(body)
+
+
 def test_a_slave_counts_when_the_file_names_it(tmp_path: Path) -> None:
     """Row 9: the power goes before `role.json` names the slave that acknowledged."""
 
