@@ -65,7 +65,9 @@ class Strangers:
             self._cluster.trace.note("fault.left-out", f"{kind}: {error!r}")
             await foreign.abandon()
             return
-        if self._rng.random() < 0.3:
+        # Nameservers that know of nothing believe who comes first: only a master that waits for
+        # copies, and has no slave here, takes nothing from clients then.
+        if self._rng.random() < 0.3 and self._cluster.plan.copies > 1:
             await self._faults.restart(self._cluster.nameservers, 0.0)
         foreign.moves_here(self._rng.random() < 0.5)
         self._faults.note(kind, node.name)

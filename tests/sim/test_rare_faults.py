@@ -16,7 +16,7 @@ from saturnmq.drills.sim.run import main, simulate
 FOUND: dict[str, tuple[int, ...]] = {
     "bit_rot": (15, 16, 45),
     "delete_segment": (1, 4, 5, 58),
-    "restore_old_copy": (49,),
+    "restore_old_copy": (8, 49),
     "wipe_master": (12, 17),
 }
 MADE = {
