@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 
 from saturnmq.store.checkpoint import Checkpoint
 from saturnmq.store.disk import Disk
+from saturnmq.store.log_files import LogReader, SegmentFiles
 from saturnmq.store.segments import SegmentSeries
 from saturnmq.store.truncated import SideFiles
 
@@ -69,14 +70,19 @@ def set_aside_behind_hole(
     now_ms: Callable[[], int],
 ) -> None:
     """Before the segments are opened: where one is missing between others the log ends, and the
-    files behind become side files, durably. `page` is saved first if it promises nothing.
+    files behind become side files, durably. `page` is saved first if it does not promise what they
+    tell: that the log went up to where their frames end.
     """
     behind = series.behind_hole()
     if not behind:
         return
     hole = behind[0][0]
-    if max(page.flushed, page.promised) < 0:
-        page.promised = hole
+    promised = max(page.flushed, page.promised)
+    reach = _frames_end(disk, series, [start for start, _ in behind])
+    if promised < 0:
+        reach = max(reach, hole)
+    if promised < reach:
+        page.promised = reach
         page.save(disk, root)
     for start, path in behind:
         kept = side_files.take(
@@ -94,3 +100,17 @@ def set_aside_behind_hole(
             kept.messages,
             kept.file,
         )
+
+
+def _frames_end(disk: Disk, series: SegmentSeries, starts: list[int]) -> int:
+    """Where the last frame in the segments that begin there ends, -1 if they hold none."""
+    for start in reversed(starts):
+        files = SegmentFiles(disk, series.directory, series.segment_bytes)
+        files.keep_only(start)
+        reader = LogReader(files, index=False)
+        for _ in reader.read(start):
+            pass
+        files.close()
+        if reader.end > start:
+            return reader.end
+    return -1

@@ -311,10 +311,9 @@ def test_behind_a_missing_segment_nothing_is_destroyed(clean: bool, known: bool)
     disk.unlink(segment(1))
     if not known:
         disk.unlink("/store/checkpoint")
-    promised = end if known else 2 * SEGMENT  # without a page nobody knows more
     for _ in range(2):
         store = open_store(disk)
-        assert store.missing == [(store.watermarks.appended, promised)]
+        assert store.missing == [(store.watermarks.appended, end)]
         assert store.watermarks.appended <= SEGMENT
         assert numbers(store) == list(range(len(numbers(store))))
         assert len(numbers(store)) > 10
@@ -353,7 +352,7 @@ def test_a_crash_while_files_are_set_aside_keeps_all_of_them(cut: int) -> None:
     disk.power_off()
     disk.power_on()
     store = open_store(disk)
-    assert store.missing == [(store.watermarks.appended, 2 * SEGMENT)]
+    assert store.missing == [(store.watermarks.appended, end)]
     sides = {side.start // SEGMENT: disk.read_file(side.file) for side in store.truncated()}
     assert [sides[n] for n in (2, 3)] == kept
     assert end > 3 * SEGMENT
@@ -522,6 +521,35 @@ def test_a_front_that_goes_again_after_it_was_copied_back_is_told_again() -> Non
     disk.remove_tree(LOG)
     die(disk)
     assert open_store(disk).missing == [(0, len(data))]
+
+
+def test_a_segment_that_goes_before_a_checkpoint_knows_it_is_told_by_those_behind() -> None:
+    disk = new_disk()
+    store = filled(disk, 20)
+    for number in range(20, 120):
+        store.put(message(b"%d" % number + bytes(150)))
+    dispatch(store)
+    flush(store)
+    end = store.watermarks.flushed
+    die(disk)
+    disk.unlink(segment(1))
+    for _ in range(2):
+        store = open_store(disk)
+        assert store.watermarks.appended <= SEGMENT
+        assert store.missing == [(store.watermarks.appended, end)]
+        die(disk)
+
+
+def test_empty_segments_behind_a_missing_one_tell_nothing() -> None:
+    disk = new_disk()
+    store = filled(disk, 20)
+    end = store.watermarks.flushed
+    assert end < SEGMENT
+    die(disk)
+    disk.create_segment(segment(2), SEGMENT).close()
+    store = open_store(disk)
+    assert store.watermarks.appended == end
+    assert store.amnesia == ""
 
 
 def test_a_copied_log_that_begins_later_accuses_nobody() -> None:
