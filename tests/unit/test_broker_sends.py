@@ -147,6 +147,7 @@ def test_a_batch_is_stored_as_it_came_and_answered_with_the_ids_of_all() -> None
         [first] = decode_frames(result.data, True)
         assert short.ext["msgId"] == f"{prefix}{first.physical_offset:016X}"
         assert bytes(short.body) == len(result.data).to_bytes(4, "big") * 3
+        assert (await batch(client, i="UNIQ_KEY\x01U")).ext["transactionId"] == "U"
         refused = await batch(client, topic="%RETRY%G")
         assert (refused.code, "singly" in str(refused.remark)) == (13, True)
         await broker.close()
@@ -310,6 +311,17 @@ def test_nothing_is_stored_while_fewer_copies_are_in_sync_than_there_must_be() -
         refused = await send(client)
         assert (refused.code, "1 copies are in sync" in str(refused.remark)) == (1, True)
         assert broker.store.watermarks.appended == 0
+        await broker.close()
+
+    run(body)
+
+
+def test_a_promoted_slave_whose_master_waited_for_no_copies_needs_none_in_sync() -> None:
+    async def body(world: World) -> None:
+        settings = {"broker_id": 1, "min_in_sync_replicas": 2}
+        broker = await world.broker(role="SLAVE", alone=True, **settings)
+        client = await world.connect(broker.address)
+        assert (await send(client)).code == 0
         await broker.close()
 
     run(body)
