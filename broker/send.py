@@ -178,6 +178,7 @@ class SendService:
             name, queue_id = self._retry_or_dlq(name, queue_id, reconsume, ext)
             delayed = delayed and not name.startswith("%DLQ%")
         properties = text_.encode()
+        meant = queue_id  # which the sender is told
         if delayed:
             name, queue_id, properties = schedule(name, queue_id, properties, self._levels)
         message = PendingMessage(
@@ -201,7 +202,7 @@ class SendService:
             ext={
                 **self._reply_ext,
                 "msgId": self._message_id(put.physical_offset),
-                "queueId": str(queue_id if not delayed else integer(ext, "e", 0)),
+                "queueId": str(meant),
                 "queueOffset": str(put.queue_offset),
                 "transactionId": unique,
             },

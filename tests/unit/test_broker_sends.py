@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from saturnmq.broker.broker import Broker
+from saturnmq.protocol import compression
 from saturnmq.protocol.batch import encode_batch_item
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.message import ReceivedMessage
@@ -89,6 +90,20 @@ def test_a_send_is_stored_with_all_that_its_header_says_by_either_names(code: in
     run(body)
 
 
+def test_of_the_flags_all_are_stored_but_those_of_transactions() -> None:
+    async def body(world: World) -> None:
+        broker = await world.broker()
+        client = await world.connect(broker.address)
+        compressed = compression.sys_flag_of(compression.ZLIB)
+        packed = compression.compress(b"x", compression.ZLIB)
+        assert (await send(client, packed, f=compressed | 0xF)).code == 0
+        message = await stored(world, broker)
+        assert (message.body, message.sys_flag) == (b"x", compressed | 0x3)
+        await broker.close()
+
+    run(body)
+
+
 def test_what_a_header_leaves_out_has_its_default() -> None:
     async def body(world: World) -> None:
         broker = await world.broker()
@@ -101,8 +116,13 @@ def test_what_a_header_leaves_out_has_its_default() -> None:
         message = await stored(world, broker, queue=int(reply.ext["queueId"]))
         assert (message.flag, message.sys_flag, message.reconsume_times) == (0, 0, 0)
         assert 0 <= message.born_timestamp - NOW < 1000, "no time is now"
-        assert (await batch(client, g=0)).code == 0
-        assert 0 <= (await stored(world, broker)).born_timestamp - NOW < 1000
+        data = bytearray()
+        encode_batch_item(data, b"x", b"", 0, True)
+        for header in ({"b": "T", "e": 0}, {"b": "T", "e": 0, "g": 0}):
+            assert (await client.ask(320, header, bytes(data))).code == 0
+            message = await stored(world, broker)
+            assert (message.sys_flag, message.reconsume_times) == (0, 0)
+            assert 0 <= message.born_timestamp - NOW < 1000
         await broker.close()
 
     run(body)
@@ -116,6 +136,25 @@ def test_a_send_to_any_queue_goes_to_one_of_the_topics() -> None:
         assert chosen == {"0", "1", "2", "3"}
         for queue, code in ((3, 0), (4, 29)):
             assert (await send(client, e=queue)).code == code
+        await broker.close()
+
+    run(body)
+
+
+@pytest.mark.parametrize(("queues", "code"), [(0, 17), (1, 0)])
+def test_a_send_to_any_queue_of_few(queues: int, code: int) -> None:
+    async def body(world: World) -> None:
+        broker = await world.broker()
+        client = await world.connect(broker.address)
+        group = json.dumps({"groupName": "G", "retryQueueNums": queues}).encode()
+        assert (await client.ask(200, {}, group)).code == 0
+        for name, expected in (("T", code), ("%RETRY%G", 0)):
+            for _ in range(8):
+                reply = await send(client, b=name, d=queues, e=-1)
+                assert (reply.code, reply.ext.get("queueId", "0")) == (expected, "0")
+        retries = broker.context.topics.get("%RETRY%G")
+        assert retries is not None
+        assert retries.queues == 1, "one at least"
         await broker.close()
 
     run(body)
@@ -140,6 +179,8 @@ def test_a_batch_is_stored_as_it_came_and_answered_with_the_ids_of_all() -> None
             "msgId": ",".join(f"{prefix}{offset:016X}" for offset in offsets),
         }
         assert whole.body == b""
+        for count in (1, 2):
+            assert (await batch(client, count, e=2)).ext["msgId"].count(",") == count - 1
         short = await batch(client, e=1, i="UNIQ_KEY\x01U\x02", saturnSizes="true")
         assert (short.ext["queueOffset"], short.ext["transactionId"]) == ("3", "U")
         await stored(world, broker, queue=1)
@@ -176,6 +217,8 @@ def test_an_id_is_found_among_the_properties_or_made(properties: str, found: str
         message = await stored(world, broker)
         assert message.properties["UNIQ_KEY"] == told
         assert message.properties["CLUSTER"] == "DefaultCluster"
+        frame = bytes(broker.store.get_message("T", 0, 0, 1).data)
+        assert b"\x02\x02" not in frame[frame.index(b"MSG_REGION") - 2 :]
         await broker.close()
 
     run(body)
@@ -241,6 +284,10 @@ def test_a_delayed_message_is_acknowledged_with_the_queue_that_it_is_for() -> No
         assert (reply.code, reply.ext["queueId"]) == (0, "3")
         message = await stored(world, broker, "SCHEDULE_TOPIC_XXXX", 4)
         assert (message.properties["REAL_TOPIC"], message.properties["REAL_QID"]) == ("T", "3")
+        for _ in range(4):
+            reply = await send(client, e=-1, i="DELAY\x015\x02")
+            message = await stored(world, broker, "SCHEDULE_TOPIC_XXXX", 4)
+            assert reply.ext["queueId"] == message.properties["REAL_QID"]
         await broker.close()
 
     run(body)

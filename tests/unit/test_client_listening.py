@@ -128,8 +128,9 @@ def test_an_async_listener_is_under_way_as_often_as_it_may() -> None:
     assert listening.caller.parallel == 3
 
 
-def test_of_the_pace_the_latest_run_counts_most() -> None:
-    listening = Listening("many")
+@pytest.mark.parametrize("kind", KINDS)
+def test_of_the_pace_the_latest_run_counts_most(kind: str) -> None:
+    listening = Listening(kind)
     for listening.pace in (1.0, 3.0):
         listening.run(range(10))
     assert listening.caller.pace == pytest.approx((0.7 * 10 + 30) / (0.7 * 10 + 10))
