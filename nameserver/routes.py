@@ -162,12 +162,20 @@ class RouteTable:
             last_seen_ms=now_ms,
             connection=connection,
         )
-        master = None
-        if broker.broker_id != MASTER_ID and group.master is not None:
-            live = self._live.get((broker.name, group.master))
-            if live is not None:
-                master = Master(live.address, live.ha_address, live.identity)
+        master = self._master_for(broker, group, term)
         return Registered(True, term, master, deposed)
+
+    def _master_for(
+        self, broker: Registration, group: BrokerData, term: Term | None
+    ) -> Master | None:
+        """Whom a slave follows: the master of the routes; else the one of the newest epoch, which
+        may have forgotten that, be taken for deposed, and wait for the word of this slave."""
+        if broker.broker_id == MASTER_ID:
+            return None
+        if group.master is None:
+            return term.holder if term else None
+        live = self._live.get((broker.name, group.master))
+        return Master(live.address, live.ha_address, live.identity) if live else None
 
     def _check_group(self, broker: Registration, now_ms: int, connection: Hashable) -> None:
         try:

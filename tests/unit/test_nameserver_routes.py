@@ -192,6 +192,18 @@ def test_a_lower_epoch_is_never_taken_and_learns_whom_to_follow(holder_lives: bo
     table.validate()
 
 
+def test_a_slave_is_told_of_a_master_that_has_forgotten_its_epoch() -> None:
+    """Its disk is an older copy: it is not taken, and waits for the word of that slave."""
+    table = RouteTable()
+    link = object()
+    table.register(broker(address=A, epoch=2), 0, link)
+    table.connection_closed(link)
+    assert not table.register(broker(address=A, epoch=1), 0).taken
+    told = table.register(broker(address=B, broker_id=1), 0)
+    assert told.master is not None
+    assert (told.epoch, told.master.address, told.master.ha_address) == (2, A, f"{A}1")
+
+
 def test_of_two_masters_in_one_epoch_the_first_stays_until_it_is_gone() -> None:
     table = RouteTable()
     link = object()
