@@ -187,6 +187,36 @@ def test_a_run_ends_before_the_slice_that_nobody_wants_any_more(kind: str, how: 
     assert listening.caller.pace == pytest.approx(listening.pace)
 
 
+@pytest.mark.parametrize("loop_runs", [False, True])
+def test_a_run_that_is_closed_is_no_failure_of_its_listener(loop_runs: bool) -> None:
+    """As at the end of a loop, with tasks that nobody waits for any more."""
+
+    async def waiting(_: object) -> None:
+        await asyncio.Event().wait()
+
+    caller = Caller(Clock(), 4, 1, pytest.fail)  # type: ignore[arg-type]
+    caller.set(waiting, None)
+    chunk = Chunk(range(3), 0, 0)
+    run = caller.run(chunk)
+
+    async def begin() -> asyncio.Task[None]:
+        task = asyncio.ensure_future(run)
+        await asyncio.sleep(0)
+        if loop_runs:
+            run.close()
+        return task
+
+    async def end() -> None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    with asyncio.Runner() as runner:
+        task = runner.run(begin())
+        run.close()
+        runner.run(end())
+    assert (chunk.handled, chunk.failed, chunk.faults) == (0, [], {})
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_taken_from_a_run_under_way_is_not_handed_to_its_listener(kind: str) -> None:
     """Which is in a call of its own thread meanwhile."""

@@ -708,6 +708,22 @@ def test_what_waits_for_a_gone_queue_goes_first_and_to_one_queue(cluster: Make) 
     assert world.idle()
 
 
+def test_what_was_bound_before_a_change_and_queues_behind_it_goes_first_too(cluster: Make) -> None:
+    """As of a thread that had chosen and was interrupted."""
+    world = cluster({"a": 8})
+    world.takes_s = lambda _: 1.0
+    (key,) = keys_of(world, MessageQueue("T", "a", 7), 1)
+    message = Message("T", b"x")
+    bound = world.engine.pin_for(message, None, key, None)
+    world.change({"a": 2})
+    before = world.engine.enqueue(message, bound)
+    behind = world.send(key=key)
+    assert before is not None
+    world.until_done(before, behind)
+    assert [sent.at for sent in world.sent] == [0.001, 1.001]
+    assert before.batch.sent_at < behind.batch.sent_at
+
+
 def test_keys_of_a_broker_that_has_the_topic_no_longer_go_to_one_with_a_master(
     cluster: Make,
 ) -> None:
