@@ -255,7 +255,8 @@ class Cluster:
         # A nameserver that was restarted while a foreign node was there may hold the name for it.
         # The queues that a dead member of an ordered group had locked are nobody's for a minute.
         locked = self.plan.ordered and self.faults.made["consumer killed"]
-        liveness_s = LIVENESS_S + (HOLD_MS / 1000 if self.strangers else 0.0)
+        held_s = HOLD_MS / 1000 if self.strangers else 0.0
+        liveness_s = LIVENESS_S + held_s
         delivery_s = max(LOCK_S if locked else 0.0, liveness_s)
         replaced = False
         for what, bound, is_so in (
@@ -278,8 +279,8 @@ class Cluster:
                 await asyncio.sleep(0.1)
             self.trace.note("calm.past", what)
         # What is to come later; the verdict says whether it had to.
-        misled = self.plan.route_s if self.strangers else 0.0  # clients, by their last route
-        deadline = self.loop.time() + LATER_S + misled
+        misled_s = self.plan.route_s + held_s if self.strangers else 0.0  # clients have no route
+        deadline = self.loop.time() + LATER_S + misled_s
         while self.loop.time() < deadline and not (self._nothing_to_come() and self._caught_up()):
             await asyncio.sleep(0.1)
 
