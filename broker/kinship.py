@@ -74,8 +74,9 @@ def is_witness(identity: str, known: bool, other: Member) -> bool:
 
 def words_needed(slaves: int, required: int, *, may_lack: bool) -> int:
     """How many slaves a starting master hears before it takes writes. As many as acknowledge with
-    it; if it may lack something, so many that one of them has whatever was acknowledged: of n
-    slaves required - 1 have it, so one of any n - required + 2."""
+    it; if it may lack something (a crash, or a slave knows of a later start of it), so many that
+    one of them has whatever was acknowledged: of n slaves required - 1 have it, so one of any
+    n - required + 2."""
     least = max(1, required - 1)
     return max(least, min(slaves, slaves - required + 2)) if may_lack else least
 

@@ -114,6 +114,9 @@ class Recovering:
         if is_witness(known(self._c), is_known, member):
             self._words[member.address] = member
             self.known_epoch = max(self.known_epoch, member.epoch)
+            # Its log has every epoch that it opened, unless its disk is an older copy. What that
+            # lacks another slave may have.
+            self.may_lack |= role.required > 1 and member.epoch > role.term
         elif is_known:
             self._answered.add(member.address)
         self.try_now()

@@ -125,6 +125,40 @@ def test_an_older_copy_of_the_masters_disk_gets_back_what_came_since(
     run(body)
 
 
+def test_an_older_copy_that_a_slave_finds_out_waits_for_the_others(tmp_path: Path) -> None:
+    """That slave was away, too, when the last messages were acknowledged."""
+
+    async def body(runtime: NativeRuntime) -> None:
+        async with Group(runtime, tmp_path) as group:
+            third = await group.start("t", role="SLAVE", broker_id=2)
+            await until(lambda: group.master.context.copies_in_sync() == 3)
+            assert await group.send_all(group.master, b"old") == [0]
+            await in_step(group)
+            await group.master.close()
+            shutil.copytree(tmp_path / "m", tmp_path / "copy")
+            group.master = await group.start("m")
+            await until(lambda: group.master.context.copies_in_sync() == 3)
+            await group.slave.close()
+            assert await group.send_all(group.master, b"new") == [0]
+            await third.close()
+            await group.master.close()
+            shutil.rmtree(tmp_path / "m")
+            shutil.copytree(tmp_path / "copy", tmp_path / "m")
+            await forget(group)
+            group.slave, group.master = await group.start("s"), await group.start("m")
+            recovering = group.master._failover._recovering
+            await until(lambda: bool(recovering._words))
+            assert recovering._needed() == 2
+            assert group.master.replica_state()["role"] == "recovering"
+            assert "not heard [2]" in group.master.replica_state()["refuses"]
+            third = await group.start("t")
+            await until(lambda: group.master.context.copies_in_sync() == 3)
+            assert await group.bodies(group.master) == [b"old", b"new"]
+            await third.close()
+
+    run(body)
+
+
 def test_an_older_copy_of_a_slaves_disk_is_not_promoted_without_force(tmp_path: Path) -> None:
     """Its master is away: nobody is there who could tell it what it lacks."""
 
