@@ -132,6 +132,25 @@ def test_pulls_of_a_connection_that_is_gone_are_forgotten_and_the_others_stay() 
     run(body)
 
 
+def test_a_pull_that_comes_while_a_message_is_not_safe_yet_is_answered_when_it_is() -> None:
+    async def body(world: World) -> None:
+        broker, client = await filled(world, 1, flush_disk_type="SYNC_FLUSH")
+        world.nodes[0].blocking_latency_s = (1.0, 1.0)  # on each side of a flush
+        sent = asyncio.create_task(client.send(b"x"))
+        await world.until(lambda: broker.store.max_offset("T", 0) == 2)
+        await asyncio.sleep(0.1)
+        held = asyncio.create_task(client.pull(1, **HELD))
+        await world.until(lambda: broker._pulls.held_count == 1)
+        assert not sent.done()
+        await sent
+        began = world.loop.time()
+        assert (await held).code == 0
+        assert world.loop.time() - began < 0.5
+        await broker.close()
+
+    run(body)
+
+
 @pytest.mark.parametrize(("offset", "code"), [(0, 19), (1, 21)])
 def test_only_the_beginning_of_an_empty_queue_is_a_place_to_wait(offset: int, code: int) -> None:
     async def body(world: World) -> None:
