@@ -132,6 +132,39 @@ def test_pulls_of_a_connection_that_is_gone_are_forgotten_and_the_others_stay() 
     run(body)
 
 
+def test_a_pull_that_a_message_is_not_for_is_held_on_for_the_next() -> None:
+    async def body(world: World) -> None:
+        broker, client = await filled(world, 1)
+        held = {tag: asyncio.create_task(client.pull(1, **HELD, subscription=tag)) for tag in "ab"}
+        await world.until(lambda: broker._pulls.held_count == 2)
+        for tag, pull in held.items():
+            began = world.loop.time()
+            await client.send(b"x", TAGS=tag)
+            assert (await pull).code == 0
+            assert world.loop.time() - began < 0.1
+        await broker.close()
+
+    run(body)
+
+
+def test_a_pull_whose_time_is_over_goes_and_the_others_of_its_queue_stay() -> None:
+    async def body(world: World) -> None:
+        broker, client = await filled(world, 1)
+        stays = asyncio.create_task(client.pull(1, **HELD))
+        assert (await client.pull(1, **{**HELD, "suspendTimeoutMillis": 1000})).code == 19
+        assert [len(waiting) for waiting in broker._pulls._held.values()] == [1]
+        began = world.loop.time()
+        await client.send(b"x")
+        assert (await stays).code == 0
+        assert world.loop.time() - began < 0.1
+        assert broker._pulls._held == {}
+        assert (await client.pull(2, **HELD)).code == 19
+        assert broker._pulls._held == {}, "nothing is kept of it"
+        await broker.close()
+
+    run(body)
+
+
 def test_a_pull_that_comes_while_a_message_is_not_safe_yet_is_answered_when_it_is() -> None:
     async def body(world: World) -> None:
         broker, client = await filled(world, 1, flush_disk_type="SYNC_FLUSH")

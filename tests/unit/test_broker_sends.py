@@ -293,6 +293,24 @@ def test_a_delayed_message_is_acknowledged_with_the_queue_that_it_is_for() -> No
     run(body)
 
 
+def test_a_message_of_the_greatest_size_can_be_sent_back_though_its_copy_is_larger() -> None:
+    async def body(world: World) -> None:
+        broker = await world.broker(max_message_bytes=8000)
+        client = await world.connect(broker.address)
+        size = 8000
+        while (await send(client, bytes(size))).code:
+            size -= 1
+        message = await stored(world, broker)
+        back = {"group": "G", "offset": message.physical_offset, "delayLevel": 1}
+        assert (await client.ask(36, back)).code == 0
+        await world.until(lambda: broker.store.max_offset("%RETRY%G", 0) == 1)
+        copy = await stored(world, broker, "%RETRY%G")
+        assert copy.body == message.body
+        await broker.close()
+
+    run(body)
+
+
 @pytest.mark.parametrize(
     ("settings", "code", "seconds"),
     [
