@@ -25,6 +25,7 @@ from saturnmq.broker.context import Context
 from saturnmq.broker.delay import DelayService
 from saturnmq.broker.deletion import Deletion
 from saturnmq.broker.documents import Saveable, Saver
+from saturnmq.broker.electing import Ballot, ElectionService, SavedMemory
 from saturnmq.broker.failover import Doors, FailoverService
 from saturnmq.broker.flush import FlushService
 from saturnmq.broker.gate import Gate
@@ -81,8 +82,13 @@ SENDS = frozenset(
 
 
 class Broker:
-    def __init__(self, config: BrokerConfig, runtime: Runtime, disk: Disk) -> None:
+    def __init__(
+        self, config: BrokerConfig, runtime: Runtime, disk: Disk, ballot: Ballot | None = None
+    ) -> None:
+        """With a `ballot` it takes part in elections."""
         self.config = config
+        self._ballot = ballot
+        self._electing: ElectionService | None = None
         self._runtime = runtime
         self._disk = disk
         self._tasks: list[asyncio.Task[None]] = []
@@ -296,6 +302,7 @@ class Broker:
                 adopt=self._table_sync.adopt,
             ),
         )
+        self._make_electing()
         admin = AdminService(
             context,
             delays,
@@ -351,6 +358,26 @@ class Broker:
                 self._staging,
             )
         )
+
+    def _make_electing(self) -> None:
+        if self._ballot is None:
+            return
+        context, saved = self.context, SavedMemory()
+        file = ConfigFile(self._disk, f"{self.config.root}/config/election.json")
+        _read(file, saved.load)
+        self._saver.add(saved, file)
+        self._electing = electing = ElectionService(
+            context,
+            self._ballot,
+            saved,
+            self._master,
+            self._slave,
+            higher_epoch=self._failover.higher_epoch,
+            wake=self._turn.wake,
+        )
+        context.witnesses, context.unelected = electing.witnesses, electing.refuses
+        context.had_by = self._master.had_by
+        self._failover.no_failover = electing.trouble
 
     def _load_tables(self) -> None:
         context, config = self.context, self.config
@@ -432,6 +459,8 @@ class Broker:
             (self._slave.run(), "ha-slave"),
             (self._table_sync.run(), "table-sync"),
         ]
+        if self._electing is not None:
+            work += [(self._electing.run(), "election"), (self._electing.watch(), "election-watch")]
         self._tasks += [spawn(coroutine, name=name) for coroutine, name in work]
 
     # connections
@@ -611,6 +640,8 @@ class Broker:
                 lost = f"what changed last is not in {', '.join(self._saver.unsaved)}"
                 log.critical("%s: it is lost", lost)
                 self.failed = self.failed or lost
+        if self._electing is not None:
+            await self._electing.close()
         for endpoint in list(self._endpoints):
             endpoint.close()
         await self._runtime.run_blocking(self.store.close)

@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from saturnmq.broker.election import LEASE_S_MAX, LEASE_S_MIN, PRIORITY_MAX
 from saturnmq.broker.rocketmq_keys import OLDER_NAMES, REFUSED, WITHOUT_EFFECT
 from saturnmq.broker.topics import READ, WRITE
 from saturnmq.protocol.errors import ConfigError, nearest
@@ -87,6 +88,15 @@ class BrokerConfig:
     stage_total_bytes: int = _key("stageTotalBytes", 4 << 30)
     stage_lease_ms: int = _key("stageLease", 600_000)  # a stage that nobody adds to is dropped
     offset_check_in_slave: bool = _key("offsetCheckInSlave", False)  # else it corrects nobody
+    etcd_endpoints: tuple[str, ...] = _key("etcdEndpoints", ())  # empty: nobody is elected
+    etcd_user: str = _key("etcdUser", "")
+    etcd_password: str = _key("etcdPassword", "", repr=False)
+    etcd_ca_file: str = _key("etcdCaFile", "")  # turns TLS on
+    etcd_cert_file: str = _key("etcdCertFile", "")
+    etcd_key_file: str = _key("etcdKeyFile", "")
+    election_lease_s: int = _key("electionLeaseS", 3)  # a dead master is noticed after this
+    election_priority: int = _key("brokerElectionPriority", PRIORITY_MAX)  # lower: preferred
+    elect_unclean: bool = _key("electUncleanMaster", False)  # one that may lack messages, too
     store_options: Mapping[str, Any] = field(default_factory=dict)
     passed_over: tuple[str, ...] = ()  # settings of the file that have no meaning here
 
@@ -135,6 +145,16 @@ class BrokerConfig:
             raise ConfigError(
                 f"brokerPermission is {self.permission}; it must be 2 (write), 4 (read) or 6 (both)"
             )
+        if not LEASE_S_MIN <= self.election_lease_s <= LEASE_S_MAX:
+            raise ConfigError(
+                f"electionLeaseS is {self.election_lease_s}; it must be {LEASE_S_MIN} to "
+                f"{LEASE_S_MAX} seconds"
+            )
+        if not 0 <= self.election_priority <= PRIORITY_MAX:
+            raise ConfigError(
+                f"brokerElectionPriority is {self.election_priority}; it must be 0 (preferred) to "
+                f"{PRIORITY_MAX}"
+            )
         for name in ("port", "ha_port"):
             value = getattr(self, name)
             if not 0 <= value <= 65_535:
@@ -147,6 +167,12 @@ class BrokerConfig:
     @property
     def sync_flush(self) -> bool:
         return self.flush_disk_type == "SYNC_FLUSH"
+
+    @property
+    def ha_heartbeat_s(self) -> float:
+        """Between two signs of life to a slave, which elects nobody while it hears its master."""
+        most = self.election_lease_s / 3 if self.etcd_endpoints else self.ha_heartbeat_ms / 1000
+        return min(self.ha_heartbeat_ms / 1000, most)
 
     @property
     def replicas_required(self) -> int:
@@ -249,7 +275,7 @@ def _convert(field_name: str, name: str, value: Any, where: str) -> Any:
     found = _BROKER_FIELDS.get(field_name) or _STORE_FIELDS[field_name]
     default = found.default
     try:
-        if field_name == "nameservers":
+        if isinstance(default, tuple):
             parts = value.replace(",", ";").split(";") if isinstance(value, str) else value
             return tuple(p.strip() for p in parts if p.strip())
         if isinstance(default, bool):

@@ -48,6 +48,11 @@ class Context:
     appended: Callable[[], None] = lambda: None  # tells the turn that the log grew
     enough_replicas: Callable[[], bool] = lambda: True
     copies_in_sync: Callable[[], int] = lambda: 1
+    # Whom a master asks that holds no lease, beside its ack mode; what each of those has; and why
+    # it should not be sent anything (electing.py).
+    witnesses: Callable[[], frozenset[str]] = frozenset
+    had_by: Callable[[frozenset[str]], int] = lambda _: 0
+    unelected: Callable[[], str] = lambda: ""
     flush_keeps_up: Callable[[], bool] = lambda: True
     address: str = ""
     ha_address: str = ""  # as clients are told

@@ -59,6 +59,7 @@ from saturnmq.protocol.runtime import split_address
 
 DRIFT = 0.01  # by so much two steady clocks may run apart: a hundred times what quartz does
 ETCD_ELECTION_S = 1.0  # etcd's default election timeout
+LEASE_S_MAX = 600
 LEASE_S_MIN = 3  # etcd's least lease is 2 s, and so much must be left for the master
 RENEW = 3  # so often a lease is renewed while it holds
 READ_S = 1.0  # between two reads, if nothing else happens
@@ -368,14 +369,18 @@ class Election:
 
     def holds(self, now: float, facts: Facts) -> bool:
         """Whether this master may acknowledge whoever can be reached."""
+        return now < self.holds_until(facts)
+
+    def holds_until(self, facts: Facts) -> float:
+        """By this node's clock; 0: it may not."""
         record = self.record
-        return (
-            self._is_holder
-            and now < self._until
-            and not self.refused
-            and record is not None
-            and (record.master, record.epoch) == (self._me, facts.term)
-        )
+        mine = record is not None and (record.master, record.epoch) == (self._me, facts.term)
+        return self._until if mine and self._is_holder and not self.refused else 0.0
+
+    def members(self) -> frozenset[str]:
+        """Who belongs to the group, as the record has it."""
+        record = self.record
+        return frozenset() if record is None else record.in_sync | {record.master}
 
     def witnesses(self, now: float, facts: Facts) -> frozenset[str]:
         """Who must have a message before this master acknowledges it, beside those that the ack

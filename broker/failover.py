@@ -112,6 +112,8 @@ class FailoverService:
         master.on_classic = self._recovering.hear_classic
         self._reclaiming = Reclaiming(context, self._lock, self._open_above)
         master.on_promise = self._reclaiming.hear
+        # Why nobody can be elected now; None: nobody ever is (electing.py).
+        self.no_failover: Callable[[], str | None] = lambda: None
         self._looking: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
 
@@ -556,7 +558,8 @@ class FailoverService:
             "bytesPerS": {str(x.broker_id): x.sent_per_s for x in replicas},
             "master": c.address if not role.is_slave else self._slave.master_address,
             "truncated": [{"file": cut.file, **cut.to_json()} for cut in c.store.truncated()],
-            "refuses": c.store.failed or c.store.refuses or role.refuses(now),
+            "refuses": c.store.failed or c.store.refuses or role.refuses(now) or c.unelected(),
+            "noFailover": self.no_failover(),
             "trouble": (self._slave.refused if role.is_slave else "")
             or "; ".join(sorted(set(self._registration.foreign.values()))),
         }

@@ -533,6 +533,23 @@ class HaMaster:
         """This one included."""
         return 1 + sum(connection.lag.in_sync for connection in self.connections)
 
+    def in_sync(self) -> dict[str, int]:
+        """The addresses of the slaves that are in sync, and what they have."""
+        return {c.name: c.have for c in self._named() if c.lag.in_sync}
+
+    def followers(self) -> frozenset[str]:
+        """The addresses of the slaves whose reports count."""
+        return frozenset(c.name for c in self._named())
+
+    def had_by(self, addresses: frozenset[str]) -> int:
+        """What each of these slaves has reported."""
+        have = {c.name: c.have for c in self._named()}
+        return min((have.get(address, 0) for address in addresses), default=0)
+
+    def _named(self) -> list[SlaveConnection]:
+        """Slaves of ours that follow, and that this node's file names."""
+        return [c for c in self.connections if c.is_replica and c.is_named and c.join is not None]
+
     def recount(self) -> None:
         """What enough slaves have reported is `replicated`; it never falls."""
         role = self._c.role
@@ -540,6 +557,8 @@ class HaMaster:
         for connection in replicas:
             if not connection.lag.in_sync:
                 self._look(connection)
+        if self._c.witnesses():
+            self._on_replicated()
         needed = role.required - 1
         if needed <= 0 or role.state not in (State.MASTER, State.FENCED):
             return  # what a fenced master still had to acknowledge may become so
@@ -570,7 +589,7 @@ class HaMaster:
     async def run(self) -> None:
         """Heartbeats to idle slaves, an end to silent ones, and who is in sync."""
         config = self._c.config
-        pause = 0.02 if self.bytes_per_s else min(config.ha_heartbeat_ms / 1000, 1.0)
+        pause = 0.02 if self.bytes_per_s else min(config.ha_heartbeat_s, 1.0)
         rates: dict[SlaveConnection, int] = {}
         measured = self.now()
         while True:
@@ -584,7 +603,7 @@ class HaMaster:
                 connection.push()
                 if connection.is_replica:
                     self._look(connection)
-                if now - connection.last_write >= config.ha_heartbeat_ms / 1000:
+                if now - connection.last_write >= config.ha_heartbeat_s:
                     connection.heartbeat()
             if now - measured >= 1.0:
                 for connection in self.connections:

@@ -235,6 +235,13 @@ class HaSlave:
             self.drop()
         self._wake.set()
 
+    def hears_master(self, within_s: float) -> bool:
+        """Whether a master that leads has said something lately."""
+        connection = self._connection
+        if connection is None or connection.closed.is_set() or not connection.joined:
+            return False
+        return self.now() - connection.last_read < within_s
+
     def drop(self) -> None:
         """End the present connection; `run` dials again if this node still is a slave."""
         if self._connection is not None:

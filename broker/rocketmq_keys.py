@@ -135,7 +135,7 @@ _WITHOUT_EFFECT = {
         userCacheExpiredSecond userCacheMaxNum userCacheRefreshSecond
     """,
     "roles come from brokerRole, brokerId and promotions; what switches others on is refused": """
-        brokerElectionPriority brokerHeartbeatInterval brokerNotActiveTimeoutMillis
+        brokerHeartbeatInterval brokerNotActiveTimeoutMillis
         checkSyncStateSetPeriod controllerAddr controllerHeartBeatTimeoutMills dLegerGroup
         dLegerPeers dLegerSelfId enableSplitMetadata fetchControllerAddrByDnsLookup
         preferredLeaderId sendHeartbeatTimeoutMillis skipPreOnline splitMetadataSize

@@ -93,6 +93,8 @@ class SendService:
         refusal = c.role.refuses(c.runtime.monotonic())
         if refusal:
             raise SystemBusy(f"[REJECTREQUEST]{refusal}; send to the master")
+        if refusal := c.unelected():
+            raise SystemBusy(f"[REJECTREQUEST]{refusal}; send to the master")
         if c.role.required > 1 and c.copies_in_sync() < c.config.min_in_sync_replicas:
             raise InSyncReplicasNotEnough(
                 f"[IN_SYNC_REPLICAS_NOT_ENOUGH]{c.copies_in_sync()} copies are in sync, "

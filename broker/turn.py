@@ -10,7 +10,8 @@ come in and no pull is held, nobody would see their entries at once: then it wai
 (RocketMQ's reput service looks once per millisecond), so that a lone sender does not wait for it,
 or for the next request that could tell the difference (`catch_up`).
 
-    confirmed = min(appended, flushed if SYNC_FLUSH, replicated if SYNC_MASTER)
+    confirmed = min(appended, flushed if SYNC_FLUSH, replicated if SYNC_MASTER,
+                    what those have who could be elected, if etcd gives this master no lease)
 
 and never inside a group (`store/groups.py`): consumers see all of it or nothing. With ASYNC_FLUSH
 it stands still while the disk is too far behind (`FlushService.keeps_up`), and while nobody knows
@@ -136,6 +137,8 @@ def confirm(c: Context) -> None:
             position = min(position, marks.flushed)
         if c.role.required > 1:
             position = min(position, marks.replicated)
+        if witnesses := c.witnesses():
+            position = min(position, c.had_by(witnesses))
         if c.role.state is State.RECOVERING:  # damage is mended first, if a slave has it whole
             position = min([position, *(start for start, _ in c.store.recovery.gaps)])
     marks.confirmed = c.store.border(position)

@@ -136,7 +136,8 @@ def _note(replica: Any) -> str:
     forced = ""
     if replica.role == "master" and replica.epochs and replica.epochs[-1][0] in replica.forced:
         forced = f"epoch {replica.epochs[-1][0]} was opened by force"
-    return str(replica.error or trouble or replica.trouble or replica.lacks or forced)
+    alone = f"no fail-over: {replica.no_failover}" if replica.no_failover else ""
+    return str(replica.error or trouble or replica.trouble or replica.lacks or forced or alone)
 
 
 def _replica(replica: Any) -> dict[str, Any]:

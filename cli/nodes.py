@@ -65,9 +65,43 @@ def broker(
     settings = BrokerConfig.load(text, path=str(config or ""), environ=os.environ)
 
     def build(runtime: Any) -> Any:
-        return Broker(settings, runtime, NativeDisk())
+        return Broker(settings, runtime, NativeDisk(), _ballot(settings, runtime))
 
     _serve(build, ready_file, "broker")
+
+
+def _ballot(settings: Any, runtime: Any) -> Any:
+    """What a broker that is given an etcd elects with; None without one."""
+    if not settings.etcd_endpoints:
+        return None
+    from saturnmq.broker.electing import Ballot
+    from saturnmq.broker.etcd.client import Access, GrpcEtcd
+    from saturnmq.client.core import ClientCore
+    from saturnmq.client.promotion import Promoter
+
+    async def promote(group: str, me: str, others: list[str], campaign: Any) -> None:
+        core = ClientCore(runtime, [me])  # members are asked, no nameserver
+        try:
+            await Promoter(
+                core,
+                group,
+                force=campaign.force,
+                epoch=campaign.epoch,
+                addresses=[me, *others],
+                asks=campaign.asks,
+            ).run(me)
+        finally:
+            await core.close()
+
+    access = Access(
+        endpoints=settings.etcd_endpoints,
+        user=settings.etcd_user,
+        password=settings.etcd_password,
+        ca_file=settings.etcd_ca_file,
+        cert_file=settings.etcd_cert_file,
+        key_file=settings.etcd_key_file,
+    )
+    return Ballot(GrpcEtcd(access, runtime), promote)
 
 
 def health(

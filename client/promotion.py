@@ -1,4 +1,4 @@
-"""Making another member of a group its master, at an operator's word.
+"""Making another member of a group its master, at an operator's word, or because it was elected.
 
 Two ways, and the state of the old master decides:
 
@@ -13,7 +13,8 @@ Two ways, and the state of the old master decides:
   and if all answer, the furthest has whatever there still is. Else, or for a target that is not the
   furthest of them, only `force` promotes.
 
-An epoch is a number above all that any member knows; members refuse lower ones.
+An epoch is a number above all that any member knows; members refuse lower ones. A node that was
+elected (`broker/election.py`) brings one along that nobody else has.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from saturnmq.client.core import ClientCore
-from saturnmq.client.replicas import Replica, ask_node, ask_state, find_replicas
+from saturnmq.client.replicas import Replica, ask_node, ask_state, find_members, find_replicas
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.epochs import next_term
 from saturnmq.protocol.errors import (
@@ -86,12 +87,25 @@ class Promoter:
     """One promotion."""
 
     def __init__(
-        self, core: ClientCore, group: str, *, force: bool, timeout_s: float = TIMEOUT_S
+        self,
+        core: ClientCore,
+        group: str,
+        *,
+        force: bool,
+        timeout_s: float = TIMEOUT_S,
+        epoch: int = 0,
+        addresses: Sequence[str] = (),
+        asks: bool = False,
     ) -> None:
+        """`epoch`: no lower one is opened; `addresses`: the members are found through these, not
+        through nameservers; `asks`: without a master that hands over nothing happens."""
         self._core = core
         self._group = group
         self._force = force
         self._timeout = timeout_s
+        self._least = epoch
+        self._addresses = addresses
+        self._asks = asks
         self._epoch = 0
         self._insists = False  # an operator lets go of what may be lost
         self._members = 0  # of the group, those that do not answer too
@@ -99,7 +113,7 @@ class Promoter:
 
     async def run(self, node: str | int) -> Promotion:
         """Make `node` the master; a SaturnError says why it is not, and what is so now."""
-        members = await find_replicas(self._core, self._group)
+        members = await self._find()
         target = find_member(members, node)
         members = _of_one_group(members, target)
         if not target.answers:
@@ -112,16 +126,25 @@ class Promoter:
             raise InvalidParameter(
                 f"{target.address} is the master of {self._group} already, in epoch {target.epoch}"
             )
-        self._epoch = next_term(max(member.epoch for member in members))
+        self._epoch = self._next_epoch(members)
         if old is not None:
             try:
                 return await self._hand_over(old, target)
             except _OldMasterGone as gone:
                 log.warning("%s does not hand over: %s", old.address, gone)
-                members = await find_replicas(self._core, self._group)
-                members = _of_one_group(members, target)
-                self._epoch = next_term(max(member.epoch for member in members))
+                members = _of_one_group(await self._find(), target)
+                self._epoch = self._next_epoch(members)
+        if self._asks:
+            raise NoPermission(f"nobody hands {self._group} over to {target.address}")
         return await self._take_over(members, target.address)
+
+    async def _find(self) -> list[Replica]:
+        if self._addresses:
+            return await find_members(self._core, self._group, self._addresses)
+        return await find_replicas(self._core, self._group)
+
+    def _next_epoch(self, members: Sequence[Replica]) -> int:
+        return max(self._least, next_term(max(member.epoch for member in members)))
 
     # -- hand-over -----------------------------------------------------------------------------
 

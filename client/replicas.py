@@ -65,6 +65,7 @@ class Replica:
     master: str = ""
     refuses: str = ""  # why it takes no writes
     trouble: str = ""  # why it does not follow
+    no_failover: str | None = None  # why nobody can be elected now; None: nobody ever is
     others: Mapping[int, str] = field(default_factory=dict)  # the slaves that it knows
     total: int = 0  # copies there are, as its configuration says; 0: it does not
     truncated: tuple[Truncation, ...] = ()
@@ -130,6 +131,9 @@ def parse_state(body: bytes, address: str) -> Replica:
             master=checked.text(state, "master", ""),
             refuses=checked.text(state, "refuses", ""),
             trouble=checked.text(state, "trouble", ""),
+            no_failover=None
+            if state.get("noFailover") is None
+            else checked.text(state, "noFailover"),
             total=checked.integer(state, "total", 0),
             others={
                 _number(broker_id): checked.as_text(other, "the address of a replica")
@@ -195,6 +199,17 @@ async def find_replicas(core: ClientCore, group: str | None = None) -> list[Repl
             f"no broker is called {group!r}{nearest(group, names) or known}. A group that no "
             "nameserver lists has no living member: start one"
         )
+    return await _tell(core, listed)
+
+
+async def find_members(core: ClientCore, group: str, addresses: Iterable[str]) -> list[Replica]:
+    """The members of one group that are at these addresses, and whom they name. No nameserver is
+    asked."""
+    return await _tell(core, dict.fromkeys(addresses, (group, -1)))
+
+
+async def _tell(core: ClientCore, listed: dict[str, tuple[str, int]]) -> list[Replica]:
+    """What those that are listed tell, and those whom they name."""
     found: dict[str, Replica] = {}
     asking = dict.fromkeys(listed)
     for _ in range(ROUNDS):

@@ -1,0 +1,275 @@
+"""Election at work: does what `election.py` says, and tells it what came of it.
+
+One task asks etcd one thing at a time; a watch only says when to look again. A campaign, which may
+take seconds, runs beside it, so that the lease is renewed meanwhile. What the rules know of etcd
+through restarts is in `config/election.json`:
+
+| key | meaning |
+|---|---|
+| cluster | the id of etcd's cluster |
+| revision | etcd was there at least |
+| recordChanged | the revision of the newest record of this group that was seen |
+| forgot | why this etcd is not believed any more; remove the file when that is settled |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from saturnmq.broker.context import Context
+from saturnmq.broker.documents import Saveable
+from saturnmq.broker.election import (
+    READ_S,
+    Campaign,
+    Commit,
+    Election,
+    Facts,
+    Follow,
+    Grant,
+    Instruction,
+    Memory,
+    Read,
+    Renew,
+    Revoke,
+)
+from saturnmq.broker.etcd.door import Etcd, EtcdError, LeaseLost
+from saturnmq.broker.ha_master import HaMaster
+from saturnmq.broker.ha_slave import HaSlave
+from saturnmq.broker.identity import known
+from saturnmq.broker.role import State
+from saturnmq.protocol.errors import SaturnError
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.1  # between two looks at what this node is
+REVOKE_S = 1.0  # an end in order waits so long for etcd
+NOBODY: frozenset[str] = frozenset()
+
+
+@dataclass
+class Ballot:
+    """What a broker that takes part in elections is given."""
+
+    etcd: Etcd
+    # Make this node the master, as `admin promote` does: its group and address, the addresses of
+    # other members, and the campaign. A SaturnError says why it is not.
+    promote: Callable[[str, str, list[str], Campaign], Awaitable[None]]
+
+
+class SavedMemory(Saveable):
+    """`config/election.json`."""
+
+    def __init__(self) -> None:
+        self.memory = Memory()
+        self._noted: object = None
+
+    def note(self) -> None:
+        """Revisions rise all the time: they are written with what else has changed."""
+        memory = self.memory
+        known = (memory.cluster, memory.record_changed, memory.forgot)
+        if known != self._noted:
+            self._noted = known
+            self.mark_dirty()
+
+    def snapshot(self) -> dict[str, Any]:
+        memory = self.memory
+        return {
+            "cluster": memory.cluster,
+            "revision": memory.revision,
+            "recordChanged": memory.record_changed,
+            "forgot": memory.forgot,
+        }
+
+    def load(self, document: Mapping[str, Any]) -> None:
+        self.memory = Memory(
+            int(document.get("cluster", 0)),
+            int(document.get("revision", 0)),
+            int(document.get("recordChanged", 0)),
+            str(document.get("forgot", "")),
+        )
+
+
+class ElectionService:
+    def __init__(
+        self,
+        context: Context,
+        ballot: Ballot,
+        saved: SavedMemory,
+        master: HaMaster,
+        slave: HaSlave,
+        *,
+        higher_epoch: Callable[[int, str, str, str], None],
+        wake: Callable[[], None],
+    ) -> None:
+        self._c = context
+        self._etcd, self._promote = ballot.etcd, ballot.promote
+        self._saved = saved
+        self._master, self._slave = master, slave
+        self._higher_epoch = higher_epoch
+        self._wake_turn = wake
+        config = context.config
+        names = (quote(config.cluster_name, safe=""), quote(config.broker_name, safe=""))
+        self._prefix = "/saturnmq/{}/{}/".format(*names)
+        self._election = Election(
+            self._prefix,
+            context.address,
+            context.ha_address,
+            saved.memory,
+            lease_s=config.election_lease_s,
+            priority=config.election_priority,
+            unclean=config.elect_unclean,
+        )
+        self._look = asyncio.Event()
+        self._campaign: asyncio.Task[None] | None = None
+        # Until then this master of that term needs nobody's word: asked for every turn.
+        self._alone_until, self._alone_term = 0.0, 0
+        self._told = ""
+
+    # what the broker asks
+
+    def witnesses(self) -> frozenset[str]:
+        """Who must have a message before this master acknowledges it."""
+        role = self._c.role
+        if role.required > 1 and not self._c.config.elect_unclean:
+            return NOBODY  # the copies that each send waits for are enough
+        now = self._c.runtime.monotonic()
+        if now < self._alone_until and role.term == self._alone_term:
+            return NOBODY
+        return self._election.witnesses(now, self._facts())
+
+    def refuses(self) -> str:
+        """Why this master should take no writes: who could be elected would not have them."""
+        missing = self.witnesses() - self._master.followers()
+        if not missing:
+            return ""
+        return (
+            f"it has no lease from etcd, and {', '.join(sorted(missing))}, which could be elected, "
+            "does not follow it"
+        )
+
+    def trouble(self) -> str:
+        """Why no fail-over is possible now; empty if one is."""
+        return self._election.trouble(self._c.runtime.monotonic(), self._facts())
+
+    # the tasks
+
+    async def run(self) -> None:
+        runtime = self._c.runtime
+        while True:
+            self._look.clear()
+            what = self._election.step(runtime.monotonic(), self._facts())
+            if what is not None:
+                await self._do(what)
+                self._note()
+                continue
+            timer = runtime.call_later(LOOK_S, self._look.set)
+            await self._look.wait()
+            timer.cancel()
+
+    async def watch(self) -> None:
+        """When something has changed, look at once."""
+        while True:
+            await self._c.runtime.sleep(READ_S)  # a read says where to begin
+            revision = self._election.memory.revision
+            try:
+                async for news in self._etcd.watch(self._prefix, revision + 1):
+                    if news.changes:
+                        self._election.changed()
+                        self._look.set()
+            except EtcdError as error:
+                log.info("the watch of %s begins again: %s", self._prefix, error)
+
+    async def close(self) -> None:
+        """Others need not wait for the end of the lease."""
+        if self._campaign is not None:
+            self._campaign.cancel()
+        revoke = self._election.stop()
+        if revoke is not None:
+            try:
+                async with asyncio.timeout(REVOKE_S):
+                    await self._etcd.revoke(revoke.lease)
+            except (EtcdError, TimeoutError) as error:
+                log.info("the lease is not given back: %s", error)
+        await self._etcd.close()
+
+    async def _do(self, what: Instruction) -> None:
+        election, etcd = self._election, self._etcd
+        sent_at = self._c.runtime.monotonic()
+        try:
+            match what:
+                case Read():
+                    election.saw(await etcd.read(self._prefix), sent_at)
+                case Grant(seconds):
+                    election.granted(await etcd.grant(seconds), sent_at)
+                case Renew(lease):
+                    election.renewed(await etcd.keep(lease), sent_at)
+                case Revoke(lease):
+                    await etcd.revoke(lease)
+                case Commit(guards, writes):
+                    await etcd.commit(guards, writes)
+                case Campaign():
+                    work = self._run_campaign(what)
+                    self._campaign = self._c.runtime.spawn(work, name="campaign")
+                case Follow(epoch, master, ha_address):
+                    self._higher_epoch(epoch, "etcd's record names it", master, ha_address)
+        except LeaseLost as error:
+            log.warning("the lease from etcd is lost: %s", error)
+            election.lost()
+        except EtcdError as error:
+            election.failed(str(error), self._c.runtime.monotonic())
+
+    async def _run_campaign(self, campaign: Campaign) -> None:
+        c = self._c
+        log.warning("this node is %s", "preferred" if campaign.asks else "elected")
+        others = {*c.role.replicas.values(), *self._election.members()} - {c.address}
+        try:
+            await self._promote(c.config.broker_name, c.address, sorted(others), campaign)
+        except (SaturnError, OSError) as error:
+            log.error("elected, but not promoted in epoch %d: %s", campaign.epoch, error)
+        finally:
+            led = c.role.state is State.MASTER
+            self._election.campaign_ended(c.runtime.monotonic(), led=led)
+            self._look.set()
+
+    def _note(self) -> None:
+        """What follows from what the rules know now."""
+        facts, now = self._facts(), self._c.runtime.monotonic()
+        self._alone_term = facts.term
+        self._alone_until = self._election.holds_until(facts)
+        self._wake_turn()
+        self._saved.note()
+        trouble = self._election.trouble(now, facts)
+        if trouble != self._told:
+            self._told = trouble
+            level = logging.CRITICAL if self._election.refused else logging.WARNING
+            if trouble:
+                log.log(level, "no fail-over is possible: %s", trouble)
+            else:
+                log.info("a fail-over is possible")
+
+    def _facts(self) -> Facts:
+        c = self._c
+        role, store = c.role, c.store
+        leads = role.state is State.MASTER
+        unfit = store.failed or role.lacks or ""
+        if not role.caught_up:
+            unfit = unfit or "it may lack what its group has confirmed"
+        return Facts(
+            leads=leads,
+            follows=role.state is State.SLAVE,
+            term=role.term,
+            epoch=role.epoch,
+            identity=role.identity if leads else known(c),
+            end=store.watermarks.appended,
+            required=role.required,
+            hears_master=self._slave.hears_master(c.config.election_lease_s),
+            unfit=unfit,
+            in_sync=self._master.in_sync() if leads else {},
+            confirmed=store.watermarks.confirmed,
+            replicas=frozenset(role.replicas.values()) - {c.address},
+        )

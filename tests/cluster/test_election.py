@@ -1,0 +1,159 @@
+"""Real processes and a real etcd: a group that loses its master goes on by itself.
+
+A producer sends while the master is killed or stopped. Nobody promotes anybody. What was
+acknowledged before, meanwhile and afterwards is read from the new master.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster_rig import make_topic, running
+from etcd_rig import need_etcd, running_etcd
+from saturnmq import Admin, Message, Producer, PullConsumer, SaturnError
+from saturnmq.cli.launcher import LocalCluster, Settings
+from saturnmq.client.results import SendStatus
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+GOES_ON_S = 30.0
+
+
+@pytest.fixture(autouse=True)
+def _etcd() -> None:
+    need_etcd()
+
+
+def wait_until(condition: Callable[[], Any], what: str, seconds: float = GOES_ON_S) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not after {seconds:g} s: {what}"
+        time.sleep(0.05)
+
+
+def send(producer: Producer, number: int, acked: list[bytes]) -> bool:
+    body = b"%06d" % number
+    try:
+        result = producer.send(Message("T", body))
+    except SaturnError:
+        return False
+    if result.status is SendStatus.OK:
+        acked.append(body)
+        return True
+    return False
+
+
+def send_some(producer: Producer, acked: list[bytes], count: int, number: int) -> int:
+    """Until so many more are acknowledged; the number of the next message."""
+    wanted = len(acked) + count
+    deadline = time.monotonic() + GOES_ON_S
+    while len(acked) < wanted:
+        assert time.monotonic() < deadline, f"{len(acked)} of {wanted} are acknowledged"
+        send(producer, number, acked)
+        number += 1
+    return number
+
+
+def read_all(cluster: LocalCluster, least: int) -> set[bytes]:
+    found: set[bytes] = set()
+    consumer = PullConsumer("reader", nameservers=cluster.nameservers, from_beginning=True)
+    consumer.subscribe("T")
+    with consumer:
+        deadline = time.monotonic() + GOES_ON_S
+        while len(found) < least and time.monotonic() < deadline:
+            found |= {bytes(message.body) for message in consumer.poll(timeout_s=1.0)}
+    return found
+
+
+def ready(admin: Admin) -> bool:
+    return all(replica.no_failover == "" for replica in admin.replicas())
+
+
+@pytest.mark.parametrize(
+    ("replication", "slaves", "how"),
+    [("sync", 2, signal.SIGKILL), ("async", 1, signal.SIGKILL), ("async", 1, signal.SIGSTOP)],
+)
+def test_sends_go_on_by_themselves_when_the_master_is_gone(
+    tmp_path: Path, replication: str, slaves: int, how: signal.Signals
+) -> None:
+    acked: list[bytes] = []
+    with running_etcd(tmp_path) as etcd:
+        settings = Settings(
+            slaves=slaves, replication=replication, broker_options={"etcdEndpoints": etcd.endpoint}
+        )
+        with running(tmp_path / "cluster", settings) as cluster:
+            make_topic(cluster, "T", 2)
+            old = cluster.node("master-0")
+            with (
+                Admin(cluster.nameservers) as admin,
+                Producer("P", nameservers=cluster.nameservers) as producer,
+            ):
+                number = send_some(producer, acked, 50, 0)
+                wait_until(lambda: ready(admin), "a fail-over is possible")
+                if replication == "async":  # what only the master has is lost with it
+                    wait_until(lambda: lags(admin) == {0}, "the slave has all of it")
+                if how is signal.SIGKILL:
+                    cluster.kill(old.name)
+                else:
+                    cluster._signal(old, how)
+                number = send_some(producer, acked, 50, number)
+                leads = [r for r in admin.replicas() if r.is_master]
+                assert [r.address for r in leads] != [old.address]
+                assert leads[0].epoch > 200_000
+                if how is signal.SIGKILL:
+                    cluster.start(old.name)
+                else:
+                    cluster._signal(old, signal.SIGCONT)
+                wait_until(
+                    lambda: any(
+                        r.address == old.address and r.role == "slave" for r in admin.replicas()
+                    ),
+                    "the old master follows the new one",
+                )
+                wait_until(lambda: ready(admin), "the next fail-over is possible")
+                send_some(producer, acked, 50, number)
+            lost = set(acked) - read_all(cluster, len(acked))
+            assert not lost, f"{len(lost)} of {len(acked)}: {sorted(lost)[:5]}"
+
+
+def lags(admin: Admin) -> set[int | None]:
+    return {replica.lag_bytes for replica in admin.replicas() if replica.role == "slave"}
+
+
+def test_a_master_goes_on_without_etcd_while_its_slave_follows_it(tmp_path: Path) -> None:
+    acked: list[bytes] = []
+    with running_etcd(tmp_path) as etcd:
+        options = {"etcdEndpoints": etcd.endpoint}
+        settings = Settings(slaves=1, replication="async", broker_options=options)
+        with running(tmp_path / "cluster", settings) as cluster:
+            make_topic(cluster, "T", 2)
+            with (
+                Admin(cluster.nameservers) as admin,
+                Producer("P", nameservers=cluster.nameservers) as producer,
+            ):
+                number = send_some(producer, acked, 10, 0)
+                wait_until(lambda: ready(admin), "a fail-over is possible")
+                etcd.kill()
+                wait_until(
+                    lambda: all(
+                        "etcd does not answer" in (replica.no_failover or "")
+                        for replica in admin.replicas()
+                    ),
+                    "both nodes say that none is",
+                )
+                number = send_some(producer, acked, 50, number)
+                cluster.kill("slave-0")  # who could be elected, were etcd back: nobody knows
+                wait_until(
+                    lambda: not send(producer, number, []), "no acknowledgement without it", 10
+                )
+                (alone,) = [replica for replica in admin.replicas() if replica.is_master]
+                assert "could be elected" in alone.refuses
+                etcd.start()
+                wait_until(lambda: send(producer, number, acked), "acknowledged with a lease")
+                cluster.start("slave-0")
+                wait_until(lambda: ready(admin), "the next fail-over is possible")
+            assert set(acked) <= read_all(cluster, len(acked))
