@@ -55,7 +55,7 @@ class Derived:
             self.queues.raise_next(topic, queue_id, queue.max_offset)
             if fresh:
                 arrivals.append(Arrival(topic, queue_id, queue.max_offset, fresh))
-        if scan.index_items and self.index is not None:
+        if self.index is not None:
             self.index.append(scan.index_items)
 
     def restore(self, scan: Scan) -> int:

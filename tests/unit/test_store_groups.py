@@ -15,7 +15,7 @@ from saturnmq.store.groups import Group, lay_out
 from saturnmq.store.message_store import MessageStore, Part, PendingMessage, Put
 from saturnmq.store.rebuild import rebuild
 from saturnmq.store.verify import Sizes
-from store_rig import CONFIG, SEGMENT, bodies, dispatch, flush, message, new_disk, open_store
+from store_rig import CONFIG, SEGMENT, Clock, bodies, dispatch, flush, message, new_disk, open_store
 
 
 def part(store: MessageStore, *rows: bytes, queue: int = 0) -> Part:
@@ -48,6 +48,15 @@ def test_the_places_of_a_group_are_those_that_batches_would_get(end: int) -> Non
         assert place % SEGMENT + size + 8 <= SEGMENT
         assert after == place + size or after % SEGMENT == 0
     assert places[0] in (end, end - end % SEGMENT + SEGMENT)
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_a_piece_that_fits_to_the_byte_stays_in_its_segment(more: int) -> None:
+    places, end = lay_out(100, [SEGMENT - 108 + more, 10], SEGMENT)
+    if more == 1:
+        assert (places, end) == ([SEGMENT, 2 * SEGMENT - 107], 2 * SEGMENT - 97)
+    else:
+        assert (places, end) == ([100, SEGMENT], SEGMENT + 10)
 
 
 def test_nothing_of_a_group_counts_before_all_of_it_is_written() -> None:
@@ -228,6 +237,8 @@ def test_a_promotion_cuts_an_unfinished_group_off_at_its_marker() -> None:
         assert slave.watermarks.appended == group.start
         assert [side.start for side in slave.truncated()] == [group.start]
         assert slave.put(message(b"new")).queue_offset == 1
+        dispatch(slave)
+        assert bodies(slave) == [b"before", b"new"], "nothing waits for the rest of it any more"
     whole = open_store(new_disk(9))
     replicate(master, whole, group.end)
     assert whole.truncate_torn() == 0
@@ -255,6 +266,20 @@ def test_a_slave_that_restarts_or_is_cut_within_a_group_goes_on_with_it() -> Non
     replicate(master, slave, master.watermarks.appended)
     dispatch(slave)
     assert bodies(slave) == [b"before", *rows(3) * 4, b"after"]
+
+
+def test_what_takes_the_place_of_half_a_group_waits_for_nothing() -> None:
+    """A slave that is cut at the marker, or before it, to what its new master has."""
+    master, group = master_with_a_group()
+    for end in (0, group.start):
+        slave = open_store(new_disk(2))
+        replicate(master, slave, group.end - 1)
+        dispatch(slave)
+        slave.truncate(end)
+        assert slave.put(message(b"other")).queue_offset == (1 if end else 0)
+        dispatch(slave)
+        assert slave.watermarks.dispatched == slave.watermarks.appended
+        assert bodies(slave) == [*[b"before"] * bool(end), b"other"]
 
 
 def test_a_power_loss_at_a_slave_never_leaves_a_part_of_a_group() -> None:
@@ -315,6 +340,42 @@ def test_a_marker_is_an_ordinary_message_whatever_the_checksums_are() -> None:
         assert [marker.document for marker in markers if marker] == [b'{"kind":"group"}', b"{}"]
 
 
+def test_the_fields_of_a_group_s_frames_say_nothing_but_what_is_known() -> None:
+    store = open_store(new_disk())
+    now = Clock().now
+    hosts = bytes(range(8)), bytes(range(8, 16))
+    of_part = replace(part(store, *rows(2)), sys_flag=1, born_timestamp=now - 5, born_host=hosts[0])
+    *_, put = store.append_group(b"{}", [of_part], store_host=hosts[1])
+    assert put is not None
+    data = bytes(store.read_log(put.physical_offset, SEGMENT) or b"")
+    frames = [decode_frame(data)]
+    while len(frames) < 3:
+        frames.append(decode_frame(data, sum(frame.size for frame in frames)))
+    marker, *others = frames
+    for frame in frames:
+        assert (frame.flag, frame.reconsume_times, frame.prepared_offset) == (0, 0, 0)
+        assert (frame.store_timestamp, frame.store_host) == (now, hosts[1])
+    assert (marker.sys_flag, marker.born_timestamp, marker.born_host) == (0, now, bytes(8))
+    for number, frame in enumerate(others):
+        assert (frame.sys_flag, frame.born_timestamp, frame.born_host) == (1, now - 5, hosts[0])
+        assert (frame.queue_id, frame.queue_offset) == (0, number)
+
+
+def test_groups_that_touch_each_other_are_two() -> None:
+    """Before and after they are dispatched."""
+    store = open_store(new_disk())
+    store.put(message(b"before"))
+    dispatch(store)
+    groups = [append(store, part(store, *rows(2)), part(store, *rows(1))) for _ in range(3)]
+    for _ in range(2):
+        for put in groups:
+            assert store.border(put.physical_offset) == put.physical_offset
+            assert store.border(put.physical_offset + 1) == put.physical_offset
+            assert store.border(put.end_offset - 1) == put.physical_offset
+            assert store.border(put.end_offset) == put.end_offset
+        dispatch(store)
+
+
 @pytest.mark.parametrize(
     "body", [b"", b"1234567", bytes(8), b"\0" * 7 + b"\5more", b"\xff" * 8, b"\x80" + bytes(7)]
 )
@@ -330,6 +391,26 @@ def test_a_marker_of_nothing_ends_with_itself(body: bytes) -> None:
     assert store.marker(-1) is store.marker(1) is None
     for offset in range(store.watermarks.appended + 1):
         assert store.border(offset) == offset
+
+
+def test_a_group_may_have_a_marker_that_says_nothing() -> None:
+    store = open_store(new_disk())
+    put = append(store, part(store, *rows(3)), document=b"")
+    dispatch(store)
+    marker = store.marker(0)
+    assert marker is not None
+    assert (marker.end, marker.document) == (put.end_offset, b"")
+
+
+def test_a_marker_that_the_disk_has_lost_is_none() -> None:
+    disk = new_disk()
+    store = open_store(disk)
+    put = append(store, part(store, *rows(3)))
+    dispatch(store)
+    assert store.marker(0) is not None
+    disk.flip(f"/store/commitlog/{0:020d}", put.physical_offset + 4, 1)
+    assert store.marker(0) is None
+    assert store.border(put.end_offset - 1) == put.end_offset - 1
 
 
 def test_a_rebuild_without_the_broker_does_not_promise_half_a_group() -> None:

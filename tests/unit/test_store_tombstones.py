@@ -215,6 +215,32 @@ def test_frames_of_a_deleted_topic_that_arrive_later_are_not_dispatched(old: int
     assert bodies(slave, topic="other") == [b"m-0"]
 
 
+def test_a_repair_does_not_miss_the_places_of_deleted_messages(caplog) -> None:
+    disk = new_disk()
+    store = open_store(disk)
+    put(store, 5)
+    delete(store, disk, "T")
+    put(store, 3, tag="new")
+    last = store.put(message(b"last", topic="other"))
+    flush(store)
+    store.flush_derived()
+    store.checkpoint()
+    data = bytes(store.read_log(0, last.end_offset))
+    places = [0]
+    while places[-1] < last.physical_offset:
+        places.append(places[-1] + int.from_bytes(data[places[-1] :][:4], "big"))
+    for number in (3, 4, 5):  # two old ones and a new one
+        disk.flip(f"/store/commitlog/{0:020d}", places[number] + 90, 1)
+    disk = killed(store, disk)
+    disk.remove_tree("/store/consumequeue")
+    store = open_store(disk)
+    assert store.recovery.gaps == [(places[3], places[6])]
+    assert bodies(store) == [b"new-1", b"new-2"]
+    store.repair(places[3], data[places[3] : places[6]])
+    assert bodies(store) == [b"new-0", b"new-1", b"new-2"]
+    assert "no place" not in caplog.text
+
+
 def test_a_queue_that_begins_below_what_a_tombstone_says_begins_where_the_log_has_it() -> None:
     """A Java master counts a new topic from 0 again."""
     disk = new_disk()
