@@ -230,6 +230,7 @@ def test_a_newest_segment_of_wrong_length_is_set_aside(caplog) -> None:
     [
         ({1: 100}, "00000000000000008192 is 100 bytes long"),
         ({1: SEGMENT + 1, -1: 100}, "00000000000000008192 is 8193 bytes long"),
+        ({2: SEGMENT + 1, -1: 100}, "00000000000000016384 is 8193 bytes long"),
         ({0: 100, 1: 100, 2: 100, -1: 100}, "00000000000000000000 is 100 bytes long"),
         ({1: 0}, "00000000000000008192 is empty, and others follow"),
     ],
@@ -250,6 +251,33 @@ def test_segments_that_do_not_fit_together_refuse_the_start(
     assert disk.paths() == before, "nothing was set aside or deleted"
 
 
+def test_of_two_segments_the_newest_is_set_aside() -> None:
+    disk = new_disk()
+    store = filled(disk, 35)
+    assert SEGMENT < store.watermarks.appended <= 2 * SEGMENT
+    store.close()
+    path = f"/store/commitlog/{SEGMENT:020d}"
+    disk.unlink(path)
+    disk.write_file(path, b"x" * 100)
+    again = open_store(disk)
+    assert disk.read_file(f"/store/commitlog/set-aside/{SEGMENT:020d}") == b"x" * 100
+    assert again.watermarks.appended <= SEGMENT
+    there = numbers(again)
+    assert there == list(range(len(there)))
+    assert len(there) > 20
+
+
+def test_a_queue_file_that_is_missing_between_others_is_told_with_its_neighbours(caplog) -> None:
+    disk = new_disk()
+    filled(disk, 100).close()
+    paths = [path for path in disk.paths() if path.startswith("/store/consumequeue/T/0/")]
+    assert len(paths) >= 5
+    disk.unlink(paths[3])
+    again = open_store(disk)
+    assert f"{paths[4]} does not follow {paths[2]}: a segment between" in caplog.text
+    assert numbers(again) == list(range(100))
+
+
 def test_the_only_segment_is_not_set_aside() -> None:
     disk = new_disk()
     filled(disk, 10).close()
@@ -262,7 +290,9 @@ def test_the_only_segment_is_not_set_aside() -> None:
 
 
 @pytest.mark.parametrize("directory", ["/store/commitlog", "/store/consumequeue/T/0"])
-def test_an_empty_file_behind_the_others_is_what_a_crash_left_of_a_creation(directory) -> None:
+def test_an_empty_file_behind_the_others_is_what_a_crash_left_of_a_creation(
+    directory: str, caplog
+) -> None:
     disk = new_disk()
     filled(disk, 100).close()
     disk.make_dirs(f"{directory}/a directory")
@@ -272,6 +302,8 @@ def test_an_empty_file_behind_the_others_is_what_a_crash_left_of_a_creation(dire
     disk.write_file(path, b"")
     again = open_store(disk)
     assert path not in disk.paths()
+    assert [r.message for r in caplog.records if r.levelname == "ERROR"] == []
+    assert not disk.exists("/store/commitlog/set-aside"), "there was nothing in it to keep"
     assert numbers(again) == list(range(100))
     put(again, range(100, 200))
     dispatch(again)
