@@ -14,6 +14,7 @@ from saturnmq.protocol.errors import (
     ServiceNotAvailable,
     StoreDamaged,
 )
+from saturnmq.protocol.frame import decode_frame
 from saturnmq.store.config_files import ConfigFile
 from saturnmq.store.consumequeue import (
     ENTRY,
@@ -47,6 +48,28 @@ def test_a_batch_never_crosses_a_segment() -> None:
     assert (put.physical_offset, put.queue_offset, put.count) == (SEGMENT, 1, 10)
     dispatch(store)
     assert len(bodies(store)) == 11
+
+
+@pytest.mark.parametrize("store_host", [bytes(range(8)), bytes(range(20))])
+@pytest.mark.parametrize("born_host", [bytes(range(1, 9)), bytes(range(1, 21))])
+def test_a_batch_may_come_from_and_go_to_an_ipv6_address(
+    born_host: bytes, store_host: bytes
+) -> None:
+    store = open_store(new_disk())
+    batch = bytearray()
+    for number in range(3):
+        encode_batch_item(batch, b"%d" % number, b"", 0, True)
+    sys_flag = 0x10 * (len(born_host) == 20) + 0x20 * (len(store_host) == 20)
+    put = store.put_batch(
+        "T", 0, bytes(batch), sys_flag=sys_flag, born_host=born_host, store_host=store_host
+    )
+    assert put.end_offset == sum(put.sizes) == store.watermarks.appended
+    assert store.put(message(b"after")).queue_offset == 3
+    dispatch(store)
+    places = (sum(put.sizes[:number]) for number in range(3))
+    frames = [decode_frame(store.read_log(place, SEGMENT) or b"") for place in places]
+    assert [frame.body for frame in frames] == [b"0", b"1", b"2"]
+    assert [(f.born_host, f.store_host) for f in frames] == [(born_host, store_host)] * 3
 
 
 def test_a_refused_batch_leaves_nothing() -> None:

@@ -268,6 +268,17 @@ def test_a_slave_that_restarts_or_is_cut_within_a_group_goes_on_with_it() -> Non
     assert bodies(slave) == [b"before", *rows(3) * 4, b"after"]
 
 
+def test_of_two_groups_that_arrived_together_the_whole_one_is_dispatched() -> None:
+    master = open_store(new_disk())
+    whole, half = (append(master, part(master, *rows(2))) for _ in range(2))
+    slave = open_store(new_disk(2))
+    replicate(master, slave, half.end_offset - 1)
+    dispatch(slave)
+    assert slave.watermarks.dispatched == whole.end_offset == half.physical_offset
+    assert bodies(slave) == rows(2)
+    assert slave.markers == (0, 1)
+
+
 def test_what_takes_the_place_of_half_a_group_waits_for_nothing() -> None:
     """A slave that is cut at the marker, or before it, to what its new master has."""
     master, group = master_with_a_group()

@@ -403,6 +403,26 @@ def test_damage_in_what_a_running_slave_gets_is_skipped() -> None:
     assert len(slave.recovery.gaps) == 1
 
 
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_blank_that_does_not_end_with_its_segment_is_skipped_as_damage(
+    number: int, caplog
+) -> None:
+    master = filled(new_disk(), 100)
+    data = bytearray()
+    while (view := master.read_log(len(data), SEGMENT)) is not None:
+        data += view
+    at = data.rindex(b"\xcb\xd4\x31\x94", 0, number * SEGMENT) - 4
+    left = number * SEGMENT - at
+    assert int.from_bytes(data[at : at + 4], "big") == left
+    data[at : at + 4] = (left - 10).to_bytes(4, "big")
+    slave = open_store(new_disk(2))
+    slave.append_raw(0, data)
+    dispatch(slave)
+    assert slave.recovery.gaps == [(at, number * SEGMENT)]
+    assert f"damaged from {at} to {number * SEGMENT}: a BLANK ends at" in caplog.text
+    assert numbers(slave) == list(range(100))
+
+
 @pytest.mark.parametrize("half", [0, 1, 150])
 def test_a_slave_whose_flush_ended_within_a_frame_loses_nothing_at_a_crash(half: int) -> None:
     master = filled(new_disk(), 20)

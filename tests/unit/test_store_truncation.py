@@ -142,6 +142,18 @@ def test_a_frame_within_a_frame_is_none() -> None:
     assert store.watermarks.dispatched == outer.physical_offset
 
 
+def test_a_cut_behind_damage_leaves_the_frames_before_it() -> None:
+    """In a segment that is not the first one."""
+    disk = new_disk()
+    store = filled(disk)
+    number = next(n for n in range(len(BODIES)) if place_of(store, n) >= SEGMENT)
+    damaged, at = place_of(store, number + 3), place_of(store, number + 10)
+    disk.flip(f"/store/commitlog/{SEGMENT:020d}", damaged - SEGMENT + 4, 1)
+    store.truncate(at + 33)
+    assert store.watermarks.dispatched == at
+    assert store.max_offset("T", 0) == number + 10
+
+
 def test_a_slave_gets_the_rest_of_a_frame_that_was_cut() -> None:
     master, slave = filled(), open_store(new_disk())
     log = bytes_of(master, 0, master.watermarks.appended)
