@@ -96,6 +96,24 @@ def test_at_most_a_batch_goes_and_never_the_segment_being_written() -> None:
     assert world.store.put(message(b"next")).queue_offset == 300
 
 
+@pytest.mark.parametrize("more", [False, True])
+def test_a_slave_whose_log_ends_with_a_segment_keeps_the_last_one(more: bool) -> None:
+    """`more` of it, behind that border, is not flushed."""
+    master, world = World().store, World(count=0)
+    slave, border = world.store, 2 * SEGMENT
+    for start in (0, SEGMENT):
+        slave.append_raw(start, bytes(master.read_log(start, SEGMENT) or b""))
+    assert slave.watermarks.appended == border
+    world.save()
+    if more:
+        slave.append_raw(border, bytes(master.read_log(border, SEGMENT) or b""))
+    world.clock.now += 100 * HOUR
+    slave.clean_on_request()
+    assert world.clean()
+    assert world.segments == [f"{border if more else SEGMENT:020d}"]
+    assert slave.watermarks.start == (border if more else SEGMENT)
+
+
 def test_queues_and_index_follow_the_log() -> None:
     world = World()
     store = world.store
