@@ -50,6 +50,45 @@ def test_a_batch_never_crosses_a_segment() -> None:
     assert len(bodies(store)) == 11
 
 
+def test_a_put_tells_where_its_message_went() -> None:
+    store, now = open_store(new_disk()), Clock().now
+    end = 0
+    for number in range(3):
+        put = store.put(message(b"x" * number))
+        (size,) = put.sizes
+        assert (put.physical_offset, put.end_offset) == (end, end + size)
+        assert (put.queue_offset, put.count, put.store_timestamp) == (number, 1, now)
+        end += size
+    assert store.watermarks.appended == end
+
+
+@pytest.mark.parametrize("crc_property", [True, False])
+def test_properties_that_look_torn_need_the_checksum_behind_them(crc_property: bool) -> None:
+    store = open_store(new_disk(), config=replace(CONFIG, crc_property=crc_property))
+    torn, end = PendingMessage("T", 0, b"", b"a\x01b\0"), 0
+    if crc_property:
+        end = store.put(torn).end_offset
+    else:
+        with pytest.raises(MessageIllegal, match="zero byte"):
+            store.put(torn)
+    assert store.watermarks.appended == end
+    assert store.put(PendingMessage("T", 0, b"", b"a\x01b\x02")).queue_offset == crc_property
+
+
+def test_a_batch_that_is_as_long_as_its_limit_is_accepted() -> None:
+    batch = bytearray()
+    for _ in range(10):
+        encode_batch_item(batch, bytes(200), b"", 0, True)
+    for limit in (len(batch), len(batch) - 1):
+        store = open_store(new_disk(), config=replace(CONFIG, max_message_bytes=limit))
+        if limit == len(batch):
+            assert store.put_batch("T", 0, bytes(batch)).count == 10
+        else:
+            with pytest.raises(MessageIllegal, match=f"the limit is {limit}: send smaller"):
+                store.put_batch("T", 0, bytes(batch))
+            assert store.watermarks.appended == 0
+
+
 @pytest.mark.parametrize("store_host", [bytes(range(8)), bytes(range(20))])
 @pytest.mark.parametrize("born_host", [bytes(range(1, 9)), bytes(range(1, 21))])
 def test_a_batch_may_come_from_and_go_to_an_ipv6_address(

@@ -75,6 +75,35 @@ def test_nothing_goes_before_its_time_or_at_another_hour() -> None:
     assert world.segments == segments[10:]
 
 
+def test_a_pass_of_the_hour_is_none_of_another_hour() -> None:
+    world = World(dataclasses.replace(CONFIG, delete_batch_max=1))
+    segments = world.segments
+    world.clock.now = FOUR
+    for taken in (1, 2):
+        assert world.clean()
+        assert world.segments == segments[taken:]
+    world.clock.now = FOUR + 8 * HOUR
+    world.save()
+    for _ in range(3):  # the first may still delete what waits
+        world.clean()
+    assert not world.clean()
+    assert world.segments == segments[2:]
+
+
+def test_what_is_gone_is_deleted_once_and_no_longer_counts_as_free() -> None:
+    world = World()
+    world.clock.now = FOUR
+    for _ in range(5):
+        world.clean()
+        world.save()
+        world.clock.now += 60_000
+    assert world.waiting == []
+    assert not world.clean()
+    world.use(60)
+    world.store.watch_space()
+    assert world.store.space_percent == 60
+
+
 def test_a_young_segment_stays_at_the_hour_of_deletion() -> None:
     world = World(dataclasses.replace(CONFIG, file_reserved_hours=96))
     segments = world.segments
