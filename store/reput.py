@@ -44,7 +44,8 @@ class Reput:
         self._arrived: list[Arrival] = []  # of a step that the disk had no room to finish
 
     def step(self, offset: int, limit: int) -> Step:
-        """Dispatch frames from `offset` to `limit` or for about `STEP_BYTES`, within a segment.
+        """Dispatch frames from `offset` to `limit`, which lies behind it, or for about
+        `STEP_BYTES`, within a segment.
 
         OSError: a new queue or index file cannot be made; the same step may be tried again.
         """
@@ -53,8 +54,7 @@ class Reput:
             view, base = newest
         else:
             segment = self._log.series.find(offset)
-            if segment is None or offset >= limit:
-                return Step(offset, "end")
+            assert segment is not None, f"{offset} lies in the log"
             view, base = segment.view, segment.start
         final = min(limit - base, len(view))
         step = self.dispatch(view, base, offset - base, final, limit=limit)

@@ -89,6 +89,21 @@ def test_a_slave_dispatches_what_is_whole(length: int) -> None:
     assert bodies(slave) == bodies(master)
 
 
+def test_a_slave_skips_damage(length: int) -> None:
+    master, slave = open_store(new_disk()), open_store(new_disk(2))
+    places = fill(master)
+    data, gaps = bytearray(), [(places[10], places[11]), (places[-3], places[-2])]
+    while (view := master.read_log(len(data), SEGMENT)) is not None:
+        data += view
+    for start, _ in gaps:
+        data[start + 4] ^= 1
+    slave.append_raw(0, data)
+    dispatch(slave)
+    assert slave.recovery.gaps == gaps
+    assert slave.watermarks.dispatched == places[-1]
+    assert len(bodies(slave)) == slave.max_offset("T", 0) - len(gaps)
+
+
 @pytest.mark.parametrize("damaged", [False, True])
 def test_a_recovery_finds_the_same(length: int, damaged: bool) -> None:
     disk = new_disk()
