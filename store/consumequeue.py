@@ -88,20 +88,13 @@ class ConsumeQueue:
         low = self.series.start // UNIT
         return self.first_at_or_after(self.since, low, self.max_offset) == self.max_offset
 
-    def append(self, first: int, count: int, entries: bytes) -> tuple[int, bytes]:
-        """Put a run at its place: (first new index, new entries); what is there already stays."""
-        if not self.series.segments:
+    def append(self, first: int, entries: bytes) -> bytes:
+        """Put a run at its place; the new entries: what is there already stays."""
+        if not self.series.segments or first > self.max_offset:
             self._fill_to(first)
-        elif first < self.max_offset:
-            skip = self.max_offset - first
-            if skip >= count:
-                return self.max_offset, b""
-            entries = entries[skip * UNIT :]
-            first = self.max_offset
-        elif first > self.max_offset:
-            self._fill_to(first)
+        entries = entries[(self.max_offset - first) * UNIT :]
         data = memoryview(entries)
-        pos = first * UNIT
+        pos = self.max_offset * UNIT
         while data:
             segment = self._segment(pos)
             at = pos - segment.start
@@ -110,7 +103,7 @@ class ConsumeQueue:
             data = data[part:]
             pos += part
         self.max_offset = pos // UNIT
-        return first, entries
+        return entries
 
     def restore(self, first: int, entries: bytes) -> int:
         """Blocking: put these entries where a gap left their places empty, durably; how many are in
@@ -131,14 +124,15 @@ class ConsumeQueue:
             placed += segment.view[at : at + UNIT] == entry
         for segment in touched:
             segment.file.flush(0, self.series.segment_bytes)
-        _, behind = self.append(first, count, entries)  # where nothing of the queue follows the gap
+        behind = self.append(first, entries)  # where nothing of the queue follows the gap
         placed += len(behind) // UNIT
         return placed
 
     def _segment(self, pos: int) -> Segment:
+        """The segment that holds the byte at `pos`, or begins there if it is new."""
         segment = self.series.find(pos)
         if segment is None:
-            segment = self.series.create(pos - pos % self.series.segment_bytes)
+            segment = self.series.create(pos)
             self.series.add(segment)
             for advice in self._advice:
                 segment.file.advise(advice)
@@ -219,8 +213,6 @@ class ConsumeQueue:
     @property
     def max_physical(self) -> int:
         """End of the last entry's frame, -1 if none."""
-        if self.max_offset == self.series.start // UNIT:
-            return -1
         segment = self.series.find((self.max_offset - 1) * UNIT)
         if segment is None:
             return -1
@@ -280,7 +272,7 @@ class ConsumeQueue:
     def _end_before(self, index: int) -> int:
         """Where the frame before ends: entries rise, and none follows an empty slot."""
         segment = self.series.find((index - 1) * UNIT)
-        if index == 0 or segment is None:
+        if segment is None:
             return 0
         offset, size, _ = self._unpack(segment, index - 1)
         if size <= 0:

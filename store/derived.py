@@ -51,7 +51,7 @@ class Derived:
         those that were done when the disk had no room for a file of the next one (OSError)."""
         for topic, queue_id, first, _, entries in self._runs(scan):
             queue = self.queues.get_or_create(topic, queue_id)
-            _, fresh = queue.append(first, len(entries) // 20, entries)
+            fresh = queue.append(first, entries)
             self.queues.raise_next(topic, queue_id, queue.max_offset)
             if fresh:
                 arrivals.append(Arrival(topic, queue_id, queue.max_offset, fresh))

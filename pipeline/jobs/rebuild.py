@@ -150,9 +150,9 @@ class _Rebuild:
             shutil.rmtree(directory)
             queues[queue] = ConsumeQueue(disk, directory, self._queue_bytes, *queue)
         for unit in units:
-            for topic, queue_id, first, count, entries in joined(_runs(unit)):
+            for topic, queue_id, first, _, entries in joined(_runs(unit)):
                 if (topic, queue_id) in queues:
-                    queues[topic, queue_id].append(first, count, entries)
+                    queues[topic, queue_id].append(first, entries)
         for made in queues.values():
             made.close()
 

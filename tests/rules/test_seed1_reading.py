@@ -42,8 +42,8 @@ def test_row_1_25_queue_files_have_6_000_000_bytes_and_such_names() -> None:
     queues = Queues(disk, "/queues", StoreConfig().consumequeue_segment_bytes)
     entry = struct.pack(">qiq", 0, 100, 0)
     queue = queues.get_or_create("T", 0)
-    queue.append(0, 300_000, entry * 300_000)
-    queue.append(300_000, 300_001, entry * 300_001)
+    queue.append(0, entry * 300_000)
+    queue.append(300_000, entry * 300_001)
     sizes = {name: len(data) for name, data in files_of(disk, "/queues/T/0").items()}
     assert sizes == {
         "00000000000000000000": 6_000_000,

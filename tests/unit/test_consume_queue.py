@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from saturnmq.drills.sim.disk import Outcome, SimDisk
 from saturnmq.store.consumequeue import ENTRY, ConsumeQueue
+from saturnmq.store.disk import NativeDisk
 
 PER_FILE = 7
 HOLE = (0, 0x7FFFFFFF, 0)
@@ -107,9 +109,8 @@ def test_a_queue_holds_what_its_model_does(taken, begin: int) -> None:
             before = model.end if queue.series.segments else max(model.end + skip, 0)
             first, entries = model.append(skip, sizes)
             packed = b"".join(ENTRY.pack(*entry) for entry in entries)
-            at, fresh = queue.append(first, len(entries), packed)
+            fresh = queue.append(first, packed)
             new = entries[max(before - first, 0) :]
-            assert at == (max(first, before) if new else model.end)
             assert fresh == b"".join(ENTRY.pack(*entry) for entry in new)
             queue.flush()
             disk.sync_dir("/q/T/3")
@@ -153,7 +154,7 @@ def test_an_end_that_was_lost_is_told_by_what_lies_behind_it(kept: int, behind: 
     disk, model = SimDisk(random.Random(1)), Model()
     queue = opened(disk)
     first, entries = model.append(0, [100] * 20)
-    queue.append(first, 20, b"".join(ENTRY.pack(*entry) for entry in entries))
+    queue.append(first, b"".join(ENTRY.pack(*entry) for entry in entries))
     for number in range(kept, 20 if not behind else 19):
         segment = queue.series.find(20 * number)
         assert segment is not None
@@ -163,3 +164,74 @@ def test_an_end_that_was_lost_is_told_by_what_lies_behind_it(kept: int, behind: 
     assert (again.max_offset, again.last_physical) == (kept, 100 * (kept - 1) if kept else -1)
     again = opened(disk)
     assert again.recover(model.log_end, model.is_frame), "what lay behind it is gone"
+
+
+SLOT = tuple[int, int]  # offset and size of an entry
+EMPTY, FILLED = (0, 0), (0, 0x7FFFFFFF)
+
+
+def test_no_entry_follows_an_empty_slot() -> None:
+    """Also where the search for the end does not look at that one."""
+    disk = SimDisk(random.Random(1))
+    slots = [(0, 100), (100, 100), (200, 100), (300, 100), EMPTY, (500, 100)]
+    opened(disk).append(0, b"".join(ENTRY.pack(*slot, 0) for slot in slots))
+    again = opened(disk)
+    again.recover(2000, lambda *_: True)
+    assert again.max_offset == 4
+
+
+@pytest.mark.parametrize(
+    ("last", "kept"),
+    [
+        ([(500, 100)], 6),
+        ([(499, 100)], 5),  # it begins within the frame before
+        ([(1000, 100)], 6),
+        ([(1999, 100)], 6),
+        ([(2000, 100)], 5),  # at the limit
+        ([FILLED, (500, 100)], 7),
+        ([FILLED], 5),  # the end of a queue is no gap
+        ([FILLED, FILLED], 5),
+        ([EMPTY, (500, 100)], 5),
+        ([(500, 100), (550, 100)], 6),
+        ([(500, 100), (500, 100)], 6),
+        ([(500, 0)], 5),
+        ([(500, -100)], 5),
+    ],
+)
+def test_the_last_entry_that_is_kept_rises_above_the_one_before(
+    last: list[SLOT], kept: int
+) -> None:
+    """Also where no frame can be asked, because the log does not begin before them."""
+    disk = SimDisk(random.Random(1))
+    queue = opened(disk)
+    slots = [(100 * number, 100) for number in range(5)] + last
+    queue.append(0, b"".join(ENTRY.pack(*slot, 0) for slot in slots))
+    again = opened(disk)
+    again.recover(2000, lambda *_: True)
+    assert again.max_offset == kept
+
+
+@pytest.mark.parametrize("number", [9_000, 10_000, 12_345, 19_999])
+def test_an_entry_behind_a_hole_of_the_file_is_found(tmp_path: Path, number: int) -> None:
+    """A file system that has holes names only what lies between them, in blocks of its own."""
+    disk = NativeDisk()
+    queue = ConsumeQueue(disk, str(tmp_path), 20 * 20_000, "T", 3)
+    queue.append(0, ENTRY.pack(0, 100, 0))
+    segment = queue.series.find(20 * number)
+    assert segment is not None
+    segment.file.write(20 * number, ENTRY.pack(700, 100, 0))
+    segment.file.flush(0, segment.file.size)
+    queue.close()
+
+    def is_ours(offset: int, size: int, topic: str, queue_id: int, place: int) -> bool:
+        return (topic, queue_id, size) == ("T", 3, 100) and (offset, place) in {
+            (0, 0),
+            (700, number),
+        }
+
+    for sound in (False, True):  # what lay behind the end is gone then
+        again = ConsumeQueue(disk, str(tmp_path), 20 * 20_000, "T", 3)
+        again.series.load()
+        assert again.recover(1000, is_ours) == sound
+        assert again.max_offset == 1
+        again.close()

@@ -103,7 +103,7 @@ def test_several_damaged_places_are_told_apart() -> None:
 @pytest.mark.parametrize(
     "numbers", [[0], [7], [28], [29], range(25, 33), range(20, 65), range(80, 89)]
 )
-def test_a_repaired_log_has_all_of_its_messages_again(dispatched: bool, numbers) -> None:
+def test_a_repaired_log_has_all_of_its_messages_again(dispatched: bool, numbers, caplog) -> None:
     disk = new_disk()
     _, at, data = filled(disk)
     for number in numbers:
@@ -117,6 +117,7 @@ def test_a_repaired_log_has_all_of_its_messages_again(dispatched: bool, numbers)
     assert store.recovery.gaps == []
     assert content(store) == data
     assert everything(store) == list(range(COUNT))
+    assert "no place" not in caplog.text
     save(store)
     for end_it in (disk.power_off, disk.kill):
         end_it()

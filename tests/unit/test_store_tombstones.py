@@ -84,6 +84,21 @@ def test_queue_files_of_a_deleted_topic_go_and_its_queues_begin_where_they_ended
     assert bodies(store, topic="other") == [b"m-0", b"m-1"]
 
 
+def test_a_topic_that_is_deleted_twice_leaves_no_file() -> None:
+    """The second time its files do not begin at 0."""
+    disk = new_disk()
+    store = open_store(disk)
+    put(store, 50)
+    delete(store, disk, "T")
+    put(store, 50, tag="new")
+    assert {entry.name for entry in disk.list("/store/consumequeue/T/0")} == {
+        f"{start:020d}" for start in (800, 1200, 1600)
+    }
+    delete(store, disk, "T")
+    assert directories(disk) == set()
+    assert [store.min_offset("T", 0), store.max_offset("T", 0)] == [100, 100]
+
+
 def test_a_message_deleted_with_its_topic_is_found_by_no_key_and_at_no_time() -> None:
     disk = new_disk()
     store = open_store(disk)
