@@ -254,7 +254,7 @@ class ConsumeQueue:
                 continue
             first = max(index * UNIT - segment.start, 0)
             for start, end in segment.file.written(first):
-                aligned = start - (start - first) % UNIT
+                aligned = start - start % UNIT
                 data = segment.file.read(aligned, (end - aligned) // UNIT * UNIT)
                 if data.strip(b"\0"):
                     yield (segment.start + aligned) // UNIT, data
