@@ -406,6 +406,8 @@ class Broker:
         _read(files["subscriptionGroup"], context.groups.load)
         _read(files["consumerOffset"], context.offsets.load)
         _read(files["delayOffset"], self._delays.load)
+        if self.store.recovery.missing:
+            self._delays.forget()
         _read(files["sinks"], self._sinks.load)
         # The log may grow again over what it has lost: not over these tables.
         if self._sinks.dirty:

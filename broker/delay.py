@@ -144,6 +144,12 @@ class DelayService(ProgressTable[int]):
             if waits.cut(self._c.store.max_offset(SCHEDULE_TOPIC, level - 1)):
                 self.mark_dirty()
 
+    def forget(self) -> None:
+        """The log has lost some of what was delivered: its copies tell how far that was, or another
+        node does."""
+        self.progress.marks.clear()
+        self.mark_dirty()
+
     def settle(self) -> None:
         """What is flushed may be told."""
         flushed = self._c.store.watermarks.flushed

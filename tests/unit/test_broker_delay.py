@@ -72,6 +72,27 @@ def test_the_file_says_how_far_each_level_is_and_since_when_messages_wait() -> N
     run(body)
 
 
+def test_what_was_delivered_into_a_part_of_the_log_that_is_gone_is_delivered_again() -> None:
+    async def body(world: World) -> None:
+        broker, client = await started(world)
+        await wait(client, 1, b"delayed")
+        segment = broker.store.config.commitlog_segment_bytes
+        while broker.store.watermarks.appended < segment:
+            await client.send(bytes(segment // 4), queue=1)
+        await asyncio.sleep(3.0)
+        assert bodies(broker) == [b"delayed"]
+        await broker.close()
+        assert saved_json(world.disk, "delayOffset.json")["offsetTable"] == {"1": 1}
+        for name in [e.name for e in world.disk.list("/store/commitlog") if e.name.isdigit()][1:]:
+            world.disk.unlink(f"/store/commitlog/{name}")
+        broker, client = await started(world, alone=True)
+        await asyncio.sleep(3.0)
+        assert bodies(broker) == [b"delayed"]
+        await broker.close()
+
+    run(body)
+
+
 def test_the_file_is_written_anew_when_the_wall_clock_steps() -> None:
     async def body(world: World) -> None:
         broker, client = await started(world)
