@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from saturnmq.broker import pull
 from saturnmq.broker.broker import Broker
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.remoting import Command
@@ -62,6 +63,21 @@ def test_an_answer_has_8_mib_at_most() -> None:
         for asked in ({}, {"maxMsgBytes": 15 << 20}):
             reply = await client.pull(0, maxMsgNums=1000, **asked)
             assert (count(reply), len(reply.body) <= 8 << 20) == (7, True)
+        await broker.close()
+
+    run(body)
+
+
+def test_an_answer_over_several_segments_of_the_log_is_in_order() -> None:
+    async def body(world: World) -> None:
+        options = {"commitlog_segment_bytes": 32 << 10}
+        broker, client = await filled(world, 20, 5000, store_options=options)
+        found: list[int] = []
+        while len(found) < 20:
+            reply = await client.pull(len(found))
+            messages = decode_frames(bytes(reply.body), True)
+            found += [message.queue_offset for message in messages]
+        assert found == list(range(20))
         await broker.close()
 
     run(body)
@@ -137,10 +153,10 @@ def test_a_pull_that_a_message_is_not_for_is_held_on_for_the_next() -> None:
         broker, client = await filled(world, 1)
         held = {tag: asyncio.create_task(client.pull(1, **HELD, subscription=tag)) for tag in "ab"}
         await world.until(lambda: broker._pulls.held_count == 2)
-        for tag, pull in held.items():
+        for tag, answer in held.items():
             began = world.loop.time()
             await client.send(b"x", TAGS=tag)
-            assert (await pull).code == 0
+            assert (await answer).code == 0
             assert world.loop.time() - began < 0.1
         await broker.close()
 
@@ -179,6 +195,33 @@ def test_a_pull_that_comes_while_a_message_is_not_safe_yet_is_answered_when_it_i
         began = world.loop.time()
         assert (await held).code == 0
         assert world.loop.time() - began < 0.5
+        await broker.close()
+
+    run(body)
+
+
+def test_pulls_are_answered_one_queue_after_the_other_however_many_messages_wait_to_be_safe(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pull, "NOTES_MAX", 2)
+
+    async def body(world: World) -> None:
+        broker, client = await filled(world, 1, flush_disk_type="SYNC_FLUSH")
+        world.nodes[0].blocking_latency_s = (1.0, 1.0)  # on each side of a flush
+        sent, held = [], []
+        for queue in range(4):
+            end = int(queue == 0)
+            sent.append(asyncio.create_task(client.send(b"x", queue=queue)))
+            await asyncio.sleep(0.1)
+            assert broker.store.max_offset("T", queue) == end + 1
+            held.append(asyncio.create_task(client.pull(end, queue=queue, **HELD)))
+        await sent[0]
+        assert not sent[1].done(), "it is in the next flush"
+        for one, answer in zip(sent, held, strict=True):
+            await one
+            began = world.loop.time()
+            assert (await answer).code == 0
+            assert world.loop.time() - began < 0.5
         await broker.close()
 
     run(body)
