@@ -416,6 +416,8 @@ class Election:
             )
         if facts.leads and not self.holds(now, facts):
             return "this master has no lease yet"
+        if not facts.end:
+            return "the log is empty: there is nothing that another node could go on with"
         if not record.in_sync - {record.master} and not self._unclean:
             return "no slave is in sync"
         return ""

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from saturnmq.cli.launcher import LocalCluster, Settings, default_data
 from saturnmq.cli.output import AsJson, emit, fail, table
+from saturnmq.protocol.runtime import split_addresses
 
 app = typer.Typer(
     help="Start, watch, break and stop a cluster on this machine.", no_args_is_help=True
@@ -37,6 +38,14 @@ def up(
         str | None,
         typer.Option(help="async, or sync: ack when a slave has it. Default sync with slaves."),
     ] = None,
+    election: Annotated[
+        bool,
+        typer.Option("--election", help="Groups elect their masters, through an etcd beside them."),
+    ] = False,
+    etcd: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT,...", help="Elect through this etcd, and start none."),
+    ] = None,
     options: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A key of broker.toml for every broker."),
@@ -55,6 +64,8 @@ def up(
         base_port=base_port,
         flush=flush,
         replication=replication or ("sync" if slaves else "async"),
+        election=election or bool(etcd),
+        etcd=split_addresses(etcd or ""),
         broker_options=dict(option.split("=", 1) for option in options or ()),
     )
     cluster = LocalCluster.up(data or default_data(), settings)

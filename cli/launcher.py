@@ -25,6 +25,7 @@ import fcntl
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -35,6 +36,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from saturnmq.cli import local_etcd
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import nearest
 
@@ -42,6 +44,7 @@ STATE_FILE = "cluster.json"
 READY_FILE = "ready.json"
 LOG_FILE = "log.txt"
 CLUSTER_NAME = "SaturnCluster"
+KINDS = ("etcd", "nameserver", "master", "slave")  # in the order of their start
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
 ENOUGH_BYTES = 1 << 30  # of a disk that others fill, too: a part in percent says little of it
@@ -59,7 +62,7 @@ class Node:
     """One process. `port` is 0 for nothing but a node that has not been placed yet."""
 
     name: str
-    kind: str  # nameserver | master | slave: as it was started, a promotion may change its role
+    kind: str  # of KINDS: as it was started, a promotion may change its role
     host: str
     port: int
     data: str
@@ -109,6 +112,9 @@ class Settings:
     base_port: int = 0  # 0 = any free ports
     flush: str = "async"
     replication: str = "async"
+    # Groups elect their masters: through these (HOST:PORT), or an etcd that is one of the nodes.
+    election: bool = False
+    etcd: list[str] = field(default_factory=list)
     broker_options: dict[str, Any] = field(default_factory=dict)
     # For nodes in places of their own (the drills' network namespaces), by node name: where each
     # listens, and what its command line begins with, which has to `exec` the rest.
@@ -171,7 +177,7 @@ class LocalCluster:
                     _check_ports(node)
                 cluster._check_options(node)
             try:
-                for kind in ("nameserver", "master", "slave"):
+                for kind in KINDS:
                     members = [node for node in cluster.nodes if node.kind == kind]
                     for node in members:
                         progress(f"starting {node.name}")
@@ -313,7 +319,10 @@ class LocalCluster:
         home.mkdir(parents=True, exist_ok=True)
         ready = home / READY_FILE
         ready.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "saturnmq.cli.main", *self._arguments(node)]
+        if node.kind == "etcd":
+            command = local_etcd.command(node.name, node.host, node.port, home / "store")
+        else:
+            command = [sys.executable, "-m", "saturnmq.cli.main", *self._arguments(node)]
         command = self.settings.prefixes.get(node.name, []) + command
         with open(home / LOG_FILE, "ab") as log:
             child = subprocess.Popen(
@@ -368,6 +377,9 @@ class LocalCluster:
         if sync:
             options["inSyncReplicas"] = 2  # the master and one slave
         options["totalReplicas"] = 1 + self.settings.slaves
+        if self.settings.election:
+            own = [each.address for each in self.nodes if each.kind == "etcd"]
+            options["etcdEndpoints"] = ";".join(self.settings.etcd or own)
         options.update(self.settings.broker_options)
         return options
 
@@ -381,7 +393,8 @@ class LocalCluster:
     def _await_ready(self, node: Node) -> None:
         ready = Path(node.data) / READY_FILE
         deadline = time.monotonic() + START_TIMEOUT_S
-        while not ready.exists():
+        etcd = node.kind == "etcd"  # it writes no file
+        while not (local_etcd.is_healthy(node.host, node.port) if etcd else ready.exists()):
             if not node.alive():
                 raise LauncherError(f"{node.name} ended while starting:\n{_tail(node)}")
             if time.monotonic() > deadline:
@@ -413,9 +426,8 @@ class LocalCluster:
             self._await_end(node, STOP_TIMEOUT_S)
 
     def _stop_all(self) -> None:
-        # Slaves before masters before nameservers: nobody loses the one it reports to while it
-        # says good-bye.
-        for kind in ("slave", "master", "nameserver"):
+        # Nobody loses the one it reports to while it says good-bye.
+        for kind in reversed(KINDS):
             members = [node for node in self.nodes if node.kind == kind]
             for node in members:
                 self._signal(node, signal.SIGTERM)
@@ -445,12 +457,25 @@ def _check(settings: Settings) -> None:
     for name, value in (("flush", settings.flush), ("replication", settings.replication)):
         if value not in ("async", "sync"):
             raise LauncherError(f"--{name} is async or sync, not {value!r}")
+    if settings.etcd and not settings.election:
+        raise LauncherError("an etcd is named, but nobody is to be elected: say --election, too")
+    if settings.election and not settings.etcd and shutil.which(local_etcd.PROGRAM) is None:
+        raise LauncherError(
+            "--election starts an etcd, but PATH has none: install it (Debian: apt install "
+            "etcd-server), or name yours with --etcd HOST:PORT"
+        )
     if settings.replication == "sync" and not settings.slaves:
         raise LauncherError("sync replication needs slaves: --slaves 1, or --replication async")
 
 
 def _same_shape(old: Settings, new: Settings, root: Path) -> None:
     shape = ("nameservers", "masters", "slaves")
+    own = [settings.election and not settings.etcd for settings in (old, new)]
+    if own[0] != own[1]:
+        raise LauncherError(
+            f"{root} holds a cluster {'with' if own[0] else 'without'} an etcd of its own: ask for "
+            "that one, or choose another directory with --data"
+        )
     if any(getattr(old, name) != getattr(new, name) for name in shape):
         was = ", ".join(f"{getattr(old, name)} {name}" for name in shape)
         raise LauncherError(
@@ -462,6 +487,8 @@ def _same_shape(old: Settings, new: Settings, root: Path) -> None:
 def _place(root: Path, settings: Settings) -> list[Node]:
     """Names, directories and ports for all nodes."""
     width = settings.nameservers + settings.masters * (1 + settings.slaves) * PORTS_PER_BROKER
+    own_etcd = settings.election and not settings.etcd
+    width += local_etcd.PORTS * own_etcd
     port = settings.base_port or free_block(settings.host, width)
     nodes = []
     for index in range(settings.nameservers):
@@ -486,13 +513,17 @@ def _place(root: Path, settings: Settings) -> list[Node]:
                 )
             )
             port += PORTS_PER_BROKER
+    if own_etcd:
+        host = settings.hosts.get("etcd-0", settings.host)
+        nodes.append(Node("etcd-0", "etcd", host, port, str(root / "etcd-0")))
+        port += local_etcd.PORTS
     if port > 65536:
         raise LauncherError(f"--base-port {settings.base_port} leaves no room for {width} ports")
     return nodes
 
 
 def _check_ports(node: Node) -> None:
-    for port in (node.port, node.port + 1) if node.broker_name else (node.port,):
+    for port in (node.port,) if node.kind == "nameserver" else (node.port, node.port + 1):
         if not _is_free(node.host, port):
             raise LauncherError(
                 f"port {port} of {node.name} is in use on {node.host}: stop what holds it, or "

@@ -6,7 +6,11 @@ acknowledged before, meanwhile and afterwards is read from the new master.
 
 from __future__ import annotations
 
+import json
+import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +22,7 @@ from etcd_rig import need_etcd, running_etcd
 from saturnmq import Admin, Message, Producer, PullConsumer, SaturnError
 from saturnmq.cli.launcher import LocalCluster, Settings
 from saturnmq.client.results import SendStatus
+from saturnmq.drills.failover.processes import SMALL_FILES
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 GOES_ON_S = 30.0
@@ -157,3 +162,45 @@ def test_a_master_goes_on_without_etcd_while_its_slave_follows_it(tmp_path: Path
                 cluster.start("slave-0")
                 wait_until(lambda: ready(admin), "the next fail-over is possible")
             assert set(acked) <= read_all(cluster, len(acked))
+
+
+def saturnmq(*words: str) -> Any:
+    """What the command prints with --json."""
+    command = [sys.executable, "-m", "saturnmq.cli.main", *words, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return json.loads(done.stdout) if done.stdout else done.stderr
+
+
+def test_cluster_up_starts_an_etcd_beside_its_nodes(tmp_path: Path) -> None:
+    data = ("--data", str(tmp_path / "cluster"))
+    small = [word for key, value in SMALL_FILES.items() for word in ("--set", f"{key}={value}")]
+    up = ("cluster", "up", "--slaves", "2", "--election", *small, *data)
+
+    def leaders(told: Any) -> list[str]:
+        return [node["name"] for node in told["nodes"] if node["role"] == "master"]
+
+    try:
+        assert leaders(saturnmq(*up)) == ["master-0"]
+        cluster = LocalCluster.load(tmp_path / "cluster")
+        assert {node.kind for node in cluster.nodes} == {"nameserver", "master", "slave", "etcd"}
+        make_topic(cluster, "T", 2)
+        with Producer("P", nameservers=cluster.nameservers) as producer:
+            send_some(producer, [], 1, 0)
+        with Admin(cluster.nameservers) as admin:
+            wait_until(lambda: ready(admin), "a fail-over is possible")
+            saturnmq("cluster", "kill", "master-0", *data)
+            wait_until(
+                lambda: leaders(saturnmq("cluster", "status", *data)) not in ([], ["master-0"]),
+                "another one leads",
+            )
+        saturnmq("cluster", "down", *data)
+        assert not any(node.alive() for node in cluster.nodes)
+        again = saturnmq(*up)
+        assert len(leaders(again)) == 1
+        with Admin(cluster.nameservers) as admin:
+            wait_until(lambda: ready(admin), "etcd is the one of before")
+        saturnmq("cluster", "down", *data)
+        assert "an etcd of its own" in saturnmq("cluster", "up", "--slaves", "2", *data)
+    finally:
+        saturnmq("cluster", "down", *data)
+        shutil.rmtree(tmp_path / "cluster", ignore_errors=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -14,20 +13,10 @@ from typing import Any
 
 import grpc
 import pytest
+from saturnmq.cli import local_etcd
+from saturnmq.cli.launcher import free_block
 
 START_S = 30.0
-
-
-def free_port() -> int:
-    """Below the kernel's range for outgoing connections: no dialling client can take it."""
-    for port in range(21_000 + time.monotonic_ns() // 1_000 % 9_000, 32_000):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise AssertionError("no port is free")
 
 
 class EtcdProcess:
@@ -36,43 +25,22 @@ class EtcdProcess:
     def __init__(self, data: Path, certificates: Path | None = None) -> None:
         self._data = data
         self._certificates = certificates  # with them nobody is served without TLS
-        self._port, self._peer_port = free_port(), free_port()
-        while self._peer_port == self._port:
-            self._peer_port = free_port()
-        self.endpoint = f"127.0.0.1:{self._port}"
+        self.endpoint = f"127.0.0.1:{free_block('127.0.0.1', local_etcd.PORTS)}"
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
 
     def start(self) -> None:
-        certificates = self._certificates
-        scheme = "https" if certificates else "http"
-        client, peer = f"{scheme}://{self.endpoint}", f"http://127.0.0.1:{self._peer_port}"
-        tls = (
-            [
-                *(
-                    "--cert-file",
-                    f"{certificates}/node.pem",
-                    "--key-file",
-                    f"{certificates}/node.key",
-                ),
-                *("--client-cert-auth", "--trusted-ca-file", f"{certificates}/ca.pem"),
-            ]
-            if certificates
-            else []
-        )
+        port = int(self.endpoint.rpartition(":")[2])
+        command = local_etcd.command("etcd-0", "127.0.0.1", port, self._data)
+        if certificates := self._certificates:
+            client = f"https://{self.endpoint}"
+            command += [f"--listen-client-urls={client}", f"--advertise-client-urls={client}"]
+            command += [f"--cert-file={certificates}/node.pem", "--client-cert-auth"]
+            command += [f"--key-file={certificates}/node.key"]
+            command += [f"--trusted-ca-file={certificates}/ca.pem"]
         self._data.parent.mkdir(parents=True, exist_ok=True)
         with open(self._data.with_suffix(".log"), "ab") as log:
-            self._process = subprocess.Popen(
-                [
-                    *("etcd", "--data-dir", str(self._data)),
-                    *("--listen-client-urls", client, "--advertise-client-urls", client),
-                    *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
-                    *("--initial-cluster", f"default={peer}"),
-                    *tls,
-                ],
-                stdout=log,
-                stderr=log,
-            )
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
         deadline = time.monotonic() + START_S
         while True:
             try:
@@ -93,6 +61,9 @@ class EtcdProcess:
     def pause(self) -> None:
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
+        tasks = Path(f"/proc/{self._process.pid}/task")
+        while any(_state(task) != "T" for task in tasks.iterdir()):  # it answers until then
+            time.sleep(0.001)
 
     def go_on(self) -> None:
         assert self._process is not None
@@ -122,6 +93,10 @@ class EtcdProcess:
         self.call("Auth/RoleAdd", _text(1, "root"))
         self.call("Auth/UserGrantRole", _text(1, user) + _text(2, "root"))
         self.call("Auth/AuthEnable")
+
+
+def _state(task: Path) -> str:
+    return (task / "stat").read_text().rpartition(")")[2].split()[0]
 
 
 def _text(number: int, text: str) -> bytes:

@@ -186,12 +186,19 @@ def test_importing_the_root_package_is_light():
         (launcher.Settings(nameservers=0), "1 nameserver"),
         (launcher.Settings(replication="sync"), "--slaves 1"),
         (launcher.Settings(flush="often"), "--flush"),
+        (launcher.Settings(etcd=["localhost:2379"]), "--election"),
     ],
 )
 def test_cluster_that_cannot_work_is_refused_before_anything_starts(tmp_path, settings, word):
     with pytest.raises(launcher.LauncherError, match=word):
         launcher.LocalCluster.up(tmp_path / "data", settings)
     assert not (tmp_path / "data").exists()
+
+
+def test_an_election_without_an_etcd_in_path_says_the_way_out(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(launcher.LauncherError, match=r"etcd-server.*--etcd HOST:PORT"):
+        launcher.LocalCluster.up(tmp_path / "data", launcher.Settings(election=True))
 
 
 def test_status_without_a_cluster_says_how_to_start_one(tmp_path):

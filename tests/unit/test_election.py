@@ -432,6 +432,14 @@ def test_another_group_of_this_name_is_told_and_left_alone() -> None:
     assert read_record(etcd.items[f"{PREFIX}record"].value).identity == IDENTITY
 
 
+def test_an_empty_group_has_nothing_to_take_over() -> None:
+    etcd = ModelEtcd()
+    node = registered(etcd, B)
+    assert not node.election.trouble(0.1, node.facts)
+    node.know(end=0)
+    assert "the log is empty" in node.election.trouble(0.1, node.facts)
+
+
 def test_silence_is_told_after_a_while() -> None:
     etcd = ModelEtcd()
     node = registered(etcd, B)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from etcd_rig import EtcdProcess, free_port, make_certificates, running_etcd
+from etcd_rig import EtcdProcess, make_certificates, running_etcd
 from saturnmq.broker.etcd.client import Access, GrpcEtcd
 from saturnmq.broker.etcd.door import (
     KEYS_MAX,
@@ -26,6 +26,7 @@ from saturnmq.broker.etcd.door import (
     Put,
 )
 from saturnmq.broker.etcd.wire import MESSAGES
+from saturnmq.cli.launcher import free_block
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.native import NativeRuntime
 
@@ -143,7 +144,7 @@ def test_endpoints_that_do_not_answer_are_passed_over(etcd: EtcdProcess) -> None
                 except EtcdUnavailable:
                     pass
 
-    run(Access((f"127.0.0.1:{free_port()}", etcd.endpoint)), body)
+    run(Access((f"127.0.0.1:{free_block('127.0.0.1', 1)}", etcd.endpoint)), body)
 
 
 def test_a_watch_goes_on_behind_its_last_change_when_etcd_comes_back(etcd: EtcdProcess) -> None:
