@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -176,6 +177,8 @@ def test_a_pull_whose_time_is_over_goes_and_the_others_of_its_queue_stay() -> No
         assert broker._pulls._held == {}
         assert (await client.pull(2, **HELD)).code == 19
         assert broker._pulls._held == {}, "nothing is kept of it"
+        await asyncio.sleep(20)
+        assert broker._pulls.held_count == 0, "each is over once"
         await broker.close()
 
     run(body)
@@ -222,6 +225,86 @@ def test_pulls_are_answered_one_queue_after_the_other_however_many_messages_wait
             began = world.loop.time()
             assert (await answer).code == 0
             assert world.loop.time() - began < 0.5
+        await broker.close()
+
+    run(body)
+
+
+def test_a_pull_behind_those_of_a_connection_that_is_gone_is_answered() -> None:
+    async def body(world: World) -> None:
+        broker, client = await filled(world, 1)
+        leaving = await world.connect(broker.address)
+        gone = asyncio.create_task(leaving.pull(1, **HELD))
+        await world.until(lambda: broker._pulls.held_count == 1)
+        stays = asyncio.create_task(client.pull(1, **HELD))
+        await world.until(lambda: broker._pulls.held_count == 2)
+        leaving.endpoint.close()
+        await asyncio.gather(gone, return_exceptions=True)
+        await asyncio.sleep(0.1)
+        began = world.loop.time()
+        await client.send(b"x")
+        assert (await stays).code == 0
+        assert world.loop.time() - began < 0.1
+        assert broker._pulls.held_count == 0
+        await broker.close()
+
+    run(body)
+
+
+def test_all_that_wait_for_a_topic_hear_of_its_deletion() -> None:
+    async def body(world: World) -> None:
+        broker, client = await filled(world, 1)
+        held = [asyncio.create_task(client.pull(1, **HELD)) for _ in range(3)]
+        await world.until(lambda: broker._pulls.held_count == 3)
+        began = world.loop.time()
+        assert (await client.ask(215, {"topic": "T"})).code == 0
+        assert [(await each).code for each in held] == [17] * 3
+        assert world.loop.time() - began < 1.0
+        await broker.close()
+
+    run(body)
+
+
+def test_a_reset_of_one_group_leaves_the_pulls_of_others_held() -> None:
+    async def body(world: World) -> None:
+        broker, client = await filled(world, 1)
+        data = {
+            "groupName": "G",
+            "consumeType": "CONSUME_PASSIVELY",
+            "messageModel": "CLUSTERING",
+            "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+            "subscriptionDataSet": [],
+        }
+        beat = {"clientID": "c", "consumerDataSet": [data], "producerDataSet": []}
+        assert (await client.ask(34, {}, json.dumps(beat).encode())).code == 0
+        moved, stays = (
+            asyncio.create_task(client.pull(1, **HELD, consumerGroup=group)) for group in "GH"
+        )
+        await world.until(lambda: broker._pulls.held_count == 2)
+        reset = {"topic": "T", "group": "G", "timestamp": -1, "queueId": 0, "offset": 0}
+        assert (await client.ask(222, reset)).code == 0
+        answer = await moved
+        assert (answer.code, answer.ext["nextBeginOffset"]) == (21, "0")
+        began = world.loop.time()
+        await client.send(b"x")
+        assert (await stays).code == 0
+        assert world.loop.time() - began < 0.1
+        await broker.close()
+
+    run(body)
+
+
+def test_pulls_that_were_answered_delay_the_end_of_no_other() -> None:
+    async def body(world: World) -> None:
+        broker, client = await filled(world, 1)
+        brief = {**HELD, "suspendTimeoutMillis": 5000}
+        held = [asyncio.create_task(client.pull(1, **brief)) for _ in range(50)]
+        await world.until(lambda: broker._pulls.held_count == 50)
+        await client.send(b"x")
+        assert {(await each).code for each in held} == {0}
+        began = world.loop.time()
+        assert (await client.pull(2, **brief)).code == 19
+        assert world.loop.time() - began < 5.2
         await broker.close()
 
     run(body)

@@ -751,6 +751,13 @@ def batch_of(world: Cluster) -> OutBatch:
     return world.engine.only(Message("T", b"x"), world.engine.accumulator.lane("T", None))
 
 
+def test_who_asks_for_a_queue_from_another_thread_begins_nothing(cluster: Make) -> None:
+    world = cluster({})
+    assert world.sender.queue_now(world.engine.accumulator.lane("T", None)) is None
+    world.run(0.1)
+    assert world.asked == []
+
+
 @pytest.mark.parametrize("code", [0, 14])
 def test_a_batch_whose_first_attempt_was_made_elsewhere_goes_on_here(
     cluster: Make, code: int
