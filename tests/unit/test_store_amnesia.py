@@ -368,6 +368,7 @@ def test_files_on_another_file_system_are_copied() -> None:
     store = open_store(disk)
     assert not disk.exists(segment(2))
     assert kept in [disk.read_file(side.file) for side in store.truncated()]
+    assert {side.epoch for side in store.truncated()} == {0}, "nobody knows it"
 
 
 def test_files_that_cannot_be_set_aside_stop_the_start_and_stay() -> None:

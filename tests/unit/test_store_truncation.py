@@ -8,6 +8,7 @@ import contextlib
 import errno
 import json
 import random
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,9 +19,9 @@ from saturnmq.cli.main import app
 from saturnmq.drills.sim.disk import PowerLoss, SimDisk
 from saturnmq.protocol.errors import ServiceNotAvailable, StoreDamaged
 from saturnmq.store.disk import NativeDisk
-from saturnmq.store.log_files import LogReader
+from saturnmq.store.log_files import Gap, LogReader
 from saturnmq.store.message_store import MessageStore
-from saturnmq.store.truncated import SideFile, find_all
+from saturnmq.store.truncated import SideFile, SideFiles, find_all
 from store_rig import (
     CONFIG,
     SEGMENT,
@@ -90,6 +91,7 @@ def test_what_is_cut_lies_in_a_side_file_with_its_facts(number: int) -> None:
     assert document["messages"] == len(BODIES) - number
     assert document["topics"] == {"T": len(BODIES) - number}
     assert document["reason"] == "deposed"
+    assert document["crc32"] == zlib.crc32(gone)
     assert document["timeMs"] == 1_700_000_000_000
     store.put(message(b"new"))
     dispatch(store)
@@ -111,6 +113,39 @@ def test_a_side_file_reads_as_the_part_of_the_log_that_it_was() -> None:
     assert (gap.start, gap.end) == (side.start, side.start + place_of_next(side, disk))
     assert sum(piece.scan.messages for piece in pieces) == len(BODIES) - 4
     assert (reader.end, reader.stopped_by) == (side.end, "")
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_damage_in_a_side_file_ends_with_its_segment(number: int) -> None:
+    """What is damaged is the BLANK at the end of one."""
+    disk = new_disk()
+    store = filled(disk)
+    last = max(n for n in range(len(BODIES)) if place_of(store, n) < number * SEGMENT)
+    place, size, _ = store.queues()["T", 0].entry(last)
+    blank = place + size
+    store.truncate(place_of(store, 3))
+    (side,) = store.truncated()
+    assert side.end > number * SEGMENT > blank
+    disk.flip(side.file, blank - side.start + 4, 1)
+    pieces = list(LogReader(SideFile.open(disk, side.file)).read(side.start))
+    gaps = [(piece.start, piece.end) for piece in pieces if isinstance(piece, Gap)]
+    assert gaps == [(blank, number * SEGMENT)]
+    scans = [piece.scan for piece in pieces if not isinstance(piece, Gap)]
+    assert sum(scan.messages for scan in scans) == len(BODIES) - 3
+
+
+@pytest.mark.parametrize("given", [0, 700])
+def test_what_the_log_does_not_give_is_not_saved(given: int) -> None:
+    disk = new_disk()
+
+    def read(offset: int, buffer: memoryview) -> int:
+        return max(min(given - offset, len(buffer)), 0)
+
+    with pytest.raises(ServiceNotAvailable, match=f"the log cannot be read at {given}"):
+        SideFiles(disk, "/store", SEGMENT).save(
+            read, 0, 1000, epoch=1, time_ms=2, reason="a disk that ends early"
+        )
+    assert disk.paths() == []
 
 
 def place_of_next(side, disk: SimDisk) -> int:
