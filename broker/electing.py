@@ -9,7 +9,7 @@ through restarts is in `config/election.json`:
 | cluster | the id of etcd's cluster |
 | revision | etcd was there at least |
 | recordChanged | the revision of the newest record of this group that was seen |
-| forgot | why this etcd is not believed any more; remove the file when that is settled |
+| forgot | why this etcd is not believed any more, until the file and its .bak are removed |
 """
 
 from __future__ import annotations

@@ -167,6 +167,8 @@ class GrpcEtcd:
         try:
             await call.write(request)
             answer = await call.read()
+        except asyncio.InvalidStateError:  # it ended while it was written to
+            raise EtcdUnavailable(f"{self._endpoint} ends a renewal") from None
         finally:
             call.cancel()
         if answer is grpc.aio.EOF:

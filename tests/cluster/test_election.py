@@ -20,6 +20,7 @@ import pytest
 from cluster_rig import make_topic, running
 from etcd_rig import need_etcd, running_etcd
 from saturnmq import Admin, Message, Producer, PullConsumer, SaturnError
+from saturnmq.broker.election import SETTLE_S
 from saturnmq.cli.launcher import LocalCluster, Settings
 from saturnmq.client.results import SendStatus
 from saturnmq.drills.failover.processes import SMALL_FILES
@@ -204,3 +205,72 @@ def test_cluster_up_starts_an_etcd_beside_its_nodes(tmp_path: Path) -> None:
     finally:
         saturnmq("cluster", "down", *data)
         shutil.rmtree(tmp_path / "cluster", ignore_errors=True)
+
+
+def test_a_preferred_slave_takes_over_from_a_living_master(tmp_path: Path) -> None:
+    acked: list[bytes] = []
+    with running_etcd(tmp_path) as etcd:
+        settings = Settings(
+            slaves=1,
+            replication="async",  # what is lost here is lost by the hand-over
+            broker_options={"etcdEndpoints": etcd.endpoint},
+            prefixes={"slave-0": ["env", "SATURNMQ_ELECTION_PRIORITY=1"]},
+        )
+        with running(tmp_path / "cluster", settings) as cluster:
+            make_topic(cluster, "T", 2)
+            preferred = cluster.node("slave-0").address
+            with (
+                Admin(cluster.nameservers) as admin,
+                Producer("P", nameservers=cluster.nameservers) as producer,
+            ):
+                number = 0
+                deadline = time.monotonic() + SETTLE_S + GOES_ON_S
+                while not any(r.is_master and r.address == preferred for r in admin.replicas()):
+                    assert time.monotonic() < deadline, "the preferred one does not lead"
+                    number = send_some(producer, acked, 20, number)
+                send_some(producer, acked, 20, number)
+                wait_until(lambda: ready(admin), "the other one follows")
+            lost = set(acked) - read_all(cluster, len(acked))
+            assert not lost, f"{len(lost)} of {len(acked)}: {sorted(lost)[:5]}"
+
+
+def test_an_etcd_that_lost_its_past_is_refused_until_an_operator_says_otherwise(
+    tmp_path: Path,
+) -> None:
+    with running_etcd(tmp_path) as etcd:
+        options = {"etcdEndpoints": etcd.endpoint}
+        settings = Settings(slaves=1, replication="sync", broker_options=options)
+        with running(tmp_path / "cluster", settings) as cluster:
+            make_topic(cluster, "T", 2)
+
+            def refused(admin: Admin) -> bool:
+                told = [replica.no_failover or "" for replica in admin.replicas()]
+                return len(told) == 2 and all("config/election.json" in each for each in told)
+
+            with (
+                Admin(cluster.nameservers) as admin,
+                Producer("P", nameservers=cluster.nameservers) as producer,
+            ):
+                send_some(producer, [], 5, 0)
+                wait_until(lambda: ready(admin), "a fail-over is possible")
+                files = [
+                    Path(cluster.node(name).data) / "store/config/election.json"
+                    for name in ("master-0", "slave-0")
+                ]
+                wait_until(lambda: all(file.exists() for file in files), "its past is noted")
+                etcd.kill()
+                etcd.wipe()
+                etcd.start()
+                wait_until(lambda: refused(admin), "both nodes refuse it")
+                send_some(producer, [], 5, 5)
+                for name in ("slave-0", "master-0"):
+                    cluster.restart(name)
+                wait_until(lambda: refused(admin), "after a restart, too")
+                for name, file in zip(("master-0", "slave-0"), files, strict=True):
+                    cluster.stop(name)
+                    for each in file.parent.glob("election.json*"):
+                        each.unlink()
+                for name in ("master-0", "slave-0"):
+                    cluster.start(name)
+                wait_until(lambda: ready(admin), "a fail-over is possible again")
+                send_some(producer, [], 5, 10)

@@ -58,6 +58,10 @@ class EtcdProcess:
         self._process.kill()
         self._process.wait()
 
+    def wipe(self) -> None:
+        """It begins anew, with the same id."""
+        shutil.rmtree(self._data)
+
     def pause(self) -> None:
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
