@@ -53,6 +53,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 TRY_S = 1.0  # one endpoint has to answer
+TOKEN_S = 5.0  # passwords are slow to compare on purpose
 PROGRESS_S = 2.0  # between two signs of life of a watch
 AGAIN_S = 0.2  # before a watch that broke is opened again
 ANSWER_BYTES_MAX = 8 << 20
@@ -278,7 +279,7 @@ class GrpcEtcd:
             )
             try:
                 answer = await self._call(
-                    "Auth/Authenticate", request, "AuthenticateResponse", always
+                    "Auth/Authenticate", request, "AuthenticateResponse", always, TOKEN_S
                 )
             except EtcdRefused as error:
                 if "authentication is not enabled" not in str(error):
@@ -317,7 +318,12 @@ class GrpcEtcd:
                 raise EtcdUnavailable("; ".join(failed))
 
     async def _call(
-        self, method: str, request: Any, answer: str, metadata: tuple[tuple[str, str], ...]
+        self,
+        method: str,
+        request: Any,
+        answer: str,
+        metadata: tuple[tuple[str, str], ...],
+        timeout_s: float = TRY_S,
     ) -> Any:
         call = self._channel().unary_unary(
             f"/etcdserverpb.{method}",
@@ -325,7 +331,7 @@ class GrpcEtcd:
             response_deserializer=MESSAGES[answer].FromString,
         )
         try:
-            return await call(request, metadata=metadata, timeout=TRY_S)
+            return await call(request, metadata=metadata, timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
             raise self._typed(error) from None
 
