@@ -8,7 +8,7 @@ MalformedFrame, which names it: nothing of such a document is acted on.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -42,6 +42,7 @@ class Member:
     lacks: str  # what it once had and has no more; empty if it lacks nothing
     free_id: int  # for a slave that comes; 0: it does not say
     decided: bool  # a promotion gave it its role and id, not its configuration
+    replicas: dict[int, str]  # the slaves of its group that it knows, by id
 
     @property
     def group(self) -> str:
@@ -69,7 +70,6 @@ class Hello(Member):
     segment_bytes: int = 0
     sync_flush: bool = False
     required: int = 1
-    replicas: dict[int, str] = field(default_factory=dict)
     forced: frozenset[int] = frozenset()  # epochs that an operator opened by force
 
 
@@ -111,6 +111,7 @@ def introduce(c: Context) -> dict[str, Any]:
         "floor": role.floor,
         "lacks": role.lacks,
         "decided": role.decided,
+        "replicas": {str(i): address for i, address in sorted(role.replicas.items())},
     }
 
 
@@ -120,14 +121,12 @@ def read_member(document: object) -> Member:
 
 
 def read_hello(document: Mapping[str, Any]) -> Hello:
-    required, replicas = read_group(document)
     return Hello(
         **_member(document),
         confirmed=checked.integer(document, "confirmed", 0),
         segment_bytes=checked.integer(document, "segmentBytes"),
         sync_flush=document.get("syncFlush") is True,
-        required=required,
-        replicas=replicas,
+        required=_required(document),
         forced=frozenset(
             checked.as_integer(epoch, "a forced epoch", most=EPOCH_MAX)
             for epoch in checked.items(document, "forced")
@@ -150,11 +149,19 @@ def read_join(document: Mapping[str, Any]) -> Join:
 
 
 def read_group(document: Mapping[str, Any]) -> tuple[int, dict[int, str]]:
-    """(copies that a send waits for, the slaves by id) of HELLO and GROUP."""
+    """(copies that a send waits for, the slaves by id) of GROUP."""
+    return _required(document), _replicas(document)
+
+
+def _required(document: Mapping[str, Any]) -> int:
+    return checked.integer(document, "required", 1, least=1, most=REPLICAS_MAX)
+
+
+def _replicas(document: Mapping[str, Any]) -> dict[int, str]:
     replicas = checked.table(document, "replicas")
     if len(replicas) > REPLICAS_MAX:
         raise MalformedFrame(f"{len(replicas)} replicas: a group has at most {REPLICAS_MAX}")
-    return checked.integer(document, "required", 1, least=1, most=REPLICAS_MAX), {
+    return {
         checked.as_integer(broker_id, "the id of a replica"): _address(
             checked.as_text(address, "the address of a replica")
         )
@@ -184,6 +191,7 @@ def _member(document: Mapping[str, Any]) -> dict[str, Any]:
         "lacks": checked.text(document, "lacks", ""),
         "free_id": checked.integer(document, "freeId", 0),
         "decided": document.get("decided") is True,
+        "replicas": _replicas(document),
     }
 
 

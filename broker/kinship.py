@@ -64,10 +64,13 @@ def may_cut(
     )
 
 
-def is_witness(identity: str, known: bool, other: Member) -> bool:
-    """Whether a slave can say what the group had: one that lost its own disk cannot. `known`: it
-    belonged to the group before."""
+def is_witness(identity: str, known: bool, term: int, other: Member) -> bool:
+    """Whether a slave can say what the group had: one that lost its own disk cannot, nor one with
+    an empty log that has heard of a master above `term`, the newest epoch of this log: it may never
+    have followed that. `known`: it belonged to the group before."""
     if other.lacks or is_foreign(identity, other.group):
+        return False
+    if other.epoch > term and not other.end:
         return False
     return bool(other.identity) or not known
 

@@ -89,12 +89,13 @@ class Recovering:
         self._c.role.why = why
 
     def missing(self) -> str:
-        role, config = self._c.role, self._c.config
-        heard = {member.broker_id for member in self._words.values()}
-        unheard = sorted(set(role.replicas) - heard)
+        role, config, slaves = self._c.role, self._c.config, self._slaves()
+        unheard = sorted(slaves - self._words.keys())
         text = f"{self._needed()} of its slaves must tell what they have"
         if unheard:
-            text = f"of the slaves {sorted(role.replicas)} it has not heard {unheard}"
+            text = (
+                f"of the slaves {', '.join(sorted(slaves))} it has not heard {', '.join(unheard)}"
+            )
         return (
             f"{role.lacks}{'; ' if role.lacks else ''}{text}. They may have acknowledged messages "
             "that this log has not. Start them, or say `saturnmq admin promote "
@@ -102,8 +103,17 @@ class Recovering:
         )
 
     def _needed(self) -> int:
-        role = self._c.role
-        return words_needed(len(role.replicas), role.required, may_lack=self.may_lack)
+        slaves, required = len(self._slaves()), self._c.role.required
+        return words_needed(slaves, required, may_lack=self.may_lack)
+
+    def _slaves(self) -> set[str]:
+        """The addresses of those that this node knows; it may have forgotten some, of which others
+        tell."""
+        known = set(self._c.role.replicas.values())
+        if self.may_lack:
+            for member in self._words.values():
+                known |= {member.address, *member.replicas.values()}
+        return known - {self._c.address}
 
     # words
 
@@ -111,7 +121,7 @@ class Recovering:
         """A slave tells what it has."""
         role = self._c.role
         is_known = role.replicas.get(member.broker_id) == member.address
-        if is_witness(known(self._c), is_known, member):
+        if is_witness(known(self._c), is_known, role.term, member):
             self._words[member.address] = member
             self.known_epoch = max(self.known_epoch, member.epoch)
             # Its log has every epoch that it opened, unless its disk is an older copy. What that
@@ -189,7 +199,8 @@ class Recovering:
             self._say(why)
             return
         self.wait()
-        everybody = role.replicas and {*self._words, *self._answered} >= {*role.replicas.values()}
+        slaves = self._slaves()
+        everybody = slaves and {*self._words, *self._answered} >= slaves
         enough = len(self._words) + len(self._java) >= self._needed()
         if not enough and (role.lacks or not everybody):
             return

@@ -4,6 +4,7 @@ acknowledged goes, and nothing of a foreign node comes in."""
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -140,6 +141,7 @@ def test_an_older_copy_that_a_slave_finds_out_waits_for_the_others(tmp_path: Pat
             await until(lambda: group.master.context.copies_in_sync() == 3)
             await group.slave.close()
             assert await group.send_all(group.master, b"new") == [0]
+            address = third.address
             await third.close()
             await group.master.close()
             shutil.rmtree(tmp_path / "m")
@@ -150,10 +152,38 @@ def test_an_older_copy_that_a_slave_finds_out_waits_for_the_others(tmp_path: Pat
             await until(lambda: bool(recovering._words))
             assert recovering._needed() == 2
             assert group.master.replica_state()["role"] == "recovering"
-            assert "not heard [2]" in group.master.replica_state()["refuses"]
+            assert f"not heard {address}" in group.master.replica_state()["refuses"]
             third = await group.start("t")
             await until(lambda: group.master.context.copies_in_sync() == 3)
             assert await group.bodies(group.master) == [b"old", b"new"]
+            await third.close()
+
+    run(body)
+
+
+def test_a_wiped_master_does_not_believe_a_slave_that_never_followed(tmp_path: Path) -> None:
+    """Its log is empty, too, but it has heard of a master; the slave with the log comes later."""
+
+    async def body(runtime: NativeRuntime) -> None:
+        async with Group(runtime, tmp_path) as group:
+            assert await group.send_all(group.master, b"kept") == [0]
+            await in_step(group)
+            role = group.slave.context.role
+            promised = {"identity": role.identity, "epoch": role.epoch, "brokerId": 2}
+            await group.slave.close()
+            await group.master.close()
+            shutil.rmtree(tmp_path / "m")
+            await forget(group)
+            (tmp_path / "t" / "config").mkdir(parents=True)
+            (tmp_path / "t" / "config" / "role.json").write_text(json.dumps(promised))
+            group.master = await group.start("m")
+            third = await group.start("t", role="SLAVE", broker_id=2)
+            await until(lambda: any(x.join for x in group.master._master.connections))
+            assert group.master.replica_state()["role"] == "recovering"
+            group.slave = await group.start("s")
+            await until(lambda: group.master.replica_state()["role"] == "master")
+            await until(lambda: group.master.context.copies_in_sync() == 3)
+            assert await group.bodies(group.master) == [b"kept"]
             await third.close()
 
     run(body)

@@ -35,6 +35,7 @@ SLAVE = Member(
     lacks="",
     free_id=0,
     decided=False,
+    replicas={1: "127.0.0.1:1"},
 )
 
 
@@ -87,12 +88,15 @@ def test_nothing_below_the_floor_is_cut_but_by_force(offset: int, end: int, floo
 
 
 def test_who_has_lost_what_it_had_cannot_say_what_the_group_had() -> None:
-    assert is_witness(ONE, True, SLAVE)
-    assert is_witness("", False, SLAVE), "the master lost all, its slave knows the group"
-    assert not is_witness(ONE, True, replace(SLAVE, identity="")), "wiped"
-    assert not is_witness(ONE, True, replace(SLAVE, lacks="the log"))
-    assert not is_witness(OTHER, True, SLAVE)
-    assert is_witness(ONE, False, replace(SLAVE, identity="", end=0)), "it never had anything"
+    assert is_witness(ONE, True, TERM, SLAVE)
+    assert is_witness("", False, 0, SLAVE), "the master lost all, its slave knows the group"
+    assert not is_witness(ONE, True, TERM, replace(SLAVE, identity="")), "wiped"
+    assert not is_witness(ONE, True, TERM, replace(SLAVE, lacks="the log"))
+    assert not is_witness(OTHER, True, TERM, SLAVE)
+    empty = replace(SLAVE, end=0, epochs=[])
+    assert is_witness(ONE, False, TERM, replace(empty, identity="", epoch=0)), "it never had any"
+    assert is_witness(ONE, True, TERM, empty), "nor has this log"
+    assert not is_witness("", False, 0, empty), "it heard of a master, and may not have followed"
 
 
 @given(st.integers(0, 6), st.integers(1, 4))
