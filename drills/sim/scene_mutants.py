@@ -339,7 +339,10 @@ _TABLE: dict[str, tuple[str, str, tuple[Patch, ...], tuple[str, ...], dict[str, 
         "I1: queues that count as drained are taken away with messages in them",
         (Patch(QueueLag, "lag", _no_lag),),
         ("shrinking",),
-        {},
+        {
+            "gap_s": 1.0,
+            "weights": _NO_FAULTS | {"consumer": 5, "clients_cut_off": 6, "connections": 3},
+        },
     ),
 }
 SCENE_MUTANTS = {
