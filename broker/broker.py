@@ -293,6 +293,7 @@ class Broker:
             Doors(
                 save=self._save_role,
                 cut_torn=self._cut_torn,
+                keep_within=self._keep_topics_within,
                 cut=self._truncate,
                 put_back=self._put_back,
                 wake=self._turn.wake,
@@ -398,8 +399,6 @@ class Broker:
             )
         )
         _read(files["topics"], context.topics.load)
-        if context.topics.within(self.store.watermarks.appended):  # before the log grows
-            files["topics"].save(context.topics.snapshot())
         context.topics.forget_deleted(self.store.watermarks.start)
         context.topics.restore(self.store.last_entries())
         self.store.bury(context.topics.deleted)
@@ -574,13 +573,18 @@ class Broker:
             await self._saver.save(self._delays)
             if self._sinks.cut():
                 await self._saver.save(self._sinks)
-            topics = self.context.topics
-            if topics.within(self.store.watermarks.appended):
-                self.store.bury(topics.deleted)
-                await self._saver.save(topics)
+            await self._keep_topics_within()
         finally:
             self._turn.wake()
             self._pulls.wake_all()
+
+    async def _keep_topics_within(self) -> None:
+        """Durably: the log ends here, and what will be written behind that is newer than all that
+        the topic table says."""
+        topics = self.context.topics
+        if topics.within(self.store.watermarks.appended):
+            self.store.bury(topics.deleted)
+            await self._saver.save(topics)
 
     async def _deadlines(self) -> None:
         """Whatever is late: sends, held pulls, silent clients."""

@@ -64,6 +64,9 @@ class Doors:
 
     save: Callable[[], Awaitable[None]]  # the role is on the disk when this returns
     cut_torn: Callable[[], Awaitable[None]]  # a last frame that never came whole
+    # What the topic table says of the log behind its end is over: a master writes anew there. Not
+    # before it is one: until then the same bytes may come back.
+    keep_within: Callable[[], Awaitable[None]]
     cut: Callable[[int, str], Awaitable[None]]  # the log, at this offset, and why
     put_back: Callable[[Truncated], Awaitable[None]]  # what of it goes on at the log's end
     wake: Callable[[], None]  # the turn looks again at what is confirmed
@@ -182,7 +185,7 @@ class FailoverService:
         better = self._recovering.furthest() is not None or self._recovering.mendable()
         if c.role.next_state is State.MASTER and better:
             c.role.next_state = State.RECOVERING  # its sends wait for nobody, who yet has more
-        if c.role.next_state is State.MASTER and not self._open_term():
+        if c.role.next_state is State.MASTER and not await self._open_term():
             return
         c.role.sure()
         if c.role.state is State.MASTER:
@@ -201,12 +204,15 @@ class FailoverService:
         elif member.state == State.SLAVE.name.lower():
             self._recovering.hear(member)
 
-    def _open_term(self) -> bool:
+    async def _open_term(self) -> bool:
         """A new epoch for every start, because this log may be an older copy of what others have:
         nobody writes in one epoch twice. False if it cannot be written down, which is tried
         again."""
-        c = self._c
+        c, before = self._c, self._c.role.state
         try:
+            await self._doors.keep_within()
+            if c.role.state is not before:
+                return False  # somebody knew of a higher epoch meanwhile
             fresh = not c.epochs.entries
             known = max(c.role.epoch, self._recovering.known_epoch)
             if not c.role.leads_since_start or known > c.role.term:
@@ -513,6 +519,7 @@ class FailoverService:
             number = next_promotion(c.epochs.last, max(epoch, role.epoch), c.config.broker_id)
             try:
                 await self._doors.cut_torn()
+                await self._doors.keep_within()
                 role.becomes_master(number)
                 if insist:
                     role.forces(number)

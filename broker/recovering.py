@@ -41,7 +41,9 @@ class Steps:
     cut_torn: Callable[[], Awaitable[None]]  # a last frame that never came whole
     wake: Callable[[], None]  # the log grew
     adopt: Callable[[str], Awaitable[None]]  # the tables of the node at this address
-    open_term: Callable[[], bool]  # the epoch in which it leads is written down; or try again
+    open_term: Callable[
+        [], Awaitable[bool]
+    ]  # the epoch in which it leads is written down; or try again
     lead: Callable[[], None]
     call_back: Callable[[], None]  # slaves join again, and tell again what they have
 
@@ -227,7 +229,7 @@ class Recovering:
                     return
             if role.state is not State.RECOVERING:
                 return  # somebody knew of a higher epoch meanwhile
-            if self._steps.open_term():
+            if await self._steps.open_term():
                 self._steps.lead()
             else:
                 self._c.runtime.call_later(AGAIN_S, self.try_now)

@@ -12,6 +12,8 @@ from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.epochs import TERM
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.native import NativeRuntime
+from saturnmq.store.disk import NativeDisk
+from saturnmq.store.message_store import MessageStore
 
 
 async def delete(group: Group, broker: Broker, topic: str = "orders") -> int:
@@ -135,5 +137,49 @@ def test_a_topic_of_which_the_slave_has_the_messages_only_is_there_after_a_promo
             await promote(group, slave)
             assert slave.context.topics.get("young") is not None
             group.master = await group.start("m")
+
+    run(body)
+
+
+async def fewer_queues(group: Group) -> None:
+    client = await connected(group.runtime, group.master)
+    changed = {"topic": "orders", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+    changed |= {"defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG"}
+    reply = await ask(client, RequestCode.UPDATE_AND_CREATE_TOPIC, changed)
+    assert reply.code == 0, reply.remark
+    client.close()
+
+
+@pytest.mark.parametrize("gone", ["topic", "queues"])
+def test_the_lost_end_of_a_log_brings_nothing_back_when_it_is_copied_back(
+    tmp_path: Path, gone: str
+) -> None:
+    """What was taken away lies in it, and the order to take it away came behind it."""
+
+    async def body(runtime: NativeRuntime) -> None:
+        async with Group(runtime, tmp_path) as group:
+            assert await group.send_all(group.master, b"kept") == [0]
+            end = group.master.store.watermarks.appended
+            client = await connected(runtime, group.master)
+            for queue_id in range(4):
+                assert (await send(client, b"in %d" % queue_id, e=queue_id)).code == 0
+            client.close()
+            if gone == "topic":
+                assert await delete(group, group.master) == 0
+            else:
+                await fewer_queues(group)
+            slave = group.slave.store.watermarks
+            await until(lambda: slave.appended == group.master.store.watermarks.appended)
+            await group.master.close(clean=False)
+            settings = group.configs["m"].store_config()
+            store = MessageStore.open(settings, NativeDisk(), runtime)
+            store.truncate(end)
+            store.close()
+            (tmp_path / "m" / "abort").touch()  # it did not stop in order
+            group.master = master = await group.start("m")
+            await until(lambda: master.replica_state()["role"] == "master")
+            await until(lambda: master.store.watermarks.dispatched == slave.appended)
+            topic = master.context.topics.get("orders")
+            assert (topic is None) if gone == "topic" else (topic.queues == 1)
 
     run(body)
