@@ -452,6 +452,8 @@ class Sender:
         retries = self.options.retries
         if batch.attempts <= retries or self.options.until_delivered:
             return False
+        if isinstance(error, InvalidParameter):
+            return False  # that its queue is gone says nothing of the next one
         if isinstance(error, (SystemError_, TopicNotExist)):
             return True  # answers of a living broker: they do not become better by waiting long
         if batch.lane.pinned is not None:

@@ -461,6 +461,25 @@ def test_what_was_refused_is_repeated_for_as_long_as_one_attempt_may_take(
     assert (len(world.sent) > 1) == (retries > 0)
 
 
+@pytest.mark.parametrize("retries", [0, 1, 2])
+def test_a_queue_that_is_gone_ends_no_send_that_has_time_left(cluster: Make, retries: int) -> None:
+    """Its broker was out of reach before that, for as long as refused sends are repeated."""
+    world = cluster({"a": 8}, retries=retries, send_timeout=2.0)
+    away_s = 2.1 if retries else 0.0
+
+    def answer(sent: Sent) -> Answer:
+        if world.now < away_s:
+            return ConnectFailed("no")
+        return 29 if sent.queue.queue_id > 1 else 0
+
+    world.answer = answer
+    handle = world.send()
+    world.run(away_s + 0.05)
+    world.change({"a": 2})
+    assert world.outcome(handle) is SendStatus.OK
+    assert world.idle()
+
+
 def test_an_answer_of_a_broker_that_lives_is_waited_out_by_nobody(cluster: Make) -> None:
     for code in (1, 17):
         world = cluster({"a": 1})
