@@ -156,6 +156,11 @@ class ProcessQueue:
         self.messages = self.bytes = 0
         self.next_offset = next_offset
 
+    def moved_to(self, offset: int) -> int:
+        """Where to begin again when a broker says that its queue goes on at `offset`: before that,
+        if something is held that is not finished. The log may be another one from there on."""
+        return min(offset, self.commit_offset()) if offset < self.next_offset else offset
+
     # -- consuming --------------------------------------------------------------------------------
     def take(self, count: int) -> Chunk | None:
         """The next run of at most `count` messages, from one batch; None if nothing waits."""

@@ -303,9 +303,12 @@ class PullConsumer:
                     held.queue,
                     pulled.next_offset,
                 )
-                state.reset(pulled.next_offset)
-                self._polled[held.queue] = pulled.next_offset
-                self._reset(held.queue, pulled.next_offset)
+                offset = pulled.next_offset
+                if not pulled.by_order:
+                    offset = state.moved_to(offset)
+                state.reset(offset)
+                self._polled[held.queue] = offset
+                self._reset(held.queue, offset)
                 continue
             was_idle = state.idle
             state.last_pull = self.runtime.monotonic()

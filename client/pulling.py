@@ -62,7 +62,7 @@ PULL_CODES = frozenset(
 @dataclass(slots=True)
 class Pulled:
     """What one pull brought. `moved`: the offset asked for is not in the queue, start at
-    `next_offset`.
+    `next_offset`; `by_order`: because somebody has reset the group's offset.
     """
 
     messages: list[ReceivedMessage]
@@ -71,6 +71,7 @@ class Pulled:
     max_offset: int = 0
     size: int = 0  # bytes
     moved: bool = False
+    by_order: bool = False
     stalled: bool = False  # nothing moved, and the answer came at once: ask a little later
     # What the broker says of its log (`term_in`); who goes on from `next_offset` notes it.
     term: dict[str, str] = field(default_factory=dict)
@@ -294,7 +295,7 @@ class Puller:
             if pulled.stalled:  # what it says of its log it does not say of this offset
                 pulled.term = {}
         elif answer.code == OFFSET_MOVED:
-            pulled.moved = True
+            pulled.moved, pulled.by_order = True, answer.remark == "OFFSET_RESET"
         elif answer.code == FOUND:
             pulled.messages = self._decode(queue, answer.body)
         return pulled

@@ -386,7 +386,8 @@ class PushConsumer:
                     held.queue,
                     pulled.next_offset,
                 )
-                self._move(held, pulled.next_offset)
+                offset = pulled.next_offset
+                self._move(held, offset if pulled.by_order else state.moved_to(offset))
                 continue
             state.put(pulled.messages, pulled.next_offset, pulled.size)
             if pulled.messages:

@@ -17,6 +17,7 @@ from saturnmq.drills.sim.run import repro, run_seed, simulate
 from typer.testing import CliRunner
 
 SEEDS = 200
+FOUND = (722, 1048, 1346, 1660)  # what was mended since
 PER_TEST = 10
 
 
@@ -31,6 +32,12 @@ def test_no_seed_breaks_a_promise(first: int) -> None:
     assert total.faults.total() >= 3 * PER_TEST
     assert total.acked >= 10 * PER_TEST
     assert total.delivered >= 2 * (total.acked - total.lost)
+
+
+@pytest.mark.parametrize("seed", FOUND)
+def test_a_seed_that_found_a_fault_finds_none_now(seed: int) -> None:
+    report = simulate(seed)
+    assert not report.violations, "\n".join(report.violations)
 
 
 def test_a_seed_repeats_itself_to_the_last_step() -> None:

@@ -231,3 +231,26 @@ def test_the_commit_never_passes_an_unfinished_message(data: st.DataObject) -> N
                 chunks.remove(chunk)
         assert queue.commit_offset() == (min(unfinished) if unfinished else put)
         assert queue.messages == len(unfinished)
+
+
+@pytest.mark.parametrize(
+    ("taken", "finished", "moved", "begin"),
+    [
+        (1, False, 2, 0),  # the listener is in the first of three, and is given it again
+        (1, True, 2, 1),
+        (3, True, 2, 2),  # all is finished: back to where the logs part
+        (0, False, 0, 0),
+        (1, True, 9, 9),  # forward: what was before is gone
+        (1, True, 3, 3),
+    ],
+)
+def test_a_queue_that_goes_on_further_back_passes_over_nothing_that_is_held(
+    taken: int, finished: bool, moved: int, begin: int
+) -> None:
+    queue = filled(([0, 1, 2], 3))
+    if taken:
+        chunk = queue.take(taken)
+        assert chunk is not None
+        if finished:
+            queue.finish(chunk)
+    assert queue.moved_to(moved) == begin
