@@ -131,6 +131,14 @@ BIAS: dict[str, dict[str, Any]] = {
     "group-seen-in-parts": _SINKS | {"transfer_bytes": 100, "copies": 2},
     "markers-forgotten": {"sink_epochs": 6},
     "markers-outlive-log": _SINKS,
+    "slave-reports-appended": {
+        "groups": 1,
+        "slaves": 2,
+        "copies": 2,
+        "sync_flush": True,
+        "weights": dict.fromkeys(FAULTS, 0)
+        | {"power_loss": 9, "power_loss_inside": 6, "promote": 6, "kill": 3},
+    },
     "slave-shows-everything": {
         "groups": 1,
         "slaves": 2,

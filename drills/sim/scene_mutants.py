@@ -325,7 +325,7 @@ _TABLE: dict[str, tuple[str, str, tuple[Patch, ...], tuple[str, ...], dict[str, 
         "I12: sends that were under way fail",
         (Patch(Sender, "_is_gone", _never),),
         ("shrinking",),
-        {},
+        {"gap_s": 1.0, "weights": _NO_FAULTS | {"clients_cut_off": 6, "slow_link": 4, "pause": 4}},
     ),
     "queues-restored": (
         "a start restores each queue that the log has messages of, also one that was taken away",
