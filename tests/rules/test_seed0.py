@@ -176,7 +176,7 @@ def test_row_0_08_a_tag_that_does_not_match_costs_no_read_of_the_log() -> None:
     queues, log = Queues(new_disk(), "/queues", 400), CountedLog()
     entry = struct.Struct(">qiq")
     queues.get_or_create("T", 0).append(
-        0, 3, entry.pack(0, 100, 65) + entry.pack(100, 50, 66) + entry.pack(150, 70, 65)
+        0, entry.pack(0, 100, 65) + entry.pack(100, 50, 66) + entry.pack(150, 70, 65)
     )
     lookup = Lookup(log, queues, None, SMALL.read_limits(8 << 30))  # type: ignore[arg-type]
 

@@ -10,7 +10,7 @@ from saturnmq.drills.mutants import MUTANTS, Mutant
 SEEDS = 41  # test_crash.py shows that the store itself passes these
 IMAGES = 3_000
 # Seeds beyond those that find what one life in fifty shows; tried first.
-RARE = {"deleted-built-again": (212, 216, 269, 272)}
+RARE = {"deleted-built-again": (212, 216, 269, 272), "volatile-queue-cut": (63,)}
 
 
 @pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS)

@@ -112,6 +112,7 @@ def test_a_checkpoint_that_finds_no_room_is_written_later(
 ) -> None:
     async def body(machine: Machine) -> None:
         await machine.start()
+        await machine.load(1, 0.01)  # where the log begins is written down before
         plan = machine.disk.plan("write_file", errno.ENOSPC, "*/checkpoint.tmp", times=2)
         await machine.load(20, 0.01)
         await machine.client.sleep(5.0)

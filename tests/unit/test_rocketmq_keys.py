@@ -40,6 +40,8 @@ def other(key: str) -> tuple[str, str]:
         return OTHERS[key]
     if isinstance(default, bool):
         return str(not default).lower(), ""
+    if default == (1 << 31) - 1:
+        return "7", ""
     return (str(default + 7), "") if isinstance(default, int) else ("elsewhere", "")
 
 
