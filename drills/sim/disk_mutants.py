@@ -8,7 +8,7 @@ from typing import Any
 
 from saturnmq.broker import ha_slave, recovering
 from saturnmq.broker.failover import FailoverService
-from saturnmq.broker.ha_master import HaMaster, SlaveConnection
+from saturnmq.broker.ha_master import HaMaster
 from saturnmq.broker.recovering import Recovering
 from saturnmq.broker.table_sync import TableSync
 from saturnmq.drills.mutants import Mutant, Patch
@@ -39,14 +39,6 @@ def _at_once(original: Any) -> Any:
     return adopt
 
 
-def _named(original: Any) -> Any:
-    def made(self: SlaveConnection, transport: Any) -> None:
-        original(self, transport)
-        self.is_named = True
-
-    return made
-
-
 def _with(rare: str, **plan: Any) -> dict[str, Any]:
     """A cluster with this fault only, which must help itself."""
     weights = dict.fromkeys(FAULTS, 0)
@@ -56,7 +48,6 @@ def _with(rare: str, **plan: Any) -> dict[str, Any]:
 
 DISK_BIAS: dict[str, dict[str, Any]] = {
     "foreign-registered": _with("foreign_master"),
-    "counted-before-named": _with("new_slave", sync_flush=False, flush_s=0.2),
     "leads-without-a-word": _with("restore_old_copy"),
     "cut-below-the-floor": _with("restore_old_copy"),
     "empty-tables": _with("wipe_master"),
@@ -69,15 +60,6 @@ _ALL: tuple[Mutant, ...] = (
         "a nameserver takes a broker of whatever group for one of its name",
         "I12, I1: a master of another cluster with the same names",
         (Patch(Claims, "check", _nothing),),
-    ),
-    Mutant(
-        "counted-before-named",
-        "a slave's reports count before the master's file names it",
-        "I1: the master loses its power when a slave has just joined",
-        (
-            Patch(SlaveConnection, "connection_made", _named),
-            Patch(FailoverService, "_forgot", _nothing),  # a second line of defence
-        ),
     ),
     Mutant(
         "leads-without-a-word",

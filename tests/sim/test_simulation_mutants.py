@@ -28,7 +28,6 @@ FOUND_AT = {
     "recreated-from-zero": 6,
     "lag-unseen": 3,
     "leftovers-to-the-old-queue": 5,
-    "counted-before-named": 27,
     "foreign-registered": 3,
     "leads-without-a-word": 2,
     "cut-below-the-floor": 2,
