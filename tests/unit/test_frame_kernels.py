@@ -10,6 +10,7 @@ import gc
 import importlib
 import pickle
 import zlib
+from array import array
 from types import SimpleNamespace
 
 import pytest
@@ -125,6 +126,22 @@ def test_an_entry_is_put_into_a_buffer_or_does_not_fit(body, extra, number, flag
     assert (bytes(entry.body), entry.flag) == (body, flag)
     head = b"UNIQ_KEY\x01%b%04X\x02WAIT\x01true\x02" % (b"0123456789AB" * 2, number & 0xFFFF)
     assert entry.properties == (extra if number < 0 else head + extra)
+
+
+@pytest.mark.parametrize("room", [4, 19])  # as many bytes as items, and as many as bytes
+def test_a_body_is_measured_in_bytes_whatever_its_items_are(room):
+    body = array("i", [1, 2, 3, 4])
+    buffers = [bytearray(batch.ENTRY_BYTES_MIN + room) for _ in range(2)]
+    ends = [
+        k.put_batch_item(buffer, 0, body, b"", -1, b"")
+        for k, buffer in zip((reference, fast), buffers, strict=True)
+    ]
+    assert (ends[0], buffers[0]) == (ends[1], buffers[1])
+    if room < 16:
+        assert ends[0] == -1
+    else:
+        (entry,) = batch.iterate_batch(buffers[0][: ends[0]])
+        assert bytes(entry.body) == body.tobytes()
 
 
 @pytest.mark.parametrize("number", [-1, 0])
