@@ -22,10 +22,10 @@ from typing import Any
 
 from saturnmq.protocol import checked, jsonx
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.endpoint import connect
-from saturnmq.protocol.errors import MalformedFrame, SaturnError, SystemBusy, error_for
+from saturnmq.protocol.endpoint import ask_once
+from saturnmq.protocol.errors import MalformedFrame, SaturnError, SystemBusy
 from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.runtime import Runtime, split_address
+from saturnmq.protocol.runtime import Runtime
 
 log = logging.getLogger(__name__)
 
@@ -83,20 +83,13 @@ class Controller:
             return None
         try:
             async with asyncio.timeout(ASK_S), self._slots:
-                return _replicas_info(name, await self._ask(master), set(registered.values()))
-        except (SaturnError, OSError, TimeoutError) as error:
+                request = Command.request(RequestCode.REPLICA_STATE)
+                reply = await ask_once(self._runtime, master, request, ASK_S)
+            alive = set(registered.values())
+            return _replicas_info(name, checked.document(reply.body), alive)
+        except (SaturnError, OSError, TimeoutError, ValueError) as error:
             log.warning("%s at %s does not tell its replicas: %s", name, master, error)
             return None
-
-    async def _ask(self, address: str) -> dict[str, Any]:
-        endpoint = await connect(self._runtime, *split_address(address))
-        try:
-            reply = await endpoint.request(Command.request(RequestCode.REPLICA_STATE), ASK_S)
-        finally:
-            endpoint.close()
-        if reply.code:
-            raise error_for(reply.code, reply.remark)
-        return checked.document(reply.body)
 
 
 def _replicas_info(name: str, state: dict[str, Any], alive: set[str]) -> dict[str, Any] | None:

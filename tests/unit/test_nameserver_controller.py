@@ -112,3 +112,19 @@ def test_a_broker_tells_which_master_wrote_what(tmp_path: Path) -> None:
             client.close()
 
     run(body)
+
+
+def test_a_master_that_registers_no_address_keeps_no_question_without_an_answer(
+    tmp_path: Path,
+) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        async with Group(runtime, tmp_path) as group:
+            name, endpoint = group.master.config.broker_name, await nameserver(group)
+            told = {"clusterName": "C", "brokerName": "other", "brokerAddr": "nowhere"}
+            registered = {**told, "brokerId": 0, "haServerAddr": "nowhere"}
+            reply = await ask(endpoint, RequestCode.REGISTER_BROKER, registered)
+            assert reply.code == 0, reply.remark
+            assert list(await replicas(endpoint, "other", name)) == [name]
+            endpoint.close()
+
+    run(body)
