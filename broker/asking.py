@@ -11,10 +11,9 @@ from saturnmq.broker.introductions import Member, read_member
 from saturnmq.broker.kinship import is_foreign
 from saturnmq.protocol import checked
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.endpoint import connect
-from saturnmq.protocol.errors import SaturnError, error_for
+from saturnmq.protocol.endpoint import ask_once
+from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.runtime import split_address
 
 log = logging.getLogger(__name__)
 
@@ -46,11 +45,4 @@ async def answer_of(c: Context, address: str, request: Command) -> Command:
     """What another node answers, within ASK_S. SaturnError, OSError, TimeoutError or ValueError:
     it does not, or refuses."""
     async with asyncio.timeout(ASK_S):
-        endpoint = await connect(c.runtime, *split_address(address))
-        try:
-            reply = await endpoint.request(request, ASK_S)
-        finally:
-            endpoint.close()
-    if reply.code:
-        raise error_for(reply.code, reply.remark)
-    return reply
+        return await ask_once(c.runtime, address, request, ASK_S)

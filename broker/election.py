@@ -55,7 +55,6 @@ from saturnmq.broker.etcd.door import Guard, Item, Lease, Put, Snapshot
 from saturnmq.protocol import checked, jsonx
 from saturnmq.protocol.epochs import EPOCH_MAX, TERM, next_term
 from saturnmq.protocol.errors import MalformedFrame
-from saturnmq.protocol.runtime import split_address
 
 DRIFT = 0.01  # by so much two steady clocks may run apart: a hundred times what quartz does
 ETCD_ELECTION_S = 1.0  # etcd's default election timeout
@@ -116,14 +115,16 @@ def read_record(value: bytes) -> Record:
     given = checked.integer(document, "given", least=1, most=EPOCH_MAX)
     record = Record(
         identity=checked.identity(document, "identity"),
-        master=_address(checked.text(document, "master")),
-        ha_address=_address(checked.text(document, "haAddress")),
+        master=checked.as_address(checked.text(document, "master")),
+        ha_address=checked.as_address(checked.text(document, "haAddress")),
         epoch=checked.integer(document, "epoch", least=1, most=EPOCH_MAX),
         given=given,
-        in_sync=frozenset(_address(checked.as_text(each, "a member")) for each in in_sync),
+        in_sync=frozenset(
+            checked.as_address(checked.as_text(each, "a member")) for each in in_sync
+        ),
         confirmed=checked.integer(document, "confirmed"),
         claims={
-            _address(member): checked.as_integer(epoch, "a claim", least=1, most=given)
+            checked.as_address(member): checked.as_integer(epoch, "a claim", least=1, most=given)
             for member, epoch in checked.table(document, "claims").items()
         },
         priority=checked.integer(document, "priority", most=PRIORITY_MAX),
@@ -131,14 +132,6 @@ def read_record(value: bytes) -> Record:
     if not record.identity or record.given < record.epoch or len(record.claims) > MEMBERS_MAX:
         raise MalformedFrame(f"epoch {record.epoch} of group {record.identity!r} cannot be")
     return record
-
-
-def _address(text: str) -> str:
-    try:
-        split_address(text)
-    except ValueError as error:
-        raise MalformedFrame(str(error)) from None
-    return text
 
 
 @dataclass(frozen=True, slots=True)

@@ -553,7 +553,6 @@ class FailoverService:
             "forced": role.forced,
             "required": role.required,
             "total": c.config.total_replicas,
-            "replicas": {str(i): address for i, address in sorted(role.replicas.items())},
             "caughtUp": role.caught_up,
             "freeId": self._master.free_id(),
             "inSyncChanges": self._master.in_sync_changes,

@@ -405,7 +405,7 @@ class HaMaster:
             "segmentBytes": c.store.config.commitlog_segment_bytes,
             "syncFlush": c.config.sync_flush,
             "forced": c.role.forced,
-            **self.group(),
+            "required": c.role.required,
         }
 
     def group(self) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from saturnmq.broker.context import Context
 from saturnmq.protocol import checked
 from saturnmq.protocol.epochs import EPOCH_MAX
 from saturnmq.protocol.errors import MalformedFrame
-from saturnmq.protocol.runtime import split_address
 from saturnmq.store.epochs import Epoch
 
 VERSION = 1
@@ -162,7 +161,7 @@ def _replicas(document: Mapping[str, Any]) -> dict[int, str]:
     if len(replicas) > REPLICAS_MAX:
         raise MalformedFrame(f"{len(replicas)} replicas: a group has at most {REPLICAS_MAX}")
     return {
-        checked.as_integer(broker_id, "the id of a replica"): _address(
+        checked.as_integer(broker_id, "the id of a replica"): checked.as_address(
             checked.as_text(address, "the address of a replica")
         )
         for broker_id, address in replicas.items()
@@ -180,8 +179,8 @@ def _member(document: Mapping[str, Any]) -> dict[str, Any]:
         "name": checked.text(document, "brokerName"),
         "identity": checked.identity(document, "identity"),
         "broker_id": checked.integer(document, "brokerId", 0),
-        "address": _address(checked.text(document, "address")),
-        "ha_address": _address(ha_address) if ha_address else "",
+        "address": checked.as_address(checked.text(document, "address")),
+        "ha_address": checked.as_address(ha_address) if ha_address else "",
         "state": checked.text(document, "role", ""),
         "epoch": checked.integer(document, "epoch", most=EPOCH_MAX),
         "epochs": epochs,
@@ -202,11 +201,3 @@ def _epoch(pair: object) -> Epoch:
         checked.as_integer(pair[0], "an epoch", most=EPOCH_MAX),
         checked.as_integer(pair[1], "the start of an epoch"),
     )
-
-
-def _address(text: str) -> str:
-    try:
-        split_address(text)
-    except ValueError as error:
-        raise MalformedFrame(str(error)) from None
-    return text

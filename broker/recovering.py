@@ -41,9 +41,7 @@ class Steps:
     cut_torn: Callable[[], Awaitable[None]]  # a last frame that never came whole
     wake: Callable[[], None]  # the log grew
     adopt: Callable[[str], Awaitable[None]]  # the tables of the node at this address
-    open_term: Callable[
-        [], Awaitable[bool]
-    ]  # the epoch in which it leads is written down; or try again
+    open_term: Callable[[], Awaitable[bool]]  # its epoch is written down; False: try again
     lead: Callable[[], None]
     call_back: Callable[[], None]  # slaves join again, and tell again what they have
 

@@ -13,6 +13,7 @@ from . import jsonx
 from .errors import MalformedFrame
 from .message_queue import MessageQueue
 from .remoting import Body
+from .runtime import split_address
 
 INT32_MAX = (1 << 31) - 1
 INT64_MAX = (1 << 63) - 1
@@ -55,6 +56,15 @@ def text(fields: Mapping[str, Any], name: str, default: str | None = None) -> st
     if value is None and default is not None:
         return default
     return as_text(value, name)
+
+
+def as_address(value: str) -> str:
+    """`value` as a HOST:PORT that a connection can be opened to."""
+    try:
+        split_address(value)
+    except ValueError as error:
+        raise MalformedFrame(str(error)) from None
+    return value
 
 
 def as_text(value: object, what: str) -> str:

@@ -28,7 +28,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, cast
 
-from .errors import ConnectionLost, MalformedFrame, RequestTimeout, SaturnError
+from .errors import ConnectionLost, MalformedFrame, RequestTimeout, SaturnError, error_for
 from .kernels import ResponseBuffer
 from .remoting import (
     FLAG_ONEWAY,
@@ -40,7 +40,7 @@ from .remoting import (
     frame_size,
     parse_frame,
 )
-from .runtime import Handle, Runtime, Transport, join_address
+from .runtime import Handle, Runtime, Transport, join_address, split_address
 
 log = logging.getLogger(__name__)
 
@@ -418,3 +418,16 @@ async def connect(
     endpoint = Endpoint(runtime, handler, on_close, max_frame)
     await runtime.connect(host, port, endpoint)
     return endpoint
+
+
+async def ask_once(runtime: Runtime, address: str, request: Command, timeout_s: float) -> Command:
+    """The answer of the node at `address`, over a connection for this request alone. SaturnError:
+    it cannot be reached, does not answer in time, or answers with an error."""
+    endpoint = await connect(runtime, *split_address(address))
+    try:
+        reply = await endpoint.request(request, timeout_s)
+    finally:
+        endpoint.close()
+    if reply.code:
+        raise error_for(reply.code, reply.remark)
+    return reply

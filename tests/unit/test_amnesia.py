@@ -46,6 +46,12 @@ async def forget(group: Group) -> None:
     await group.nameserver.start()
 
 
+def put_back(root: Path, node: str) -> None:
+    """The copy of a node's directory takes its place."""
+    shutil.rmtree(root / node)
+    shutil.copytree(root / "copy", root / node)
+
+
 def log_of(root: Path) -> bytes:
     files = sorted((root / "commitlog").glob("0*"))
     return b"".join(file.read_bytes() for file in files).rstrip(b"\0")
@@ -115,8 +121,7 @@ def test_an_older_copy_of_the_masters_disk_gets_back_what_came_since(
             assert set(await group.send_all(group.master, *new)) == {0}
             await in_step(group)
             await group.master.close(clean=clean)
-            shutil.rmtree(tmp_path / "m")
-            shutil.copytree(tmp_path / "copy", tmp_path / "m")
+            put_back(tmp_path, "m")
             group.master = await group.start("m")
             await until(lambda: group.master.context.copies_in_sync() == 2)
             assert await group.send_all(group.master, b"after") == [0]
@@ -144,8 +149,7 @@ def test_an_older_copy_that_a_slave_finds_out_waits_for_the_others(tmp_path: Pat
             address = third.address
             await third.close()
             await group.master.close()
-            shutil.rmtree(tmp_path / "m")
-            shutil.copytree(tmp_path / "copy", tmp_path / "m")
+            put_back(tmp_path, "m")
             await forget(group)
             group.slave, group.master = await group.start("s"), await group.start("m")
             recovering = group.master._failover._recovering
@@ -204,8 +208,7 @@ def test_an_older_copy_of_a_slaves_disk_is_not_promoted_without_force(tmp_path: 
             assert await group.send_all(group.master, b"new") == [0]
             await group.slave.close()
             await group.master.close()
-            shutil.rmtree(tmp_path / "s")
-            shutil.copytree(tmp_path / "copy", tmp_path / "s")
+            put_back(tmp_path, "s")
             group.slave = await group.start("s")
             await until(lambda: bool(group.slave._registration.registered))
             with pytest.raises(NoPermission, match="since it started"):
@@ -279,8 +282,7 @@ def test_where_two_logs_differ_below_what_was_confirmed_both_stop_until_an_opera
             # The older copy begins without its slave, at an operator's word, and is written to.
             await group.slave.close()
             await group.master.close()
-            shutil.rmtree(tmp_path / "m")
-            shutil.copytree(tmp_path / "copy", tmp_path / "m")
+            put_back(tmp_path, "m")
             await forget(group)
             group.master = await group.start("m")
             master = group.master.context
@@ -320,8 +322,7 @@ def test_a_nameserver_tells_an_older_copy_of_a_lone_broker_what_it_has_forgotten
             group.master = await group.start("m")
             assert await group.send_all(group.master, b"two") == [0]
             await group.master.close()
-            shutil.rmtree(tmp_path / "m")
-            shutil.copytree(tmp_path / "copy", tmp_path / "m")
+            put_back(tmp_path, "m")
             group.master = await group.start("m")
             state = group.master.replica_state()
             assert state["role"] == "recovering"
