@@ -4,11 +4,14 @@
 
 Cosmic Ray knows which changes a module allows, and makes them. Decided here is which of its
 operators count and which tests are asked, in which order: those that ran the changed line, first
-the ones whose file imports the module, the fastest first, and all tests before a second case of
-one, by a coverage measured once (`--measure` measures anew, with `--tests` only these files). The
-first test that fails kills a mutant, and so does time running out; a survivor is printed with its
-line. Annotations are passed over, because nothing evaluates them, and so is `slots=`, which saves
-memory and changes no result. Only copies of the sources are changed.
+the ones whose file imports the module, all tests before a second case of one, the fastest first, by
+a coverage measured once (`--measure` measures anew, with `--tests` only these files). The first
+test that fails kills a mutant, and so does time running out; a survivor is printed with its line.
+Annotations are passed over, because nothing evaluates them, and so is `slots=`, which saves memory
+and changes no result. Only copies of the sources are changed.
+
+A changed function is put into a fork of a process that has collected the tests (`collected.py`);
+whatever else changes is imported anew (`forked.py`).
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ from cosmic_ray.mutating import mutate_code
 from cosmic_ray.plugins import get_operator
 from coverage import CoverageData
 
+from tools.mutation.collected import serve
 from tools.mutation.forked import run_pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -157,7 +161,7 @@ def overlay(folder: Path) -> Path:
 def forks() -> multiprocessing.context.ForkServerContext:
     """Processes that have imported the libraries, but nothing that is tested."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tools.mutation.forked"])
+    context.set_forkserver_preload(["tools.mutation.forked", "tools.mutation.collected"])
     return context
 
 
@@ -192,16 +196,20 @@ class Ran:
                     found |= lines.get(line, set()) & of_all
             found = found or of_all
             found |= {test for test in self.seconds if test.partition("::")[0] in importing}
-        ordered = sorted(
-            found, key=lambda test: (test.partition("::")[0] not in importing, self.seconds[test])
-        )
         cases: Counter[str] = Counter()
-        turn: dict[str, int] = {}
-        for test in ordered:  # all tests before a second case of one
+        place: dict[str, tuple[bool, int, float]] = {}
+        for test in sorted(found, key=lambda test: self.seconds[test]):
             function = test.partition("[")[0]
-            turn[test] = cases[function]
+            own = test.partition("::")[0] in importing
+            place[test] = (not own, cases[function], self.seconds[test])
             cases[function] += 1
-        return sorted(ordered, key=lambda test: turn[test])
+        return sorted(found, key=lambda test: place[test])
+
+    def asked(self, mutant: Mutant, most: int, seconds: float) -> list[str]:
+        """The first of them: so many, and no more once they take so long."""
+        tests = self.tests_of(mutant)[:most]
+        until = itertools.accumulate(self.seconds[test] for test in tests)
+        return tests[: 1 + sum(took <= seconds for took in until)]
 
 
 def mentions(module: str, line: int, other: str) -> list[int]:
@@ -270,34 +278,75 @@ def put(path: Path, source: str) -> None:
     os.utime(path, (mtime, mtime))
 
 
-def control(found: list[Mutant], ran: Ran, folder: Path, most: int) -> None:
-    """A test that fails by itself would kill every mutant."""
-    tests = sorted({test for mutant in found for test in ran.tests_of(mutant)[:most]})
-    usual = sum(ran.seconds[test] for test in tests)
-    if tests and not passes(folder, tests, MARGIN_S + 3 * usual):
-        files = " ".join(sorted({test.partition("::")[0] for test in tests}))
-        raise SystemExit(
-            f"of {found[0].module} some tests fail without a mutant, are gone or too slow: mend "
-            f"them, then measure theirs anew: --tests {files}"
-        )
+class Judge:
+    """Has a copy of the packages, and a process that has collected the tests of a module."""
+
+    def __init__(self, folder: Path, ran: Ran) -> None:
+        self._folder = overlay(folder)
+        self._ran = ran
+
+    def begin(self, module: str, tests: set[str]) -> Judge:
+        self._name = module
+        self._copy = self._folder / "saturnmq" / module
+        self._source = (ROOT / module).read_text()
+        self._door, theirs = multiprocessing.Pipe()
+        files = sorted({test.partition("::")[0] for test in tests})
+        self._process = forks().Process(target=serve, args=(theirs, str(self._folder), files))
+        self._process.start()
+        theirs.close()
+        try:
+            gone = tests - set(self._door.recv())
+        except EOFError:  # a file cannot be collected
+            gone = tests
+        if gone or not self._passes(self._source, sorted(tests)):
+            raise SystemExit(
+                f"of {module} some tests fail without a mutant, are gone or too slow: mend them, "
+                f"then measure theirs anew: --tests {' '.join(files)}"
+            )
+        return self
+
+    def end(self) -> None:
+        self._door.close()
+        self._process.join()
+
+    def survives(self, mutant: Mutant, tests: list[str]) -> bool:
+        operator = get_operator(mutant.operator)()
+        return self._passes(mutate_code(self._source, operator, mutant.occurrence), tests)
+
+    def _passes(self, source: str, tests: list[str]) -> bool:
+        limit = MARGIN_S + 3 * sum(self._ran.seconds[test] for test in tests)
+        put(self._copy, source)  # also for the processes that a test starts
+        try:
+            self._door.send((self._name, self._source, source, tests, limit))
+            passed = self._door.recv()
+            return passes(self._folder, tests, limit) if passed is None else passed
+        finally:
+            put(self._copy, self._source)
 
 
-def survives(mutant: Mutant, ran: Ran, folder: Path, most: int) -> str | None:
-    """Why nothing noticed it; None if a test did."""
-    tests = ran.tests_of(mutant)
-    if not tests:
-        return "no test runs this line"
-    tests = tests[:most]
-    path = folder / "saturnmq" / mutant.module
-    source = (ROOT / mutant.module).read_text()
-    mutated = mutate_code(source, get_operator(mutant.operator)(), mutant.occurrence)
-    put(path, mutated)
-    try:
-        usual = sum(ran.seconds[test] for test in tests)
-        passed = passes(folder, tests, MARGIN_S + 3 * usual)
-    finally:
-        put(path, source)
-    return f"{len(tests)} tests pass" if passed else None
+def judged(
+    module: str, asked: dict[Mutant, list[str]], judges: list[Judge]
+) -> Iterator[tuple[Mutant, str | None]]:
+    """Each mutant, and why nothing noticed it; None if a test did."""
+    tests = set(itertools.chain.from_iterable(asked.values()))
+    free: SimpleQueue[Judge] = SimpleQueue()
+
+    def judge(mutant: Mutant) -> tuple[Mutant, str | None]:
+        if not asked[mutant]:
+            return mutant, "no test runs this line"
+        mine = free.get()
+        try:
+            passed = mine.survives(mutant, asked[mutant])
+        finally:
+            free.put(mine)
+        return mutant, f"{len(asked[mutant])} tests pass" if passed else None
+
+    with ThreadPoolExecutor(len(judges)) as pool:
+        for ready in pool.map(lambda each: each.begin(module, tests), judges):
+            free.put(ready)
+        yield from pool.map(judge, asked)
+    for each in judges:
+        each.end()
 
 
 def main() -> None:
@@ -307,6 +356,7 @@ def main() -> None:
     parser.add_argument("--tests", nargs="+", default=[], help="measure only these files anew")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--most", type=int, default=60, help="tests asked for each mutant")
+    parser.add_argument("--seconds", type=float, default=30.0, help="how long those may take")
     parser.add_argument("--report", type=Path, help="write all outcomes there, as JSON")
     parser.add_argument("--again", type=Path, help="only what survived, by a report")
     options = parser.parse_args()
@@ -318,35 +368,20 @@ def main() -> None:
         for outcome in json.loads(options.again.read_text())
         if outcome["survived"]
     }
-    folders: SimpleQueue[Path] = SimpleQueue()
     outcomes: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as temporary:
-        for number in range(options.workers):
-            folders.put(overlay(Path(temporary) / str(number)))
-
-        def judge(mutant: Mutant) -> tuple[Mutant, str | None]:
-            folder = folders.get()
-            try:
-                return mutant, survives(mutant, ran, folder, options.most)
-            finally:
-                folders.put(folder)
-
+        judges = [Judge(Path(temporary) / str(n), ran) for n in range(options.workers)]
         for module in options.modules:
             began = time.monotonic()
             found = [m for m in mutants(module) if again is None or str(m) in again]
-            folder = folders.get()
-            control(found, ran, folder, options.most)
-            folders.put(folder)
+            asked = {m: ran.asked(m, options.most, options.seconds) for m in found}
             alive = 0
-            with ThreadPoolExecutor(options.workers) as pool:
-                for mutant, why in pool.map(judge, found):
-                    outcomes.append(
-                        {"mutant": str(mutant), "survived": why is not None, "why": why}
-                    )
-                    if why is not None:
-                        alive += 1
-                        text = (ROOT / module).read_text().splitlines()[mutant.line - 1].strip()
-                        print(f"  survived: {mutant} ({why}): {text}", flush=True)
+            for mutant, why in judged(module, asked, judges):
+                outcomes.append({"mutant": str(mutant), "survived": why is not None, "why": why})
+                if why is not None:
+                    alive += 1
+                    text = (ROOT / module).read_text().splitlines()[mutant.line - 1].strip()
+                    print(f"  survived: {mutant} ({why}): {text}", flush=True)
             took = time.monotonic() - began
             print(f"{module}: {len(found)} mutants, {alive} survived, {took:.0f} s", flush=True)
             if options.report:
