@@ -22,7 +22,7 @@ CO_OPTIMIZED = 0x01  # set in the code of functions, not in that of modules and 
 def serve(requests: Connection, folder: str, files: list[str]) -> None:
     """Collect `files`, then answer requests (module, source before and after, tests, seconds):
     whether the tests pass, or None if the change is in no function that is there."""
-    os.setsid()
+    os.setpgrp()
     silence = os.open(os.devnull, os.O_RDWR)
     for number in range(3):
         os.dup2(silence, number)
@@ -40,6 +40,8 @@ class Collected:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         items = {item.nodeid: item for item in session.items}
+        functions = [each for each in gc.get_objects() if isinstance(each, FunctionType)]
+        gc.freeze()  # a collection in a fork would copy all of it
         self._requests.send(sorted(items))
         while True:
             try:
@@ -47,7 +49,7 @@ class Collected:
             except EOFError:
                 return True
             chosen = [items[test] for test in tests if test in items]
-            changed = changes(module, before, after) if chosen else None
+            changed = changes(functions, module, before, after) if chosen else None
             self._requests.send(changed and passes(session, chosen, changed, seconds))
 
 
@@ -60,7 +62,7 @@ def passes(
     """Whether a copy of this process with the changed functions passes the tests in time."""
     child = os.fork()
     if child == 0:
-        os.setsid()  # whatever the tests start can be ended with them
+        os.setpgrp()  # whatever the tests start can be ended with them
         for function, code in changed:
             function.__code__ = code
         for item, following in zip(items, [*items[1:], None], strict=True):
@@ -75,20 +77,22 @@ def passes(
     return os.waitpid(child, 0)[1] == 0
 
 
-def changes(module: str, before: str, after: str) -> list[tuple[FunctionType, CodeType]] | None:
-    """The live functions of a module that another source changes, with their new code; None if
-    it changes anything else, or a function of which there is none."""
+def changes(
+    functions: list[FunctionType], module: str, before: str, after: str
+) -> list[tuple[FunctionType, CodeType]] | None:
+    """Those functions of a module that another source changes, with their new code; None if it
+    changes anything else, or a function of which there is none."""
     old = dict(codes(compile(before, module, "exec")))
     new = dict(codes(compile(after, module, "exec")))
     if old.keys() != new.keys():
         return None
     changed = {key for key in old if old[key] != new[key]}
     live: dict[tuple[str, int, int], list[FunctionType]] = {key: [] for key in changed}
-    for thing in gc.get_objects():
-        if isinstance(thing, FunctionType) and thing.__code__.co_filename.endswith("/" + module):
+    for function in functions:
+        if function.__code__.co_filename.endswith("/" + module):
             for key in changed:
-                if thing.__code__ == old[key]:
-                    live[key].append(thing)
+                if function.__code__ == old[key]:
+                    live[key].append(function)
     outermost = {key for key in changed if not any(is_inside(key, other) for other in changed)}
     if not outermost or not all(live[key] for key in outermost):
         return None

@@ -16,7 +16,7 @@ import xdist  # noqa: F401
 
 def run_pytest(folder: str, tests: list[str]) -> None:
     """Ends the process, with pytest's exit status; `folder` holds the packages to test."""
-    os.setsid()  # whatever the tests start can be ended with them
+    os.setpgrp()  # whatever the tests start can be ended with them
     silence = os.open(os.devnull, os.O_RDWR)
     for number in range(3):
         os.dup2(silence, number)
