@@ -7,6 +7,7 @@ from collections import Counter
 
 import client_fakes as fakes
 import pytest
+from saturnmq.client import accumulator
 from saturnmq.client.blocking import LoopThread
 from saturnmq.client.blocking import Producer as BlockingProducer
 from saturnmq.client.producer import Producer
@@ -49,7 +50,11 @@ def test_a_window_of_pipelined_sends_of_a_task_is_spread_over_the_queues_in_batc
 
 
 @pytest.mark.parametrize("size", [100, 1024])
-def test_a_window_of_pipelined_sends_of_a_thread_is_spread_over_the_queues_in_batches(size):
+def test_a_window_of_pipelined_sends_of_a_thread_is_spread_over_the_queues_in_batches(
+    size, monkeypatch
+):
+    # However busy the machine is, no window has a rest in it: its waits for answers are enough.
+    monkeypatch.setattr(accumulator, "REST_MS", 60_000)
     thread = LoopThread("fake-cluster")
     cluster = fakes.FakeCluster(thread.runtime, ("a", "b"), queues=QUEUES // 2)
     thread.run(cluster.start())

@@ -26,10 +26,14 @@ class Builder:
 def test_an_interrupt_while_spark_starts_waits_until_it_has(monkeypatch) -> None:
     sql = pytest.importorskip("pyspark.sql")
     seen: list[str] = []
-    before = signal.getsignal(signal.SIGINT)
     monkeypatch.setattr(session, "prepare", lambda: None)
     monkeypatch.setattr(sql.SparkSession, "builder", Builder(seen))
-    with pytest.raises(KeyboardInterrupt):
-        session.spark_session("test", "local[1]")
-    assert seen == ["started"]
-    assert signal.getsignal(signal.SIGINT) is before
+    # A shell starts what runs in the background with interrupts ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            session.spark_session("test", "local[1]")
+        assert seen == ["started"]
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
