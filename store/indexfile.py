@@ -119,10 +119,6 @@ class IndexFile:
         return self.header[1]
 
     @property
-    def begin_offset(self) -> int:
-        return self.header[2]
-
-    @property
     def end_offset(self) -> int:
         return self.header[3]
 
@@ -157,13 +153,12 @@ class IndexFile:
         HEADER.pack_into(self.file.view, 0, *self.header)
 
     def cut(self, end: int, store_time_at: Callable[[int], int | None]) -> None:
-        """Forget the items of messages at or behind `end`."""
+        """Forget the items of messages at or behind `end`; the first item is of none of them."""
         count = bisect_left(range(self.count), end, lo=1, key=self.offset_of)
         if count == self.count:
             return
-        if count > 1:
-            self.header[3] = self.offset_of(count - 1)
-            self.header[1] = store_time_at(self.header[3]) or self.header[1]
+        self.header[3] = self.offset_of(count - 1)
+        self.header[1] = store_time_at(self.header[3]) or self.header[1]
         self.header[5] = count
         self.restore(HEADER.pack(*self.header))
 

@@ -536,10 +536,14 @@ def test_after_a_failed_sync_the_next_start_asks_the_disk() -> None:
     assert numbers(again) == list(range(10))
 
 
-def test_slots_made_by_the_kernel_are_those_of_its_reference_and_of_the_inserts() -> None:
+@pytest.mark.parametrize("count", [0, 1, 2, 30])
+@pytest.mark.parametrize("slots", [7, 100])
+def test_slots_made_by_the_kernel_are_those_of_its_reference_and_of_the_inserts(
+    slots: int, count: int
+) -> None:
     rng = random.Random(3)
-    slots, limit = 7, 50
-    items = b"".join(INCOMING.pack(rng.randrange(1 << 31), n, 1000 * n) for n in range(30))
+    limit = 50
+    items = b"".join(INCOMING.pack(rng.randrange(1 << 31), n, 1000 * n) for n in range(count))
     view, header = bytearray(40 + 4 * slots + 20 * limit), [0, 0, 0, 0, 0, 1]
     insert_items(memoryview(view), slots, limit, header, memoryview(items))
     inserted = bytes(view)
