@@ -100,7 +100,7 @@ class QueueCheck:
 
     def _differs(self, index: int, want: tuple[int, ...], have: tuple[int, ...]) -> None:
         same_frame = want[:2] == have[:2]
-        if have == _ABSENT and want != _ABSENT:
+        if have == _ABSENT:
             self._report(f"queue {self._name}: entries are missing", index, want[0])
         elif have == _FILLED:
             what = f"queue {self._name}: slots are filled that have a frame"

@@ -192,6 +192,8 @@ def test_a_range_spans_files_to_the_millisecond() -> None:
     assert hits(index, "k", NOW, NOW) == [3, 2, 1, 0]
     assert hits(index, "k", NOW + 2000, FAR) == [11, 10, 9, 8]
     assert hits(index, "k", NOW + 2001, FAR) == []
+    index = filled(new_disk(), *((n, NOW, ("k",)) for n in range(8)))
+    assert hits(index, "k", NOW, NOW) == [7, 6, 5, 4, 3, 2, 1, 0]
 
 
 def test_a_slot_holds_the_keys_of_others() -> None:
