@@ -61,16 +61,15 @@ def time_at(offset: int) -> int | None:
     return next((time for at, time, _ in MESSAGES if at == offset), None)
 
 
-@pytest.mark.parametrize("end", [*range(0, 1300, 100), 50, 1101])
-def test_a_cut_index_is_one_that_never_had_more(end: int) -> None:
-    cut = filled(new_disk(), *MESSAGES)
-    cut.truncate(end, time_at)
-    kept = [message for message in MESSAGES if message[0] < end]
-    never = filled(new_disk(), *kept)
-    assert parts(cut) == parts(never)
-    assert cut.indexed_to() == (kept[-1][0] if kept else None)
-    cut.append(items(*MESSAGES))  # it knows what it has, and takes what was cut again
-    assert parts(cut) == parts(filled(new_disk(), *MESSAGES))
+def test_a_cut_index_is_one_that_never_had_more() -> None:
+    for end in (*range(0, 1300, 100), 50, 1101):
+        cut = filled(new_disk(), *MESSAGES)
+        cut.truncate(end, time_at)
+        kept = [message for message in MESSAGES if message[0] < end]
+        assert parts(cut) == parts(filled(new_disk(), *kept))
+        assert cut.indexed_to() == (kept[-1][0] if kept else None)
+        cut.append(items(*MESSAGES))  # it knows what it has, and takes what was cut again
+        assert parts(cut) == parts(filled(new_disk(), *MESSAGES))
 
 
 def test_the_end_time_stays_when_the_last_message_of_a_cut_index_is_gone() -> None:
@@ -80,17 +79,17 @@ def test_the_end_time_stays_when_the_last_message_of_a_cut_index_is_gone() -> No
     assert (index.files[-1].end_offset, index.files[-1].end_time) == (0, before)
 
 
-@pytest.mark.parametrize("there", range(len(items(*MESSAGES)) // INCOMING.size + 1))
-def test_no_item_is_put_twice_wherever_an_earlier_run_stopped(there: int) -> None:
-    whole = filled(new_disk(), *MESSAGES)
-    disk = new_disk()
-    first = opened(disk)
-    first.append(items(*MESSAGES)[: INCOMING.size * there])
-    first.close()
-    again = opened(disk)
-    for message in MESSAGES:  # as the steps of reput are, of which the first know nothing new
-        again.append(items(message))
-    assert parts(again) == parts(whole)
+def test_no_item_is_put_twice_wherever_an_earlier_run_stopped() -> None:
+    whole, everything = filled(new_disk(), *MESSAGES), items(*MESSAGES)
+    for there in range(0, len(everything) + 1, INCOMING.size):
+        disk = new_disk()
+        first = opened(disk)
+        first.append(everything[:there])
+        first.close()
+        again = opened(disk)
+        for message in MESSAGES:  # as the steps of reput are, of which the first know nothing new
+            again.append(items(message))
+        assert parts(again) == parts(whole)
 
 
 def test_items_that_no_file_could_be_made_for_come_again() -> None:
@@ -107,29 +106,29 @@ def test_items_that_no_file_could_be_made_for_come_again() -> None:
     assert parts(index) == parts(filled(new_disk(), *MESSAGES))
 
 
-@pytest.mark.parametrize("killed", range(13))
 @pytest.mark.parametrize("step", [1, 4])
-def test_what_a_flush_tells_is_there_after_a_power_loss(killed: int, step: int) -> None:
-    disk = new_disk()
-    index = opened(disk)
-    mark = IndexMark(0, bytes(40), 0)
-    for number, message in enumerate(MESSAGES):
-        index.append(items(message))
-        if number == killed:  # what it wrote since is nowhere but in memory
-            disk.kill()
-            disk.power_on()
-            index = opened(disk, clean=False)
-            index.restore(mark.name, mark.header)
-            index.resume()
-            index.append(items(*MESSAGES[: number + 1]))
-        if number % step == 0:
-            mark = index.flush()
-            sound = parts(index)
-            assert mark.name == index.files[-1].name
-            assert mark.full_until == (index.files[-2].end_time if index.files[1:] else 0)
-            again = opened(disk.crash_image(random.Random(1), NOTHING_ELSE), clean=False)
-            again.restore(mark.name, mark.header)
-            assert parts(again) == sound
+def test_what_a_flush_tells_is_there_after_a_power_loss(step: int) -> None:
+    for killed in range(13):
+        disk = new_disk()
+        index = opened(disk)
+        mark = IndexMark(0, bytes(40), 0)
+        for number, message in enumerate(MESSAGES):
+            index.append(items(message))
+            if number == killed:  # what it wrote since is nowhere but in memory
+                disk.kill()
+                disk.power_on()
+                index = opened(disk, clean=False)
+                index.restore(mark.name, mark.header)
+                index.resume()
+                index.append(items(*MESSAGES[: number + 1]))
+            if number % step == 0:
+                mark = index.flush()
+                sound = parts(index)
+                assert mark.name == index.files[-1].name
+                assert mark.full_until == (index.files[-2].end_time if index.files[1:] else 0)
+                again = opened(disk.crash_image(random.Random(1), NOTHING_ELSE), clean=False)
+                again.restore(mark.name, mark.header)
+                assert parts(again) == sound
 
 
 def test_an_index_without_files_tells_so() -> None:
