@@ -23,6 +23,7 @@ from saturnmq.client.group_admin import (
     QueueAtMember,
     QueueLag,
 )
+from saturnmq.client.handover import Drained, Succession
 from saturnmq.client.message_finding import RESULTS, MessageFinder, serving
 from saturnmq.client.producer import DEFAULT_NAMESERVER, new_core
 from saturnmq.client.promotion import Promoter, Promotion
@@ -151,6 +152,40 @@ class Admin:
         acknowledged messages could be lost.
         """
         return await Promoter(self.core, group, force=force, timeout_s=timeout).run(node)
+
+    async def hand_over(
+        self,
+        group: str,
+        node: str | int | None = None,
+        *,
+        timeout: float = promotion.TIMEOUT_S,
+    ) -> Promotion:
+        """Change the master of a group while all is well: to `node` (an address or a broker id), or
+        to the slave that is preferred by `brokerElectionPriority`, or furthest ahead.
+
+        Nothing is forced, and no acknowledged message is lost: NoPermission says why nobody hands
+        over, or takes over, and nothing has changed then. The slave has `timeout` seconds to come
+        near; for two at most nobody takes sends. A call that is cancelled ends when one of the two
+        leads, and so does `close`.
+        """
+        return await Succession(self.core, timeout_s=timeout).hand_over(group, node)
+
+    async def preview_hand_over(self, group: str, node: str | int | None = None) -> Replica:
+        """Who would take over."""
+        return await Succession(self.core).preview(group, node)
+
+    async def drain(self, node: str, *, timeout: float = promotion.TIMEOUT_S) -> list[Drained]:
+        """Hand over each group that a node leads, so that it can be stopped: `node` is an address,
+        a host, which names all its brokers, or the id of only one broker.
+
+        NoPermission says why somebody cannot, before anything has changed. `risk` says what the
+        stop costs all the same.
+        """
+        return await Succession(self.core, timeout_s=timeout).drain(node)
+
+    async def preview_drain(self, node: str) -> list[Drained]:
+        """What `drain` would do."""
+        return await Succession(self.core).drain(node, preview=True)
 
     async def broker_status(self, address: str) -> dict[str, str]:
         """What the broker at `address` tells of itself, as mqadmin's brokerStatus shows it.

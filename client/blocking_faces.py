@@ -14,6 +14,7 @@ from saturnmq.client.admin import QUERY_TIMEOUT_S, Boundary, BrokerNode, QueueOf
 from saturnmq.client.blocking import Facade
 from saturnmq.client.core import ErrorListener
 from saturnmq.client.group_admin import END, GroupAtBroker, OffsetReset, QueueAtMember, QueueLag
+from saturnmq.client.handover import Drained
 from saturnmq.client.listening import Listener, OneListener
 from saturnmq.client.message_finding import RESULTS
 from saturnmq.client.offset_store import COMMIT_INTERVAL_S
@@ -387,6 +388,36 @@ class Admin(Facade[admin.Admin]):
         acknowledged messages could be lost.
         """
         return self._wait(self._target.promote(group, node, force=force, timeout=timeout))
+
+    def hand_over(
+        self, group: str, node: str | int | None = None, *, timeout: float = promotion.TIMEOUT_S
+    ) -> Promotion:
+        """Change the master of a group while all is well: to `node` (an address or a broker id), or
+        to the slave that is preferred by `brokerElectionPriority`, or furthest ahead.
+
+        Nothing is forced, and no acknowledged message is lost: NoPermission says why nobody hands
+        over, or takes over, and nothing has changed then. The slave has `timeout` seconds to come
+        near; for two at most nobody takes sends. A call that is cancelled ends when one of the two
+        leads, and so does `close`.
+        """
+        return self._wait(self._target.hand_over(group, node, timeout=timeout))
+
+    def preview_hand_over(self, group: str, node: str | int | None = None) -> Replica:
+        """Who would take over."""
+        return self._wait(self._target.preview_hand_over(group, node))
+
+    def drain(self, node: str, *, timeout: float = promotion.TIMEOUT_S) -> list[Drained]:
+        """Hand over each group that a node leads, so that it can be stopped: `node` is an address,
+        a host, which names all its brokers, or the id of only one broker.
+
+        NoPermission says why somebody cannot, before anything has changed. `risk` says what the
+        stop costs all the same.
+        """
+        return self._wait(self._target.drain(node, timeout=timeout))
+
+    def preview_drain(self, node: str) -> list[Drained]:
+        """What `drain` would do."""
+        return self._wait(self._target.preview_drain(node))
 
     def broker_status(self, address: str) -> dict[str, str]:
         """What the broker at `address` tells of itself, as mqadmin's brokerStatus shows it.

@@ -3,8 +3,9 @@
 Two ways, and the state of the old master decides:
 
 - **Hand-over**: it answers. It is fenced, so that its log grows no more; when the new one has all
-  of that, it is promoted. Nothing is lost; if it does not come to that, the old one is promoted
-  again.
+  of that, and the senders of the old one are answered, it is promoted. Nothing is lost; if it does
+  not come to that, the old one is promoted again. From the fence on it is not given up half-way,
+  whoever is interrupted meanwhile (`ClientCore.finish`): nobody would lead.
 - **Take-over**: it does not answer, or does not lead. Every member that can be reached is fenced
   first: none of them follows the old master any more, so what it goes on to acknowledge with them
   ends here. An acknowledged message has `required` copies, so the members that answer have it
@@ -19,6 +20,7 @@ elected (`broker/election.py`) brings one along that nobody else has.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -28,6 +30,7 @@ from saturnmq.client.replicas import Replica, ask_node, ask_state, find_members,
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.epochs import next_term
 from saturnmq.protocol.errors import (
+    ConnectFailed,
     ConnectionLost,
     InvalidParameter,
     NoPermission,
@@ -44,6 +47,10 @@ CHANGE_TIMEOUT_S = 5.0  # a node writes its new role to the disk before it answe
 LOOK_S = 0.01
 # A master is fenced when its successor is so near: until it is there nobody takes writes.
 NEAR_BYTES = 1 << 20
+PAUSE_S = 2.0  # so long nobody takes writes in a planned hand-over, at most
+ANSWERED_S = 1.0  # within that the senders of a fenced master are answered, or wait for others
+BACK_S = 5.0  # the old master is asked to lead again for so long
+AGAIN_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +82,12 @@ def find_member(members: Sequence[Replica], node: str | int) -> Replica:
         f"{wanted!r} names no one member of {members[0].group}{nearest(wanted, addresses)}: "
         f"give the address or the id of one of {known}"
     )
+
+
+def leader(members: Sequence[Replica]) -> Replica | None:
+    """The master that answers; of two, one of which does not know yet, the newer one."""
+    leaders = [member for member in members if member.answers and member.is_master]
+    return max(leaders, key=lambda member: member.epoch, default=None)
 
 
 def _of_one_group(members: Sequence[Replica], target: Replica) -> list[Replica]:
@@ -120,12 +133,13 @@ class Promoter:
             raise NoPermission(
                 f"{target.address} cannot become master, it does not answer: {target.error}"
             )
-        leaders = [member for member in members if member.answers and member.is_master]
-        old = max(leaders, key=lambda member: member.epoch, default=None)
+        old = leader(members)
         if old is not None and old.address == target.address:
             raise InvalidParameter(
                 f"{target.address} is the master of {self._group} already, in epoch {target.epoch}"
             )
+        if self._asks:
+            return await self.hand_over(members, target)
         self._epoch = self._next_epoch(members)
         if old is not None:
             try:
@@ -134,8 +148,6 @@ class Promoter:
                 log.warning("%s does not hand over: %s", old.address, gone)
                 members = _of_one_group(await self._find(), target)
                 self._epoch = self._next_epoch(members)
-        if self._asks:
-            raise NoPermission(f"nobody hands {self._group} over to {target.address}")
         return await self._take_over(members, target.address)
 
     async def _find(self) -> list[Replica]:
@@ -148,20 +160,41 @@ class Promoter:
 
     # -- hand-over -----------------------------------------------------------------------------
 
+    async def hand_over(self, members: Sequence[Replica], target: Replica) -> Promotion:
+        """From the master among these members to `target`, another one of its group."""
+        old = leader(members)
+        if old is None:
+            raise NoPermission(f"nobody hands {self._group} over to {target.address}")
+        self._epoch = self._next_epoch(members)
+        try:
+            return await self._hand_over(old, target)
+        except _OldMasterGone as gone:
+            raise NoPermission(f"{old.address} does not hand over: {gone}") from gone
+
     async def _hand_over(self, old: Replica, target: Replica) -> Promotion:
-        runtime = self._core.runtime
-        deadline = runtime.monotonic() + self._timeout
+        deadline = self._core.runtime.monotonic() + self._timeout
         await self._catch_up(target, old.end, NEAR_BYTES, deadline)
+        return await self._core.finish(self._change_masters(old, target, deadline))
+
+    async def _change_masters(self, old: Replica, target: Replica, deadline: float) -> Promotion:
+        """Until this has ended nobody leads."""
         try:
             fenced = await self._change(RequestCode.FENCE, old.address)
         except (ConnectionLost, RequestTimeout) as error:
+            if self._asks and not isinstance(error, ConnectFailed):
+                await self._back_to(old, target, error)  # it may be fenced
             raise _OldMasterGone(error) from error
+        if self._asks:
+            deadline = min(deadline, self._core.runtime.monotonic() + PAUSE_S)
         try:
             await self._catch_up(target, fenced.end, 0, deadline)
+            await self._answered(old, fenced.end)
             master = await self._change(RequestCode.PROMOTE, target.address)
         except SaturnError as error:
-            await self._back_to(old, target, error)
-            raise
+            leads = await self._back_to(old, target, error)
+            if leads is None:
+                raise
+            master = leads
         return self._done(master, old.address, handed_over=True)
 
     async def _catch_up(self, target: Replica, end: int, behind: int, deadline: float) -> None:
@@ -180,24 +213,48 @@ class Promoter:
                 )
             await runtime.sleep(LOOK_S)
 
-    async def _back_to(self, old: Replica, target: Replica, error: Exception) -> None:
-        """Nobody takes writes now: the old master goes on, unless the target leads after all."""
-        try:
-            state = await ask_state(self._core, target.address)
-            if state.is_master:
-                return
-        except SaturnError:
-            pass  # a promotion that it may still find in its socket is of a lower epoch then
-        self._epoch = next_term(self._epoch)
-        try:
-            await self._change(RequestCode.PROMOTE, old.address, force=True)
-        except SaturnError as second:
-            raise SaturnError(
-                f"{self._group} has no master now: {target.address} was not promoted ({error}), "
-                f"and {old.address}, which is fenced, does not lead again ({second}). Say "
-                f"`saturnmq admin promote {self._group} NODE --force` for one of them"
-            ) from second
-        log.warning("%s leads %s again: %s", old.address, self._group, error)
+    async def _answered(self, old: Replica, end: int) -> None:
+        """Wait until the fenced master has answered its senders: when it learns that another one
+        leads it can only tell them that it does not know."""
+        runtime = self._core.runtime
+        deadline = runtime.monotonic() + ANSWERED_S
+        with contextlib.suppress(SaturnError):
+            while (await ask_state(self._core, old.address)).confirmed < end:
+                if runtime.monotonic() >= deadline:
+                    break
+                await runtime.sleep(LOOK_S)
+
+    async def _back_to(self, old: Replica, target: Replica, error: Exception) -> Replica | None:
+        """Nobody takes writes now: the old master goes on. Unless the target leads after all: its
+        state then."""
+        runtime = self._core.runtime
+        fence, self._epoch = self._epoch, next_term(self._epoch)
+        deadline = runtime.monotonic() + BACK_S
+        while True:
+            try:
+                state = await ask_state(self._core, target.address)
+                if state.is_master:
+                    return state
+            except SaturnError:
+                pass  # a promotion that it may still find in its socket is of a lower epoch then
+            try:
+                state = await ask_state(self._core, old.address)
+                if state.role == "fenced":
+                    state = await self._change(RequestCode.PROMOTE, old.address)
+                if state.is_master and state.epoch != fence:  # else it is about to be fenced
+                    log.warning("%s leads %s again: %s", old.address, self._group, error)
+                    return None
+                second: Exception = NoPermission(f"it is {state.role}, in epoch {state.epoch}")
+            except SaturnError as problem:
+                second = problem
+            if runtime.monotonic() >= deadline:
+                raise SaturnError(
+                    f"{self._group} has no master now: {target.address} was not promoted "
+                    f"({error}), and {old.address}, which is fenced, does not lead again "
+                    f"({second}). Say `saturnmq admin promote {self._group} NODE` for one of them; "
+                    "it says when --force is needed"
+                ) from second
+            await runtime.sleep(AGAIN_S)
 
     # -- take-over -----------------------------------------------------------------------------
 
