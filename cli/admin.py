@@ -8,7 +8,15 @@ from typing import Annotated, Any
 
 import typer
 from saturnmq.cli.launcher import LauncherError, LocalCluster, default_data
-from saturnmq.cli.output import DEFAULT_NAMESERVER, AsJson, Nameserver, emit, fail, table
+from saturnmq.cli.output import (
+    DEFAULT_NAMESERVER,
+    AsJson,
+    DryRun,
+    Nameserver,
+    emit,
+    fail,
+    table,
+)
 from saturnmq.cli.topics import admin
 from saturnmq.protocol.errors import nearest
 
@@ -17,6 +25,10 @@ app = typer.Typer(help="Look after brokers.", no_args_is_help=True)
 Broker = Annotated[
     str | None, typer.Option("--broker", help="Only the brokers of this name. Default: all.")
 ]
+LocalData = Annotated[
+    Path | None, typer.Option("--data", help="Directory of the local cluster that names the node.")
+]
+CatchUp = Annotated[float, typer.Option(min=0.1, help="Seconds that a slave has to catch up.")]
 
 
 def _nodes(client: Any, broker: str | None) -> list[Any]:
@@ -156,13 +168,8 @@ def promote(
     force: Annotated[
         bool, typer.Option("--force", help="Also where acknowledged messages may be lost by it.")
     ] = False,
-    timeout: Annotated[
-        float, typer.Option(min=0.1, help="Seconds that the new master has to catch up.")
-    ] = 10.0,
-    data: Annotated[
-        Path | None,
-        typer.Option("--data", help="Directory of the local cluster that names the node."),
-    ] = None,
+    timeout: CatchUp = 10.0,
+    data: LocalData = None,
     nameserver: Nameserver = DEFAULT_NAMESERVER,
     as_json: AsJson = False,
 ) -> None:
@@ -173,6 +180,42 @@ def promote(
     """
     with admin(nameserver) as client:
         result = client.promote(group, _address(node, data), force=force, timeout=timeout)
+    _tell(result, as_json)
+
+
+@app.command()
+def handover(
+    group: Annotated[str, typer.Argument(help="The broker name.")],
+    node: Annotated[
+        str | None,
+        typer.Argument(
+            help="The new master: HOST:PORT, broker id, or a node of `cluster status`. Default: "
+            "the preferred one (brokerElectionPriority), or the one in sync that is furthest ahead."
+        ),
+    ] = None,
+    timeout: CatchUp = 10.0,
+    dry_run: DryRun = False,
+    data: LocalData = None,
+    nameserver: Nameserver = DEFAULT_NAMESERVER,
+    as_json: AsJson = False,
+) -> None:
+    """Change the master of a group while all is well.
+
+    Loses nothing and fails no send; forces nothing: without a master that hands over, or a slave
+    in sync that takes over, it is refused and nothing changes.
+    """
+    wanted = None if node is None else _address(node, data)
+    with admin(nameserver) as client:
+        if dry_run:
+            successor = client.preview_hand_over(group, wanted)
+            facts = {"group": group, "master": successor.address, "done": False}
+            emit(facts) if as_json else print(f"{successor.address} would take {group} over")
+            return
+        _tell(client.hand_over(group, wanted, timeout=timeout), as_json)
+
+
+def _tell(result: Any, as_json: bool) -> None:
+    """Say what became of a promotion."""
     if as_json:
         emit(asdict(result))
         return
@@ -181,6 +224,41 @@ def promote(
         f"{result.master} is the master of {result.group} in epoch {result.epoch}, "
         f"from offset {result.start:,}; {how}"
     )
+
+
+@app.command()
+def drain(
+    node: Annotated[
+        str,
+        typer.Argument(
+            help="HOST:PORT, HOST (all its brokers), broker id, or a node of `cluster status`."
+        ),
+    ],
+    timeout: CatchUp = 10.0,
+    dry_run: DryRun = False,
+    data: LocalData = None,
+    nameserver: Nameserver = DEFAULT_NAMESERVER,
+    as_json: AsJson = False,
+) -> None:
+    """Hand over each group that a node leads, and say when it is safe to stop.
+
+    Refused, with nothing changed, where nobody else can take over.
+    """
+    with admin(nameserver) as client:
+        address = _address(node, data)
+        drained = (
+            client.preview_drain(address) if dry_run else client.drain(address, timeout=timeout)
+        )
+    if as_json:
+        emit([{**asdict(each), "done": not dry_run} for each in drained])
+        return
+    for each in drained:
+        if each.led:
+            would = "would hand" if dry_run else "handed"
+            print(f"{each.node} {would} {each.group} over to {each.master}")
+        end = f", but {each.risk}" if each.risk else ": it is safe to stop"
+        leads = "would lead" if dry_run else "leads"
+        print(f"{each.node} {leads} nothing{end}")
 
 
 def _address(node: str, data: Path | None) -> str:

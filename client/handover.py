@@ -20,6 +20,7 @@ from saturnmq.protocol.errors import InvalidParameter, NoPermission, SaturnError
 from saturnmq.protocol.remoting import Command
 
 LOOK_S = 0.1
+NOT_CAUGHT_UP = "has not had all that was confirmed since it started"
 PRIORITY = "brokerElectionPriority"
 NOT_PREFERRED = (1 << 31) - 1  # RocketMQ's default
 
@@ -213,8 +214,8 @@ def _unable(member: Replica) -> str:
         behind = "" if member.lag_bytes is None else f", {member.lag_bytes:,} bytes behind"
         trouble = f" ({member.trouble})" if member.trouble else ""
         return f"is not in sync{behind}{trouble}"
-    if member.may_lack:
-        return "has not had all that was confirmed since it started"
+    if member.lacks or not member.caught_up:  # of an empty log it has no epochs either
+        return f"lacks what it had: {member.lacks}" if member.lacks else NOT_CAUGHT_UP
     return ""
 
 
