@@ -337,6 +337,14 @@ def admins(admin: Admin, queue: MessageQueue) -> None:
     admin.replicas(0)  # wrong: Admin.replicas
     number(admin.promote("broker-a", 1, force=True).epoch)  # right: Admin.promote
     admin.promote("broker-a")  # wrong: Admin.promote
+    number(admin.hand_over("broker-a", 1).epoch)  # right: Admin.hand_over
+    admin.hand_over("broker-a", force=True)  # wrong: Admin.hand_over
+    text(admin.preview_hand_over("broker-a").role)  # right: Admin.preview_hand_over
+    admin.preview_hand_over()  # wrong: Admin.preview_hand_over
+    text(admin.drain("localhost")[0].risk)  # right: Admin.drain
+    admin.drain(0)  # wrong: Admin.drain
+    text(admin.preview_drain("localhost")[0].master)  # right: Admin.preview_drain
+    admin.preview_drain("localhost", 1)  # wrong: Admin.preview_drain
     table(admin.broker_status("localhost:10911"))  # right: Admin.broker_status
     admin.broker_status(10911)  # wrong: Admin.broker_status
     admin.delete_expired("localhost:10911")  # right: Admin.delete_expired
@@ -487,6 +495,14 @@ async def aio_admins(admin: aio.Admin, queue: MessageQueue) -> None:
     await admin.replicas(0)  # wrong: aio.Admin.replicas
     number((await admin.promote("broker-a", 1, force=True)).epoch)  # right: aio.Admin.promote
     await admin.promote("broker-a")  # wrong: aio.Admin.promote
+    number((await admin.hand_over("broker-a", 1)).epoch)  # right: aio.Admin.hand_over
+    await admin.hand_over("broker-a", force=True)  # wrong: aio.Admin.hand_over
+    text((await admin.preview_hand_over("broker-a")).role)  # right: aio.Admin.preview_hand_over
+    await admin.preview_hand_over()  # wrong: aio.Admin.preview_hand_over
+    text((await admin.drain("localhost"))[0].risk)  # right: aio.Admin.drain
+    await admin.drain(0)  # wrong: aio.Admin.drain
+    text((await admin.preview_drain("localhost"))[0].master)  # right: aio.Admin.preview_drain
+    await admin.preview_drain("localhost", 1)  # wrong: aio.Admin.preview_drain
     table(await admin.broker_status("localhost:10911"))  # right: aio.Admin.broker_status
     await admin.broker_status(10911)  # wrong: aio.Admin.broker_status
     await admin.delete_expired("localhost:10911")  # right: aio.Admin.delete_expired
