@@ -35,9 +35,25 @@ def nameserver(
     from saturnmq.nameserver.server import NameServer
 
     def build(runtime: Any) -> Any:
-        return NameServer(runtime, host, port)
+        return NameServer(runtime, host, port, hand_over(runtime))
 
     _serve(build, ready_file, "nameserver")
+
+
+def hand_over(runtime: Any) -> Any:
+    """How a nameserver that is asked to elect a master does it; `mqadmin` waits 3 s."""
+    from saturnmq.client.core import ClientCore
+    from saturnmq.client.handover import Succession
+
+    async def change(group: str, addresses: list[str], broker_id: int) -> str:
+        core = ClientCore(runtime, addresses)  # members are asked, no nameserver
+        try:
+            succession = Succession(core, timeout_s=1.0, addresses=addresses)
+            return (await succession.hand_over(group, broker_id)).master
+        finally:
+            await core.close()
+
+    return change
 
 
 def broker(

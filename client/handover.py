@@ -56,7 +56,9 @@ class Succession:
         """Make `node` the master, or who is preferred."""
         members = await self._members(group)
         target = await self._target(members, node)
-        return await self._promoter(group).hand_over(members, target)
+        done = await self._promoter(group).hand_over(members, target)
+        await self._settled(group, done.old_master, done.master)
+        return done
 
     async def preview(self, group: str, node: str | int | None = None) -> Replica:
         """Who `hand_over` would make the master."""
@@ -111,7 +113,7 @@ class Succession:
             now = group
             if leads and master is not None and not preview:
                 await self._promoter(member.group).hand_over(group, master)
-                now = await self._settled(member, master)
+                now = await self._settled(member.group, member.address, master.address)
             address = master.address if master is not None else ""
             risk = _risk(now, avoid, address)
             drained.append(Drained(member.group, member.address, leads, address, risk))
@@ -125,16 +127,16 @@ class Succession:
     def _promoter(self, group: str) -> Promoter:
         return Promoter(self._core, group, force=False, timeout_s=self._timeout, asks=True)
 
-    async def _settled(self, old: Replica, new: Replica) -> list[Replica]:
+    async def _settled(self, group: str, old: str, new: str) -> list[Replica]:
         """The members when the old master follows, and the new one takes writes; or as they are
         when the time is over."""
         runtime = self._core.runtime
         deadline = runtime.monotonic() + self._timeout
         while True:
-            members = await find_members(self._core, old.group, [old.address, new.address])
+            members = await find_members(self._core, group, [old, new])
             states = {member.address: member for member in members}
-            follows = old.address in states and states[old.address].in_sync
-            serves = new.address in states and not states[new.address].refuses
+            follows = old in states and states[old].in_sync
+            serves = new in states and not states[new].refuses
             if (follows and serves) or runtime.monotonic() >= deadline:
                 return members
             await runtime.sleep(LOOK_S)

@@ -1,29 +1,39 @@
 """What scripts ask RocketMQ's controller, answered by a nameserver with what the brokers tell.
 
-There is no controller here: a group knows itself who leads it. `mqadmin getControllerMetaData` and
-`getSyncStateSet` take the address of a nameserver, which is the leader that it names. It asks the
-master of each group (REPLICA_STATE).
+There is no controller here: a group knows itself who leads it. `mqadmin getControllerMetaData`,
+`getSyncStateSet` and `electMaster` take the address of a nameserver, which is the leader that it
+names. It asks the master of each group (REPLICA_STATE).
 
 | code | answer |
 |---|---|
+| 1002 | the named broker is made the master by a hand-over, which forces nothing (`HandOver`) |
 | 1005 | this nameserver, as controller and leader |
 | 1006 | for each broker name in the body: master, its epoch, replicas in sync, other replicas |
 
-A group whose master does not tell is left out, as RocketMQ leaves out one that it does not know.
-`syncStateSetEpoch` counts how often the set has changed since its master leads.
+A group whose master does not tell is left out of 1006, as RocketMQ leaves out one that it does not
+know. `syncStateSetEpoch` counts how often the set has changed since its master leads. An answer to
+1002 has the members of the group in its body twice: where RocketMQ's controller puts them, and
+where mqadmin looks for them. Without a broker that is named (`designateElect` false) a group
+keeps its master; one that has none is not given one: that is an operator's `admin promote`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from saturnmq.protocol import checked, jsonx
-from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.endpoint import ask_once
-from saturnmq.protocol.errors import MalformedFrame, SaturnError, SystemBusy
+from saturnmq.protocol.errors import (
+    MalformedFrame,
+    NoPermission,
+    SaturnError,
+    SystemBusy,
+    UnsupportedRequest,
+)
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.runtime import Runtime
 
@@ -34,13 +44,24 @@ NAMES_MAX = 1_000  # of groups in one question
 AT_ONCE = 16  # masters that are asked at the same time, whoever asks for them
 WAITING_MAX = 64  # questions
 GROUP = "saturnmq"  # of controllers, which RocketMQ's configuration names
+NOBODY = -1  # RocketMQ's broker id of a request that names no broker
+
+# Makes the broker of this id the master of a group, which has members at these addresses. Gives
+# its address; a SaturnError says why it is not the master.
+HandOver = Callable[[str, list[str], int], Awaitable[str]]
 
 
 class Controller:
-    def __init__(self, runtime: Runtime, addresses: Callable[[str], dict[int, str]]) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        addresses: Callable[[str], dict[int, str]],
+        hand_over: HandOver | None,
+    ) -> None:
         """`addresses`: of the brokers that are registered under a name, by id."""
         self._runtime = runtime
         self._addresses = addresses
+        self._hand_over = hand_over
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._waiting = 0
 
@@ -58,11 +79,19 @@ class Controller:
 
     async def sync_state(self, command: Command) -> Command:
         """1006. MalformedFrame: the body is no list of names; SystemBusy: too many ask."""
+        return await self._one_of_some(self._sync_state(command))
+
+    async def elect(self, command: Command) -> Command:
+        """1002. MalformedFrame: a field is no number; SystemBusy: too many ask."""
+        return await self._one_of_some(self._elect(command))
+
+    async def _one_of_some(self, answer: Coroutine[Any, Any, Command]) -> Command:
         if self._waiting >= WAITING_MAX:
-            raise SystemBusy(f"{WAITING_MAX} others ask for the replicas in sync; ask again")
+            answer.close()
+            raise SystemBusy(f"{WAITING_MAX} others ask for what brokers tell; ask again")
         self._waiting += 1
         try:
-            return await self._sync_state(command)
+            return await answer
         finally:
             self._waiting -= 1
 
@@ -75,21 +104,71 @@ class Controller:
         table = {name: state for name, state in zip(wanted, told, strict=True) if state}
         return command.reply(body=jsonx.dumps({"replicasInfoTable": table}))
 
+    async def _elect(self, command: Command) -> Command:
+        name = checked.text(command.ext, "brokerName")
+        wanted = checked.integer(command.ext, "brokerId", NOBODY, least=NOBODY)
+        designated = checked.text(command.ext, "designateElect", "false") == "true"
+        if not self._addresses(name):
+            code = ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED
+            return command.reply(code, f"no broker called {name!r} is registered here")
+        led = await self._group(name)
+        if led is None:
+            return command.reply(
+                ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE,
+                f"{name} has no master that could hand over: "
+                f"`saturnmq admin promote {name} NODE` makes one",
+            )
+        if not designated or wanted in (NOBODY, led["masterBrokerId"]):
+            why = f"{led['masterAddress']} leads {name} already"
+            return _elected(command, led, ResponseCode.CONTROLLER_MASTER_STILL_EXIST, why)
+        try:
+            if self._hand_over is None:
+                raise UnsupportedRequest("this nameserver asks nobody to hand over")
+            master = await self._hand_over(name, [*self._addresses(name).values()], wanted)
+            leads = await self._ask(name, master)
+            if leads is None:
+                raise NoPermission(f"{master} does not lead {name} any more")
+        except SaturnError as error:
+            log.warning("broker %d of %s is not made its master: %s", wanted, name, error)
+            return command.reply(ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, str(error))
+        return _elected(command, leads)
+
     async def _group(self, name: str) -> dict[str, Any] | None:
         """ReplicasInfo of one group; None if its master does not tell."""
-        registered = self._addresses(name)
-        master = registered.get(0)
-        if master is None:
-            return None
+        master = self._addresses(name).get(0)
+        return None if master is None else await self._ask(name, master)
+
+    async def _ask(self, name: str, master: str) -> dict[str, Any] | None:
         try:
             async with asyncio.timeout(ASK_S), self._slots:
                 request = Command.request(RequestCode.REPLICA_STATE)
                 reply = await ask_once(self._runtime, master, request, ASK_S)
-            alive = set(registered.values())
+            alive = {*self._addresses(name).values(), master}
             return _replicas_info(name, checked.document(reply.body), alive)
         except (SaturnError, OSError, TimeoutError, ValueError) as error:
             log.warning("%s at %s does not tell its replicas: %s", name, master, error)
             return None
+
+
+def _elected(
+    command: Command, led: dict[str, Any], code: int = 0, remark: str | None = None
+) -> Command:
+    """RocketMQ's ElectMasterResponseHeader and ElectMasterResponseBody."""
+    names = ("masterBrokerId", "masterAddress", "masterEpoch", "syncStateSetEpoch")
+    in_sync = led["inSyncReplicas"]
+    everybody = [*in_sync, *led["notInSyncReplicas"]]
+    group = {
+        "cluster": command.ext.get("clusterName", ""),
+        "brokerName": command.ext["brokerName"],
+        "brokerAddrs": {str(each["brokerId"]): each["brokerAddress"] for each in everybody},
+    }
+    body = {"brokerMemberGroup": group, "syncStateSet": [each["brokerId"] for each in in_sync]}
+    return command.reply(
+        code,
+        remark,
+        ext={name: str(led[name]) for name in names},
+        body=jsonx.dumps({**group, **body}),
+    )
 
 
 def _replicas_info(name: str, state: dict[str, Any], alive: set[str]) -> dict[str, Any] | None:

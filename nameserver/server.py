@@ -2,8 +2,8 @@
 encodes.
 
 Codes served are the keys of `_handlers`; all others are answered 3. Every request is answered at
-once, on the loop, without a task; but 1006, for which brokers are asked (`controller.py`). A
-broker's entry lives as long as the connection of its last registration, so a killed broker leaves
+once, on the loop, without a task; but 1002 and 1006, for which brokers are asked (`controller.py`).
+A broker's entry lives as long as the connection of its last registration, so a killed broker leaves
 the routes within the time the kernel needs to close its sockets; a silent one is found by the scan.
 Route JSON always has quoted broker ids, whatever version asks (remoting.md 3.4).
 
@@ -17,7 +17,7 @@ connection, or, with RocketMQ's brokers, from the host that it registered from.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from saturnmq.protocol import jsonx
@@ -34,7 +34,7 @@ from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import DataVersion
 from saturnmq.protocol.runtime import Listener, Runtime
 
-from .controller import Controller
+from .controller import Controller, HandOver
 from .kv import ORDER_TOPIC_CONFIG, KvConfig
 from .registration import flag, integer, parse_registration, required
 from .routes import LiveBroker, RouteTable
@@ -53,7 +53,13 @@ UNREAD_MAX = 1 << 20
 class NameServer:
     """One nameserver. `port` 0 takes any free port; `address` is known after `start`."""
 
-    def __init__(self, runtime: Runtime, host: str = "127.0.0.1", port: int = DEFAULT_PORT) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        host: str = "127.0.0.1",
+        port: int = DEFAULT_PORT,
+        hand_over: HandOver | None = None,
+    ) -> None:
         self._runtime = runtime
         self._host = host
         self._port = port
@@ -90,7 +96,11 @@ class NameServer:
             code.GET_NAMESRV_CONFIG: self._get_config,
             code.CONTROLLER_GET_METADATA_INFO: self._metadata,
         }
-        self._controller = Controller(runtime, self.routes.addresses)
+        self._controller = Controller(runtime, self.routes.addresses, hand_over)
+        self._slow_handlers: dict[int, Callable[[Command], Awaitable[Command]]] = {
+            code.CONTROLLER_ELECT_MASTER: self._controller.elect,
+            code.CONTROLLER_GET_SYNC_STATE_DATA: self._controller.sync_state,
+        }
 
     @property
     def address(self) -> str:
@@ -155,8 +165,9 @@ class NameServer:
         log.warning("broker %s at %s left the routes: %s", live.name, live.address, why)
 
     def _handle(self, endpoint: Endpoint, command: Command) -> None:
-        if command.code == RequestCode.CONTROLLER_GET_SYNC_STATE_DATA:
-            self._runtime.spawn(self._sync_state(endpoint, command), name="sync-state")
+        slow = self._slow_handlers.get(command.code)
+        if slow is not None:
+            self._runtime.spawn(self._answer(endpoint, command, slow), name="controller")
             return
         handler = self._handlers.get(command.code)
         if handler is None:
@@ -315,9 +326,11 @@ class NameServer:
     def _metadata(self, endpoint: Endpoint, command: Command) -> Command:
         return self._controller.metadata(command, self.address)
 
-    async def _sync_state(self, endpoint: Endpoint, command: Command) -> None:
+    async def _answer(
+        self, endpoint: Endpoint, command: Command, ask: Callable[[Command], Awaitable[Command]]
+    ) -> None:
         try:
-            reply = await self._controller.sync_state(command)
+            reply = await ask(command)
         except SaturnError as error:
             reply = command.reply(error.code, remark=str(error))
         endpoint.send(reply, command)

@@ -9,12 +9,16 @@ from typing import Any
 import pytest
 from broker_rig import ask, connected, run, until
 from failover_rig import Group
+from saturnmq.broker.role import State
+from saturnmq.cli import nodes
+from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol import jsonx
 from saturnmq.protocol.checked import INT64_MAX
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.epochs import TERM
 from saturnmq.protocol.native import NativeRuntime
+from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.runtime import split_address
 
 
@@ -74,6 +78,110 @@ def test_the_replicas_in_sync_are_those_that_the_master_counts(tmp_path: Path) -
             await group.master.close()
             await until(lambda: not group.nameserver.routes.addresses(name))
             assert await replicas(endpoint, name) == {}
+            endpoint.close()
+
+    run(body)
+
+
+async def elect(endpoint: Endpoint, name: str, broker_id: int | str | None, **ext: Any) -> Command:
+    """As `mqadmin electMaster` asks for it."""
+    header = {"clusterName": "C", "brokerName": name, "designateElect": "true", **ext}
+    if broker_id is not None:
+        header["brokerId"] = str(broker_id)
+    return await ask(endpoint, RequestCode.CONTROLLER_ELECT_MASTER, header)
+
+
+def hands_over(group: Group) -> None:
+    """Give the nameserver the means that the program gives it."""
+    group.nameserver = NameServer(group.runtime, "127.0.0.1", 0, nodes.hand_over(group.runtime))
+
+
+def test_a_broker_is_elected_by_a_hand_over(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        group = Group(runtime, tmp_path)
+        hands_over(group)
+        async with group:
+            name, endpoint = group.master.config.broker_name, await nameserver(group)
+            await until(lambda: bool(group.slave._registration.registered))
+            assert await group.send_all(group.master, b"one") == [0]
+            reply = await elect(endpoint, name, 1)
+            assert (reply.code, reply.remark) == (0, None)
+            assert group.slave.replica_state()["role"] == "master"
+            assert reply.ext["masterBrokerId"] == "0"
+            assert reply.ext["masterAddress"] == group.slave.address
+            assert reply.ext["masterEpoch"] == str(group.slave.context.role.epoch)
+            assert int(reply.ext["syncStateSetEpoch"]) >= 1
+            told = jsonx.loads(reply.body)
+            members = {"0": group.slave.address, "1": group.master.address}
+            assert told["brokerMemberGroup"] == {
+                "cluster": "C",
+                "brokerName": name,
+                "brokerAddrs": members,
+            }
+            assert told["syncStateSet"] == [0, 1]
+            assert told["brokerAddrs"] == members, "where mqadmin looks for them"
+            assert await group.send_all(group.slave, b"two") == [0]
+            endpoint.close()
+
+    run(body)
+
+
+def test_who_leads_goes_on_when_nobody_else_is_named_or_can(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        group = Group(runtime, tmp_path)
+        hands_over(group)
+        async with group:
+            name, endpoint = group.master.config.broker_name, await nameserver(group)
+            await until(lambda: bool(group.slave._registration.registered))
+            still = (
+                await elect(endpoint, name, 0),
+                await elect(endpoint, name, 1, designateElect="false"),
+                await elect(endpoint, name, -1),
+                await elect(endpoint, name, None),
+            )
+            for reply in still:
+                assert reply.code == ResponseCode.CONTROLLER_MASTER_STILL_EXIST
+                assert reply.ext["masterAddress"] == group.master.address
+            reply = await elect(endpoint, name, 7)
+            assert reply.code == ResponseCode.CONTROLLER_ELECT_MASTER_FAILED
+            assert "'7' names no one member" in str(reply.remark)
+            await group.slave.close()
+            reply = await elect(endpoint, name, 1)
+            assert reply.code == ResponseCode.CONTROLLER_ELECT_MASTER_FAILED
+            assert "does not answer" in str(reply.remark)
+            reply = await elect(endpoint, "nobody", 1)
+            assert reply.code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED
+            assert (await elect(endpoint, name, "one")).code == 1
+            assert group.master.context.role.state is State.MASTER
+            endpoint.close()
+
+    run(body)
+
+
+def test_a_group_without_a_master_is_not_given_one(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        group = Group(runtime, tmp_path)
+        hands_over(group)
+        async with group:
+            name, endpoint = group.master.config.broker_name, await nameserver(group)
+            await until(lambda: bool(group.slave._registration.registered))
+            await group.master.close()
+            await until(lambda: 0 not in group.nameserver.routes.addresses(name))
+            reply = await elect(endpoint, name, 1)
+            assert reply.code == ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE
+            assert "admin promote" in str(reply.remark)
+            assert group.slave.context.role.state is State.SLAVE
+            endpoint.close()
+
+    run(body)
+
+
+def test_a_nameserver_without_means_elects_nobody(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        async with Group(runtime, tmp_path) as group:
+            name, endpoint = group.master.config.broker_name, await nameserver(group)
+            reply = await elect(endpoint, name, 1)
+            assert reply.code == ResponseCode.CONTROLLER_ELECT_MASTER_FAILED
             endpoint.close()
 
     run(body)
