@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from saturnmq._version import VERSION
 from saturnmq.cli.launcher import LocalCluster, Settings, default_data
-from saturnmq.cli.output import AsJson, emit, fail, table
+from saturnmq.cli.output import AsJson, DryRun, emit, fail, table
 from saturnmq.protocol.runtime import split_addresses
 
 app = typer.Typer(
@@ -108,6 +110,45 @@ def restart(node: NodeName, data: Data = None, as_json: AsJson = False) -> None:
     cluster = LocalCluster.load(data or default_data())
     cluster.restart(node)
     _show(cluster, as_json, _roles(cluster))
+
+
+@app.command()
+def upgrade(
+    rolling: Annotated[
+        bool, typer.Option("--rolling", help="One process at a time, while the cluster serves.")
+    ] = False,
+    dry_run: DryRun = False,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Restart every node with the saturnmq that is installed now, on its ports, data and options.
+
+    With --rolling slaves first, then nameservers, then masters, which hand over before and lead
+    again afterwards. It ends at the first problem, and says what to do.
+    """
+    if not rolling:
+        fail(
+            "say --rolling: one process at a time is restarted. That needs every node running, and "
+            "in every group a slave in sync. Without: `saturnmq cluster down`, then `cluster up` "
+            "as before"
+        )
+    from saturnmq import Admin
+    from saturnmq.cli.rolling import Upgrade
+
+    cluster = LocalCluster.load(data or default_data())
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr if as_json else sys.stdout, flush=True)
+
+    with Admin(cluster.nameservers) as admin:
+        work = Upgrade(cluster, admin, say)
+        order = work.check() if dry_run else work.run()
+    if as_json:
+        emit({"nodes": order, "masters": work.leaders, "done": not dry_run})
+    elif dry_run:
+        print(f"would restart {', '.join(order)}")
+    else:
+        print(f"restarted {len(order)} nodes; they run version {VERSION}")
 
 
 @app.command()
