@@ -359,7 +359,7 @@ class Index:
         """Offsets of messages that may carry the key, newest first; a second's rest is cut off."""
         key_hash = index_hash(topic, key)
         for index in reversed(self.files):
-            if index.count > 1 and index.begin_time <= end and index.end_time >= begin:
+            if index.begin_time <= end and index.end_time >= begin:
                 yield from index.find(key_hash, begin, end)
             if index.begin_time < begin:
                 return
