@@ -302,9 +302,27 @@ def test_batches_go_round_the_queues(cluster: Make) -> None:
     world = cluster({"a": 2, "b": 1})
     for _ in range(7):
         world.until_done(world.send())
-    queues = [sent.queue for sent in world.sent]
-    assert all(queues[n] == queues[n + 3] for n in range(4))
-    assert set(queues) == {A0, A1, B0}
+    order = [A0, A1, B0]
+    places = [order.index(sent.queue) for sent in world.sent]
+    assert places == [(places[0] + n) % 3 for n in range(7)]
+
+
+def test_a_queue_of_a_busy_broker_is_passed_over_and_the_round_goes_on_behind(
+    cluster: Make,
+) -> None:
+    world = cluster({"a": 2, "b": 1, "c": 1})
+    handles = [world.send()]
+    world.until_done(*handles)
+    while world.sent[-1].broker != "c":
+        world.until_done(world.send())
+    world.sent.clear()
+    world.takes_s = lambda sent: 1.0 if sent.broker == "a" else 0.001
+    for _ in range(5):
+        handles.append(world.send())
+        world.run(0.01)
+    world.until_done(*handles)
+    queues = [(sent.broker, sent.queue.queue_id) for sent in world.sent]
+    assert queues == [("a", 0), ("b", 0), ("c", 0), ("b", 0), ("c", 0)]
 
 
 def test_what_queues_while_a_batch_is_under_way_goes_together_and_full_ones_at_once(
@@ -477,6 +495,20 @@ def test_a_queue_that_is_gone_ends_no_send_that_has_time_left(cluster: Make, ret
     world.run(away_s + 0.05)
     world.change({"a": 2})
     assert world.outcome(handle) is SendStatus.OK
+    assert world.idle()
+
+
+def test_a_batch_that_went_to_another_broker_is_under_way_there(cluster: Make) -> None:
+    world = cluster({"a": 1, "b": 1})
+    world.answer = lambda _: 14 if len(world.sent) == 1 else 0
+    world.takes_s = lambda _: 0.001 if len(world.sent) == 1 else 0.5
+    handles = [world.send()]
+    world.run(0.1)
+    handles.append(world.send())
+    world.until_done(*handles)
+    refused, moved, behind = world.sent
+    assert refused.broker != moved.broker == behind.broker
+    assert behind.at >= moved.at + 0.5
     assert world.idle()
 
 
@@ -755,6 +787,39 @@ def test_keys_of_a_broker_that_has_the_topic_no_longer_go_to_one_with_a_master(
     assert Counter(queue.broker_name for queue in world.engine.round("T").queues) == {"a": 2}
 
 
+def test_what_waits_for_a_gone_queue_goes_where_a_master_is_if_there_is_one(cluster: Make) -> None:
+    world = cluster({"a": 1, "b": 1, "c": 1})
+    (key,) = keys_of(world, B0, 1)
+    world.answer = lambda sent: 17 if sent.broker == "b" else 0
+    world.change({"a": 1, "b": 1, "c": 1}, {"a": ""})
+    assert world.outcome(world.send(key=key)) is SendStatus.OK
+    assert [sent.broker for sent in world.sent] == ["b", "c"]
+
+
+def test_what_waits_for_a_gone_queue_waits_for_a_master_if_there_is_none(cluster: Make) -> None:
+    world = cluster({"a": 1, "b": 1})
+    (key,) = keys_of(world, B0, 1)
+    world.answer = lambda sent: 17 if sent.broker == "b" else 0
+    world.change({"a": 1, "b": 1}, {"a": ""})
+    handle = world.send(key=key)
+    world.run(1.0)
+    assert ([sent.broker for sent in world.sent], handle.done()) == (["b"], False)
+    world.change({"a": 1})
+    assert world.outcome(handle) is SendStatus.OK
+    assert [sent.broker for sent in world.sent] == ["b", "a"]
+
+
+@pytest.mark.parametrize(("code", "queue", "left"), [(14, None, 4), (17, A0, 4), (17, None, 2)])
+def test_keys_leave_the_queues_of_a_broker_only_if_it_has_no_such_topic_for_anybody(
+    cluster: Make, code: int, queue: MessageQueue | None, left: int
+) -> None:
+    world = cluster()
+    world.sender.key_queues.learn("T")
+    world.answer = lambda _: code if len(world.sent) == 1 else 0
+    assert world.outcome(world.send(queue)) is SendStatus.OK
+    assert len(world.engine.round("T").queues) == left
+
+
 def test_a_queue_that_the_caller_chose_is_not_changed_for_another(cluster: Make) -> None:
     world = cluster({"a": 8}, delivery_timeout=1.0)
     world.answer = lambda sent: 29 if sent.queue.queue_id > 1 else 0
@@ -794,6 +859,23 @@ def test_a_batch_whose_first_attempt_was_made_elsewhere_goes_on_here(
     world.until_done(batch.handle(0))
     assert [sent.broker for sent in world.sent] != [queue.broker_name]
     assert (batch.error, batch.unsure, world.idle()) == (None, not code, True)
+
+
+def test_a_batch_whose_first_attempt_was_made_elsewhere_is_under_way(cluster: Make) -> None:
+    world = cluster({"a": 1})
+    world.until_done(world.send())
+    world.takes_s = lambda _: 1.0
+    queue = world.sender.queue_now(world.engine.accumulator.lane("T", None))
+    assert queue is not None
+    batch = batch_of(world)
+    batch.attempts, batch.sent_at, batch.queue = 1, world.loop.time(), queue
+    world.sent.clear()
+    world.sender.take_over(batch, queue, error_for(14, ""))
+    behind = world.send()
+    world.until_done(batch.handle(0), behind)
+    first, second = world.sent
+    assert second.at >= first.at + 1.0
+    assert (batch.sent_at < behind.batch.sent_at, world.idle()) == (True, True)
 
 
 def test_keys_leave_a_broker_that_is_away_when_its_time_is_over(cluster: Make) -> None:
