@@ -23,9 +23,8 @@ from saturnmq.protocol.errors import (
     nearest,
 )
 from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.route import BrokerData, brokers_of
+from saturnmq.protocol.route import MASTER_ID, BrokerData, brokers_of
 
-MASTER_ID = 0
 ASK_TIMEOUT_S = 2.0
 ROUNDS = 3  # of asking those whom the last round named
 
