@@ -1,0 +1,263 @@
+"""What a pull consumer reads ahead, what its polls give, and where seeks and orders take it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from consumer_world import MASTER, Q0, Q1, SLAVE, World, puller
+from saturnmq.client.pull_consumer import PullConsumer
+from saturnmq.protocol.errors import ClientClosed, ConfigError, InvalidParameter
+from saturnmq.protocol.message import MessageQueue
+
+
+def backlog(count: int, queues: int = 1) -> World:
+    world = World(queues=queues)
+    for n in range(count):
+        world.send(n % queues, b"%d" % n)
+    return world
+
+
+def offsets(messages: Any) -> list[int]:
+    return [message.queue_offset for message in messages]
+
+
+def test_a_poll_gives_so_many_and_waits_so_long() -> None:
+    world = backlog(1100)
+
+    async def main() -> None:
+        made = puller(world)
+        made.assign([Q0])
+        with pytest.raises(ClientClosed, match="not running"):
+            await made.poll()
+        async with made:
+            await world.runtime.sleep(1.0)
+            with pytest.raises(InvalidParameter, match="max_messages 0 must be at least 1"):
+                await made.poll(max_messages=0)
+            assert offsets(await made.poll(max_messages=1)) == [0]
+            assert offsets(await made.poll()) == list(range(1, 32))  # of the first, small pull
+            assert offsets(await made.poll()) == list(range(32, 1056))
+            assert offsets(await made.poll()) == list(range(1056, 1100))
+            for waits, seconds in ((made.poll(), 5.0), (made.poll(0.25), 0.25)):
+                began = world.loop.time()
+                assert await waits == []
+                assert world.loop.time() - began == pytest.approx(seconds, abs=0.002)
+
+    world.run(main)
+
+
+def test_a_poll_that_waits_gets_the_first_message_at_once_and_none_when_the_consumer_closes() -> (
+    None
+):
+    world = World(queues=1)
+
+    async def main() -> None:
+        made = puller(world)
+        made.assign([Q0])
+        await made.start()
+        await made.start()
+        waiting = asyncio.ensure_future(made.poll(60.0))
+        await world.runtime.sleep(1.0)
+        world.send(0, b"x")
+        assert offsets(await asyncio.wait_for(waiting, 0.1)) == [0]
+        waiting = asyncio.ensure_future(made.poll(60.0))
+        await world.runtime.sleep(1.0)
+        await made.close()
+        assert await asyncio.wait_for(waiting, 0.1) == []
+        await made.close()
+        with pytest.raises(ClientClosed, match="make a new one"):
+            await made.start()
+        with pytest.raises(ClientClosed, match="not running"):
+            await made.poll()
+
+    world.run(main)
+
+
+@pytest.mark.parametrize(
+    "bound", [{"max_cached_messages": 100}, {"max_cached_bytes": 10_000}], ids=str
+)
+def test_so_much_is_read_ahead_of_the_polls(bound: dict[str, int]) -> None:
+    world = backlog(6000)
+
+    async def main() -> None:
+        made = puller(world, **bound)
+        made.assign([Q0])
+        async with made:
+            await world.runtime.sleep(30.0)
+            read = int(world.pulls[-1]["queueOffset"]) + int(world.pulls[-1]["maxMsgNums"])
+            assert 100 <= read < 100 + 2048 + 32
+            asked = len(world.pulls)
+            while asked == len(world.pulls):
+                assert len(await made.poll(1.0)) > 0
+                await world.runtime.sleep(1.0)
+            assert int(world.pulls[-1]["queueOffset"]) == read
+
+    world.run(main)
+
+
+def test_a_consumer_either_subscribes_or_is_assigned_queues() -> None:
+    world = World()
+
+    async def main() -> None:
+        assigned, subscribed = puller(world), puller(world)
+        assigned.assign([Q0])
+        with pytest.raises(ConfigError, match="either subscribes to topics or is assigned"):
+            assigned.subscribe("T")
+        subscribed.subscribe("T")
+        subscribed.subscribe("T", "A")
+        with pytest.raises(ConfigError, match="either subscribes to topics or is assigned"):
+            subscribed.assign([Q0])
+        assert assigned.assignment() == [Q0]
+        assert subscribed.assignment() == []
+        async with puller(world) as running:
+            with pytest.raises(ConfigError, match="subscribe before start"):
+                running.subscribe("T")
+            running.assign([Q1])
+            assert running.assignment() == [Q1]
+
+    world.run(main)
+
+
+def test_what_stays_assigned_is_read_on_and_what_goes_is_forgotten() -> None:
+    world = backlog(20, queues=2)
+
+    async def main() -> None:
+        made = puller(world)
+        made.assign([Q1, Q0, Q1])
+        assert made.held_queues() == [Q1, Q0]
+        async with made:
+            await world.runtime.sleep(1.0)
+            polls = [await made.poll(5.0, max_messages=4) for _ in range(3)]
+            assert [(poll[0].queue_id, offsets(poll)[0]) for poll in polls] == [
+                (1, 0),
+                (0, 0),
+                (1, 4),
+            ]
+            assert (made.position(Q0), made.position(Q1)) == (4, 8)
+            made.assign([Q0])
+            assert (made.assignment(), made.position(Q0), made.position(Q1)) == ([Q0], 4, None)
+            assert offsets(await made.poll(5.0)) == [4, 5, 6, 7, 8, 9]
+            assert await made.poll(1.0) == []
+
+    world.run(main)
+
+
+def test_a_queue_can_be_sought_before_the_start_and_a_seek_behind_all_waits_there() -> None:
+    world = backlog(5)
+
+    async def main() -> None:
+        made = puller(world)
+        made.assign([Q0])
+        made.seek(Q0, 3)
+        assert made.position(Q0) == 3
+        async with made:
+            assert offsets(await made.poll(5.0)) == [3, 4]
+            made.seek(Q0, 0)
+            assert offsets(await made.poll(5.0)) == [0, 1, 2, 3, 4]
+            made.seek(Q0, 5)
+            world.send(0, b"late")
+            assert offsets(await made.poll(5.0)) == [5]
+
+    world.run(main)
+
+
+def test_only_what_is_assigned_is_committed_and_lags() -> None:
+    world = backlog(20, queues=2)
+    world.offsets[Q1] = 4
+
+    async def main() -> None:
+        made = puller(world, auto_commit=False)
+        made.assign([Q0])
+        async with made:
+            with pytest.raises(InvalidParameter, match=r"queueId=1\] is not assigned"):
+                await made.commit({Q1: 5})
+            assert world.offsets == {Q1: 4}
+            assert len(await made.poll(5.0, max_messages=3)) == 3
+            assert await made.lag() == 7
+            assert await made.lag(Q1) == 6
+            await made.commit({Q0: 2})
+            assert world.offsets == {Q0: 2, Q1: 4}
+            assert await made.committed(Q1) == 4
+            made.seek(Q0, 99)
+            assert await made.lag() == 0
+
+    world.run(main)
+
+
+def test_an_order_moves_the_queues_of_its_topic_and_is_committed() -> None:
+    world = backlog(20, queues=2)
+    other = MessageQueue("other", "a", 0)
+
+    async def main() -> None:
+        made = puller(world, auto_commit=False)
+        made.assign([Q0])
+        async with made:
+            assert len(await made.poll(5.0)) == 10
+            made.on_reset_offsets("other", {Q0: 1})
+            made.on_reset_offsets("T", {Q0: 6, Q1: 3, other: 2})
+            assert made.consumer_status("T") == {Q0: 6}
+            assert made.consumer_status("other") == {}
+            assert offsets(await made.poll(5.0)) == [6, 7, 8, 9]
+            await world.until(lambda: world.offsets == {Q0: 6}, 6.0)
+
+    world.run(main)
+
+
+@pytest.mark.parametrize("trouble", ["stuck", "down"])
+def test_a_broker_in_trouble_is_asked_every_second(trouble: str) -> None:
+    world = backlog(1)
+
+    async def main() -> None:
+        made = puller(world)
+        made.assign([Q0])
+        async with made:
+            assert len(await made.poll(5.0)) == 1
+            world.stuck = trouble == "stuck"
+            if trouble == "down":
+                world.down |= {MASTER, SLAVE}
+            world.send(0, b"x")
+            asked = len(world.pulls)
+            await world.runtime.sleep(10.5)
+            assert (len(world.pulls) - asked in range(8, 12)) == world.stuck
+            world.stuck = False
+            world.down.clear()
+            assert offsets(await made.poll(1.1)) == [1]
+
+    world.run(main)
+
+
+def test_a_queue_that_lost_its_beginning_is_read_from_what_is_left_and_that_is_committed() -> None:
+    world = backlog(10)
+    world.first_kept = 6
+    world.offsets[Q0] = 2
+
+    async def main() -> None:
+        made = puller(world, auto_commit=False)
+        made.assign([Q0])
+        async with made:
+            await world.until(lambda: made.position(Q0) == 6)
+            assert offsets(await made.poll(5.0)) == [6, 7, 8, 9]
+            await world.until(lambda: world.offsets == {Q0: 6}, 6.0)
+
+    world.run(main)
+
+
+def test_a_consumer_tells_its_group_and_operators_what_it_is() -> None:
+    world = World(queues=1)
+    made: PullConsumer = puller(world)
+    made.subscribe("T", "A")
+    entry = made.heartbeat_data()
+    assert (entry["consumeType"], entry["messageModel"]) == ("CONSUME_ACTIVELY", "CLUSTERING")
+    assert entry["consumeFromWhere"] == "CONSUME_FROM_FIRST_OFFSET"
+    assert [each["subString"] for each in entry["subscriptionDataSet"]] == ["A"]
+
+    async def main() -> None:
+        async with made:
+            await world.until(lambda: made.assignment() == [Q0])
+            info = made.running_info()
+            assert list(info["mqTable"]) == [Q0]
+            assert info["properties"]["PROP_CONSUME_TYPE"] == "CONSUME_ACTIVELY"
+            assert info["properties"]["PROP_CONSUMEORDERLY"] == "false"
+
+    world.run(main)
