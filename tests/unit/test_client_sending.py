@@ -345,6 +345,20 @@ def test_what_queues_while_a_batch_is_under_way_goes_together_and_full_ones_at_o
     assert most == 3
 
 
+def test_one_batch_more_goes_for_each_that_is_answered(cluster: Make) -> None:
+    world = cluster({"a": 1}, batch_bytes=1000, in_flight=2)
+    world.takes_s = lambda _: 0.5 if len(world.sent) == 1 else 2.0
+    handles = [world.send()]
+    while len(world.engine.accumulator.lane("T", None).ready) < 5:
+        handles.append(world.send())
+    world.run(0.4)
+    assert len(world.sent) == 2
+    world.run(0.2)
+    assert len(world.sent) == 3
+    world.until_done(*handles)
+    assert world.idle()
+
+
 def test_a_batch_goes_to_a_broker_that_has_none_of_its_lane_under_way(cluster: Make) -> None:
     world = cluster()
     world.takes_s = lambda _: 0.5
@@ -404,6 +418,14 @@ def test_when_all_brokers_are_out_the_one_that_comes_back_first_is_asked(cluster
     world.until_done(*handles)
     assert world.sent[0].queue != world.sent[1].queue
     assert world.idle()
+
+
+def test_the_queues_of_a_broker_that_is_out_are_taken_in_turn_as_well(cluster: Make) -> None:
+    world = cluster({"a": 3}, latency_table=((0.0, 10.0),))
+    for _ in range(6):
+        world.until_done(world.send())
+    numbers = [sent.queue.queue_id for sent in world.sent]
+    assert numbers[2:] == [(numbers[1] + n) % 3 for n in range(1, 5)]
 
 
 # -- attempts --------------------------------------------------------------------------------------
