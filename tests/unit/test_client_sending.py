@@ -797,6 +797,33 @@ def test_what_was_bound_before_a_change_and_queues_behind_it_goes_first_too(clus
     assert before.batch.sent_at < behind.batch.sent_at
 
 
+def test_keys_wait_for_what_is_left_of_all_earlier_rounds(cluster: Make) -> None:
+    world = cluster({"a": 2})
+    world.takes_s = lambda _: 1.0
+    (key,) = keys_of(world, A1, 1)
+    handles = [world.send(key=key)]
+    for queues in (8, 5):  # the first is under way, then the second one waits for it
+        world.run(0.1)
+        world.change({"a": queues})
+        handles.append(world.send(key=key))
+    world.until_done(*handles)
+    first, second, third = (handle.batch.sent_at for handle in handles)
+    assert second >= first + 1.0
+    assert third >= second + 1.0
+    assert world.idle()
+
+
+def test_keys_do_not_wait_for_what_the_caller_gave_a_queue_for(cluster: Make) -> None:
+    world = cluster({"a": 2})
+    (key,) = keys_of(world, A0, 1)
+    world.takes_s = lambda sent: 1.0 if sent.queue == A1 else 0.001
+    chosen = [world.send(A1), world.send(A1)]
+    world.run(0.1)
+    assert world.outcome(world.send(key=key)) is SendStatus.OK
+    assert not any(handle.done() for handle in chosen)
+    world.until_done(*chosen)
+
+
 def test_keys_of_a_broker_that_has_the_topic_no_longer_go_to_one_with_a_master(
     cluster: Make,
 ) -> None:
