@@ -144,16 +144,12 @@ class Sender:
         now = self.runtime.monotonic()
         count = len(queues)
         start = lane.next_queue
-        sound = False
         for step in range(count):
             queue = queues[(start + step) % count]
-            if self.faults.available(queue.broker_name, now):
-                sound = True
-                if in_flight.get(queue.broker_name, 0) < limit:
-                    lane.next_queue = (start + step + 1) % count
-                    return queue
-        if sound:
-            return None
+            name = queue.broker_name
+            if self.faults.available(name, now) and in_flight.get(name, 0) < limit:
+                lane.next_queue = (start + step + 1) % count
+                return queue
         return self._least_bad(lane, queues, limit)
 
     def _bound_to(self, pin: Pin) -> MessageQueue:
@@ -186,6 +182,8 @@ class Sender:
         return bool(lane.in_flight) or self.accumulator.head(lane) is not None
 
     def _least_bad(self, lane: Lane, queues: list[MessageQueue], limit: int) -> MessageQueue | None:
+        """A queue of the broker that is back first: one that is well comes before all, but is busy
+        here."""
         broker = self.faults.least_bad({queue.broker_name for queue in queues})
         if broker is None or lane.in_flight.get(broker, 0) >= limit:
             return None

@@ -1,0 +1,207 @@
+"""Brokers that answer as a test says, under the engine of a producer, in virtual time."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from saturnmq.client.outgoing import SendHandle
+from saturnmq.client.producer import ProducerEngine
+from saturnmq.client.routes import RouteTable
+from saturnmq.client.sending import ProducerOptions
+from saturnmq.client.supervision import Supervisor
+from saturnmq.drills.sim.loop import SimLoop
+from saturnmq.drills.sim.network import SimNetwork
+from saturnmq.drills.sim.runtime import SimRuntime
+from saturnmq.protocol.errors import ConnectFailed, RequestTimeout, SaturnError
+from saturnmq.protocol.message import Message, MessageQueue
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.route import BrokerData, QueueData, TopicRoute
+
+A0, A1, B0, B1 = (MessageQueue("T", name, number) for name in "ab" for number in (0, 1))
+Answer = int | SaturnError | dict[str, Any] | None
+
+
+@dataclass
+class Sent:
+    """One attempt; `at` in seconds since the first one could have been."""
+
+    at: float
+    broker: str
+    address: str
+    command: Command
+    timeout: float
+
+    @property
+    def queue(self) -> MessageQueue:
+        return MessageQueue(self.command.ext["b"], self.broker, int(self.command.ext["e"]))
+
+
+class Line:
+    """A connection; a broker needs a millisecond to answer."""
+
+    last_received = -1.0
+
+    def __init__(self, world: Cluster, address: str) -> None:
+        self.world = world
+        self.address = address
+
+    def request_callback(
+        self, command: Command, timeout: float, answered: Callable[[Command | SaturnError], None]
+    ) -> None:
+        sent = Sent(self.world.now, command.ext["n"], self.address, command, timeout)
+        self.world.sent.append(sent)
+        answer = self.world.answer(sent)
+        later = self.world.runtime.call_later
+        if answer is None:
+            later(timeout, answered, RequestTimeout(f"{self.address} is silent"))
+            return
+        code, ext = (0, answer) if isinstance(answer, dict) else (answer, {})
+        reply = answer
+        if not isinstance(code, SaturnError):
+            place = {"queueId": str(sent.queue.queue_id), "queueOffset": "0", "msgId": "X"}
+            reply = command.reply(code, "said so", {**place, **ext})
+        later(self.world.takes_s(sent), answered, reply)
+
+    def abort(self, reason: str) -> None:
+        assert reason == "no answer in time"
+        self.world.lines.pop(self.address)
+
+
+class Cluster:
+    """Brokers, and what the engine of a producer uses of ClientCore."""
+
+    local_ip, pid, default_topic_queues = "127.0.0.1", 1, 7
+
+    def __init__(self, queues: dict[str, int] | None = None, **options: Any) -> None:
+        self.loop = SimLoop(random.Random(7))
+        self.runtime = SimRuntime(self.loop, SimNetwork(self.loop, 7), 7, "client")
+        self.tasks = Supervisor(self.runtime, lambda error: self.runtime.deaths.append(str(error)))
+        self.routes = RouteTable()
+        self.closed = False
+        self.listeners: list[Callable[[str], None]] = []
+        self.lines: dict[str, Line] = {}
+        self.down: set[str] = set()  # addresses that nobody listens at
+        self.sent: list[Sent] = []
+        self.refreshed: list[str] = []
+        self.asked: list[tuple[float, bool]] = []
+        self.route_error: SaturnError | None = None
+        self.answer: Callable[[Sent], Answer] = lambda _: 0
+        self.takes_s: Callable[[Sent], float] = lambda _: 0.001
+        if queues is None:
+            queues = {"a": 2, "b": 2}
+        if queues:
+            self.change(queues)
+        self.engine = ProducerEngine(
+            self,  # type: ignore[arg-type]
+            "G",
+            ProducerOptions(**options),
+            lock=contextlib.nullcontext(),
+            call_on_loop=self.runtime.call_soon,
+            wait=lambda batch, timeout: None,
+        )
+        self.sender = self.engine.sender
+        self.begun = self.loop.time()
+
+    @property
+    def now(self) -> float:
+        return round(self.loop.time() - self.begun, 3)
+
+    def change(self, queues: dict[str, int], masters: dict[str, str] | None = None) -> None:
+        """The route says so from now on; `masters`: addresses, "" for none, by default `a1`.."""
+        masters = {name: f"{name}1" for name in queues} | (masters or {})
+        route = TopicRoute(
+            queues=[QueueData(name, count, count) for name, count in queues.items()],
+            brokers=[
+                BrokerData("C", name, {int(not address): address or f"{name}2"})
+                for name, address in masters.items()
+            ],
+        )
+        if self.routes.update("T", route):
+            for listener in self.listeners:
+                listener("T")
+
+    # -- what the engine asks ----------------------------------------------------------------------
+
+    def on_route_change(self, listener: Callable[[str], None]) -> None:
+        self.listeners.append(listener)
+
+    def publish_queues(self, topic: str) -> list[MessageQueue]:
+        return self.routes.publish_queues(topic)
+
+    def broker_address(self, name: str) -> str | None:
+        return self.routes.address(name)
+
+    def refresh_soon(self, topic: str) -> None:
+        self.refreshed.append(topic)
+
+    async def route(self, topic: str, *, refresh: bool = False, create: bool = False) -> None:
+        assert create
+        self.asked.append((self.now, refresh))
+        await self.runtime.sleep(0)
+        if self.route_error is not None:
+            raise self.route_error
+
+    def connected(self, address: str) -> Any:
+        return None if address in self.down else self.lines.get(address)
+
+    async def connect(self, address: str) -> Any:
+        await self.runtime.sleep(0.001)
+        if address in self.down:
+            raise ConnectFailed(f"nobody listens at {address}")
+        return self.lines.setdefault(address, Line(self, address))
+
+    # -- what tests do -----------------------------------------------------------------------------
+
+    def send(self, queue: MessageQueue | None = None, key: str | None = None) -> SendHandle:
+        message = Message("T", b"x")
+        if key is not None:
+            self.sender.key_queues.learn("T")
+        handle = self.engine.enqueue(message, self.engine.pin_for(message, queue, key, None))
+        assert handle is not None
+        return handle
+
+    def run(self, seconds: float) -> None:
+        self.loop.run_until_complete(self.runtime.sleep(seconds))
+
+    def until_done(self, *handles: SendHandle) -> None:
+        async def done() -> None:
+            while not all(handle.done() for handle in handles):
+                await self.runtime.sleep(0.001)
+
+        self.loop.run_until_complete(self.runtime.spawn(done()))
+
+    def outcome(self, handle: SendHandle) -> Any:
+        """The error that a send ends with, or its status."""
+        self.until_done(handle)
+        return handle.exception() or handle.result().status
+
+    def idle(self) -> bool:
+        """Whether nothing counts as under way."""
+        accumulator = self.engine.accumulator
+        return (
+            not accumulator.active
+            and accumulator.buffered == 0
+            and all(not lane.in_flight for lane in accumulator.lanes.values())
+        )
+
+
+Make = Callable[..., Cluster]
+
+
+@contextlib.contextmanager
+def clusters() -> Iterator[Make]:
+    """Makes clusters; at the end no task of one may have failed."""
+    made: list[Cluster] = []
+
+    def make(*args: Any, **options: Any) -> Cluster:
+        made.append(Cluster(*args, **options))
+        return made[-1]
+
+    yield make
+    for world in made:
+        assert (world.loop.failures, world.runtime.deaths) == ([], [])
+        world.loop.close()

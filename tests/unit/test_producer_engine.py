@@ -1,0 +1,257 @@
+"""Which messages a producer takes, how they are encoded, and what is sent without an answer."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from producer_world import A0, A1, B0, Make, clusters
+from saturnmq.client.outgoing import EXTRA_BYTES_MAX, ITEM_OVERHEAD
+from saturnmq.client.results import SendStatus
+from saturnmq.protocol.batch import iterate_batch
+from saturnmq.protocol.errors import (
+    ClientClosed,
+    InvalidParameter,
+    MessageIllegal,
+    RouteNotFound,
+    SaturnError,
+)
+from saturnmq.protocol.message import Message, MessageQueue
+from saturnmq.protocol.properties import decode_properties
+
+PACKED = 0x301  # compressed, with zlib
+
+
+@pytest.fixture
+def cluster() -> Iterator[Make]:
+    with clusters() as make:
+        yield make
+
+
+def sent(world: Any, message: Message) -> Any:
+    """The request of the first attempt."""
+    handle = world.engine.enqueue(message, None)
+    assert world.outcome(handle) is SendStatus.OK
+    return world.sent.pop().command
+
+
+@pytest.mark.parametrize("above", [100, None])
+@pytest.mark.parametrize("size", [99, 100, 101])
+def test_bodies_from_a_size_on_are_compressed(cluster: Make, size: int, above: int | None) -> None:
+    world = cluster({"a": 1}, compress_above=above)
+    command = sent(world, Message("T", b"x" * size))
+    if above is None or size < above:
+        assert (command.code, command.ext["f"]) == (320, "0")
+        assert [each.body for each in iterate_batch(command.body)] == [b"x" * size]
+    else:
+        assert (command.code, command.ext["f"]) == (310, str(PACKED))
+        assert command.body == zlib.compress(b"x" * size, 5)
+
+
+@pytest.mark.parametrize("body", [random.Random(1).randbytes(200), b"x" * 99])
+def test_a_body_that_would_not_be_smaller_travels_as_it_is(cluster: Make, body: bytes) -> None:
+    world = cluster({"a": 1}, compress_above=100)
+    command = sent(world, Message("T", body, delay_level=1))
+    assert (command.code, command.ext["f"], command.body) == (310, "0", body)
+
+
+@pytest.mark.parametrize("above", [1000, None])
+def test_a_body_of_the_greatest_size_is_taken_and_a_longer_one_is_not(
+    cluster: Make, above: int | None
+) -> None:
+    world = cluster({"a": 1}, max_message_bytes=500, compress_above=above, batch_bytes=400)
+    assert sent(world, Message("T", b"x" * 500)).ext["f"] == "0"
+    for take in (
+        lambda message: world.engine.enqueue(message, None),
+        lambda message: world.engine.enqueue_batch([message], None),
+        lambda message: world.engine.oneway(message, None),
+    ):
+        with pytest.raises(MessageIllegal, match="body of 501 B exceeds the limit of 500 B"):
+            take(Message("T", b"x" * 501))
+        with pytest.raises(MessageIllegal, match="the body is empty"):
+            take(Message("T", b""))
+
+
+@pytest.mark.parametrize(
+    ("properties", "why"),
+    [
+        ({"a\x01": "b"}, "holds a byte 1 or 2"),
+        ({"a\x02": "b"}, "holds a byte 1 or 2"),
+        ({"a": "b\x01"}, "holds a byte 1 or 2"),
+        ({"a": "\x02b"}, "holds a byte 1 or 2"),
+        ({"a": "x" * (EXTRA_BYTES_MAX - 2)}, f"of {EXTRA_BYTES_MAX + 1} B exceed the limit"),
+    ],
+    ids=["name 1", "name 2", "value 1", "value 2", "too long"],
+)
+def test_properties_that_cannot_be_told_apart_or_are_too_long_are_refused(
+    cluster: Make, properties: dict[str, str], why: str
+) -> None:
+    world = cluster({"a": 1})
+    with pytest.raises(MessageIllegal, match=why):
+        world.engine.enqueue(Message("T", b"x", properties=properties), None)
+
+
+@pytest.mark.parametrize("delay_level", [0, 2])
+def test_a_message_keeps_the_properties_and_the_id_that_it_came_with(
+    cluster: Make, delay_level: int
+) -> None:
+    world = cluster({"a": 1})
+    given = {"UNIQ_KEY": "mine", "WAIT": "false", "a": "x" * 100}
+    for properties in (given, {"WAIT": "false"}, {"a": "x" * (EXTRA_BYTES_MAX - 20)}):
+        message = Message("T", b"x", properties=properties, delay_level=delay_level)
+        handle = world.engine.enqueue(message, None)
+        assert handle is not None
+        world.until_done(handle)
+        command = world.sent.pop().command
+        if delay_level:
+            told = decode_properties(command.ext["i"].encode())
+            assert told.pop("DELAY") == "2"
+        else:
+            (entry,) = iterate_batch(command.body)
+            told = decode_properties(bytes(entry.properties))
+        assert told == {**properties, "UNIQ_KEY": handle.message_id, "WAIT": "true"}
+        assert (handle.message_id == "mine") == ("UNIQ_KEY" in properties)
+
+
+def test_a_batch_has_one_topic_and_a_size_and_nothing_that_travels_alone(cluster: Make) -> None:
+    world = cluster({"a": 2}, max_message_bytes=1000)
+    take = world.engine.enqueue_batch
+    with pytest.raises(InvalidParameter, match="no messages"):
+        take([], None)
+    with pytest.raises(InvalidParameter, match="topics 'T' and 'U': a batch has one topic"):
+        take([Message("T", b"x"), Message("U", b"x")], None)
+    for message in (Message("T", b"x", delay_level=1), Message("%RETRY%G", b"x")):
+        with pytest.raises(MessageIllegal, match="cannot be in a batch"):
+            take([message], None)
+    half = Message("T", b"x" * (500 - ITEM_OVERHEAD))
+    longer = Message("T", b"x" * (501 - ITEM_OVERHEAD))
+    tagged = Message("T", half.body, tag="t")
+    for messages in ([half, longer], [half, tagged]):
+        with pytest.raises(MessageIllegal, match=r"batch of 10\d\d? B exceeds the limit of 1000 B"):
+            take(messages, None)
+    batch = take([half, half], None)
+    assert batch is not None
+    handles = [batch.handle(0), batch.handle(1)]
+    world.until_done(*handles)
+    (request,) = world.sent
+    entries = list(iterate_batch(request.command.body))
+    assert [bytes(each.body) for each in entries] == [half.body] * 2
+    ids = [decode_properties(bytes(each.properties))["UNIQ_KEY"] for each in entries]
+    assert ids == [handle.message_id for handle in handles]
+
+
+def test_a_batch_keeps_the_ids_that_its_messages_came_with(cluster: Make) -> None:
+    world = cluster({"a": 1})
+    mine = Message("T", b"1", properties={"UNIQ_KEY": "mine"}, flag=5, tag="t")
+    batch = world.engine.enqueue_batch([Message("T", b"0", flag=4), mine], None)
+    assert batch is not None
+    world.until_done(batch.handle(1))
+    entries = list(iterate_batch(world.sent[0].command.body))
+    assert [each.flag for each in entries] == [4, 5]
+    assert decode_properties(bytes(entries[1].properties)) == {
+        "UNIQ_KEY": "mine",
+        "WAIT": "true",
+        "TAGS": "t",
+    }
+    assert batch.handle(1).message_id == "mine" != batch.handle(0).message_id
+
+
+def test_what_binds_a_message_is_its_queue_its_selector_or_its_key(cluster: Make) -> None:
+    world = cluster({"a": 2, "b": 1})
+    engine = world.engine
+    message = Message("T", b"x", sharding_key="k")
+    assert engine.pin_for(Message("T", b"x"), None, None, None) is None
+    with pytest.raises(RouteNotFound, match="no route that is known yet"):
+        engine.pin_for(message, None, None, None)
+    world.sender.key_queues.learn("T")
+    own = engine.pin_for(message, None, None, None)
+    assert own == engine.pin_for(Message("T", b"x"), None, "k", None)
+    assert own is not None
+    assert (own.round, own.queue in (A0, A1, B0)) == (1, True)
+    given = engine.pin_for(message, B0, "k", lambda queues, _: A0)
+    assert given is not None
+    assert (given.queue, given.round) == (B0, 0)
+    for queue, number in ((A1, 1), (MessageQueue("T", "z", 9), 0)):
+        pin = engine.pin_for(message, None, "k", lambda queues, _, queue=queue: queue)
+        assert pin is not None
+        assert (pin.queue, pin.round) == (queue, number)
+    world.change({"a": 0, "b": 0})
+    with pytest.raises(RouteNotFound, match="no queue to write to now"):
+        engine.pin_for(message, None, None, None)
+
+
+class Wire:
+    """Takes what is sent without an answer."""
+
+    def __init__(self, world: Any) -> None:
+        self.sent: list[tuple[str, Any]] = []
+        world.oneway = lambda address, command: self.sent.append((address, command))
+
+
+def test_a_oneway_message_goes_to_a_broker_that_is_well(cluster: Make) -> None:
+    world = cluster({"a": 1, "b": 1})
+    wire = Wire(world)
+    world.sender.faults.failed("a", world.loop.time())
+    for _ in range(8):
+        world.engine.oneway(Message("T", b"x"), None)
+    assert {address for address, _ in wire.sent} == {"b1"}
+    world.sender.faults.failed("b", world.loop.time())
+    for _ in range(20):
+        world.engine.oneway(Message("T", b"x"), None)
+    assert {address for address, _ in wire.sent} == {"a1", "b1"}
+    wire.sent.clear()
+    message = Message("T", b"x", sharding_key="k")
+    world.engine.oneway(message, world.engine.pin_for(message, B0, None, None))
+    ((address, command),) = wire.sent
+    assert (address, command.code, command.ext["e"], command.body) == ("b1", 310, "0", b"x")
+
+
+def test_a_oneway_message_that_can_go_nowhere_is_refused(cluster: Make) -> None:
+    world = cluster({"a": 1})
+    Wire(world)
+    pin = world.engine.pin_for(Message("T", b"x"), A0, None, None)
+    world.change({"a": 1}, {"a": ""})
+    with pytest.raises(RouteNotFound, match="topic 'T' has no writable queue now"):
+        world.engine.oneway(Message("T", b"x"), None)
+    with pytest.raises(RouteNotFound, match="broker a has no master in the route"):
+        world.engine.oneway(Message("T", b"x"), pin)
+
+
+def test_what_was_encoded_elsewhere_says_when_it_was_born(cluster: Make) -> None:
+    world = cluster({"a": 1})
+    for born_ms in (77, None):
+        batch = world.engine.enqueue_encoded("T", None, b"body", 3, born_ms=born_ms, sys_flag=9)
+        assert batch is not None
+        assert (batch.count, batch.bytes) == (3, 4)
+        world.until_done(batch.handle(0))
+        request = world.sent.pop().command
+        assert (bytes(request.body), request.ext["f"]) == (b"body", "9")
+        assert (int(request.ext["g"]) == 77) == (born_ms is not None)
+
+
+def test_a_closed_engine_takes_nothing_and_fails_what_is_left(cluster: Make) -> None:
+    world = cluster({"a": 1}, until_delivered=True)
+    left: list[str] = []
+
+    async def unregister(group: str) -> None:
+        left.append(group)
+
+    world.unregister_producer = unregister  # type: ignore[attr-defined]
+    world.answer = lambda _: 14
+    handle = world.send()
+    world.loop.run_until_complete(world.engine.close(1.0))
+    assert 1.0 <= world.now < 1.1
+    assert isinstance(handle.exception(), SaturnError)
+    assert left == ["G"]
+    for take in (
+        lambda: world.engine.enqueue(Message("T", b"x"), None),
+        lambda: world.engine.enqueue_batch([Message("T", b"x")], None),
+        lambda: world.engine.enqueue_encoded("T", None, b"x", 1),
+    ):
+        with pytest.raises(ClientClosed, match="the producer is closed"):
+            take()
+    world.loop.run_until_complete(world.engine.close(1.0))
+    assert left == ["G"]
