@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,6 +53,7 @@ class Node:
             "epoch": self.epoch,
             "epochs": self.epochs,
             "end": self.end,
+            "confirmed": self.end,
             **self.more,
         }
 
@@ -69,6 +71,9 @@ class Core:
 
     async def sleep(self, seconds: float) -> None:
         self.now += seconds
+
+    async def finish(self, work: Coroutine[Any, Any, Promotion]) -> Promotion:
+        return await work
 
     async def invoke(self, address: str, command: Command, timeout: float) -> Command:
         if address not in self.nodes:
@@ -275,21 +280,30 @@ def test_a_successor_that_leads_after_all_stays_the_master() -> None:
             return told
 
     core = Core(a=Node(0, "master"), b=Late(1))
-    with pytest.raises(ConnectionLost, match="lost"):
-        core.promote("b")
+    told = core.promote("b")
+    assert (told.master, told.old_master, told.handed_over) == ("b", "a", True)
     assert (core.nodes["a"].role, core.nodes["b"].role) == ("fenced", "master")
     assert len(core.nodes["a"].asked) == 1
 
 
-def test_an_old_master_that_leads_again_does_so_by_force_and_in_a_later_epoch() -> None:
+def test_an_old_master_that_leads_again_does_so_in_a_later_epoch() -> None:
     fails: dict[RequestCode, SaturnError] = {RequestCode.PROMOTE: NoPermission("no room")}
     core = Core(a=Node(0, "master"), b=Node(1, fails=fails))
     with pytest.raises(NoPermission, match="no room"):
         core.promote("b")
-    assert core.nodes["a"].asked[1:] == [("PROMOTE", ext(2 * TERM, force="true"))]
+    assert core.nodes["a"].asked[1:] == [("PROMOTE", ext(2 * TERM))]
     core = Core(a=Node(0, "master", fails=fails), b=Node(1, fails=fails))
     with pytest.raises(SaturnError, match=r"g has no master now: b was not promoted \(.*no room"):
         core.promote("b")
+    assert core.now - 50.0 == pytest.approx(promotion.BACK_S, abs=0.11)
+
+
+@pytest.mark.parametrize(("confirms", "waits_s"), [(True, 0.0), (False, promotion.ANSWERED_S)])
+def test_a_fenced_master_has_so_long_to_answer_its_senders(confirms: bool, waits_s: float) -> None:
+    old = Node(0, "master", more={} if confirms else {"confirmed": 99})
+    core = Core(a=old, b=Node(1))
+    assert core.promote("b").handed_over
+    assert core.now - 50.0 == pytest.approx(waits_s, abs=0.011)
 
 
 def test_a_promotion_says_where_its_epoch_begins() -> None:
