@@ -196,12 +196,13 @@ class _NativeSegment(_NativeReadFile):
         self.view = memoryview(self._map)
 
     def flush(self, start: int, end: int) -> None:
-        if end <= start:
+        fd = self._fd
+        # Another thread may close it, before or meanwhile: whoever deletes a file needs none of it.
+        if end <= start or fd < 0:
             return
         try:
-            os.fdatasync(self._fd)  # releases the GIL and covers mapped pages
+            os.fdatasync(fd)  # releases the GIL and covers mapped pages
         except OSError as error:
-            # Another thread has closed it meanwhile: whoever deletes a file needs none of it.
             if error.errno != errno.EBADF or self._fd >= 0:
                 raise
 
