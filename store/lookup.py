@@ -14,7 +14,6 @@ disk only: one call reads less of it, and whoever reads there is told to ask a s
 from __future__ import annotations
 
 import enum
-import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -29,7 +28,6 @@ from saturnmq.store.queues import Queues
 from saturnmq.store.sifting import PASSED, sift
 
 _NO_LIMITS = 1 << 31, 128 << 20  # messages and bytes that no request gets beyond
-_SIZE = struct.Struct(">i")
 _FILLER_SIZE = ENTRY.unpack(FILLER)[1]
 
 
@@ -245,15 +243,12 @@ class Lookup:
     def message_at(self, physical: int) -> bytes | None:
         """The frame that begins at `physical`, or None."""
         view = self._log.read(physical, 1 << 30)
-        if view is None or len(view) < 4:
+        if view is None:
             return None
-        size = _SIZE.unpack_from(view)[0]
-        if not 0 < size <= len(view):
+        frame = decode_frame(view)
+        if not isinstance(frame, Frame) or frame.physical_offset != physical:
             return None
-        outcome = decode_frame(view, 0, size, True)
-        if not isinstance(outcome, Frame) or outcome.physical_offset != physical:
-            return None
-        return bytes(view[:size])
+        return bytes(view[: frame.size])
 
     def store_time_of(self, topic: str, queue_id: int, offset: int) -> int | None:
         queue = self._queues.table.get((topic, queue_id))

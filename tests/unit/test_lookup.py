@@ -523,6 +523,24 @@ def test_a_query_shows_nothing_that_is_not_visible() -> None:
         assert len(store.query_by_key("T", "k", 64, 0, 1 << 60, visible)) == count
 
 
+def test_a_query_gives_the_newest_messages_up_to_its_limit() -> None:
+    store, _ = open_store(query_count=4)
+    for n in range(6):
+        store.put(PendingMessage("T", 0, b"%d" % n, b"KEYS\x01k\x02"))
+    dispatch(store)
+    for most in range(1, 7):
+        found = store.query_by_key("T", "k", most, 0, 1 << 60)
+        assert [int(one[88:89]) for one in found] == list(range(6 - min(most, 4), 6))
+
+
+def test_a_filter_looks_at_so_many_entries_in_one_call() -> None:
+    store, _ = open_store()
+    append(store, build([(0, "A", 1, 1)] * 19))
+    for most, looked_at in ((1, 12), (12, 12), (13, 13)):
+        result = store.get_message("T", 0, 0, most, 1 << 20, frozenset([jhash("B")]))
+        assert (result.count, result.next_begin_offset) == (0, looked_at)
+
+
 def test_an_id_finds_a_message_only_at_its_own_offset() -> None:
     store, _ = open_store()
     inner = store.put(PendingMessage("T", 0, b"inner"))
@@ -536,6 +554,39 @@ def test_an_id_finds_a_message_only_at_its_own_offset() -> None:
         slave, _ = open_store()
         slave.append_raw(0, found[:length])
         assert slave.message_at(0) is None
+
+
+def test_a_damaged_message_is_not_found() -> None:
+    clock, disk = Clock(), SimDisk(random.Random(1))
+    store = MessageStore.open(CONFIG, disk, clock)
+    puts = [store.put(PendingMessage("T", 0, bytes(99), b"KEYS\x01k\x02")) for _ in range(2)]
+    dispatch(store)
+    disk.flip(f"/store/commitlog/{0:020d}", 100, 0)  # in the body of the first
+    assert store.message_at(puts[0].physical_offset) is None
+    sound = store.message_at(puts[1].physical_offset)
+    assert sound is not None
+    assert store.query_by_key("T", "k", 64, 0, 1 << 60) == [sound]
+
+
+def test_a_message_whose_frame_is_gone_was_stored_at_no_time_from_0_on() -> None:
+    store, _ = open_store()
+    sent = build([(250, "A", 1, 1)] * 40)
+    append(store, sent)
+    store._log.series.take_oldest()  # a pass raises the queues' least offsets first
+    first = min(m.queue_offset for m in sent if m.physical >= SEGMENT)
+    assert first > 0
+    assert store.offset_by_time("T", 0, 0, "LOWER") == first
+
+
+def test_a_queue_without_its_first_file_has_no_message() -> None:
+    clock, disk = Clock(), SimDisk(random.Random(1))
+    store = MessageStore.open(CONFIG, disk, clock)
+    disk.plan("create_segment", errno.ENOSPC, "*/consumequeue/*", times=1 << 30)
+    append(store, build([(0, "A", 1, 1)]))
+    assert ("T", 0) in store.queues()
+    for offset in (-1, 0, 1):
+        result = store.get_message("T", 0, offset, 32)
+        assert (result.status, result.next_begin_offset) == (GetStatus.NO_MESSAGE_IN_QUEUE, 0)
 
 
 def test_a_queue_whose_file_cannot_be_made_is_read_as_far_as_it_goes() -> None:

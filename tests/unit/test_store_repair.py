@@ -201,6 +201,25 @@ def test_bytes_that_do_not_fit_change_nothing(offer: Callable[..., bytes]) -> No
     assert content(store) == data
 
 
+def test_a_refusal_tells_what_is_damaged_and_where_the_bytes_offered_end() -> None:
+    disk = new_disk()
+    store, at, data = filled(disk)
+    with pytest.raises(StoreDamaged, match="nothing is damaged there"):
+        store.repair(at[3], data[at[3] : at[4]])
+    for number in (40, 41):
+        flip(disk, at[number] + 150)
+    with pytest.raises(StoreDamaged, match=f"{at[40]} to {at[42]} is damaged there"):
+        store.repair(at[40], data[at[40] : at[41]])
+    zeros = bytes(at[42] - at[41])
+    with pytest.raises(StoreDamaged, match=rf"they end at {at[41]} \(end\)"):
+        store.repair(at[40], data[at[40] : at[41]] + zeros)
+    wrong = bytearray(data[at[40] : at[42]])
+    wrong[-100] ^= 1
+    with pytest.raises(StoreDamaged, match=rf"they end at {at[41]} \(.*CRC.*\)"):
+        store.repair(at[40], bytes(wrong))
+    assert store.damage(at[40] + 1, at[40] + 1) == []
+
+
 @pytest.mark.parametrize("cut", range(1, 24))
 def test_a_crash_within_a_repair_leaves_damage_or_all_of_it(cut: int) -> None:
     disk = new_disk(cut)
