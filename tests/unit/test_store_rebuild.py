@@ -4,6 +4,8 @@ queues it must not touch.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from saturnmq.drills.sim.disk import SimDisk
 from saturnmq.protocol.batch import encode_batch
@@ -49,6 +51,9 @@ def test_a_rebuild_promises_what_the_broker_had_promised(count: int) -> None:
     assert built == Rebuilt("/store", SIZES, 0, end, count, min(count, 1), count)
     assert Checkpoint.load(disk, "/store") == promised
     assert not disk.exists("/store/abort")
+    disk.unlink("/store/checkpoint")
+    rebuilt(disk)
+    assert Checkpoint.load(disk, "/store") == replace(promised, start=-1)
 
 
 def test_the_progress_is_that_within_the_log_that_is_left() -> None:
@@ -139,7 +144,7 @@ def test_the_end_of_a_queue_without_messages_is_its_next_offset(tag: str) -> Non
     for start in range(0, last.end_offset, SEGMENT):
         disk.unlink(f"/store/commitlog/{start:020d}")
     for _ in range(2):
-        rebuilt(disk)
+        assert rebuilt(disk).queues == 2
         store = open_store(disk)
         assert (store.min_offset("T", 5), store.max_offset("T", 5)) == (45, 45)
         assert store.min_offset("T", 0) > 0
