@@ -1,10 +1,10 @@
 """A broker: opens the store, wires the services, serves.
 
-Start order: store (recovery), role, listeners, services, tables, registration; then `failover.py`
-finds out whether this node is the master. What is recovered is confirmed only as far as the ack
-mode allows: with SYNC_MASTER a restarted master shows consumers nothing that no slave has reported
-yet. Close order: no new work, the waiting sends answered, everything flushed and saved, then the
-store (which removes its `abort` mark).
+Start order: store (recovery), role, listeners, services, tables, registration; then the machine of
+replication finds out whether this node is the master. What is recovered is confirmed only as far as
+the ack mode allows: with SYNC_MASTER a restarted master shows consumers nothing that no slave has
+reported yet. Close order: no new work, the waiting sends answered, everything flushed and saved,
+then the store (which removes its `abort` mark).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable, Iterable
 from functools import partial
 from ipaddress import ip_address
+from itertools import count
 from typing import Any
 
 from saturnmq.broker.ack import AckLedger
@@ -26,7 +27,7 @@ from saturnmq.broker.delay import DelayService
 from saturnmq.broker.deletion import Deletion
 from saturnmq.broker.documents import Saveable, Saver
 from saturnmq.broker.electing import Ballot, ElectionService, SavedMemory
-from saturnmq.broker.failover import Doors, FailoverService
+from saturnmq.broker.failover import FailoverService
 from saturnmq.broker.flush import FlushService
 from saturnmq.broker.gate import Gate
 from saturnmq.broker.groups import GroupTable
@@ -40,6 +41,7 @@ from saturnmq.broker.offsets import ConsumerOffsets
 from saturnmq.broker.pull import PullService
 from saturnmq.broker.ranges import RangeService
 from saturnmq.broker.registration import Registration
+from saturnmq.broker.replication.executor import Doors, Executor
 from saturnmq.broker.requests import Handler, Services, handlers
 from saturnmq.broker.retention import RetentionClock
 from saturnmq.broker.retry import RetryService
@@ -156,7 +158,7 @@ class Broker:
         self._turn.wake()
         self._start_tasks()
         self._tasks += self._registration.start()
-        await self._failover.begin()
+        await self._executor.begin()
         log.info(
             "%s (%s, %s) serves at %s",
             config.broker_name,
@@ -223,10 +225,8 @@ class Broker:
                     error,
                 )
 
-        self._master = HaMaster(
-            self.context,
-            on_replicated=self._turn.wake,
-        )
+        self._links = count(1)
+        self._master = HaMaster(self.context, self._links, on_replicated=self._turn.wake)
         await self._master.start()
         _, ha_port = split_address(self._master.address)
         self.ha_address = join_address(config.ha_advertised_host or advertised, ha_port)
@@ -273,18 +273,17 @@ class Broker:
         mending = Mending(context, self._cut)
         self._slave = HaSlave(
             context,
+            self._links,
             flush=lambda: self._gate.guard(self._flush.flush_once()),
             flush_at_once=self._flush.flush_at_once,
-            truncate=self._truncate,
             on_append=self._turn.wake,
-            save=self._save_role,
-            saved_soon=self._saver.wake,
             on_join=self._table_sync.joined,
             mending=mending,
         )
-        self._registration = Registration(context, self.ha_address, self._slave.master_is)
+        self._registration = Registration(context, self.ha_address)
         self._slave.on_no_master = self._registration.look_for_master
-        self._failover = FailoverService(
+        self._failover = FailoverService(context, self._master, self._slave, self._registration)
+        self._failover.executor = self._executor = Executor(
             context,
             self._master,
             self._slave,
@@ -292,6 +291,7 @@ class Broker:
             mending,
             Doors(
                 save=self._save_role,
+                saved_soon=self._saver.wake,
                 cut_torn=self._cut_torn,
                 keep_within=self._keep_topics_within,
                 cut=self._truncate,
@@ -301,6 +301,7 @@ class Broker:
                 retire=self._retire,
                 merge_back=self._table_sync.merge_back,
                 adopt=self._table_sync.adopt,
+                answer=self._failover.answer,
             ),
         )
         self._make_electing()
@@ -373,7 +374,7 @@ class Broker:
             saved,
             self._master,
             self._slave,
-            higher_epoch=self._failover.higher_epoch,
+            tell=self._executor.tell,
             wake=self._turn.wake,
         )
         context.witnesses, context.unelected = electing.witnesses, electing.refuses
@@ -593,7 +594,7 @@ class Broker:
             await self._runtime.sleep(TICK_S)
             now = self._runtime.monotonic()
             self.context.role.tick(now)
-            self._slave.note_floor()
+            self._executor.note_floor()
             self._look_for_failure()
             # Who waits for a slave alone does not wait for this disk.
             marks, slaves = self.store.watermarks, self.context.role.required > 1
@@ -619,8 +620,8 @@ class Broker:
             await self._registration.unregister()
         for task in self._tasks:
             task.cancel()
-        if getattr(self, "_failover", None) is not None:
-            self._failover.close()
+        if getattr(self, "_executor", None) is not None:
+            self._executor.close()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._gate.ended()
         if getattr(self, "_turn", None) is not None:
@@ -639,7 +640,7 @@ class Broker:
             while before < marks.dispatched:
                 before = marks.dispatched
                 self.store.reput()
-            self._slave.note_floor()
+            self._executor.note_floor()
             self.context.role.note_floor()
             await self._saver.save_changed()
             if self._saver.unsaved:

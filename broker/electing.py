@@ -41,6 +41,7 @@ from saturnmq.broker.etcd.door import Etcd, EtcdError, LeaseLost
 from saturnmq.broker.ha_master import HaMaster
 from saturnmq.broker.ha_slave import HaSlave
 from saturnmq.broker.identity import known
+from saturnmq.broker.replication import events as e
 from saturnmq.broker.role import State
 from saturnmq.protocol.errors import SaturnError
 
@@ -103,14 +104,14 @@ class ElectionService:
         master: HaMaster,
         slave: HaSlave,
         *,
-        higher_epoch: Callable[[int, str, str, str], None],
+        tell: Callable[[e.Event], None],
         wake: Callable[[], None],
     ) -> None:
         self._c = context
         self._etcd, self._promote = ballot.etcd, ballot.promote
         self._saved = saved
         self._master, self._slave = master, slave
-        self._higher_epoch = higher_epoch
+        self._tell = tell
         self._wake_turn = wake
         config = context.config
         names = (quote(config.cluster_name, safe=""), quote(config.broker_name, safe=""))
@@ -216,7 +217,8 @@ class ElectionService:
                     work = self._run_campaign(what)
                     self._campaign = self._c.runtime.spawn(work, name="campaign")
                 case Follow(epoch, master, ha_address):
-                    self._higher_epoch(epoch, "etcd's record names it", master, ha_address)
+                    why = "etcd's record names it"
+                    self._tell(e.Superseded(epoch, why, master, ha_address))
         except LeaseLost as error:
             log.warning("the lease from etcd is lost: %s", error)
             election.lost()

@@ -25,14 +25,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from saturnmq.broker.context import Context
-from saturnmq.broker.identity import known
 from saturnmq.broker.in_sync import Lag
 from saturnmq.broker.introductions import Check, Join, introduce, read_join
-from saturnmq.broker.kinship import has_promised, is_foreign, is_outranked
+from saturnmq.broker.replication import events as e
 from saturnmq.broker.role import State
 from saturnmq.protocol import ha
 from saturnmq.protocol.errors import SaturnError
@@ -41,7 +40,6 @@ from saturnmq.protocol.runtime import Listener
 log = logging.getLogger(__name__)
 
 AT_ONCE = 4 << 20  # bytes that one turn of the loop sends to one slave
-CHECK_BYTES = 4 << 20  # of the log before the offset a slave joins at
 
 
 class SlaveConnection(asyncio.BufferedProtocol):
@@ -52,6 +50,7 @@ class SlaveConnection(asyncio.BufferedProtocol):
         self._inbox = ha.Inbox()
         self._transport: Any = None
         self.address = ""
+        self.link = next(master.links)
         self.ours: bool | None = None  # the dialect; None before the first bytes
         self.greeted = False
         self.join: Join | None = None  # what a slave of ours said of itself
@@ -146,9 +145,12 @@ class SlaveConnection(asyncio.BufferedProtocol):
                     newest = frame
                 elif frame.kind is ha.Kind.JOIN:
                     self.join = read_join(frame.document)
-                    self._master.joined(self)
-        if newest is not None and self.next is not None:
-            self._reported(newest)
+                    self.reported, newest = ha.Report(-1), None
+                    self._master.tell(e.Joined(self.link, self.join))
+        if newest is not None:
+            self.reported = newest
+            if self.next is not None:
+                self._count()
 
     def close(self) -> None:
         if self._transport is not None:
@@ -157,28 +159,9 @@ class SlaveConnection(asyncio.BufferedProtocol):
     # joining
 
     def _classic_start(self, report: int) -> None:
-        master = self._master
-        marks = master.watermarks
-        start = marks.start if report == 0 else report
         self.reported = ha.Report(report)
-        if not master.leads:
-            if not master.on_classic(self.address.rpartition(":")[0], report):
-                self.close()  # it tries again, and this node may be the master then
-        elif not marks.start <= start <= marks.appended:
-            log.error(
-                "slave %s asks for offset %d, the log has %d to %d: closing. Its log is not a "
-                "prefix of this one; wipe its store to start it anew",
-                self.address,
-                report,
-                marks.start,
-                marks.appended,
-            )
-            self.close()
-        else:
-            if master.waits_for_flush:
-                log.warning("slave %s does not say what it has flushed: all counts", self.address)
-            self.is_named = True
-            self.go_on(start)
+        host = self.address.rpartition(":")[0]
+        self._master.tell(e.JoinedClassic(self.link, host, report))
 
     def go_on_if_it_may(self) -> None:
         """This node's part has changed since it introduced itself."""
@@ -186,8 +169,6 @@ class SlaveConnection(asyncio.BufferedProtocol):
             self.hello()
         elif self.ours is False:
             self._classic_start(self.reported.appended)
-            if self.next is not None:
-                self._reported(self.reported)
 
     def hello(self) -> None:
         if self._transport is not None:
@@ -209,7 +190,8 @@ class SlaveConnection(asyncio.BufferedProtocol):
             document: dict[str, Any] = {"why": why, "freeId": free_id}
             if differs is not None:
                 document["differs"] = [differs.start, differs.end]
-            self._write(ha.encode_control(ha.Kind.REFUSE, document))
+            if self.ours:  # one of RocketMQ's tries again
+                self._write(ha.encode_control(ha.Kind.REFUSE, document))
             self.close()
 
     def go_on(self, offset: int) -> None:
@@ -217,7 +199,9 @@ class SlaveConnection(asyncio.BufferedProtocol):
         self.next = offset
         self.lag.begin(offset, self._master.now())
         log.info("slave %s joins at offset %d", self.name, offset)
-        self.push()
+        if not self.ours and self._master.waits_for_flush:
+            log.warning("slave %s does not say what it has flushed: all counts", self.address)
+        self._count()
 
     # reports
 
@@ -228,10 +212,12 @@ class SlaveConnection(asyncio.BufferedProtocol):
             return self.reported.flushed
         return self.reported.appended
 
-    def _reported(self, report: ha.Report) -> None:
-        self.reported = report
-        self.lag.report(report.appended, self._master.watermarks.appended, self._master.now())
-        self._master.recount()
+    def _count(self) -> None:
+        """What it has reported."""
+        if self.reported.appended >= 0:
+            end, now = self._master.watermarks.appended, self._master.now()
+            self.lag.report(self.reported.appended, end, now)
+            self._master.recount()
         self.push()
 
     # sending
@@ -316,19 +302,15 @@ class HaMaster:
     def __init__(
         self,
         context: Context,
+        links: Iterator[int],
         *,
         on_replicated: Callable[[], None],
     ) -> None:
+        """`links` numbers the connections of this node."""
         self._c = context
         self._on_replicated = on_replicated
-        self.on_joined: Callable[[SlaveConnection], None] = lambda _: None
-        self.on_higher_epoch: Callable[[int, str], None] = lambda *_: None
-        # A slave follows none below an epoch that nobody is known to have opened.
-        self.on_promise: Callable[[Join], None] = lambda _: None
-        # A slave's log is another one in this range, in which they should be the same.
-        self.on_differs: Callable[[SlaveConnection, Check], None] = lambda *_: None
-        # A slave of RocketMQ's, its host and the end of its log: whether it waits for `announce`.
-        self.on_classic: Callable[[str, int], bool] = lambda *_: False
+        self.links = links
+        self.tell: Callable[[e.Event], None] = lambda _: None  # the machine of replication
         config = context.config
         self._batch = min(config.ha_transfer_bytes, ha.BODY_MAX)
         self.bytes_per_s = config.ha_max_bytes_per_s if config.ha_flow_control else 0
@@ -425,97 +407,41 @@ class HaMaster:
             if connection.next is None:
                 connection.go_on_if_it_may()
 
-    def joined(self, connection: SlaveConnection) -> None:
-        """A slave of ours said who it is, and maybe where to go on."""
-        c, join = self._c, connection.join
-        assert join is not None, "it was just read"
-        if problem := self._is_not_ours(join):
-            connection.refuse(problem)
-            return
-        if twin := self._twin(connection, join):
-            connection.refuse(
-                f"{twin.address} is connected as slave {join.broker_id}: give {join.address} "
-                "another brokerId, and an empty store if it was copied from there",
-                free_id=self.free_id() if twin.decided or join.decided else 0,
-            )
-            return
-        if join.tail:
-            if c.role.state is not State.SLAVE:
-                connection.refuse("only a slave gives back the tail of a log")
-                return
-        elif not c.role.is_slave and is_outranked(c.role.term, c.config.broker_id, join):
-            if self.leads and join.state == State.SLAVE.name.lower() and has_promised(join):
-                self.on_promise(join)
-                connection.refuse(f"it was promised to a promotion to epoch {join.epoch}")
-                return
-            self.on_higher_epoch(join.epoch, f"{connection.name} knows of it")
-            connection.refuse(
-                f"epoch {c.role.term} is over: there is a master of epoch {join.epoch}"
-            )
-            return
-        else:
-            self.on_joined(connection)
-            if not (self.leads and join.offset is not None):
-                return
-        assert join.offset is not None, "it wants the log from there"
-        problem = self._check(join)
-        if problem:
-            connection.refuse(problem)
-        elif join.check is not None and not self._same(join.check):
-            self.on_differs(connection, join.check)
-        elif join.asks:
-            connection.accept()
-        else:
-            connection.go_on(join.offset)
+    # what the machine says of a slave; nothing if its connection is gone
+
+    def _at(self, link: int) -> SlaveConnection | None:
+        return next((each for each in self.connections if each.link == link), None)
+
+    def name_of(self, link: int) -> str:
+        connection = self._at(link)
+        return "" if connection is None else connection.name
+
+    def go_on(self, link: int, offset: int) -> None:
+        """The log is sent to it from there."""
+        if (connection := self._at(link)) is not None:
+            connection.go_on(offset)
             self._tell_group()
 
-    def _is_not_ours(self, join: Join) -> str:
-        """Why this slave has no place in this group; empty if it has."""
-        c = self._c
-        if join.name != c.config.broker_name or is_foreign(known(c), join.group):
-            return (
-                f"it is of group {join.name} {join.identity}, this node of "
-                f"{c.config.broker_name} {c.role.identity}: look at its namesrvAddr and "
-                "haMasterAddress, or wipe its store to make it a slave of this group"
-            )
-        if join.tail and (join.offset is None or join.check is None):
-            return "it wants the tail of a log, and does not say from where"
-        return ""
+    def count(self, link: int) -> None:
+        """Its reports count: this node's file says that it belongs to the group."""
+        if (connection := self._at(link)) is not None:
+            connection.is_named = True
+            self.recount()
 
-    def _twin(self, connection: SlaveConnection, join: Join) -> Join | None:
-        """Another slave that is connected with the id of this one."""
-        for other in self.connections:
-            same = other.is_replica and other.broker_id == join.broker_id != 0
-            if same and other is not connection and other.name != join.address and not join.tail:
-                return other.join
-        return None
+    def accept(self, link: int) -> None:
+        if (connection := self._at(link)) is not None:
+            connection.accept()
 
-    def free_id(self) -> int:
-        """For a slave that has none yet."""
-        taken = {*self._c.role.replicas, *(each.broker_id for each in self.connections)}
-        return min(set(range(1, len(taken) + 2)) - taken)
-
-    def _check(self, join: Join) -> str:
-        """Whether this log has the place where the slave would go on; why not."""
-        marks = self.watermarks
-        offset, check = join.offset, join.check
-        if offset is None or check is None:
-            return "it does not say where to go on, with a checksum of what lies before"
-        start, end = check.start, check.end
-        if not marks.start <= offset <= marks.appended:
-            return f"it asks for offset {offset}, the log has {marks.start} to {marks.appended}"
-        if not marks.start <= start <= end <= offset or end - start > CHECK_BYTES:
-            return f"it checks {start} to {end}, the log has {marks.start} to {marks.appended}"
-        return ""
-
-    def _same(self, check: Check) -> bool:
-        return tail_checksum(self._c, check.start, check.end) == check.crc
+    def refuse(self, link: int, why: str, differs: Check | None = None, free_id: int = 0) -> None:
+        if (connection := self._at(link)) is not None:
+            connection.refuse(why, differs, free_id)
 
     def left(self, connection: SlaveConnection) -> None:
         if connection.lag.in_sync:
             self.in_sync_changes += 1
             log.warning("slave %s left the in-sync set: it is gone", connection.name)
         self.recount()
+        self.tell(e.LinkLost(connection.link))
 
     # who is in sync
 

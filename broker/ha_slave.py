@@ -4,17 +4,18 @@ It connects to the master's HA address (from the nameserver's answer to its regi
 `haMasterAddress`) and says the end of its log at once. Every transfer and every heartbeat must
 start where its log ends; anything else closes the connection, which is tried again.
 
-A Java master sends from there (`protocol/ha.py`, classic). A master of ours says HELLO. Then:
+A Java master sends from there (`protocol/ha.py`, classic). A master of ours says HELLO. Whether it
+is followed, and from where, says the machine of replication (`replication/machine.py`):
 
 - a master of another group is told nothing, unless its log is empty: its disk may be new; one of a
   lower epoch than this node has promised to serve is not followed;
-- where the log has more than both have in common (`store/epochs.py`), a JOIN asks first whether
-  they are the same before that place; the log is cut there, durably and into a side file, when the
-  master has compared checksums; never below what the group had confirmed (`kinship.py`);
+- where the log has more than both have in common, a JOIN asks first whether they are the same
+  before that place; the log is cut there when the master has compared checksums;
 - a log that has lost its front, which the master has, is cut as a whole, in the same way: it grows
   at its end only, and is copied back from its beginning;
-- JOIN says where to go on, with a checksum over the log before; the master refuses another log;
-- the master's epochs are written down before the bytes they are about.
+- JOIN says where to go on, with a checksum over the log before; the master refuses another log.
+
+The master's epochs are written down before the bytes they are about.
 
 A report follows every append and every flush: two numbers. To a Java master there is one, which
 with SYNC_FLUSH is what is flushed.
@@ -24,18 +25,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Protocol
 
 from saturnmq.broker.context import Context
-from saturnmq.broker.ha_master import CHECK_BYTES, tail_checksum
-from saturnmq.broker.identity import belong, known
+from saturnmq.broker.ha_master import tail_checksum
 from saturnmq.broker.introductions import Hello, introduce, read_group, read_hello
-from saturnmq.broker.kinship import is_foreign, may_cut
 from saturnmq.broker.mending import Mending
-from saturnmq.broker.role import MASTER_ID, State
+from saturnmq.broker.replication import events as e
+from saturnmq.broker.replication.joining import CHECK_BYTES
+from saturnmq.broker.role import State
 from saturnmq.protocol import checked, ha
-from saturnmq.protocol.errors import ConnectionLost, SaturnError, StoreDamaged
+from saturnmq.protocol.errors import SaturnError, StoreDamaged
 from saturnmq.protocol.runtime import split_address
 from saturnmq.store.epochs import Epoch
 
@@ -53,6 +54,8 @@ class Follower(Protocol):
 
     def greeted(self, connection: MasterConnection, hello: Hello) -> None: ...
 
+    def accepted(self, connection: MasterConnection) -> None: ...
+
     def told(self, group: dict[str, Any]) -> None: ...
 
     def append(self, transfer: ha.Transfer) -> None: ...
@@ -63,12 +66,13 @@ class Follower(Protocol):
 class MasterConnection(asyncio.BufferedProtocol):
     """The stream of one master, in its dialect."""
 
-    def __init__(self, follower: Follower) -> None:
+    def __init__(self, follower: Follower, link: int = 0) -> None:
+        """`link`: its number, for the machine of replication."""
         self._follower = follower
+        self.link = link
         self._inbox = ha.Inbox(BUFFER)
         self._transport: Any = None
         self.closed = asyncio.Event()
-        self.accepted: asyncio.Future[None] | None = None  # that both logs are one so far
         self.ours: bool | None = None
         self.joined = False
         self.refused = ""
@@ -94,8 +98,6 @@ class MasterConnection(asyncio.BufferedProtocol):
     def _end(self) -> None:
         self._transport = None
         self.closed.set()
-        if self.accepted is not None and not self.accepted.done():
-            self.accepted.set_exception(ConnectionLost(self.refused or "the master is gone"))
 
     # to the master
 
@@ -156,8 +158,7 @@ class MasterConnection(asyncio.BufferedProtocol):
             self.joined = False
             self._follower.greeted(self, read_hello(frame.document))
         elif frame.kind is ha.Kind.ACCEPT:
-            if self.accepted is not None and not self.accepted.done():
-                self.accepted.set_result(None)
+            self._follower.accepted(self)
         elif frame.kind is ha.Kind.GROUP:
             self._follower.told(frame.document)
         elif frame.kind is ha.Kind.REFUSE:
@@ -189,24 +190,22 @@ class HaSlave:
     def __init__(
         self,
         context: Context,
+        links: Iterator[int],
         *,
         flush: Callable[[], Awaitable[None]],
         flush_at_once: Callable[[], None],
-        truncate: Callable[[int, str], Awaitable[None]],
         on_append: Callable[[], None],
-        save: Callable[[], Awaitable[None]],
-        saved_soon: Callable[[], None],
         on_join: Callable[[], None],
         mending: Mending,
     ) -> None:
+        """`links` numbers the connections of this node."""
         self._c = context
+        self._links = links
         self._flush = flush
         self._flush_at_once = flush_at_once
-        self._truncate = truncate
         self._on_append = on_append
-        self._save = save  # the role is on the disk when this returns
-        self._saved_soon = saved_soon
         self._on_join = on_join
+        self.tell: Callable[[e.Event], None] = lambda _: None  # the machine of replication
         self._mending = mending
         self.on_no_master: Callable[[], None] = lambda: None  # who it dialled does not lead
         self.master_address = ""
@@ -214,10 +213,10 @@ class HaSlave:
         self.refused = ""  # why the master does not take this node
         self._coming: list[Epoch] = []  # the master's epochs that this log has not reached
         self._target = 0  # what was confirmed when it joined
-        self._knows_confirmed = False  # a master of ours has said since the start
+        self.knows_confirmed = False  # a master of ours has said since the start
+        self._hello: Hello  # the newest
         self._wake = asyncio.Event()
         self._connection: MasterConnection | None = None
-        self._greeting: asyncio.Task[None] | None = None
         self._looked = float("-inf")
 
     def now(self) -> float:
@@ -260,39 +259,21 @@ class HaSlave:
             return
         while self._coming and self._coming[0].start <= offset + len(data):
             self._c.epochs.open(*self._coming[0])
-            self._c.role.has(self._coming.pop(0).number)
+            self.tell(e.EpochBegan(self._coming.pop(0).number))
         store.append_raw(offset, data)
 
     def received(self, connection: MasterConnection) -> None:
         if connection.ours and connection.confirmed >= 0:
             self.refused = ""
             self._c.master_confirmed = connection.confirmed
-            self._knows_confirmed = True
+            self.knows_confirmed = True
             end = self._c.store.watermarks.appended
             if not self._c.role.caught_up and end >= max(self._target, connection.confirmed):
-                self._caught_up()
+                self.tell(e.Reached(connection.link))
         elif connection.ours is False:
             self._c.master_confirmed = None
         self._on_append()
         self._report()
-
-    def note_floor(self) -> None:
-        """Up to the last whole message of what the group has confirmed, nothing is cut any more."""
-        marks = self._c.store.watermarks
-        if self._c.role.state is State.SLAVE and self._knows_confirmed:
-            self._c.role.confirmed(min(marks.confirmed, marks.dispatched), self.now())
-
-    def _caught_up(self) -> None:
-        """It has what was confirmed when it joined: nothing that the group has is missing here."""
-        store, role = self._c.store, self._c.role
-        try:
-            store.settle()
-        except OSError as error:
-            log.error("what was copied back is not written down, trying again: %s", error)
-            return
-        role.lacks = ""
-        role.behind(False)
-        self._saved_soon()
 
     def flushed(self) -> None:
         self._report()
@@ -313,159 +294,65 @@ class HaSlave:
 
     def told(self, group: dict[str, Any]) -> None:
         """Who belongs to the group, and how many copies an acknowledgement waits for."""
-        required, replicas = read_group(group)
-        self._belongs_to(required, replicas)
-
-    def _belongs_to(self, required: int, replicas: dict[int, str]) -> None:
-        if self._c.role.broker_id != MASTER_ID:
-            replicas[self._c.role.broker_id] = self._c.address  # it may not have joined yet
-        self._c.role.told(required, replicas)
-        self._saved_soon()
+        self.tell(e.GroupTold(*read_group(group)))
 
     # joining a master of ours
 
     def greeted(self, connection: MasterConnection, hello: Hello) -> None:
-        if self._greeting is not None:
-            self._greeting.cancel()
-        self._greeting = self._c.runtime.spawn(self._answer(connection, hello), name="ha-join")
+        self._hello = hello
+        self.tell(e.Greeted(connection.link, hello))
 
-    async def _answer(self, connection: MasterConnection, hello: Hello) -> None:
-        try:
-            await self._join(connection, hello)
-        except (SaturnError, OSError) as error:
-            self._give_up(connection, str(error))
+    def accepted(self, connection: MasterConnection) -> None:
+        self.tell(e.Accepted(connection.link))
 
-    def _give_up(self, connection: MasterConnection, why: str) -> None:
+    def give_up(self, link: int, why: str) -> None:
+        """This master cannot be followed."""
         if why != self.refused:
             log.error("cannot follow %s: %s", self.ha_address, why)
         self.refused = why
-        connection.close()
+        if (connection := self._at(link)) is not None:
+            connection.close()
 
-    async def _join(self, connection: MasterConnection, hello: Hello) -> None:
-        c, role = self._c, self._c.role
-        self._check(connection, hello)
-        self.note_floor()
-        if hello.state != State.MASTER.name.lower():
-            connection.join(introduce(c))  # it may want to know, and says HELLO again when it leads
-            self.on_no_master()
-            return
-        if hello.epoch < role.epoch:
-            connection.join(introduce(c))  # so that it hears of it, too
-            raise StoreDamaged(
-                f"it is of epoch {hello.epoch}, this node knows of {role.epoch}: it is deposed"
-            )
-        role.promise(hello.epoch)
-        self._belongs_to(hello.required, hello.replicas)
-        await self._save()
-        epoch, offset = self._common(hello)
-        marks = c.store.watermarks
-        lacks_front = c.store.lacks_front(hello.start)
-        if marks.appended and (offset < marks.appended or not role.identity or lacks_front):
-            await self._ask_to_cut(connection, hello, epoch, offset, whole=lacks_front)
-            if not marks.appended:
-                epoch, offset = self._common(hello)
-        c.epochs.cut(epoch)
-        if hello.identity:
-            belong(c, hello.identity)
-        role.has(c.epochs.last)
-        self._target = hello.confirmed
-        if offset < self._target:
-            role.behind(True)
-        for start, end in list(c.store.recovery.gaps):
-            if hello.start <= start and end <= offset:
-                await self._mending.try_to_mend(start, end, hello.address)
-        await self._save()
-        if connection.closed.is_set() or role.state is not State.SLAVE:
-            return
-        self._coming = [e for e in hello.epochs if e.number > c.epochs.last]
-        if hello.sync_flush:
-            self._flush_at_once()
-        self.master_address = hello.address
-        connection.join(introduce(c) | self._from(hello, offset))
-        log.info("following %s (epoch %s) from %d", self.ha_address, hello.epoch, offset)
-        self._on_join()
-        self._report(beat=True)
+    def _at(self, link: int) -> MasterConnection | None:
+        """The connection of this number, if it still is there."""
+        connection = self._connection
+        return connection if connection is not None and connection.link == link else None
 
-    def _from(self, hello: Hello, offset: int) -> dict[str, Any]:
+    def say_join(self, link: int, fields: dict[str, Any], at: int) -> None:
+        """JOIN with these fields, and with the place where the log goes on; with a place alone,
+        what the master sends is taken from now on."""
+        c, connection = self._c, self._at(link)
+        if connection is None or connection.closed.is_set():
+            return
+        document = introduce(c) | fields
+        if at >= 0:
+            try:
+                document |= self._place(at)
+            except (SaturnError, OSError) as error:
+                self.give_up(link, str(error))
+                return
+        connection.join(document)
+        if at >= 0 and not fields:
+            self._go_on(at)
+
+    def _place(self, offset: int) -> dict[str, Any]:
         """Where to go on, and a checksum of what lies before."""
-        marks = self._c.store.watermarks
+        marks, hello = self._c.store.watermarks, self._hello
         first = min(max(marks.start, hello.start, offset - CHECK_BYTES), offset)
         if not marks.appended:
             first = offset
         return {"from": offset, "check": [first, offset, tail_checksum(self._c, first, offset)]}
 
-    def _check(self, connection: MasterConnection, hello: Hello) -> None:
-        c, mine = self._c, known(self._c)
-        size = c.store.config.commitlog_segment_bytes
-        if hello.name != c.config.broker_name:
-            raise StoreDamaged(f"it is of group {hello.name}, this node of {c.config.broker_name}")
-        leads = hello.state == State.MASTER.name.lower()
-        if leads and is_foreign(mine, hello.identity) and not hello.end:
-            connection.join(introduce(c))  # if its disk was replaced it belongs to this group
-        if is_foreign(mine, hello.group) or (leads and mine and hello.identity != mine):
-            raise StoreDamaged(
-                f"it is of another group called {hello.name}: its identity is "
-                f"{hello.identity or 'not known'}, that of this node {mine}. Nothing is exchanged "
-                "with it; look at namesrvAddr and haMasterAddress, or wipe this node's store to "
-                "make it a slave of that group"
-            )
-        if hello.segment_bytes != size:
-            raise StoreDamaged(
-                f"its segments are {hello.segment_bytes} bytes long, here {size} "
-                "(mappedFileSizeCommitLog): one log can have one size only"
-            )
-
-    def _common(self, hello: Hello) -> tuple[int, int]:
-        """(epoch, offset) up to which both logs are one."""
-        c, start = self._c, hello.start
-        end = c.store.watermarks.appended
-        if not end:
-            segment = c.store.config.commitlog_segment_bytes
-            last = max(start, hello.end - hello.end % segment)
-            return 0, last if c.config.sync_from_last_file else start
-        common = c.epochs.common(end, hello.epochs, hello.end)
-        if common is None:
-            if c.epochs.entries or end > hello.end:
-                raise StoreDamaged(
-                    f"the epochs of this log {_text(c.epochs.entries)} and of the master's "
-                    f"{_text(hello.epochs)} have nothing in common; wipe this node's store"
-                )
-            return 0, end  # from before there were epochs: the checksum decides
-        epoch, offset = common
-        if offset < start:
-            raise StoreDamaged(
-                f"this log is the master's up to {offset}, and the master has deleted what lies "
-                f"before {start}; wipe this node's store"
-            )
-        return epoch.number, offset
-
-    async def _ask_to_cut(
-        self, connection: MasterConnection, hello: Hello, epoch: int, offset: int, *, whole: bool
-    ) -> None:
-        """Cut the log at `offset`, or all of it, when the master has found that both are the same
-        before it."""
-        c, role = self._c, self._c.role
-        marks = c.store.watermarks
-        since = [e.number for e in hello.epochs if e.number > epoch]
-        if why := may_cut(offset, marks.appended, role.floor, since, hello.forced):
-            connection.join(introduce(c) | {"conflict": why})
-            raise StoreDamaged(why)
-        connection.accepted = c.runtime.create_future()
-        connection.join(introduce(c) | self._from(hello, offset) | {"asks": True})
-        await connection.accepted
-        if offset < marks.appended:
-            log.warning(
-                "this log has %d bytes that the master does not have: cutting it at %d",
-                marks.appended - offset,
-                offset,
-            )
-            if offset < role.floor:
-                role.cut_by_force(offset)
-                await self._save()
-            await self._truncate(offset, f"not in the log of {self.ha_address}")
-        if whole:
-            log.warning("%s: copying all of the log", c.store.amnesia)
-            await self._truncate(0, f"its front is missing, and {self.ha_address} has all of it")
+    def _go_on(self, offset: int) -> None:
+        hello = self._hello
+        self._coming = [each for each in hello.epochs if each.number > self._c.epochs.last]
+        self._target = hello.confirmed
+        if hello.sync_flush:
+            self._flush_at_once()
+        self.master_address = hello.address
+        log.info("following %s (epoch %s) from %d", self.ha_address, hello.epoch, offset)
+        self._on_join()
+        self._report(beat=True)
 
     # the loop
 
@@ -495,7 +382,7 @@ class HaSlave:
     async def _follow(self) -> None:
         """One connection, from the first report to its end."""
         c = self._c
-        connection = MasterConnection(self)
+        connection = MasterConnection(self, next(self._links))
         dialled = self.ha_address
         await c.runtime.connect(*split_address(dialled), connection)
         # To a Java master the first report decides where it goes on, so it is the end of the log
@@ -524,16 +411,11 @@ class HaSlave:
         finally:
             connection.close()
             self._connection = None
-            if self._greeting is not None:
-                self._greeting.cancel()
-        if connection.free_id and c.role.state is State.SLAVE:
-            # Two masters that were deposed were told the same one, or one of them was told that of
-            # a node whose disk was replaced since.
-            log.warning("%s; this node is slave %d now", connection.refused, connection.free_id)
-            c.role.follow(connection.free_id)
-            await self._save()
-        elif connection.refused:
-            self._give_up(connection, connection.refused + await self._mend(connection.differs))
+            self.tell(e.LinkLost(connection.link))
+        if why := connection.refused:
+            if not connection.free_id:
+                why += await self._mend(connection.differs)
+            self.tell(e.Refused(connection.link, why, connection.free_id))
 
     async def _mend(self, differs: tuple[int, int] | None) -> str:
         """If the master's log is sound where they differ, this one may not be; what to add to its
@@ -571,7 +453,3 @@ class HaSlave:
                 "transferredByteInSecond": 0,
             },
         }
-
-
-def _text(epochs: list[Epoch]) -> str:
-    return ", ".join(f"{number} from {start}" for number, start in epochs[-5:]) or "(none)"

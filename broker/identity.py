@@ -40,11 +40,16 @@ def agree(c: Context) -> None:
 
 
 def belong(c: Context, identity: str) -> None:
-    """This node is of that group: durable in the epoch file when this returns, in the others when
-    they are written next. Blocking."""
+    """This node is of that group, as `adopt`; role.json says so when it is written next."""
+    adopt(c, identity)
+    c.role.belongs(identity)
+
+
+def adopt(c: Context, identity: str) -> None:
+    """This log is of that group, if it is known: durable in the epoch file when this returns, in
+    the checkpoint when it is written next. Blocking."""
     if identity and identity != c.epochs.identity:
         if not c.store.watermarks.appended:
             c.epochs.identity = ""
         c.epochs.adopt(identity)
-    c.store.identity = identity
-    c.role.belongs(identity)
+        c.store.identity = identity

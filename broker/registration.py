@@ -43,17 +43,12 @@ TIMEOUT_S = 3.0
 
 
 class Registration:
-    def __init__(
-        self,
-        context: Context,
-        ha_address: str,
-        on_master: Callable[[str, str], None],
-    ) -> None:
+    def __init__(self, context: Context, ha_address: str) -> None:
         self._c = context
         self.ha_address = ha_address
-        self._on_master = on_master  # (master address, its HA address), for slaves
-        # (epoch, who says so, its master's address, HA address), for a master
-        self.on_higher_epoch: Callable[[int, str, str, str], None] = lambda *_: None
+        # A nameserver knows of this epoch and its master: address, HA address. A slave hears of
+        # any, others of one above the epoch of their log.
+        self.on_master: Callable[[int, str, str], None] = lambda *_: None
         self._changed = {name: asyncio.Event() for name in context.config.nameservers}
         self._asked: dict[str, list[asyncio.Future[None]]] = {name: [] for name in self._changed}
         self._endpoints: dict[str, Endpoint] = {}
@@ -243,12 +238,12 @@ class Registration:
             master = ha_address = ""
         if not role.is_slave or role.state is State.FENCED:
             if epoch > role.term:
-                self.on_higher_epoch(epoch, "a nameserver knows of it", master, ha_address)
+                self.on_master(epoch, master, ha_address)
         elif ha_address and (not epoch or epoch >= min(role.epoch, self._newest)):
             # One of a lower epoch than this node has promised is told so, if it is the newest.
             self._newest = max(self._newest, epoch)
             self._knows_master = not epoch or epoch >= role.epoch
-            self._on_master(master, ha_address)
+            self.on_master(epoch, master, ha_address)
 
 
 def _address(ext: dict[str, str], name: str) -> str:

@@ -37,6 +37,7 @@ PAUSE_S = 1.0  # the loop stood still for longer: others may have acted meanwhil
 MASTER_ID = 0
 FLOOR_S = 1.0  # the floor rises with every message, and is written down so often
 FORCED_MAX = 16
+Kept = dict[str, Any]  # a role as it was
 
 
 class State(Enum):
@@ -52,7 +53,7 @@ class State(Enum):
 class Role(Saveable):
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
-        self.on_unsure: Callable[[], None] = lambda: None  # ask the others, and then say `sure`
+        self.on_pause: Callable[[], None] = lambda: None  # others may have acted meanwhile
         self.identity = ""  # of its group: 32 hex digits; empty: unknown
         self.broker_id = config.broker_id
         self.decided = False
@@ -92,49 +93,44 @@ class Role(Saveable):
 
     def refuses(self, now: float) -> str:
         """Why this node takes no writes now; empty if it does."""
-        if self.state is State.MASTER:
+        state = self.state
+        if state is State.MASTER:
             if now - self.alive_at <= PAUSE_S:
                 return ""
-            self.doubt()
-        text = f"{self._config.broker_name} (id {self.broker_id}) {self.state.value}"
-        if self.state is State.FENCED:
+            self.on_pause()
+            state = State.UNSURE
+        text = f"{self._config.broker_name} (id {self.broker_id}) {state.value}"
+        if state is State.FENCED:
             text += f" (`saturnmq admin promote {self._config.broker_name} NODE` gives it one)"
         return f"{text}: {self.why}" if self.why else text
 
     def tick(self, now: float) -> None:
         """The loop turns; after a pause the first to see it says so."""
         if self.state is State.MASTER and now - self.alive_at > PAUSE_S:
-            self.doubt()
-        self.alive_at = now
+            self.on_pause()
+        if self.state is not State.MASTER or now - self.alive_at <= PAUSE_S:
+            self.alive_at = now
         if now - self._floor_at >= FLOOR_S:
             self.note_floor()
 
-    def undo(self) -> Callable[[int], None]:
-        """What takes back every change from now on, as it could not be written down; but not a
-        higher epoch than the one that was tried."""
-        kept = dict(vars(self), replicas=dict(self.replicas), forced=list(self.forced))
+    def keep(self) -> Kept:
+        """What `take_back` restores."""
+        return dict(vars(self), replicas=dict(self.replicas), forced=list(self.forced))
 
-        def take_back(tried: int) -> None:
-            heard = self.epoch
-            vars(self).update(kept)
-            if heard > tried:
-                self.epoch = heard
-            self.mark_dirty()
-
-        return take_back
+    def take_back(self, kept: Kept, tried: int) -> None:
+        """Every change since `keep`, as it could not be written down; but not a higher epoch than
+        the one that was tried."""
+        heard = self.epoch
+        vars(self).update(kept)
+        if heard > tried:
+            self.epoch = heard
+        self.mark_dirty()
 
     # how it changes
 
     def doubt(self) -> None:
         """Somebody may have taken over meanwhile."""
-        if self.state in (State.MASTER, State.RECOVERING):
-            self.next_state, self.state = self.state, State.UNSURE
-            self.on_unsure()
-
-    def sure(self) -> None:
-        """Nobody knows of a higher epoch."""
-        if self.state is State.UNSURE:
-            self.state = self.next_state
+        self.next_state, self.state = self.state, State.UNSURE
 
     def becomes_master(self, epoch: int) -> None:
         """By a promotion, which is to be saved before `lead`."""

@@ -12,13 +12,14 @@ from collections.abc import Callable
 from typing import Any
 
 from saturnmq.broker.context import Context
-from saturnmq.broker.ha_master import CHECK_BYTES, tail_checksum
+from saturnmq.broker.ha_master import tail_checksum
 from saturnmq.broker.ha_slave import MasterConnection
 from saturnmq.broker.identity import known
 from saturnmq.broker.introductions import Hello, Member, introduce
 from saturnmq.broker.kinship import is_foreign
+from saturnmq.broker.replication.joining import CHECK_BYTES
 from saturnmq.protocol import ha
-from saturnmq.protocol.errors import RequestTimeout, StoreDamaged
+from saturnmq.protocol.errors import ConnectionLost, RequestTimeout, StoreDamaged
 from saturnmq.protocol.runtime import split_address
 
 log = logging.getLogger(__name__)
@@ -33,16 +34,26 @@ class TailCopy:
     def __init__(self, context: Context, wake: Callable[[], None]) -> None:
         self._c = context
         self._wake = wake
+        self._connection: MasterConnection | None = None
+        self._closed = False
+
+    def close(self) -> None:
+        """Nothing comes any more; `run` fails."""
+        self._closed = True
+        if self._connection is not None:
+            self._connection.close()
 
     async def run(self, member: Member) -> None:
         """Until this log ends where that of `member` did; a SaturnError or OSError if it does
         not."""
         c, ha_address = self._c, member.ha_address
-        connection = MasterConnection(self)
+        connection = self._connection = MasterConnection(self)
         host, port = split_address(ha_address)
         await c.runtime.connect(host, port, connection)
         told = self.now()
         try:
+            if self._closed:
+                raise ConnectionLost("it is not wanted any more")
             connection.greet(c.store.watermarks.appended)
             while (at := c.store.watermarks.appended) < member.end:
                 if self.now() - told >= TELL_S:
@@ -84,6 +95,9 @@ class TailCopy:
 
     def told(self, group: dict[str, Any]) -> None:
         """Only a master tells."""
+
+    def accepted(self, connection: MasterConnection) -> None:
+        """Only a slave asks."""
 
     def append(self, transfer: ha.Transfer) -> None:
         end = self._c.store.watermarks.appended

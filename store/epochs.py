@@ -115,16 +115,7 @@ class Epochs:
     def common(
         self, end: int, others: Sequence[Epoch], others_end: int
     ) -> tuple[Epoch, int] | None:
-        """The newest epoch that both logs have with the same start, and the offset up to which
-        both logs hold it; None if they share none.
-        """
-        theirs = set(others)
-        for mine in reversed(self.entries):
-            if mine in theirs:
-                return mine, min(
-                    _end_of(self.entries, mine, end), _end_of(others, mine, others_end)
-                )
-        return None
+        return common(self.entries, end, others, others_end)
 
     def _save(self, entries: list[Epoch], identity: str = "") -> None:
         """They count once they are written."""
@@ -136,6 +127,19 @@ class Epochs:
         head = f"{len(entries)}\n{crc32(data)}\n".encode()
         self._disk.replace_file(self._path, head + data, keep_backup=True)
         self.entries, self.identity = entries, identity
+
+
+def common(
+    entries: Sequence[Epoch], end: int, others: Sequence[Epoch], others_end: int
+) -> tuple[Epoch, int] | None:
+    """The newest epoch that both logs have with the same start, and the offset up to which both
+    logs hold it; None if they share none.
+    """
+    theirs = set(others)
+    for mine in reversed(entries):
+        if mine in theirs:
+            return mine, min(_end_of(entries, mine, end), _end_of(others, mine, others_end))
+    return None
 
 
 def _end_of(entries: Sequence[Epoch], epoch: Epoch, log_end: int) -> int:

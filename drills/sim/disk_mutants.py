@@ -6,18 +6,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from saturnmq.broker import ha_slave, recovering
-from saturnmq.broker.failover import FailoverService
-from saturnmq.broker.ha_master import HaMaster
-from saturnmq.broker.recovering import Recovering
+from saturnmq.broker.replication import following, recovering, words
+from saturnmq.broker.replication.executor import Executor
+from saturnmq.broker.replication.slaves import Slaves
+from saturnmq.broker.replication.words import Words
 from saturnmq.broker.table_sync import TableSync
 from saturnmq.drills.mutants import Mutant, Patch
 from saturnmq.drills.sim.plan import FAULTS
 from saturnmq.nameserver.claims import Claims
 
 
-def _always(original: Any) -> Any:
-    return lambda *args, **kwargs: True
+def found_equal(original: Any) -> Any:
+    return lambda self, link, join, error: original(self, link, join, "")
 
 
 def _no_reason(original: Any) -> Any:
@@ -65,30 +65,31 @@ _ALL: tuple[Mutant, ...] = (
         "leads-without-a-word",
         "a master whose sends wait for copies takes writes before a slave told what it has",
         "I1, I12: an older copy of its disk was restored",
-        (Patch(recovering, "words_needed", _nobody), Patch(Recovering, "furthest", _nothing)),
+        (Patch(words, "words_needed", _nobody), Patch(Words, "furthest", _nothing)),
     ),
     Mutant(
         "cut-below-the-floor",
         "the same, and its slaves cut what was confirmed",
         "I1: an older copy of its disk was restored",
         (
-            Patch(recovering, "words_needed", _nobody),
-            Patch(Recovering, "furthest", _nothing),
+            Patch(words, "words_needed", _nobody),
+            Patch(Words, "furthest", _nothing),
+            Patch(words, "may_cut", _no_reason),
             Patch(recovering, "may_cut", _no_reason),
-            Patch(ha_slave, "may_cut", _no_reason),
+            Patch(following, "may_cut", _no_reason),
         ),
     ),
     Mutant(
         "empty-tables",
         "a master that copied its log back keeps the tables of its empty disk",
         "I12, I6: the disk of a master was replaced",
-        (Patch(TableSync, "adopt", _at_once), Patch(FailoverService, "_merge_back", _at_once)),
+        (Patch(TableSync, "adopt", _at_once), Patch(Executor, "_merge_back", _at_once)),
     ),
     Mutant(
         "damage-followed",
         "the checksums of two logs are not compared when one goes on with the other",
         "I7: a bit of one of them has flipped",
-        (Patch(HaMaster, "_same", _always),),
+        (Patch(Slaves, "_compared", found_equal),),
     ),
 )
 DISK_MUTANTS = {mutant.name: mutant for mutant in _ALL}

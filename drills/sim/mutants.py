@@ -7,19 +7,24 @@ which, so that they are found within a budget.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from saturnmq.broker import ha_slave, recovering, turn
-from saturnmq.broker.failover import FailoverService
-from saturnmq.broker.ha_master import HaMaster
+from saturnmq.broker import turn
 from saturnmq.broker.ha_slave import HaSlave
 from saturnmq.broker.progress import Progress
+from saturnmq.broker.replication import following, joining, recovering, words
+from saturnmq.broker.replication.events import Promote
+from saturnmq.broker.replication.machine import Machine
+from saturnmq.broker.replication.orders import Orders
+from saturnmq.broker.replication.slaves import Slaves
+from saturnmq.broker.replication.words import Words
 from saturnmq.broker.role import Role, State
 from saturnmq.broker.sinks import SinkTable
 from saturnmq.client.promotion import Promoter
 from saturnmq.drills.mutants import MUTANTS as STORE_MUTANTS
 from saturnmq.drills.mutants import Mutant, Patch
-from saturnmq.drills.sim.disk_mutants import DISK_BIAS, DISK_MUTANTS
+from saturnmq.drills.sim.disk_mutants import DISK_BIAS, DISK_MUTANTS, found_equal
 from saturnmq.drills.sim.plan import FAULTS
 from saturnmq.drills.sim.scene_mutants import SCENE_BIAS, SCENE_MUTANTS
 from saturnmq.nameserver.routes import RouteTable
@@ -32,14 +37,10 @@ def _nothing(original: Any) -> Any:
 
 
 def _common_length(original: Any) -> Any:
-    def common(self: Epochs, end: int, others: Any, others_end: int) -> Any:
-        return (self.entries[-1], min(end, others_end)) if self.entries else None
+    def common(entries: Any, end: int, others: Any, others_end: int) -> Any:
+        return (entries[-1], min(end, others_end)) if entries else None
 
     return common
-
-
-def _always(original: Any) -> Any:
-    return lambda *args, **kwargs: True
 
 
 def _replicated_at_once(original: Any) -> Any:
@@ -93,8 +94,8 @@ def _never(original: Any) -> Any:
 
 
 def _by_force(original: Any) -> Any:
-    async def promote(self: FailoverService, epoch: int, end: int, **options: bool) -> None:
-        await original(self, epoch, 0, force=True, insist=True)
+    def promote(self: Orders, asked: Promote) -> None:
+        original(self, replace(asked, end=0, force=True, insist=True))
 
     return promote
 
@@ -120,6 +121,11 @@ _LOSSY = {
 _SINKS = _LOSSY | {"groups": 1, "slaves": 1, "padding": 1000, "sink_epochs": 6}
 # What replaces the drawn values of a Plan while a mutant is active.
 BIAS: dict[str, dict[str, Any]] = {
+    "ack-before-replica": {
+        "copies": 2,
+        "patience_s": 0.5,
+        "weights": dict.fromkeys(FAULTS, 0) | {"kill": 9, "slow_link": 9, "power_loss": 6},
+    },
     "offsets-unclamped": _LOSSY,
     "volatile-truncation": _LOSSY,
     "restart-without-tail": {
@@ -153,7 +159,10 @@ _ALL: tuple[Mutant, ...] = (
         "length-only-handshake",
         "a slave's log counts as a prefix of its master's if it is not longer (#3388, #3015)",
         "I7: a deposed master comes back with a tail of its own",
-        (Patch(Epochs, "common", _common_length), Patch(HaMaster, "_same", _always)),
+        (
+            *(Patch(module, "common", _common_length) for module in (joining, recovering, words)),
+            Patch(Slaves, "_compared", found_equal),
+        ),
     ),
     Mutant(
         "stale-offsets",
@@ -207,7 +216,7 @@ _ALL: tuple[Mutant, ...] = (
         "fencing-ignored",
         "a master goes on although it hears of a newer one",
         "I1: it acknowledges what its new master cuts off",
-        (Patch(FailoverService, "higher_epoch", _nothing),),
+        (Patch(Machine, "superseded", _nothing),),
     ),
     Mutant(
         "epoch-in-memory",
@@ -220,17 +229,18 @@ _ALL: tuple[Mutant, ...] = (
         "a restarted SYNC_MASTER takes writes without what only its slaves have, and they follow",
         "I1: power loss of the master with asynchronous flush",
         (
-            Patch(recovering, "words_needed", _nobodys_word),
-            Patch(recovering.Recovering, "furthest", _nothing),
+            Patch(words, "words_needed", _nobodys_word),
+            Patch(Words, "furthest", _nothing),
+            Patch(words, "may_cut", _no_objection),
             Patch(recovering, "may_cut", _no_objection),
-            Patch(ha_slave, "may_cut", _no_objection),
+            Patch(following, "may_cut", _no_objection),
         ),
     ),
     Mutant(
         "anyone-is-promoted",
         "a slave is promoted without a look at what it lacks (unclean leader election)",
         "I1: a slave that lagged, or was empty",
-        (Patch(Promoter, "_check", _nothing), Patch(FailoverService, "_promote", _by_force)),
+        (Patch(Promoter, "_check", _nothing), Patch(Orders, "promote", _by_force)),
     ),
     Mutant(
         "half-a-group",

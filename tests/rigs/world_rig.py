@@ -16,6 +16,7 @@ from saturnmq.drills.sim.loop import SimLoop
 from saturnmq.drills.sim.network import SimNetwork
 from saturnmq.drills.sim.runtime import SimRuntime
 from saturnmq.nameserver.server import NameServer
+from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.epochs import TERM
 from saturnmq.protocol.remoting import Command
@@ -76,7 +77,10 @@ class World:
         broker = Broker(config, node, disk or self.disk)
         await broker.start()
         if alone:
-            await broker._failover._promote(TERM, 0, force=True, insist=True)
+            operator = await self.connect(broker.address)
+            forced = {"epoch": TERM, "force": "true", "insist": "true"}
+            reply = await operator.ask(RequestCode.PROMOTE, forced)
+            assert reply.code == 0, reply.remark
             broker._master._slaves_by = 0.0  # it waits for none that dial
         return broker
 

@@ -15,7 +15,7 @@ FOUND_AT = {
     "offsets-unclamped": 13,
     "length-only-handshake": 8,
     "stale-offsets": 9,
-    "ack-before-replica": 24,
+    "ack-before-replica": 19,
     "slave-shows-everything": 12,
     "volatile-truncation": 12,
     "cut-unsaved": 8,

@@ -152,9 +152,9 @@ def test_an_older_copy_that_a_slave_finds_out_waits_for_the_others(tmp_path: Pat
             put_back(tmp_path, "m")
             await forget(group)
             group.slave, group.master = await group.start("s"), await group.start("m")
-            recovering = group.master._failover._recovering
-            await until(lambda: bool(recovering._words))
-            assert recovering._needed() == 2
+            words = group.master._executor.machine.recovering.words
+            await until(lambda: bool(words._members))
+            assert words._needed() == 2
             assert group.master.replica_state()["role"] == "recovering"
             assert f"not heard {address}" in group.master.replica_state()["refuses"]
             third = await group.start("t")
@@ -406,13 +406,13 @@ def test_a_slave_counts_when_the_file_names_it(tmp_path: Path) -> None:
     async def body(runtime: NativeRuntime) -> None:
         async with Group(runtime, tmp_path) as group:
             may_save = asyncio.Event()
-            save = group.master._failover._doors.save
+            save = group.master._executor._doors.save
 
             async def slowly() -> None:
                 await may_save.wait()
                 await save()
 
-            group.master._failover._doors.save = slowly
+            group.master._executor._doors.save = slowly
             await group.slave.close()
             shutil.rmtree(tmp_path / "s")
             group.slave = await group.start("t", role="SLAVE", broker_id=2)
@@ -600,7 +600,7 @@ def test_a_slave_that_lost_its_log_fetches_it_again_and_is_no_witness_meanwhile(
             shutil.rmtree(tmp_path / "s" / "commitlog")
             shutil.rmtree(tmp_path / "m" / "commitlog")
             group.slave, group.master = await group.start("s"), await group.start("m")
-            await until(lambda: bool(group.master._failover._recovering._answered))
+            await until(lambda: bool(group.master._executor.machine.recovering.words._answered))
             assert group.master.replica_state()["role"] == "recovering"
             await group.slave.close()
             await group.master.close()

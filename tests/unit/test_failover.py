@@ -12,7 +12,7 @@ from broker_rig import ask, connected, pull, run, send, until
 from failover_rig import Group
 from hypothesis import given
 from hypothesis import strategies as st
-from saturnmq.broker import reclaiming
+from saturnmq.broker.replication import promises
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.epochs import OPENER, TERM, next_promotion, next_restart, next_term
 from saturnmq.protocol.native import NativeRuntime
@@ -271,7 +271,7 @@ def test_a_master_goes_on_above_a_promotion_that_did_not_come(
 
     async def body(runtime: NativeRuntime) -> None:
         async with Group(runtime, tmp_path) as group:
-            monkeypatch.setattr(reclaiming, "PROMOTION_S", 1.5)
+            monkeypatch.setattr(promises, "PROMOTION_S", 1.5)
             assert await group.send_all(group.master, b"one") == [0]
             code, state = await group.role(group.slave, RequestCode.FENCE, epoch=2 * TERM)
             assert code == 0, state

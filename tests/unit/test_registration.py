@@ -62,13 +62,15 @@ class Member:
         )
         self.masters: list[str] = []  # that it was told to follow
         self.epochs: list[int] = []  # that deposed it
-        self.registration = Registration(
-            cast(Context, context),
-            f"{self.node.ip}:10912",
-            lambda master, ha_address: self.masters.append(master),
-        )
-        self.registration.on_higher_epoch = lambda epoch, *_: self.epochs.append(epoch)
+        self.registration = Registration(cast(Context, context), f"{self.node.ip}:10912")
+        self.registration.on_master = self._hear
         self._tasks = self.registration.start()
+
+    def _hear(self, epoch: int, master: str, _: str) -> None:
+        if self.role.is_slave:
+            self.masters.append(master)
+        else:
+            self.epochs.append(epoch)
 
     @property
     def foreign(self) -> dict[str, str]:

@@ -10,6 +10,7 @@ import pytest
 from broker_rig import SMALL, config, connected, insist, pull, run, send, started, until
 from saturnmq.broker.broker import Broker
 from saturnmq.broker.config import BrokerConfig
+from saturnmq.broker.replication.events import Ask, Paused
 from saturnmq.protocol import ha
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import ConfigError
@@ -296,14 +297,21 @@ def test_a_slave_that_joins_while_the_master_is_unsure_is_taken_when_it_is_sure(
         master = await started(runtime, config(tmp_path / "m"))
         client = await connected(runtime, master)
         assert (await send(client, b"one")).code == 0
-        sure, master.context.role.on_unsure = master.context.role.on_unsure, lambda: None
+        executor, answered = master._executor, asyncio.Event()
+        poll = executor._poll
+
+        async def later(ask: Ask) -> None:
+            await answered.wait()
+            await poll(ask)
+
+        executor._poll = later  # type: ignore[method-assign]
         greeted = master._master.hello()  # what it said while it still was sure
-        master.context.role.doubt()
+        executor.tell(Paused())
         master._master.hello = lambda: greeted  # type: ignore[method-assign]
         slave = await started(runtime, slave_config(tmp_path / "s", master))
         await until(lambda: any(c.join and c.join.offset == 0 for c in master._master.connections))
         assert slave.store.watermarks.appended == 0
-        sure()
+        answered.set()
         await until(lambda: slave.store.watermarks.appended == master.store.watermarks.appended)
         await slave.close()
         await master.close()

@@ -1,0 +1,385 @@
+"""Who leads, who follows, who recovers: the rules of one node, as a state machine. Pure.
+
+`step` takes an event (`events.py`), the log as it is and the time, and returns what is to be done,
+in order. It is the only one that changes the role. An awaited instruction is the last of its step,
+and its outcome comes before any other event: the disk takes part in the order of events.
+
+| state | what it does | leaves it for |
+|---|---|---|
+| UNSURE | asks nameservers and members for a higher epoch | MASTER, RECOVERING, FENCED |
+| RECOVERING | waits for slaves' words, copies back what it lacks | MASTER, UNSURE, FENCED |
+| MASTER | takes writes | UNSURE (it stood still), RECOVERING (it has forgotten), FENCED |
+| FENCED | takes none, serves what it has, looks for its master | SLAVE, MASTER (promoted) |
+| SLAVE | follows its master | FENCED (it is being promoted) |
+
+The rules, all about two dangers, two nodes that both acknowledge and a log that is cut although
+others rely on it:
+
+- A term of a master is an epoch (`protocol/epochs.py` counts them): two nodes that cannot hear each
+  other never open the same one, and a promotion outranks restarts. It is written down before it is
+  acted on. Every start opens a new one: its log may be an older copy of what others have.
+- A master starts UNSURE. Who does not answer does not count: with nobody to ask it goes on, and
+  what it then acknowledges is what its ack mode promises.
+- A master whose sends wait for copies is RECOVERING at every start, until enough slaves have told
+  what they have. So is every master that finds less than it once had, and one that hears while it
+  leads that its group had confirmed what its log has not.
+- A slave's disk may be an older copy, too: it counts for a promotion when it has caught up again.
+- Who learns that it is deposed answers its waiting sends with "unknown", follows the new master and
+  cuts what that one does not have, but never what its group had confirmed (`kinship.py`).
+
+Here are the start, leading, and news of other masters. The rest has modules of its own:
+`recovering.py`, `slaves.py`, `following.py`, `orders.py` (FENCE and PROMOTE) and `promises.py` (a
+promotion that did not come).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from saturnmq.broker.introductions import Member
+from saturnmq.broker.kinship import is_foreign, is_outranked
+from saturnmq.broker.replication import events as e
+from saturnmq.broker.replication.following import Following
+from saturnmq.broker.replication.orders import Orders
+from saturnmq.broker.replication.promises import Promises
+from saturnmq.broker.replication.recovering import Recovering
+from saturnmq.broker.replication.slaves import Slaves
+from saturnmq.broker.role import Kept, Role, State
+from saturnmq.protocol.epochs import is_own, next_restart
+
+ASK_S = 1.0  # before others are asked again
+LOOK_S = 1.0  # before a fenced node looks again for its master
+UNKNOWN = "stored here, but this node is not the master any more: the outcome is unknown"
+
+MOVES = {
+    State.UNSURE: {State.MASTER, State.RECOVERING, State.FENCED},
+    State.RECOVERING: {State.MASTER, State.UNSURE, State.FENCED},
+    State.MASTER: {State.UNSURE, State.RECOVERING, State.FENCED},
+    # A promotion that cannot be written down ends where it began.
+    State.FENCED: {State.SLAVE, State.MASTER, State.UNSURE, State.RECOVERING},
+    State.SLAVE: {State.FENCED},
+}
+
+
+class Machine:
+    def __init__(self, me: e.Me, role: Role) -> None:
+        self.me = me
+        self.role = role
+        self.log = e.Log()  # as this step finds it
+        self.now = 0.0
+        self.recovering = Recovering(self)
+        self.slaves = Slaves(self)
+        self.promises = Promises(self)
+        self.following = Following(self)
+        self.orders = Orders(self)
+        self._out: list[e.Instruction] = []
+        self._then: Callable[[str], None] | None = None  # takes the outcome that is awaited
+
+    def step(self, event: e.Event, log: e.Log, now: float) -> list[e.Instruction]:
+        before = self.role.state
+        self.log, self.now = log, now
+        self.note_floor(log, now)
+        if isinstance(event, e.Done):
+            assert self._then is not None, "an outcome that nobody awaits"
+            then, self._then = self._then, None
+            then(event.error)
+        else:
+            assert self._then is None, f"{event} came before an outcome that is awaited"
+            self._take(event)
+        out, self._out = self._out, []
+        assert (self._then is not None) == bool(out and isinstance(out[-1], e.Awaited))
+        assert not any(isinstance(each, e.Awaited) for each in out[:-1])
+        assert before is self.role.state or self.role.state in MOVES[before], (before, event)
+        return out
+
+    def note_floor(self, log: e.Log, now: float) -> None:
+        """It rises with every message: whenever somebody looks."""
+        if self.role.state is State.SLAVE and log.confirmed >= 0:
+            self.role.confirmed(log.confirmed, now)
+
+    def _take(self, event: e.Event) -> None:
+        match event:
+            case e.Started():
+                self._start()
+            case e.Paused():
+                self._doubt()
+            case e.Polled(what, members):
+                self._polled(what, members)
+            case e.NameserverTold(epoch, master, ha_address):
+                self._nameserver_told(epoch, master, ha_address)
+            case e.Superseded(epoch, why, master, ha_address):
+                self.superseded(epoch, why, master, ha_address)
+            case e.Joined(link, join):
+                self.slaves.joined(link, join)
+            case e.JoinedClassic(link, host, end):
+                self.slaves.joined_classic(link, host, end)
+            case e.LinkLost(link):
+                self.slaves.left(link)
+                self.following.left(link)
+            case e.Greeted(link, hello):
+                self.following.greeted(link, hello)
+            case e.Accepted(link):
+                self.following.accepted(link)
+            case e.Refused(link, why, free_id):
+                self.following.refused(link, why, free_id)
+            case e.Reached(link):
+                self.following.reached(link)
+            case e.GroupTold(required, replicas):
+                self.following.told(required, replicas)
+                self.do(e.SaveSoon())
+            case e.EpochBegan(number):
+                self.role.has(max(number, self.role.term))
+            case e.CopiedBack(error):
+                self.recovering.copied_back(error)
+            case e.Adopted(error):
+                self.recovering.adopted(error)
+            case e.Mended(error):
+                self.recovering.mended(error)
+            case e.Promised(fence, count):
+                self.promises.answered(fence, count)
+            case e.Fence(request, epoch, term):
+                self.orders.fence(request, epoch, term)
+            case e.Promote():
+                self.orders.promote(event)
+            case e.Again(what):
+                self._again(what)
+
+    def do(self, *instructions: e.Instruction) -> None:
+        self._out += instructions
+
+    def wait(self, instruction: e.Awaited, then: Callable[[str], None]) -> None:
+        assert self._then is None, f"{instruction} beside another one that is awaited"
+        self._out.append(instruction)
+        self._then = then
+
+    def save(self, then: Callable[[], None], otherwise: Callable[[str], None]) -> None:
+        """Go on when the role is durable, or when it cannot be."""
+        self.wait(e.Save(), lambda error: otherwise(error) if error else then())
+
+    def _again(self, what: str) -> None:
+        """A time is over."""
+        state = self.role.state
+        if what == "ask" and state is State.UNSURE:
+            self.ask()
+        elif what == "recover":
+            self.recovering.try_now()
+        elif what == "call back" and state is State.RECOVERING:
+            self.do(e.DropSlaves())
+        elif what == "look" and state is State.FENCED:
+            self.look()
+        elif what.startswith("name "):
+            self.slaves.name(int(what.removeprefix("name ")))
+
+    def group(self) -> str:
+        """The identity of the group that this log belongs to; empty if it is not known, or the log
+        is."""
+        return self.role.identity if self.log.end else ""
+
+    def others(self) -> tuple[str, ...]:
+        return tuple(sorted({*self.role.replicas.values()} - {self.me.address}))
+
+    def _start(self) -> None:
+        role, log = self.role, self.log
+        role.epoch = max(role.epoch, role.term)
+        flushed = self.me.sync_flush and not log.torn  # then all it acknowledged is here
+        may_lack = not log.clean and role.required > 1 and bool(role.replicas) and not flushed
+        if what := self._lost():
+            self.do(e.Say(f"this node has lost what it had: {what}", alarm=True))
+            role.has_lost(what)
+        elif role.required > 1:  # what it reported may be gone: its disk may be an older copy
+            role.behind(True)
+        if role.state is State.SLAVE:
+            return
+        if role.epoch > max(role.term, role.had_term):  # by a promotion that fenced it
+            role.depose(f"it has promised to serve no epoch below {role.epoch}")
+            self.look()
+            return
+        self.recovering.words.may_lack = may_lack or bool(role.lacks)
+        if role.required > 1 or role.lacks:
+            role.next_state = State.RECOVERING
+            role.why = self.recovering.words.missing
+        self.ask()
+
+    def _lost(self) -> str:
+        """What this node once had and has no more; empty if nothing says so."""
+        role, log = self.role, self.log
+        if log.amnesia:
+            return log.amnesia
+        if role.had_term > role.term and (log.clean or not log.end):
+            return (
+                f"config/role.json knows of epoch {role.had_term}, the log ends at {log.end} in "
+                f"epoch {role.term}"
+            )
+        return ""
+
+    def _doubt(self) -> None:
+        """Somebody may have taken over meanwhile."""
+        if self.role.state in (State.MASTER, State.RECOVERING):
+            self.role.doubt()
+            self.ask()
+
+    def ask(self) -> None:
+        self.do(e.Ask("sure", self.others(), nameservers=True))
+
+    def _polled(self, what: str, members: tuple[Member, ...]) -> None:
+        if what == "sure":
+            self._is_sure(members)
+        elif what == "promises":
+            self.promises.ask(members)
+        elif self.role.state is State.FENCED:
+            for member in members:
+                if self._then is None:
+                    self._follow(member)
+            if what == "look" and self._then is None:
+                self.do(e.After("look", LOOK_S))
+
+    def _is_sure(self, members: tuple[Member, ...]) -> None:
+        """Take writes unless somebody knows of a higher epoch, or has to be heard first."""
+        role = self.role
+        for member in members:
+            if role.state is State.UNSURE:
+                self._hear(member)
+        if role.state is not State.UNSURE:
+            return
+        log, words = self.log, self.recovering.words
+        better = words.furthest(log) is not None or words.mendable(log)
+        if role.next_state is State.MASTER and better:
+            role.next_state = State.RECOVERING  # its sends wait for nobody, who yet has more
+        if role.next_state is State.MASTER:
+            self.open_term()
+        else:
+            role.state = State.RECOVERING
+            self.recovering.try_now()
+
+    def _hear(self, member: Member) -> None:
+        """Another node of the group has told what it has."""
+        role = self.role
+        if is_outranked(role.term, self.me.broker_id, member):
+            leads = member.state == "master"
+            where = (member.address, member.ha_address) if leads else ("", "")
+            self.superseded(member.epoch, f"{member.address} knows of it", *where)
+        elif member.state == "slave":
+            self.recovering.hear(member)
+
+    def open_term(self) -> None:
+        """A new epoch for every start; then writes."""
+        role, log = self.role, self.log
+        known = max(role.epoch, self.recovering.words.known_epoch)
+        if role.leads_since_start and known <= role.term:
+            self.lead()
+            return
+        number = next_restart(known, self.me.broker_id)
+        self.open_epoch(number, log.end if log.epochs else 0, partial(self._opened, number))
+
+    def open_epoch(self, number: int, start: int, then: Callable[[str], None]) -> None:
+        self.wait(e.Open(number, start), then)
+
+    def _opened(self, number: int, error: str) -> None:
+        role = self.role
+        if error:  # a full disk is not full for ever
+            role.why = f"its new epoch cannot be written down: {error}"
+            self.do(e.After("ask" if role.state is State.UNSURE else "recover", ASK_S))
+            return
+        self.has_opened(number)
+        self.lead()
+
+    def has_opened(self, number: int) -> None:
+        role = self.role
+        role.belongs(self.log.identity)
+        role.promise(number)
+        role.has(number)
+        role.leads_since_start = True
+
+    def lead(self, *, promoted: bool = False) -> None:
+        role = self.role
+        role.lead(self.now)
+        role.lacks = ""
+        role.behind(False)
+        self.recovering.words.may_lack = False
+        self.recovering.words.forget()
+        self.do(e.Lead(promoted))
+
+    def forgot(self, why: str) -> None:
+        """This master lacks what its group had confirmed: no more writes before it has that."""
+        role = self.role
+        role.recover(why)
+        role.has_lost(why)
+        self.recovering.words.may_lack = True
+        self.do(
+            e.Say(f"no more writes: {why}", alarm=True),
+            e.Retire("a slave has what this log lacks: the outcome is unknown"),
+            e.DropSlaves(),  # they join again, and tell what they have
+        )
+
+    def _nameserver_told(self, epoch: int, master: str, ha_address: str) -> None:
+        role = self.role
+        if role.state is State.SLAVE:
+            if ha_address:
+                self.do(e.Dial(master, ha_address))
+        elif master or not is_own(epoch, self.me.broker_id):
+            self.superseded(epoch, "a nameserver knows of it", master, ha_address)
+        elif epoch > max(role.term, role.had_term, role.epoch):
+            self._forgot_epoch(epoch)
+
+    def _forgot_epoch(self, epoch: int) -> None:
+        """This node opened an epoch that its log does not know."""
+        role, words = self.role, self.recovering.words
+        words.known_epoch = max(words.known_epoch, epoch)
+        what = f"a nameserver knows of it: epoch {epoch}, which this node opened, is not in its log"
+        if role.state is State.MASTER:
+            self.forgot(what)
+        elif role.state in (State.UNSURE, State.RECOVERING):
+            role.has_lost(role.lacks or what)
+            words.may_lack = True
+            if role.state is State.UNSURE:
+                role.next_state = State.RECOVERING
+
+    def superseded(self, epoch: int, why: str, master: str = "", ha_address: str = "") -> None:
+        """There is a master of a higher epoch than this node's."""
+        role = self.role
+        if epoch <= role.term and role.state is not State.FENCED:
+            return
+        if role.state is State.SLAVE:
+            if master:
+                self.do(e.Dial(master, ha_address))
+            return
+        if role.state is not State.FENCED:
+            what = f"this node is deposed: epoch {epoch} has begun ({why})"
+            self.do(e.Say(what, alarm=True))
+            self.look()
+        role.promise(epoch)
+        role.depose(f"epoch {epoch} has begun ({why})")
+        self.recovering.stop()
+        self.do(e.Retire(UNKNOWN), e.DropSlaves())
+        if master:  # and has confirmed what nobody here knows
+            role.behind(True)
+            self.do(e.Ask("master", (master,)))
+
+    def look(self) -> None:
+        """For the master, at those who may know."""
+        self.do(e.Ask("look", self.others(), nameservers=True))
+
+    def _follow(self, member: Member) -> None:
+        """Become a slave of this node, if it leads, or opened the newest epoch and waits for the
+        word of its slaves."""
+        role = self.role
+        leads = member.state == "master" and member.epoch >= role.epoch
+        will_lead = member.state in ("recovering", "unsure") and member.term >= role.epoch
+        if not (leads or will_lead) or is_foreign(self.group(), member.group):
+            return  # it is looked for again
+        kept = role.keep()
+        role.promise(member.epoch)
+        role.follow(member.free_id or self.me.broker_id or 1)
+        role.behind(True)  # until it has what the new master had confirmed
+        self.do(e.Freeze())
+        self.save(partial(self._is_slave, member), partial(self._stays_fenced, kept, member.epoch))
+
+    def _is_slave(self, member: Member) -> None:
+        dial = e.Dial(member.address, member.ha_address)
+        self.do(e.DropSlaves(), dial, e.Register())
+
+    def _stays_fenced(self, kept: Kept, tried: int, error: str) -> None:
+        self.do(e.Say(f"the new role cannot be written down, trying again: {error}"))
+        self.role.take_back(kept, tried)
+        self.do(e.After("look", LOOK_S))

@@ -1,0 +1,84 @@
+"""A promotion that did not come: the old master goes on, in a term above it. Pure; a part of the
+machine (`machine.py`).
+
+A promotion fences members first: they promise to follow nobody below its number. If it ends there,
+because whoever asked for it died or found that a node may lack something, a master that never heard
+of it leads on, and those members wait for the next promotion. They dial that master and tell it
+what they promised. Does one say so for longer than a promotion takes, the master has the others
+promise a number above (FENCE with its `term`). When n - required + 1 members did, itself included,
+it opens that term: should the other one be promoted after all, it cannot acknowledge anything.
+
+A member refuses if the promotion came: its log has a newer epoch than this master's, or it knows of
+another one than it had promised. So this master takes nothing from a successor.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from saturnmq.broker.introductions import Join, Member
+from saturnmq.broker.kinship import promises_needed
+from saturnmq.broker.replication import events as e
+from saturnmq.broker.role import State
+from saturnmq.protocol.epochs import next_promotion, next_term
+
+if TYPE_CHECKING:
+    from saturnmq.broker.replication.machine import Machine
+
+PROMOTION_S = 15.0  # a promotion that fenced somebody has come, or will not, by then
+
+
+class Promises:
+    def __init__(self, machine: Machine) -> None:
+        self._m = machine
+        self._me = machine.me
+        self._role = machine.role
+        self._promised, self._promised_at = 0, 0.0  # the highest epoch a slave promised to another
+
+    def hear(self, join: Join) -> None:
+        """A slave does not follow this master, because of what it promised."""
+        if join.epoch > self._promised:
+            self._promised, self._promised_at = join.epoch, self._m.now
+        elif self._m.now - self._promised_at >= PROMOTION_S:
+            self._promised_at = self._m.now  # it is tried again as long after
+            self._m.do(e.Ask("promises", self._m.others()))
+
+    def _promises_needed(self) -> int:
+        copies = max(1 + len(self._m.others()), self._me.total_replicas)
+        return promises_needed(copies, self._role.required)
+
+    def ask(self, members: tuple[Member, ...]) -> None:
+        role, fence = self._role, next_term(self._promised)
+        if role.state is not State.MASTER:
+            return
+        willing = tuple(
+            member.address
+            for member in members
+            if member.term <= role.term and member.epoch <= self._promised
+        )
+        if len(willing) >= self._promises_needed():
+            self._m.do(e.AskPromises(willing, fence, role.term))
+        else:
+            self.answered(fence, 0)
+
+    def answered(self, fence: int, count: int) -> None:
+        role, needed = self._role, self._promises_needed()
+        if count < needed:
+            self._m.do(
+                e.Say(
+                    f"a promotion fenced slaves for epoch {self._promised} and did not come; "
+                    f"{needed} other members must promise this master {fence}, {count} did: they "
+                    "do not follow"
+                )
+            )
+        elif role.state is State.MASTER:
+            number = next_promotion(self._m.log.term, fence, self._me.broker_id)
+            self._m.open_epoch(number, self._m.log.end, partial(self._reclaimed, number))
+
+    def _reclaimed(self, number: int, error: str) -> None:
+        if error:  # a full disk is not full for ever
+            self._m.do(e.Say(f"the new epoch cannot be written down, trying again: {error}"))
+            return
+        self._m.has_opened(number)
+        self._m.do(e.DropSlaves(), e.Register())  # they join in the new epoch

@@ -1,0 +1,197 @@
+"""How a master gets back what it lacks. Pure; a part of the machine (`machine.py`).
+
+When enough slaves have given their word (`words.py`), the one with the furthest log gives back what
+this log lacks: its end, or all of it, with its epochs; and its tables, if this node may have
+forgotten them. All of it, too, if this log has its end and lacks its beginning: what there is
+becomes a side file. What a start found damaged is mended before there are new messages, and before
+a consumer passes over it. A log that contradicts what a slave knows to be confirmed does not lead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from saturnmq.broker.introductions import Member
+from saturnmq.broker.kinship import may_cut
+from saturnmq.broker.replication import events as e
+from saturnmq.broker.replication.words import Words
+from saturnmq.broker.role import State
+from saturnmq.store.epochs import Epoch, common
+
+if TYPE_CHECKING:
+    from saturnmq.broker.replication.machine import Machine
+
+AGAIN_S = 1.0  # before slaves are heard anew
+
+
+@dataclass
+class Recovery:
+    """One try."""
+
+    member: Member | None  # whose log has more; None: what is there may be damaged
+    epochs: tuple[Epoch, ...]  # of this log before
+    forgot: bool = False  # its tables may be older than that one's
+    whole: bool = False  # all of the log is copied
+
+
+class Recovering:
+    def __init__(self, machine: Machine) -> None:
+        self._m = machine
+        self._role = machine.role
+        self.words = Words(machine.me, machine.role)
+        self._under_way: Recovery | None = None
+
+    def hear(self, member: Member) -> None:
+        """A slave tells what it has."""
+        self.words.take(member, self._m.group())
+        self.try_now()
+
+    def try_now(self) -> None:
+        """Go on if enough slaves have told what they have."""
+        role, log, words = self._role, self._m.log, self.words
+        if role.state is not State.RECOVERING or self._under_way is not None:
+            return
+        if why := words.conflict(log):
+            role.why = why
+            return
+        role.why = words.missing
+        if not words.enough:
+            return
+        member = words.furthest(log)
+        self._under_way = Recovery(member, log.epochs)
+        if member is None:
+            self._mend()
+        else:
+            self._under_way.forgot = bool(role.lacks or log.clean or not log.end)
+            self._cut_what_differs(member)
+
+    def _cut_what_differs(self, member: Member) -> None:
+        """From the log of that slave, before what it has more is copied."""
+        log = self._m.log
+        found = common(log.epochs, log.end, member.epochs, member.end) if log.end else None
+        if found is None:
+            if log.end and log.epochs:
+                self._fails(f"its log and that of {member.address} share no epoch")
+            else:
+                self._empty("")
+            return
+        epoch, shared = found
+        if shared >= min(log.end, member.end):
+            self._empty("")
+            return
+        since = (newer.number for newer in member.epochs if newer.number > epoch.number)
+        if why := may_cut(shared, log.end, self._role.floor, since, ()):
+            self._fails(why)
+        else:
+            self._m.wait(e.Cut(shared, f"not in the log of {member.address}"), self._empty)
+
+    def _empty(self, error: str) -> None:
+        """A log grows at its end only: if it has lost its beginning it is copied as a whole."""
+        recovery = self._under_way
+        assert recovery is not None, "it recovers"
+        assert recovery.member is not None, "somebody has more"
+        member = recovery.member
+        if error or not self._m.log.lacks_front(member.start):
+            self._take_epochs(error)
+            return
+        recovery.whole = True
+        why = f"its front is missing, and {member.address} has all of it"
+        self._m.wait(e.Cut(0, why), self._take_epochs)
+
+    def _take_epochs(self, error: str) -> None:
+        assert self._under_way is not None, "it recovers"
+        member = self._under_way.member
+        assert member is not None, "somebody has more"
+        if error:
+            self._fails(error)
+            return
+        taken = e.TakeEpochs(tuple(member.epochs), member.identity)
+        self._m.wait(taken, partial(self._copy, member))
+
+    def _copy(self, member: Member, error: str) -> None:
+        if error:
+            self._fails(error)
+            return
+        self._role.belongs(self._m.log.identity)
+        self._m.do(e.CopyBack(member))
+
+    def _goes_on(self, error: str) -> bool:
+        """Whether what it recovers by has come, and is still wanted."""
+        if self._under_way is None:
+            return False  # it was promoted meanwhile
+        if self._role.state is not State.RECOVERING:
+            self._under_way = None  # somebody may know of a higher epoch
+            return False
+        if error:
+            self._fails(error)
+        return not error
+
+    def copied_back(self, error: str) -> None:
+        """What this log lacked is here, or could not be copied now."""
+        if not self._goes_on(error):
+            return
+        assert self._under_way is not None, "it goes on"
+        if self._under_way.whole:
+            self._m.wait(e.PutBack(self._under_way.epochs), self._cut_torn)
+        else:
+            self._cut_torn("")
+
+    def _cut_torn(self, error: str) -> None:
+        if error:
+            self._fails(error)
+        else:
+            self._m.wait(e.CutTorn(), self._has_copied)
+
+    def _has_copied(self, error: str) -> None:
+        recovery, role = self._under_way, self._role
+        assert recovery is not None, "it recovers"
+        assert recovery.member is not None, "somebody had more"
+        if error:
+            self._fails(error)
+            return
+        role.promise(self._m.log.term)
+        role.has(self._m.log.term)
+        if recovery.forgot:
+            self._m.do(e.Adopt(recovery.member.address))
+        else:
+            self._mend()
+
+    def adopted(self, error: str) -> None:
+        if self._goes_on(error):
+            self._mend()
+
+    def _mend(self) -> None:
+        """What the start of this node found damaged, before a consumer passes over it."""
+        if ranges := self.words.mendable(self._m.log):
+            self._m.do(e.Mend(ranges))
+        else:
+            self._recovered()
+
+    def mended(self, error: str) -> None:
+        if self._role.state is State.SLAVE:
+            self._m.following.belongs_for_good()
+        elif self._goes_on(error):
+            self._recovered()
+
+    def _recovered(self) -> None:
+        self._under_way = None
+        self._m.open_term()
+
+    def stop(self) -> None:
+        """Another node leads, or is about to: nothing of it may come any more."""
+        if self._under_way is not None:
+            self._under_way = None
+            self._m.do(e.HangUp())
+
+    def _fails(self, error: str) -> None:
+        """Not now: slaves are heard anew. A master whose sends wait for nobody goes on."""
+        role, self._under_way = self._role, None
+        self._m.do(e.Say(f"what is missing was not copied, trying again: {error}"))
+        if role.required > 1 or role.lacks:
+            self.words.forget()
+            role.why = f"{self.words.missing}; the last try failed: {error}"
+            self._m.do(e.After("call back", AGAIN_S))
+        else:
+            self._m.open_term()
