@@ -168,8 +168,11 @@ class Cluster:
         self.loop.run_until_complete(self.runtime.sleep(seconds))
 
     def until_done(self, *handles: SendHandle) -> None:
+        deadline = self.loop.time() + 200.0
+
         async def done() -> None:
             while not all(handle.done() for handle in handles):
+                assert self.loop.time() < deadline, "a send is not over in time"
                 await self.runtime.sleep(0.001)
 
         self.loop.run_until_complete(self.runtime.spawn(done()))
