@@ -72,6 +72,13 @@ def test_a_cut_index_is_one_that_never_had_more() -> None:
         assert parts(cut) == parts(filled(new_disk(), *MESSAGES))
 
 
+def test_a_cut_behind_all_items_changes_nothing() -> None:
+    for count in range(1, len(MESSAGES) + 1):
+        index = filled(new_disk(), *MESSAGES[:count])
+        index.truncate(MESSAGES[count - 1][0] + 1, time_at)
+        assert parts(index) == parts(filled(new_disk(), *MESSAGES[:count]))
+
+
 def test_the_end_time_stays_when_the_last_message_of_a_cut_index_is_gone() -> None:
     index = filled(new_disk(), *MESSAGES[:2])
     before = index.files[-1].end_time
