@@ -274,3 +274,34 @@ def test_an_etcd_that_lost_its_past_is_refused_until_an_operator_says_otherwise(
                     cluster.start(name)
                 wait_until(lambda: ready(admin), "a fail-over is possible again")
                 send_some(producer, [], 5, 10)
+
+
+def test_a_group_that_elects_its_masters_goes_on_after_an_operators_hand_over(
+    tmp_path: Path,
+) -> None:
+    acked: list[bytes] = []
+    with running_etcd(tmp_path) as etcd:
+        options = {"etcdEndpoints": etcd.endpoint}
+        settings = Settings(slaves=1, replication="async", broker_options=options)
+        with running(tmp_path / "cluster", settings) as cluster:
+            make_topic(cluster, "T", 2)
+            with (
+                Admin(cluster.nameservers) as admin,
+                Producer("P", nameservers=cluster.nameservers) as producer,
+            ):
+                number = send_some(producer, acked, 20, 0)
+                wait_until(lambda: ready(admin), "a fail-over is possible")
+                result = admin.hand_over("broker-0")
+                assert result.master == cluster.node("slave-0").address
+                number = send_some(producer, acked, 20, number)
+                assert len(acked) == number, "a send has failed"
+                wait_until(lambda: ready(admin), "etcd knows the new master")
+                wait_until(lambda: lags(admin) == {0}, "the old one has all of it")
+                cluster.kill("slave-0")
+                number = send_some(producer, acked, 20, number)
+                leads = [each.address for each in admin.replicas() if each.is_master]
+                assert leads == [cluster.node("master-0").address]
+                cluster.start("slave-0")
+                wait_until(lambda: ready(admin), "the next fail-over is possible")
+            lost = set(acked) - read_all(cluster, len(acked))
+            assert not lost, f"{len(lost)} of {len(acked)}: {sorted(lost)[:5]}"
