@@ -33,6 +33,7 @@ from saturnmq.broker.gate import Gate
 from saturnmq.broker.groups import GroupTable
 from saturnmq.broker.ha_master import HaMaster
 from saturnmq.broker.ha_slave import HaSlave
+from saturnmq.broker.leaving import Leaving
 from saturnmq.broker.locks import QueueLocks
 from saturnmq.broker.lookups import LookupService
 from saturnmq.broker.membership import MembershipService
@@ -91,6 +92,7 @@ class Broker:
         self.config = config
         self._ballot = ballot
         self._electing: ElectionService | None = None
+        self._leaving: Leaving | None = None
         self._runtime = runtime
         self._disk = disk
         self._tasks: list[asyncio.Task[None]] = []
@@ -346,6 +348,7 @@ class Broker:
         self._turn.on_visible += [pulls.wake]
         self._turn.is_awaited = lambda: pulls.held_count > 0
         ranges = RangeService(context)
+        self._leaving = Leaving(context, self._master, self._slave)
         self._handlers = handlers(
             Services(
                 sends,
@@ -355,6 +358,7 @@ class Broker:
                 members,
                 admin,
                 self._failover,
+                self._leaving,
                 mending,
                 ranges,
                 self._staging,
@@ -617,6 +621,8 @@ class Broker:
         for listener in self._listeners:
             listener.close()
         if self._registration is not None and clean:
+            if self._leaving is not None:
+                await self._leaving.say()
             await self._registration.unregister()
         for task in self._tasks:
             task.cancel()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from saturnmq.broker.admin import AdminService
 from saturnmq.broker.failover import FailoverService
+from saturnmq.broker.leaving import Leaving
 from saturnmq.broker.lookups import LookupService
 from saturnmq.broker.membership import MembershipService
 from saturnmq.broker.mending import Mending
@@ -31,6 +32,7 @@ class Services:
     members: MembershipService
     admin: AdminService
     failover: FailoverService
+    leaving: Leaving
     mending: Mending
     ranges: RangeService
     staging: StagingService
@@ -85,6 +87,7 @@ def handlers(s: Services) -> dict[int, Handler]:
         code.GET_BROKER_EPOCH_CACHE: s.admin.on_epochs,
         code.REPLICA_STATE: s.failover.on_state,
         code.FENCE: s.failover.on_fence,
+        code.SLAVE_LEAVES: s.leaving.on_leave,
         code.READ_LOG: s.mending.on_read,
         code.READ_QUEUE: s.ranges.on_read,
         code.CUT_QUEUE: s.ranges.on_cut,

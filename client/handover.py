@@ -233,6 +233,6 @@ def _risk(members: Sequence[Replica], away: Collection[str], address: str) -> st
     if 1 + len(staying) < master.required:
         return (
             f"{group} acknowledges with {master.required} copies, and {1 + len(staying)} stay: "
-            "sends are answered SLAVE_NOT_AVAILABLE until the node is back"
+            "sends wait for the node, and after slaveTimeout are answered SLAVE_NOT_AVAILABLE"
         )
     return ""

@@ -115,8 +115,8 @@ def test_a_cluster_is_upgraded_under_load(tmp_path: Path, replication: str) -> N
         assert not load.failed
         if replication == "async":
             assert set(load.statuses) == {SendStatus.OK}
-        else:  # of two copies one was away for a while, as it was told
-            assert set(load.statuses) <= {SendStatus.OK, SendStatus.SLAVE_NOT_AVAILABLE}
-            assert "sends are answered SLAVE_NOT_AVAILABLE until the node is back" in progress
+        else:  # a start that takes longer than slaveTimeout is not waited for
+            assert load.statuses[SendStatus.OK] > 0.5 * len(load.stored)
+        assert ("sends wait for the node" in progress) == (replication == "sync")
         lost = set(load.stored) - read_all(cluster, len(load.stored))
         assert not lost, f"{len(lost)} of {len(load.stored)}: {sorted(lost)[:5]}"
