@@ -17,6 +17,7 @@ GROUP = "broker-0"
 MESSAGES = 6000  # so that its consumers are further than those of this cluster
 AT_ONCE = 500
 PROMOTIONS = 2  # its epochs are higher than those of this cluster
+WHOLE_S = 30.0
 
 
 class ForeignCluster:
@@ -44,7 +45,14 @@ class ForeignCluster:
             for _ in range(PROMOTIONS):
                 await admin.promote(GROUP, self._cluster.node(self._slave).address)
                 self._master, self._slave = self._slave, self._master
+                await self._whole(admin)
             await asyncio.sleep(3.0)  # tables follow once a second
+
+    async def _whole(self, admin: aio.Admin) -> None:
+        """The old master follows the new one, and may be promoted."""
+        async with asyncio.timeout(WHOLE_S):
+            while sum(member.caught_up for member in await admin.replicas(GROUP)) < 2:
+                await asyncio.sleep(0.05)
 
     def start_by_mistake(self, nameservers: list[str], ha_address: str, *, master: bool) -> str:
         """One of its nodes serves with these nameservers; a slave is told whom to dial, too."""
