@@ -92,22 +92,11 @@ def _ballot(settings: Any, runtime: Any) -> Any:
         return None
     from saturnmq.broker.electing import Ballot
     from saturnmq.broker.etcd.client import Access, GrpcEtcd
-    from saturnmq.client.core import ClientCore
-    from saturnmq.client.promotion import Promoter
+    from saturnmq.client.promotion import promote_elected
 
     async def promote(group: str, me: str, others: list[str], campaign: Any) -> None:
-        core = ClientCore(runtime, [me])  # members are asked, no nameserver
-        try:
-            await Promoter(
-                core,
-                group,
-                force=campaign.force,
-                epoch=campaign.epoch,
-                addresses=[me, *others],
-                asks=campaign.asks,
-            ).run(me)
-        finally:
-            await core.close()
+        epoch, force, asks = campaign.epoch, campaign.force, campaign.asks
+        await promote_elected(runtime, group, me, others, epoch=epoch, force=force, asks=asks)
 
     access = Access(
         endpoints=settings.etcd_endpoints,

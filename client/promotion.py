@@ -39,6 +39,7 @@ from saturnmq.protocol.errors import (
     nearest,
 )
 from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.runtime import Runtime
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +95,27 @@ def _of_one_group(members: Sequence[Replica], target: Replica) -> list[Replica]:
     """Those of the target's group: another one may have the same name by mistake."""
     known = ("", target.identity)
     return [m for m in members if not target.identity or m.identity in known]
+
+
+async def promote_elected(
+    runtime: Runtime,
+    group: str,
+    me: str,
+    others: Sequence[str],
+    *,
+    epoch: int,
+    force: bool,
+    asks: bool,
+) -> None:
+    """Make the member at `me`, which was elected, the master, as `Promoter` does. Members are
+    asked, no nameserver. A SaturnError says why it is not."""
+    core = ClientCore(runtime, [me])
+    addresses = [me, *others]
+    promoter = Promoter(core, group, force=force, epoch=epoch, addresses=addresses, asks=asks)
+    try:
+        await promoter.run(me)
+    finally:
+        await core.close()
 
 
 class Promoter:
