@@ -27,6 +27,9 @@ def simulate(
     mutant: Annotated[
         str | None, typer.Option(help="Put a known bug into the cluster; it must be found.")
     ] = None,
+    election: Annotated[
+        bool, typer.Option("--election", help="Masters are elected through an etcd.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Simulated clusters: kills, power losses, pauses, partitions, promotions; then the checks."""
@@ -40,12 +43,12 @@ def simulate(
     first, last = (seed, seed) if seed is not None else _range(seeds)
     begin = time.perf_counter()
     if seed is not None:
-        report = run.simulate(seed, mutant)
+        report = run.simulate(seed, mutant, election=election)
     else:
         with progress_bar() as bar:
             task = bar.add_task("simulated clusters", total=last - first + 1)
             report = pool.run_jobs(
-                run.seed_jobs(first, last, mutant),
+                run.seed_jobs(first, last, mutant, election=election),
                 Report(),
                 lambda sums: len(sums.violations) >= VIOLATIONS_MAX,
                 lambda sums: bar.update(task, completed=sums.seeds),

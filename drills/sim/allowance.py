@@ -16,13 +16,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from saturnmq.broker.registration import AGAIN_S, RETRY_S
 from saturnmq.drills.sim.faults import Promotion
+from saturnmq.drills.sim.network import CONNECT_TIMEOUT_S
 from saturnmq.drills.sim.nodes import BrokerNode, NameServerNode, Span
 from saturnmq.drills.sim.plan import Plan
 
 FLUSH_BOUND_S = 0.6  # a message is on the disk so long after its acknowledgement, at the latest
 WRITTEN_S = 3.0  # what a broker knows of its clocks is on its disk so long after, at the latest
-FENCE_S = 0.1  # an old master that can hear of a new one takes no message for longer
+FENCE_S = 0.1  # an old master that hears of a new one takes no message for longer
+# One that was cut off hears of it when it dials a nameserver again: it may just have begun to wait.
+HEAR_S = FENCE_S + CONNECT_TIMEOUT_S + RETRY_S + AGAIN_S
 
 
 @dataclass
@@ -94,7 +98,7 @@ class Allowance:
                 spans = [*node.past.isolated]
                 if forgotten:
                     spans += [*node.past.idle, *order.node.past.idle]
-                end = put_off(end, spans, FENCE_S)
+                end = put_off(end, spans, HEAR_S)
         return end
 
     def _lacks(self, node: BrokerNode, at: float, until: float = math.inf) -> bool:

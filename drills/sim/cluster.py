@@ -10,15 +10,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import random
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import partial
 
 from saturnmq.broker.config import BrokerConfig
+from saturnmq.broker.electing import Ballot
+from saturnmq.broker.election import Campaign
+from saturnmq.client.promotion import promote_elected
 from saturnmq.drills.sim import aftermath
 from saturnmq.drills.sim.allowance import Allowance
-from saturnmq.drills.sim.faults import Faults, Operator
+from saturnmq.drills.sim.etcd import ETCD, EtcdStore, SimEtcd
+from saturnmq.drills.sim.faults import Faults, Operator, Promotion
 from saturnmq.drills.sim.history import LATER, History, Place, make_body
 from saturnmq.drills.sim.load import BOOKKEEPER, READERS, Bookkeeper, Reader, Senders
 from saturnmq.drills.sim.loop import SimLoop, TooLong
@@ -73,9 +79,10 @@ class Cluster:
         self.problems = self.world.problems
         self.lost = self._looks = 0
         self.groups = [f"broker-{'ab'[n]}" for n in range(plan.groups)]
+        self.etcd = EtcdStore(loop) if plan.lease_s else None
         self.nameservers = [NameServerNode(self.world, n) for n in range(plan.nameservers)]
         self.brokers = [
-            BrokerNode(self.world, group, number, self._broker_config)
+            BrokerNode(self.world, group, number, self._broker_config, ballot=self._ballot)
             for group in self.groups
             for number in range(1 + plan.slaves)
         ]
@@ -116,12 +123,32 @@ class Cluster:
 
     def names(self) -> list[str]:
         nodes = [node.name for node in [*self.nameservers, *self.brokers]]
-        return [*nodes, *self.client_names()]
+        return [*nodes, *([ETCD] if self.etcd else []), *self.client_names()]
 
     def name_of(self, message_id: str) -> str:
         """The broker that gave this id."""
         host, _, _ = decode_message_id(message_id)
         return next(node.name for node in [*self.brokers, *self.strangers] if node.ip == host)
+
+    def _ballot(self, node: BrokerNode) -> Ballot | None:
+        """What a node elects with, if there is an etcd."""
+        if self.etcd is None:
+            return None
+        return Ballot(SimEtcd(self.etcd, node.runtime), partial(self._elected, node))
+
+    async def _elected(
+        self, node: BrokerNode, group: str, me: str, others: list[str], campaign: Campaign
+    ) -> None:
+        order = Promotion(node, campaign.force, self.loop.time(), math.inf)
+        self.operator.promotions.append(order)
+        try:
+            epoch, force, asks = campaign.epoch, campaign.force, campaign.asks
+            await promote_elected(
+                node.runtime, group, me, others, epoch=epoch, force=force, asks=asks
+            )
+            self.operator.done += 1
+        finally:
+            order.ended = self.loop.time()
 
     def _broker_config(self, node: BrokerNode) -> BrokerConfig:
         return self.config_of(node, self.nameservers)
@@ -151,6 +178,8 @@ class Cluster:
             slave_sync_ms=int(plan.tables_s * 1000),
             flush_offsets_ms=int(plan.offsets_s * 1000),
             register_ms=int(plan.register_s * 1000),
+            etcd_endpoints=(ETCD,) if plan.lease_s else (),
+            election_lease_s=plan.lease_s or BrokerConfig.election_lease_s,
             default_topic_queues=plan.queues,
             max_message_bytes=MESSAGE_BYTES_MAX,
             stage_memory_bytes=512,  # so that some of a stage is in files

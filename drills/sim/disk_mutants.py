@@ -6,14 +6,31 @@ from __future__ import annotations
 
 from typing import Any
 
-from saturnmq.broker.replication import following, recovering, words
+from saturnmq.broker import asking, kinship, mending, registration, tail_copy
+from saturnmq.broker.replication import following, joining, machine, recovering, words
 from saturnmq.broker.replication.executor import Executor
+from saturnmq.broker.replication.machine import Machine
 from saturnmq.broker.replication.slaves import Slaves
 from saturnmq.broker.replication.words import Words
 from saturnmq.broker.table_sync import TableSync
 from saturnmq.drills.mutants import Mutant, Patch
 from saturnmq.drills.sim.plan import FAULTS
 from saturnmq.nameserver.claims import Claims
+
+WITH_IDENTITIES = (
+    asking,
+    following,
+    joining,
+    kinship,
+    machine,
+    mending,
+    registration,
+    tail_copy,
+)
+
+
+def _always_false(original: Any) -> Any:
+    return lambda *args, **kwargs: False
 
 
 def found_equal(original: Any) -> Any:
@@ -46,12 +63,23 @@ def _with(rare: str, **plan: Any) -> dict[str, Any]:
     return usual | {"rare": {rare: 1}, "gap_s": 3.0} | plan
 
 
+def _goes_on(original: Any) -> Any:
+    def open_term(self: Machine) -> None:
+        self.role.leads_since_start = self.role.leads_since_start or bool(self.log.epochs)
+        self.recovering.words.known_epoch = 0
+        original(self)
+
+    return open_term
+
+
 DISK_BIAS: dict[str, dict[str, Any]] = {
     "foreign-registered": _with("foreign_master"),
     "leads-without-a-word": _with("restore_old_copy"),
     "cut-below-the-floor": _with("restore_old_copy"),
     "empty-tables": _with("wipe_master"),
     "damage-followed": _with("bit_rot"),
+    "identity-not-compared": _with("foreign_master"),
+    "one-epoch-for-all-starts": _with("restore_old_copy") | {"copies": 1},
 }
 
 _ALL: tuple[Mutant, ...] = (
@@ -90,6 +118,21 @@ _ALL: tuple[Mutant, ...] = (
         "the checksums of two logs are not compared when one goes on with the other",
         "I7: a bit of one of them has flipped",
         (Patch(Slaves, "_compared", found_equal),),
+    ),
+    Mutant(
+        "identity-not-compared",
+        "nodes of another group count as of this one",
+        "I12, I1: a master of another cluster with the same names",
+        (
+            *(Patch(module, "is_foreign", _always_false) for module in WITH_IDENTITIES),
+            Patch(Claims, "check", _nothing),
+        ),
+    ),
+    Mutant(
+        "one-epoch-for-all-starts",
+        "a master that starts again goes on in the epoch that its log ends with",
+        "I7: an older copy of its disk was restored",
+        (Patch(Machine, "open_term", _goes_on),),
     ),
 )
 DISK_MUTANTS = {mutant.name: mutant for mutant in _ALL}

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from saturnmq.client.admin import Admin
 from saturnmq.drills.sim.amnesia import Amnesia
+from saturnmq.drills.sim.etcd import ETCD
 from saturnmq.drills.sim.load import Client
 from saturnmq.drills.sim.nodes import DISK_BYTES, BrokerNode, NameServerNode, Span
 from saturnmq.drills.sim.runtime import USUAL_LATENCY_S
@@ -57,6 +58,9 @@ class Faults:
             "clock_jump": self._clock_jump,
             "consumer": self._consumer,
             "promote": self._promote,
+            "etcd_away": self._etcd_away,
+            "etcd_cut_off": self._etcd_cut_off,
+            "etcd_slow": self._etcd_slow,
             **Amnesia(self).kinds,
             **Strangers(self).kinds,
         }
@@ -320,6 +324,36 @@ class Faults:
         await self.last(self.rng.uniform(1.0, 10.0))
         self.network.slow_down(a, b, None)
         self.network.slow_down(b, a, None)
+
+    # etcd
+
+    async def _etcd_away(self) -> None:
+        etcd = self.cluster.etcd
+        assert etcd is not None, "plans without one do not draw this"
+        self.note("etcd away")
+        etcd.go_away()
+        await self.last(self.rng.choice((0.3, 3.0, 10.0, 30.0)))
+        etcd.come_back()
+
+    async def _etcd_cut_off(self) -> None:
+        """From one broker or all, in one direction or both."""
+        brokers = [node.name for node in self.cluster.brokers]
+        if self.rng.random() < 0.7:
+            brokers = [self.rng.choice(brokers)]
+        a, b = ([ETCD], brokers) if self.rng.random() < 0.5 else (brokers, [ETCD])
+        await self._cut("etcd cut off", a, b, both_ways=self.rng.random() < 0.5)
+
+    async def _etcd_slow(self) -> None:
+        self.note("etcd slow")
+        latency = self.rng.choice(((0.05, 0.3), (0.3, 0.7), (0.5, 2.0)))
+        names = [node.name for node in self.cluster.brokers]
+        for name in names:
+            self.network.slow_down(name, ETCD, latency)
+            self.network.slow_down(ETCD, name, latency)
+        await self.last(self.rng.uniform(1.0, 15.0))
+        for name in names:
+            self.network.slow_down(name, ETCD, None)
+            self.network.slow_down(ETCD, name, None)
 
     # the operator's whim
 

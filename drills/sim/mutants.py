@@ -25,6 +25,7 @@ from saturnmq.client.promotion import Promoter
 from saturnmq.drills.mutants import MUTANTS as STORE_MUTANTS
 from saturnmq.drills.mutants import Mutant, Patch
 from saturnmq.drills.sim.disk_mutants import DISK_BIAS, DISK_MUTANTS, found_equal
+from saturnmq.drills.sim.election_mutants import ELECTION_BIAS, ELECTION_MUTANTS
 from saturnmq.drills.sim.plan import FAULTS
 from saturnmq.drills.sim.scene_mutants import SCENE_BIAS, SCENE_MUTANTS
 from saturnmq.nameserver.routes import RouteTable
@@ -273,5 +274,6 @@ _ALL: tuple[Mutant, ...] = (
         (Patch(RouteTable, "_is_deposed", _never),),
     ),
 )
-MUTANTS = {mutant.name: mutant for mutant in _ALL} | SCENE_MUTANTS | DISK_MUTANTS
-BIAS |= SCENE_BIAS | DISK_BIAS
+MUTANTS = {mutant.name: mutant for mutant in _ALL}
+MUTANTS |= SCENE_MUTANTS | DISK_MUTANTS | ELECTION_MUTANTS
+BIAS |= SCENE_BIAS | DISK_BIAS | ELECTION_BIAS

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from saturnmq.broker.broker import Broker
 from saturnmq.broker.config import BrokerConfig
+from saturnmq.broker.electing import Ballot
 from saturnmq.broker.role import State
 from saturnmq.drills.sim.disk import PowerLoss, SimDisk
 from saturnmq.drills.sim.loop import SimLoop
@@ -114,6 +115,7 @@ class BrokerNode:
         *,
         name: str = "",
         ip: str = "",
+        ballot: Callable[[BrokerNode], Ballot | None] = lambda _: None,
     ) -> None:
         self.world = world
         self.group, self.number = group, number
@@ -121,6 +123,7 @@ class BrokerNode:
         self.ip = ip or f"10.0.{ord(group[-1])}.{number + 1}"
         self.address = f"{self.ip}:{BROKER_PORT}"
         self._config = config
+        self._ballot = ballot
         self.runtime = world.runtime(self.name, self.ip)
         self.past = Past()
         self._disks = 0
@@ -163,7 +166,8 @@ class BrokerNode:
         wall = self.runtime.wall_offset_ms
         self.runtime = self.world.runtime(self.name, self.ip, self.incarnation)
         self.runtime.wall_offset_ms = wall
-        broker = self.broker = Broker(self._config(self), self.runtime, self.disk)
+        config, ballot = self._config(self), self._ballot(self)
+        broker = self.broker = Broker(config, self.runtime, self.disk, ballot)
         start = self.runtime.spawn(broker.start(), name="start")
         start.add_done_callback(lambda task: task.cancelled() or task.exception())
         failed = asyncio.ensure_future(self.off.wait())

@@ -53,6 +53,8 @@ RARE = {
 }
 ENABLED_RARE: tuple[str, ...] = ()
 RARE_CHANCE = 0.05
+# Where masters are elected: what etcd does to them.
+ETCD_FAULTS = {"etcd_away": 2, "etcd_cut_off": 3, "etcd_slow": 2}
 ALONE = 0.5  # the chance that a cluster with such a fault has no operator
 
 
@@ -113,6 +115,7 @@ class Plan:
     away: float = 0.2  # the chance that a broken master stays away until the end of faults
     patience_s: float = 5.0  # after which the operator promotes somebody else
     force: float = 0.1  # the chance that the operator insists
+    lease_s: int = 0  # of an elected master; 0: nobody is elected
     scenes: frozenset[str] = frozenset()
 
     @classmethod
@@ -167,6 +170,11 @@ class Plan:
         patience = math.inf if rng.random() < ALONE else self.patience_s
         weights = self.weights | {"promote": 0} if patience == math.inf else self.weights
         return replace(self, rare=rare, patience_s=patience, weights=weights)
+
+    def with_election(self, rng: random.Random) -> Plan:
+        """The same with an etcd, and without an operator."""
+        weights = self.weights | {"promote": 0} | ETCD_FAULTS
+        return replace(self, lease_s=rng.randint(3, 5), patience_s=math.inf, weights=weights)
 
     @property
     def mode(self) -> str:

@@ -1,10 +1,10 @@
 """The cluster simulator: seeds, one or many on all processors.
 
-    python -m saturnmq.drills.sim.run [--scenes NAME,...] [--faults NAME,...] SEED [SEED ...]
+    python -m saturnmq.drills.sim.run [--scenes NAME,...] [--faults NAME,...] [--election] SEED ...
 
-repeats runs, with these scenes and faults instead of those that the seeds draw, and prints their
-reports, with the last steps of those that fail. A seed and a commit decide everything: the same
-report, the same trace hash, on every machine.
+repeats runs, with these scenes and faults instead of those that the seeds draw, with an etcd that
+elects masters or without, and prints their reports, with the last steps of those that fail. A seed
+and a commit decide everything: the same report, the same trace hash, on every machine.
 """
 
 from __future__ import annotations
@@ -40,9 +40,12 @@ def simulate(
     mutant: str | None = None,
     scenes: Collection[str] | None = None,
     faults: Collection[str] | None = None,
+    *,
+    election: bool = False,
 ) -> Report:
     """Runs one seed to its end and checks it, with these scenes and faults instead of those that it
-    draws. Equal arguments give equal reports, trace hash included.
+    draws; with `election` masters are elected through an etcd, and there is no operator. Equal
+    arguments give equal reports, trace hash included.
     """
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)  # nodes tell of every fault
@@ -54,7 +57,7 @@ def simulate(
     try:
         asyncio.set_event_loop(loop)
         with _mutated(mutant):
-            return _simulate(seed, loop, mutant, scenes, faults)
+            return _simulate(seed, loop, mutant, scenes, faults, election=election)
     finally:
         asyncio.set_event_loop(None)
         loop.close()
@@ -70,12 +73,16 @@ def _simulate(
     mutant: str | None,
     scenes: Collection[str] | None,
     faults: Collection[str] | None,
+    *,
+    election: bool,
 ) -> Report:
     plan = replace(draw_plan(seed), **_bias(mutant))
     if faults is not None:
         plan = with_faults(seed, plan, faults)
     if scenes is not None:
         plan = replace(plan, scenes=frozenset(scenes))
+    if election:
+        plan = plan.with_election(random.Random(f"{seed}/election"))
     cluster = Cluster(seed, loop, plan)
     try:
         loop.run_until_complete(cluster.run())
@@ -90,7 +97,9 @@ def _simulate(
         task.cancel()
     with contextlib.suppress(SimStuck, TooLong):
         loop.run_until_complete(asyncio.sleep(0))
-    again = f"seed {seed}, {plan.mode}; again: {repro(seed, mutant, scenes, faults)}"
+    again = (
+        f"seed {seed}, {plan.mode}; again: {repro(seed, mutant, scenes, faults, election=election)}"
+    )
     report.violations = [f"{text}\n  {again}" for text in report.violations]
     return report
 
@@ -100,13 +109,17 @@ def repro(
     mutant: str | None = None,
     scenes: Collection[str] | None = None,
     faults: Collection[str] | None = None,
+    *,
+    election: bool = False,
 ) -> str:
     """The command that runs one seed again."""
     options = {"--scenes": scenes, "--faults": faults}
     given = [f"{key} {','.join(sorted(v))} " for key, v in options.items() if v is not None]
+    elects = "--election " if election else ""
     if given:
-        return f"python -m saturnmq.drills.sim.run {''.join(given)}{seed}"
-    return f"saturnmq drill simulate --seed {seed}" + (f" --mutant {mutant}" if mutant else "")
+        return f"python -m saturnmq.drills.sim.run {''.join(given)}{elects}{seed}"
+    mutated = f" --mutant {mutant}" if mutant else ""
+    return f"saturnmq drill simulate {elects}--seed {seed}{mutated}"
 
 
 def _mutated(name: str | None) -> AbstractContextManager[object]:
@@ -117,12 +130,14 @@ def _mutated(name: str | None) -> AbstractContextManager[object]:
     return MUTANTS[name].active()
 
 
-def run_seed(seed: int, mutant: str | None = None) -> Report:
+def run_seed(seed: int, mutant: str | None = None, *, election: bool = False) -> Report:
     """One seed of many: some are run twice, and must do the same to the last step."""
-    report = simulate(seed, mutant)
-    if seed % AGAIN_EVERY == 0 and simulate(seed, mutant).trace_hash != report.trace_hash:
+    run = partial(simulate, seed, mutant, election=election)
+    report = run()
+    if seed % AGAIN_EVERY == 0 and run().trace_hash != report.trace_hash:
+        again = repro(seed, mutant, election=election)
         report.violations.append(
-            f"the same seed did something else the second time\n  again: {repro(seed, mutant)}"
+            f"the same seed did something else the second time\n  again: {again}"
         )
     report.last_steps.clear()
     return report
@@ -137,9 +152,11 @@ def _bias(mutant: str | None) -> dict[str, Any]:
     return {"sink_epochs": 0, "scenes": frozenset(), "rare": {}} | BIAS.get(mutant, {})
 
 
-def seed_jobs(first: int, last: int, mutant: str | None) -> Iterator[Callable[[], Report]]:
+def seed_jobs(
+    first: int, last: int, mutant: str | None, *, election: bool = False
+) -> Iterator[Callable[[], Report]]:
     for seed in range(first, last + 1):
-        yield partial(run_seed, seed, mutant)
+        yield partial(run_seed, seed, mutant, election=election)
 
 
 def _fault_names(text: str) -> list[str]:
@@ -155,11 +172,13 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="saturnmq.drills.sim.run")
     parser.add_argument("--scenes", type=lambda names: names.split(",") if names else [])
     parser.add_argument("--faults", type=_fault_names)
+    parser.add_argument("--election", action="store_true")
     parser.add_argument("seeds", type=int, nargs="+")
     options = parser.parse_args(arguments)
     failed = 0
     for seed in options.seeds:
-        report = simulate(seed, scenes=options.scenes, faults=options.faults)
+        given = {"scenes": options.scenes, "faults": options.faults, "election": options.election}
+        report = simulate(seed, **given)
         print(f"seed {seed}: {draw_plan(seed).mode}; {report.to_json()}")
         print(f"trace {report.trace_hash}")
         if not report.ok:

@@ -32,6 +32,9 @@ FOUND_AT = {
     "leads-without-a-word": 2,
     "cut-below-the-floor": 2,
     "empty-tables": 4,
+    "lease-trusted": 34,
+    "record-overwritten": 40,
+    "one-epoch-for-all-starts": 17,
 }
 
 

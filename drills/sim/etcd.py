@@ -1,0 +1,196 @@
+"""The etcd of a simulated cluster: one linearizable store with leases and watches, and the door to
+it of each broker (`broker/etcd/door.py`).
+
+The store stands for all members of an etcd cluster; who reaches it reaches a majority. It is a node
+of the network with this name, so that links to it can be slow or cut, in one direction, too: then a
+write may be done of which nobody hears. While it is away it answers nobody, and no lease ends; when
+it is back each lease has its whole time again, as a new leader of etcd gives it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from saturnmq.broker.etcd.door import (
+    Delete,
+    EtcdUnavailable,
+    Guard,
+    Item,
+    Lease,
+    LeaseLost,
+    News,
+    Outcome,
+    Put,
+    Snapshot,
+)
+from saturnmq.drills.sim.loop import SimLoop
+from saturnmq.drills.sim.runtime import SimRuntime
+
+T = TypeVar("T")
+ETCD = "etcd"
+CLUSTER = 0xE7CD
+ANSWER_S = 1.0  # an endpoint has to answer, as to GrpcEtcd
+PROGRESS_S = 2.0  # between two signs of life of a watch
+
+
+@dataclass
+class _Lease:
+    seconds: int
+    ends: float
+
+
+class EtcdStore:
+    """All keys, at one revision after the other."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self._loop = loop
+        self.is_away = False
+        self.revision = 1
+        self._items: dict[str, Item] = {}
+        self._leases: dict[int, _Lease] = {}
+        self._last_lease = 0
+        self.history: list[tuple[int, str, Item | None]] = []  # each change, by its revision
+        self.watchers: dict[asyncio.Event, None] = {}  # in order, so that runs repeat themselves
+
+    def go_away(self) -> None:
+        self.end_leases()
+        self.is_away = True
+
+    def come_back(self) -> None:
+        self.is_away = False
+        for number in self._leases:
+            self.keep(number)
+
+    def end_leases(self) -> None:
+        """Those whose time is over, with their keys."""
+        if self.is_away:
+            return
+        now = self._loop.time()
+        for number in [n for n, lease in self._leases.items() if lease.ends <= now]:
+            self.revoke(number)
+
+    def read(self, prefix: str) -> Snapshot:
+        found = {key: item for key, item in self._items.items() if key.startswith(prefix)}
+        return Snapshot(CLUSTER, self.revision, found)
+
+    def commit(self, guards: Sequence[Guard], writes: Sequence[Put | Delete]) -> Outcome:
+        for write in writes:
+            if isinstance(write, Put) and write.lease and write.lease not in self._leases:
+                raise LeaseLost(f"lease {write.lease} is not known")
+        changed = {key: item.changed for key, item in self._items.items()}
+        if any(changed.get(guard.key, 0) != guard.changed for guard in guards):
+            return Outcome(False, CLUSTER, self.revision)
+        self._write(writes)
+        return Outcome(True, CLUSTER, self.revision)
+
+    def _write(self, writes: Sequence[Put | Delete]) -> None:
+        writes = [w for w in writes if isinstance(w, Put) or w.key in self._items]
+        if not writes:
+            return
+        self.revision += 1
+        for write in writes:
+            item = None
+            if isinstance(write, Put):
+                before = self._items.get(write.key)
+                created = before.created if before is not None else self.revision
+                item = Item(write.value, created, self.revision, write.lease)
+                self._items[write.key] = item
+            else:
+                del self._items[write.key]
+            self.history.append((self.revision, write.key, item))
+        for watcher in self.watchers:
+            watcher.set()
+
+    def grant(self, seconds: int) -> Lease:
+        self._last_lease += 1
+        self._leases[self._last_lease] = _Lease(seconds, 0.0)
+        self.keep(self._last_lease)
+        return Lease(self._last_lease, seconds)
+
+    def keep(self, number: int) -> int:
+        lease = self._leases.get(number)
+        if lease is None:
+            raise LeaseLost(f"lease {number} is not known")
+        lease.ends = self._loop.time() + lease.seconds
+        self._loop.call_at(lease.ends, self.end_leases)
+        return lease.seconds
+
+    def revoke(self, number: int) -> None:
+        self._leases.pop(number, None)
+        self._write([Delete(key) for key, item in self._items.items() if item.lease == number])
+
+
+class SimEtcd:
+    """The door to it of one broker's process."""
+
+    def __init__(self, store: EtcdStore, runtime: SimRuntime) -> None:
+        self._store = store
+        self._runtime = runtime
+
+    async def _ask(self, act: Callable[[], T]) -> T:
+        """What the store answers. It may have done what it is not heard of."""
+        asked_at = self._runtime.monotonic()
+        await self._trip(self._runtime.name, ETCD, asked_at)
+        self._store.end_leases()
+        answer = act()
+        await self._trip(ETCD, self._runtime.name, asked_at)
+        return answer
+
+    async def _trip(self, source: str, target: str, asked_at: float) -> None:
+        network, runtime = self._runtime.network, self._runtime
+        left = asked_at + ANSWER_S - runtime.monotonic()
+        took = network.latency(source, target)
+        arrives = took <= left and not network.is_blocked(source, target)
+        await runtime.sleep(took if arrives else max(left, 0.0))
+        if not arrives or self._store.is_away:
+            await runtime.sleep(max(asked_at + ANSWER_S - runtime.monotonic(), 0.0))
+            raise EtcdUnavailable(f"etcd does not answer within {ANSWER_S:g} s")
+
+    async def read(self, prefix: str) -> Snapshot:
+        return await self._ask(lambda: self._store.read(prefix))
+
+    async def commit(self, guards: Sequence[Guard], writes: Sequence[Put | Delete]) -> Outcome:
+        return await self._ask(lambda: self._store.commit(guards, writes))
+
+    async def grant(self, seconds: int) -> Lease:
+        return await self._ask(lambda: self._store.grant(seconds))
+
+    async def keep(self, lease: int) -> int:
+        return await self._ask(lambda: self._store.keep(lease))
+
+    async def revoke(self, lease: int) -> None:
+        await self._ask(lambda: self._store.revoke(lease))
+
+    async def watch(self, prefix: str, revision: int) -> AsyncIterator[News]:
+        store, wake = self._store, asyncio.Event()
+        store.watchers[wake] = None
+        try:
+            while True:
+                wake.clear()
+                try:
+                    news = await self._ask(partial(self._changes, prefix, revision))
+                except EtcdUnavailable:
+                    continue
+                yield news
+                revision = news.revision + 1
+                timer = self._runtime.call_later(PROGRESS_S, wake.set)
+                await wake.wait()
+                timer.cancel()
+        finally:
+            store.watchers.pop(wake, None)
+
+    def _changes(self, prefix: str, revision: int) -> News:
+        store = self._store
+        changes = tuple(
+            (key, item)
+            for at, key, item in store.history
+            if at >= revision and key.startswith(prefix)
+        )
+        return News(CLUSTER, max(store.revision, revision - 1), changes)
+
+    async def close(self) -> None:
+        """There is no connection."""

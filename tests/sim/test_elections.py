@@ -1,0 +1,131 @@
+"""Clusters whose masters are elected through an etcd: slow, parted, away; no operator helps.
+
+`saturnmq drill simulate --election --seed N` repeats a seed and shows its last steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from saturnmq.broker.etcd.door import Delete, EtcdUnavailable, Guard, LeaseLost, Put
+from saturnmq.drills.sim.etcd import ANSWER_S, ETCD, EtcdStore, SimEtcd
+from saturnmq.drills.sim.loop import SimLoop
+from saturnmq.drills.sim.network import SimNetwork
+from saturnmq.drills.sim.report import Report
+from saturnmq.drills.sim.run import run_seed
+from saturnmq.drills.sim.runtime import SimRuntime
+from saturnmq.drills.sim.trace import Trace
+
+SEEDS = 60
+PER_TEST = 10
+
+
+@pytest.mark.parametrize("first", range(1, SEEDS, PER_TEST))
+def test_no_seed_breaks_a_promise(first: int) -> None:
+    total = Report()
+    for seed in range(first, first + PER_TEST):
+        total.add(run_seed(seed, election=True))
+    assert not total.violations, "\n".join(total.violations)
+    assert total.ok
+    assert total.states["promoted"] > 0, "nobody was elected"
+    assert sum(count for fault, count in total.faults.items() if fault.startswith("etcd")) > 3
+
+
+# -- the etcd of the simulator
+
+
+class Members:
+    """A store, and the doors of two brokers."""
+
+    def __init__(self) -> None:
+        self.loop = SimLoop(random.Random(1), Trace(), limit_s=600.0)
+        self.network = SimNetwork(self.loop, 1)
+        self.store = EtcdStore(self.loop)
+        runtimes = [
+            SimRuntime(self.loop, self.network, 1, f"broker-{n}", f"10.0.0.{n}") for n in (1, 2)
+        ]
+        self.one, self.two = (SimEtcd(self.store, runtime) for runtime in runtimes)
+
+
+def run(body) -> None:
+    members = Members()
+    asyncio.set_event_loop(members.loop)
+    try:
+        members.loop.run_until_complete(body(members))
+    finally:
+        asyncio.set_event_loop(None)
+        members.loop.close()
+
+
+def test_of_two_that_write_by_one_revision_one_does() -> None:
+    async def body(m: Members) -> None:
+        writes = [m.one.commit([Guard("k", 0)], [Put("k", b"1")])]
+        writes.append(m.two.commit([Guard("k", 0)], [Put("k", b"2")]))
+        first, second = await asyncio.gather(*writes)
+        assert sorted((first.done, second.done)) == [False, True]
+        item = (await m.one.read("k")).items["k"]
+        assert item.value == (b"1" if first.done else b"2")
+        assert (await m.two.commit([Guard("k", item.changed)], [Delete("k")])).done
+        assert (await m.one.read("k")).items == {}
+
+    run(body)
+
+
+def test_a_lease_ends_with_its_keys_and_not_while_etcd_is_away() -> None:
+    async def body(m: Members) -> None:
+        lease = await m.one.grant(3)
+        await m.one.commit([], [Put("k", b"", lease.id)])
+        m.store.go_away()
+        await asyncio.sleep(10)
+        with pytest.raises(EtcdUnavailable):
+            await m.two.read("")
+        m.store.come_back()
+        await asyncio.sleep(2.9)
+        assert "k" in (await m.two.read("")).items, "it has its whole time again"
+        assert await m.one.keep(lease.id) == 3
+        await asyncio.sleep(3.1)
+        assert (await m.two.read("")).items == {}
+        with pytest.raises(LeaseLost):
+            await m.one.keep(lease.id)
+        with pytest.raises(LeaseLost):
+            await m.one.commit([], [Put("k", b"", lease.id)])
+
+    run(body)
+
+
+@pytest.mark.parametrize(("way", "done"), [("there", False), ("back", True)])
+def test_a_write_that_is_not_heard_of_may_be_done(way: str, done: bool) -> None:
+    async def body(m: Members) -> None:
+        link = [["broker-1"], [ETCD]]
+        m.network.partition(*(link if way == "there" else reversed(link)))
+        begun = m.loop.time()
+        with pytest.raises(EtcdUnavailable):
+            await m.one.commit([], [Put("k", b"")])
+        assert m.loop.time() - begun == pytest.approx(ANSWER_S)
+        assert ("k" in (await m.two.read("")).items) is done
+
+    run(body)
+
+
+def test_a_watch_tells_every_change_once_and_in_order() -> None:
+    async def body(m: Members) -> None:
+        heard: list[tuple[str, bytes | None]] = []
+
+        async def watch() -> None:
+            async for news in m.one.watch("a/", 2):
+                heard.extend((key, item and item.value) for key, item in news.changes)
+
+        task = asyncio.ensure_future(watch())
+        for n in range(3):
+            await m.two.commit([], [Put("a/k", b"%d" % n), Put("b/k", b"")])
+        m.network.partition([ETCD], ["broker-1"])
+        await m.two.commit([], [Delete("a/k")])
+        await asyncio.sleep(5)
+        m.network.heal()
+        await asyncio.sleep(5)
+        task.cancel()
+        assert heard == [("a/k", b"0"), ("a/k", b"1"), ("a/k", b"2"), ("a/k", None)]
+
+    run(body)
