@@ -18,7 +18,7 @@ from saturnmq.drills.sim.run import run_seed
 from saturnmq.drills.sim.runtime import SimRuntime
 from saturnmq.drills.sim.trace import Trace
 
-SEEDS = 60
+SEEDS = 40
 PER_TEST = 10
 
 

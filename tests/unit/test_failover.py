@@ -6,6 +6,7 @@ import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from broker_rig import ask, connected, pull, run, send, until
@@ -13,6 +14,7 @@ from failover_rig import Group
 from hypothesis import given
 from hypothesis import strategies as st
 from saturnmq.broker.replication import promises
+from saturnmq.broker.replication.events import Paused
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.epochs import OPENER, TERM, next_promotion, next_restart, next_term
 from saturnmq.protocol.native import NativeRuntime
@@ -401,5 +403,24 @@ def test_after_a_pause_a_master_asks_before_it_writes(tmp_path: Path) -> None:
             await until(lambda: old.replica_state()["refuses"] == "")
             assert await group.send_all(old, b"still the master") == [0]
             assert await asyncio.wait_for(group.bodies(old), 5)
+
+    run(body)
+
+
+def test_a_mistake_in_the_rules_ends_writes(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        async with Group(runtime, tmp_path) as group:
+            assert await group.send_all(group.master, b"one") == [0]
+
+            def mistaken(*_: Any) -> Any:
+                raise AssertionError("a rule that contradicts itself")
+
+            executor = group.master._executor
+            executor.machine.step = mistaken  # type: ignore[method-assign]
+            with pytest.raises(AssertionError):
+                executor.tell(Paused())
+            assert "its rules failed" in group.master.replica_state()["refuses"]
+            assert await group.send_all(group.master, b"two") != [0]
+            assert await group.bodies(group.master) == [b"one"]
 
     run(body)
