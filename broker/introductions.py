@@ -42,6 +42,7 @@ class Member:
     free_id: int  # for a slave that comes; 0: it does not say
     decided: bool  # a promotion gave it its role and id, not its configuration
     replicas: dict[int, str]  # the slaves of its group that it knows, by id
+    leads_in: int = 0  # the epoch of its term, as `Role.leads_in`
 
     @property
     def group(self) -> str:
@@ -110,6 +111,7 @@ def introduce(c: Context) -> dict[str, Any]:
         "floor": role.floor,
         "lacks": role.lacks,
         "decided": role.decided,
+        "leadsIn": role.leads_in,
         "replicas": {str(i): address for i, address in sorted(role.replicas.items())},
     }
 
@@ -191,6 +193,7 @@ def _member(document: Mapping[str, Any]) -> dict[str, Any]:
         "free_id": checked.integer(document, "freeId", 0),
         "decided": document.get("decided") is True,
         "replicas": _replicas(document),
+        "leads_in": checked.integer(document, "leadsIn", 0, most=EPOCH_MAX),
     }
 
 

@@ -184,7 +184,7 @@ class Registration:
         """What the nameserver answers about the group."""
         c = self._c
         config = c.config
-        version = {**c.topics.data_version, "stateVersion": c.role.term}
+        version = {**c.topics.data_version, "stateVersion": c.role.leads_in}
         body = jsonx.dumps(
             {
                 "filterServerList": [],

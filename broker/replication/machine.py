@@ -191,11 +191,13 @@ class Machine:
             role.behind(True)
         if role.state is State.SLAVE:
             return
-        if role.epoch > max(role.term, role.had_term):  # by a promotion that fenced it
+        unfinished = role.epoch > max(role.term, role.had_term)
+        if unfinished and role.leads_in < role.epoch:  # by a promotion that fenced it
             role.depose(f"it has promised to serve no epoch below {role.epoch}")
             self.look()
             return
-        self.recovering.words.may_lack = may_lack or bool(role.lacks)
+        # A promotion that its end interrupted goes on; since then its disk may have lost something.
+        self.recovering.words.may_lack = may_lack or unfinished or bool(role.lacks)
         if role.required > 1 or role.lacks:
             role.next_state = State.RECOVERING
             role.why = self.recovering.words.missing
@@ -361,11 +363,11 @@ class Machine:
         self.do(e.Ask("look", self.others(), nameservers=True))
 
     def _follow(self, member: Member) -> None:
-        """Become a slave of this node, if it leads, or opened the newest epoch and waits for the
-        word of its slaves."""
+        """Become a slave of this node, if it leads, or will lead in the newest epoch and waits for
+        the word of its slaves."""
         role = self.role
         leads = member.state == "master" and member.epoch >= role.epoch
-        will_lead = member.state in ("recovering", "unsure") and member.term >= role.epoch
+        will_lead = member.state in ("recovering", "unsure") and member.leads_in >= role.epoch
         if not (leads or will_lead) or is_foreign(self.group(), member.group):
             return  # it is looked for again
         kept = role.keep()

@@ -166,6 +166,7 @@ class Node:
             "end": disk.end,
             "floor": role.floor,
             "lacks": role.lacks,
+            "leads_in": role.leads_in,
             "free_id": self.machine.slaves.free_id(),
             "decided": role.decided,
             "replicas": dict(role.replicas),
