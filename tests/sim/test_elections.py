@@ -14,12 +14,13 @@ from saturnmq.drills.sim.etcd import ANSWER_S, ETCD, EtcdStore, SimEtcd
 from saturnmq.drills.sim.loop import SimLoop
 from saturnmq.drills.sim.network import SimNetwork
 from saturnmq.drills.sim.report import Report
-from saturnmq.drills.sim.run import run_seed
+from saturnmq.drills.sim.run import run_seed, simulate
 from saturnmq.drills.sim.runtime import SimRuntime
 from saturnmq.drills.sim.trace import Trace
 
 SEEDS = 40
 PER_TEST = 10
+FOUND = (134,)  # what was mended since
 
 
 @pytest.mark.parametrize("first", range(1, SEEDS, PER_TEST))
@@ -31,6 +32,12 @@ def test_no_seed_breaks_a_promise(first: int) -> None:
     assert total.ok
     assert total.states["promoted"] > 0, "nobody was elected"
     assert sum(count for fault, count in total.faults.items() if fault.startswith("etcd")) > 3
+
+
+@pytest.mark.parametrize("seed", FOUND)
+def test_a_seed_that_found_a_fault_finds_none_now(seed: int) -> None:
+    report = simulate(seed, election=True)
+    assert not report.violations, "\n".join(report.violations)
 
 
 # -- the etcd of the simulator
