@@ -424,3 +424,34 @@ def test_a_mistake_in_the_rules_ends_writes(tmp_path: Path) -> None:
             assert await group.bodies(group.master) == [b"one"]
 
     run(body)
+
+
+def test_a_promotion_that_the_end_of_the_node_interrupted_goes_on_at_its_next_start(
+    tmp_path: Path,
+) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        async with Group(runtime, tmp_path) as group:
+            assert await group.send_all(group.master, b"one") == [0]
+            opening = asyncio.Event()
+
+            async def never(number: int, start: int) -> None:
+                opening.set()
+                await asyncio.Event().wait()
+
+            group.slave._executor._open = never  # type: ignore[method-assign]
+            assert (await group.role(group.master, RequestCode.FENCE, epoch=2 * TERM))[0] == 0
+            work = group.role(group.slave, RequestCode.PROMOTE, epoch=2 * TERM)
+            promoting = asyncio.ensure_future(work)
+            await opening.wait()  # it is written down that it leads
+            await group.slave.close(clean=False)
+            promoting.cancel()
+            assert group.master.replica_state()["role"] == "fenced"
+
+            group.slave = await group.start("s")
+            await until(lambda: group.slave.replica_state()["role"] == "master")
+            await until(lambda: group.slave.context.copies_in_sync() == 2)
+            assert group.master.replica_state()["role"] == "slave"
+            assert await group.send_all(group.slave, b"two") == [0]
+            assert await group.bodies(group.slave) == [b"one", b"two"]
+
+    run(body)
