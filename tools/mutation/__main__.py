@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import functools
 import itertools
 import json
@@ -170,7 +171,9 @@ def passes(folder: Path, tests: list[str], timeout: float) -> bool:
     process.start()
     process.join(timeout)
     if process.is_alive():
-        os.killpg(process.pid or 0, 9)
+        with contextlib.suppress(ProcessLookupError):  # it may not lead a group of its own yet
+            os.killpg(process.pid or 0, 9)
+        process.kill()
         process.join()
     return process.exitcode == 0
 

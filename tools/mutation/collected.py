@@ -5,6 +5,7 @@ A mutant of a function is put in place of the live function's code, so nothing i
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import select
@@ -70,6 +71,8 @@ def passes(
             if session.testsfailed:
                 os._exit(1)
         os._exit(0)
+    with contextlib.suppress(OSError):  # whoever is first
+        os.setpgid(child, child)
     ended = os.pidfd_open(child)
     if not select.select([ended], [], [], seconds)[0]:
         os.killpg(child, signal.SIGKILL)
