@@ -17,7 +17,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from functools import partial
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from saturnmq.client.asked import Asked, ConsumerHandler
 from saturnmq.client.finding import RouteFinder
@@ -101,7 +101,6 @@ class ClientCore:
         self._error_listeners: list[ErrorListener] = []
         self.tasks = Supervisor(runtime, self.tell)
         self._own_tasks: list[asyncio.Task[None]] = []  # for good
-        self._unfinished: set[asyncio.Task[Any]] = set()  # what `close` waits for
         self._asked = Asked(self.tasks, self._where, self._hear_of_routes)
         self._consumers, self._producers = self._asked.consumers, self._asked.producers
         self._finder = RouteFinder(
@@ -147,8 +146,7 @@ class ClientCore:
         """Unregister from the brokers and close every connection."""
         if self.closed:
             return
-        if self._unfinished:
-            await asyncio.wait(self._unfinished)
+        await self.tasks.finished()
         for group in list(self._consumers):
             await self.unregister_consumer(group)
         for group in list(self._producers):
@@ -164,15 +162,7 @@ class ClientCore:
     async def finish(self, work: Coroutine[Any, Any, T]) -> T:
         """Do what must not stop half-way: who is cancelled meanwhile, or closes this client, waits
         for its end."""
-        task = self.runtime.spawn(_outcome(work), name="unfinished")
-        self._unfinished.add(task)
-        task.add_done_callback(self._unfinished.discard)
-        try:
-            outcome = await asyncio.shield(task)
-        except asyncio.CancelledError:
-            await asyncio.wait([task])
-            raise
-        return outcome()
+        return await self.tasks.finish(work)
 
     def forked(self) -> None:
         """A child has no connections, and leaves no group."""
@@ -496,17 +486,3 @@ class ClientCore:
         while not self.closed:
             await self.heartbeat_now()
             await self.runtime.sleep(self.heartbeat_interval)
-
-
-async def _outcome(work: Coroutine[Any, Any, T]) -> Callable[[], T]:
-    """What gives its result, or raises its error."""
-    try:
-        value = await work
-    except Exception as failure:
-        error = failure
-
-        def fail() -> NoReturn:
-            raise error
-
-        return fail
-    return lambda: value

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 from saturnmq.protocol.errors import SaturnError, TaskFailed
 from saturnmq.protocol.runtime import Runtime
@@ -19,6 +19,7 @@ from saturnmq.protocol.runtime import Runtime
 PAUSE_S = 1.0  # doubles from failure to failure
 PAUSE_MAX_S = 30.0
 
+T = TypeVar("T")
 Work = Callable[[], Coroutine[Any, Any, None]]
 
 
@@ -28,6 +29,7 @@ class Supervisor:
     def __init__(self, runtime: Runtime, tell: Callable[[SaturnError], None]) -> None:
         self._runtime = runtime
         self._tell = tell
+        self._unfinished: set[asyncio.Task[Any]] = set()
 
     def keep(self, work: Work, *, name: str) -> asyncio.Task[None]:
         """Run `work`, and again when it fails, until it returns or is cancelled."""
@@ -38,6 +40,23 @@ class Supervisor:
     ) -> asyncio.Task[None]:
         """Run `work`; if it fails `failed` gets the error, for those who wait for its outcome."""
         return self._runtime.spawn(self._once(work, name, failed), name=name)
+
+    async def finish(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do what must not stop half-way: who is cancelled meanwhile waits for its end."""
+        task = self._runtime.spawn(_outcome(work), name="unfinished")
+        self._unfinished.add(task)
+        task.add_done_callback(self._unfinished.discard)
+        try:
+            outcome = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await asyncio.wait([task])
+            raise
+        return outcome()
+
+    async def finished(self) -> None:
+        """What must not stop half-way has come to its end."""
+        if self._unfinished:
+            await asyncio.wait(self._unfinished)
 
     async def _keep(self, work: Work, name: str) -> None:
         pause = PAUSE_S
@@ -82,3 +101,17 @@ async def _failure(work: Work) -> BaseException | None:
     except BaseException as error:
         return error
     return None
+
+
+async def _outcome(work: Coroutine[Any, Any, T]) -> Callable[[], T]:
+    """What gives its result, or raises its error."""
+    try:
+        value = await work
+    except Exception as failure:
+        error = failure
+
+        def fail() -> NoReturn:
+            raise error
+
+        return fail
+    return lambda: value

@@ -19,12 +19,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import time
 from collections.abc import Sequence
 from typing import Any
 
 from saturnmq import ConsumeResult, Message, MessageQueue, SaturnError, aio
 from saturnmq.drills.failover.history import AGAIN, IN_ORDER, History
 from saturnmq.drills.sim.history import make_body, read_body
+from saturnmq.protocol.errors import SystemBusy
 
 TOPIC = "drill"
 QUEUES = 4  # on each broker
@@ -34,6 +36,7 @@ FREE, ONCE, KEYS = 4, 2, 8
 PADDING = 200  # bytes of body
 RATE = 600  # sends a second, all senders together
 SENDER = "sender"  # property
+READY_S = 30.0
 SAMPLE_S = 0.5
 READ_PAUSE_S = 0.1
 READ_TIMEOUT_S = 5.0
@@ -74,9 +77,21 @@ class Workload:
 
     # -- life --------------------------------------------------------------------------------------
 
+    async def _create_topic(self) -> None:
+        """When all masters take writes: at its first start one waits for the word of a slave."""
+        deadline = time.monotonic() + READY_S
+        while True:
+            try:
+                await self.admin.create_topic(TOPIC, queues=QUEUES)
+                return
+            except SystemBusy:
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(READ_PAUSE_S)
+
     async def start(self) -> None:
         await self.admin.start()
-        await self.admin.create_topic(TOPIC, queues=QUEUES)
+        await self._create_topic()
         for group, ordered in GROUPS.items():
             for member in range(MEMBERS):
                 consumer = self._consumer(group, ordered, member)

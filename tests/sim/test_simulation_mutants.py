@@ -23,7 +23,7 @@ FOUND_AT = {
     "anyone-is-promoted": 16,
     "half-a-group": 2,
     "markers-forgotten": 4,
-    "markers-outlive-log": 114,
+    "markers-outlive-log": 418,
     "waits-forgotten": 6,
     "recreated-from-zero": 6,
     "lag-unseen": 3,
