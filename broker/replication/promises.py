@@ -81,4 +81,4 @@ class Promises:
             self._m.do(e.Say(f"the new epoch cannot be written down, trying again: {error}"))
             return
         self._m.has_opened(number)
-        self._m.do(e.DropSlaves(), e.Register())  # they join in the new epoch
+        self._m.do(e.Register())

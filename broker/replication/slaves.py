@@ -74,6 +74,11 @@ class Slaves:
                 return other
         return None
 
+    @property
+    def follow(self) -> bool:
+        """Whether one of them gets the log."""
+        return any(slave.follows for slave in self._slaves.values())
+
     def free_id(self) -> int:
         """For a slave that has none yet."""
         taken = {*self._role.replicas, *(slave.join.broker_id for slave in self._slaves.values())}

@@ -43,8 +43,10 @@ class Disk:
 
     @property
     def promise(self) -> int:
-        """Below this epoch the node serves and follows nothing, whatever happens to it."""
-        return max([int((self.role or {}).get("epoch", 0)), *(n for n, _ in self.epochs[-1:])])
+        """Below this epoch the node serves and follows nothing, whatever happens to it. A start
+        forgets what was opened behind the end of the log."""
+        opened = (number for number, start in self.epochs if start <= self.end)
+        return max([int((self.role or {}).get("epoch", 0)), *opened])
 
     def part(self, start: int, end: int) -> tuple[Message, ...]:
         return self.log[start - self.start : end - self.start]
@@ -166,8 +168,8 @@ class Node:
             "end": disk.end,
             "floor": role.floor,
             "lacks": role.lacks,
-            "leads_in": role.leads_in,
             "free_id": self.machine.slaves.free_id(),
+            "leads_in": role.leads_in,
             "decided": role.decided,
             "replicas": dict(role.replicas),
         }

@@ -2,9 +2,10 @@
 before every instruction that others rely on.
 
 - At no time can two masters acknowledge.
-- A message that is acknowledged, or shown to consumers, by a mode that waits for copies is in the
-  log of the newest master, and is not cut, but by an operator's force.
-- Two logs of one group are equal as far as their epochs say so.
+- A message that is acknowledged, or shown to consumers, is in the log of the newest master, and is
+  not cut; but by an operator's force, or by a promotion where nobody waits for copies.
+- Each message lies in the epoch of the master that wrote it, and two logs of one group are equal as
+  far as their epochs say so.
 - No epoch is opened twice.
 - What a node promises and becomes is on its disk before it is acted on, and holds while it has
   that disk.
@@ -25,8 +26,8 @@ class Broken(AssertionError):
 
 
 class Promises:
-    def __init__(self, required: int) -> None:
-        self._keeps = required > 1  # what is acknowledged, whatever happens to one node
+    def __init__(self) -> None:
+        self._keeps = True  # what is acknowledged
         self.acked: frozenset[Message] = frozenset()
         self.shown: frozenset[Message] = frozenset()
         self.opened: frozenset[tuple[str, int]] = frozenset()  # with their groups
@@ -50,12 +51,10 @@ class Promises:
         if self._keeps:
             self.shown |= {*node.disk.part(node.disk.start, node.confirmed)} - {DAMAGED}
 
-    def let_go(self, kept: Iterable[Message], required: int) -> None:
-        """An operator goes on with these only, and so many copies: a slave that has never heard of
-        its group knows of no more than its own."""
-        self._keeps = required > 1
-        self.acked &= frozenset(kept)
-        self.shown &= frozenset(kept)
+    def let_go(self) -> None:
+        """By an operator's force, or where a promotion may lose messages: nothing is promised of
+        what is acknowledged any more."""
+        self._keeps = False
 
     def lost_disk(self, node: Node) -> None:
         """Or has another one."""
@@ -127,6 +126,7 @@ class Promises:
         for one, other in combinations(nodes, 2):
             self._check_equal(one, other)
         for node in nodes:
+            self._check_written(node)
             if node.runs and node.role.epoch < self.promised.get(node.name, 0):
                 raise Broken(
                     f"{node.name} is back to epoch {node.role.epoch}, it had promised "
@@ -141,6 +141,13 @@ class Promises:
             if gone := messages - {*newest.disk.log}:
                 raise Broken(f"{newest.name} leads without {sorted(gone)}, which was {what}")
 
+    def _check_written(self, node: Node) -> None:
+        """Each message lies in the epoch of the master that wrote it."""
+        for offset, message in enumerate(node.disk.log, node.disk.start):
+            epochs = (number for number, start in reversed(node.disk.epochs) if start <= offset)
+            if message != DAMAGED and next(epochs, None) != message[0]:
+                raise Broken(f"{node.name} has {message} at {offset}, in epochs {node.disk.epochs}")
+
     def _check_equal(self, one: Node, other: Node) -> None:
         a, b = one.disk, other.disk
         if not (a.identity and a.identity == b.identity):
@@ -148,7 +155,8 @@ class Promises:
         found = common(a.epochs, a.end, b.epochs, b.end)
         if found is None:
             return
-        first, last = max(a.start, b.start), found[1]
+        first = max(a.start, b.start)
+        last = max(first, found[1])
         for mine, theirs in zip(a.part(first, last), b.part(first, last), strict=True):
             if mine != theirs and DAMAGED not in (mine, theirs):
                 raise Broken(

@@ -16,7 +16,11 @@ from typing import Any
 from machine_promises import Broken
 from machine_world import QUIET, Action, World
 
-GOOD = {*QUIET, "start", "write", "heal", "arrive"}
+Path = tuple[Action, ...]
+REPAIRS = ("start", "heal", "arrive")
+GOOD = {*QUIET, *REPAIRS}
+LAST = (*REPAIRS, "dial", "hear", "timer", "idle")
+LOSSES = ("wipe", "lose_log", "lose_front", "damage", "power", "copy", "restore")
 # Says nothing of what may still happen: what never changes, what went before, and how it is saved.
 _PAST = {
     *("_config", "_floor_at", "_floor_noted", "_log", "_me", "_now", "_out", "_written"),
@@ -31,41 +35,71 @@ def in_step(**options: Any) -> World:
     allowed, world.budget = world.budget, dict.fromkeys(world.budget, 0) | {"write": 1}
     for name in world.nodes:
         world.act(("start", name))
-    while quiet := [action for action in world.actions() if action[0] in GOOD]:
-        world.act(quiet[0])
+    while actions := [x for x in world.actions() if x[0] in GOOD or x[0] == "write"]:
+        world.act(actions[0])
     world.budget = allowed
     assert world.promises.shown, "it is not acknowledged"
     return world
 
 
-def search(world: World, most: int) -> int:
-    """How many worlds can come of this one, the nearest first, up to `most`. Broken tells how it
-    came to that."""
+def search(world: World, most: int, delays: int = 1) -> int:
+    """How many worlds can come of this one, the nearest first, up to `most`: whatever goes wrong
+    may do so at any time, and so often something that happens by itself waits for something else.
+    Broken tells how it came to that."""
     world.trace.clear()
-    seen = {_key(world)}
-    front: deque[tuple[World, tuple[Action, ...]]] = deque([(world, ())])
+    seen = {(_key(world), delays)}
+    front: deque[tuple[World, int, Path]] = deque([(world, delays, ())])
     while front and len(seen) < most:
-        each, path = front.popleft()
-        for action in [*each.actions()]:
+        each, left, path = front.popleft()
+        for action, costs in _choices(each, left):
             following = _copy(each, {})
             _act(following, action, path)
             following.trace.clear()
-            if (key := _key(following)) not in seen:
+            key = _key(following), left - costs
+            if key not in seen:
                 seen.add(key)
-                front.append((following, (*path, action)))
+                front.append((following, left - costs, (*path, action)))
     return len(seen)
 
 
-def wander(world: World, seed: int, steps: int, chance: float = 0.06) -> None:
-    """So many actions, by chance; `chance`: that the next one is trouble."""
-    rng, path = random.Random(seed), []
+def _choices(world: World, delays: int) -> Iterator[tuple[Action, int]]:
+    """What may come next, and whether that is a delay."""
+    actions = [*world.actions()]
+    by_itself = sorted((action for action in actions if action[0] in GOOD), key=_rank)
+    for position, action in enumerate(by_itself):
+        if not position or delays:
+            yield action, min(position, 1)
+    yield from ((action, 0) for action in actions if action[0] not in GOOD)
+
+
+def _rank(action: Action) -> int:
+    """What may go on for ever comes last."""
+    return LAST.index(action[0]) if action[0] in LAST else -1
+
+
+def wander(world: World, seed: int, steps: int) -> None:
+    """So many actions, by chance. Some worlds have more trouble than others, and a node that has
+    lost something is not back at once."""
+    rng = random.Random(seed)
+    trouble = rng.choice((0.02, 0.06, 0.15))
+    path: list[Action] = []
     for _ in range(steps):
         actions = [*world.actions()]
-        good = [action for action in actions if action[0] in GOOD]
-        bad = [action for action in actions if action[0] not in GOOD]
         if not actions:
             return
-        action = rng.choice(bad if bad and (not good or rng.random() < chance) else good)
+        kinds: dict[str, list[Action]] = {}
+        for action in actions:
+            kinds.setdefault(action[0], []).append(action)
+        good = [action for action in actions if action[0] in QUIET or action[0] == "write"]
+        repairs = [action for action in actions if action[0] in REPAIRS]
+        bad = [kind for kind in kinds if kind not in GOOD and kind != "write"]
+        losses = [kind for kind in bad if kind in LOSSES]
+        if bad and (rng.random() < trouble or not good + repairs):
+            action = rng.choice(kinds[rng.choice(losses or bad)])
+        elif repairs and (rng.random() < 3 * trouble or not good):
+            action = rng.choice(repairs)
+        else:
+            action = rng.choice(good)
         _act(world, action, path)
         path.append(action)
 

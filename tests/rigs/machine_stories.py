@@ -19,6 +19,7 @@
 | timers | all that are set are over; then `run` |
 | full NODE N | the Nth thing that its disk takes part in fails |
 | classic NODE HOST END | a slave of RocketMQ's with a log up to there dials the node |
+| nothing_promised | from now on messages that were acknowledged may be lost |
 | anything else | the action of the world of this name |
 
 A line is an event at a node and what it wants done then; what it awaits from its disk is part of
@@ -90,6 +91,8 @@ class _Story:
                 world.nodes[name].configure(int(broker_id), world.required, "".join(master))
             case "clone", [name, original]:
                 world.nodes[name].disk = world.nodes[original].disk
+            case "nothing_promised", []:
+                world.promises.let_go()
             case "run", []:
                 self._run()
             case "timers", []:

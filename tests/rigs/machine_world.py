@@ -33,7 +33,7 @@ TROUBLES = (  # what goes wrong, or is asked for; a budget says how often
     *("isolate", "kill", "late", "lose_front", "lose_log", "pause", "power", "promote", "stale"),
     *("stop", "wipe", "write"),
 )
-FUSES = ("die", "fail", "fault")  # dies before it, it fails, it is done and reported as failed
+FUSES = ("die", "fail", "fault")  # dies before it, it fails, it is reported so and is saved
 
 
 @dataclass
@@ -99,7 +99,7 @@ class World:
         for broker_id in range(slaves + 1):
             self.add("abcd"[broker_id], broker_id, required)
         self.links: dict[int, Link] = {}
-        self.promises = Promises(required)
+        self.promises = Promises()
         self.written = self.drawn = 0
         self.now = 0.0
         self.away = ""  # the one node that nobody reaches
@@ -222,9 +222,9 @@ class World:
         if self.away in (link.slave, link.master):
             yield ("idle", number)
             return
-        if link.up:
+        if link.up and link.master not in link.gone:
             yield ("up", number)
-        if link.down:
+        if link.down and link.slave not in link.gone:
             yield ("down", number)
         if link.next is not None and not link.gone:
             master = self.nodes[link.master]
@@ -251,14 +251,13 @@ class World:
         kind, *rest = action
         getattr(self, f"_on_{kind}")(*rest)
         for node in self.nodes.values():
-            if node.is_foreign and node.runs:
-                node.confirm()
-        nodes = self._members()
-        for node in nodes:
-            if node.runs:
+            if node.machine is not None:
                 done = node.confirm()
-                self.promises.acknowledged(node, done, nodes)
-                self.promises.showed(node)
+                node.machine.note_floor(node.facts(), self.now)
+                if not node.is_foreign:
+                    self.promises.acknowledged(node, done, self._members())
+                    self.promises.showed(node)
+        nodes = self._members()
         self.promises.check(nodes, [node for node in nodes if self._can_acknowledge(node)])
 
     def _members(self) -> list[Node]:
@@ -390,10 +389,7 @@ class World:
         self.nodes[name].flush()
 
     def _on_save(self, name: str) -> None:
-        node = self.nodes[name]
-        assert node.machine is not None, "it runs"
-        node.machine.note_floor(node.facts(), self.now)
-        node.save()
+        self.nodes[name].save()
 
     def _on_finish(self, name: str) -> None:
         node = self.nodes[name]
@@ -751,7 +747,7 @@ class World:
     def _let_go(self, node: Node) -> None:
         """It is promoted: by force, or where no mode promises more."""
         if node.role.forced[-1:] == [node.role.epoch] or node.role.required == 1:
-            self.promises.let_go(node.disk.log, node.role.required)
+            self.promises.let_go()
 
     def _finish(self, node: Node) -> None:
         """What the disk takes part in is done, or fails."""
@@ -761,11 +757,12 @@ class World:
         if what == "die":
             self._down(node)
             return
-        if what != "fail" and isinstance(awaited, e.Open):
+        saved = what == "fault" and isinstance(awaited, e.Save)
+        if not what and isinstance(awaited, e.Open):
             self.promises.opens(node, awaited.number, self._members())
             if node.role.state is State.FENCED:
                 self._let_go(node)
-        error = "" if what == "fail" else node.carry_out(awaited)
+        error = node.carry_out(awaited) if what == "" or saved else ""
         self._step(node, e.Done("the disk is full" if what else error))
 
     def _burn(self, node: Node) -> str:

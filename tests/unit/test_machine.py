@@ -10,14 +10,14 @@ from machine_search import in_step, search, wander
 from machine_world import World
 
 STATES = 1_200  # of each exhaustive search
-RUNS, STEPS = 6, 250  # of each random one
+RUNS, STEPS = 6, 300  # of each random one
 
 
 @pytest.mark.parametrize(
     "options",
     [
         {"kill": 1, "promote": 1, "write": 1},
-        {"die": 1, "promote": 1},
+        {"die": 1, "promote": 1, "write": 1},
         {"isolate": 1, "promote": 1, "write": 1},
         {"kill": 2, "wipe": 1},
         {"slaves": 2, "kill": 1, "promote": 1, "write": 1},
@@ -40,11 +40,11 @@ def test_no_order_of_events_breaks_a_promise(options: dict[str, Any]) -> None:
     ],
 )
 def test_no_long_run_breaks_a_promise(trouble: str, slaves: int, slow: bool) -> None:
-    usual = {"write": 6, "kill": 2, "stop": 1, "promote": 2, "isolate": 2, "pause": 1, "forget": 1}
+    usual = {"write": 8, "kill": 4, "stop": 2, "promote": 3, "isolate": 3, "pause": 1, "forget": 1}
     acked = 0
     for seed in range(RUNS):
         sync_flush = seed % 2 == 0
-        world = World(slaves, 2, sync_flush=sync_flush, slow=slow, **usual, **{trouble: 1})
+        world = World(slaves, 2, sync_flush=sync_flush, slow=slow, **usual, **{trouble: 3})
         wander(world, seed, STEPS)
         acked += len(world.promises.acked)
     assert acked >= RUNS
