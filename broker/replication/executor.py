@@ -257,7 +257,7 @@ class Executor:
 
     async def _put_back(self, epochs: tuple[Epoch, ...]) -> None:
         side, end = self._side, self._c.store.watermarks.appended
-        if side is not None and side.end > end and epochs:
+        if side is not None and side.start <= end < side.end and epochs:
             self._c.epochs.replace(epochs)
             await self._doors.put_back(side)
 
