@@ -297,7 +297,7 @@ class Node:
     def _put_back(self, epochs: tuple[Epoch, ...]) -> None:
         start, messages = self.side
         end = self.disk.end
-        if start + len(messages) > end and epochs:
+        if start <= end < start + len(messages) and epochs:
             rest = messages[end - start :]
             self.disk = replace(self.disk.appended(end, *rest), epochs=tuple(epochs))
             self.flush()

@@ -18,7 +18,7 @@ from itertools import combinations
 
 from machine_node import DAMAGED, Message, Node
 from saturnmq.broker.replication import events as e
-from saturnmq.store.epochs import common
+from saturnmq.store.epochs import Epoch, common
 
 
 class Broken(AssertionError):
@@ -73,11 +73,11 @@ class Promises:
                 if not fields:
                     self._follows(node)
 
-    def opens(self, node: Node, number: int, nodes: list[Node]) -> None:
+    def opens(self, node: Node, epoch: e.Open, nodes: list[Node]) -> None:
         """It writes that down now."""
-        newest = max((epoch.number for epoch in node.disk.epochs), default=0)
-        if number <= newest:
-            raise Broken(f"{node.name} opens epoch {number} after {newest}")
+        number, newest = epoch.number, max(node.disk.epochs, default=Epoch(0, 0))
+        if number <= newest.number or epoch.start < newest.start:
+            raise Broken(f"{node.name} opens epoch {number} at {epoch.start} after {newest}")
         identity = node.role.identity
         epochs = {(x.disk.identity, epoch.number) for x in nodes for epoch in x.disk.epochs}
         again = (identity, number) in self.opened and self._keeps and self.shown

@@ -759,7 +759,7 @@ class World:
             return
         saved = what == "fault" and isinstance(awaited, e.Save)
         if not what and isinstance(awaited, e.Open):
-            self.promises.opens(node, awaited.number, self._members())
+            self.promises.opens(node, awaited, self._members())
             if node.role.state is State.FENCED:
                 self._let_go(node)
         error = node.carry_out(awaited) if what == "" or saved else ""

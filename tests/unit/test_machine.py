@@ -6,6 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from machine_mutants import BROKEN, Mutant
+from machine_promises import Broken
 from machine_search import in_step, search, wander
 from machine_world import World
 
@@ -58,3 +60,12 @@ def test_without_copies_no_restart_loses_a_message(slow: bool) -> None:
         wander(world, seed, STEPS)
         acked += len(world.promises.acked)
     assert acked >= RUNS
+
+
+@pytest.mark.parametrize(("mutant", "options"), BROKEN, ids=[x.name for x, _ in BROKEN])
+def test_a_broken_machine_is_found(
+    mutant: Mutant, options: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutant.apply(monkeypatch)
+    with pytest.raises(Broken):
+        search(in_step(**options), STATES)
