@@ -292,7 +292,7 @@ class Machine:
         role.promise(number)
         role.has(number)
         role.leads_since_start = True
-        if role.state is State.MASTER or self.slaves.follow:
+        if self.slaves.follow:
             self.do(e.DropSlaves())  # what they get now is of an epoch that they do not know yet
 
     def lead(self, *, promoted: bool = False) -> None:

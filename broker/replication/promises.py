@@ -73,12 +73,13 @@ class Promises:
                 )
             )
         elif role.state is State.MASTER:
+            role.doubt()  # nothing is written before it is known where the epoch begins
             number = next_promotion(self._m.log.term, fence, self._me.broker_id)
             self._m.open_epoch(number, self._m.log.end, partial(self._reclaimed, number))
 
     def _reclaimed(self, number: int, error: str) -> None:
         if error:  # a full disk is not full for ever
             self._m.do(e.Say(f"the new epoch cannot be written down, trying again: {error}"))
-            return
-        self._m.has_opened(number)
-        self._m.do(e.Register())
+        else:
+            self._m.has_opened(number)
+        self._m.lead()
