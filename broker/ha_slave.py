@@ -346,7 +346,7 @@ class HaSlave:
     def _go_on(self, offset: int) -> None:
         hello = self._hello
         self._coming = [each for each in hello.epochs if each.number > self._c.epochs.last]
-        self._target = hello.confirmed
+        self._target = hello.settled
         if hello.sync_flush:
             self._flush_at_once()
         self.master_address = hello.address

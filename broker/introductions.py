@@ -72,6 +72,12 @@ class Hello(Member):
     required: int = 1
     forced: frozenset[int] = frozenset()  # epochs that an operator opened by force
 
+    @property
+    def settled(self) -> int:
+        """Up to there at least lies all that the group had confirmed: a master that has just
+        started does not know how much that is, but all of it lies before its epoch."""
+        return max(self.confirmed, self.epochs[-1].start if self.epochs else 0)
+
 
 @dataclass(frozen=True)
 class Check:

@@ -163,7 +163,7 @@ class Following:
         hello = joining.hello
         role.belongs(log.identity)
         role.has(log.term)
-        if joining.offset < hello.confirmed:
+        if joining.offset < hello.settled:
             role.behind(True)
         sound = [gap for gap in log.gaps if hello.start <= gap[0] and gap[1] <= joining.offset]
         if sound:

@@ -122,8 +122,12 @@ class Slaves:
             self._m.recovering.try_now()
 
     def _is_member(self, join: Join) -> bool:
-        """Whether this slave is of the group, under an id of its own."""
-        return join.broker_id != MASTER_ID and join.identity == self._role.identity
+        """Whether this slave is of the group, under an id of its own. A node that has lost what it
+        had may not know its group."""
+        role = self._role
+        if role.lacks and not role.identity:
+            return False
+        return join.broker_id != MASTER_ID and join.identity == role.identity
 
     def _take_on(self, link: int, join: Join) -> None:
         """Whether its log is this one where it would go on."""

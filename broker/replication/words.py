@@ -27,6 +27,8 @@ class Words:
     def take(self, member: Member, group: str) -> None:
         """`group`: the identity of the group that this node's log belongs to."""
         role = self._role
+        if role.lacks and not member.identity:
+            return  # one that is new does not make up for what this node knows to have lost
         is_known = role.replicas.get(member.broker_id) == member.address
         if is_witness(group, is_known, role.term, member):
             self._members[member.address] = member

@@ -564,7 +564,7 @@ class World:
             slave.append(offset, message)
         slave.master_confirmed, slave.hears = transfer.confirmed, True
         assert link.hello is not None, "it has joined"
-        target = max(link.hello.confirmed, transfer.confirmed)
+        target = max(link.hello.settled, transfer.confirmed)
         if not slave.role.caught_up and slave.disk.end >= target:
             self.tell(slave, e.Reached(number))
 
@@ -887,5 +887,6 @@ class World:
             if not fields:
                 newest = max((epoch.number for epoch in node.disk.epochs), default=0)
                 link.coming = tuple(x for x in link.hello.epochs if x.number > newest)
-                link.joined, link.said = True, -1
+                link.said = -1
+            link.joined = not fields
         link.up.append(Join(**node.introduction(), **place, **fields))
