@@ -169,6 +169,8 @@ class _Rebuild:
                 done = reader.end - built.log_start
                 progress(done, max(total, done))
         built.log_end = reader.end
+        if progress is not None:  # where the log ends is known now
+            progress(reader.end - built.log_start, reader.end - built.log_start)
         if group is not None and group.end > reader.end:
             built.log_end = group.start  # the next start of a broker cuts it off there
         built.queues = self._derived.queues.non_empty()

@@ -176,6 +176,8 @@ def check_side_file(
             report.messages += piece.scan.messages
         if progress is not None:
             progress(reader.end - files.start, files.end - files.start)
+    if progress is not None:
+        progress(files.end - files.start, files.end - files.start)
     if reader.end < files.end:
         what = f"log: it ends within a frame ({reader.stopped_by})"
         findings.add(what, *files.place(reader.end), reader.end, note=True)
@@ -245,6 +247,8 @@ class _Check:
                 self._stretch(piece)
             if progress is not None:
                 progress(reader.end - self._files.start, max(total, reader.end) - self._files.start)
+        if progress is not None:  # where the log ends is known now
+            progress(reader.end - self._files.start, reader.end - self._files.start)
         self._trust.log_end = reader.end
         self._end_of_log()
         self._queues.finish()

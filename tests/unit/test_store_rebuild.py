@@ -65,6 +65,7 @@ def test_the_progress_is_that_within_the_log_that_is_left() -> None:
     seen: list[tuple[int, int]] = []
     built = rebuilt(disk, progress=lambda done, total: seen.append((done, total)))
     assert (built.log_start, built.log_end) == (SEGMENT, end)
+    assert seen.pop() == (end - SEGMENT, end - SEGMENT)
     assert [done for done, _ in seen] == [0, SEGMENT, 2 * SEGMENT]
     assert {total for _, total in seen} == {3 * SEGMENT}
 

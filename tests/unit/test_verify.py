@@ -109,8 +109,8 @@ def test_progress_is_told_in_bytes_of_the_log() -> None:
     disk = sound_store()
     steps: list[tuple[int, int]] = []
     check(disk, "/store", progress=lambda *step: steps.append(step))
-    # told is where what was read last begins; that the log ends before its last file is not known
-    assert steps == [(0, 2000), (1000, 2000)]
+    # told is where what was read last begins, and where the log ends when it has been read
+    assert steps == [(0, 2000), (1000, 2000), (1400, 1400)]
     assert expected_end(open_log(disk, "/store")) == 5000
     assert expected_end(SegmentFiles(disk, "/nowhere")) == 0
 
@@ -381,7 +381,7 @@ def test_a_side_file_is_checked_like_the_log_that_it_was() -> None:
     report = check_side_file(disk, path, progress=lambda *step: steps.append(step))
     assert (report.damage, report.notes) == ([], [])
     assert (report.directory, report.log_start, report.log_end) == (path, 3400, 4400)
-    assert (report.messages, steps) == (5, [(0, 1000), (600, 1000)])
+    assert (report.messages, steps) == (5, [(0, 1000), (600, 1000), (1000, 1000)])
 
 
 def test_a_cut_may_go_through_frames() -> None:
