@@ -23,8 +23,8 @@ class Finding:
     what: str
     path: str
     position: int
-    offset: int | None = None
-    count: int = 1
+    offset: int | None
+    count: int
 
 
 @dataclass(slots=True)

@@ -43,7 +43,7 @@ class Sizes:
 
 
 UNKNOWN = Sizes()
-_DEFAULTS = Sizes(1 << 30, 6_000_000, 5_000_000, 20_000_000)
+_DEFAULTS = Sizes(queue_file_bytes=6_000_000, index_slots=5_000_000, index_items=20_000_000)
 
 
 @dataclass(slots=True)

@@ -47,7 +47,6 @@ class QueueCheck:
         self._delayed = name.startswith(SCHEDULE_TOPIC.decode() + "/")
         # the first index not yet looked at
         self._next = files.start // UNIT if first is None else first
-        self._first = 0  # of what is buffered
         self._buffer = bytearray()
         if first is None:
             findings.add_odd("queue", files)
@@ -63,7 +62,6 @@ class QueueCheck:
                 self._next = first
             elif first < self._next:
                 entries = self._without_taken(first, entries)
-            following = self._next
         self._buffer += entries
         if len(self._buffer) >= _CHUNK:
             self.settle()

@@ -143,11 +143,14 @@ def test_a_new_segment_is_zero_and_writable_in_full(disk: tuple[Disk, str]) -> N
     again.close()
 
 
-def test_creating_a_segment_twice_is_refused(disk: tuple[Disk, str]) -> None:
+def test_creating_a_segment_twice_is_refused_and_leaves_the_first(disk: tuple[Disk, str]) -> None:
     door, root = disk
-    door.create_segment(f"{root}/s", 4096).close()
+    segment = door.create_segment(f"{root}/s", 4096)
+    segment.write(0, b"first")
+    segment.close()
     with pytest.raises(FileExistsError):
         door.create_segment(f"{root}/s", 4096)
+    assert door.read_file(f"{root}/s") == b"first".ljust(4096, b"\0")
 
 
 def test_a_segment_of_another_size_is_damage(disk: tuple[Disk, str]) -> None:

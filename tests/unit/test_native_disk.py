@@ -8,6 +8,7 @@ import ctypes
 import errno
 import os
 import re
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -150,13 +151,37 @@ def test_a_listing_tells_when_a_file_was_changed(root: str) -> None:
     assert entry == ("f", 3, False, 1_700_000_000_123)
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_files_are_for_others_to_read_and_not_to_change(
+    root: str, named: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = os.umask(0)
+    try:
+        if named:
+            without_unnamed_files(monkeypatch, errno.EOPNOTSUPP)
+        DISK.create_segment(f"{root}/0", 4096).close()
+        DISK.lock(f"{root}/lock").release()
+    finally:
+        os.umask(before)
+    for name in ("0", "lock"):
+        assert os.stat(f"{root}/{name}").st_mode & 0o777 == 0o644
+
+
+def test_a_warm_segment_takes_no_page_fault_when_it_is_written(root: str) -> None:
+    pages = 1000
+    segment = DISK.create_segment(f"{root}/0", pages * 4096)
+    segment.advise(Advice.WARM)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for page in range(pages):
+        segment.view[page * 4096] = 1
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < pages / 2
+    segment.close()
+
+
 # -- a kernel that does less, or fails ------------------------------------------------------------
 
 
-@pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL])
-def test_where_files_need_names_a_segment_has_its_own_at_once(
-    root: str, code: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def without_unnamed_files(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     """Some file systems know no O_TMPFILE."""
     real = os.open
 
@@ -166,6 +191,13 @@ def test_where_files_need_names_a_segment_has_its_own_at_once(
         return real(path, flags, *mode)
 
     monkeypatch.setattr(os, "open", refusing)
+
+
+@pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL])
+def test_where_files_need_names_a_segment_has_its_own_at_once(
+    root: str, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_unnamed_files(monkeypatch, code)
     segment = DISK.create_segment(f"{root}/0", 8192)
     segment.write(8190, b"ok")
     segment.close()

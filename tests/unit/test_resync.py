@@ -15,7 +15,7 @@ SEGMENT = 1000
 FIRST = 3000  # a log whose first segments are deleted
 
 
-def frame(at: int, size: int) -> bytes:
+def frame(at: int, size: int, topic: bytes = b"T") -> bytes:
     made = encode_frame(
         physical_offset=at,
         queue_offset=0,
@@ -28,8 +28,8 @@ def frame(at: int, size: int) -> bytes:
         store_host=bytes(8),
         reconsume_times=0,
         prepared_offset=0,
-        body=b"x" * (size - 92),
-        topic=b"T",
+        body=b"x" * (size - 91 - len(topic) - (len(topic) > 127)),
+        topic=topic,
         properties=b"",
     )
     assert len(made) == size
@@ -56,7 +56,8 @@ def test_each_frame_and_blank_and_segment_is_found_from_wherever(
     window: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resync, "_WINDOW", window)
-    first = frame(3000, 100) + bytes(57) + frame(3157, 343) + frame(3500, 492) + blank(8)
+    long_topic = frame(3157, 343, b"T" * 200)
+    first = frame(3000, 100) + bytes(57) + long_topic + frame(3500, 492) + blank(8)
     series = series_of(first, bytes(300) + frame(4300, 700), b"")
     places = [3000, 3157, 3500, 3992, 4000, 4300, 5000]
     for offset in [*range(3000, 3170), *range(3490, 3502), *range(3985, 4305), 4999, 5000, 5999]:

@@ -46,8 +46,10 @@ def codes(
     most: int = 1 << 20,
     room: int = FAR,
     fillers: int = 0,
+    gone: bool = False,
 ) -> list[int]:
-    """Of each entry that was looked at; `fillers` lie before each message."""
+    """Of each entry that was looked at; `fillers` lie before each message. `gone`: the log has
+    none of them."""
     log = b"".join(frames)
     entries, at = bytearray(), 0
     for each in frames:
@@ -57,7 +59,7 @@ def codes(
     found = sift(
         memoryview(entries),
         Sql(sql),
-        lambda at, size: read[at : at + size],
+        lambda at, size: None if gone else read[at : at + size],
         visible,
         cached,
         most,
@@ -74,6 +76,13 @@ def test_what_passes_has_the_code_that_is_asked_for() -> None:
     assert frozenset([1]) == PASSED
     assert codes(frames, "n < 1") == [1] + [0] * 9, "the first message of the log is no filler"
     assert codes(frames[:2], "n < 9", fillers=2) == [0, 0, 1, 0, 0, 1]
+
+
+def test_what_is_gone_or_damaged_passes() -> None:
+    frames = [frame(n, b"") for n in range(1200)]
+    work = FRAME_WORK + Sql("n > 9").terms
+    assert codes(frames, "n > 9", gone=True) == [1] * -(-WORK_MAX // work)
+    assert codes([frames[3], bytes(100), frames[5]], "n > 3") == [0, 1, 1]
 
 
 @pytest.mark.parametrize("limit", range(4))

@@ -436,6 +436,13 @@ def test_config_file_falls_back_and_refuses_two_bad_copies() -> None:
         file.load()
 
 
+def test_a_config_file_that_is_gone_gives_way_to_its_backup() -> None:
+    disk = new_disk()
+    disk.make_dirs("/c")
+    disk.write_file("/c/topics.json.bak", b'{"a":1}')
+    assert ConfigFile(disk, "/c/topics.json").load() == {"a": 1}
+
+
 @pytest.mark.parametrize(
     "damaged",
     [

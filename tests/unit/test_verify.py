@@ -166,6 +166,14 @@ def test_store_times_that_run_backwards_are_a_note(time: int, backwards: bool) -
     assert (report.damage, told(report.notes)) == ([], expected if backwards else [])
 
 
+def test_messages_of_a_clock_that_stands_at_0_do_not_run_backwards() -> None:
+    disk = sound_store()
+    disk.lose(LOG)
+    disk.write_file(LOG, b"".join(frame(FIRST + 200 * n, number=n, time=0) for n in range(5)))
+    report = checked(disk)
+    assert (report.damage, report.notes) == ([], [])
+
+
 def damage_body(disk: SimDisk, at: int) -> None:
     disk.flip(f"/store/commitlog/{at - at % SEGMENT:020d}", at % SEGMENT + 150, 0)
 
@@ -178,6 +186,20 @@ def test_what_was_durable_and_is_damaged_is_a_gap() -> None:
     assert what.startswith("log: 200 bytes hold no frames: body CRC")
     assert (path, position, offset, count) == (LOG.removeprefix("/store"), 400, 3400, 1)
     assert (report.messages, report.notes) == (6, [])
+
+
+def test_each_gap_is_told_also_of_the_same_length_for_the_same_reason() -> None:
+    places = [(3200, 3400), (3600, 3800)]
+    damaged = bytearray(two_segments()[0])
+    for start, end in places:
+        damaged[start - FIRST : end - FIRST] = bytes(200)
+    disk = sound_store()
+    disk.lose(LOG)
+    disk.write_file(LOG, bytes(damaged))
+    expected = [("log: 200 bytes hold no frames: there is nothing but zeros", s) for s, _ in places]
+    assert [(f.what, f.offset) for f in checked(disk).damage] == expected
+    path = side_file(disk, FIRST, 4400)
+    assert [(f.what, f.offset) for f in check_side_file(disk, path).damage] == expected
 
 
 @pytest.mark.parametrize("known", ["flushed", "derived"])
@@ -242,6 +264,19 @@ def test_the_end_of_a_running_log_lies_in_its_last_segment_that_is_used() -> Non
     damage_body(disk, 4200)
     damage_body(disk, 4000)  # durable, and a frame follows
     assert trust_in(disk, "/store", files, page).log_end == 4400
+
+
+@pytest.mark.parametrize(("flushed", "end"), [(0, 4200), (-1, 4600)])
+def test_beside_a_running_broker_without_a_flush_damage_ends_the_log_unless_it_is_anothers(
+    flushed: int, end: int
+) -> None:
+    disk = sound_store(flushed=flushed, derived=flushed)
+    write = frame(4000, number=5) + bytes(200) + frame(4400, number=7)
+    disk.lose(f"/store/commitlog/{4000:020d}")
+    disk.write_file(f"/store/commitlog/{4000:020d}", write.ljust(SEGMENT, b"\0"))
+    disk.lock("/store/lock")
+    trust = trust_in(disk, "/store", open_log(disk, "/store"), Checkpoint.load(disk, "/store"))
+    assert trust.log_end == end
 
 
 @pytest.mark.parametrize(("derived", "below"), [(3600, 3600), (0, 0), (-1, 0)])
@@ -382,6 +417,9 @@ def test_a_side_file_is_checked_like_the_log_that_it_was() -> None:
     assert (report.damage, report.notes) == ([], [])
     assert (report.directory, report.log_start, report.log_end) == (path, 3400, 4400)
     assert (report.messages, steps) == (5, [(0, 1000), (600, 1000), (1000, 1000)])
+    assert (report.running, report.crashed, report.foreign) == (False, False, False)
+    assert (report.queues, report.queue_entries) == (0, 0)
+    assert (report.index_files, report.index_items) == (0, 0)
 
 
 def test_a_cut_may_go_through_frames() -> None:

@@ -13,7 +13,13 @@ from saturnmq.protocol.frame import End, Frame, Outcome, decode_frame, encode_fr
 from saturnmq.store import verify_index
 from saturnmq.store.findings import CERTAIN, Findings, Trust
 from saturnmq.store.indexfile import INCOMING, ITEM, Index
-from saturnmq.store.verify_index import IndexCheck, IndexSizes
+from saturnmq.store.verify_index import (
+    IndexCheck,
+    IndexSizes,
+    match_items,
+    match_items_reference,
+    seconds_since,
+)
 from store_rig import Clock, new_disk
 
 SLOTS, PLACES = 7, 6  # five items in a file
@@ -221,6 +227,26 @@ def test_wrong_seconds_are_told_but_those_of_a_files_first_item(
         ]
 
 
+@pytest.mark.parametrize("match", [match_items, match_items_reference])
+@pytest.mark.parametrize(
+    ("begin", "later_ms", "seconds"),
+    [
+        *[(NOW, -5000, 0), (NOW, 999, 0), (NOW, 1000, 1), (NOW, 61_999, 61)],
+        *[(NOW, 1000 * last, last) for last in (0x7FFFFFFE, 0x7FFFFFFF)],
+        (NOW, 1000 << 31, 0x7FFFFFFF),
+        (0, NOW, 0),
+        *[(1, 999, 0), (1, 1000, 1)],
+    ],
+)
+def test_an_item_counts_the_seconds_since_its_file_began(
+    match: Callable[[memoryview, memoryview, int], int], begin: int, later_ms: int, seconds: int
+) -> None:
+    assert seconds_since(begin, begin + later_ms) == seconds
+    wanted = memoryview(INCOMING.pack(5, 100, begin + later_ms))
+    for told, same in ((seconds, 1), (seconds ^ 1, 0)):
+        assert match(wanted, memoryview(ITEM.pack(5, 100, told, 0)), begin) == same
+
+
 # one file
 
 
@@ -277,6 +303,21 @@ def test_a_count_that_no_file_has_is_the_nearest(count: int, items_read: int) ->
     found = differences(disk, *MESSAGES, counts=(1, items_read))
     missing = sum(f[4] for f in found if f[0] == "keys are missing")
     assert missing == ALL_ITEMS - items_read
+
+
+@pytest.mark.parametrize("at", [0, 8, 16, 24])
+def test_a_header_fits_a_single_item(at: int) -> None:
+    disk = filled(MESSAGES[0])
+    assert differences(disk, MESSAGES[0], counts=(1, 1)) == []
+    (value,) = struct.unpack_from(">q", disk.read_file(names(disk)[0]), at)
+    put(disk, 0, at, ">q", value + 1)
+    what = "the header does not fit the items"
+    assert differences(disk, MESSAGES[0]) == [(what, 0, -1000, None, 1, False)]
+
+
+def test_without_a_file_all_keys_are_missing_from_the_directory() -> None:
+    found = differences(new_disk(), *MESSAGES, counts=(0, 0))
+    assert found == [("keys are missing", -1, -1000, 100, ALL_ITEMS, False)]
 
 
 def test_a_file_of_another_length_is_told_and_the_others_are_read() -> None:

@@ -125,6 +125,18 @@ def test_a_long_queue_is_compared_to_its_last_slot(index: int, run: int) -> None
     assert differences(disk, *runs) == expected
 
 
+def test_a_queue_alone_has_no_addresses_for_tags_codes_unless_told() -> None:
+    disk = new_disk()
+    write_queue(disk, [(1000, 100, CODE_OF_EXT)])
+    for told_of, what in (({}, "tags codes are wrong"), ({"extended": True}, "tags codes refer")):
+        findings = Findings()
+        files = SegmentFiles(disk, "/cq/T/0")
+        check = QueueCheck(files, "T/0", findings, trust(), **told_of)
+        check.expect(0, 1, packed(entries(0)))
+        check.finish()
+        assert [f[0].startswith(what) for f in told(findings)] == [True]
+
+
 @pytest.mark.parametrize(("code", "note"), [(CODE_OF_EXT, True), (CODE_OF_EXT + 1, False)])
 def test_a_tags_code_may_be_an_address_where_there_are_such(code: int, note: bool) -> None:
     disk = new_disk()
@@ -184,6 +196,14 @@ def test_slots_before_an_entry_that_nothing_asks_for(
     place = (str(start), 20 * index - start, slot[0])
     expected = [(what, *place, 1, False)] if what else []
     assert differences(disk, (7, entries(7, 8)), gaps=[(2000, 2100)]) == expected
+
+
+@pytest.mark.parametrize(("start", "what"), [(0, ["entries point at nothing"]), (1, [])])
+def test_only_before_the_logs_start_entries_may_be_left_over(start: int, what: list[str]) -> None:
+    disk = new_disk()
+    write_queue(disk, [(0, 100, 7), entry(1)])
+    found = differences(disk, (1, entries(1)), log_start=start)
+    assert [f[0] for f in found] == what
 
 
 def test_a_long_stretch_that_nothing_asks_for_is_looked_at_to_its_last_slot() -> None:
