@@ -45,7 +45,7 @@ class Promise:
     def missing(self, start: int, end: int) -> list[tuple[int, int]]:
         """What a log that goes from `start` to `end`, both 0 without segments, lacks of it."""
         front = self.start, start
-        rest = max(self.start, end, 0), self.end
+        rest = max(self.start, end), self.end
         known = [rest] if self.start < 0 else [front, rest]
         return [(first, last) for first, last in known if first < last]
 
@@ -53,9 +53,9 @@ class Promise:
         """The same of a log that has more: nobody wrote down how far it went meanwhile."""
         return replace(self, end=max(self.end, end))
 
-    def cleaned(self, before: int, after: int) -> Promise:
-        """The cleaner moved the log's start from `before` to `after`."""
-        return replace(self, start=after) if 0 <= before <= self.start < after else self
+    def cleaned(self, start: int) -> Promise:
+        """The cleaner moved the log's start to `start`; nothing was missing before it."""
+        return replace(self, start=start) if 0 <= self.start < start else self
 
     def __str__(self) -> str:
         return f"{max(self.start, 0)} to {self.end}"

@@ -141,12 +141,11 @@ class CommitLog:
         return self._committed if self._pool is not None else self.end
 
     def room(self, size: int) -> tuple[Segment, int]:
-        """The segment and position where `size` bytes go; rolls to the next segment if needed.
+        """The segment and position where `size` bytes go, which fit a segment with a BLANK behind
+        them; rolls to the next segment if needed.
 
         OSError: there is no room for that segment, and nothing was written.
         """
-        if size + 8 > self.segment_bytes:
-            raise ValueError(f"{size} bytes do not fit a segment of {self.segment_bytes} bytes")
         segment = self._current()
         pos = self.end - segment.start
         left = self.segment_bytes - pos
@@ -232,7 +231,7 @@ class CommitLog:
 
     def append_raw(self, offset: int, data: bytes | memoryview) -> None:
         """Copy the master's bytes; they never cross a segment."""
-        if self.end == 0 and not self.series.segments:
+        if not self.series.segments:
             if offset % self.segment_bytes:
                 raise StoreDamaged(
                     f"bytes for {offset} offered to an empty log, which begins with a segment, at "
@@ -400,9 +399,8 @@ class CommitLog:
         at = 68 if view[39] & 0x10 else 56  # the born host may be IPv6
         return int.from_bytes(view[at : at + 8], "big", signed=True)
 
-    def truncate(self, end: int) -> int:
+    def truncate(self, end: int) -> None:
         """Cut durably: later segments go, the tail becomes zeroes and is synced."""
-        old = max(self.end, self.series.end)
         self._drop_spares()
         segment = self.series.find(end)
         self.series.drop_from(end + (0 if segment is None or segment.start < end else 1))
@@ -413,7 +411,6 @@ class CommitLog:
             segment.file.flush(pos, self.segment_bytes)
             segment.prepared = pos
         self._ends_at(end)
-        return old - end
 
     def clear(self) -> None:
         """Delete everything, durably: the next bytes may be of any offset."""

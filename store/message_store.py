@@ -158,7 +158,7 @@ class MessageStore:
         self._derived.load(clean=clean)
         self._queues.bury(read_tombstones(self._disk, self.config.root))
         self._abort.set()  # before anything changes: a crash while recovering is a crash
-        if not clean and page.flushed >= 0:
+        if not clean:
             self._log.forget_from(page.flushed)
         self.recovery = recover(
             self._log, self._derived, page, clean=clean, keep=self._keep, progress=progress
@@ -178,8 +178,7 @@ class MessageStore:
             self._promise = promise.with_end(end)
             log.error("%s", self.amnesia)
         page.flushed = min(page.flushed, end)
-        if page.derived > self._log.end:
-            page.derived = -1
+        page.derived = min(page.derived, end)
         page.confirm = min(page.confirm, end)
         gaps = (start for start, _ in self.recovery.gaps)  # which another node may mend
         self.recovered_confirm = min([page.confirm or end, *gaps])
@@ -594,16 +593,17 @@ class MessageStore:
     def begin_clean(self, now_ms: int | None = None) -> CleanTicket | None:
         """Take out what is to be deleted now, which is the wall clock's time by default; run the
         ticket in a thread. None: nothing is."""
+        if self.lacks_front(0):
+            return None  # at the next start that would pass for what was taken behind it
         marks = self.watermarks
         # Of a segment that is gone nothing can be built again: what queues and index have of it
         # must be on the disk, and the checkpoint must say so.
         safe = min(marks.flushed, self._saved.derived)
         now = self._runtime.now_ms() if now_ms is None else now_ms
-        before = self._log.start
         ticket = self._cleaner.plan(now, safe, self._saved.start)
         marks.start = self._log.start
         if self._promise is not None:
-            self._promise = self._promise.cleaned(before, marks.start)
+            self._promise = self._promise.cleaned(marks.start)
         return ticket
 
     # deleted topics

@@ -296,7 +296,7 @@ class _Scan:
         if group is not None and group.end > offset:
             found.stopped_by = (
                 f"the group that begins there should end at {group.end}, the log ends at {offset}: "
-                f"{found.stopped_by or 'it was not written whole'}"
+                f"{found.stopped_by or 'it is not whole'}"
             )
             found.gaps = [gap for gap in found.gaps if gap[0] < group.start]
             offset = group.start

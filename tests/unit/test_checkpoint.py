@@ -6,9 +6,10 @@ import zlib
 
 import pytest
 from saturnmq.drills.sim.disk import SimDisk
-from saturnmq.store.checkpoint import INDEX_UNKNOWN, NO_INDEX, PAGE, AbortMark, Checkpoint
+from saturnmq.store.checkpoint import INDEX_UNKNOWN, NO_INDEX, AbortMark, Checkpoint
 from store_rig import flush, message, new_disk, open_store
 
+PAGE = 4096
 IDENTITY = "00112233445566778899aabbccddeeff"
 FULL = Checkpoint(1, 2, 3, 4, 5, 6, 7, 8, 9, bytes(range(40)), IDENTITY, 10, 11)
 
@@ -22,6 +23,7 @@ FULL = Checkpoint(1, 2, 3, 4, 5, 6, 7, 8, 9, bytes(range(40)), IDENTITY, 10, 11)
         Checkpoint(flushed=0),
         Checkpoint(derived=0),
         Checkpoint(promised=7),
+        Checkpoint(promised=0),
         Checkpoint(identity=IDENTITY),  # before there is anything else to tell
     ],
 )

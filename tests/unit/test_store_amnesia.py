@@ -87,7 +87,8 @@ def test_a_log_that_is_gone_is_told_at_every_start_until_it_is_settled(clean: bo
     for _ in range(2):
         store = open_store(disk)
         assert store.recovery.missing == store.missing == [(0, end)]
-        assert f"{LOG} lacks the bytes 0 to {end}" in store.amnesia
+        promised = f"of the log, which had 0 to {end} on this disk once"
+        assert store.amnesia == f"{LOG} lacks the bytes 0 to {end} {promised}"
         assert store.identity == IDENTITY
         with pytest.raises(ServiceNotAvailable, match=rf"0 to {end}.*admin promote .* --force"):
             store.put(message(b"x"))
@@ -324,7 +325,7 @@ def test_behind_a_missing_segment_nothing_is_destroyed(clean: bool, known: bool)
     for n, data in kept.items():
         assert disk.read_file(sides[n].file) == data
         assert sides[n].size == SEGMENT
-        assert "missing" in sides[n].reason
+        assert sides[n].reason == f"a segment before {2 * SEGMENT} is missing"
     assert sum(side.messages for side in sides.values()) > 30
     assert SideFile.open(disk, sides[2].file).facts.segment_bytes == SEGMENT
 
@@ -436,14 +437,103 @@ def test_without_room_for_the_copy_the_start_fails_and_nothing_is_cut() -> None:
     assert disk.content(path) == kept
 
 
+def forget_the_start(disk) -> None:
+    page = dataclasses.replace(Checkpoint.load(disk, "/store"), start=-1)
+    page.save(disk, "/store")
+
+
 def test_a_page_of_before_accuses_no_cleaner() -> None:
     disk = new_disk()
     store = filled(disk)
     store.close()
     disk.unlink(segment(0))
-    page = dataclasses.replace(Checkpoint.load(disk, "/store"), start=-1)
-    page.save(disk, "/store")
+    forget_the_start(disk)
     assert open_store(disk).amnesia == ""
+
+
+def test_a_page_of_before_tells_an_end_that_is_gone() -> None:
+    disk = new_disk()
+    store = filled(disk)
+    end = store.watermarks.flushed
+    store.close()
+    disk.unlink(segment(3))
+    forget_the_start(disk)
+    for _ in range(2):
+        store = open_store(disk)
+        at = store.watermarks.appended
+        assert store.missing == [(at, end)]
+        assert f"which had 0 to {end} on this disk once" in store.amnesia
+        die(disk)
+
+
+def test_the_cleaner_goes_on_while_the_end_is_missing() -> None:
+    disk, clock = new_disk(), Clock()
+    config = dataclasses.replace(CONFIG, file_reserved_hours=1, delete_batch_max=1)
+    disk.now_ms = clock.now_ms
+    store = filled(disk, clock=clock)
+    end = store.watermarks.flushed
+    store.close()
+    disk.unlink(segment(3))
+    store = open_store(disk, clock, config)
+    at = store.watermarks.appended
+    clock.now += 2 * HOUR
+    for gone in (1, 2):
+        clean(store)
+        save(store)
+        for _ in range(2):
+            assert store.watermarks.start == gone * SEGMENT
+            assert store.missing == [(at, end)]
+            assert f"which had {gone * SEGMENT} to {end} on this disk once" in store.amnesia
+            die(disk)
+            store = open_store(disk, clock, config)
+
+
+def clean(store: MessageStore) -> None:
+    store.clean_on_request()
+    ticket = store.begin_clean()
+    assert ticket is not None
+    ticket.run()
+
+
+def test_the_cleaner_waits_while_the_front_is_missing() -> None:
+    """A segment that it took from behind a missing one would tell that it took both."""
+    disk, clock = new_disk(), Clock()
+    config = dataclasses.replace(CONFIG, file_reserved_hours=1, delete_batch_max=1)
+    disk.now_ms = clock.now_ms
+    store = filled(disk, clock=clock)
+    store.close()
+    disk.unlink(segment(0))
+    clock.now += 2 * HOUR
+    for _ in range(2):
+        store = open_store(disk, clock, config)
+        store.clean_on_request()
+        assert store.begin_clean() is None
+        save(store)
+        assert store.missing == [(0, SEGMENT)]
+        die(disk)
+    store = open_store(disk, clock, config)
+    store.settle()
+    clean(store)
+    assert (store.watermarks.start, store.amnesia) == (2 * SEGMENT, "")
+
+
+def test_the_cleaner_moves_no_start_that_nobody_knows() -> None:
+    disk, clock = new_disk(), Clock()
+    config = dataclasses.replace(CONFIG, file_reserved_hours=1, delete_batch_max=1)
+    disk.now_ms = clock.now_ms
+    store = filled(disk, clock=clock)
+    end = store.watermarks.flushed
+    store.close()
+    disk.unlink(segment(3))
+    forget_the_start(disk)
+    clock.now += 2 * HOUR
+    for _ in range(2):
+        store = open_store(disk, clock, config)
+        at = store.watermarks.appended
+        clean(store)
+        assert store.missing == [(at, end)]
+        assert f"which had 0 to {end} on this disk once" in store.amnesia
+        die(disk)
 
 
 def test_a_log_without_its_front_is_emptied_and_copied_back_whole() -> None:
@@ -551,6 +641,28 @@ def test_empty_segments_behind_a_missing_one_tell_nothing() -> None:
     store = open_store(disk)
     assert store.watermarks.appended == end
     assert store.amnesia == ""
+
+
+def test_empty_segments_behind_a_missing_one_are_no_promise_where_nothing_was_flushed() -> None:
+    disk = new_disk()
+    store = open_store(disk)
+    put = store.put(message(b"never flushed"))
+    die(disk)
+    disk.create_segment(segment(2), SEGMENT).close()
+    store = open_store(disk)
+    assert (store.watermarks.appended, store.amnesia) == (put.end_offset, "")
+
+
+def test_without_a_checkpoint_a_segment_is_missed_that_empty_ones_follow() -> None:
+    disk = new_disk()
+    end = filled(disk, 20).watermarks.flushed
+    die(disk)
+    disk.unlink("/store/checkpoint")
+    disk.create_segment(segment(2), SEGMENT).close()
+    for _ in range(2):
+        store = open_store(disk)
+        assert store.missing == [(end, 2 * SEGMENT)]
+        die(disk)
 
 
 def test_a_copied_log_that_begins_later_accuses_nobody() -> None:

@@ -85,7 +85,7 @@ def test_nothing_of_a_group_counts_before_all_of_it_is_written() -> None:
     assert store.put(message(b"after")).queue_offset == 10
 
 
-def test_a_group_that_a_crash_interrupts_never_was() -> None:
+def test_a_group_that_a_crash_interrupts_never_was(caplog) -> None:
     for written in range(4):
         disk = new_disk()
         store = open_store(disk)
@@ -100,6 +100,55 @@ def test_a_group_that_a_crash_interrupts_never_was() -> None:
         assert store.put(message(b"after")).queue_offset == 1
         store.close()
         assert bodies(open_store(disk)) == [b"before", b"after"]
+    assert "it is not whole" in caplog.text
+
+
+def test_a_crash_that_interrupts_a_group_takes_none_of_the_one_before() -> None:
+    disk = new_disk()
+    store = open_store(disk)
+    first = append(store, part(store, *rows(2)))
+    steps = store.append_group(b"{}", [part(store, *rows(2)) for _ in range(2)])
+    next(steps)
+    die(disk)
+    store = open_store(disk)
+    assert store.watermarks.appended == first.end_offset
+    assert (store.markers, bodies(store)) == ((0, 1), rows(2))
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_damage_that_takes_the_end_of_a_group_takes_all_of_it(beside: bool, caplog) -> None:
+    """Damage within it is told no more; that right before it is."""
+    disk = new_disk()
+    store = open_store(disk)
+    store.put(message(b"before"))
+    neighbour = store.put(message(b"beside"))
+    start = neighbour.end_offset
+    end = append(store, *[part(store, *rows(3)) for _ in range(2)]).end_offset
+    assert end < SEGMENT
+    flush(store)
+    store.flush_derived()
+    store.checkpoint()
+    die(disk)
+    for at in (start + 800, end - 500, *([neighbour.physical_offset + 60] if beside else [])):
+        disk.flip(f"/store/commitlog/{0:020d}", at, 3)
+    store = open_store(disk)
+    assert store.recovery.gaps == ([(neighbour.physical_offset, start)] if beside else [])
+    assert (store.watermarks.appended, store.markers) == (start, (0, 0))
+    assert bodies(store) == [b"before"] + ([] if beside else [b"beside"])
+    [side] = store.truncated()
+    assert (side.start, side.end, store.recovery.lost) == (start, end, end - start)
+    assert f"cut at {start}: the group that begins there should end at {end}, " in caplog.text
+
+
+def test_a_group_that_a_crash_tore_is_told_with_the_frame_that_is_torn(caplog) -> None:
+    disk = new_disk()
+    store = open_store(disk)
+    end = append(store, *[part(store, *rows(3)) for _ in range(2)]).end_offset
+    die(disk)
+    disk.flip(f"/store/commitlog/{0:020d}", 800, 3)
+    assert open_store(disk).watermarks.appended == 0
+    assert f"should end at {end}, the log ends at " in caplog.text
+    assert "CRC" in caplog.text
 
 
 def test_a_whole_group_survives_the_death_of_the_process() -> None:

@@ -9,9 +9,11 @@ import random
 import pytest
 from saturnmq.drills.sim.disk import Outcome
 from saturnmq.protocol.errors import StoreDamaged
-from saturnmq.store.checkpoint import Checkpoint
+from saturnmq.protocol.frame import FRAME_BYTES_MIN
+from saturnmq.store import recovery
+from saturnmq.store.checkpoint import INDEX_UNKNOWN, Checkpoint
 from saturnmq.store.indexfile import INCOMING, fill_slots, fill_slots_reference, insert_items
-from saturnmq.store.message_store import MessageStore
+from saturnmq.store.message_store import MessageStore, PendingMessage
 from store_rig import CONFIG, SEGMENT, Clock, bodies, dispatch, flush, message, new_disk, open_store
 
 LONG_AGO, FAR = 0, 1 << 60
@@ -551,3 +553,249 @@ def test_slots_made_by_the_kernel_are_those_of_its_reference_and_of_the_inserts(
         view[40 : 40 + 4 * slots] = rng.randbytes(4 * slots)
         assert fill(memoryview(view), slots, header[5]) == header[4]
         assert view == inserted
+
+
+def flip(disk, offset: int) -> None:
+    disk.flip(f"/store/commitlog/{offset // SEGMENT * SEGMENT:020d}", offset % SEGMENT, 3)
+
+
+def overwrite(disk, path: str, at: int, data: bytes) -> None:
+    segment = disk.open_segment(path, len(disk.content(path)))
+    segment.write(at, data)
+    segment.close()
+
+
+def change_page(disk, **fields) -> None:
+    dataclasses.replace(Checkpoint.load(disk, "/store"), **fields).save(disk, "/store")
+
+
+def test_a_start_after_a_crash_that_lost_nothing_warns_of_nothing(caplog) -> None:
+    disk = new_disk()
+    store = filled(disk, 60)
+    end = store.watermarks.appended
+    die(disk)
+    again = open_store(disk)
+    assert [r.message for r in caplog.records if r.levelno >= logging.WARNING] == []
+    assert (again.recovery.end, again.recovery.stopped_by) == (end, "")
+    assert (again.recovery.lost, again.truncated()) == (0, [])
+
+
+@pytest.mark.parametrize(("start", "from_there"), [(-1, 0), (0, 0), (SEGMENT, SEGMENT)])
+def test_of_a_log_that_is_gone_all_from_its_start_is_lost(start: int, from_there: int) -> None:
+    disk = new_disk()
+    end = filled(disk, 60).watermarks.flushed
+    die(disk)
+    disk.remove_tree("/store/commitlog")
+    change_page(disk, start=start)
+    assert open_store(disk).recovery.lost == end - from_there
+
+
+def test_a_new_store_has_found_and_lost_nothing() -> None:
+    found = open_store(new_disk()).recovery
+    assert found == recovery.Recovery(True, 0, 0, 0, 0, "", [], 0, [])
+
+
+def test_a_queue_that_lost_its_end_is_built_again_from_the_oldest_segment(caplog) -> None:
+    disk = new_disk()
+    store = filled(disk, 60)
+    put(store, range(60, 65))
+    flush(store)
+    die(disk)
+    for number in range(50, 60):
+        overwrite(disk, f"/store/consumequeue/T/0/{800:020d}", 20 * number - 800, bytes(20))
+    again = open_store(disk)
+    assert "queue T/0 lacks entries before 59: rebuilding" in caplog.text
+    assert (again.recovery.scanned_from, again.recovery.messages) == (0, 65)
+    assert numbers(again) == list(range(65))
+    assert found(again, range(65)) == [n for n in range(65) for _ in "kb"]
+
+
+def test_queues_that_are_new_behind_the_checkpoint_lack_nothing() -> None:
+    """Nor do those that go on there in several segments, beside each other."""
+    disk = new_disk()
+    store = filled(disk, 30)
+    for number in range(60):
+        store.put(message(b"%d" % number + bytes(150), queue=number % 3))
+    flush(store)
+    die(disk)
+    again = open_store(disk)
+    assert again.recovery.scanned_from > SEGMENT // 2
+    assert again.recovery.messages == 61
+    assert [again.max_offset("T", queue) for queue in range(3)] == [50, 20, 20]
+
+
+def test_behind_damage_a_queue_lacks_entries_and_is_not_built_again() -> None:
+    disk = new_disk()
+    store = filled(disk, 60)
+    puts = put(store, range(60, 90))
+    flush(store)
+    store.flush_derived()
+    store.checkpoint()
+    die(disk)
+    flip(disk, puts[10].physical_offset + 60)
+    again = open_store(disk)
+    assert again.recovery.scanned_from > 0
+    assert again.recovery.gaps == [(puts[10].physical_offset, puts[11].physical_offset)]
+    assert again.recovery.messages == 30, "the last message before the checkpoint is read again"
+    assert numbers(again) == [n for n in range(90) if n != 70]
+
+
+def test_of_what_was_never_flushed_nothing_is_kept(caplog) -> None:
+    disk = new_disk()
+    store = open_store(disk)
+    assert Checkpoint.load(disk, "/store").flushed == 0
+    [first] = put(store, [0])
+    die(disk)
+    flip(disk, 100)
+    again = open_store(disk)
+    assert (again.watermarks.appended, again.truncated(), again.recovery.lost) == (0, [], 0)
+    assert "the CommitLog is cut at 0: " in caplog.text
+    assert again.put(message(b"0" + bytes(150), key="k0 both0")).end_offset == first.end_offset
+
+
+@pytest.mark.parametrize("step", [100, 1 << 20])
+@pytest.mark.parametrize("number", [0, 1, 40, 89])
+def test_without_a_checkpoint_all_behind_the_end_is_kept(
+    step: int, number: int, monkeypatch
+) -> None:
+    """Segments and their ends are nothing special to it, nor are zeros before the last byte."""
+    disk = new_disk()
+    store = open_store(disk)
+    puts = put(store, range(90))
+    store.prepare_ahead()
+    flush(store)
+    whole = b"".join(
+        disk.content(f"/store/commitlog/{start:020d}") for start in range(0, 5 * SEGMENT, SEGMENT)
+    )
+    die(disk)
+    disk.unlink("/store/checkpoint")
+    start = puts[number].physical_offset
+    flip(disk, start + 60)
+    monkeypatch.setattr(recovery, "STEP_BYTES", step)
+    again = open_store(disk)
+    assert again.watermarks.appended == start
+    [side] = again.truncated()
+    assert (side.start, side.end) == (start, puts[-1].end_offset)
+    kept = disk.read_file(side.file)
+    assert kept[0:60] == whole[start : start + 60]
+    assert kept[61:] == whole[start + 61 : side.end]
+
+
+@pytest.mark.parametrize("step", [100, 1 << 20])
+def test_what_is_kept_of_a_lost_end_had_been_flushed(step: int, monkeypatch) -> None:
+    disk = new_disk()
+    store = open_store(disk)
+    puts = put(store, range(80))
+    flush(store)
+    store.flush_derived()
+    store.checkpoint()
+    end = store.watermarks.flushed
+    puts += put(store, range(80, 84))
+    assert puts[74].physical_offset // SEGMENT == puts[-1].end_offset // SEGMENT
+    die(disk)
+    for each in puts[75:]:
+        flip(disk, each.physical_offset + 60)
+    monkeypatch.setattr(recovery, "STEP_BYTES", step)
+    again = open_store(disk)
+    start = puts[75].physical_offset
+    assert (again.watermarks.appended, again.recovery.lost) == (start, end - start)
+    assert [(side.start, side.end) for side in again.truncated()] == [(start, end)]
+
+
+def test_a_frame_that_would_not_end_with_its_segment_is_the_end_of_the_log(caplog) -> None:
+    disk = new_disk()
+    store = filled(disk, 5)
+    [torn] = put(store, [5])
+    die(disk)
+    overwrite(disk, f"/store/commitlog/{0:020d}", torn.physical_offset, SEGMENT.to_bytes(4, "big"))
+    again = open_store(disk)
+    at = torn.physical_offset
+    assert again.watermarks.appended == at
+    assert f"cut at {at}: the frame at {at} is longer than its segment" in caplog.text
+
+
+@pytest.mark.parametrize("number", [2, 50])
+def test_a_log_that_cannot_be_read_refuses_the_start_and_tells_the_place(number: int) -> None:
+    disk = new_disk()
+    store = filled(disk, number)
+    [last] = put(store, [number])
+    flush(store)
+    die(disk)
+    disk.remove_tree("/store/consumequeue")
+    disk.remove_tree("/store/index")
+    start = last.physical_offset // SEGMENT * SEGMENT
+    path = f"/store/commitlog/{start:020d}"
+    plan = disk.plan("read", pattern=path, times=None)
+    with pytest.raises(StoreDamaged, match=f"{path} cannot be read at 0: .*copy the directory"):
+        open_store(disk)
+    plan.times = 0
+    assert numbers(open_store(disk)) == list(range(number + 1))
+
+
+def test_a_log_that_ends_with_a_segment_is_not_read_again() -> None:
+    master = filled(new_disk(), 60)
+    data = bytearray()
+    while len(data) < SEGMENT:
+        data += master.read_log(len(data), SEGMENT) or b""
+    for end in (MessageStore.close, die):
+        disk = new_disk()
+        slave = open_store(disk)
+        slave.append_raw(0, data)
+        save(slave)
+        if end is die:
+            die(disk)
+        else:
+            slave.close()
+        disk.remove_tree("/store/index")
+        change_page(disk, index_name=0)
+        again = open_store(disk)
+        assert again.watermarks.appended == SEGMENT
+        assert again.recovery.messages == 0
+
+
+def without_keys(number: int) -> PendingMessage:
+    return PendingMessage("T", 0, b"%d" % number + bytes(150), b"TAGS\x01A\x02")
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_where_there_was_nothing_to_index_only_the_tail_is_read_again(known: bool) -> None:
+    disk = new_disk()
+    store = open_store(disk)
+    for number in range(60):
+        store.put(without_keys(number))
+    save(store)
+    derived = store.watermarks.dispatched
+    for number in range(60, 65):
+        store.put(without_keys(number))
+    flush(store)
+    die(disk)
+    if not known:
+        change_page(disk, index_name=INDEX_UNKNOWN)
+    again = open_store(disk)
+    assert again.recovery.scanned_from == (derived if known else 0)
+    assert numbers(again) == list(range(65))
+
+
+@pytest.mark.parametrize("more", [-1, 0])
+def test_a_place_that_a_damaged_head_tells_must_fit_the_gap(more: int) -> None:
+    """Its queue offset may be damaged itself: so many messages as it tells may have been there."""
+    disk = new_disk()
+    store = open_store(disk)
+    put(store, range(3))
+    spare = store.put(message(b""))
+    size = spare.end_offset - spare.physical_offset
+    length = 3 * FRAME_BYTES_MIN + more
+    lost = store.put(message(bytes(length - size)))
+    assert lost.end_offset - lost.physical_offset == length
+    store.put(message(b"other", queue=1))
+    flush(store)
+    store.flush_derived()
+    store.checkpoint()
+    die(disk)
+    told = lost.queue_offset + 2
+    overwrite(
+        disk, f"/store/commitlog/{0:020d}", lost.physical_offset + 20, told.to_bytes(8, "big")
+    )
+    again = open_store(disk)
+    assert again.recovery.gaps == [(lost.physical_offset, lost.end_offset)]
+    assert again.max_offset("T", 0) == (lost.queue_offset + 3 if more == 0 else lost.queue_offset)
