@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -119,7 +120,7 @@ def test_zeroes_come_in_steps_without_a_hole(zeroed: Ranges) -> None:
     assert len(zeroed) > 1
     assert zeroed[0][1] == 100 + ahead // 2
     assert zeroed[-1][2] == 100 + ahead
-    assert all(a[2] == b[1] for a, b in zip(zeroed, zeroed[1:], strict=False))
+    assert all(a[2] == b[1] for a, b in pairwise(zeroed))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -470,7 +471,7 @@ def test_a_full_pool_refuses_a_segment_only_if_it_is_to_fail_fast() -> None:
         append(log, 5000, b"b")
         assert pool.free == 0
         if fail_fast:
-            with pytest.raises(SystemBusy, match="all 2 buffers .* wait to be written"):
+            with pytest.raises(SystemBusy, match=r"all 2 buffers .* wait to be written"):
                 append(log, 5000, b"c")
             assert log.end == SEGMENT + 5000
         else:
