@@ -631,9 +631,9 @@ class MessageStore:
     def remove_deleted(self) -> Iterator[None]:
         """Delete the files of deleted queues, a bounded piece with each `next`. Behind a checkpoint
         only: the one before counts on them."""
-        for _ in self._queues.remove_deleted():
-            if self._closed:
-                return
+        # Once this store is closed another broker may be at work there.
+        pieces = self._queues.remove_deleted()
+        while not self._closed and next(pieces, self) is None:
             yield
 
     def has_queues(self, topic: str) -> bool:
