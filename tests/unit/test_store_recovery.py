@@ -799,3 +799,24 @@ def test_a_place_that_a_damaged_head_tells_must_fit_the_gap(more: int) -> None:
     again = open_store(disk)
     assert again.recovery.gaps == [(lost.physical_offset, lost.end_offset)]
     assert again.max_offset("T", 0) == (lost.queue_offset + 3 if more == 0 else lost.queue_offset)
+
+
+@pytest.mark.parametrize("end", [die, MessageStore.close])
+def test_queues_of_a_log_that_begins_within_them_are_built_again(end, caplog) -> None:
+    """Their first entry is not number 0: that is no hole."""
+    master = filled(new_disk(), 90)
+    disk = new_disk(2)
+    slave = open_store(disk)
+    for start in range(SEGMENT, 4 * SEGMENT, SEGMENT):
+        if (view := master.read_log(start, SEGMENT)) is not None:
+            slave.append_raw(start, bytes(view))
+    save(slave)
+    there = numbers(slave)
+    assert there == list(range(there[0], 90)) != list(range(90))
+    end(disk if end is die else slave)
+    disk.remove_tree("/store/consumequeue")
+    again = open_store(disk)
+    assert "lacks entries" not in caplog.text
+    assert (again.recovery.scanned_from, again.recovery.messages) == (SEGMENT, len(there))
+    assert numbers(again) == there
+    assert (again.min_offset("T", 0), again.max_offset("T", 0)) == (there[0], 90)
