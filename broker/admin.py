@@ -32,6 +32,8 @@ from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.topics import check_group, check_topic, dlq_topic, retry_topic
 
+HIDDEN = "******"  # instead of a secret
+
 
 class AdminService:
     def __init__(
@@ -374,7 +376,9 @@ class AdminService:
         for field in dataclasses.fields(self._c.config):
             key = field.metadata.get("key")
             if key:
-                lines.append(f"{key}={_property(getattr(self._c.config, field.name))}")
+                value = getattr(self._c.config, field.name)
+                secret = value and not field.repr
+                lines.append(f"{key}={HIDDEN if secret else _property(value)}")
         ext = {"version": jsonx.dumps(self._c.topics.data_version).decode()}
         body = "\n".join(sorted(lines)).encode() + b"\n"
         answer(endpoint, request, request.reply(0, ext=ext, body=body))

@@ -45,4 +45,4 @@ async def answer_of(c: Context, address: str, request: Command) -> Command:
     """What another node answers, within ASK_S. SaturnError, OSError, TimeoutError or ValueError:
     it does not, or refuses."""
     async with asyncio.timeout(ASK_S):
-        return await ask_once(c.runtime, address, request, ASK_S)
+        return await ask_once(c.runtime, address, request, ASK_S, c.config.signing)

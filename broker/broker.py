@@ -67,6 +67,7 @@ from saturnmq.protocol.errors import (
 from saturnmq.protocol.ids import UniqueIds, encode_host
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.runtime import Listener, Runtime, join_address, split_address
+from saturnmq.protocol.signing import Challenges
 from saturnmq.store.config_files import ConfigFile
 from saturnmq.store.disk import Disk
 from saturnmq.store.epochs import Epochs
@@ -362,7 +363,8 @@ class Broker:
                 mending,
                 ranges,
                 self._staging,
-            )
+            ),
+            Challenges(config.signing, lambda: self.address),
         )
 
     def _make_electing(self) -> None:

@@ -25,6 +25,7 @@ from saturnmq.broker.election import LEASE_S_MAX, LEASE_S_MIN, PRIORITY_MAX
 from saturnmq.broker.rocketmq_keys import OLDER_NAMES, REFUSED, WITHOUT_EFFECT
 from saturnmq.broker.topics import READ, WRITE
 from saturnmq.protocol.errors import ConfigError, nearest
+from saturnmq.protocol.signing import Signing
 from saturnmq.store.message_store import StoreConfig
 
 ROLES = ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE")
@@ -97,6 +98,9 @@ class BrokerConfig:
     election_lease_s: int = _key("electionLeaseS", 3)  # a dead master is noticed after this
     election_priority: int = _key("brokerElectionPriority", PRIORITY_MAX)  # lower: preferred
     elect_unclean: bool = _key("electUncleanMaster", False)  # one that may lack messages, too
+    # Signs what nodes tell each other (protocol/signing.py); empty: nothing is signed.
+    replication_secret: str = _key("replicationSecret", "", repr=False)
+    replication_secret_required: bool = _key("replicationSecretRequired", True)
     store_options: Mapping[str, Any] = field(default_factory=dict)
     passed_over: tuple[str, ...] = ()  # settings of the file that have no meaning here
 
@@ -155,6 +159,7 @@ class BrokerConfig:
                 f"brokerElectionPriority is {self.election_priority}; it must be 0 (preferred) to "
                 f"{PRIORITY_MAX}"
             )
+        _ = self.signing  # is refused if the secret is too short
         for name in ("port", "ha_port"):
             value = getattr(self, name)
             if not 0 <= value <= 65_535:
@@ -167,6 +172,10 @@ class BrokerConfig:
     @property
     def sync_flush(self) -> bool:
         return self.flush_disk_type == "SYNC_FLUSH"
+
+    @property
+    def signing(self) -> Signing:
+        return Signing(self.replication_secret, self.replication_secret_required)
 
     @property
     def ha_heartbeat_s(self) -> float:

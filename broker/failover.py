@@ -39,7 +39,8 @@ class FailoverService:
         self._asked: dict[int, tuple[Endpoint, Command]] = {}
 
     def on_state(self, endpoint: Endpoint, request: Command) -> None:
-        answer(endpoint, request, request.reply(0, body=jsonx.dumps(self.state())))
+        reply = request.reply(0, body=jsonx.dumps(self.state()))
+        answer(endpoint, request, self._c.config.signing.sign_answer(request, reply))
 
     def on_fence(self, endpoint: Endpoint, request: Command) -> None:
         epoch, term = _epoch(request), integer(request.ext, "term", -1)

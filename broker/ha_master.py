@@ -33,8 +33,9 @@ from saturnmq.broker.in_sync import Lag
 from saturnmq.broker.introductions import Check, Join, introduce, read_join
 from saturnmq.broker.replication import events as e
 from saturnmq.broker.role import State
+from saturnmq.broker.sealing import SealOfMaster
 from saturnmq.protocol import ha
-from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.errors import NoPermission, SaturnError
 from saturnmq.protocol.runtime import Listener
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ class SlaveConnection(asyncio.BufferedProtocol):
         self._master = master
         self._inbox = ha.Inbox()
         self._transport: Any = None
+        self._proof = SealOfMaster(master.signing)
         self.address = ""
         self.link = next(master.links)
         self.ours: bool | None = None  # the dialect; None before the first bytes
@@ -109,6 +111,9 @@ class SlaveConnection(asyncio.BufferedProtocol):
         self.last_read = self._master.now()
         try:
             self._read_all()
+        except NoPermission as error:
+            self.refuse(str(error))
+            return
         except SaturnError as error:
             log.error("slave %s: %s: closing", self.name, error)
             self.close()
@@ -122,6 +127,8 @@ class SlaveConnection(asyncio.BufferedProtocol):
                 first = self._inbox.next_report()
                 if first is None:
                     return
+                if first != ha.GREETING:
+                    self._proof.check_classic()
                 self.ours = first == ha.GREETING
                 if self.ours:
                     continue
@@ -143,7 +150,11 @@ class SlaveConnection(asyncio.BufferedProtocol):
                     break
                 if isinstance(frame, ha.Report):
                     newest = frame
+                elif frame.kind is ha.Kind.PROVE:
+                    self._proof.proved(frame)
+                    self.hello()
                 elif frame.kind is ha.Kind.JOIN:
+                    self._proof.check(frame)
                     self.join = read_join(frame.document)
                     self.reported, newest = ha.Report(-1), None
                     self._master.tell(e.Joined(self.link, self.join))
@@ -172,15 +183,15 @@ class SlaveConnection(asyncio.BufferedProtocol):
 
     def hello(self) -> None:
         if self._transport is not None:
-            self._write(ha.encode_control(ha.Kind.HELLO, self._master.hello()))
+            self._say(ha.Kind.HELLO, self._proof.hello(self._master.hello()))
 
     def tell_group(self) -> None:
         if self._transport is not None and self.ours and self.is_replica:
-            self._write(ha.encode_control(ha.Kind.GROUP, self._master.group()))
+            self._say(ha.Kind.GROUP, self._master.group())
 
     def accept(self) -> None:
         """Its log is this one as far as it asked."""
-        self._write(ha.encode_control(ha.Kind.ACCEPT, {}))
+        self._say(ha.Kind.ACCEPT, {})
 
     def refuse(self, why: str, differs: Check | None = None, free_id: int = 0) -> None:
         """`differs`: this log is sound there, and another one; `free_id`: for a slave whose id
@@ -191,7 +202,7 @@ class SlaveConnection(asyncio.BufferedProtocol):
             if differs is not None:
                 document["differs"] = [differs.start, differs.end]
             if self.ours:  # one of RocketMQ's tries again
-                self._write(ha.encode_control(ha.Kind.REFUSE, document))
+                self._say(ha.Kind.REFUSE, document)
             self.close()
 
     def go_on(self, offset: int) -> None:
@@ -293,6 +304,9 @@ class SlaveConnection(asyncio.BufferedProtocol):
             frame = ha.encode_transfer_header(self.next, 0)
         self._write(frame)
 
+    def _say(self, kind: ha.Kind, document: dict[str, Any]) -> None:
+        self._write(ha.encode_control(kind, document, self._proof.seal))
+
     def _write(self, *buffers: ha.Buffer) -> None:
         self.last_write = self._master.now()
         self._send(list(buffers))
@@ -312,6 +326,7 @@ class HaMaster:
         self.links = links
         self.tell: Callable[[e.Event], None] = lambda _: None  # the machine of replication
         config = context.config
+        self.signing = config.signing
         self._batch = min(config.ha_transfer_bytes, ha.BODY_MAX)
         self.bytes_per_s = config.ha_max_bytes_per_s if config.ha_flow_control else 0
         self.waits_for_flush = config.sync_flush

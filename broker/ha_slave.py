@@ -35,9 +35,11 @@ from saturnmq.broker.mending import Mending
 from saturnmq.broker.replication import events as e
 from saturnmq.broker.replication.joining import CHECK_BYTES
 from saturnmq.broker.role import State
+from saturnmq.broker.sealing import SealOfSlave
 from saturnmq.protocol import checked, ha
-from saturnmq.protocol.errors import SaturnError, StoreDamaged
+from saturnmq.protocol.errors import NoPermission, SaturnError, StoreDamaged
 from saturnmq.protocol.runtime import split_address
+from saturnmq.protocol.signing import Signing
 from saturnmq.store.epochs import Epoch
 
 log = logging.getLogger(__name__)
@@ -66,9 +68,10 @@ class Follower(Protocol):
 class MasterConnection(asyncio.BufferedProtocol):
     """The stream of one master, in its dialect."""
 
-    def __init__(self, follower: Follower, link: int = 0) -> None:
+    def __init__(self, follower: Follower, signing: Signing, link: int = 0) -> None:
         """`link`: its number, for the machine of replication."""
         self._follower = follower
+        self._proof = SealOfSlave(signing)
         self.link = link
         self._inbox = ha.Inbox(BUFFER)
         self._transport: Any = None
@@ -107,7 +110,7 @@ class MasterConnection(asyncio.BufferedProtocol):
 
     def join(self, document: dict[str, Any]) -> None:
         self.joined = "from" in document and "asks" not in document
-        self._write(ha.encode_control(ha.Kind.JOIN, document))
+        self._write(ha.encode_control(ha.Kind.JOIN, document, self._proof.seal))
 
     def report(self, report: ha.Report) -> None:
         if self.ours and self.joined:
@@ -133,6 +136,10 @@ class MasterConnection(asyncio.BufferedProtocol):
         self.last_read = self._follower.now()
         try:
             self._read_all()
+        except NoPermission as error:
+            self.refused = self.refused or str(error)
+            self.close()
+            return
         except (SaturnError, OSError, KeyError, TypeError, ValueError) as error:
             log.error("cannot take what the master sent: %s: closing", error)
             self.close()
@@ -144,6 +151,8 @@ class MasterConnection(asyncio.BufferedProtocol):
     def _read_all(self) -> None:
         if self.ours is None:
             self.ours = self._inbox.is_ours()
+            if self.ours is False:
+                self._proof.check_classic()
         while self._transport is not None and self.ours is not None:
             frame = self._inbox.next_of_master() if self.ours else self._inbox.next_transfer()
             if frame is None:
@@ -154,6 +163,13 @@ class MasterConnection(asyncio.BufferedProtocol):
                 self._transfer(frame)
 
     def _control(self, frame: ha.Control) -> None:
+        if (proof := self._proof.prove(frame)) is not None:
+            self._write(proof)
+            return
+        if frame.kind is ha.Kind.REFUSE:
+            self.refused = str(frame.document.get("why"))  # these words are a stranger's, too
+        if not self._proof.counts(frame):
+            return
         if frame.kind is ha.Kind.HELLO:  # again, too: it could not take the JOIN then
             self.joined = False
             self._follower.greeted(self, read_hello(frame.document))
@@ -162,7 +178,6 @@ class MasterConnection(asyncio.BufferedProtocol):
         elif frame.kind is ha.Kind.GROUP:
             self._follower.told(frame.document)
         elif frame.kind is ha.Kind.REFUSE:
-            self.refused = str(frame.document.get("why"))
             self.free_id = checked.integer(frame.document, "freeId", 0)
             if differs := checked.items(frame.document, "differs"):
                 start, end = (checked.as_integer(n, "of field 'differs'") for n in differs)
@@ -382,7 +397,7 @@ class HaSlave:
     async def _follow(self) -> None:
         """One connection, from the first report to its end."""
         c = self._c
-        connection = MasterConnection(self, next(self._links))
+        connection = MasterConnection(self, c.config.signing, next(self._links))
         dialled = self.ha_address
         await c.runtime.connect(*split_address(dialled), connection)
         # To a Java master the first report decides where it goes on, so it is the end of the log

@@ -45,4 +45,5 @@ class Leaving:
         if address in self._master.followers():
             log.info("slave %s is stopped, and expected back", address)
             self._master.expect_slaves()
-        answer(endpoint, request, request.reply(0))
+        reply = self._c.config.signing.sign_answer(request, request.reply(0))
+        answer(endpoint, request, reply)

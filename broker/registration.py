@@ -12,6 +12,8 @@ Broker and answer say of which group they are (`saturnIdentity`; empty: unknown)
 group counts for nothing here. A nameserver where another group has this broker's name refuses the
 registration: the broker says so, goes on with what it does, and asks again at its usual pace, until
 the name is free.
+
+With a `replicationSecret` registrations are signed, and so are the answers.
 """
 
 from __future__ import annotations
@@ -34,10 +36,18 @@ from saturnmq.protocol.errors import ForeignGroup, MalformedFrame, SaturnError, 
 from saturnmq.protocol.kernels import crc32
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.runtime import split_address
+from saturnmq.protocol.signing import KEY, VARIABLE, Answer, ask_signed
 
 log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
+# All that counts of the answer of a nameserver that should sign and does not: where to dial.
+# Whoever answers there has to prove itself.
+UNPROVEN = ("haServerAddr",)
+NOT_SIGNED = (
+    f"it does not sign with the {KEY} of this broker, so all that counts of its answers is where "
+    f"to dial: set the same there ({VARIABLE})"
+)
 AGAIN_S = 0.1  # a nameserver that does not answer is not asked more often, whatever happens
 TIMEOUT_S = 3.0
 
@@ -108,7 +118,7 @@ class Registration:
     async def unregister(self) -> None:
         """Tell every nameserver that this broker goes; best effort."""
         config = self._c.config
-        for endpoint in list(self._endpoints.values()):
+        for nameserver, endpoint in list(self._endpoints.items()):
             if endpoint.closed:
                 continue
             request = Command.request(
@@ -121,7 +131,7 @@ class Registration:
                 },
             )
             try:
-                await endpoint.request(request, 1.0)
+                await self._ask(nameserver, endpoint, request, 1.0)
             except SaturnError as error:
                 log.info("not unregistered: %s", error)
             endpoint.close()
@@ -144,13 +154,18 @@ class Registration:
                         lambda _: changed.set(),
                     )
                     self._endpoints[nameserver] = endpoint
-                news = await self._register(endpoint)
+                answer = await self._register(nameserver, endpoint)
                 if nameserver not in self.registered:
                     log.info("registered at nameserver %s", nameserver)
                 self.registered.add(nameserver)
                 self.foreign.pop(nameserver, None)
-                self._hear(news)
-                self._said.pop(nameserver, None)
+                news = answer.command.ext
+                if answer.is_proven or not c.config.signing.refuses:
+                    self._hear(news)
+                    self._said.pop(nameserver, None)
+                else:
+                    self._say(nameserver, logging.WARNING, NOT_SIGNED)
+                    self._hear({name: news[name] for name in UNPROVEN if name in news})
             except ForeignGroup as error:
                 self.registered.discard(nameserver)
                 self.foreign[nameserver] = str(error)
@@ -180,7 +195,7 @@ class Registration:
             self._said[nameserver] = text
             log.log(level, "nameserver %s: %s", nameserver, text)
 
-    async def _register(self, endpoint: Endpoint) -> dict[str, str]:
+    async def _register(self, nameserver: str, endpoint: Endpoint) -> Answer:
         """What the nameserver answers about the group."""
         c = self._c
         config = c.config
@@ -213,10 +228,21 @@ class Registration:
             },
             body,
         )
-        reply = await endpoint.request(request, TIMEOUT_S)
-        if reply.code:
-            raise error_for(reply.code, reply.remark)
-        return reply.ext
+        answer = await self._ask(nameserver, endpoint, request, TIMEOUT_S)
+        if answer.command.code:
+            raise error_for(answer.command.code, answer.command.remark)
+        return answer
+
+    async def _ask(
+        self, nameserver: str, endpoint: Endpoint, request: Command, timeout_s: float
+    ) -> Answer:
+        """What it answers, whatever the code."""
+        return await ask_signed(
+            self._c.config.signing,
+            nameserver,
+            request,
+            lambda command: endpoint.request(command, timeout_s),
+        )
 
     def _topics(self) -> dict[str, Any]:
         """What clients may do with each topic here: nothing that the broker itself may not."""
@@ -234,8 +260,8 @@ class Registration:
         master, ha_address = _address(ext, "masterAddr"), _address(ext, "haServerAddr")
         if is_foreign(known(self._c), identity):
             return  # this node has learned since it asked to which group it belongs
-        if master == self._c.address:  # and its disk was replaced since, if it does not know
-            master = ha_address = ""
+        if master == self._c.address or ha_address == self.ha_address:
+            master = ha_address = ""  # and its disk was replaced since, if it does not know
         if not role.is_slave or role.state is State.FENCED:
             if epoch > role.term:
                 self.on_master(epoch, master, ha_address)

@@ -19,8 +19,12 @@ from saturnmq.broker.staging import StagingService
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.signing import Challenges
 
 Handler = Callable[[Endpoint, Command], None]
+
+# Who may ask for these, where nodes share a secret: only they and whoever promotes.
+OF_MEMBERS = (RequestCode.FENCE, RequestCode.PROMOTE, RequestCode.SLAVE_LEAVES)
 
 
 @dataclass
@@ -38,7 +42,7 @@ class Services:
     staging: StagingService
 
 
-def handlers(s: Services) -> dict[int, Handler]:
+def handlers(s: Services, challenges: Challenges) -> dict[int, Handler]:
     """By request code."""
     code = RequestCode
     table: dict[RequestCode, Handler] = {
@@ -104,4 +108,14 @@ def handlers(s: Services) -> dict[int, Handler]:
         code.CLEAN_EXPIRED_CONSUMEQUEUE: s.admin.on_clean,
         code.CLEAN_UNUSED_TOPIC: s.admin.on_clean_unused,
     }
+    for number in OF_MEMBERS:
+        table[number] = _if_admitted(table[number], challenges)
     return {int(number): handler for number, handler in table.items()}
+
+
+def _if_admitted(handler: Handler, challenges: Challenges) -> Handler:
+    def handle(endpoint: Endpoint, request: Command) -> None:
+        if challenges.admits(endpoint, request):
+            handler(endpoint, request)
+
+    return handle

@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 from saturnmq._version import VERSION
 from saturnmq.cli.launcher import LocalCluster, Settings, default_data
-from saturnmq.cli.output import AsJson, DryRun, emit, fail, table
+from saturnmq.cli.output import AsJson, DryRun, emit, fail, shared_secret, table
 from saturnmq.protocol.runtime import split_addresses
+from saturnmq.protocol.signing import KEY, VARIABLE
 
 app = typer.Typer(
     help="Start, watch, break and stop a cluster on this machine.", no_args_is_help=True
@@ -58,6 +59,8 @@ def up(
     for option in options or ():
         if "=" not in option:
             fail(f"--set wants KEY=VALUE, not {option!r}")
+        if option.partition("=")[0].replace("_", "").lower() == KEY.lower():
+            fail(f"--set would show {KEY} in the list of processes: set {VARIABLE} instead")
     settings = Settings(
         nameservers=nameservers,
         masters=masters,
@@ -140,7 +143,7 @@ def upgrade(
     def say(text: str) -> None:
         print(text, file=sys.stderr if as_json else sys.stdout, flush=True)
 
-    with Admin(cluster.nameservers) as admin:
+    with Admin(cluster.nameservers, **shared_secret()) as admin:
         work = Upgrade(cluster, admin, say)
         order = work.check() if dry_run else work.run()
     if as_json:
@@ -164,7 +167,7 @@ def _roles(cluster: LocalCluster) -> dict[str, tuple[str, str]]:
     from saturnmq import Admin, SaturnError
 
     try:
-        with Admin(cluster.nameservers, timeout=3.0) as admin:
+        with Admin(cluster.nameservers, timeout=3.0, **shared_secret()) as admin:
             replicas = {replica.address: replica for replica in admin.replicas()}
     except SaturnError as error:
         return {

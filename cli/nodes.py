@@ -33,20 +33,23 @@ def nameserver(
 ) -> None:
     """Run one nameserver until it is stopped."""
     from saturnmq.nameserver.server import NameServer
+    from saturnmq.protocol.signing import Signing
+
+    signing = Signing.of(os.environ)
 
     def build(runtime: Any) -> Any:
-        return NameServer(runtime, host, port, hand_over(runtime))
+        return NameServer(runtime, host, port, hand_over(runtime, signing), signing)
 
     _serve(build, ready_file, "nameserver")
 
 
-def hand_over(runtime: Any) -> Any:
+def hand_over(runtime: Any, signing: Any) -> Any:
     """How a nameserver that is asked to elect a master does it; `mqadmin` waits 3 s."""
     from saturnmq.client.core import ClientCore
     from saturnmq.client.handover import Succession
 
     async def change(group: str, addresses: list[str], broker_id: int) -> str:
-        core = ClientCore(runtime, addresses)  # members are asked, no nameserver
+        core = ClientCore(runtime, addresses, signing=signing)  # members are asked, no nameserver
         try:
             succession = Succession(core, timeout_s=1.0, addresses=addresses)
             return (await succession.hand_over(group, broker_id)).master
@@ -96,7 +99,16 @@ def _ballot(settings: Any, runtime: Any) -> Any:
 
     async def promote(group: str, me: str, others: list[str], campaign: Any) -> None:
         epoch, force, asks = campaign.epoch, campaign.force, campaign.asks
-        await promote_elected(runtime, group, me, others, epoch=epoch, force=force, asks=asks)
+        await promote_elected(
+            runtime,
+            group,
+            me,
+            others,
+            epoch=epoch,
+            force=force,
+            asks=asks,
+            signing=settings.signing,
+        )
 
     access = Access(
         endpoints=settings.etcd_endpoints,

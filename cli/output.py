@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -47,6 +48,18 @@ def addresses(text: str) -> list[str]:
     if not found:
         fail(f"no nameserver: pass --nameserver HOST:PORT or set {NAMESERVER_VARIABLE}")
     return found
+
+
+def shared_secret() -> dict[str, Any]:
+    """What an Admin is told of the secret of the brokers; an option would be in the list of
+    processes."""
+    from saturnmq.protocol.signing import Signing
+
+    signing = Signing.of(os.environ)
+    return {
+        "replication_secret": signing.secret,
+        "replication_secret_required": signing.is_required,
+    }
 
 
 def fail(text: str) -> NoReturn:

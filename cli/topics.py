@@ -18,6 +18,7 @@ from saturnmq.cli.output import (
     emit,
     fail,
     may_destroy,
+    shared_secret,
     table,
     tell_names,
 )
@@ -31,7 +32,7 @@ def admin(nameserver: str) -> Any:
     servers = addresses(nameserver)
     from saturnmq import Admin
 
-    return Admin(nameservers=servers)
+    return Admin(nameservers=servers, **shared_secret())
 
 
 def user_topics(client: Any) -> list[str]:

@@ -40,6 +40,7 @@ from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import TopicRoute
 from saturnmq.protocol.runtime import Runtime
+from saturnmq.protocol.signing import Signing
 from saturnmq.protocol.topics import check_topic
 
 MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION")
@@ -90,14 +91,21 @@ class Admin:
         runtime: Runtime | None = None,
         timeout: float = QUERY_TIMEOUT_S,
         on_error: ErrorListener | None = None,
+        replication_secret: str = "",
+        replication_secret_required: bool = True,
     ) -> None:
         """
         nameservers: "HOST:PORT[,...]" or a sequence of them
         timeout: seconds that a server has for one answer
         on_error: called on the client's loop, and must return at once, with each error that no call
             of the application can raise
+        replication_secret: the brokers' `replicationSecret`, if they have one: needed to change
+            their roles
+        replication_secret_required: with a secret, believe only brokers that sign with it; False
+            while a running cluster is being given one
         """
-        self.core = core or new_core(nameservers, runtime)
+        signing = Signing(replication_secret, replication_secret_required)
+        self.core = core or new_core(nameservers, runtime, signing)
         if on_error is not None:
             self.core.on_error(on_error)
         self._own_core = core is None

@@ -346,15 +346,26 @@ class Admin(Facade[admin.Admin]):
         *,
         timeout: float = QUERY_TIMEOUT_S,
         on_error: ErrorListener | None = None,
+        replication_secret: str = "",
+        replication_secret_required: bool = True,
     ) -> None:
         """nameservers: "HOST:PORT[,...]" or a sequence of them
         timeout: seconds that a server has for one answer
         on_error: called on the client's loop, and must return at once, with each error that no call
             of the application can raise
+        replication_secret: the brokers' `replicationSecret`, if they have one: needed to change
+            their roles
+        replication_secret_required: with a secret, believe only brokers that sign with it; False
+            while a running cluster is being given one
         """
         super().__init__(
             lambda runtime: admin.Admin(
-                nameservers, timeout=timeout, on_error=on_error, runtime=runtime
+                nameservers,
+                timeout=timeout,
+                on_error=on_error,
+                replication_secret=replication_secret,
+                replication_secret_required=replication_secret_required,
+                runtime=runtime,
             )
         )
 

@@ -41,6 +41,7 @@ from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import MASTER_ID, TopicRoute
 from saturnmq.protocol.runtime import Runtime, split_address, split_addresses
+from saturnmq.protocol.signing import UNSIGNED, Signing
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -68,11 +69,14 @@ class ClientCore:
         route_interval: float = 30.0,
         heartbeat_interval: float = 30.0,
         default_topic_queues: int = 4,
+        signing: Signing = UNSIGNED,
     ) -> None:
+        """`signing`: under the secret of the brokers, for what only they and operators may ask."""
         self.nameservers = split_addresses(nameservers)
         if not self.nameservers:
             raise RouteNotFound("no nameserver given: pass nameservers=['HOST:9876', ...]")
         self.runtime = runtime
+        self.signing = signing
         self.routes = RouteTable()
         self.request_timeout = request_timeout
         self.connect_timeout = connect_timeout

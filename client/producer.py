@@ -50,6 +50,7 @@ from saturnmq.protocol.properties import (
     encode_properties,
 )
 from saturnmq.protocol.runtime import Runtime
+from saturnmq.protocol.signing import UNSIGNED, Signing
 from saturnmq.protocol.topics import RETRY_PREFIX, check_group, check_topic
 
 DEFAULT_GROUP = "saturnmq-producer"
@@ -588,13 +589,15 @@ def _not_here(batch: OutBatch, timeout: float | None) -> None:
     raise RequestTimeout("the send is not over: await the handle")
 
 
-def new_core(nameservers: str | Sequence[str], runtime: Runtime | None) -> ClientCore:
+def new_core(
+    nameservers: str | Sequence[str], runtime: Runtime | None, signing: Signing = UNSIGNED
+) -> ClientCore:
     """A ClientCore of its own for one client; on the running loop unless a runtime is given."""
     if runtime is None:
         from saturnmq.protocol.native import NativeRuntime
 
         runtime = NativeRuntime()
-    return ClientCore(runtime, nameservers)
+    return ClientCore(runtime, nameservers, signing=signing)
 
 
 __all__ = [

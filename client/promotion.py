@@ -40,6 +40,7 @@ from saturnmq.protocol.errors import (
 )
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.runtime import Runtime
+from saturnmq.protocol.signing import UNSIGNED, Signing
 
 log = logging.getLogger(__name__)
 
@@ -106,10 +107,11 @@ async def promote_elected(
     epoch: int,
     force: bool,
     asks: bool,
+    signing: Signing = UNSIGNED,
 ) -> None:
     """Make the member at `me`, which was elected, the master, as `Promoter` does. Members are
     asked, no nameserver. A SaturnError says why it is not."""
-    core = ClientCore(runtime, [me])
+    core = ClientCore(runtime, [me], signing=signing)
     addresses = [me, *others]
     promoter = Promoter(core, group, force=force, epoch=epoch, addresses=addresses, asks=asks)
     try:

@@ -14,18 +14,21 @@ from typing import Any
 
 from saturnmq.client.core import ClientCore
 from saturnmq.protocol import checked
-from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import (
     MalformedFrame,
     RequestTimeout,
     RouteNotFound,
     SaturnError,
+    error_for,
     nearest,
 )
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import MASTER_ID, BrokerData, brokers_of
+from saturnmq.protocol.signing import ask_signed, unproven
 
 ASK_TIMEOUT_S = 2.0
+ASKED = frozenset({0, ResponseCode.SIGNATURE_NEEDED})
 ROUNDS = 3  # of asking those whom the last round named
 
 
@@ -179,13 +182,21 @@ async def ask_state(core: ClientCore, address: str, timeout_s: float = ASK_TIMEO
 
 
 async def ask_node(core: ClientCore, address: str, command: Command, timeout_s: float) -> Replica:
-    """The state that a node answers `command` with."""
+    """The state that a node answers `command` with; signed, if this client has the secret of the
+    brokers."""
+    signing = core.signing
     try:
         async with asyncio.timeout(timeout_s):
-            answer = await core.invoke(address, command, timeout_s)
+            answer = await ask_signed(
+                signing, address, command, lambda each: core.invoke(address, each, timeout_s, ASKED)
+            )
     except TimeoutError:
         raise RequestTimeout(f"{address} does not answer in {timeout_s:g} s") from None
-    return parse_state(bytes(answer.body), address)
+    if answer.command.code:
+        raise error_for(answer.command.code, answer.command.remark)
+    if signing.refuses and not answer.is_proven:
+        raise unproven(address)
+    return parse_state(bytes(answer.command.body), address)
 
 
 async def find_replicas(core: ClientCore, group: str | None = None) -> list[Replica]:

@@ -33,6 +33,7 @@ from saturnmq.protocol.errors import (
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import DataVersion
 from saturnmq.protocol.runtime import Listener, Runtime
+from saturnmq.protocol.signing import UNSIGNED, Challenges, Signing
 
 from .controller import Controller, HandOver
 from .kv import ORDER_TOPIC_CONFIG, KvConfig
@@ -48,6 +49,14 @@ SCAN_INTERVAL_S = 5.0
 CONNECTIONS_MAX = 4096
 # A client that does not read what it is told is closed; it asks anew when it comes back.
 UNREAD_MAX = 1 << 20
+# Who may ask for these, where nodes share a secret: only they. RocketMQ's mqadmin (1002) has none.
+OF_MEMBERS = frozenset(
+    {
+        RequestCode.REGISTER_BROKER,
+        RequestCode.UNREGISTER_BROKER,
+        RequestCode.CONTROLLER_ELECT_MASTER,
+    }
+)
 
 
 class NameServer:
@@ -59,8 +68,12 @@ class NameServer:
         host: str = "127.0.0.1",
         port: int = DEFAULT_PORT,
         hand_over: HandOver | None = None,
+        signing: Signing = UNSIGNED,
     ) -> None:
+        """`signing`: under the secret of the brokers."""
         self._runtime = runtime
+        self._signing = signing
+        self._challenges = Challenges(signing)
         self._host = host
         self._port = port
         self._listener: Listener | None = None
@@ -165,6 +178,8 @@ class NameServer:
         log.warning("broker %s at %s left the routes: %s", live.name, live.address, why)
 
     def _handle(self, endpoint: Endpoint, command: Command) -> None:
+        if command.code in OF_MEMBERS and not self._challenges.admits(endpoint, command):
+            return
         slow = self._slow_handlers.get(command.code)
         if slow is not None:
             self._runtime.spawn(self._answer(endpoint, command, slow), name="controller")
@@ -173,7 +188,8 @@ class NameServer:
         if handler is None:
             raise UnsupportedRequest(f" request type {command.code} not supported")
         try:
-            endpoint.send(handler(endpoint, command), command)
+            reply = handler(endpoint, command)
+            endpoint.send(self._signing.sign_answer(command, reply), command)
         finally:
             self._tell_soon()
 

@@ -41,6 +41,7 @@ from .remoting import (
     parse_frame,
 )
 from .runtime import Handle, Runtime, Transport, join_address, split_address
+from .signing import UNSIGNED, Signing, ask_signed, unproven
 
 log = logging.getLogger(__name__)
 
@@ -420,14 +421,26 @@ async def connect(
     return endpoint
 
 
-async def ask_once(runtime: Runtime, address: str, request: Command, timeout_s: float) -> Command:
+async def ask_once(
+    runtime: Runtime,
+    address: str,
+    request: Command,
+    timeout_s: float,
+    signing: Signing = UNSIGNED,
+) -> Command:
     """The answer of the node at `address`, over a connection for this request alone. SaturnError:
-    it cannot be reached, does not answer in time, or answers with an error."""
+    it cannot be reached, does not answer in time, answers with an error, or without the signature
+    that it has to have."""
     endpoint = await connect(runtime, *split_address(address))
     try:
-        reply = await endpoint.request(request, timeout_s)
+        answer = await ask_signed(
+            signing, address, request, lambda command: endpoint.request(command, timeout_s)
+        )
     finally:
         endpoint.close()
+    reply = answer.command
     if reply.code:
         raise error_for(reply.code, reply.remark)
+    if signing.refuses and not answer.is_proven:
+        raise unproven(address)
     return reply

@@ -253,6 +253,12 @@ class ForeignGroup(SaturnError):
     code = 390004
 
 
+class SignatureNeeded(SaturnError):
+    """The node takes this from those only who share its replicationSecret"""
+
+    code = 390006
+
+
 class StageLost(SaturnError):
     """The broker does not have (all of) what was staged any more: stage it again"""
 

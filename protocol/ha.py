@@ -16,11 +16,16 @@ negative, as no Java master's can be. From then on, on this connection:
 | direction | bytes |
 |---|---|
 | both, "control" | i64 kind < 0, i32 size, u32 CRC-32 of the body, i64 0, then that body: JSON |
+| | with i64 1 instead the body ends with a signature of 32 bytes (`signing.py`) |
 | master to slave, "transfer" | i64 offset, i32 size, u32 rolling checksum, i64 confirmed, bytes |
 | slave to master, "report" | i64 appended, i64 flushed |
 
 The rolling checksum covers all log bytes transferred on this connection, these included (`roll`).
 `confirmed` is how far the slave's consumers may see. A heartbeat is a transfer of size 0.
+
+A master that shares a secret with its slaves adds a `nonce` to its HELLO. A slave that shares it
+answers with PROVE, which has its own, and is signed; from then on all control frames are, and the
+master says HELLO again.
 
 A transfer may cut a message anywhere but never crosses a segment's end; that is the sender's
 duty. Header and body must fit the 4 MiB buffer of a Java slave, or it stalls for ever: BODY_MAX.
@@ -36,6 +41,7 @@ from typing import Any, NamedTuple
 from . import jsonx
 from .errors import MalformedFrame
 from .kernels import crc32
+from .signing import SIGNATURE_BYTES, Seal
 
 _REPORT = struct.Struct(">q")
 _HEADER = struct.Struct(">qi")
@@ -59,6 +65,7 @@ class Kind(IntEnum):
     REFUSE = -4  # master: why not; it closes then
     GROUP = -5  # master: who has joined meanwhile
     ACCEPT = -6  # master: the log of a slave that asked is the same so far
+    PROVE = -7  # slave: it knows the secret
 
 
 class Transfer(NamedTuple):
@@ -71,10 +78,12 @@ class Transfer(NamedTuple):
 
 
 class Control(NamedTuple):
-    """A control frame's document."""
+    """A control frame's document; and what is signed of it, with what signature, if it is."""
 
     kind: Kind
     document: dict[str, Any]
+    text: bytes = b""
+    signature: bytes = b""
 
 
 class Report(NamedTuple):
@@ -119,9 +128,12 @@ def _check_size(size: int) -> None:
         raise ValueError(f"transfer of {size} bytes: 0 to {BODY_MAX} fit a Java slave's buffer")
 
 
-def encode_control(kind: Kind, document: dict[str, Any]) -> bytes:
+def encode_control(kind: Kind, document: dict[str, Any], seal: Seal | None = None) -> bytes:
+    """Signed with `seal`, if there is one."""
     body = jsonx.dumps(document)
-    return _OUR_HEADER.pack(kind, len(body), crc32(body), 0) + body
+    if seal is not None:
+        body += seal.sign(kind, body)
+    return _OUR_HEADER.pack(kind, len(body), crc32(body), int(seal is not None)) + body
 
 
 class Inbox:
@@ -196,7 +208,7 @@ class Inbox:
             return None
         offset, size, check, confirmed = _OUR_HEADER.unpack_from(self._view, self._start)
         if offset < 0:
-            return self._control(offset, size, check)
+            return self._control(offset, size, check, confirmed)
         _check_transfer(offset, size)
         data = self._take(_OUR_HEADER.size, size)
         return None if data is None else Transfer(offset, data, check, confirmed)
@@ -225,10 +237,10 @@ class Inbox:
             return report
         if self.pending < _OUR_HEADER.size:
             return None
-        kind, size, check, _ = _OUR_HEADER.unpack_from(self._view, self._start)
-        return self._control(kind, size, check)
+        kind, size, check, signed = _OUR_HEADER.unpack_from(self._view, self._start)
+        return self._control(kind, size, check, signed)
 
-    def _control(self, kind: int, size: int, crc: int) -> Control | None:
+    def _control(self, kind: int, size: int, crc: int, signed: int) -> Control | None:
         if kind not in Kind.__members__.values() or not 0 <= size <= CONTROL_MAX:
             raise MalformedFrame(
                 f"control frame of kind {kind} and {size} bytes: kinds are "
@@ -240,10 +252,13 @@ class Inbox:
         data = bytes(body)
         if crc32(data) != crc:
             raise MalformedFrame(f"control frame of kind {kind}: its checksum does not match")
-        document = jsonx.loads(data)
+        text, signature = data, b""
+        if signed:
+            text, signature = data[:-SIGNATURE_BYTES], data[-SIGNATURE_BYTES:]
+        document = jsonx.loads(text)
         if not isinstance(document, dict):
             raise MalformedFrame(f"control frame of kind {kind} holds no JSON object")
-        return Control(Kind(kind), document)
+        return Control(Kind(kind), document, text, signature)
 
 
 def _check_transfer(offset: int, size: int) -> None:

@@ -44,8 +44,8 @@ class Group:
             port = free_block("127.0.0.1", 2)
             self.configs[name] = config(
                 self.root / name,
-                nameservers=(self.nameserver.address,),
                 **{
+                    "nameservers": (self.nameserver.address,),
                     "register_ms": 200,
                     "port": port,
                     "ha_port": port + 1,

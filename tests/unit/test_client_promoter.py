@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.epochs import TERM
 from saturnmq.protocol.errors import ConnectionLost, NoPermission, SaturnError
 from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.signing import UNSIGNED
 
 
 @dataclass
@@ -61,6 +62,8 @@ class Node:
 class Core:
     """A network of nodes, on a clock of its own."""
 
+    signing = UNSIGNED
+
     def __init__(self, **nodes: Node) -> None:
         self.nodes = nodes
         self.runtime = self
@@ -75,7 +78,9 @@ class Core:
     async def finish(self, work: Coroutine[Any, Any, Promotion]) -> Promotion:
         return await work
 
-    async def invoke(self, address: str, command: Command, timeout: float) -> Command:
+    async def invoke(
+        self, address: str, command: Command, timeout: float, ok: Collection[int]
+    ) -> Command:
         if address not in self.nodes:
             raise ConnectionLost(f"nobody listens at {address}")
         return Command(0, {}, jsonx.dumps(self.nodes[address].answer(command)))

@@ -17,6 +17,7 @@ from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import ConnectFailed, RequestTimeout, RouteNotFound, SaturnError
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import BrokerData
+from saturnmq.protocol.signing import UNSIGNED
 
 LITTLE = {"brokerName": "g", "brokerId": 1, "role": "slave", "epoch": 2, "end": 7}
 MUCH = {
@@ -146,13 +147,15 @@ def test_a_log_is_as_new_as_the_last_epoch_that_something_was_written_in(epochs,
 class Core:
     """A network of nodes that tell these states, and of nameservers that list these brokers."""
 
+    signing = UNSIGNED
+
     def __init__(self, states=(), **nameservers):
         self.states = dict(states)  # by address; None: it is silent
         self.lists = nameservers  # brokers, a body or an error by the address of a nameserver
         self.nameservers = list(nameservers)
         self.asked = Counter()
 
-    async def invoke(self, address, command, timeout):
+    async def invoke(self, address, command, timeout, ok=()):
         self.asked[address] += 1
         if address in self.lists:
             assert command.code == RequestCode.GET_BROKER_CLUSTER_INFO

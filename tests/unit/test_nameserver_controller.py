@@ -20,6 +20,7 @@ from saturnmq.protocol.epochs import TERM
 from saturnmq.protocol.native import NativeRuntime
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.runtime import split_address
+from saturnmq.protocol.signing import UNSIGNED
 
 
 async def nameserver(group: Group) -> Endpoint:
@@ -93,7 +94,9 @@ async def elect(endpoint: Endpoint, name: str, broker_id: int | str | None, **ex
 
 def hands_over(group: Group) -> None:
     """Give the nameserver the means that the program gives it."""
-    group.nameserver = NameServer(group.runtime, "127.0.0.1", 0, nodes.hand_over(group.runtime))
+    group.nameserver = NameServer(
+        group.runtime, "127.0.0.1", 0, nodes.hand_over(group.runtime, UNSIGNED)
+    )
 
 
 def test_a_broker_is_elected_by_a_hand_over(tmp_path: Path) -> None:

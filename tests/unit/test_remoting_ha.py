@@ -1,5 +1,7 @@
 """Replication frames: RocketMQ's recorded bytes, any chunking, and refusals, in both dialects."""
 
+import struct
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from saturnmq.protocol import ha
 from saturnmq.protocol.errors import MalformedFrame
+from saturnmq.protocol.signing import Seal, Signing
 
 RECORDED_REPORTS = bytes.fromhex("0000000000000000 0000000000008000 000000000000b089")
 RECORDED_HEADERS = (
@@ -119,7 +122,29 @@ def test_a_slaves_frames_survive_any_chunking(reports: list[tuple[int, int]], ch
     seen = []
     for at in range(0, len(stream), chunk):
         seen += feed(inbox, stream[at : at + chunk], inbox.next_of_slave)
-    assert seen == [(ha.Kind.JOIN, {"end": 7}), *reports]
+    assert seen == [ha.Control(ha.Kind.JOIN, {"end": 7}, b'{"end":7}'), *reports]
+
+
+@given(st.dictionaries(st.text(max_size=5), st.integers(0, 9)), st.integers(1, 50))
+def test_a_signed_frame_survives_any_chunking(document: dict[str, int], chunk: int) -> None:
+    secret = Signing("a secret of the cluster")
+    mine, theirs = (Seal(secret, "s", "m", leads=leads) for leads in (False, True))
+    frame = ha.encode_control(ha.Kind.JOIN, document, mine)
+    stream, inbox, seen = frame + ha.encode_our_report(1, 2), ha.Inbox(64), []
+    for at in range(0, len(stream), chunk):
+        seen += feed(inbox, stream[at : at + chunk], inbox.next_of_slave)
+    join, report = seen
+    assert (join.document, report) == (document, (1, 2))
+    assert theirs.is_right(join.kind, join.text, join.signature)
+
+
+@pytest.mark.parametrize("size", [0, 31, 32])
+def test_a_signed_frame_that_is_too_short_for_its_signature_is_refused(size: int) -> None:
+    body = bytes(size)
+    header = struct.pack(">qiIq", ha.Kind.JOIN, size, zlib.crc32(body), 1)
+    inbox = ha.Inbox()
+    with pytest.raises(MalformedFrame):
+        feed(inbox, header + body, inbox.next_of_slave)
 
 
 def test_the_rolling_checksum_tells_other_bytes_and_another_order() -> None:

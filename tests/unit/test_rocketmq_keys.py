@@ -31,6 +31,7 @@ OTHERS: dict[str, tuple[str, str]] = {
     "inSyncReplicas": ("3", "brokerRole=SYNC_MASTER"),
     "minInSyncReplicas": ("2", "brokerRole=SYNC_MASTER"),
     "allAckInSyncStateSet": ("true", "brokerRole=SYNC_MASTER"),
+    "replicationSecret": ("0123456789abcdef", ""),
 }
 
 

@@ -1,0 +1,233 @@
+"""Signatures of what the nodes of a cluster tell each other, under a secret that they share.
+
+Who signs: brokers, nameservers and whoever promotes, if they are given a `replicationSecret`. Every
+signature is an HMAC-SHA256 over a text that both sides build alike, and holds for one connection:
+whoever checks it has chosen a part of that text, at random and for this connection alone, so what
+was recorded elsewhere is worth nothing. There is no clock in it.
+
+- A request that only members may make is answered SIGNATURE_NEEDED first, with a challenge that is
+  good for one request on this connection. It is sent again with `saturnSignature` over that, the
+  code, all fields and the body. It names the node that it is for (`saturnTo`): who is not meant
+  does not obey, so nobody can pass a challenge on.
+- The answer to a request with `saturnNonce` has `saturnSignature` over that, in the same way.
+- Control frames of replication (`ha.py`) are signed with a key of their connection, made of a nonce
+  of either side, and each by its number (`Seal`).
+
+Nothing is encrypted, and the bytes of the log are not signed.
+
+Without a secret nothing of this is on the wire. With one that is not `required` everything is
+signed and nothing is refused: so a running cluster is given one, or another one.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import struct
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from . import checked
+from .codes import ResponseCode
+from .errors import ConfigError, NoPermission, SignatureNeeded
+from .remoting import Command
+
+if TYPE_CHECKING:
+    from .endpoint import Endpoint
+
+KEY = "replicationSecret"
+VARIABLE = "SATURNMQ_REPLICATION_SECRET"
+LENGTH_MIN = 16
+SIGNATURE_BYTES = 32
+CHALLENGES_MAX = 16  # of one connection that wait for their request
+TRIES = 3
+_SIZE = struct.Struct(">Q")
+
+
+def new_nonce() -> str:
+    """Text that nobody can foresee and that never comes again."""
+    return secrets.token_hex(16)
+
+
+@dataclass(frozen=True)
+class Signing:
+    """With which secret a process signs, and whether it refuses who does not."""
+
+    secret: str = field(default="", repr=False)
+    is_required: bool = True
+
+    def __post_init__(self) -> None:
+        if self.secret and len(self.secret) < LENGTH_MIN:
+            raise ConfigError(
+                f"{KEY} has {len(self.secret)} characters; it must have {LENGTH_MIN} or more: "
+                "`openssl rand -hex 32` makes one"
+            )
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> Signing:
+        """Of processes that have no configuration file."""
+        name = f"{VARIABLE}_REQUIRED"
+        required = environ.get(name, "true").lower()
+        if required not in ("true", "false", "1", "0"):
+            raise ConfigError(f"{name} is {required!r}; it must be true or false")
+        return cls(environ.get(VARIABLE, ""), required in ("true", "1"))
+
+    def __bool__(self) -> bool:
+        return bool(self.secret)
+
+    @property
+    def refuses(self) -> bool:
+        """Whether who does not sign is refused."""
+        return bool(self.secret) and self.is_required
+
+    def digest(self, *parts: str | bytes) -> bytes:
+        """The signature of these parts."""
+        return hmac.digest(self.secret.encode(), _text(parts), "sha256")
+
+    def sign_answer(self, request: Command, answer: Command) -> Command:
+        """`answer`, with a signature if `request` wants one."""
+        nonce = request.ext.get("saturnNonce")
+        if self.secret and nonce:
+            fields = {k: v for k, v in answer.ext.items() if k != "saturnSignature"}
+            fields["saturnSignature"] = self._of_command("answer", nonce, answer).hex()
+            answer.ext = fields
+        return answer
+
+    def signed_answer(self, nonce: str, answer: Command) -> bool:
+        return self._is_right("answer", nonce, answer)
+
+    def sign_request(self, challenge: str, request: Command) -> None:
+        signature = self._of_command("request", challenge, request)
+        request.ext["saturnSignature"] = signature.hex()
+
+    def signed_request(self, challenge: str, request: Command) -> bool:
+        return self._is_right("request", challenge, request)
+
+    def _is_right(self, what: str, nonce: str, command: Command) -> bool:
+        theirs = command.ext.get("saturnSignature", "")
+        mine = self._of_command(what, nonce, command).hex()
+        return hmac.compare_digest(mine.encode(), theirs.encode())
+
+    def _of_command(self, what: str, nonce: str, command: Command) -> bytes:
+        fields = sorted(command.ext.items())
+        texts = [text for pair in fields if pair[0] != "saturnSignature" for text in pair]
+        body = b"".join(bytes(part) for part in (command.body, *command.more))
+        return self.digest(what, nonce, str(command.code), body, *texts)
+
+
+UNSIGNED = Signing()
+
+
+def _text(parts: tuple[str | bytes, ...]) -> bytes:
+    """Parts of which none can be taken for the end or the beginning of another."""
+    whole = bytearray()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        whole += _SIZE.pack(len(data)) + data
+    return bytes(whole)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a node answered, and whether it has proved that it knows the secret."""
+
+    command: Command
+    is_proven: bool
+
+
+async def ask_signed(
+    signing: Signing, to: str, request: Command, ask: Callable[[Command], Awaitable[Command]]
+) -> Answer:
+    """The answer to `request`, which `ask` sends over one connection: signed when the node at `to`
+    wants it so. What `ask` gives may be of any code."""
+    if not signing:
+        return Answer(await ask(request), is_proven=False)
+    nonce, signed = new_nonce(), ""
+    for _ in range(TRIES):
+        fields = {**request.ext, "saturnNonce": nonce, "saturnTo": to}
+        again = Command.request(request.code, fields, request.body)
+        if signed:
+            again.ext["saturnChallenge"] = signed
+            signing.sign_request(signed, again)
+        answer = await ask(again)
+        if answer.code != ResponseCode.SIGNATURE_NEEDED:
+            break
+        signed = checked.text(answer.ext, "saturnChallenge")  # of this connection
+    return Answer(answer, signing.signed_answer(nonce, answer))
+
+
+def unproven(address: str) -> NoPermission:
+    """Why an answer that is not signed counts for nothing."""
+    return NoPermission(
+        f"{address} does not sign its answer with the {KEY} of this process: set the same there, "
+        f"or {KEY}Required=false here while the cluster is being given one"
+    )
+
+
+class Challenges:
+    """A server's side: which requests come from who knows the secret."""
+
+    def __init__(self, signing: Signing, own_address: Callable[[], str] = lambda: "") -> None:
+        """`own_address`: requests for another node are refused; empty: it is not known under which
+        address it is asked."""
+        self._signing = signing
+        self._own_address = own_address
+        self._open: WeakKeyDictionary[Endpoint, deque[str]] = WeakKeyDictionary()
+
+    def admits(self, endpoint: Endpoint, request: Command) -> bool:
+        """Whether this request, which only members may make, is to be answered. If not, its sender
+        is told how to sign it. NoPermission: its signature is wrong."""
+        if not self._signing.refuses:
+            return True
+        challenges = self._open.setdefault(endpoint, deque(maxlen=CHALLENGES_MAX))
+        challenge = request.ext.get("saturnChallenge", "")
+        if challenge not in challenges:
+            challenges.append(new_nonce())
+            fields = {"saturnChallenge": challenges[-1]}
+            why = str(SignatureNeeded(_how_to_sign(request.code)))
+            answer = request.reply(ResponseCode.SIGNATURE_NEEDED, why, fields)
+            endpoint.send(answer, request)
+            return False
+        challenges.remove(challenge)  # each is good for one request
+        own, meant = self._own_address(), request.ext.get("saturnTo", "")
+        if not self._signing.signed_request(challenge, request):
+            raise NoPermission(
+                f"request {request.code} is not signed with the {KEY} of this node: set the same "
+                "on all nodes and for whoever promotes"
+            )
+        if own and meant != own:
+            raise NoPermission(f"request {request.code} is for {meant!r}, this node is {own}")
+        return True
+
+
+def _how_to_sign(code: int) -> str:
+    return (
+        f"request {code} is taken from those only who sign it: set {KEY} (or the environment "
+        f"variable {VARIABLE}) to that of this node; nodes of RocketMQ cannot sign"
+    )
+
+
+class Seal:
+    """The signatures of the control frames of one connection between a slave and its master: each
+    covers its sender and its number."""
+
+    def __init__(self, signing: Signing, slave: str, master: str, *, leads: bool) -> None:
+        """`slave`, `master`: the nonces of both; `leads`: this side is the master's."""
+        key = signing.digest("replication", slave, master)
+        self._key = Signing(key.hex())
+        self._names = ("master", "slave") if leads else ("slave", "master")
+        self._sent = self._received = 0
+
+    def sign(self, kind: int, body: bytes) -> bytes:
+        """The signature of the next frame that this side sends."""
+        self._sent += 1
+        return self._key.digest(self._names[0], str(self._sent), str(int(kind)), body)
+
+    def is_right(self, kind: int, body: bytes, signature: bytes) -> bool:
+        """Whether the next frame of the other side is signed as it should be."""
+        self._received += 1
+        mine = self._key.digest(self._names[1], str(self._received), str(int(kind)), body)
+        return hmac.compare_digest(mine, signature)
