@@ -1,9 +1,12 @@
 """What callers without a loop share: pooled things, connections, nameservers asked in turn."""
 
 import threading
+from types import SimpleNamespace
+from typing import ClassVar
 
 import client_fakes as fakes
 import pytest
+from saturnmq.client import pool
 from saturnmq.client.blocking import LoopThread
 from saturnmq.client.channels import Channels, Nameservers, NameserversUnreachable
 from saturnmq.client.pool import Pool
@@ -55,6 +58,51 @@ class TestPool:
             raise ZeroDivisionError
         with pool.use("k") as again:
             assert again is first
+
+
+class Timer:
+    """A timer that goes off when the test says so."""
+
+    made: ClassVar = []
+
+    def __init__(self, seconds, function):
+        self.seconds, self.function = seconds, function
+        self.daemon = self.started = False
+
+    def start(self):
+        self.started = True
+        self.made.append(self)
+
+
+def test_what_nobody_used_for_five_minutes_is_closed_within_a_minute(monkeypatch):
+    now, closed, names = [1000.0], [], iter("abcd")
+    monkeypatch.setattr(Timer, "made", [])
+    monkeypatch.setattr(threading, "Timer", Timer)
+    monkeypatch.setattr(pool, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    things = Pool(lambda _: next(names), closed.append)
+    first, second, third = (things.take("k") for _ in range(3))
+    things.give_back("k", first)
+    now[0] += 1.0
+    things.give_back("k", second)
+    things.give_back("other", third)
+    (timer,) = Timer.made
+    assert (timer.seconds, timer.daemon, timer.started) == (60.0, True, True)
+    assert things.take("k") == "b", "the one that was used last"
+    now[0] = 1299.0
+    timer.function()
+    assert closed == []
+    now[0] = 1300.0
+    Timer.made[1].function()
+    assert closed == ["a"]
+    things.give_back("k", second)
+    assert len(Timer.made) == 3, "one at a time"
+    now[0] = 1600.0
+    Timer.made[2].function()
+    assert (closed, len(Timer.made)) == (["a", "c", "b"], 3)
+    things.give_back("k", things.take("k"))
+    assert (closed, len(Timer.made)) == (["a", "c", "b"], 4)
+    assert things.close_idle(0.0) == 0
+    assert closed == ["a", "c", "b", "d"]
 
 
 @pytest.fixture

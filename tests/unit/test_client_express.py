@@ -6,13 +6,16 @@ import time
 
 import client_fakes as fakes
 import pytest
+from producer_world import A0, clusters
 from saturnmq.client import express
+from saturnmq.client.accumulator import Pin
 from saturnmq.client.blocking import LoopThread, Producer
 from saturnmq.client.results import SendStatus
 from saturnmq.protocol.channel import Channel
 from saturnmq.protocol.errors import (
     ClientClosed,
     ConnectFailed,
+    ConnectionLost,
     MessageIllegal,
     RequestTimeout,
 )
@@ -182,6 +185,212 @@ def test_many_threads_and_one_that_closes(cluster):
         assert not thread.is_alive()
     assert set(sent) <= set(bodies(cluster))
     assert len(sent) == 1600 or refused
+
+
+class Wire:
+    """A connection that answers as a test says, while virtual time goes on."""
+
+    def __init__(self, world, made, address, timeout_s):
+        self.world, self.address, self.timeout_s = world, address, timeout_s
+        self.asked, self.idle, self.alive, self.open, self.aborted = [], 0.0, True, True, False
+        self.answer = lambda command: command.reply(ext={"queueId": "0", "queueOffset": "7"})
+        made.append(self)
+
+    def request(self, command, timeout_s):
+        self.asked.append((command, timeout_s))
+        return self.answer(command)
+
+    def idle_s(self):
+        return self.idle
+
+    def is_alive(self):
+        return self.alive
+
+    def abort(self):
+        self.aborted = True
+
+    def close(self):
+        assert self.open
+        self.open = False
+
+
+class Way:
+    """An Express over the engine of a virtual cluster, whose topic's lane is idle."""
+
+    def __init__(self, world, monkeypatch):
+        self.world, self.made, self.nobody = world, [], set()
+        monkeypatch.setattr(express, "Channel", self.channel)
+        self.express = express.Express(world.engine)
+        world.until_done(world.send())
+        world.sent.clear()
+
+    def channel(self, runtime, address, timeout_s):
+        if address in self.nobody:
+            raise ConnectFailed("nobody")
+        assert (runtime, timeout_s) == (self.world.runtime, 2.5)
+        return Wire(self.world, self.made, address, timeout_s)
+
+    def send(self, pinned=None):
+        return self.express.send(Message("T", b"x"), pinned)
+
+
+@pytest.fixture
+def way(monkeypatch):
+    with clusters() as make:
+        yield lambda *args, **options: Way(make(*args, **options), monkeypatch)
+
+
+def test_a_lane_that_is_new_or_at_work_goes_the_ordinary_way(way):
+    here = way({"a": 1})
+    world, lane = here.world, here.world.engine.accumulator.lane("T", None)
+    assert here.send(Pin(A0)) is None
+    assert here.send().queue_offset == 7
+    handle = world.send()
+    assert lane.open is not None
+    assert here.send() is None
+    world.run(0.0001)
+    assert (lane.open, lane.in_flight) == (None, {"a": 1})
+    assert here.send() is None
+    world.until_done(handle)
+    lane.ready.append(handle.batch)
+    assert here.send() is None
+    lane.ready.clear()
+    assert here.send() is not None
+    world.change({"a": 1}, {"a": ""})
+    assert here.send() is None
+    assert [len(wire.asked) for wire in here.made] == [2]
+    command, timeout_s = here.made[0].asked[0]
+    assert (command.code, timeout_s) == (320, 3.0)
+    here.express.close()
+    assert not here.made[0].open
+
+
+def test_one_send_at_a_time_takes_this_way(way):
+    here = way({"a": 1})
+    others = []
+
+    def answer(command):
+        others.append(here.send())
+        return command.reply(ext={"queueOffset": "7"})
+
+    assert here.send() is not None
+    here.made[0].answer = answer
+    assert here.send() is not None
+    assert others == [None]
+    here.express.forked()
+    assert here.send() is None
+    here.express.close()
+    assert here.send() is None
+
+
+@pytest.mark.parametrize(
+    ("options", "attempts"), [({"retries": 2}, 3), ({"retries": 1}, 2), ({"retries": 0}, 1)]
+)
+def test_the_attempt_in_the_callers_thread_is_the_first_of_all(way, options, attempts):
+    here = way({"a": 1}, **options)
+    here.send()
+    here.made[0].answer = lambda command: command.reply(1, "no")
+    here.world.answer = lambda _: 1
+    batch = here.send()
+    error = here.world.outcome(batch.handle(0))
+    assert (error.code, batch.attempts) == (1, attempts)
+    assert len(here.world.sent) == attempts - 1
+    assert here.made[0].open
+
+
+@pytest.mark.parametrize(("wanted", "code"), [(True, 10), (False, 10), (True, 0)])
+def test_a_send_stored_short_of_its_ack_mode_goes_on_if_that_is_wanted(way, wanted, code):
+    here = way({"a": 1}, retry_unless_stored=wanted)
+    here.send()
+    here.made[0].answer = lambda command: command.reply(code, ext={"queueOffset": "7"})
+    sent = here.send()
+    if wanted and code:
+        assert here.world.outcome(sent.handle(0)) is SendStatus.OK
+        assert (len(here.world.sent), sent.unsure) == (1, True)
+    else:
+        assert (sent.status is SendStatus.OK, sent.queue_offset) == (code == 0, 7)
+        assert sent.batch.done
+
+
+@pytest.mark.parametrize("failure", [ConnectionLost("lost"), KeyboardInterrupt()], ids=repr)
+def test_a_connection_on_which_something_went_wrong_is_not_used_again(way, failure):
+    here = way({"a": 1})
+    here.send()
+
+    def fail(command):
+        raise failure
+
+    here.made[0].answer = fail
+    if isinstance(failure, ConnectionLost):
+        batch = here.send()
+        assert here.world.outcome(batch.handle(0)) is SendStatus.OK
+        assert batch.attempts == 2
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            here.send()
+    assert not here.made[0].open
+    here.world.run(61.0)  # the broker is well again
+    assert here.send() is not None
+    assert [wire.open for wire in here.made] == [False, True]
+    here.made[1].alive = False
+    here.made[1].idle = 1.1
+    here.nobody = {"a1"}
+    assert here.send() is None
+    assert [wire.open for wire in here.made] == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("idle", "alive", "used"), [(0.9, False, True), (1.1, True, True), (1.1, False, False)]
+)
+def test_a_connection_that_was_idle_for_a_second_is_looked_at_first(way, idle, alive, used):
+    here = way({"a": 1})
+    here.send()
+    here.made[0].idle, here.made[0].alive = idle, alive
+    assert here.send() is not None
+    assert (here.made[0].open, len(here.made)) == (used, 1 if used else 2)
+
+
+@pytest.mark.parametrize(("latency_s", "well"), [(0.54, True), (0.56, False)])
+def test_the_time_of_an_answer_counts_for_its_broker(way, latency_s, well):
+    here = way({"a": 1})
+    here.send()
+
+    def slow(command):
+        here.world.run(latency_s)
+        return command.reply(ext={"queueOffset": "7"})
+
+    here.made[0].answer = slow
+    assert here.send() is not None
+    assert here.world.sender.faults.available("a", here.world.loop.time()) == well
+
+
+@pytest.mark.parametrize(
+    ("master", "idle", "waits_s", "aborted"),
+    [
+        ("a3", 1.1, 1.1, True),
+        ("a3", 1.1, 0.9, False),
+        ("a3", 0.9, 1.1, False),
+        ("a1", 1.1, 1.1, False),
+    ],
+)
+def test_a_send_waits_for_a_silent_master_that_was_succeeded_for_a_second(
+    way, master, idle, waits_s, aborted
+):
+    here = way({"a": 1})
+    here.send()
+    wire = here.made[0]
+
+    def answer(command):
+        wire.idle = idle
+        here.world.change({"a": 2}, {"a": master})
+        here.world.run(waits_s)
+        return command.reply(ext={"queueOffset": "7"})
+
+    wire.answer = answer
+    assert here.send() is not None
+    assert wire.aborted == aborted
+    here.world.run(2.0)
+    assert wire.aborted == aborted, "nobody waits any more"
 
 
 class TestChannel:
