@@ -59,11 +59,12 @@ class Line:
         if answer is None:
             later(timeout, answered, RequestTimeout(f"{self.address} is silent"))
             return
-        code, ext = (0, answer) if isinstance(answer, dict) else (answer, {})
+        code, ext = (0, dict(answer)) if isinstance(answer, dict) else (answer, {})
         reply = answer
         if not isinstance(code, SaturnError):
             place = {"queueId": str(sent.queue.queue_id), "queueOffset": "0", "msgId": "X"}
-            reply = command.reply(code, "said so", {**place, **ext})
+            body = ext.pop("body", b"")
+            reply = command.reply(code, "said so", {**place, **ext}, body)
         later(self.world.takes_s(sent), answered, reply)
 
     def abort(self, reason: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
@@ -9,12 +10,14 @@ from typing import Any
 
 import pytest
 from producer_world import A0, A1, B0, B1, Answer, Cluster, Line, Make, Sent, clusters
-from saturnmq.client.outgoing import OutBatch
+from saturnmq.client.accumulator import Pin
+from saturnmq.client.outgoing import OutBatch, SendHandle, SendResult
 from saturnmq.client.results import SendStatus
 from saturnmq.protocol.errors import (
     ClientClosed,
     ConnectFailed,
     ConnectionLost,
+    MessageIllegal,
     RequestTimeout,
     RouteNotFound,
     SaturnError,
@@ -104,6 +107,73 @@ def test_an_answer_that_is_nonsense_leaves_it_open_whether_a_message_is_stored(
     error = world.outcome(world.send())
     assert isinstance(error, SystemError_)
     assert (error.outcome, "a answers a send with nonsense" in str(error)) == ("unknown", True)
+
+
+V4, V6 = "7F00000100002A9F" + "0" * 13 + "064", "F" * 40 + "0" * 13 + "0FF"
+
+
+@pytest.mark.parametrize(
+    ("ids", "sizes", "expected"),
+    [
+        (V4, [0x9C, 200, 300], [V4, V4[:-3] + "100", V4[:-3] + "1C8"]),
+        (V6, [1, 0x10, 7], [V6, V6[:-3] + "100", V6[:-3] + "110"]),
+        (V4.lower(), [16, 1, 1], [V4.lower()[:16] + V4[16:], V4.lower()[:16] + V4[16:-2] + "74"]),
+        (V4, [100, 200], [V4, ""]),
+        (V4, [], [V4, "", ""]),
+        (V4 + "0", [1, 1, 1], [V4 + "0", ""]),
+        ("x,y,z", [1, 1, 1], ["x", "y", "z"]),
+        ("", [], ["", ""]),
+    ],
+)
+def test_the_offset_id_of_a_message_is_told_or_found_by_the_sizes_before_it(
+    cluster: Make, ids: str, sizes: list[int], expected: list[str]
+) -> None:
+    world = cluster({"a": 1})
+    world.answer = lambda _: {"msgId": ids, "body": struct.pack(f">{len(sizes)}i", *sizes)}
+    batch = world.engine.enqueue_batch([Message("T", b"x")] * 3, None)
+    assert batch is not None
+    results = [batch.handle(n) for n in range(3)]
+    world.until_done(*results)
+    found = [handle.result().offset_message_id for handle in results]
+    assert found[: len(expected)] == expected
+
+
+def test_a_handle_is_done_once_and_tells_where_its_message_lies(cluster: Make) -> None:
+    world = cluster({"a": 2})
+    world.answer = lambda _: {"queueOffset": "40"}
+    batch = world.engine.enqueue_batch([Message("T", b"x")] * 17, Pin(A1))
+    assert batch is not None
+    first, last = batch.handle(0), batch.handle(16)
+    told: list[SendHandle] = []
+    last.add_done_callback(told.append)
+    assert (last.done(), last.exception(), told) == (False, None, [])
+
+    async def wait() -> SendResult:
+        return await last
+
+    result = world.loop.run_until_complete(wait())
+    assert (last.done(), told) == (True, [last])
+    last.add_done_callback(told.append)
+    assert told == [last, last]
+    assert (result.ok, result.queue, result.queue_offset) == (True, A1, 56)
+    assert batch.handle(0).result().queue_offset == 40
+    assert result.message_id == last.message_id == f"{first.message_id[:-4]}0010"
+    assert "SendResult(OK, " in repr(result)
+    assert "offset 56)" in repr(result)
+
+
+def test_a_handle_of_a_failed_send_raises_an_error_of_its_own_each_time(cluster: Make) -> None:
+    world = cluster({"a": 1})
+    world.answer = lambda _: 13
+    handle = world.send()
+    world.until_done(handle)
+    raised = []
+    for _ in range(2):
+        with pytest.raises(MessageIllegal, match="said so") as error:
+            handle.result()
+        raised.append(error.value)
+    assert raised[0] is not raised[1]
+    assert handle.exception() not in raised
 
 
 # -- placement -------------------------------------------------------------------------------------
