@@ -89,6 +89,7 @@ class Cluster:
         self.sent: list[Sent] = []
         self.refreshed: list[str] = []
         self.asked: list[tuple[float, bool]] = []
+        self.created: list[bool] = []  # whether who asked would have the topic created
         self.route_error: SaturnError | None = None
         self.answer: Callable[[Sent], Answer] = lambda _: 0
         self.takes_s: Callable[[Sent], float] = lambda _: 0.001
@@ -140,8 +141,8 @@ class Cluster:
         self.refreshed.append(topic)
 
     async def route(self, topic: str, *, refresh: bool = False, create: bool = False) -> None:
-        assert create
         self.asked.append((self.now, refresh))
+        self.created.append(create)
         await self.runtime.sleep(0)
         if self.route_error is not None:
             raise self.route_error

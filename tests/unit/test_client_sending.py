@@ -583,6 +583,7 @@ def test_a_topic_without_a_route_is_asked_for_until_it_has_one(cluster: Make) ->
     handle = world.send()
     world.run(0.3)
     assert [refresh for _, refresh in world.asked] == [True, True]
+    assert all(world.created)
     world.change({"a": 1})
     assert world.outcome(handle) is SendStatus.OK
 
