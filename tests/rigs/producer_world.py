@@ -170,12 +170,13 @@ class Cluster:
         self.loop.run_until_complete(self.runtime.sleep(seconds))
 
     def until_done(self, *handles: SendHandle) -> None:
-        deadline = self.loop.time() + 200.0
+        began = self.loop.time()
 
         async def done() -> None:
             while not all(handle.done() for handle in handles):
-                assert self.loop.time() < deadline, "a send is not over in time"
-                await self.runtime.sleep(0.001)
+                passed_s = self.loop.time() - began
+                assert passed_s < 200.0, "a send is not over in time"
+                await self.runtime.sleep(max(0.001, passed_s / 1000))
 
         self.loop.run_until_complete(self.runtime.spawn(done()))
 
