@@ -29,7 +29,9 @@ def serve(requests: Connection, folder: str, files: list[str]) -> None:
         os.dup2(silence, number)
     os.environ["PYTHONPATH"] = folder
     sys.path.insert(0, folder)
-    pytest.main(["-q", "-n", "0", "-p", "no:cacheprovider", *files], plugins=[Collected(requests)])
+    quick = ["--assert=plain", "--tb=native"]  # nobody reads why a test failed
+    arguments = ["-q", "-n", "0", "-p", "no:cacheprovider", *quick, *files]
+    pytest.main(arguments, plugins=[Collected(requests)])
     requests.close()
     os._exit(0)
 
