@@ -24,7 +24,7 @@ async def member_at(c: Context, address: str) -> Member | None:
     """What another node of this group tells; None if it does not answer."""
     try:
         reply = await answer_of(c, address, Command.request(RequestCode.REPLICA_STATE, {}))
-        member = read_member(checked.document(reply.body))
+        member = read_member(checked.document(reply.body), c.role.ceiling)
     except (SaturnError, OSError, TimeoutError, ValueError) as error:
         log.debug("%s does not tell its state: %s", address, error)
         return None

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-from saturnmq.broker.context import Context, answer, integer
+from saturnmq.broker.context import Context, answer
 from saturnmq.broker.ha_master import HaMaster
 from saturnmq.broker.ha_slave import HaSlave
 from saturnmq.broker.introductions import introduce
@@ -43,14 +43,18 @@ class FailoverService:
         answer(endpoint, request, self._c.config.signing.sign_answer(request, reply))
 
     def on_fence(self, endpoint: Endpoint, request: Command) -> None:
-        epoch, term = _epoch(request), integer(request.ext, "term", -1)
+        epoch = self._epoch(request)
+        term = _number(request, "term", -1, least=-1, most=EPOCH_MAX)
         self.executor.tell(e.Fence(self._later(endpoint, request), epoch, term))
 
     def on_promote(self, endpoint: Endpoint, request: Command) -> None:
-        epoch, end = _epoch(request), integer(request.ext, "end", 0)
+        epoch, end = self._epoch(request), _number(request, "end", 0)
         force, insist = (request.ext.get(name) == "true" for name in ("force", "insist"))
         asked = e.Promote(self._later(endpoint, request), epoch, end, force=force, insist=insist)
         self.executor.tell(asked)
+
+    def _epoch(self, request: Command) -> int:
+        return _number(request, "epoch", least=1, most=self._c.role.ceiling)
 
     def _later(self, endpoint: Endpoint, request: Command) -> int:
         """The number of a request that `answer` answers."""
@@ -101,8 +105,8 @@ class FailoverService:
         }
 
 
-def _epoch(request: Command) -> int:
+def _number(request: Command, name: str, default: int | None = None, **bounds: int) -> int:
     try:
-        return checked.integer(request.ext, "epoch", least=1, most=EPOCH_MAX)
+        return checked.integer(request.ext, name, default, **bounds)
     except MalformedFrame as error:
         raise InvalidParameter(str(error)) from None

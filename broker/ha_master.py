@@ -155,7 +155,7 @@ class SlaveConnection(asyncio.BufferedProtocol):
                     self.hello()
                 elif frame.kind is ha.Kind.JOIN:
                     self._proof.check(frame)
-                    self.join = read_join(frame.document)
+                    self.join = read_join(frame.document, self._master.ceiling)
                     self.reported, newest = ha.Report(-1), None
                     self._master.tell(e.Joined(self.link, self.join))
         if newest is not None:
@@ -359,6 +359,11 @@ class HaMaster:
     @property
     def leads(self) -> bool:
         return self._c.role.state is State.MASTER
+
+    @property
+    def ceiling(self) -> int:
+        """No epoch above this one is believed of a slave."""
+        return self._c.role.ceiling
 
     @property
     def address(self) -> str:

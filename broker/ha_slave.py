@@ -30,16 +30,21 @@ from typing import Any, Protocol
 
 from saturnmq.broker.context import Context
 from saturnmq.broker.ha_master import tail_checksum
-from saturnmq.broker.introductions import Hello, introduce, read_group, read_hello
+from saturnmq.broker.introductions import (
+    Hello,
+    introduce,
+    read_group,
+    read_hello,
+    read_refusal,
+)
 from saturnmq.broker.mending import Mending
 from saturnmq.broker.replication import events as e
 from saturnmq.broker.replication.joining import CHECK_BYTES
 from saturnmq.broker.role import State
 from saturnmq.broker.sealing import SealOfSlave
-from saturnmq.protocol import checked, ha
+from saturnmq.protocol import ha
 from saturnmq.protocol.errors import NoPermission, SaturnError, StoreDamaged
 from saturnmq.protocol.runtime import split_address
-from saturnmq.protocol.signing import Signing
 from saturnmq.store.epochs import Epoch
 
 log = logging.getLogger(__name__)
@@ -68,10 +73,11 @@ class Follower(Protocol):
 class MasterConnection(asyncio.BufferedProtocol):
     """The stream of one master, in its dialect."""
 
-    def __init__(self, follower: Follower, signing: Signing, link: int = 0) -> None:
+    def __init__(self, follower: Follower, context: Context, link: int = 0) -> None:
         """`link`: its number, for the machine of replication."""
         self._follower = follower
-        self._proof = SealOfSlave(signing)
+        self._c = context
+        self._proof = SealOfSlave(context.config.signing)
         self.link = link
         self._inbox = ha.Inbox(BUFFER)
         self._transport: Any = None
@@ -172,16 +178,13 @@ class MasterConnection(asyncio.BufferedProtocol):
             return
         if frame.kind is ha.Kind.HELLO:  # again, too: it could not take the JOIN then
             self.joined = False
-            self._follower.greeted(self, read_hello(frame.document))
+            self._follower.greeted(self, read_hello(frame.document, self._c.role.ceiling))
         elif frame.kind is ha.Kind.ACCEPT:
             self._follower.accepted(self)
         elif frame.kind is ha.Kind.GROUP:
             self._follower.told(frame.document)
         elif frame.kind is ha.Kind.REFUSE:
-            self.free_id = checked.integer(frame.document, "freeId", 0)
-            if differs := checked.items(frame.document, "differs"):
-                start, end = (checked.as_integer(n, "of field 'differs'") for n in differs)
-                self.differs = start, end
+            self.free_id, self.differs = read_refusal(frame.document)
             self.close()
 
     def _transfer(self, frame: ha.Transfer) -> None:
@@ -397,7 +400,7 @@ class HaSlave:
     async def _follow(self) -> None:
         """One connection, from the first report to its end."""
         c = self._c
-        connection = MasterConnection(self, c.config.signing, next(self._links))
+        connection = MasterConnection(self, c, next(self._links))
         dialled = self.ha_address
         await c.runtime.connect(*split_address(dialled), connection)
         # To a Java master the first report decides where it goes on, so it is the end of the log

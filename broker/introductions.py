@@ -2,7 +2,8 @@
 
 Each is a JSON document with the same facts about a node and its log; HELLO adds what a slave must
 know of its group, JOIN where to go on. A value of another type or out of its bounds raises
-MalformedFrame, which names it: nothing of such a document is acted on.
+MalformedFrame, which names it: nothing of such a document is acted on. `ceiling`: no epoch above it
+is believed (`Role.ceiling`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from typing import Any
 
 from saturnmq.broker.context import Context
 from saturnmq.protocol import checked
-from saturnmq.protocol.epochs import EPOCH_MAX
 from saturnmq.protocol.errors import MalformedFrame
 from saturnmq.store.epochs import Epoch
 
@@ -122,37 +122,48 @@ def introduce(c: Context) -> dict[str, Any]:
     }
 
 
-def read_member(document: object) -> Member:
+def read_member(document: object, ceiling: int) -> Member:
     """REPLICA_STATE of another node."""
-    return Member(**_member(checked.as_table(document, "the state of a replica")))
+    return Member(**_member(checked.as_table(document, "the state of a replica"), ceiling))
 
 
-def read_hello(document: Mapping[str, Any]) -> Hello:
+def read_hello(document: Mapping[str, Any], ceiling: int) -> Hello:
     return Hello(
-        **_member(document),
+        **_member(document, ceiling),
         confirmed=checked.integer(document, "confirmed", 0),
         segment_bytes=checked.integer(document, "segmentBytes"),
         sync_flush=document.get("syncFlush") is True,
         required=_required(document),
         forced=frozenset(
-            checked.as_integer(epoch, "a forced epoch", most=EPOCH_MAX)
+            checked.as_integer(epoch, "a forced epoch", most=ceiling)
             for epoch in checked.items(document, "forced")
         ),
     )
 
 
-def read_join(document: Mapping[str, Any]) -> Join:
+def read_join(document: Mapping[str, Any], ceiling: int) -> Join:
     check = checked.items(document, "check")
     if len(check) not in (0, 3):
         raise MalformedFrame("field 'check' is not a start, an end and a checksum")
     return Join(
-        **_member(document),
+        **_member(document, ceiling),
         offset=checked.integer(document, "from") if "from" in document else None,
         check=Check(*(checked.as_integer(n, "of field 'check'") for n in check)) if check else None,
         asks=document.get("asks") is True,
         tail=document.get("tail") is True,
         conflict=checked.text(document, "conflict", ""),
     )
+
+
+def read_refusal(document: Mapping[str, Any]) -> tuple[int, tuple[int, int] | None]:
+    """(the id that a slave takes instead of its own, if any; where its log is another one) of
+    REFUSE."""
+    differs = checked.items(document, "differs")
+    if len(differs) not in (0, 2):
+        raise MalformedFrame("field 'differs' is not a start and an end")
+    start, end = (checked.as_integer(n, "of field 'differs'") for n in differs or (0, 0))
+    free_id = checked.integer(document, "freeId", 0, most=REPLICAS_MAX)
+    return free_id, (start, end) if differs else None
 
 
 def read_group(document: Mapping[str, Any]) -> tuple[int, dict[int, str]]:
@@ -176,8 +187,8 @@ def _replicas(document: Mapping[str, Any]) -> dict[int, str]:
     }
 
 
-def _member(document: Mapping[str, Any]) -> dict[str, Any]:
-    epochs = [_epoch(pair) for pair in checked.items(document, "epochs")]
+def _member(document: Mapping[str, Any], ceiling: int) -> dict[str, Any]:
+    epochs = [_epoch(pair, ceiling) for pair in checked.items(document, "epochs")]
     if len(epochs) > EPOCHS_MAX or any(
         a.number >= b.number or a.start > b.start for a, b in pairwise(epochs)
     ):
@@ -190,7 +201,7 @@ def _member(document: Mapping[str, Any]) -> dict[str, Any]:
         "address": checked.as_address(checked.text(document, "address")),
         "ha_address": checked.as_address(ha_address) if ha_address else "",
         "state": checked.text(document, "role", ""),
-        "epoch": checked.integer(document, "epoch", most=EPOCH_MAX),
+        "epoch": checked.integer(document, "epoch", most=ceiling),
         "epochs": epochs,
         "start": checked.integer(document, "start", 0),
         "end": checked.integer(document, "end", 0),
@@ -199,14 +210,14 @@ def _member(document: Mapping[str, Any]) -> dict[str, Any]:
         "free_id": checked.integer(document, "freeId", 0),
         "decided": document.get("decided") is True,
         "replicas": _replicas(document),
-        "leads_in": checked.integer(document, "leadsIn", 0, most=EPOCH_MAX),
+        "leads_in": checked.integer(document, "leadsIn", 0, most=ceiling),
     }
 
 
-def _epoch(pair: object) -> Epoch:
+def _epoch(pair: object, ceiling: int) -> Epoch:
     if not isinstance(pair, list) or len(pair) != 2:
         raise MalformedFrame("an epoch is not a number and the offset where it begins")
     return Epoch(
-        checked.as_integer(pair[0], "an epoch", most=EPOCH_MAX),
+        checked.as_integer(pair[0], "an epoch", most=ceiling),
         checked.as_integer(pair[1], "the start of an epoch"),
     )

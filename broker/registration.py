@@ -31,7 +31,6 @@ from saturnmq.broker.topics import READ, WRITE
 from saturnmq.protocol import checked, jsonx
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint, connect
-from saturnmq.protocol.epochs import EPOCH_MAX
 from saturnmq.protocol.errors import ForeignGroup, MalformedFrame, SaturnError, error_for
 from saturnmq.protocol.kernels import crc32
 from saturnmq.protocol.remoting import Command
@@ -256,7 +255,7 @@ class Registration:
         """Who is the master, as this nameserver knows it. MalformedFrame: what nobody can be."""
         role = self._c.role
         identity = checked.identity(ext, "saturnIdentity")
-        epoch = checked.integer(ext, "saturnEpoch", 0, most=EPOCH_MAX)
+        epoch = checked.integer(ext, "saturnEpoch", 0, most=role.ceiling)
         master, ha_address = _address(ext, "masterAddr"), _address(ext, "haServerAddr")
         if is_foreign(known(self._c), identity):
             return  # this node has learned since it asked to which group it belongs

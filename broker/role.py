@@ -32,7 +32,7 @@ from typing import Any
 
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.broker.documents import Saveable
-from saturnmq.protocol.epochs import TERM, is_own
+from saturnmq.protocol.epochs import TERM, ceiling, is_own
 
 PAUSE_S = 1.0  # the loop stood still for longer: others may have acted meanwhile
 MASTER_ID = 0
@@ -86,6 +86,11 @@ class Role(Saveable):
         that: the number is one of its own, and not that of the fence, the first of its term."""
         promoted = self.decided and self.broker_id == MASTER_ID and self.epoch % TERM != 0
         return self.epoch if promoted and is_own(self.epoch, self._config.broker_id) else self.term
+
+    @property
+    def ceiling(self) -> int:
+        """No epoch above this one is believed."""
+        return ceiling(max(self.epoch, self.term))
 
     @property
     def name(self) -> str:

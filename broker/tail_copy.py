@@ -47,7 +47,7 @@ class TailCopy:
         """Until this log ends where that of `member` did; a SaturnError or OSError if it does
         not."""
         c, ha_address = self._c, member.ha_address
-        connection = self._connection = MasterConnection(self, c.config.signing)
+        connection = self._connection = MasterConnection(self, c)
         host, port = split_address(ha_address)
         await c.runtime.connect(host, port, connection)
         told = self.now()

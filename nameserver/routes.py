@@ -32,8 +32,8 @@ is known.
 The stateVersion of our masters is their epoch, and RocketMQ's is 0. Epochs of different groups say
 nothing about each other. A master of an epoch below the highest known of its group, be that one's
 holder alive or not, is deposed: it is not taken, and learns from the answer whom to follow. A
-higher epoch takes over at once. Of two live masters in one epoch the first stays. `changed`
-collects the topics whose route is another one.
+higher epoch takes over at once; one that is higher than can be is refused. Of two live masters in
+one epoch the first stays. `changed` collects the topics whose route is another one.
 """
 
 from collections.abc import Hashable
@@ -41,7 +41,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from saturnmq.protocol.codes import PERM_READ, PERM_WRITE
-from saturnmq.protocol.errors import ForeignGroup, SystemError_, TopicNotExist
+from saturnmq.protocol.epochs import ceiling
+from saturnmq.protocol.errors import (
+    ForeignGroup,
+    InvalidParameter,
+    SystemError_,
+    TopicNotExist,
+)
 from saturnmq.protocol.route import MASTER_ID, BrokerData, DataVersion, QueueData, TopicRoute
 
 from .claims import Claims, differ, refusal
@@ -124,12 +130,14 @@ class RouteTable:
     ) -> Registered:
         """Take a registration, or tell a deposed master whom to follow.
 
-        ForeignGroup: the broker name belongs to another group; nothing was taken.
+        ForeignGroup: the broker name belongs to another group; InvalidParameter: no master of it
+        can have this epoch. Nothing was taken then.
         """
         self._check_group(broker, now_ms, connection)
         group = self._brokers.get(broker.name)
         holder = None if group is None else group.addresses.get(broker.broker_id)
         term = self._term_of(broker)
+        _check_epoch(broker, term)
         if self._is_deposed(broker, holder, term):
             self._claims.hold(broker, now_ms)
             return Registered(False, term, term.holder if term else None)
@@ -448,3 +456,13 @@ class RouteTable:
         for cluster, names in self._clusters.items():
             assert names, f"cluster {cluster} is empty"
             assert names <= self._brokers.keys(), f"cluster {cluster} names unknown brokers"
+
+
+def _check_epoch(broker: Registration, term: Term | None) -> None:
+    """InvalidParameter if its epoch is further above those of its group than promotions go."""
+    epoch, most = broker.version.state_version, ceiling(term.epoch if term else 0)
+    if epoch > most:
+        raise InvalidParameter(
+            f"broker {broker.name} at {broker.address} registers in epoch {epoch}: above "
+            f"{term.epoch if term else 0}, which is known here, it is at most {most}"
+        )

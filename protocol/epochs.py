@@ -21,6 +21,9 @@ from collections.abc import Iterable
 EPOCH_MAX = (1 << 31) - 1  # what RocketMQ's brokers can read
 TERM = 100_000
 OPENER = 1_000
+# So far above what it knows a node believes an epoch: nobody misses so many promotions, and a lie
+# would take the numbers of the true masters.
+AHEAD_MAX = 5_000 * TERM
 TOLD_MAX = 16  # so many epochs a client is told, the newest
 _TOLD = re.compile("([0-9]{1,10})-([0-9]{1,19})")
 
@@ -42,6 +45,11 @@ def next_promotion(known: int, least: int, opener: int) -> int:
 def next_term(known: int) -> int:
     """What a promotion fences with: no master of before can reach it by restarting."""
     return (known // TERM + 1) * TERM
+
+
+def ceiling(known: int) -> int:
+    """The highest epoch that a node believes which knows of this one; of none (0): any."""
+    return min(EPOCH_MAX, known + AHEAD_MAX) if known else EPOCH_MAX
 
 
 def is_own(epoch: int, opener: int) -> bool:

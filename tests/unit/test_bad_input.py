@@ -12,17 +12,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from broker_rig import insist
 from saturnmq import Message, MessageQueue, aio
 from saturnmq.broker.broker import Broker
 from saturnmq.broker.config import BrokerConfig
+from saturnmq.broker.introductions import read_refusal
 from saturnmq.cli.launcher import free_block
 from saturnmq.nameserver.server import NameServer
+from saturnmq.protocol import ha, jsonx
 from saturnmq.protocol.batch import encode_batch_item
-from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.endpoint import Endpoint, connect
 from saturnmq.protocol.errors import (
     ConfigError,
     DirectoryLocked,
     InvalidParameter,
+    MalformedFrame,
     MessageIllegal,
     RouteNotFound,
     SaturnError,
@@ -32,6 +37,7 @@ from saturnmq.protocol.errors import (
 from saturnmq.protocol.native import NativeRuntime
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.runtime import split_address
+from saturnmq.store.config_files import ConfigFile
 from saturnmq.store.disk import NativeDisk
 
 TOPIC = "orders"
@@ -309,3 +315,275 @@ def test_a_damaged_table_gives_way_to_its_backup_and_two_damaged_ones_refuse_the
 def test_a_damaged_configuration_or_an_unknown_key(path, text, hint):
     with pytest.raises(ConfigError, match=hint):
         BrokerConfig.load(text, path=path)
+
+
+# -- what nodes of a group tell each other ---------------------------------------------------------
+
+FAR = 999_999_999  # a number that an epoch can have, and this group's cannot
+NO_NUMBER = [{"epoch": lie} for lie in ("9" * 400, "-1", "x", str(1 << 31), "", FAR)]
+AN_EPOCH = {"epoch": 200_000}
+
+
+def part(broker: Broker) -> dict[str, Any]:
+    """What a node is in its group."""
+    state = broker.replica_state()
+    names = ("role", "brokerId", "epoch", "epochs", "replicas", "identity", "required", "forced")
+    return {name: state[name] for name in names}
+
+
+ORDERS: list[tuple[RequestCode, dict[str, Any]]] = [
+    *((RequestCode.FENCE, lie) for lie in [*NO_NUMBER, {}]),
+    *((RequestCode.PROMOTE, {**lie, "force": "true"}) for lie in [*NO_NUMBER, {}]),
+    *((RequestCode.FENCE, {**AN_EPOCH, "term": lie}) for lie in ("x", "9" * 400, -2, 1 << 31)),
+    *((RequestCode.PROMOTE, {**AN_EPOCH, "end": lie}) for lie in ("x", "9" * 400, -1, 1 << 63)),
+    *((RequestCode.READ_LOG, {"offset": lie, "size": 1}) for lie in ("x", "9" * 400, -1)),
+    *((RequestCode.READ_LOG, {"offset": 0, "size": lie}) for lie in ("9" * 400, -1, 1 << 40)),
+]
+
+
+def test_an_order_with_a_number_that_cannot_be_changes_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with world(tmp_path) as one:
+            before = part(one.broker)
+            group = {"brokerName": "broker-a", "identity": before["identity"]}
+            for code, ext in ORDERS:
+                answer = await one.ask(code, {**group, **ext})
+                assert answer.code == InvalidParameter.code, (code, ext, answer.remark)
+                assert len(answer.remark) < 200, answer.remark
+                assert part(one.broker) == before, (code, ext)
+            for ext in ({"brokerAddr": "x" * 70_000}, {"brokerAddr": ""}, {}):
+                assert (await one.ask(RequestCode.SLAVE_LEAVES, ext)).code == 0
+                assert part(one.broker) == before, ext
+
+    asyncio.run(main())
+
+
+def test_nobody_is_elected_by_a_number_that_cannot_be(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with world(tmp_path) as one:
+            endpoint = await connect(one.runtime, *split_address(one.nameserver.address))
+            for lie in ("x", "9" * 400, -2, 1 << 63):
+                ext = {"brokerName": "broker-a", "brokerId": str(lie), "designateElect": "true"}
+                request = Command.request(RequestCode.CONTROLLER_ELECT_MASTER, ext)
+                answer = await endpoint.request(request, 10.0)
+                assert answer.code == MalformedFrame.code
+                assert "brokerId" in answer.remark
+            endpoint.close()
+
+    asyncio.run(main())
+
+
+# Of a node, as HELLO, JOIN and REPLICA_STATE tell it.
+LIES: list[dict[str, Any]] = [
+    *NO_NUMBER[:-2],
+    {"epoch": FAR},
+    {"epoch": None},
+    {"epochs": [[FAR, 0]]},
+    {"epochs": [[2, 0], [1, 0]]},
+    {"epochs": [[1, 0, 0]]},
+    {"epochs": 5},
+    {"leadsIn": FAR},
+    {"leadsIn": "x"},
+    {"brokerId": 1 << 63},
+    {"brokerId": -1},
+    {"brokerName": 7},
+    {"address": "nowhere"},
+    {"haAddress": "127.0.0.1:99999"},
+    {"identity": "nobody"},
+    {"start": -1},
+    {"end": "9" * 400},
+    {"floor": [1]},
+    {"lacks": 1},
+    {"role": {}},
+    {"freeId": "x"},
+    {"replicas": {"x": "127.0.0.1:1"}},
+    {"replicas": {"1": "nowhere"}},
+    {"replicas": {str(n): "127.0.0.1:1" for n in range(1_001)}},
+]
+LIES_OF_A_SLAVE = [*LIES, {"from": "5x"}, {"check": [0, 1]}, {"check": [0, 1, -1]}, {"conflict": 1}]
+LIES_OF_A_MASTER = [
+    *LIES,
+    {"confirmed": -1},
+    {"segmentBytes": None},
+    {"required": 0},
+    {"required": 1_001},
+    {"forced": [FAR]},
+    {"forced": "1"},
+]
+
+
+class Frames:
+    """One end of a connection of replication, by hand."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        self._inbox = ha.Inbox(1 << 20)
+
+    def say(self, kind: ha.Kind, document: dict[str, Any]) -> None:
+        self.writer.write(ha.encode_control(kind, document))
+
+    async def hear(self, of: str, kind: ha.Kind) -> dict[str, Any] | None:
+        """The next frame of this kind; None at the end."""
+        while True:
+            frame = getattr(self._inbox, of)()
+            if isinstance(frame, ha.Control) and frame.kind is kind:
+                return frame.document
+            if frame is None:
+                data = await self.reader.read(1 << 16)
+                if not data:
+                    return None
+                self._inbox.make_room()
+                self._inbox.free()[: len(data)] = data
+                self._inbox.filled(len(data))
+
+
+async def refused_join(one: World, lie: dict[str, Any]) -> None:
+    frames = Frames(*await asyncio.open_connection(*split_address(one.broker.ha_address)))
+    frames.writer.write(ha.encode_greeting(0))
+    hello = await frames.hear("next_of_master", ha.Kind.HELLO)
+    assert hello is not None
+    slave = {"role": "slave", "brokerId": 7, "address": "127.0.0.1:1", "end": 0}
+    frames.say(ha.Kind.JOIN, {**hello, **slave, "from": 0, "check": [0, 0, 0], **lie})
+    assert await frames.hear("next_of_master", ha.Kind.HELLO) is None, f"{lie} is believed"
+    frames.writer.close()
+
+
+def test_a_slave_that_says_what_cannot_be_is_not_listened_to(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with world(tmp_path) as one:
+            before = part(one.broker)
+            for lie in LIES_OF_A_SLAVE:
+                await refused_join(one, lie)
+                assert part(one.broker) == before, lie
+
+    asyncio.run(main())
+
+
+@contextlib.asynccontextmanager
+async def follower(root: Path) -> AsyncIterator[tuple[Broker, asyncio.Queue[Frames]]]:
+    """A slave, and each of the connections on which it waits for its master to speak."""
+    calls: asyncio.Queue[Frames] = asyncio.Queue()
+    async with asyncio.timeout(30):
+        listener = await asyncio.start_server(
+            lambda reader, writer: calls.put_nowait(Frames(reader, writer)), "127.0.0.1", 0
+        )
+        host, port = listener.sockets[0].getsockname()
+        config = settings(
+            root, role="SLAVE", broker_id=1, ha_master_address=f"{host}:{port}", ha_reconnect_ms=10
+        )
+        slave = Broker(config, NativeRuntime(), NativeDisk())
+        await slave.start()
+        try:
+            yield slave, calls
+        finally:
+            await slave.close()
+            listener.close()
+
+
+HELLO = {
+    "brokerName": "broker-a",
+    "identity": "1" * 32,
+    "brokerId": 0,
+    "address": "127.0.0.1:1",
+    "role": "master",
+    "epoch": 100_000,
+    "epochs": [[100_000, 0]],
+    "segmentBytes": SMALL["commitlog_segment_bytes"],
+}
+
+
+async def led(calls: asyncio.Queue[Frames], **hello: Any) -> Frames:
+    """A connection on which the slave has joined."""
+    frames = await calls.get()
+    await frames.reader.readexactly(16)  # the greeting, and its report
+    frames.say(ha.Kind.HELLO, HELLO | hello)
+    while (join := await frames.hear("next_of_slave", ha.Kind.JOIN)) is not None:
+        if "from" in join and "asks" not in join:
+            return frames
+        frames.say(ha.Kind.ACCEPT, {})
+    raise AssertionError("it does not follow")
+
+
+SPOKEN: list[tuple[ha.Kind, dict[str, Any]]] = [
+    *((ha.Kind.HELLO, {**HELLO, **lie}) for lie in LIES_OF_A_MASTER),
+    *((ha.Kind.GROUP, {"required": lie}) for lie in (0, "x", 1_001)),
+    *((ha.Kind.GROUP, {"replicas": lie}) for lie in (5, {"9" * 400: "127.0.0.1:1"})),
+    (ha.Kind.REFUSE, {"freeId": 1 << 62}),  # each holds it up for a second
+    (ha.Kind.REFUSE, {"differs": [1]}),
+]
+
+
+def test_a_master_that_says_what_cannot_be_is_left(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with follower(tmp_path) as (slave, calls):
+            frames = await led(calls)
+            before = part(slave)
+            assert (before["epoch"], before["role"]) == (100_000, "slave")
+            for kind, document in SPOKEN:
+                frames.say(kind, document)
+                end = await frames.hear("next_of_slave", ha.Kind.JOIN)
+                assert end is None, f"{kind} {document} is believed"
+                frames.writer.close()
+                frames = await led(calls)  # it follows whoever speaks sense
+                assert part(slave) == before, (kind, document)
+
+    asyncio.run(main())
+
+
+def test_a_new_node_believes_any_epoch_of_its_first_master(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with follower(tmp_path) as (slave, calls):
+            await led(calls, epoch=FAR, epochs=[[FAR, 0]])
+            assert part(slave)["epoch"] == FAR
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        *({"freeId": lie} for lie in ("x", "9" * 400, -1, 1_001, [1])),
+        *({"differs": lie} for lie in (5, [1], [1, 2, 3], ["x", 1], [0, -1])),
+    ],
+    ids=str,
+)
+def test_a_refusal_that_cannot_be_is_not_read(lie: dict[str, Any]) -> None:
+    with pytest.raises(MalformedFrame, match=next(iter(lie))):
+        read_refusal(lie)
+
+
+def test_nodes_whose_states_cannot_be_are_not_heard(tmp_path: Path) -> None:
+    """A starting master asks its slaves, and liars have their addresses."""
+
+    async def main() -> None:
+        async with asyncio.timeout(30):
+            runtime = NativeRuntime()
+            asked: set[int] = set()
+            state = {"role": "master", "epoch": 200_000, "epochs": [], "brokerName": "broker-a"}
+
+            def liar(number: int, lie: dict[str, Any]) -> Callable[[], Endpoint]:
+                def tell(endpoint: Endpoint, request: Command) -> None:
+                    told = {**state, "address": "127.0.0.1:1", **lie}
+                    endpoint.send(request.reply(0, body=jsonx.dumps(told)))
+                    asked.add(number)
+
+                return lambda: Endpoint(runtime, tell, server=True)
+
+            config = settings(tmp_path, role="SYNC_MASTER")
+            broker = Broker(config, runtime, NativeDisk())
+            await broker.start()
+            await insist(broker)
+            for number, lie in enumerate(LIES, 1):
+                listener = await runtime.listen("127.0.0.1", 0, liar(number, lie))
+                broker.context.role.knows(number, listener.address)
+            await broker.close()
+            broker = Broker(config, runtime, NativeDisk())
+            before = ConfigFile(NativeDisk(), f"{config.root}/config/role.json").load()
+            await broker.start()
+            assert asked == set(range(1, len(LIES) + 1))
+            assert broker.replica_state()["role"] == "recovering", "nobody has told it anything"
+            assert before is not None
+            assert broker.context.role.epoch == before["epoch"]
+            await broker.close()
+
+    asyncio.run(main())

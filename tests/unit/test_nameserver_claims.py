@@ -7,7 +7,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from saturnmq.nameserver.registration import Registration, parse_registration
 from saturnmq.nameserver.routes import Registered, RouteTable
 from saturnmq.protocol import jsonx
-from saturnmq.protocol.errors import ForeignGroup, SaturnError, TopicNotExist
+from saturnmq.protocol.epochs import AHEAD_MAX
+from saturnmq.protocol.errors import (
+    ForeignGroup,
+    InvalidParameter,
+    SaturnError,
+    TopicNotExist,
+)
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import DataVersion, TopicConfig
 
@@ -282,6 +288,21 @@ def test_a_state_version_that_no_epoch_can_be_is_refused_with_the_limit(epoch: o
         parse_registration(_written(epoch))
     highest = parse_registration(request({"stateVersion": (1 << 31) - 1}))
     assert highest.version.state_version == (1 << 31) - 1
+
+
+@pytest.mark.parametrize("identity", [OURS, ""])
+@pytest.mark.parametrize("broker_id", [0, 1, 2])
+def test_an_epoch_that_no_promotions_lead_to_is_refused(identity: str, broker_id: int) -> None:
+    names = Names()
+    names.take(broker(OURS, A))
+    names.take(broker(OURS, SLAVE, broker_id=1))
+    before = names.shown()
+    for epoch in (999_999_999, 100_000 + AHEAD_MAX + 1):
+        with pytest.raises(InvalidParameter, match=rf"{epoch}: above 100000"):
+            names.take(broker(identity, B, broker_id=broker_id, epoch=epoch))
+    assert names.shown() == before
+    assert names.take(broker(OURS, A)).epoch == 100_000
+    assert names.take(broker(OURS, A, epoch=100_000 + AHEAD_MAX)).taken
 
 
 def _written(epoch: object) -> Command:

@@ -305,6 +305,7 @@ def test_a_broker_of_an_unknown_group_believes_as_ever() -> None:
         {"saturnEpoch": "9" * 400},
         {"saturnEpoch": str(1 << 31)},
         {"saturnEpoch": "-1"},
+        {"saturnEpoch": "999999999"},
         {"saturnEpoch": "x"},
         {"saturnIdentity": "x"},
         {"masterAddr": "x"},
