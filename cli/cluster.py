@@ -45,6 +45,9 @@ def up(
         bool,
         typer.Option("--election", help="Groups elect their masters, through an etcd beside them."),
     ] = False,
+    etcds: Annotated[
+        int, typer.Option(help="How many members that etcd has; 3 survive the loss of one.")
+    ] = 1,
     etcd: Annotated[
         str | None,
         typer.Option(metavar="HOST:PORT,...", help="Elect through this etcd, and start none."),
@@ -71,6 +74,7 @@ def up(
         replication=replication or ("sync" if slaves else "async"),
         election=election or bool(etcd),
         etcd=split_addresses(etcd or ""),
+        etcds=etcds,
         broker_options=dict(option.split("=", 1) for option in options or ()),
     )
     cluster = LocalCluster.up(data or default_data(), settings)

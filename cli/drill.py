@@ -42,6 +42,12 @@ Keep = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="Keep histories, logs and stores of all drills there."),
 ]
+Election = Annotated[
+    bool,
+    typer.Option(
+        "--election", help="Two slaves a group, and an etcd of three: masters are elected."
+    ),
+]
 Compose = Annotated[bool, typer.Option("--compose", help="On the containers of the compose file.")]
 
 
@@ -76,11 +82,12 @@ def run_one(
     minutes: Minutes = 1.0,
     report: Report = None,
     keep: Keep = None,
+    election: Election = False,
     compose: Compose = False,
     as_json: AsJson = False,
 ) -> None:
     """Run one drill: a real cluster under load, its faults, and the verdict on its history."""
-    _drills([name], seed, seeds, mode, minutes, report, keep, compose, as_json)
+    _drills([name], seed, seeds, mode, minutes, report, keep, election, compose, as_json)
 
 
 @app.command("all")
@@ -91,13 +98,14 @@ def run_all(
     minutes: Minutes = 1.0,
     report: Report = None,
     keep: Keep = None,
+    election: Election = False,
     compose: Compose = False,
     as_json: AsJson = False,
 ) -> None:
     """Run every drill, one after the other."""
     from saturnmq.drills.failover.plans import DRILLS
 
-    _drills(list(DRILLS), seed, seeds, mode, minutes, report, keep, compose, as_json)
+    _drills(list(DRILLS), seed, seeds, mode, minutes, report, keep, election, compose, as_json)
 
 
 def _drills(
@@ -108,6 +116,7 @@ def _drills(
     minutes: float,
     page_file: Path | None,
     keep: Path | None,
+    election: bool,
     compose: bool,
     as_json: bool,
 ) -> None:
@@ -128,8 +137,9 @@ def _drills(
             raise typer.BadParameter(f"no {what} {word!r}{hint}")
     first, last = _range(seed, seeds)
     kind = Containers if compose else Processes
-    options = "--compose " if compose else ""
-    options += f"--minutes {minutes:g}" if minutes != MIX_MINUTES else ""
+    options = ["--election"] if election else []
+    options += ["--compose"] if compose else []
+    options += [f"--minutes {minutes:g}"] if minutes != MIX_MINUTES else []
     whole = DrillsReport()
 
     def say(text: str) -> None:
@@ -140,11 +150,11 @@ def _drills(
         for name, each in product(names, modes):
             if name in skipped:
                 continue
-            drill = DRILLS[name]
+            drill = DRILLS[name].with_elections() if election else DRILLS[name]
             done = run_drill(
                 drill, MODES[each], number, kind=kind, minutes=minutes, keep=keep, say=say
             )
-            done.options = options.strip()
+            done.options = " ".join(options)
             whole.drills.append(done)
             _tell(done)
             if done.skipped:

@@ -112,9 +112,10 @@ class Settings:
     base_port: int = 0  # 0 = any free ports
     flush: str = "async"
     replication: str = "async"
-    # Groups elect their masters: through these (HOST:PORT), or an etcd that is one of the nodes.
+    # Groups elect their masters: through these (HOST:PORT), or an etcd beside the nodes.
     election: bool = False
     etcd: list[str] = field(default_factory=list)
+    etcds: int = 1  # members of an etcd of its own
     broker_options: dict[str, Any] = field(default_factory=dict)
     # For nodes in places of their own (the drills' network namespaces), by node name: where each
     # listens, and what its command line begins with, which has to `exec` the rest.
@@ -320,7 +321,8 @@ class LocalCluster:
         ready = home / READY_FILE
         ready.unlink(missing_ok=True)
         if node.kind == "etcd":
-            command = local_etcd.command(node.name, node.host, node.port, home / "store")
+            members = {each.name: (each.host, each.port) for each in self._etcds()}
+            command = local_etcd.command(node.name, members, home / "store")
         else:
             command = [sys.executable, "-m", "saturnmq.cli.main", *self._arguments(node)]
         command = self.settings.prefixes.get(node.name, []) + command
@@ -378,7 +380,7 @@ class LocalCluster:
             options["inSyncReplicas"] = 2  # the master and one slave
         options["totalReplicas"] = 1 + self.settings.slaves
         if self.settings.election:
-            own = [each.address for each in self.nodes if each.kind == "etcd"]
+            own = [each.address for each in self._etcds()]
             options["etcdEndpoints"] = ";".join(self.settings.etcd or own)
         options.update(self.settings.broker_options)
         return options
@@ -391,10 +393,8 @@ class LocalCluster:
             BrokerConfig.load(_toml(self._broker_options(node)), path=f"{node.name}/broker.toml")
 
     def _await_ready(self, node: Node) -> None:
-        ready = Path(node.data) / READY_FILE
         deadline = time.monotonic() + START_TIMEOUT_S
-        etcd = node.kind == "etcd"  # it writes no file
-        while not (local_etcd.is_healthy(node.host, node.port) if etcd else ready.exists()):
+        while not self._is_ready(node):
             if not node.alive():
                 raise LauncherError(f"{node.name} ended while starting:\n{_tail(node)}")
             if time.monotonic() > deadline:
@@ -402,6 +402,17 @@ class LocalCluster:
                     f"{node.name} was not serving after {START_TIMEOUT_S:.0f} s:\n{_tail(node)}"
                 )
             time.sleep(0.02)
+
+    def _is_ready(self, node: Node) -> bool:
+        if node.kind != "etcd":
+            return (Path(node.data) / READY_FILE).exists()
+        members = self._etcds()
+        if 2 * sum(member.alive() for member in members) <= len(members):
+            return node.alive()  # it serves nobody before most of them run
+        return local_etcd.is_healthy(node.host, node.port)
+
+    def _etcds(self) -> list[Node]:
+        return [node for node in self.nodes if node.kind == "etcd"]
 
     def _signal(self, node: Node, number: int) -> None:
         if node.pid is not None and node.alive():
@@ -454,6 +465,10 @@ def _check(settings: Settings) -> None:
             f"a cluster needs at least 1 nameserver and 1 master, and 0 or more slaves; asked for "
             f"{settings.nameservers}, {settings.masters} and {settings.slaves}"
         )
+    if settings.etcds < 1:
+        raise LauncherError(
+            f"an etcd has 1 member or more (3 survive the loss of one), not {settings.etcds}"
+        )
     for name, value in (("flush", settings.flush), ("replication", settings.replication)):
         if value not in ("async", "sync"):
             raise LauncherError(f"--{name} is async or sync, not {value!r}")
@@ -469,7 +484,7 @@ def _check(settings: Settings) -> None:
 
 
 def _same_shape(old: Settings, new: Settings, root: Path) -> None:
-    shape = ("nameservers", "masters", "slaves")
+    shape = ("nameservers", "masters", "slaves", "etcds")
     own = [settings.election and not settings.etcd for settings in (old, new)]
     if own[0] != own[1]:
         raise LauncherError(
@@ -487,8 +502,8 @@ def _same_shape(old: Settings, new: Settings, root: Path) -> None:
 def _place(root: Path, settings: Settings) -> list[Node]:
     """Names, directories and ports for all nodes."""
     width = settings.nameservers + settings.masters * (1 + settings.slaves) * PORTS_PER_BROKER
-    own_etcd = settings.election and not settings.etcd
-    width += local_etcd.PORTS * own_etcd
+    etcds = settings.etcds if settings.election and not settings.etcd else 0
+    width += local_etcd.PORTS * etcds
     port = settings.base_port or free_block(settings.host, width)
     nodes = []
     for index in range(settings.nameservers):
@@ -513,9 +528,10 @@ def _place(root: Path, settings: Settings) -> list[Node]:
                 )
             )
             port += PORTS_PER_BROKER
-    if own_etcd:
-        host = settings.hosts.get("etcd-0", settings.host)
-        nodes.append(Node("etcd-0", "etcd", host, port, str(root / "etcd-0")))
+    for index in range(etcds):
+        name = f"etcd-{index}"
+        host = settings.hosts.get(name, settings.host)
+        nodes.append(Node(name, "etcd", host, port, str(root / name)))
         port += local_etcd.PORTS
     if port > 65536:
         raise LauncherError(f"--base-port {settings.base_port} leaves no room for {width} ports")

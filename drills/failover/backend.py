@@ -9,7 +9,7 @@ reason. `CLIENTS` stands for the producers and consumers of the drill, the other
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -17,8 +17,22 @@ from typing import Any, Literal, Protocol
 from saturnmq.protocol.errors import SaturnError
 
 CLIENTS = "clients"
-NAMESERVER, BROKER = "nameserver", "broker"
-Feature = Literal["partition", "wipe", "slow", "full-disk", "clock", "spark", "disk", "neighbour"]
+NAMESERVER, BROKER, ETCD = "nameserver", "broker", "etcd"
+Feature = Literal[
+    "partition",
+    "wipe",
+    "slow",
+    "full-disk",
+    "clock",
+    "spark",
+    "disk",
+    "neighbour",
+    "etcd",
+    "upgrade",
+]
+
+
+ETCDS = 3
 
 
 class DrillUnavailable(SaturnError):
@@ -30,7 +44,7 @@ class DrillNode:
     """One node. Its name stays what it is; its role may move to another by a promotion."""
 
     name: str
-    kind: str  # NAMESERVER | BROKER
+    kind: str  # NAMESERVER | BROKER | ETCD
     address: str  # host:port, as the clients reach it
     group: str = ""  # broker name
     broker_id: int = 0  # as configured: 0 began as the master
@@ -38,7 +52,8 @@ class DrillNode:
 
 @dataclass
 class Wanted:
-    """What a drill wants of a backend; `features` are the kinds of faults that it will make."""
+    """What a drill wants of a backend; `features` are the kinds of faults that it will make, and
+    "etcd": groups elect their masters, through an etcd of ETCDS members."""
 
     directory: Path
     masters: int = 2
@@ -70,7 +85,7 @@ class Backend(Protocol):
 
     @property
     def nodes(self) -> list[DrillNode]:
-        """All nodes: nameservers, then masters, then slaves."""
+        """All nodes: nameservers, brokers, members of the etcd."""
 
     def why_not(self, feature: Feature) -> str | None:
         """Why a fault of this kind cannot be made here, or None."""
@@ -106,6 +121,9 @@ class Backend(Protocol):
 
     def heal(self) -> None:
         """End all partitions."""
+
+    def upgrade(self, say: Callable[[str], None]) -> None:
+        """Restart nameservers and brokers one at a time, as `cluster upgrade --rolling` does."""
 
     def wipe(self, name: str) -> None:
         """Delete the store of a stopped broker."""

@@ -12,8 +12,9 @@ also have been seen at offsets that others have now. Everything else must be the
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +36,8 @@ class Aftermath:
     stored: Mapping[Place, str] | None = None  # the masters' logs, None if nobody looked
     saved: frozenset[str] = frozenset()  # values in the side files of truncations
     problems: list[str] = field(default_factory=list)  # I7, I8: `stores.py` words them
+    # By group, of its longest log: numbers of epochs, and the offsets where they begin, rising.
+    epochs: Mapping[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
 
 
 @dataclass
@@ -43,6 +46,8 @@ class Promise:
 
     may_lose: bool = False  # by a promotion without hand-over
     groups: Mapping[str, bool] = field(default_factory=dict)  # group -> ordered
+    one_master: bool = False  # acknowledges at a time, in each group
+    steady: bool = False  # every send is acknowledged
     queues_change: bool = False  # then a sharding key may move on to another queue
     sample_s: float = 0.5  # between two looks at the committed offsets
     liveness_s: float = LIVENESS_S
@@ -131,6 +136,8 @@ class _Check:
         self._losses()
         self._phantoms()
         self._places()
+        self._masters()
+        self._unsteady()
         for group, ordered in self.promise.groups.items():
             self._duplicates(group)
             if ordered:
@@ -272,6 +279,70 @@ class _Check:
             and event.value not in self.saved
         ]
         self.verdict.add("I9 read and gone", gone)
+
+    # -- masters -----------------------------------------------------------------------------------
+
+    def _masters(self) -> None:
+        """In each epoch one node acknowledges, and none when one of a higher epoch has begun to."""
+        if not self.promise.one_master:
+            return
+        crowded, stale = [], []
+        for group, epochs in self.aftermath.epochs.items():
+            acks = [ack for ack in self.acked.values() if ack.broker == group and ack.node]
+            owners: dict[int, str] = {}
+            for ack, epoch in self._epochs_of(acks, epochs):
+                owner = owners.setdefault(epoch, ack.node)
+                if ack.node != owner:
+                    crowded.append(f"{owner} and {ack.node} in epoch {epoch} of {group}")
+            stale += self._stale(acks, epochs, owners)
+        self.verdict.add("two masters of one epoch", sorted(set(crowded)))
+        self.verdict.add("two masters at once", stale)
+
+    def _epochs_of(
+        self, acks: Iterable[Event], epochs: Sequence[tuple[int, int]]
+    ) -> Iterator[tuple[Event, int]]:
+        """Those that are in the log, with the epoch that they are of."""
+        stored = self.aftermath.stored or {}
+        starts = [start for _, start in epochs]
+        for ack in acks:
+            index = bisect_right(starts, ack.position) - 1
+            if index >= 0 and stored.get(_place(ack)) == ack.value:
+                yield ack, epochs[index][0]
+
+    def _stale(
+        self,
+        acks: Sequence[Event],
+        epochs: Sequence[tuple[int, int]],
+        owners: Mapping[int, str],
+    ) -> list[str]:
+        """Sent when a master of a higher epoch had acknowledged, and acknowledged by an old one."""
+        of = {ack.value: epoch for ack, epoch in self._epochs_of(acks, epochs)}
+        for ack in acks:  # what was left behind is of an epoch that its node led there
+            led = [e for e, start in epochs if owners.get(e) == ack.node and start <= ack.position]
+            if led:
+                of.setdefault(ack.value, max(led))
+        acks = [ack for ack in acks if ack.value in of]
+        found = []
+        answered = iter(sorted(acks, key=lambda ack: ack.at))
+        newest, coming = None, next(answered, None)
+        for ack in sorted(acks, key=lambda ack: self.invoked[ack.value].at):
+            began = self.invoked[ack.value].at
+            while coming is not None and coming.at < began:
+                if newest is None or of[coming.value] > of[newest.value]:
+                    newest = coming
+                coming = next(answered, None)
+            if newest is not None and of[ack.value] < of[newest.value]:
+                found.append(
+                    f"{ack.value} of {began:.3f} s by {ack.node} in epoch {of[ack.value]}, when "
+                    f"{newest.node} had acknowledged {newest.value} in epoch {of[newest.value]}"
+                )
+        return found
+
+    def _unsteady(self) -> None:
+        if self.promise.steady:
+            events = (*self.failed.values(), *self.unknown.values())
+            texts = [f"{event.value} at {event.at:.2f} s: {event.note}" for event in events]
+            self.verdict.add("a send failed", texts)
 
     # -- I5 ----------------------------------------------------------------------------------------
 

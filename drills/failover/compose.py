@@ -122,6 +122,10 @@ class Compose(Wanted):
             return "what lies on volumes, and which nodes there are, is left to the engine"
         if feature == "spark":
             return why_no_spark()
+        if feature == "etcd":
+            return "a group that elects its master has two slaves here, one in the compose file"
+        if feature == "upgrade":
+            return "containers are upgraded with their image"
         return None
 
     # -- life --------------------------------------------------------------------------------------

@@ -8,16 +8,20 @@ import asyncio
 import copy
 import random
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from saturnmq.drills.failover.backend import BROKER, CLIENTS, NAMESERVER, Backend, Feature
+from saturnmq.cli import local_etcd
+from saturnmq.drills.failover.backend import BROKER, CLIENTS, ETCD, NAMESERVER, Backend, Feature
 from saturnmq.drills.failover.checker import Verdict
 from saturnmq.drills.failover.history import History
 from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.runtime import split_address
 
 MIX_MINUTES = 1.0
+ELECTED_S = 30.0
+LOOK_S = 0.05
 
 Live = Callable[[Backend, Path, int, Callable[[str], None]], Verdict]
 """`live(backend, directory, seed, say)` on a cluster that serves."""
@@ -35,7 +39,9 @@ class Run:
         say: Callable[[str], None],
         *,
         minutes: float = MIX_MINUTES,
+        leaders: dict[str, str] | None = None,
     ) -> None:
+        """`leaders`: who leads each group, kept true by somebody else; None: nobody is elected."""
         self.backend = backend
         self.history = history
         self.admin = admin
@@ -44,7 +50,9 @@ class Run:
         self._say = say
         self._look_at_nodes()
         self.groups = sorted({node.group for node in backend.nodes if node.group})
-        self._masters = {n.group: n.name for n in backend.nodes if n.group and not n.broker_id}
+        self.elects = leaders is not None
+        configured = {n.group: n.name for n in backend.nodes if n.group and not n.broker_id}
+        self._masters = configured if leaders is None else leaders
         self._paused: set[str] = set()
         self._slow: set[str] = set()
         self._full: set[str] = set()
@@ -65,13 +73,17 @@ class Run:
         return self.chance.choice(self.groups)
 
     def master(self, group: str) -> str:
-        """The node that is the group's master, as far as this drill made it."""
+        """The node that is the group's master, as far as this drill knows."""
         return self._masters[group]
 
+    def slaves(self, group: str) -> list[str]:
+        """Its other nodes."""
+        members = [node.name for node in self._nodes.values() if node.group == group]
+        return [name for name in members if name != self._masters[group]]
+
     def slave(self, group: str) -> str:
-        """One of its other nodes."""
-        others = [n.name for n in self._nodes.values() if n.group == group]
-        return self.chance.choice([name for name in others if name != self._masters[group]])
+        """One of them."""
+        return self.chance.choice(self.slaves(group))
 
     def _look_at_nodes(self) -> None:
         self._nodes = {node.name: node for node in self.backend.nodes}
@@ -83,6 +95,19 @@ class Run:
     @property
     def brokers(self) -> list[str]:
         return [node.name for node in self._nodes.values() if node.kind == BROKER]
+
+    @property
+    def etcds(self) -> list[str]:
+        return [node.name for node in self._nodes.values() if node.kind == ETCD]
+
+    async def etcd_leader(self) -> str:
+        async with asyncio.timeout(ELECTED_S):
+            while True:
+                for name in self.etcds:
+                    place = split_address(self._nodes[name].address)
+                    if await asyncio.to_thread(local_etcd.leads, *place):
+                        return name
+                await asyncio.sleep(LOOK_S)
 
     async def sleep(self, seconds: float, jitter: float = 0.25) -> None:
         """About so long."""
@@ -208,6 +233,31 @@ class Run:
             self.history.add("struck", f"promote {name}")
         self._mark("heal", f"{name} is master", group, note=f"epoch {done.epoch}")
 
+    async def succeed(self, old: str, new: str = "") -> None:
+        """Another node leads the group of `old`: `new` is promoted, or, where masters are elected,
+        waited for whoever is. That ends, too, when `old` is back before."""
+        group = self._nodes[old].group
+        if not self.elects:
+            await self.promote(group, new)
+            return
+        deadline = self.history.now() + ELECTED_S
+        while self._masters[group] == old and self._is_away(old):
+            if self.history.now() > deadline:
+                raise TimeoutError(f"{group} has elected nobody in {ELECTED_S:g} s without {old}")
+            await asyncio.sleep(LOOK_S)
+        self._mark("heal", f"{self._masters[group]} is master", group)
+
+    def _is_away(self, name: str) -> bool:
+        hurt = name in self._cuts or name in self._paused
+        return hurt or not self.backend.alive(name)
+
+    async def upgrade(self) -> None:
+        what = "rolling upgrade"
+        self._mark("fault", what, "")
+        self.history.add("struck", what)
+        await asyncio.to_thread(self.backend.upgrade, self._say)
+        self._mark("heal", "every node was restarted", "")
+
     # -- the end -----------------------------------------------------------------------------------
 
     async def mend(self) -> None:
@@ -264,10 +314,21 @@ class Drill:
     broker_options: Mapping[str, Any] = field(default_factory=dict)
     # An operator is at work meanwhile (`chores.py`); queues of the loaded topic come and go.
     chores: bool = False
+    slaves: int = 1  # of each master
+    steady: bool = False  # no send fails
     # Only where an acknowledgement waits for a copy: else a lost disk may take what it had.
     needs_copies: bool = False
     # Instead of `act`: what loads and hurts the cluster in a way of its own, and judges it.
     live: Live | None = None
+
+    @property
+    def elects(self) -> bool:
+        """Whether groups elect their masters, so that nobody needs to promote."""
+        return "etcd" in self.features
+
+    def with_elections(self) -> Drill:
+        """With two slaves: sends go on with a copy when one of them leads."""
+        return replace(self, features=(*self.features, "etcd"), slaves=2)
 
 
 async def together(*acts: Awaitable[None]) -> None:

@@ -6,18 +6,20 @@ Values name their sender and count up: `key-0-17` is the 17th message of `key-0`
 | kind | who | the rest |
 |---|---|---|
 | `invoke` | sender | value; `note` is IN_ORDER if its sender is promised order |
-| `ok` | sender | value, and where it lies: broker, queue, offset |
+| `ok` | sender | value, and where it lies: broker, queue, offset; `node` is the address that \
+acknowledged it, `position` the offset in its log |
 | `fail` | sender | value; `note` the definite refusal |
 | `unknown` | sender | value; stored or not, nobody knows; `note` why |
 | `deliver` | group | broker, queue, offset, value; `note`: AGAIN if the listener wants it again, \
 else what is wrong with it |
 | `committed` | group | broker, queue, and the offset the broker holds |
 | `read` | a reader | broker: old messages could be read; `note` is when it asked |
+| `leads` | a node | broker: it is the master of this group from now on, as it says |
 | `fault`, `heal` | what is done | broker: the group hurt, or empty |
 | `struck` | a fault | it is done: what began before may have been in time |
 | `calm` | | all faults have ended |
 
-`note` of a promotion is `epoch N`. Written as JSON lines, empty fields left out.
+`note` of `leads` and of a promotion is `epoch N`. Written as JSON lines, empty fields left out.
 """
 
 from __future__ import annotations
@@ -42,6 +44,8 @@ class Event(NamedTuple):
     queue: int = -1
     offset: int = -1
     note: str = ""
+    node: str = ""
+    position: int = -1
 
     def to_json(self) -> str:
         defaults = Event._field_defaults

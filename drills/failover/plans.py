@@ -9,6 +9,13 @@ from saturnmq.drills.failover.backend import CLIENTS, Backend
 from saturnmq.drills.failover.checker import Verdict
 from saturnmq.drills.failover.disk_plans import DISK_DRILLS
 from saturnmq.drills.failover.drill import Drill, Run, together
+from saturnmq.drills.failover.election_plans import (
+    ELECTION_DRILLS,
+    etcd_away,
+    etcd_leader_parted,
+    master_in_minority,
+    master_without_etcd,
+)
 
 OUTAGE_S = 6.0
 PAUSE_S = 30.0
@@ -34,7 +41,7 @@ async def fail_over(run: Run) -> None:
     if lags:
         await run.join()
     await run.sleep(2.0)
-    await run.promote(group, new)
+    await run.succeed(old, new)
     await run.sleep(OUTAGE_S)
     await run.restart(old)
     await run.sleep(2.0)
@@ -65,7 +72,7 @@ async def pause_master(run: Run) -> None:
     old, new = run.master(group), run.slave(group)
     await run.pause(old)
     await run.sleep(4.0)
-    await run.promote(group, new)
+    await run.succeed(old, new)
     await run.sleep(PAUSE_S - 4.0, jitter=0.05)
     await run.resume(old)
     await run.sleep(3.0)
@@ -97,10 +104,10 @@ async def partition_one_way(run: Run) -> None:
 async def isolate_master(run: Run) -> None:
     group = run.group()
     old, new = run.master(group), run.slave(group)
-    everybody = [n for n in (*run.brokers, *run.nameservers) if n != old]
+    everybody = [n for n in (*run.brokers, *run.nameservers, *run.etcds) if n != old]
     await run.cut(old, *everybody, CLIENTS)
     await run.sleep(3.0)
-    await run.promote(group, new)
+    await run.succeed(old, new)
     await run.sleep(OUTAGE_S)
     await run.join()
     await run.sleep(3.0)
@@ -131,7 +138,7 @@ async def wipe_slave(run: Run) -> None:
 
 async def rolling_restart(run: Run) -> None:
     for group in run.groups:
-        for name in (run.slave(group), run.master(group)):
+        for name in (*run.slaves(group), run.master(group)):
             await run.stop(name)
             await run.restart(name)
             await run.sleep(1.5)
@@ -139,6 +146,10 @@ async def rolling_restart(run: Run) -> None:
         await run.stop(name)
         await run.restart(name)
         await run.sleep(1.0)
+
+
+async def rolling_upgrade(run: Run) -> None:
+    await run.upgrade()
 
 
 async def clock_jump(run: Run) -> None:
@@ -171,9 +182,10 @@ async def clocks(run: Run) -> None:
 
 
 async def power_cut(run: Run) -> None:
-    await run.kill(*run.brokers, *run.nameservers)
+    everything = (*run.etcds, *run.nameservers, *run.brokers)
+    await run.kill(*everything)
     await run.sleep(1.0)
-    await run.restart(*run.nameservers, *run.brokers)
+    await run.restart(*everything)
 
 
 async def promote(run: Run) -> None:
@@ -198,6 +210,11 @@ async def random_mix(run: Run) -> None:
     of_group = [kill_master, fail_over, promote, kill_slave, slow_slave, wipe_slave]
     if run.backend.why_not("partition") is None:
         of_group += [partition_slave, partition_clients, partition_one_way, isolate_master]
+    if run.elects:
+        of_cluster.append(etcd_away)
+    if run.elects and run.backend.why_not("partition") is None:
+        of_cluster.append(etcd_leader_parted)
+        of_group += [master_without_etcd, master_in_minority]
     end = run.history.now() + 60.0 * run.minutes
     while run.history.now() < end:
         kind = run.chance.choice(("cluster", "group", "groups", "groups"))
@@ -238,6 +255,8 @@ _ALL = (
     Drill("wipe-slave", "SIGKILL a slave, delete its store, start it again", wipe_slave,
           ("wipe",)),
     Drill("rolling-restart", "stop and start every node in order", rolling_restart),
+    Drill("rolling-upgrade", "every node restarted by `cluster upgrade --rolling`", rolling_upgrade,
+          ("upgrade",), slaves=2, steady=True),
     Drill("clock-jump", "the wall clock of a node jumps by up to an hour, and back", clock_jump,
           ("clock",)),
     Drill("administration",
@@ -251,6 +270,7 @@ _ALL = (
     Drill("pipeline", "SIGKILL driver, worker and broker while Spark archives, replays and streams",
           None, ("spark",), live=pipeline),
     *DISK_DRILLS,
+    *ELECTION_DRILLS,
 )  # fmt: skip
 
 DRILLS = {drill.name: drill for drill in _ALL}

@@ -9,12 +9,15 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shutil
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from saturnmq import Admin
+from saturnmq.cli import local_etcd
 from saturnmq.cli.launcher import (
     LOG_FILE,
     PORTS_PER_BROKER,
@@ -24,9 +27,12 @@ from saturnmq.cli.launcher import (
     free_block,
 )
 from saturnmq.cli.launcher import Node as ClusterNode
+from saturnmq.cli.rolling import Upgrade
 from saturnmq.drills.failover import clock, disks, network
 from saturnmq.drills.failover.backend import (
     BROKER,
+    ETCD,
+    ETCDS,
     NAMESERVER,
     DrillNode,
     DrillUnavailable,
@@ -42,6 +48,7 @@ from saturnmq.pipeline.session import why_not as why_no_spark
 NAMESERVERS = 2
 SLICE_S = 0.1  # of a slowed node's time: it runs for a share of each
 SMALL_DISK = "64m"
+_KINDS = {"nameserver": NAMESERVER, "etcd": ETCD}
 # Room that a full disk does not give: a file that fills the rest.
 _FILLER = "filler"
 # Files are allocated in full: RocketMQ's sizes would make every start write gigabytes.
@@ -76,7 +83,7 @@ class Processes(Wanted):
         return [
             DrillNode(
                 node.name,
-                NAMESERVER if node.kind == "nameserver" else BROKER,
+                _KINDS.get(node.kind, BROKER),
                 node.address,
                 node.broker_name or "",
                 node.broker_id,
@@ -93,16 +100,23 @@ class Processes(Wanted):
             return why_no_mounts(reflink=False, fuse=False)
         if feature == "spark":
             return why_no_spark()
+        if feature == "etcd" and shutil.which(local_etcd.PROGRAM) is None:
+            return "elections need an etcd in PATH (Debian: apt install etcd-server)"
         return None
 
     # -- life --------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        names = self._names()
+        brokers = self._broker_names()
+        names = [f"nameserver-{index}" for index in range(NAMESERVERS)] + brokers
+        if elects := "etcd" in self.features:
+            names += [f"etcd-{index}" for index in range(ETCDS)]
         settings = Settings(
             nameservers=NAMESERVERS,
             masters=self.masters,
             slaves=self.slaves,
+            election=elects,
+            etcds=ETCDS if elects else 1,
             flush=self.flush,
             replication=self.replication,
             broker_options={**SMALL_FILES, **self.broker_options},
@@ -119,7 +133,7 @@ class Processes(Wanted):
                 if prefix:
                     settings.prefixes[name] = prefix
             if "full-disk" in self.features:
-                for name in names[NAMESERVERS:]:
+                for name in brokers:
                     store = self.directory / name / "store"
                     self._undo.enter_context(
                         mounted("drill", store, f"size={SMALL_DISK}", kind="tmpfs")
@@ -131,8 +145,8 @@ class Processes(Wanted):
                 raise DrillUnavailable(str(problem)) from problem
             raise
 
-    def _names(self) -> list[str]:
-        names = [f"nameserver-{index}" for index in range(NAMESERVERS)]
+    def _broker_names(self) -> list[str]:
+        names = []
         for master in range(self.masters):
             names.append(f"master-{master}")
             for slave in range(1, self.slaves + 1):
@@ -169,6 +183,10 @@ class Processes(Wanted):
 
     def resume(self, name: str) -> None:
         self._signal(self.cluster.node(name), signal.SIGCONT)
+
+    def upgrade(self, say: Callable[[str], None]) -> None:
+        with Admin(self.cluster.nameservers) as admin:
+            Upgrade(self.cluster, admin, say).run()
 
     @staticmethod
     def _signal(node: ClusterNode, number: int) -> None:

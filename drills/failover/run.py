@@ -13,12 +13,13 @@ from typing import Any
 
 from saturnmq.cli.launcher import LauncherError
 from saturnmq.drills.failover import stores
-from saturnmq.drills.failover.backend import BROKER, Backend, DrillUnavailable
+from saturnmq.drills.failover.backend import BROKER, NAMESERVER, Backend, DrillUnavailable
 from saturnmq.drills.failover.checker import LIVENESS_S, Aftermath, Promise, Verdict, check
 from saturnmq.drills.failover.chores import Chores
 from saturnmq.drills.failover.chores_checker import check_chores
 from saturnmq.drills.failover.drill import MIX_MINUTES, Drill, Live, Run, together
 from saturnmq.drills.failover.history import History
+from saturnmq.drills.failover.leaders import Leaders
 from saturnmq.drills.failover.measure import effects, latency_ms, timeline
 from saturnmq.drills.failover.processes import Processes
 from saturnmq.drills.failover.report import DrillReport
@@ -62,6 +63,7 @@ def cluster(kind: Callable[..., Any], directory: Path, drill: Drill, mode: Mode)
         directory,
         flush=mode.flush,
         replication=mode.replication,
+        slaves=drill.slaves,
         features=wanted,
         broker_options=drill.broker_options,
     )
@@ -98,6 +100,8 @@ def run_drill(
         reasons = [backend.why_not(feature) for feature in drill.features]
         if drill.needs_copies and mode.replication == "async":
             reasons.append("what has one copy is lost with its disk")
+        if drill.elects and drill.live is not None:
+            reasons.append("it replaces masters itself")
         report.skipped = next((reason for reason in reasons if reason), "")
         if not report.skipped and drill.live is not None:
             report.verdict = _by_itself(drill.live, seed, backend, directory, say)
@@ -105,7 +109,9 @@ def run_drill(
             history, chores, aftermath = _live(drill, seed, backend, directory, minutes, say)
             history.write(directory / HISTORY_FILE)
             promise = Promise(
-                may_lose=drill.leaves_behind and mode.replication == "async",
+                may_lose=(drill.leaves_behind or drill.elects) and mode.replication == "async",
+                one_master=drill.elects or mode.replication == "sync",
+                steady=drill.steady,
                 groups=GROUPS,
                 queues_change=drill.chores,
                 sample_s=SAMPLE_S,
@@ -164,8 +170,8 @@ def _live(
         say(f"{drill.name}: {len(backend.nodes)} nodes serve")
         begin = time.monotonic()
 
-        async def load(_runtime: Any) -> None:
-            broken.extend(await _load(drill, seed, backend, history, beside, minutes, say))
+        async def load(runtime: Any) -> None:
+            broken.extend(await _load(runtime, drill, seed, backend, history, beside, minutes, say))
 
         with quiet("saturnmq"):  # clients warn of every connection that breaks
             native.run(load)
@@ -177,6 +183,7 @@ def _live(
 
 
 async def _load(
+    runtime: Any,
     drill: Drill,
     seed: int,
     backend: Backend,
@@ -186,7 +193,7 @@ async def _load(
     say: Callable[[str], None],
 ) -> list[str]:
     """Clients and faults; what kept the drill from going its way."""
-    nameservers = [node.address for node in backend.nodes if node.kind != BROKER]
+    nameservers = [node.address for node in backend.nodes if node.kind == NAMESERVER]
     groups = sorted({node.group for node in backend.nodes if node.group})
     workload = Workload(
         nameservers,
@@ -197,12 +204,17 @@ async def _load(
         **({"padding": drill.padding} if drill.padding else {}),
     )
     chores = Chores(nameservers, workload.admin, beside, seed) if drill.chores else None
+    leaders = Leaders(runtime, backend.nodes, history) if drill.elects else None
+    watching = runtime.spawn(leaders.run(), name="leaders") if leaders else None
     broken: list[str] = []
     try:
         await workload.start()
         if chores:
             await chores.start()
-        run = Run(backend, history, workload.admin, seed, say, minutes=minutes)
+        known = leaders.names if leaders else None
+        run = Run(backend, history, workload.admin, seed, say, minutes=minutes, leaders=known)
+        if leaders:
+            await leaders.until_ready()
         await run.sleep(WARM_UP_S)
         assert drill.act is not None, "drills that live by themselves do not come here"
         try:
@@ -222,6 +234,8 @@ async def _load(
     finally:
         if chores:
             await chores.close()
+        if watching:
+            watching.cancel()
         await workload.close()
     return broken
 

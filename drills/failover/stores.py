@@ -7,7 +7,7 @@ node that ended as the longest, and from the side files of truncations.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from saturnmq.drills.failover.backend import BROKER, DrillNode
@@ -17,6 +17,7 @@ from saturnmq.protocol import kernels
 from saturnmq.protocol.errors import StoreDamaged
 from saturnmq.store import truncated
 from saturnmq.store.disk import Disk, NativeDisk
+from saturnmq.store.epochs import Epoch, Epochs
 from saturnmq.store.log_files import LogReader, SegmentFiles, Stretch
 from saturnmq.store.verify import check, open_log
 
@@ -30,6 +31,7 @@ def look(nodes: Iterable[DrillNode], stores: Mapping[str, Path], topic: str) -> 
     saved: set[str] = set()
     problems: list[str] = []
     groups: dict[str, list[str]] = {}
+    epochs: dict[str, Sequence[Epoch]] = {}
     for node in nodes:
         if node.kind == BROKER:
             groups.setdefault(node.group, []).append(node.name)
@@ -41,9 +43,10 @@ def look(nodes: Iterable[DrillNode], stores: Mapping[str, Path], topic: str) -> 
         problems += [text for log in logs for text in log.differs(longest)]
         for queue, offset, value in _messages(longest.stretches, topic):
             stored[Place(group, queue, offset)] = value
+        epochs[group] = Epochs.load(disk, str(stores[longest.name]), longest.end).entries
         for log in logs:
             log.files.close()
-    return Aftermath(stored, frozenset(saved), problems)
+    return Aftermath(stored, frozenset(saved), problems, epochs)
 
 
 def _saved(disk: Disk, store: Path, topic: str) -> Iterator[str]:

@@ -27,6 +27,8 @@ from saturnmq import ConsumeResult, Message, MessageQueue, SaturnError, aio
 from saturnmq.drills.failover.history import AGAIN, IN_ORDER, History
 from saturnmq.drills.sim.history import make_body, read_body
 from saturnmq.protocol.errors import SystemBusy
+from saturnmq.protocol.ids import decode_message_id
+from saturnmq.protocol.runtime import join_address
 
 TOPIC = "drill"
 QUEUES = 4  # on each broker
@@ -168,7 +170,16 @@ class Workload:
             status = result.status.value
             self.history.add("unknown", who, value, **place, note=status)
             return
-        event = self.history.add("ok", who, value, **place, offset=result.queue_offset)
+        host, port, position = decode_message_id(result.offset_message_id)
+        event = self.history.add(
+            "ok",
+            who,
+            value,
+            **place,
+            offset=result.queue_offset,
+            node=join_address(host, port),
+            position=position,
+        )
         self.acked_on[queue.broker_name] = event.at
         for group, seen in self._seen.items():
             if value not in seen:

@@ -31,7 +31,7 @@ class EtcdProcess:
 
     def start(self) -> None:
         port = int(self.endpoint.rpartition(":")[2])
-        command = local_etcd.command("etcd-0", "127.0.0.1", port, self._data)
+        command = local_etcd.command("etcd-0", {"etcd-0": ("127.0.0.1", port)}, self._data)
         if certificates := self._certificates:
             client = f"https://{self.endpoint}"
             command += [f"--listen-client-urls={client}", f"--advertise-client-urls={client}"]

@@ -10,6 +10,7 @@ from saturnmq.drills.failover.backend import BROKER, NAMESERVER, DrillNode
 from saturnmq.drills.failover.stores import look
 from saturnmq.drills.sim.history import Place, make_body
 from saturnmq.store.disk import NativeDisk
+from saturnmq.store.epochs import Epochs
 from store_rig import CONFIG, dispatch, flush, message, open_store
 
 TOPIC = "drill"
@@ -91,3 +92,10 @@ def test_values_that_a_truncation_saved_are_found(tmp_path):
     found = look(NODES, stores, TOPIC)
     assert found.saved == {"free-0-28", "free-0-29"}
     assert found.stored[Place("broker-0", 1, 14)] == "free-0-29"
+
+
+def test_the_epochs_of_a_group_are_told(tmp_path):
+    stores = pair(tmp_path)
+    for store in stores.values():
+        Epochs(NativeDisk(), str(store)).open(3, 0)
+    assert look(NODES, stores, TOPIC).epochs == {"broker-0": [(3, 0)]}

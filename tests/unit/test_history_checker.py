@@ -23,6 +23,7 @@ class Forge:
         self.promise = Promise(may_lose=may_lose, groups=GROUPS)
         self.saved: frozenset[str] = frozenset()
         self.problems: list[str] = []
+        self.epochs: dict[str, list[tuple[int, int]]] = {}
         for number in range(count):
             for sender, broker in (("key-0", A), ("free-0", B)):
                 value = f"{sender}-{number}"
@@ -66,8 +67,18 @@ class Forge:
         self.events = [event for event in self.events if event.kind != "committed"]
         return self
 
+    def replaced(self, number: int, *, may_lose: bool = False) -> Forge:
+        """The first group is led by node-1 up to its message of this number, then by node-2."""
+        for event in [event for event in self.events if event.kind == "ok" and event.broker == A]:
+            node = "node-1" if event.offset < number else "node-2"
+            self.replace("ok", event.value, node=node, position=100 * event.offset)
+        self.epochs[A] = [(1, 0), (2, 100 * number)]
+        self.promise.one_master = True
+        self.promise.may_lose = may_lose
+        return self
+
     def verdict(self):
-        aftermath = Aftermath(self.stored, self.saved, self.problems)
+        aftermath = Aftermath(self.stored, self.saved, self.problems, self.epochs)
         return check(History(events=self.events), self.promise, aftermath)
 
     def violations(self) -> list[str]:
@@ -340,3 +351,60 @@ def test_a_fault_is_felt_until_the_next_success():
     assert (effect.stall_s, effect.stall_max_s) == (1.925, 3.6)
     assert (effect.send_group_s, effect.read_s) == (4.0, 1.0)
     assert sum(timeline(history).acked) == 5
+
+
+def test_a_master_that_succeeds_another_acknowledges_alone():
+    assert Forge().replaced(5).violations() == []
+
+
+def test_two_nodes_that_acknowledge_in_one_epoch_are_found():
+    forge = Forge().replaced(5)
+    forge.replace("ok", "key-0-7", node="node-3")
+    (text,) = forge.verdict().violations
+    assert text == f"two masters of one epoch: node-2 and node-3 in epoch 2 of {A}"
+
+
+def test_an_old_master_that_acknowledges_when_its_successor_has_begun_to_is_found():
+    forge = Forge().replaced(5)
+    forge.replace("invoke", "key-0-4", at=0.55)  # key-0-5 was acknowledged at 0.51 s
+    forge.replace("ok", "key-0-4", at=0.56)
+    (text,) = (each for each in forge.verdict().violations if each.startswith("two masters"))
+    assert text == (
+        "two masters at once: key-0-4 of 0.550 s by node-1 in epoch 1, when node-2 had "
+        "acknowledged key-0-5 in epoch 2"
+    )
+
+
+def test_an_old_master_whose_send_began_before_its_successor_acknowledged_is_none():
+    forge = Forge().replaced(5)
+    forge.replace("invoke", "key-0-4", at=0.505)
+    forge.replace("ok", "key-0-4", at=0.56)
+    assert not [each for each in forge.violations() if each.startswith("two masters")]
+
+
+def test_an_old_master_is_found_by_what_it_alone_had_too():
+    forge = Forge().replaced(5, may_lose=True)
+    forge.add(
+        Event(0.7, "invoke", "free-9", "free-9-0"),
+        Event(0.71, "ok", "free-9", "free-9-0", A, 1, 0, node="node-1", position=999),
+    )
+    forge.saved = frozenset({"free-9-0"})
+    assert forge.violations() == ["two masters at once"]
+    forge.promise.one_master = False
+    assert forge.violations() == []
+
+
+def test_a_send_that_fails_is_told_where_none_may():
+    forge = Forge()
+    forge.add(
+        Event(0.7, "invoke", "free-9", "free-9-0"),
+        Event(0.71, "fail", "free-9", "free-9-0", note="NoPermission: fenced"),
+        Event(0.8, "invoke", "free-9", "free-9-1"),
+        Event(0.81, "unknown", "free-9", "free-9-1", note="FLUSH_SLAVE_TIMEOUT"),
+    )
+    assert forge.violations() == []
+    forge.promise.steady = True
+    assert forge.verdict().violations == [
+        "a send failed: free-9-0 at 0.71 s: NoPermission: fenced; "
+        "free-9-1 at 0.81 s: FLUSH_SLAVE_TIMEOUT"
+    ]
