@@ -315,7 +315,7 @@ class Drill:
     # An operator is at work meanwhile (`chores.py`); queues of the loaded topic come and go.
     chores: bool = False
     slaves: int = 1  # of each master
-    steady: bool = False  # no send fails
+    steady: bool = False  # no send fails, of those who repeat what was refused
     # Only where an acknowledgement waits for a copy: else a lost disk may take what it had.
     needs_copies: bool = False
     # Instead of `act`: what loads and hurts the cluster in a way of its own, and judges it.

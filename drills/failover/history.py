@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 IN_ORDER, AGAIN = "in order", "again"
+ONCE = "once"  # senders that repeat nothing
 
 
 class Event(NamedTuple):

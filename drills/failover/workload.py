@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from saturnmq import ConsumeResult, Message, MessageQueue, SaturnError, aio
-from saturnmq.drills.failover.history import AGAIN, IN_ORDER, History
+from saturnmq.drills.failover.history import AGAIN, IN_ORDER, ONCE, History
 from saturnmq.drills.sim.history import make_body, read_body
 from saturnmq.protocol.errors import SystemBusy
 from saturnmq.protocol.ids import decode_message_id
@@ -34,7 +34,7 @@ TOPIC = "drill"
 QUEUES = 4  # on each broker
 GROUPS = {"shared": False, "ordered": True}  # group -> ordered
 MEMBERS = 2
-FREE, ONCE, KEYS = 4, 2, 8
+FREE, SINGLE, KEYS = 4, 2, 8
 PADDING = 200  # bytes of body
 RATE = 600  # sends a second, all senders together
 SENDER = "sender"  # property
@@ -65,7 +65,7 @@ class Workload:
         self._brokers = list(brokers)
         self._chance = random.Random(f"{seed}/load")
         self._padding = padding
-        self._pause = (FREE + ONCE + KEYS + len(brokers)) / rate
+        self._pause = (FREE + SINGLE + KEYS + len(brokers)) / rate
         self._producers: list[Any] = []
         self._consumers: list[Any] = []
         self._senders: list[asyncio.Task[None]] = []
@@ -100,11 +100,11 @@ class Workload:
                 await consumer.start()
                 self._consumers.append(consumer)
         usual = await self._producer("usual", delivery_timeout=PINNED_PATIENCE_S)
-        once = await self._producer("once", retries=0)
+        once = await self._producer(ONCE, retries=0)
         for index in range(FREE):
             self._begin(usual, f"free-{index}")
-        for index in range(ONCE):
-            self._begin(once, f"once-{index}")
+        for index in range(SINGLE):
+            self._begin(once, f"{ONCE}-{index}")
         for index in range(KEYS):
             self._begin(usual, f"key-{index}", sharding_key=f"key-{index}")
         for broker in self._brokers:

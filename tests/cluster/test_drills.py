@@ -37,6 +37,10 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 EVERYTHING = os.environ.get("SATURNMQ_DRILLS") == "1"
 # Nodes that come back with less, or from elsewhere: they find what is being mended.
 NOT_YET = {drill.name for drill in DISK_DRILLS}
+ELECTED = (
+    "kill-master", "fail-over", "pause-master", "isolate-master", "rolling-restart",
+    "rolling-upgrade", "power-cut", "random-mix",
+)  # fmt: skip
 long = pytest.mark.skipif(not EVERYTHING, reason="takes minutes: set SATURNMQ_DRILLS=1")
 
 
@@ -88,6 +92,16 @@ def test_lost_stores_are_found():
 @pytest.mark.parametrize("name", [name for name in DRILLS if name not in NOT_YET])
 def test_every_drill_in_every_mode_keeps_its_promise(name, mode):
     report = run_drill(DRILLS[name], MODES[mode], 1)
+    if report.skipped:
+        pytest.skip(report.skipped)
+    assert report.verdict.violations == [], f"{report.again}; kept: {report.kept}"
+
+
+@long
+@pytest.mark.parametrize("mode", ["async", "sync"])
+@pytest.mark.parametrize("name", ELECTED)
+def test_drills_keep_their_promise_where_masters_are_elected(name, mode):
+    report = run_drill(DRILLS[name].with_elections(), MODES[mode], 1)
     if report.skipped:
         pytest.skip(report.skipped)
     assert report.verdict.violations == [], f"{report.again}; kept: {report.kept}"

@@ -21,7 +21,8 @@ from cluster_rig import make_topic, running
 from etcd_rig import need_etcd, running_etcd
 from saturnmq import Admin, Message, Producer, PullConsumer, SaturnError
 from saturnmq.broker.election import SETTLE_S
-from saturnmq.cli.launcher import LocalCluster, Settings
+from saturnmq.cli import local_etcd
+from saturnmq.cli.launcher import LocalCluster, Node, Settings, free_block
 from saturnmq.client.results import SendStatus
 from saturnmq.drills.failover.processes import SMALL_FILES
 
@@ -205,6 +206,31 @@ def test_cluster_up_starts_an_etcd_beside_its_nodes(tmp_path: Path) -> None:
     finally:
         saturnmq("cluster", "down", *data)
         shutil.rmtree(tmp_path / "cluster", ignore_errors=True)
+
+
+def test_an_etcd_of_three_survives_the_loss_of_its_leader(tmp_path: Path) -> None:
+    port = free_block("127.0.0.1", 3 * local_etcd.PORTS)
+    names = [f"etcd-{number}" for number in range(3)]
+    nodes = [
+        Node(name, "etcd", "127.0.0.1", port + number * local_etcd.PORTS, str(tmp_path / name))
+        for number, name in enumerate(names)
+    ]
+    cluster = LocalCluster(tmp_path, Settings(election=True, etcds=3), nodes)
+
+    def leaders() -> list[str]:
+        return [node.name for node in nodes if local_etcd.leads(node.host, node.port)]
+
+    try:
+        for name in names:  # the first waits for nobody, the second for the first
+            cluster.start(name)
+        wait_until(leaders, "one leads")
+        (old,) = leaders()
+        cluster.kill(old)
+        wait_until(lambda: leaders() not in ([], [old]), "another one leads")
+        cluster.start(old)
+        assert all(local_etcd.is_healthy(node.host, node.port) for node in nodes)
+    finally:
+        cluster.down()
 
 
 def test_a_preferred_slave_takes_over_from_a_living_master(tmp_path: Path) -> None:

@@ -187,6 +187,7 @@ def test_importing_the_root_package_is_light():
         (launcher.Settings(replication="sync"), "--slaves 1"),
         (launcher.Settings(flush="often"), "--flush"),
         (launcher.Settings(etcd=["localhost:2379"]), "--election"),
+        (launcher.Settings(election=True, etcds=0), "1 member"),
     ],
 )
 def test_cluster_that_cannot_work_is_refused_before_anything_starts(tmp_path, settings, word):

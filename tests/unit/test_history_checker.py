@@ -401,6 +401,8 @@ def test_a_send_that_fails_is_told_where_none_may():
         Event(0.71, "fail", "free-9", "free-9-0", note="NoPermission: fenced"),
         Event(0.8, "invoke", "free-9", "free-9-1"),
         Event(0.81, "unknown", "free-9", "free-9-1", note="FLUSH_SLAVE_TIMEOUT"),
+        Event(0.9, "invoke", "once-0", "once-0-0"),
+        Event(0.91, "fail", "once-0", "once-0-0", note="it hands over: try another one"),
     )
     assert forge.violations() == []
     forge.promise.steady = True
