@@ -603,7 +603,7 @@ class Broker:
             self._executor.note_floor()
             self._look_for_failure()
             # Who waits for a slave alone does not wait for this disk.
-            marks, slaves = self.store.watermarks, self.context.role.required > 1
+            marks, slaves = self.store.watermarks, self.context.waits_for_copies
             no_matter = slaves and not self.config.sync_flush and self._flush.keeps_up()
             self.context.ledger.expire(now, marks.appended if no_matter else marks.flushed)
             self._pulls.expire(now)

@@ -60,6 +60,11 @@ class Context:
     store_host: bytes = field(default=bytes(8))
 
     @property
+    def waits_for_copies(self) -> bool:
+        """Whether an acknowledgement waits for somebody else."""
+        return self.role.required > 1 or bool(self.witnesses())
+
+    @property
     def visible(self) -> int:
         """Consumers see only what lies below this physical offset (invariant I9); and of a group
         nothing before all of it has its entries, which takes several steps of reput, or waits for

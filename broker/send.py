@@ -318,7 +318,7 @@ class SendService:
         """Answer when the log up to `end` is as safe as the ack mode has it."""
         c = self._c
         c.appended()
-        waits = wait and (c.config.sync_flush or c.role.required > 1)
+        waits = wait and (c.config.sync_flush or c.waits_for_copies)
         if c.store.watermarks.confirmed >= end or (not waits and c.flush_keeps_up()):
             if not endpoint.closed:
                 endpoint.send(reply)
@@ -337,7 +337,7 @@ class SendService:
         """How long a send may wait for what its ack mode asks for."""
         config = self._c.config
         timeout_ms = config.slave_timeout_ms
-        if self._c.role.required == 1:
+        if not self._c.waits_for_copies:
             timeout_ms = config.sync_flush_timeout_ms
         elif config.sync_flush:
             timeout_ms = max(timeout_ms, config.sync_flush_timeout_ms)

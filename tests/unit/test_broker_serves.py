@@ -397,6 +397,25 @@ def test_only_wait_false_gives_up_the_ack_mode(tmp_path: Path, properties: str, 
 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_a_send_waits_for_those_who_could_be_elected(tmp_path: Path, flush: str) -> None:
+    """A master without a lease, parted from its slave: their connection may stay for long."""
+
+    async def body(runtime: NativeRuntime) -> None:
+        settings = {"slave_timeout_ms": 100, "sync_flush_timeout_ms": 100}
+        broker = await started(runtime, config(tmp_path, flush_disk_type=flush, **settings))
+        client = await connected(runtime, broker)
+        broker.context.witnesses = lambda: frozenset({"10.0.0.9:10911"})
+        assert (await send(client, b"the master's alone")).code == 12
+        assert (await pull(client, 0)).code == 19, "not confirmed, so not visible"
+        assert (await send(client, b"no matter", i="WAIT\x01false\x02")).code == 0
+        broker.context.had_by = lambda _: broker.store.watermarks.appended
+        assert (await send(client, b"the slave has it")).code == 0
+        await broker.close()
+
+    run(body)
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_a_slave_copies_the_log_and_the_tables_and_serves_pulls(tmp_path: Path, flush: str) -> None:
     async def body(runtime: NativeRuntime) -> None:
         master = await started(
