@@ -16,6 +16,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 from saturnmq.drills.failover.history import AGAIN, IN_ORDER, ONCE, Event, History
@@ -45,6 +46,7 @@ class Promise:
     """What the drill's mode promises."""
 
     may_lose: bool = False  # by a promotion without hand-over
+    may_lose_s: float = inf  # no longer than so was it acknowledged
     groups: Mapping[str, bool] = field(default_factory=dict)  # group -> ordered
     one_master: bool = False  # acknowledges at a time, in each group
     steady: bool = False  # every send is acknowledged, of those who repeat what was refused
@@ -175,6 +177,7 @@ class _Check:
         self.verdict.counts["lost in the window of the mode"] = len(lost)
         newest: dict[str, Event] = {}
         oldest: dict[str, Event] = {}
+        late: list[str] = []
         for event in lost:  # as they were acknowledged
             before = newest.get(event.broker)
             if before is None or event.at > before.at + _ANOTHER_LOSS_S:
@@ -182,6 +185,9 @@ class _Check:
             newest[event.broker] = event
             ms = (event.at - oldest[event.broker].at) * 1000
             self.verdict.rpo_ms = max(self.verdict.rpo_ms, ms)
+            if ms > self.promise.may_lose_s * 1000:
+                late.append(f"{event.value} by {event.node}, {ms:.0f} ms after the first")
+        self.verdict.add("I1 lost for longer than a lease lasts", late)
 
     def _classify(self, name: str, lost: list[Event], there: Iterable[str]) -> None:
         """Prefix, middle or suffix: by the acknowledged offsets of the queue that are there."""

@@ -61,12 +61,15 @@ async def master_without_etcd(run: Run) -> None:
 
 
 async def master_in_minority(run: Run) -> None:
-    """With etcd's leader: parted from the rest of group and etcd, but not from its clients."""
+    """With etcd's leader and a nameserver: parted from the others and from its slaves, but not from
+    clients, of which those that ask this nameserver hear of no other master."""
     group = run.group()
     old, leader = run.master(group), await run.etcd_leader()
-    others = [name for name in run.etcds if name != leader]
-    there = [*others, *run.nameservers, *run.slaves(group)]
+    nameserver = run.chance.choice(run.nameservers)
+    here = (old, leader, nameserver)
+    there = [n for n in (*run.etcds, *run.nameservers, *run.slaves(group)) if n not in here]
     await run.cut(leader, *there)
+    await run.cut(nameserver, *there)
     await run.cut(old, *there)
     await run.succeed(old)
     await run.sleep(OUTAGE_S)
@@ -87,7 +90,7 @@ ELECTION_DRILLS = tuple(
         ("master-without-etcd", "a master is cut off from the etcd only", master_without_etcd,
          ("partition",), True),
         ("master-in-minority",
-         "a master is cut off from all but its clients and the leader of the etcd",
+         "a master, a nameserver and the leader of the etcd are cut off, but not from clients",
          master_in_minority, ("partition",), False),
     )
 )  # fmt: skip

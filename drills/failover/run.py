@@ -8,9 +8,11 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
+from saturnmq.broker.config import BrokerConfig
 from saturnmq.cli.launcher import LauncherError
 from saturnmq.drills.failover import stores
 from saturnmq.drills.failover.backend import BROKER, NAMESERVER, Backend, DrillUnavailable
@@ -32,6 +34,9 @@ WARM_UP_S = 4.0
 SETTLE_S = 3.0  # sends go on so long after the faults at least
 DRAIN_S = 20.0  # beyond the liveness bound: what is late is told from what is lost
 COMMIT_S = 2.0
+# A master that is alone goes on for no longer: a lease, and how long a leader of etcd that was voted
+# out may still renew it.
+LONE_S = BrokerConfig.election_lease_s + 2.0
 HISTORY_FILE, CHORES_FILE = "history.jsonl", "chores.jsonl"
 
 
@@ -110,6 +115,7 @@ def run_drill(
             history.write(directory / HISTORY_FILE)
             promise = Promise(
                 may_lose=(drill.leaves_behind or drill.elects) and mode.replication == "async",
+                may_lose_s=LONE_S if drill.elects else inf,
                 one_master=drill.elects or mode.replication == "sync",
                 steady=drill.steady,
                 groups=GROUPS,

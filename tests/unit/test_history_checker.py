@@ -410,3 +410,14 @@ def test_a_send_that_fails_is_told_where_none_may():
         "a send failed: free-9-0 at 0.71 s: NoPermission: fenced; "
         "free-9-1 at 0.81 s: FLUSH_SLAVE_TIMEOUT"
     ]
+
+
+def test_what_a_master_acknowledged_alone_for_longer_than_a_lease_is_a_violation():
+    forge = Forge(count=60, may_lose=True).without_commits()
+    lost = [f"key-0-{number}" for number in range(10, 60)]
+    forge.lose(*lost)
+    forge.saved = frozenset(lost)
+    assert forge.violations() == [], "5 s of it"
+    forge.promise.may_lose_s = 4.0
+    (text,) = forge.verdict().violations
+    assert text.startswith("I1 lost for longer than a lease lasts: key-0-51 by ")
