@@ -177,6 +177,7 @@ class Compose(Wanted):
             "SATURNMQ_NET": self._subnet,
             "SATURNMQ_PUBLISH": self._publish,
             "SATURNMQ_ADVERTISE": "",
+            "SATURNMQ_ETCD_ENDPOINTS": "",
             "SATURNMQ_REPLICATION": role,
             "SATURNMQ_FLUSH": f"{self.flush.upper()}_FLUSH",
         }

@@ -34,8 +34,8 @@ WARM_UP_S = 4.0
 SETTLE_S = 3.0  # sends go on so long after the faults at least
 DRAIN_S = 20.0  # beyond the liveness bound: what is late is told from what is lost
 COMMIT_S = 2.0
-# A master that is alone goes on for no longer: a lease, and how long a leader of etcd that was voted
-# out may still renew it.
+# So long a master that is alone goes on at most: a lease, and the time in which a leader of etcd
+# that was voted out may still renew it.
 LONE_S = BrokerConfig.election_lease_s + 2.0
 HISTORY_FILE, CHORES_FILE = "history.jsonl", "chores.jsonl"
 
