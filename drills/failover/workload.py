@@ -5,7 +5,7 @@ Senders, each with one send under way, at a steady pace together:
 | name | how it sends |
 |---|---|
 | `free-N` | to any queue: goes on with other brokers when one fails |
-| `once-N` | the same without retries |
+| `once-N` | the same without retries, and each knows one nameserver only |
 | `key-N` | with a sharding key of its own: all to one queue, in order |
 | `pin-BROKER` | to one queue of one broker, in order: tells when that broker takes messages |
 
@@ -99,11 +99,12 @@ class Workload:
                 consumer = self._consumer(group, ordered, member)
                 await consumer.start()
                 self._consumers.append(consumer)
-        usual = await self._producer("usual", delivery_timeout=PINNED_PATIENCE_S)
-        once = await self._producer(ONCE, retries=0)
+        usual = await self._producer("usual", self._nameservers, delivery_timeout=PINNED_PATIENCE_S)
         for index in range(FREE):
             self._begin(usual, f"free-{index}")
         for index in range(SINGLE):
+            nameserver = self._nameservers[index % len(self._nameservers)]
+            once = await self._producer(f"{ONCE}-{index}", [nameserver], retries=0)
             self._begin(once, f"{ONCE}-{index}")
         for index in range(KEYS):
             self._begin(usual, f"key-{index}", sharding_key=f"key-{index}")
@@ -137,8 +138,8 @@ class Workload:
 
     # -- sending -----------------------------------------------------------------------------------
 
-    async def _producer(self, name: str, **options: Any) -> Any:
-        producer = aio.Producer(f"drill-{name}", self._nameservers, **options)
+    async def _producer(self, name: str, nameservers: Sequence[str], **options: Any) -> Any:
+        producer = aio.Producer(f"drill-{name}", nameservers, **options)
         await producer.start()
         self._producers.append(producer)
         return producer
