@@ -61,6 +61,7 @@ pipeline-demo: .stamps/pipeline
 compose-wheels: .stamps/venv
 	rm -rf compose/wheels && mkdir compose/wheels
 	$(PY) -m pip wheel --quiet -w compose/wheels .
+	if command -v etcd; then cp "$$(command -v etcd)" compose/wheels/etcd; fi
 	cp "$$(command -v tini-static || command -v docker-init || command -v tini)" compose/wheels/tini
 
 clean:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from saturnmq import Message, Producer, PullConsumer, SendStatus
+from saturnmq import Admin, Message, Producer, PullConsumer, SendStatus
 from saturnmq.drills.failover import compose
 
 ROOT = Path(__file__).parents[2]
@@ -22,6 +22,7 @@ FILE = ROOT / compose.FILE
 WHEELS = ROOT / "compose" / "wheels"
 BASE_IMAGE = "python:3.11-slim-bookworm"
 NODES = {f"{kind}-{n}" for kind in ("nameserver", "master", "slave") for n in range(2)}
+ETCDS = {f"etcd-{n}" for n in range(3)}
 LIVENESS_S = 120.0
 COUNT = 300
 
@@ -67,11 +68,17 @@ class Project:
     name: str
     subnet: str
     publish: str
+    etcd: bool = False
 
     def compose(self, *arguments: str) -> str:
         environment = {"SATURNMQ_NET": self.subnet, "SATURNMQ_PUBLISH": self.publish}
+        command = [*self.command, "-p", self.name, "-f", str(FILE)]
+        if self.etcd:
+            command += ["--profile", "etcd"]
+            endpoints = [f"{self.subnet}.{number}:2379" for number in (31, 32, 33)]
+            environment["SATURNMQ_ETCD_ENDPOINTS"] = ",".join(endpoints)
         ended = subprocess.run(
-            [*self.command, "-p", self.name, "-f", str(FILE), *arguments],
+            [*command, *arguments],
             env={**os.environ, **environment},
             capture_output=True,
             text=True,
@@ -93,7 +100,7 @@ class Project:
         while True:
             health = {name: each["State"]["Health"] for name, each in self.facts().items()}
             states = {name: each["Status"] for name, each in health.items()}
-            if states == dict.fromkeys(NODES, "healthy"):
+            if states == dict.fromkeys(NODES | (ETCDS if self.etcd else set()), "healthy"):
                 return
             assert time.monotonic() < deadline, health
             time.sleep(0.5)
@@ -123,7 +130,7 @@ def project(request: pytest.FixtureRequest) -> Iterator[Project]:
     try:
         yield made
     finally:
-        made.compose("down", "--volumes", "--timeout", "10")
+        made.compose("--profile", "etcd", "down", "--volumes", "--timeout", "10")
 
 
 @pytest.mark.cluster
@@ -148,6 +155,31 @@ def test_compose_starts_a_cluster_that_serves_the_host_and_keeps_its_data(projec
     project.compose("up", "-d")
     project.until_healthy()
     assert read(project.nameservers, "kept", len(bodies)) == bodies
+
+
+@pytest.mark.cluster
+@pytest.mark.skipif(
+    os.environ.get("SATURNMQ_DRILLS") != "1", reason="takes a minute: set SATURNMQ_DRILLS=1"
+)
+@pytest.mark.timeout(900)
+def test_with_the_profile_etcd_a_slave_leads_when_its_master_is_killed(project: Project) -> None:
+    project.etcd = True
+    project.compose("up", "-d", "--build")
+    project.until_healthy()
+    deadline = time.monotonic() + LIVENESS_S
+    with (
+        Admin(nameservers=project.nameservers) as admin,
+        Producer(nameservers=project.nameservers) as producer,
+    ):
+        until_replicated(producer)
+        while any(replica.no_failover != "" for replica in admin.replicas()):
+            assert time.monotonic() < deadline, admin.replicas()
+            time.sleep(0.2)
+        done("docker", "kill", project.facts()["master-0"]["Id"])
+        slave = f"{project.subnet}.22:10921"
+        while not any(r.is_master and r.address == slave for r in admin.replicas("broker-0")):
+            assert time.monotonic() < deadline, admin.replicas("broker-0")
+            time.sleep(0.2)
 
 
 @pytest.mark.cluster
