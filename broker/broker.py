@@ -25,7 +25,7 @@ from saturnmq.broker.config import BrokerConfig
 from saturnmq.broker.context import Context
 from saturnmq.broker.delay import DelayService
 from saturnmq.broker.deletion import Deletion
-from saturnmq.broker.documents import Saveable, Saver
+from saturnmq.broker.documents import Saver
 from saturnmq.broker.electing import Ballot, ElectionService, SavedMemory
 from saturnmq.broker.failover import FailoverService
 from saturnmq.broker.flush import FlushService
@@ -266,7 +266,7 @@ class Broker:
         self._upkeep = Upkeep(self.store, runtime, self._gate, self._look_for_failure)
         deletion = Deletion(
             context,
-            save=self._save_table,
+            save=self._saver.save,
             checkpoint=self._upkeep.checkpoint,
             wake_pulls=pulls.wake_all,
         )
@@ -315,7 +315,7 @@ class Broker:
             flush_behind_ms=self._flush.behind_ms,
             request_cleaning=self._cleaning.request,
             wake_pulls=pulls.wake_all,
-            save=self._save_table,
+            save=self._saver.save,
             deletion=deletion,
             copy_tables=self._table_sync.copy_now,
             started_ms=runtime.now_ms(),
@@ -538,10 +538,6 @@ class Broker:
             self._delivering.cancel()
             self._tasks.remove(self._delivering)
             self._delivering = None
-
-    async def _save_table(self, table: Saveable) -> None:
-        """Durable when this returns; an OSError says that it is not, and is tried again later."""
-        await self._gate.guard(self._saver.save(table))
 
     async def _save_role(self) -> None:
         await self._saver.save(self.context.role)

@@ -69,6 +69,9 @@ class Saver:
 
     async def save(self, table: Saveable) -> None:
         """This table is on disk when this returns; an OSError says that it is not."""
+        await self._guard(self._save(table))
+
+    async def _save(self, table: Saveable) -> None:
         async with self._writing:
             for mine, file, _ in self._tables:
                 if mine is table and table.dirty:

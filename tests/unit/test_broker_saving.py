@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import random
+import threading
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_rig import ask, config, connected, run, send
+from broker_rig import ask, config, connected, run, send, until
 from saturnmq.broker.broker import Broker
 from saturnmq.drills.sim.disk import SimDisk
 from saturnmq.protocol import jsonx
+from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.epochs import TERM
 from saturnmq.protocol.native import NativeRuntime
+from saturnmq.store.config_files import ConfigFile
+from saturnmq.store.disk import NativeDisk
 
 TABLES = "/store/config/*.json*"
 TOPIC = {"topic": "made", "readQueueNums": 4, "writeQueueNums": 4, "perm": 6}
@@ -159,3 +166,54 @@ def disk_of(broker: Broker) -> SimDisk:
     disk = broker._disk
     assert isinstance(disk, SimDisk)
     return disk
+
+
+class SlowDisk(NativeDisk):
+    """Takes its time for the role, and counts who writes it at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.may_end = threading.Event(), threading.Event()
+        self.writers = self.most = 0
+
+    def replace_file(self, path: str, data: bytes, keep_backup: bool = True) -> None:
+        if not path.endswith("role.json"):
+            super().replace_file(path, data, keep_backup)
+            return
+        self.writers += 1
+        self.most = max(self.most, self.writers)
+        self.begun.set()
+        assert self.may_end.wait(10)
+        super().replace_file(path, data, keep_backup)
+        self.writers -= 1
+
+
+def test_a_node_that_ends_while_its_role_is_written_writes_it_once_more_afterwards(
+    tmp_path: Path,
+) -> None:
+    """Two writers of one file would mix it, or find it gone."""
+
+    async def main(runtime: NativeRuntime) -> None:
+        disk = SlowDisk()
+        disk.may_end.set()
+        broker = Broker(config(tmp_path), runtime, disk)
+        await broker.start()
+        disk.begun.clear()
+        disk.may_end.clear()
+        endpoint = await connected(runtime, broker)
+        asked = asyncio.ensure_future(ask(endpoint, RequestCode.FENCE, {"epoch": 3 * TERM}))
+        await until(disk.begun.is_set)
+        closing = asyncio.ensure_future(broker.close())
+        broker.context.role.knows(5, "127.0.0.1:1")  # so that there is more to write
+        await until(lambda: broker._executor._closed)
+        for _ in range(20):  # turns of the loop, in which a second writer would begin
+            await asyncio.sleep(0.005)
+        disk.may_end.set()
+        await closing
+        asked.cancel()
+        assert (disk.most, broker.failed) == (1, None)
+        saved = ConfigFile(disk, f"{tmp_path}/config/role.json").load()
+        assert saved is not None
+        assert (saved["epoch"], saved["replicas"]) == (3 * TERM, {"5": "127.0.0.1:1"})
+
+    run(main)
