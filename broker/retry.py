@@ -5,6 +5,10 @@ The copy goes to %RETRY%<group> with reconsumeTimes + 1 after a delay (level fro
 %DLQ%<group>.
 Properties of the copy: RETRY_TOPIC is the topic it first came from, ORIGIN_MESSAGE_ID its first id
 by offset. The answer waits for the ack mode as a send does: what is given back is not lost.
+
+The consumer names the message by its place in the log, and by its id (RocketMQ's brokers ignore
+that). Another message may be at that place since: a promotion cut off what the consumer had read.
+That one is not given back. Clients send what they hold to the retry topic when this is refused.
 """
 
 from __future__ import annotations
@@ -46,6 +50,12 @@ class RetryService:
         if frame is None:
             raise SystemError_(f"look message by offset failed, {offset}")
         message = decode_frames(frame, True)[0]
+        told = ext.get("originMsgId")
+        if told and told not in (message.message_id, message.offset_message_id):
+            raise SystemError_(
+                f"look message by offset failed, {offset}: message {message.message_id} is there, "
+                f"and not {told}, which was cut off"
+            )
         properties = dict(message.properties)
         properties.pop(names.CRC32, None)
         properties.setdefault(names.RETRY_TOPIC, message.topic)

@@ -346,6 +346,28 @@ def test_a_message_given_back_comes_again_and_at_last_goes_to_the_dead_letters(
     run(body)
 
 
+def test_another_message_that_is_at_its_place_now_is_not_given_back(tmp_path: Path) -> None:
+    """A promotion may cut off what a consumer has read, and other messages come there."""
+
+    async def body(runtime: NativeRuntime) -> None:
+        broker = await started(runtime, config(tmp_path))
+        client = await connected(runtime, broker)
+        sent = await send(client, b"there", i="UNIQ_KEY\x01mine\x02")
+        by_offset = sent.ext["msgId"]
+        back = {"offset": int(by_offset[16:], 16), "group": "G", "delayLevel": -1}
+        refused = await ask(client, 36, {**back, "originMsgId": "its"})
+        assert refused.code == 1
+        for part in (str(back["offset"]), "mine", "its"):
+            assert part in refused.remark
+        assert broker.context.topics.get("%DLQ%G") is None
+        for known in ("mine", by_offset, ""):
+            assert (await ask(client, 36, {**back, "originMsgId": known})).code == 0
+        await until(lambda: broker.store.max_offset("%DLQ%G", 0) == 3)
+        await broker.close()
+
+    run(body)
+
+
 def test_a_group_is_made_by_the_first_message_to_its_retry_topic(tmp_path: Path) -> None:
     async def body(runtime: NativeRuntime) -> None:
         broker = await started(runtime, config(tmp_path))
