@@ -104,6 +104,29 @@ class Registration:
         if asked:
             await asyncio.wait(asked, timeout=timeout_s)
 
+    async def members(self, timeout_s: float) -> frozenset[str]:
+        """The other addresses under this broker's name, as the nameservers that answer have them
+        (901). MalformedFrame of one counts as no answer."""
+        found = [self._members_at(name, timeout_s) for name in sorted(self.registered)]
+        return frozenset().union(*await asyncio.gather(*found)) - {self._c.address}
+
+    async def _members_at(self, nameserver: str, timeout_s: float) -> frozenset[str]:
+        config = self._c.config
+        fields = {"clusterName": config.cluster_name, "brokerName": config.broker_name}
+        request = Command.request(RequestCode.GET_BROKER_MEMBER_GROUP, fields)
+        try:
+            reply = await self._endpoints[nameserver].request(request, timeout_s)
+            if reply.code:
+                raise error_for(reply.code, reply.remark)
+            document = checked.document(reply.body)
+            group = checked.table(document, "brokerMemberGroup")
+            listed = checked.table(group, "brokerAddrs").values()
+            addresses = [checked.as_text(address, "brokerAddrs") for address in listed]
+            return frozenset(addresses + checked.texts(document, "saturnDeposed"))
+        except (SaturnError, OSError) as error:
+            log.info("nameserver %s does not tell the group: %s", nameserver, error)
+            return frozenset()
+
     def _answered(self, nameserver: str) -> None:
         asked, self._asked[nameserver] = self._asked[nameserver], []
         for done in asked:

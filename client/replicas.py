@@ -24,7 +24,7 @@ from saturnmq.protocol.errors import (
     nearest,
 )
 from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.route import MASTER_ID, BrokerData, brokers_of
+from saturnmq.protocol.route import MASTER_ID, BrokerData, brokers_of, deposed_of
 from saturnmq.protocol.signing import ask_signed, unproven
 
 ASK_TIMEOUT_S = 2.0
@@ -248,22 +248,32 @@ async def _listed(core: ClientCore, group: str | None) -> dict[str, tuple[str, i
         return_exceptions=True,
     )
     reason: BaseException | None = None
-    known: list[list[BrokerData]] = []
+    known: list[dict[str, tuple[str, int]]] = []
     for answer in answers:
         try:
-            known += [brokers_in(answer)] if isinstance(answer, Command) else []
+            known += [members_in(answer)] if isinstance(answer, Command) else []
         except MalformedFrame as error:
             reason = error
         reason = answer if isinstance(answer, BaseException) else reason
     if not known:
         raise reason or RouteNotFound("no nameserver is known")
     return {
-        address: (data.broker_name, broker_id)
-        for brokers in known
-        for data in brokers
-        if group in (None, data.broker_name)
-        for broker_id, address in data.addresses.items()
+        address: member
+        for members in known
+        for address, member in members.items()
+        if group in (None, member[0])
     }
+
+
+def members_in(answer: Command) -> dict[str, tuple[str, int]]:
+    """Group and broker id by address, in a nameserver's answer to GET_BROKER_CLUSTER_INFO (106);
+    also of masters that are in no route, because there was one of a later epoch."""
+    document = checked.document(answer.body)
+    deposed = deposed_of(document)
+    found = {address: (name, MASTER_ID) for name in deposed for address in deposed[name]}
+    for data in brokers_of(document):
+        found |= {address: (data.broker_name, i) for i, address in data.addresses.items()}
+    return found
 
 
 def brokers_in(answer: Command) -> list[BrokerData]:

@@ -283,7 +283,7 @@ class SinkState:
         """Of the answer to SINK_STATE."""
         epochs = checked.table(told, "epochs")
         return cls(
-            [checked.as_text(name, "a broker") for name in checked.items(told, "brokers")],
+            checked.texts(told, "brokers"),
             [
                 (checked.as_integer(epoch, "an epoch"), checked.as_integer(part, "a partition"))
                 for epoch in epochs

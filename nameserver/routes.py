@@ -1,4 +1,4 @@
-"""The route table: six maps and the rules that change them (remoting.md 3.3). Pure; callers pass
+"""The route table: seven maps and the rules that change them (remoting.md 3.3). Pure; callers pass
 the time, in milliseconds of a steady clock.
 
 | map | from | to |
@@ -7,6 +7,7 @@ the time, in milliseconds of a steady clock.
 | `_brokers` | broker name | cluster and the address of each broker id |
 | `_clusters` | cluster | its broker names |
 | `_live` | broker name, address | last sign of life, table version, HA address, connection |
+| `_deposed` | broker name, address | last sign of life and connection of a master in no route |
 | `_terms` | cluster, broker name | the highest epoch of a master there, and that master |
 | `_claims` | broker name | the identity of the group that holds the name (claims.py) |
 
@@ -31,9 +32,10 @@ is known.
 
 The stateVersion of our masters is their epoch, and RocketMQ's is 0. Epochs of different groups say
 nothing about each other. A master of an epoch below the highest known of its group, be that one's
-holder alive or not, is deposed: it is not taken, and learns from the answer whom to follow. A
-higher epoch takes over at once; one that is higher than can be is refused. Of two live masters in
-one epoch the first stays. `changed` collects the topics whose route is another one.
+holder alive or not, is deposed: it is not taken, and learns from the answer whom to follow. It is
+told of beside the routes, because it may have what its successor has lost. A higher epoch takes
+over at once; one that is higher than can be is refused. Of two live masters in one epoch the first
+stays. `changed` collects the topics whose route is another one.
 """
 
 from collections.abc import Hashable
@@ -91,6 +93,14 @@ class Term:
 
 
 @dataclass(slots=True)
+class Deposed:
+    """A master that is in no route, because there was one of a later epoch."""
+
+    connection: Hashable
+    until_ms: int  # when it has been silent for longer than it promised to be
+
+
+@dataclass(slots=True)
 class Registered:
     """What became of a registration."""
 
@@ -119,6 +129,7 @@ class RouteTable:
         self._brokers: dict[str, BrokerData] = {}
         self._clusters: dict[str, set[str]] = {}
         self._live: dict[tuple[str, str], LiveBroker] = {}
+        self._deposed: dict[tuple[str, str], Deposed] = {}
         self._terms: dict[tuple[str, str], Term] = {}
         self._claims = Claims()
         self.changed: dict[str, None] = {}
@@ -138,8 +149,11 @@ class RouteTable:
         holder = None if group is None else group.addresses.get(broker.broker_id)
         term = self._term_of(broker)
         _check_epoch(broker, term)
+        key = (broker.name, broker.address)
+        self._deposed.pop(key, None)
         if self._is_deposed(broker, holder, term):
             self._claims.hold(broker, now_ms)
+            self._deposed[key] = Deposed(connection, now_ms + broker.timeout_ms)
             return Registered(False, term, term.holder if term else None)
         self._check_place(broker, holder)
         if holder is None and len(broker.topics) == 1:
@@ -154,7 +168,6 @@ class RouteTable:
             if holder is not None and holder != broker.address:
                 deposed = self._live.pop((broker.name, holder), None)
         group = self._join(broker, group)
-        key = (broker.name, broker.address)
         before = self._live.get(key)
         changed = holder is None or before is None or before.version != broker.version
         self._take_topics(broker, group, changed)
@@ -309,6 +322,8 @@ class RouteTable:
 
     def connection_closed(self, connection: Hashable) -> list[LiveBroker]:
         """Remove the brokers whose last registration came over this connection."""
+        for key in [key for key, it in self._deposed.items() if it.connection is connection]:
+            del self._deposed[key]
         gone = [live for live in self._live.values() if live.connection is connection]
         for live in gone:
             self.unregister(live.name, live.address)
@@ -316,6 +331,8 @@ class RouteTable:
 
     def expire(self, now_ms: int) -> list[LiveBroker]:
         """Remove the brokers that were silent for longer than they promised to be."""
+        for key in [key for key, it in self._deposed.items() if it.until_ms < now_ms]:
+            del self._deposed[key]
         gone = [
             live for live in self._live.values() if live.last_seen_ms + live.timeout_ms < now_ms
         ]
@@ -410,7 +427,8 @@ class RouteTable:
     # -- views -----------------------------------------------------------------------------------
 
     def cluster_info(self) -> dict[str, Any]:
-        """The answer to 106."""
+        """The answer to 106; `saturnDeposed` is ours."""
+        deposed = self.deposed()
         return {
             "brokerAddrTable": {
                 name: data.to_json() for name, data in sorted(self._brokers.items())
@@ -418,6 +436,7 @@ class RouteTable:
             "clusterAddrTable": {
                 cluster: sorted(names) for cluster, names in sorted(self._clusters.items())
             },
+            **({"saturnDeposed": deposed} if deposed else {}),
         }
 
     def addresses(self, name: str) -> dict[int, str]:
@@ -425,14 +444,23 @@ class RouteTable:
         group = self._brokers.get(name)
         return dict(group.addresses) if group is not None else {}
 
+    def deposed(self) -> dict[str, list[str]]:
+        """The addresses of masters that are in no route, by broker name: of a later epoch there is
+        or was another one, which may be gone with its disk."""
+        found: dict[str, list[str]] = {}
+        for name, address in sorted(self._deposed):
+            found.setdefault(name, []).append(address)
+        return found
+
     def member_group(self, cluster: str, name: str) -> dict[str, Any]:
-        """The answer to 901."""
+        """The answer to 901; `saturnDeposed` is ours."""
         group = self._brokers.get(name)
         if group is None or group.cluster != cluster:
             group = BrokerData(cluster, name)
         value = group.to_json()
         del value["enableActingMaster"]
-        return {"brokerMemberGroup": value}
+        deposed = self.deposed().get(name)
+        return {"brokerMemberGroup": value, **({"saturnDeposed": deposed} if deposed else {})}
 
     def system_topics(self) -> dict[str, Any]:
         """The answer to 304: cluster and broker names are topics, each broker makes them."""

@@ -116,6 +116,11 @@ def items(fields: Mapping[str, Any], name: str, most: int = ENTRIES_MAX) -> list
     raise MalformedFrame(f"{name} is {_shown(value)}, not a list of at most {most}")
 
 
+def texts(fields: Mapping[str, Any], name: str) -> list[str]:
+    """The list of texts under `name`; empty if there is none or null."""
+    return [as_text(value, name) for value in items(fields, name)]
+
+
 def document(body: Body) -> dict[Any, Any]:
     """The JSON object in a body; empty for no body and for null."""
     value = jsonx.loads(body) if body else None

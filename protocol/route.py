@@ -176,6 +176,13 @@ def brokers_of(cluster: Mapping[str, Any]) -> list[BrokerData]:
     return [BrokerData.from_json(checked.as_table(data, str(name))) for name, data in table.items()]
 
 
+def deposed_of(cluster: Mapping[str, Any]) -> dict[str, list[str]]:
+    """By broker name the addresses of masters that are in no route, in what our nameservers answer
+    to GET_BROKER_CLUSTER_INFO (106)."""
+    table = checked.table(cluster, "saturnDeposed")
+    return {str(name): checked.texts(table, name) for name in table}
+
+
 @dataclass(slots=True)
 class TopicRoute:
     """Where a topic lives."""

@@ -175,6 +175,32 @@ def test_a_higher_epoch_takes_over_and_names_whom_it_deposed() -> None:
     table.validate()
 
 
+def test_a_master_that_is_not_taken_is_told_of_while_it_lives() -> None:
+    """It may be the only one that has what its successor lost."""
+    table, link = RouteTable(), object()
+    table.register(broker(address=B, epoch=2), 0)
+    assert table.cluster_info().keys() == {"brokerAddrTable", "clusterAddrTable"}
+    assert table.member_group("c", "broker-a").keys() == {"brokerMemberGroup"}
+    lower = broker(address=A, epoch=1, timeout_ms=1000)
+    assert not table.register(lower, 0, link).taken
+    assert table.cluster_info()["saturnDeposed"] == table.deposed() == {"broker-a": [A]}
+    assert table.member_group("c", "broker-a")["saturnDeposed"] == [A]
+    assert "saturnDeposed" not in table.member_group("c", "broker-b")
+    assert table.route("T").brokers[0].addresses == {0: B}
+    table.expire(1000)
+    assert table.deposed() == {"broker-a": [A]}
+    table.expire(1001)
+    assert table.deposed() == {}
+    table.register(lower, 2000, link)
+    table.connection_closed(object())
+    assert table.deposed() == {"broker-a": [A]}
+    table.connection_closed(link)
+    assert table.deposed() == {}
+    table.register(lower, 3000, link)
+    assert table.register(broker(address=A, broker_id=1, epoch=2), 3000, link).taken
+    assert table.deposed() == {}
+
+
 @pytest.mark.parametrize("holder_lives", [True, False])
 def test_a_lower_epoch_is_never_taken_and_learns_whom_to_follow(holder_lives: bool) -> None:
     table = RouteTable()

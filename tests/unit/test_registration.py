@@ -494,3 +494,21 @@ def test_only_signs_of_life_of_the_broker_itself_keep_it_in_the_routes(
         assert bool(foreign.foreign) is (asker is link and identity == OURS)
 
     run(body)
+
+
+def test_a_broker_can_ask_who_else_is_registered_under_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def body(world: World) -> None:
+        first, second = await nameserver(world), await nameserver(world)
+        master = ours(world, first, second)
+        slave, other = ours(world, first, broker_id=1), ours(world, second, broker_id=2)
+        await until(world, lambda: len(addresses(first)) == len(addresses(second)) == 2)
+        assert await master.registration.members(1.0) == {slave.address, other.address}
+        wrong: dict[str, Any] = {"brokerMemberGroup": {"brokerAddrs": {1: None}}}
+        monkeypatch.setattr(first.routes, "member_group", lambda *_: wrong)
+        assert await master.registration.members(1.0) == {other.address}
+        wrong["brokerMemberGroup"] = []
+        assert await master.registration.members(1.0) == {other.address}
+
+    run(body)
