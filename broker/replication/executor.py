@@ -8,9 +8,10 @@ other nodes, timers.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -336,14 +337,21 @@ class Executor:
         self._asks[ask.what] = self._c.runtime.spawn(self._poll(ask), name=f"ask-{ask.what}")
 
     async def _poll(self, ask: e.Ask) -> None:
-        work: list[Coroutine[Any, Any, Member | None]]
-        work = [member_at(self._c, address) for address in ask.addresses]
+        asked = [self._members_at(ask.addresses)]
         if ask.nameservers:
-            _, *members = await asyncio.gather(self._registration.ask_all(ASK_S), *work)
-        else:
-            members = await asyncio.gather(*work)
-        found = tuple(member for member in members if isinstance(member, Member))
-        self.tell(e.Polled(ask.what, found))
+            asked.append(self._registered_members(ask.addresses))
+        found = itertools.chain.from_iterable(await asyncio.gather(*asked))
+        self.tell(e.Polled(ask.what, tuple(found)))
+
+    async def _members_at(self, addresses: Iterable[str]) -> list[Member]:
+        told = await asyncio.gather(*(member_at(self._c, address) for address in addresses))
+        return [member for member in told if member is not None]
+
+    async def _registered_members(self, known: tuple[str, ...]) -> list[Member]:
+        """Who else is registered under this node's name: it may have forgotten its group."""
+        await self._registration.ask_all(ASK_S)
+        registered = await self._registration.members(ASK_S)
+        return await self._members_at(sorted(registered - {*known}))
 
     def _beside(self, work: Coroutine[Any, Any, None]) -> None:
         self._work = self._c.runtime.spawn(work, name="replication-work")
@@ -422,6 +430,7 @@ class Executor:
         if mended:
             why = f"{where}; the master's was damaged and is mended: join again"
             self._master.refuse(link, why)
+            self._master.drop_slaves()  # the others may have copied the damage: they join again
         else:
             why = f"{where}; the frames of the master's are sound"
             self._master.refuse(link, why, differs=check)
