@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 ALL_OF_IT = Outcome(kept=1.0, torn=0.0, names=1.0)
 NEWEST = 3  # segments in which bits rot
 HEADER = 60  # bytes before a body that are its frame's for sure
+ATTEMPTS = range(13, 17)  # of those: how often it was sent back, which no checksum protects
 
 
 class Amnesia:
@@ -100,16 +101,18 @@ class Amnesia:
             await self._bring_back(node, "bit flipped", partial(self._flip, node))
 
     async def _flip(self, node: BrokerNode) -> None:
-        """In the frame of an acknowledged message."""
-        acked = sorted(self._cluster.history.acked, key=str)
+        """In the frame of an acknowledged message that is on another disk, too."""
+        others = [each for each in self._cluster.nodes_of(node.group) if each is not node]
+        elsewhere = b"".join(each.disk.content(path) for each in others for path in each.segments())
+        marks = [b"%s|" % value.encode() for value in sorted(self._cluster.history.acked, key=str)]
+        copied = [mark for mark in marks if mark in elsewhere]
         for path in node.segments()[-NEWEST:]:
             content = node.disk.content(path)
-            found = [
-                at for value in acked if (at := content.find(b"%s|" % value.encode())) > HEADER
-            ]
+            found = [at for mark in copied if (at := content.find(mark)) > HEADER]
             if found:
                 node.age()
-                position = self._rng.choice(found) - self._rng.randrange(-8, HEADER)
+                before = [n for n in range(-8, HEADER) if n not in ATTEMPTS]
+                position = self._rng.choice(found) - self._rng.choice(before)
                 node.disk.flip(path, position, self._rng.randrange(8))
                 return
 

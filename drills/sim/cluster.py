@@ -33,7 +33,6 @@ from saturnmq.drills.sim.nodes import BrokerNode, NameServerNode, World
 from saturnmq.drills.sim.plan import (
     BROKER_PORT,
     ENABLED,
-    ENABLED_RARE,
     FAULTS,
     MESSAGE_BYTES_MAX,
     RARE,
@@ -290,7 +289,7 @@ class Cluster:
         held_s = HOLD_MS / 1000 if self.strangers else 0.0
         liveness_s = LIVENESS_S + held_s
         delivery_s = max(LOCK_S if locked else 0.0, liveness_s)
-        replaced = False
+        helped = False
         for what, bound, is_so in (
             ("a group has no master", liveness_s, self._has_masters),
             ("sends do not succeed", liveness_s, self._all_sent),
@@ -302,8 +301,8 @@ class Cluster:
             while not is_so():
                 self.quiet_s = self.loop.time() - calm_at
                 if self.quiet_s > bound:
-                    if not replaced and await self._replace_damaged():
-                        replaced, calm_at = True, self.loop.time()
+                    if not helped and await self._help():
+                        helped, calm_at = True, self.loop.time()
                         continue
                     self.problems.append(f"I12 {bound:g} s after the last fault: {what}")
                     self.problems.append("  " + "; ".join(map(self._describe, self.brokers)))
@@ -316,17 +315,25 @@ class Cluster:
         while self.loop.time() < deadline and not (self._nothing_to_come() and self._caught_up()):
             await asyncio.sleep(0.1)
 
-    async def _replace_damaged(self) -> bool:
-        """Where logs differ below what is confirmed, and where one lacks its beginning, nodes may
-        wait for an operator, if all that was promised is still somewhere. This one replaces the
-        disk with the damage."""
-        made, damaged = self.faults.made, []
-        if made["bit flipped"] or made["segment deleted"]:
-            for group in self.groups:
-                nodes = [node for node in self.nodes_of(group) if not self.is_whole(node)]
-                if nodes and await self._says_why(group):
-                    damaged += nodes
-        if not damaged:
+    async def _help(self) -> bool:
+        """After some losses nodes may wait for an operator, if all that was promised is still
+        somewhere and they say so. Where logs differ below what is confirmed, or one lacks its
+        beginning, this one replaces the disk with the damage; where the newest master has lost its
+        disk, and nobody had followed it, the best of the others leads by force."""
+        made = self.faults.made
+        damaged: list[BrokerNode] = []
+        chosen: list[BrokerNode] = []
+        for group in self.groups:
+            nodes = self.nodes_of(group)
+            lost = [node for node in nodes if not self.is_whole(node)]
+            if not lost or not await self._says_why(group):
+                continue
+            if made["bit flipped"] or made["segment deleted"]:
+                damaged += lost
+            elif not any(node.leads for node in nodes):
+                whole = [node for node in nodes if node not in lost]
+                chosen.append(max(whole, key=lambda node: (node.log_end, node.name)))
+        if not damaged and not chosen:
             return False
         gone = [
             value
@@ -335,13 +342,17 @@ class Cluster:
             and not aftermath.is_anywhere(self.brokers, make_body(value, self.plan.padding))
         ]
         self.problems += told("I16 nodes wait for an operator, and this is nowhere", gone)
+        self.states["waits for an operator"] += len(damaged) + len(chosen)
         for node in damaged:
-            self.states["waits for an operator"] += 1
             self.trace.note("replaced", node.name)
             node.kill()
             await node.settle()
             await node.wipe()
             await node.boot()
+        for node in chosen:  # none of it counts as an order that may lose something
+            self.trace.note("promoted by force", node.name)
+            promote = self.operator.admin.promote
+            await self.operator.runtime.run(promote(node.group, node.address, force=True))
         return True
 
     async def _says_why(self, group: str) -> bool:
@@ -573,7 +584,7 @@ def draw_plan(seed: int) -> Plan:
     rng = random.Random(f"{seed}/scenes")
     drawn = frozenset(name for name in SCENES if rng.random() < SCENE and name in ENABLED)
     rng = random.Random(f"{seed}/rare")
-    rare = [name for name in RARE if rng.random() < RARE_CHANCE and name in ENABLED_RARE]
+    rare = [name for name in RARE if rng.random() < RARE_CHANCE]
     plan = plan.with_rare(rng, {name: RARE[name] for name in rare})
     return replace(plan, scenes=drawn)
 

@@ -39,6 +39,7 @@ class Faults:
         self.rng = random.Random(f"{cluster.seed}/faults")
         self.made: Counter[str] = Counter()
         self._over = asyncio.Event()
+        self._restarting = asyncio.Lock()
         self._kinds: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
             "kill": self._kill,
             "power_loss": self._power_loss,
@@ -169,9 +170,10 @@ class Faults:
         node = self.victim(slaves_only=True)
         if node and (not self.plan.rare or self.may_age(node)):
             self.note("slave wiped", node.name)
-            node.busy = True
+            node.busy = node.ageing = True
             node.lose_power()
             await self.bring_back(node, node.wipe)
+            node.ageing = False
 
     async def _pause(self) -> None:
         if node := self.victim():
@@ -192,12 +194,13 @@ class Faults:
         await self.restart(nodes, self.rng.choice((0.1, 2.0, 10.0)))
 
     async def restart(self, nodes: Sequence[NameServerNode], away_s: float) -> None:
-        for node in nodes:
-            self.note("nameserver killed", node.name)
-            await node.kill()
-        await self.last(away_s)
-        for node in nodes:
-            await node.boot()
+        async with self._restarting:  # one kills no node that another one starts
+            for node in nodes:
+                self.note("nameserver killed", node.name)
+                await node.kill()
+            await self.last(away_s)
+            for node in nodes:
+                await node.boot()
 
     async def _clock_jump(self) -> None:
         node = self.rng.choice(self.cluster.brokers)

@@ -79,6 +79,7 @@ class History:
     ends: dict[tuple[str, int], int] = field(default_factory=dict)  # acknowledged, by queue
     # What a group's listener wanted again and has not got, by group and value.
     sent_back: dict[tuple[str, str], Delivery] = field(default_factory=dict)
+    taken: set[tuple[str, str]] = field(default_factory=set)  # by a listener, and delivered again
 
     def invoke(self, value: str, lane: str, at: float) -> None:
         self.invoked[value] = lane
@@ -101,14 +102,16 @@ class History:
         delivery = Delivery(at, place, read_body(body))
         if not again:
             self.deliveries[group].append(delivery)
-        if delivery.value is not None:
-            self.first_seen[group].setdefault(delivery.value, delivery)
-            self.sent_back.pop((group, delivery.value), None)
+        if (value := delivery.value) is not None:
+            before = self.first_seen[group].setdefault(value, delivery)
+            if self.sent_back.pop((group, value), None) is None and before is not delivery:
+                self.taken.add((group, value))
         return delivery
 
     def send_back(self, group: str, delivery: Delivery) -> None:
-        """The listener wants it once more."""
-        if delivery.value is not None:
+        """The listener wants it once more. If a member had taken it before, the group has it, and
+        who got it a second time may find nobody to ask."""
+        if delivery.value is not None and (group, delivery.value) not in self.taken:
             self.sent_back[group, delivery.value] = delivery
 
     def lanes(self) -> Iterator[list[str]]:

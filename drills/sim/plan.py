@@ -51,7 +51,6 @@ RARE = {
     "foreign_master": 2,
     "cloned_node": 2,
 }
-ENABLED_RARE: tuple[str, ...] = ()
 RARE_CHANCE = 0.05
 # Where masters are elected: what etcd does to them.
 ETCD_FAULTS = {"etcd_away": 2, "etcd_cut_off": 3, "etcd_slow": 2}

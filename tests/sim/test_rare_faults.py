@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from saturnmq.drills.sim.plan import ENABLED_RARE, RARE
+from saturnmq.drills.sim.plan import RARE
 from saturnmq.drills.sim.run import main, simulate
 
 # By fault: seeds that found with it what was mended since.
 FOUND: dict[str, tuple[int, ...]] = {
     "bit_rot": (15, 16, 45),
     "delete_segment": (1, 4, 5, 58),
-    "restore_old_copy": (8, 49),
-    "wipe_master": (12, 17),
+    "restore_old_copy": (8, 13, 40, 49),
+    "wipe_master": (9, 12, 17),
 }
 MADE = {
     "commitlog lost",
@@ -48,10 +48,6 @@ def test_every_rare_fault_comes_about() -> None:
         if made.keys() >= MADE:
             return
     pytest.fail(f"never made: {MADE - made.keys()}")
-
-
-def test_what_seeds_draw_exists() -> None:
-    assert RARE.keys() >= set(ENABLED_RARE)
 
 
 def test_a_fault_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
