@@ -5,12 +5,15 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from producer_world import A0, A1, B0, Make, clusters
+from saturnmq.client.accumulator import Pin
 from saturnmq.client.outgoing import EXTRA_BYTES_MAX, ITEM_OVERHEAD
 from saturnmq.client.results import SendStatus
+from saturnmq.client.sending import ProducerOptions
 from saturnmq.protocol.batch import iterate_batch
 from saturnmq.protocol.errors import (
     ClientClosed,
@@ -255,3 +258,33 @@ def test_a_closed_engine_takes_nothing_and_fails_what_is_left(cluster: Make) -> 
             take()
     world.loop.run_until_complete(world.engine.close(1.0))
     assert left == ["G"]
+
+
+def test_how_much_and_how_long_unless_the_producer_is_told_otherwise(cluster: Make) -> None:
+    world = cluster({"a": 1})
+    with pytest.raises(MessageIllegal, match=f"exceeds the limit of {4 << 20} B"):
+        world.engine.enqueue(Message("T", bytes((4 << 20) + 1)), None)
+    for size, code in ((4095, 320), (4096, 310), (4 << 20, 310)):
+        assert sent(world, Message("T", bytes(size))).code == code
+    bound = world.engine.accumulator.lane("T", Pin(A0))
+    while not bound.ready:
+        world.engine.enqueue(Message("T", bytes(4000)), Pin(A0))
+    assert len(bound.ready[0].buffer) == 1 << 20
+    world.until_done(bound.ready[0].handle(0))
+    world.run(1.0)
+    world.sent.clear()
+    world.takes_s = lambda _: 1.0
+    for _ in range(12):
+        assert world.engine.enqueue_batch([Message("T", b"x")], None)
+    world.run(0.5)
+    assert len(world.sent) == 10
+    world.run(2.0)
+    began = world.now
+    world.answer = lambda _: 14
+    assert "not acknowledged in 120 s" in str(world.outcome(world.send(A0)))
+    assert world.now - began == pytest.approx(120.0, abs=0.9)
+
+
+def test_how_the_readme_says_for_how_long_keys_keep_their_queues() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    assert f"`absence_timeout` ({ProducerOptions().absence_timeout:g} s)" in readme
