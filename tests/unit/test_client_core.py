@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 from saturnmq.client.core import ClientCore
+from saturnmq.client.producer import Producer
+from saturnmq.client.pull_consumer import PullConsumer
+from saturnmq.client.push_consumer import PushConsumer
 from saturnmq.drills.sim.loop import SimLoop
 from saturnmq.drills.sim.network import SimListener, SimNetwork
 from saturnmq.drills.sim.runtime import SimRuntime
@@ -234,6 +237,44 @@ def test_a_client_that_is_closed_leaves_its_groups_and_takes_no_more_requests(ru
         await world.runtime.sleep(100.0)
         assert len(world.runtime.dialled) == dialled
         assert len(world.servers[2].when(LEAVE)) == 2
+
+    run(test)
+
+
+def made(kind: type[Any], world: World, **options: Any) -> Any:
+    if "core" not in options:
+        options["nameservers"] = world.servers[1].address
+        options["runtime"] = world.runtime
+    if kind is PushConsumer:
+        options["listener_one"] = lambda message: None
+    client = kind(group="G", **options)
+    if kind is not Producer:
+        client.subscribe("T")
+    return client
+
+
+@pytest.mark.parametrize("kind", [Producer, PushConsumer, PullConsumer])
+def test_a_core_is_started_and_closed_by_the_client_that_made_it(run: Run, kind: type[Any]) -> None:
+    async def test(world: World) -> None:
+        world.route(a={0: 2})
+        nameserver = world.servers[1]
+        own = made(kind, world)
+        async with own:
+            await world.runtime.sleep(2.0)
+            assert nameserver.connected() == 1
+            await own.start()
+        await world.runtime.sleep(0.1)
+        assert (nameserver.connected(), own.core.closed) == (0, True)
+        core = world.core()
+        sharing = made(kind, world, core=core)
+        began = world.now
+        async with sharing:
+            await world.runtime.sleep(3.0)
+            beats = [at for at in world.servers[2].when(BEAT) if at > began + 0.5]
+            assert beats == [], "nobody has started it"
+            assert sharing.core is core
+        assert not core.closed
+        await core.close()
 
     run(test)
 
