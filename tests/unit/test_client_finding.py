@@ -1,6 +1,7 @@
 """Finding routes on virtual time: what is asked when, and what becomes of the answers."""
 
 import asyncio
+import itertools
 import random
 
 import pytest
@@ -187,5 +188,121 @@ def test_a_connected_broker_outlives_its_absence_for_a_while_only(found):
         ns.finder.broker_lost()
         await asyncio.sleep(0.1)
         assert ns.brokers("T") == ["a"]
+
+    found(test)
+
+
+def test_who_only_asks_again_has_no_topic_created_and_nobody_asks_for_a_closed_client(found):
+    async def test(ns):
+        ns.topics = {"TBW102": ["a"]}
+        ns.finder.refresh_soon("T")
+        await asyncio.sleep(0.1)
+        assert (ns.asked, ns.brokers("T")) == (["T"], [])
+        await asyncio.sleep(0.95)
+        ns.finder.refresh_soon("T")
+        await asyncio.sleep(0.1)
+        assert ns.asked == ["T", "T"]
+        await ns.find("T", create=True)
+        assert ns.brokers("T") == ["a"]
+        await asyncio.sleep(2)
+        ns.asked.clear()
+        ns.finder.closed = True
+        ns.finder.refresh_soon("T")
+        ns.finder.told(["T", "TBW102"])
+        ns.finder.nameserver_lost()
+        await asyncio.sleep(2)
+        assert ns.asked == []
+
+    found(test)
+
+
+def test_a_template_without_queues_and_an_answer_without_a_body_are_no_routes(found):
+    async def test(ns):
+        ns.topics = {"TBW102": []}
+        with pytest.raises(TopicNotExist, match="no broker serves it and none may create it"):
+            await ns.find("T", create=True)
+        answer = ns.ask
+
+        async def empty(command, read, ok):
+            ns.asked.append(command.ext["topic"])
+            return read(command.reply())
+
+        ns.finder._ask_nameserver = empty
+        with pytest.raises(TopicNotExist):
+            await ns.find("T")
+        ns.finder._ask_nameserver = answer
+        ns.topics = {"T": ["a"]}
+        assert await ns.find("T")
+
+    found(test)
+
+
+def test_a_lost_nameserver_is_asked_later_and_later_and_not_by_a_closed_client(found):
+    async def test(ns):
+        ns.topics = {"T": ["a"]}
+        ns.finder.nameserver_lost()
+        await asyncio.sleep(1)
+        assert ns.asked == [], "nothing is wanted"
+        await ns.find("T")
+        ns.asked.clear()
+        ns.away = True
+        times = []
+        answer = ns.ask
+
+        async def noted(*args, **options):
+            times.append(ns.runtime.monotonic())
+            return await answer(*args, **options)
+
+        ns.finder._ask_nameserver = noted
+        ns.finder.nameserver_lost()
+        await asyncio.sleep(5)
+        pauses = [round(b - a - 0.01, 2) for a, b in itertools.pairwise(times)]
+        assert pauses[:6] == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0]
+        assert set(pauses[5:]) == {1.0}
+        asked = len(times)
+        ns.finder.closed = True
+        await asyncio.sleep(5)
+        assert len(times) <= asked + 1
+
+    found(test)
+
+
+def test_a_nameserver_that_is_lost_again_while_it_is_asked_is_asked_again(found):
+    async def test(ns):
+        ns.topics = {"T": ["a"]}
+        await ns.find("T")
+        for losses in (1, 2):
+            ns.asked.clear()
+            ns.finder.nameserver_lost()
+            await asyncio.sleep(0.005)
+            if losses == 2:
+                ns.finder.nameserver_lost()
+            await asyncio.sleep(1)
+            assert ns.asked == ["T"] * losses
+
+    found(test)
+
+
+def test_routes_are_in_the_order_of_their_brokers_and_missing_ones_have_their_queues(found):
+    async def test(ns):
+        ns.topics = {"T": ["a", "b", "c"]}
+        ns.connected |= {"a:1", "c:1"}
+        await ns.find("T")
+        ns.topics = {"T": ["b"]}
+        route = await ns.find("T", refresh=True)
+        assert [data.broker_name for data in route.brokers] == ["a", "b", "c"]
+        assert [queue.broker_name for queue in route.queues] == ["a", "b", "c"]
+        asked = len(ns.asked)
+        await asyncio.sleep(MISSING_S + 0.05)
+        assert len(ns.asked) == asked
+        await asyncio.sleep(0.1)
+        assert ns.brokers("T") == ["b"]
+        assert len(ns.asked) > asked
+        ns.topics = {"T": ["a", "b"]}
+        await ns.find("T", refresh=True)
+        ns.topics = {"T": ["b"]}
+        await asyncio.sleep(60)
+        await ns.find("T", refresh=True)
+        assert ns.brokers("T") == ["a", "b"], "it is missing anew"
 
     found(test)
