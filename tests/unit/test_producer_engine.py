@@ -52,6 +52,10 @@ def test_bodies_from_a_size_on_are_compressed(cluster: Make, size: int, above: i
     else:
         assert (command.code, command.ext["f"]) == (310, str(PACKED))
         assert command.body == zlib.compress(b"x" * size, 5)
+        squares = b"".join(
+            b"%d," % n**2 for n in range(500)
+        )  # other levels make more or less of it
+        assert sent(world, Message("T", squares)).body == zlib.compress(squares, 5)
 
 
 @pytest.mark.parametrize("body", [random.Random(1).randbytes(200), b"x" * 99])
@@ -95,6 +99,11 @@ def test_properties_that_cannot_be_told_apart_or_are_too_long_are_refused(
     world = cluster({"a": 1})
     with pytest.raises(MessageIllegal, match=why):
         world.engine.enqueue(Message("T", b"x", properties=properties), None)
+    longest = {"a": "x" * (EXTRA_BYTES_MAX - 3)}
+    assert world.engine.enqueue(Message("T", b"x", properties=longest), None)
+    for _ in range(2):
+        with pytest.raises(InvalidParameter, match="bad topic"):
+            world.engine.enqueue(Message("bad topic", b"x"), None)
 
 
 @pytest.mark.parametrize("delay_level", [0, 2])
@@ -110,11 +119,14 @@ def test_a_message_keeps_the_properties_and_the_id_that_it_came_with(
         world.until_done(handle)
         command = world.sent.pop().command
         if delay_level:
-            told = decode_properties(command.ext["i"].encode())
+            encoded = command.ext["i"].encode()
+            told = decode_properties(encoded)
             assert told.pop("DELAY") == "2"
         else:
             (entry,) = iterate_batch(command.body)
-            told = decode_properties(bytes(entry.properties))
+            encoded = bytes(entry.properties)
+            told = decode_properties(encoded)
+        assert (encoded.count(b"UNIQ_KEY\x01"), encoded.count(b"WAIT\x01")) == (1, 1)
         assert told == {**properties, "UNIQ_KEY": handle.message_id, "WAIT": "true"}
         assert (handle.message_id == "mine") == ("UNIQ_KEY" in properties)
 
@@ -214,7 +226,9 @@ def test_a_oneway_message_goes_to_a_broker_that_is_well(cluster: Make) -> None:
 
 def test_a_oneway_message_that_can_go_nowhere_is_refused(cluster: Make) -> None:
     world = cluster({"a": 1})
-    Wire(world)
+    wire = Wire(world)
+    world.engine.oneway(Message("T", bytes(4 << 20)), None)
+    assert len(wire.sent) == 1
     pin = world.engine.pin_for(Message("T", b"x"), A0, None, None)
     world.change({"a": 1}, {"a": ""})
     with pytest.raises(RouteNotFound, match="topic 'T' has no writable queue now"):
@@ -279,6 +293,10 @@ def test_how_much_and_how_long_unless_the_producer_is_told_otherwise(cluster: Ma
     world.run(0.5)
     assert len(world.sent) == 10
     world.run(2.0)
+    world.sent.clear()
+    world.answer = lambda _: 12
+    assert world.outcome(world.send()) is SendStatus.FLUSH_SLAVE_TIMEOUT
+    assert len(world.sent) == 1
     began = world.now
     world.answer = lambda _: 14
     assert "not acknowledged in 120 s" in str(world.outcome(world.send(A0)))
