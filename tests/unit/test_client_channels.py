@@ -6,15 +6,24 @@ from typing import ClassVar
 
 import client_fakes as fakes
 import pytest
+from saturnmq.client import channels as client_channels
 from saturnmq.client import pool
 from saturnmq.client.blocking import LoopThread
-from saturnmq.client.channels import Channels, Nameservers, NameserversUnreachable
+from saturnmq.client.channels import Channels, Nameservers, NameserversUnreachable, document
 from saturnmq.client.pool import Pool
+from saturnmq.protocol import jsonx
 from saturnmq.protocol.channel import Channel
 from saturnmq.protocol.codes import RequestCode, ResponseCode
-from saturnmq.protocol.errors import ConnectFailed, ConnectionLost, RequestTimeout, TopicNotExist
+from saturnmq.protocol.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    RequestTimeout,
+    SystemBusy,
+    TopicNotExist,
+)
 from saturnmq.protocol.native import NativeRuntime
 from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.route import QueueData, TopicRoute
 
 NOBODY = "127.0.0.1:1"
 
@@ -213,6 +222,75 @@ def test_a_channel_gives_the_answers_of_what_was_asked_in_that_order(cluster):
     channel.close()
     with pytest.raises(ConnectionLost):
         channel.ask(*asking(b"4"), 5.0)
+
+
+class Told:
+    """Connections to nameservers that answer as a test says."""
+
+    def __init__(self, **answers):
+        self.answers, self.asked = answers, []
+
+    def request(self, address, command, timeout_s):
+        self.asked.append(address)
+        assert (timeout_s, command.ext["topic"]) == (5.0, "T")
+        answer = self.answers[address]
+        if isinstance(answer, Exception):
+            raise answer
+        return command.reply(*answer) if isinstance(answer, tuple) else command.reply(body=answer)
+
+
+ROUTE = jsonx.dumps(TopicRoute([QueueData("a", 1, 1)], []).to_json())
+
+
+def test_a_route_is_as_old_as_the_caller_allows_and_forgotten_when_the_topic_is_gone(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(client_channels, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    told = Told(x=ROUTE)
+    nameservers = Nameservers(["x"], told, 5.0)
+    for at, asked in ((0.0, 1), (9.9, 1), (10.0, 2), (19.0, 2)):
+        now[0] = at
+        assert nameservers.route("T", 10.0).queues
+        assert len(told.asked) == asked
+    told.answers["x"] = ConnectionLost("lost")
+    now[0] = 30.0
+    assert nameservers.route("T", 10.0).queues
+    for answer in ((17, "no such topic"), ConnectionLost("lost")):
+        told.answers["x"] = answer
+        now[0] += 10.0
+        if isinstance(answer, tuple):
+            assert nameservers.route("T", 10.0) is None
+        else:
+            with pytest.raises(NameserversUnreachable, match="x: "):
+                nameservers.route("T", 10.0)
+
+
+def test_who_does_not_answer_is_asked_last_from_then_on():
+    told = Told(x=ConnectFailed("away"), y=SystemBusy("busy"), z=ROUTE)
+    nameservers = Nameservers(["x", "y", "z"], told, 5.0)
+    for asked in (["x", "y", "z"], ["z"]):
+        told.asked.clear()
+        assert nameservers.route("T")
+        assert told.asked == asked
+    told.answers["z"] = ConnectFailed("away too")
+    with pytest.raises(NameserversUnreachable) as error:
+        nameservers.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
+    text = str(error.value)
+    assert [each.split(":")[0] for each in text.splitlines()[1].split("; ")] == ["z", "x", "y"]
+    told.answers["x"] = (17, "no such topic")
+    with pytest.raises(TopicNotExist):
+        nameservers.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
+
+
+def test_an_answer_is_a_json_object_or_an_error():
+    command = Command.request(1, {})
+    assert document("x", command.reply(body=b'{"a":1}')) == {"a": 1}
+    assert document("x", command.reply()) == {}
+    with pytest.raises(
+        SystemBusy, match=rf"^x answers with \['{'y' * 58}, a JSON object is wanted$"
+    ):
+        document("x", command.reply(body=jsonx.dumps(["y" * 100])))
+    with pytest.raises(TopicNotExist, match="no"):
+        document("x", command.reply(17, "no", body=b"{}"))
 
 
 class TestNameservers:

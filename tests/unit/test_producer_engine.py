@@ -166,6 +166,7 @@ def test_a_batch_keeps_the_ids_that_its_messages_came_with(cluster: Make) -> Non
     world.until_done(batch.handle(1))
     entries = list(iterate_batch(world.sent[0].command.body))
     assert [each.flag for each in entries] == [4, 5]
+    assert [bytes(each.properties).count(b"UNIQ_KEY") for each in entries] == [1, 1]
     assert decode_properties(bytes(entries[1].properties)) == {
         "UNIQ_KEY": "mine",
         "WAIT": "true",
@@ -272,6 +273,18 @@ def test_a_closed_engine_takes_nothing_and_fails_what_is_left(cluster: Make) -> 
             take()
     world.loop.run_until_complete(world.engine.close(1.0))
     assert left == ["G"]
+
+
+def test_a_closed_engine_asks_for_no_more_routes(cluster: Make) -> None:
+    world = cluster({}, until_delivered=True)
+    world.unregister_producer = lambda group: world.runtime.sleep(0)  # type: ignore[attr-defined]
+    handle = world.send()
+    world.loop.run_until_complete(world.engine.close(0.5))
+    assert isinstance(handle.exception(), ClientClosed)
+    world.run(0.3)
+    asked = len(world.asked)
+    world.run(2.0)
+    assert len(world.asked) == asked
 
 
 def test_how_much_and_how_long_unless_the_producer_is_told_otherwise(cluster: Make) -> None:
