@@ -265,6 +265,17 @@ def test_a_lane_that_is_new_or_at_work_goes_the_ordinary_way(way):
     assert not here.made[0].open
 
 
+def test_what_travels_alone_does_so_on_this_way_too(way):
+    here = way({"a": 1})
+    for message, code in (
+        (Message("T", b"x"), 320),
+        (Message("T", b"x", delay_level=1), 310),
+        (Message("T", b"x" * 4096), 310),
+    ):
+        assert here.express.send(message, None) is not None
+        assert here.made[0].asked[-1][0].code == code
+
+
 def test_one_send_at_a_time_takes_this_way(way):
     here = way({"a": 1})
     others = []

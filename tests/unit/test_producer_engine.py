@@ -112,7 +112,8 @@ def test_a_message_keeps_the_properties_and_the_id_that_it_came_with(
 ) -> None:
     world = cluster({"a": 1})
     given = {"UNIQ_KEY": "mine", "WAIT": "false", "a": "x" * 100}
-    for properties in (given, {"WAIT": "false"}, {"a": "x" * (EXTRA_BYTES_MAX - 20)}):
+    alone = {"UNIQ_KEY": "mine"}
+    for properties in (given, alone, {"WAIT": "false"}, {"a": "x" * (EXTRA_BYTES_MAX - 20)}):
         message = Message("T", b"x", properties=properties, delay_level=delay_level)
         handle = world.engine.enqueue(message, None)
         assert handle is not None
