@@ -49,6 +49,7 @@ class World:
         self.backs: list[dict[str, str]] = []
         self.refuse_backs = 0
         self.members = ["me"]
+        self.members_asked: list[float] = []  # when
         self.locks_granted = True
         self.locks = QueueLocks()
         self.term = ""  # of a broker of ours, which says of which epoch its log is
@@ -235,6 +236,7 @@ class WorldCore:
         if cmd.code == 11:
             return await self._pull(address, cmd)
         if cmd.code == 38:
+            world.members_asked.append(self.runtime.monotonic())
             return cmd.reply(body=json.dumps({"consumerIdList": world.members}).encode())
         if cmd.code == 36:
             if world.refuse_backs > 0:

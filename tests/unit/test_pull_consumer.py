@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from consumer_world import MASTER, Q0, Q1, SLAVE, World, puller
+from consumer_world import MASTER, Q0, Q1, SLAVE, World, consumer, puller
 from saturnmq.client.pull_consumer import PullConsumer
 from saturnmq.protocol.errors import ClientClosed, ConfigError, InvalidParameter
 from saturnmq.protocol.message import MessageQueue
@@ -259,5 +259,30 @@ def test_a_consumer_tells_its_group_and_operators_what_it_is() -> None:
             assert list(info["mqTable"]) == [Q0]
             assert info["properties"]["PROP_CONSUME_TYPE"] == "CONSUME_ACTIVELY"
             assert info["properties"]["PROP_CONSUMEORDERLY"] == "false"
+
+    world.run(main)
+
+
+@pytest.mark.parametrize(("options", "every_s"), [({}, 20.0), ({"rebalance_interval_s": 7.0}, 7.0)])
+@pytest.mark.parametrize("make", [puller, consumer])
+def test_a_consumer_looks_so_often_who_the_members_are(
+    make: Any, options: dict[str, float], every_s: float
+) -> None:
+    world = World(queues=1)
+    world.listed.append("%RETRY%G")
+    world.frames[MessageQueue("%RETRY%G", "a", 0)] = []
+
+    async def main() -> None:
+        made = make(world, **options)
+        if make is puller:
+            made.subscribe("T")
+        else:
+            made.subscribe("T", listener_one=lambda message: None)
+        async with made:
+            await world.runtime.sleep(4.5 * every_s)
+            begun = world.members_asked[0]
+            rounds = {round((at - begun) / every_s, 1) for at in world.members_asked}
+            assert {1.0, 2.0, 3.0, 4.0} <= rounds
+            assert all(each < 0.2 or each.is_integer() for each in rounds), rounds
 
     world.run(main)
