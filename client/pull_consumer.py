@@ -272,28 +272,25 @@ class PullConsumer:
         return []
 
     async def _read_ahead(self, held: HeldQueue) -> None:
+        """Until it is cancelled: whoever moves the queue elsewhere, or drops it, ends this task."""
         state = held.state
         while not state.dropped and not self._closing:
             if state.full(self._limits):
                 await held.wait_for_space()
                 continue
-            generation = state.generation
             try:
                 if state.next_offset < 0:
                     await self.core.route(held.queue.topic)  # a queue assigned after start()
                     offset = await start_offset(
                         self.core, self.offsets, held.queue, self.consume_from, self.baseline
                     )
-                    if generation == state.generation:
-                        state.reset(offset)
-                        self._polled.setdefault(held.queue, offset)
+                    state.reset(offset)
+                    self._polled.setdefault(held.queue, offset)
                     continue
                 pulled = await self._puller.pull(held.queue, state.next_offset)
             except SaturnError as error:
                 log.info("pull of %s failed, again in %g s: %s", held.queue, ERROR_PAUSE_S, error)
                 await self.runtime.sleep(ERROR_PAUSE_S)
-                continue
-            if state.dropped or generation != state.generation:
                 continue
             note_term(self.core.terms, self.group, held.queue, pulled.term)
             if pulled.moved:

@@ -176,11 +176,57 @@ def test_only_what_is_assigned_is_committed_and_lags() -> None:
             assert len(await made.poll(5.0, max_messages=3)) == 3
             assert await made.lag() == 7
             assert await made.lag(Q1) == 6
+            del world.offsets[Q1]
+            assert await made.lag(Q1) == 10
+            world.offsets[Q1] = 4
             await made.commit({Q0: 2})
             assert world.offsets == {Q0: 2, Q1: 4}
             assert await made.committed(Q1) == 4
             made.seek(Q0, 99)
             assert await made.lag() == 0
+
+    world.run(main)
+
+
+def test_a_queue_without_messages_holds_up_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    world = World(queues=3)
+    for n in range(6):
+        world.send(1, b"%d" % n)
+    world.damaged = {MASTER: {2}, SLAVE: {2}}
+
+    async def main() -> None:
+        made = puller(world)
+        made.assign([Q0, Q1, MessageQueue("T", "a", 2)])
+        async with made:
+            await world.runtime.sleep(60.0)
+            began = world.loop.time()
+            assert [offsets(await made.poll(max_messages=1)) for _ in range(5)] == [
+                [0],
+                [1],
+                [3],
+                [4],
+                [5],
+            ], "the damaged one is told and passed over"
+            assert world.loop.time() == began
+
+    world.run(main)
+    assert "is damaged on every broker" in caplog.text
+
+
+def test_what_is_given_twice_is_read_once_and_nothing_after_the_end() -> None:
+    world = backlog(3)
+
+    async def main() -> None:
+        made = puller(world)
+        made.subscribe("T")
+        async with made:
+            assert await made.take_queues([Q0])
+            assert await made.take_queues([Q0])
+            assert made.held_queues() == [Q0]
+            assert offsets(await made.poll()) == [0, 1, 2]
+            assert await made.poll(1.0) == []
+        assert await made.take_queues([Q0])
+        assert made.held_queues() == []
 
     world.run(main)
 
