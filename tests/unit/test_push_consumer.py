@@ -36,8 +36,10 @@ def test_a_consumer_begins_once_and_only_with_a_topic_and_a_listener() -> None:
         await made.start()
         assert sorted(made.subscriptions) == [RETRY, "T"]
         await world.until(lambda: made.held_queues() == [Q0, Q1])
+        assert list(core.handlers) == ["G"]
         await made.close()
         await made.close()
+        assert core.handlers == {}
         with pytest.raises(ClientClosed, match="make a new one"):
             await made.start()
 
@@ -116,6 +118,7 @@ def test_one_message_is_consumed_at_an_operators_word(ordered: bool) -> None:
     async def main() -> None:
         made = consumer(world, listener_one=listener, ordered=ordered)
         good, bad = world.frames[Q0]
+        await world.runtime.sleep(5.0)
         told = await made.consume_directly({"brokerName": "b"}, good)
         assert told == {
             "order": ordered,
