@@ -229,6 +229,7 @@ class HaSlave:
         self.master_address = ""
         self.ha_address = context.config.ha_master_address
         self.refused = ""  # why the master does not take this node
+        self._waits = ""  # who it dialled does not lead
         self._coming: list[Epoch] = []  # the master's epochs that this log has not reached
         self._target = 0  # what was confirmed when it joined
         self.knows_confirmed = False  # a master of ours has said since the start
@@ -316,9 +317,21 @@ class HaSlave:
 
     # joining a master of ours
 
+    @property
+    def trouble(self) -> str:
+        """Why this slave follows nobody; empty if it does, or dials."""
+        return self.refused or self._waits
+
     def greeted(self, connection: MasterConnection, hello: Hello) -> None:
         self._hello = hello
+        self._waits = "" if hello.state == "master" else self._does_not_lead(hello)
         self.tell(e.Greeted(connection.link, hello))
+
+    def _does_not_lead(self, hello: Hello) -> str:
+        who = "this node itself" if hello.address == self._c.address else f"{hello.state} now"
+        config = self._c.config.ha_master_address
+        named = "; haMasterAddress names it: look whether that is right" if config else ""
+        return f"{self.ha_address} does not lead, it is {who}{named}"
 
     def accepted(self, connection: MasterConnection) -> None:
         self.tell(e.Accepted(connection.link))
@@ -428,7 +441,7 @@ class HaSlave:
                     self._report(beat=True)
         finally:
             connection.close()
-            self._connection = None
+            self._connection, self._waits = None, ""
             self.tell(e.LinkLost(connection.link))
         if why := connection.refused:
             if not connection.free_id:

@@ -17,6 +17,7 @@ from saturnmq import aio
 from saturnmq.broker.broker import Broker
 from saturnmq.broker.ha_slave import MasterConnection
 from saturnmq.broker.mending import Mending
+from saturnmq.cli.launcher import free_block
 from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.epochs import TERM
@@ -437,6 +438,56 @@ def test_two_slaves_with_one_id_are_told_apart(tmp_path: Path) -> None:
             await until(lambda: "another brokerId" in twin.replica_state()["trouble"])
             assert group.master.context.role.replicas == {1: group.slave.address}
             await twin.close()
+
+    run(body)
+
+
+def test_a_second_master_from_a_copy_of_the_first_ones_disk_becomes_its_slave(
+    tmp_path: Path,
+) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        async with Group(runtime, tmp_path) as group:
+            assert await group.send_all(group.master, b"one") == [0]
+            await group.slave.close()
+            await group.master.close()
+            shutil.copytree(tmp_path / "m", tmp_path / "clone")
+            group.master, group.slave = await group.start("m"), await group.start("s")
+            await until(lambda: group.master.context.copies_in_sync() == 2)
+            assert await group.send_all(group.master, b"two") == [0]
+            clone = await group.start("clone", role="SYNC_MASTER")
+            await until(lambda: group.master.context.copies_in_sync() == 3)
+            assert await group.send_all(clone, b"refused") == [2]
+            assert await group.send_all(group.master, b"three") == [0]
+            assert clone.context.role.broker_id == 2
+            assert await group.bodies(group.master) == [b"one", b"two", b"three"]
+            end = group.master.store.watermarks.appended
+            await until(lambda: clone.store.watermarks.dispatched == end)
+            assert await group.bodies(clone) == [b"one", b"two", b"three"]
+            await clone.close()
+
+    run(body)
+
+
+def test_a_slave_that_dials_who_does_not_lead_says_so(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        async with Group(runtime, tmp_path) as group:
+            assert await group.send_all(group.master, b"one") == [0]
+            third = await group.start(
+                "t", role="SLAVE", broker_id=2, ha_master_address=group.slave.ha_address
+            )
+            await until(lambda: "does not lead, it is slave" in third.replica_state()["trouble"])
+            assert "haMasterAddress" in third.replica_state()["trouble"]
+            port = free_block("127.0.0.1", 2)
+            ports = {"port": port, "ha_port": port + 1}
+            lonely = await group.start(
+                "u", role="SLAVE", broker_id=3, ha_master_address=f"127.0.0.1:{port + 1}", **ports
+            )
+            await until(lambda: "this node itself" in lonely.replica_state()["trouble"])
+            assert lonely.context.role.replicas == {}
+            assert group.slave.replica_state()["trouble"] == ""
+            for broker in (third, lonely):
+                assert broker.store.watermarks.appended == 0
+                await broker.close()
 
     run(body)
 

@@ -168,6 +168,40 @@ def disk_of(broker: Broker) -> SimDisk:
     return disk
 
 
+def test_a_change_of_the_role_that_could_not_be_written_down_is_none() -> None:
+    async def scene(
+        runtime: NativeRuntime, disk: SimDisk, broker: Broker, endpoint: Endpoint
+    ) -> None:
+        def part() -> tuple[Any, ...]:
+            state = broker.replica_state()
+            return state["role"], state["epochs"], state["decided"]
+
+        async def in_vain(code: int, file: str) -> None:
+            before, plan = part(), disk.plan("write_file", errno.ENOSPC, file, times=None)
+            reply = await ask(endpoint, code, {"epoch": 3 * TERM, "force": "true"})
+            assert (reply.code, plan.hits > 0) == (1, True), (code, file, reply.remark)
+            assert "the disk:" in str(reply.remark)
+            assert part() == before
+            disk.plans.clear()
+
+        role, epochs = "/store/config/role.json*", "/store/epochFileCheckpoint*"
+        await in_vain(RequestCode.FENCE, role)
+        assert (await send(endpoint, b"goes on")).code == 0
+        assert (await ask(endpoint, RequestCode.FENCE, {"epoch": 3 * TERM})).code == 0
+        for file in (role, epochs):
+            await in_vain(RequestCode.PROMOTE, file)
+            assert (await send(endpoint, b"refused")).code == 2
+        reply = await ask(endpoint, RequestCode.PROMOTE, {"epoch": 5 * TERM, "force": "true"})
+        assert reply.code == 0, reply.remark
+        assert (await send(endpoint, b"taken")).code == 0
+        broker, endpoint = await killed(runtime, disk, broker)
+        assert broker.replica_state()["role"] == "master"
+        assert broker.context.role.epoch >= 5 * TERM
+        await broker.close()
+
+    on_simulated_disk(scene)
+
+
 class SlowDisk(NativeDisk):
     """Takes its time for the role, and counts who writes it at once."""
 
