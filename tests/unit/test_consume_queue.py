@@ -236,3 +236,46 @@ def test_an_entry_behind_a_hole_of_the_file_is_found(number: int, monkeypatch) -
         again.series.load()
         assert again.recover(1000, lambda *frame: frame in ours) == sound
         assert again.max_offset == 1
+
+
+def packed(first: int, count: int) -> list[bytes]:
+    """Entries whose frames lie one behind the other, entry 0 at the log's beginning."""
+    return [ENTRY.pack(100 * number, 100, -number) for number in range(first, first + count)]
+
+
+def test_a_queue_without_files_has_neither_messages_nor_an_end() -> None:
+    queue = opened(SimDisk(random.Random(1)))
+    assert (queue.min_offset, queue.max_offset) == (0, 0)
+    assert (queue.last_physical, queue.max_physical) == (-1, -1)
+    assert (queue.is_empty, queue.since, queue.first) == (True, 0, 0)
+    assert queue.recover(100, lambda *_: True)
+    assert (queue.min_offset, queue.max_offset) == (0, 0)
+
+
+@pytest.mark.parametrize("first", [0, 5, 7, 9, 10, 12, 14, 20])
+@pytest.mark.parametrize("count", [1, 6, 20])
+def test_entries_are_put_back_where_a_gap_left_their_places(first: int, count: int) -> None:
+    """Files begin at 7; the gaps are 7 to 9 and 12 to 15, and 16 is the last entry. None is put
+    before the first file, none over another, and what goes on behind the end is appended."""
+    disk = SimDisk(random.Random(1))
+    queue = opened(disk)
+    queue.append(10, b"".join(packed(10, 2)))
+    queue.append(16, ENTRY.pack(99_999, 100, 0))  # another message took this place
+    queue.flush()
+    disk.sync_dir("/q/T/3")
+    expected = {10: packed(10, 1)[0], 11: packed(11, 1)[0], 16: ENTRY.pack(99_999, 100, 0)}
+    places = [n for n in range(first, first + count) if n >= 7 and n != 16]
+    expected |= {n: packed(n, 1)[0] for n in places}
+    end = max(first + count, 17)
+    if first > 17:
+        places, end = list(range(first, first + count)), first + count
+    assert queue.restore(first, b"".join(packed(first, count))) == len(places)
+    assert queue.max_offset == end
+    assert queue.min_offset == min([10, *places])
+    durable = opened(disk.crash_image(random.Random(1), NOTHING_ELSE))
+    for reader in (queue, durable) if end == 17 else (queue,):
+        for number in range(7, end):
+            segment = reader.series.find(20 * number)
+            assert segment is not None
+            entry = segment.view[20 * number - segment.start :][:20]
+            assert entry == expected.get(number, ENTRY.pack(*HOLE)), number

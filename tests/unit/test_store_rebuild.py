@@ -10,9 +10,11 @@ import pytest
 from saturnmq.drills.sim.disk import SimDisk
 from saturnmq.protocol.batch import encode_batch
 from saturnmq.store.checkpoint import Checkpoint
+from saturnmq.store.config_files import ConfigFile
 from saturnmq.store.consumequeue import ENTRY
 from saturnmq.store.message_store import MessageStore, Part
 from saturnmq.store.rebuild import Rebuilt, is_over, rebuild
+from saturnmq.store.tombstones import KEY
 from saturnmq.store.verify import Sizes
 from store_rig import CONFIG, SEGMENT, Clock, bodies, dispatch, message, new_disk, open_store
 
@@ -149,6 +151,32 @@ def test_the_end_of_a_queue_without_messages_is_its_next_offset(tag: str) -> Non
         store = open_store(disk)
         assert (store.min_offset("T", 5), store.max_offset("T", 5)) == (45, 45)
         assert store.min_offset("T", 0) > 0
+        store.close()
+
+
+def test_the_end_of_a_topic_that_was_made_again_is_its_next_offset() -> None:
+    """Also where none of its messages is left: its tombstone tells where it began, not its end."""
+    disk = new_disk()
+    store = open_store(disk)
+    put(store, 10, queue=5)
+    dispatch(store)
+    stone = store.tombstone("T")
+    disk.make_dirs("/store/config")
+    document = {"topicConfigTable": {}, KEY: {"T": stone.to_json()}}
+    ConfigFile(disk, "/store/config/topics.json").save(document)
+    store.bury({"T": stone})
+    end = put(store, 35, queue=5)[-1]
+    put(store, 90, "U")
+    dispatch(store)
+    assert store.max_offset("T", 5) == 45
+    store.close()
+    for start in range(0, end, SEGMENT):
+        disk.unlink(f"/store/commitlog/{start:020d}")
+    for _ in range(2):
+        rebuilt(disk)
+        store = open_store(disk)
+        assert (store.min_offset("T", 5), store.max_offset("T", 5)) == (45, 45)
+        assert store.recovery.messages == 0
         store.close()
 
 

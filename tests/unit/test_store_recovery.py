@@ -820,3 +820,49 @@ def test_queues_of_a_log_that_begins_within_them_are_built_again(end, caplog) ->
     assert (again.recovery.scanned_from, again.recovery.messages) == (SEGMENT, len(there))
     assert numbers(again) == there
     assert (again.min_offset("T", 0), again.max_offset("T", 0)) == (there[0], 90)
+
+
+@pytest.mark.parametrize("claimed", [-10, 0, 100])
+def test_the_place_of_a_message_before_a_damaged_blank_is_kept(claimed: int) -> None:
+    """Whatever length it claims: where it is right, the damage ends before it."""
+    disk = new_disk()
+    store = open_store(disk)
+    last = None
+    while last is None or last.end_offset + 300 < SEGMENT:
+        last = store.put(message(bytes(150)))
+    lost = store.put(message(b"only one", queue=1))
+    assert lost.end_offset < SEGMENT
+    put(store, range(3))
+    assert store.watermarks.appended > SEGMENT
+    flush(store)
+    store.flush_derived()
+    store.checkpoint()
+    die(disk)
+    disk.remove_tree("/store/consumequeue")
+    flip(disk, lost.physical_offset + 90)  # in its body
+    left = SEGMENT - lost.end_offset
+    size = (left + claimed).to_bytes(4, "big")
+    overwrite(disk, f"/store/commitlog/{0:020d}", lost.end_offset, size)
+    again = open_store(disk)
+    gap_end = SEGMENT if claimed else lost.end_offset
+    assert again.recovery.gaps == [(lost.physical_offset, gap_end)]
+    assert again.max_offset("T", 1) == 1
+    assert again.put(message(b"another", queue=1)).queue_offset == 1
+
+
+def test_an_entry_that_reaches_beyond_damage_is_none_of_it() -> None:
+    disk = new_disk()
+    store = open_store(disk)
+    put(store, range(20))
+    lost = store.put(message(b"only one" + bytes(150), queue=1))
+    put(store, range(20, 25))
+    save(store)
+    die(disk)
+    flip(disk, lost.physical_offset + 100)
+    size = lost.end_offset - lost.physical_offset
+    path = f"/store/consumequeue/T/1/{0:020d}"
+    overwrite(disk, path, 8, (size + 1).to_bytes(4, "big"))  # a torn entry
+    again = open_store(disk)
+    entry = again.queues()["T", 1].entry(0)
+    assert entry is not None
+    assert entry[:2] == (lost.physical_offset, size)
