@@ -866,3 +866,23 @@ def test_an_entry_that_reaches_beyond_damage_is_none_of_it() -> None:
     entry = again.queues()["T", 1].entry(0)
     assert entry is not None
     assert entry[:2] == (lost.physical_offset, size)
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("lost", [range(60, 66), range(62, 81), range(70, 99), [98], range(60, 99)])
+def test_entries_behind_the_checkpoint_are_put_again(lost, known: bool) -> None:
+    """A power loss may have taken any of them and left the others."""
+    disk = new_disk()
+    store = filled(disk, 60)
+    put(store, range(60, 99))
+    dispatch(store)
+    flush(store)
+    die(disk)
+    for number in lost:
+        start = number // 20 * 400
+        overwrite(disk, f"/store/consumequeue/T/0/{start:020d}", 20 * number - start, bytes(20))
+    if not known:
+        disk.unlink("/store/checkpoint")
+    again = open_store(disk)
+    assert numbers(again) == list(range(99))
+    assert found(again, range(99)) == [n for n in range(99) for _ in "kb"]
