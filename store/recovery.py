@@ -133,8 +133,7 @@ def _start(
         queue.destroy()
     whole = queues.non_empty() >= checkpoint.queues and not damaged
     if clean and not known and whole:
-        reached = queues.max_physical()
-        begin = _newest_reached(commitlog, reached) if reached >= 0 else oldest
+        begin = _newest_reached(commitlog, queues.max_physical())
     elif known and whole:
         begin = checkpoint.derived
     else:
@@ -156,8 +155,6 @@ def _used_end(commitlog: CommitLog, start: int, end: int) -> int:
     """The end of what is not zero in [start, end) of the log, `start` if all is."""
     used = start
     for segment in commitlog.series.segments:
-        if segment.end <= start or segment.start >= end:
-            continue
         stop = min(end, segment.end) - segment.start
         for first, last in segment.file.written(max(start - segment.start, 0)):
             for at in range(first, min(last, stop), STEP_BYTES):
@@ -224,7 +221,7 @@ class _Places:
             size = min(end, segment.end) - offset
             data = memoryview(segment.file.read(offset - segment.start, min(size, _READ)))
             scan = scan_frames(data, 0, len(data), offset, False, False, self._derived.delays_ms)
-            if not scan.next_pos or offset + scan.next_pos > end:
+            if not scan.next_pos:
                 return
             yield scan
             offset += scan.next_pos
@@ -306,7 +303,7 @@ class _Scan:
     def _read(self, offset: int) -> None:
         """Have bytes from `offset` in the buffer, unless what is left of it fills a step."""
         left = self._base + self._filled - offset
-        if self._base <= offset and left >= min(STEP_BYTES, self._end_of(offset) - offset) > 0:
+        if self._base <= offset and left >= min(STEP_BYTES, self._end_of(offset) - offset):
             return
         self._fill(offset)
 
@@ -318,16 +315,15 @@ class _Scan:
     def _fill(self, offset: int) -> None:
         segment = self._log.series.find(offset)
         assert segment is not None, f"{offset} lies between the ends of the log"
-        size = min(len(self._buffer), segment.end - offset)
         try:
-            self._filled = segment.file.read_into(offset - segment.start, self._buffer[:size])
+            self._filled = segment.file.read_into(offset - segment.start, self._buffer)
         except OSError as error:
             raise StoreDamaged(
                 f"{segment.file.path} cannot be read at {offset - segment.start}: {error}; replace "
                 "the disk and copy the directory from a slave, or set this file aside"
             ) from error
         if not self._filled:
-            raise StoreDamaged(f"{segment.file.path} ends before {size} bytes from {offset}")
+            raise StoreDamaged(f"{segment.file.path} ends before {offset - segment.start}")
         self._base = offset
 
     def _read_more(self, offset: int) -> bool:

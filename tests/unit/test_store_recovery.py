@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import random
+import struct
 
 import pytest
 from saturnmq.drills.sim.disk import Outcome
@@ -850,7 +851,8 @@ def test_the_place_of_a_message_before_a_damaged_blank_is_kept(claimed: int) -> 
     assert again.put(message(b"another", queue=1)).queue_offset == 1
 
 
-def test_an_entry_that_reaches_beyond_damage_is_none_of_it() -> None:
+@pytest.mark.parametrize(("at", "longer"), [(0, 1), (-1, 0), (1, 0), (-1, 1)])
+def test_an_entry_that_reaches_beyond_damage_is_none_of_it(at: int, longer: int) -> None:
     disk = new_disk()
     store = open_store(disk)
     put(store, range(20))
@@ -861,7 +863,8 @@ def test_an_entry_that_reaches_beyond_damage_is_none_of_it() -> None:
     flip(disk, lost.physical_offset + 100)
     size = lost.end_offset - lost.physical_offset
     path = f"/store/consumequeue/T/1/{0:020d}"
-    overwrite(disk, path, 8, (size + 1).to_bytes(4, "big"))  # a torn entry
+    torn = lost.physical_offset + at, size + longer
+    overwrite(disk, path, 0, struct.pack(">qi", *torn))
     again = open_store(disk)
     entry = again.queues()["T", 1].entry(0)
     assert entry is not None
@@ -884,5 +887,6 @@ def test_entries_behind_the_checkpoint_are_put_again(lost, known: bool) -> None:
     if not known:
         disk.unlink("/store/checkpoint")
     again = open_store(disk)
+    assert (again.recovery.scanned_from > 0) is known
     assert numbers(again) == list(range(99))
     assert found(again, range(99)) == [n for n in range(99) for _ in "kb"]
