@@ -890,3 +890,17 @@ def test_entries_behind_the_checkpoint_are_put_again(lost, known: bool) -> None:
     assert (again.recovery.scanned_from > 0) is known
     assert numbers(again) == list(range(99))
     assert found(again, range(99)) == [n for n in range(99) for _ in "kb"]
+
+
+@pytest.mark.parametrize("end", [die, MessageStore.close])
+def test_queues_begin_with_the_log_whatever_their_files_have(end) -> None:
+    disk = new_disk()
+    store = filled(disk, 90)
+    first = len([n for n in range(90) if store.queues()["T", 0].entry(n)[0] < SEGMENT])
+    end(disk if end is die else store)
+    disk.unlink(f"/store/commitlog/{0:020d}")
+    change_page(disk, start=SEGMENT)
+    again = open_store(disk)
+    assert (again.min_offset("T", 0), again.max_offset("T", 0)) == (first, 90)
+    assert numbers(again) == list(range(first, 90))
+    assert again.recovery.messages <= 1
