@@ -451,6 +451,23 @@ def test_a_buffer_is_written_by_commits_and_goes_back_when_all_of_it_is() -> Non
     assert log.committed == SEGMENT + 4000
 
 
+def test_a_flush_names_what_is_dirty_in_each_segment() -> None:
+    log = new_log()
+    for _ in range(3):
+        append(log, 5000)
+    for flushed, expected in [
+        (0, [(0, SEGMENT), (0, SEGMENT), (0, 5000)]),
+        (SEGMENT + 100, [(100, SEGMENT), (0, 5000)]),
+        (log.end - 1, [(4999, 5000)]),
+    ]:
+        ticket = log.ticket(flushed, 77)
+        assert [(start, end) for _, start, end in ticket.ranges] == expected
+        assert (ticket.target, ticket.store_timestamp) == (log.end, 77)
+    image = log.series.disk
+    log.ticket(SEGMENT + 100, 0).run()
+    assert image.platters(f"{LOG}/{2 * SEGMENT:020d}")[:5000] == b"x" * 5000
+
+
 def test_a_group_needs_as_many_buffers_as_segments() -> None:
     log, pool = with_pool(3)
     append(log, 100)

@@ -56,7 +56,7 @@ def content(store: MessageStore) -> bytes:
 # flushing
 
 
-@pytest.mark.parametrize("count", [0, 10])
+@pytest.mark.parametrize("count", [0, 10, 50])
 @pytest.mark.parametrize("known", [True, False])
 def test_what_a_failed_sync_lost_is_not_taken_for_durable(count: int, known: bool) -> None:
     """The cache shows it and calls it clean."""
