@@ -373,8 +373,7 @@ class CommitLog:
         segment = self.series.find(offset)
         if segment is None:
             return 0
-        pos = offset - segment.start
-        return segment.file.read_into(pos, buffer[: self.segment_bytes - pos])
+        return segment.file.read_into(offset - segment.start, buffer)
 
     def is_frame(
         self, offset: int, size: int, topic: str, queue_id: int, queue_offset: int

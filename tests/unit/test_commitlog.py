@@ -12,7 +12,7 @@ from saturnmq.drills.sim.disk import SimDisk, SimSegment
 from saturnmq.protocol.errors import StoreDamaged, SystemBusy
 from saturnmq.protocol.frame import encode_frame
 from saturnmq.store.commitlog import CommitLog
-from saturnmq.store.disk import NativeDisk
+from saturnmq.store.disk import Advice, NativeDisk
 from saturnmq.store.transient_pool import TransientStorePool
 from store_rig import CONFIG, SEGMENT, message, new_disk, open_store
 
@@ -112,7 +112,7 @@ def test_a_window_of_zeroes_goes_ahead_of_the_writer(zeroed: Ranges) -> None:
     assert zeroed == [(second, AHEAD, 700 + AHEAD)]
 
 
-def test_zeroes_come_in_steps_without_a_hole(zeroed: Ranges) -> None:
+def test_zeroes_come_in_steps_without_a_hole(zeroed: Ranges, flushed: Ranges) -> None:
     size, ahead = 4 << 20, 2 << 20
     log = CommitLog(new_disk(), LOG, size, ahead=ahead)
     append(log, 100)
@@ -120,6 +120,7 @@ def test_zeroes_come_in_steps_without_a_hole(zeroed: Ranges) -> None:
     assert len(zeroed) > 1
     assert zeroed[0][1] == 100 + ahead // 2
     assert zeroed[-1][2] == 100 + ahead
+    assert flushed == [], "not unless it is wanted"
     assert all(a[2] == b[1] for a, b in pairwise(zeroed))
 
 
@@ -251,6 +252,20 @@ def test_the_head_of_the_log_is_staged_anew_after_a_cut() -> None:
         assert (bytes(data), base) == (b"c" * 100, 0)
 
 
+@pytest.mark.parametrize("more", [0, 1, 8, 16])
+def test_behind_a_frame_there_is_room_for_a_blank(more: int) -> None:
+    log = new_log()
+    append(log, 5000)
+    size = SEGMENT - 5000 - 8 + more
+    end = append(log, size, b"y")
+    if not more:
+        assert (end, names(log)) == (SEGMENT - 8, [0])
+    else:
+        assert (end, names(log)) == (SEGMENT + size, [0, SEGMENT])
+        assert read(log, 5000, 5008) == (SEGMENT - 5000).to_bytes(4, "big") + b"\xcb\xd4\x31\x94"
+        assert read(log, SEGMENT, end) == b"y" * size
+
+
 def test_what_is_staged_is_what_was_appended_last_without_a_break() -> None:
     log = new_log()
     append(log, 100, b"a")
@@ -260,9 +275,10 @@ def test_what_is_staged_is_what_was_appended_last_without_a_break() -> None:
     assert log.newest(150) is None
     log.append_raw(150, b"raw")
     assert log.newest(149) is None
-    append(log, 50, b"c")
+    append(log, 40, b"c")
+    append(log, 10, b"C")
     data, base = log.newest(153) or (b"", -1)
-    assert (bytes(data), base) == (b"c" * 50, 153)
+    assert (bytes(data), base) == (b"c" * 40 + b"C" * 10, 153)
     log.write_ahead(203, b"group")
     log.extend(208)
     assert log.newest(203) is None
@@ -390,6 +406,20 @@ def test_the_store_time_lies_behind_a_host_of_either_length(sys_flag: int, stamp
     assert log.store_time_at(len(data)) is None, "it is not there yet"
 
 
+def test_every_segment_is_used_as_the_options_say() -> None:
+    disk = new_disk()
+    log = new_log(disk)
+    append(log, 5000)
+    advised: list[str] = []
+    disk.step = lambda operation, path: advised.append(path) if operation == "advise" else None
+    log = new_log(disk, advice=(Advice.RANDOM, Advice.LOCK))
+    log.truncate(5000)
+    append(log, 5000)
+    paths = [segment.file.path for segment in log.series.segments]
+    assert advised == [path for path in paths for _ in range(2)]
+    assert len(paths) == 2
+
+
 @pytest.mark.parametrize("clean", [False, True])
 def test_after_a_crash_names_that_are_gone_are_so_for_good(clean: bool) -> None:
     disk = new_disk()
@@ -449,6 +479,9 @@ def test_a_buffer_is_written_by_commits_and_goes_back_when_all_of_it_is() -> Non
     assert log.commit_ticket().commits == [] or log.commit_ticket().commits[0][2].nbytes == 0
     log.committed_to(100)
     assert log.committed == SEGMENT + 4000
+    log.append_raw(log.end, b"d" * (SEGMENT - 4000))
+    assert committed(log, pool) == 2, "it is full now"
+    assert content(log, SEGMENT + 4000, 2 * SEGMENT) == b"d" * (SEGMENT - 4000)
 
 
 def test_a_flush_names_what_is_dirty_in_each_segment() -> None:

@@ -703,12 +703,15 @@ def test_what_is_kept_of_a_lost_end_had_been_flushed(step: int, monkeypatch) -> 
     assert [(side.start, side.end) for side in again.truncated()] == [(start, end)]
 
 
-def test_a_frame_that_would_not_end_with_its_segment_is_the_end_of_the_log(caplog) -> None:
+@pytest.mark.parametrize("before", [0, 5])
+def test_a_frame_that_would_not_end_with_its_segment_is_the_end_of_the_log(
+    before: int, caplog
+) -> None:
     disk = new_disk()
-    store = filled(disk, 5)
-    [torn] = put(store, [5])
+    store = filled(disk, before)
+    [torn] = put(store, [before])
     die(disk)
-    overwrite(disk, f"/store/commitlog/{0:020d}", torn.physical_offset, SEGMENT.to_bytes(4, "big"))
+    overwrite(disk, f"/store/commitlog/{0:020d}", torn.physical_offset, bytes([0, 0, 0x40, 0]))
     again = open_store(disk)
     at = torn.physical_offset
     assert again.watermarks.appended == at
