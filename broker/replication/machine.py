@@ -9,7 +9,7 @@ and its outcome comes before any other event: the disk takes part in the order o
 | UNSURE | asks nameservers and members for a higher epoch | MASTER, RECOVERING, FENCED |
 | RECOVERING | waits for slaves' words, copies back what it lacks | MASTER, UNSURE, FENCED |
 | MASTER | takes writes | UNSURE (it stood still), RECOVERING (it has forgotten), FENCED |
-| FENCED | takes none, serves what it has, looks for its master | SLAVE, MASTER (promoted) |
+| FENCED | takes none, serves what it has, looks for its master | SLAVE, MASTER (if none comes) |
 | SLAVE | follows its master | FENCED (it is being promoted) |
 
 The rules, all about two dangers, two nodes that both acknowledge and a log that is cut although
@@ -234,6 +234,7 @@ class Machine:
                 if self._then is None:
                     self._follow(member)
             if what == "look" and self._then is None:
+                self.promises.looked(members)
                 self.do(e.After("look", LOOK_S))
 
     def _is_sure(self, members: tuple[Member, ...]) -> None:

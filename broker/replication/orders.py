@@ -34,7 +34,8 @@ class Orders:
         kept = role.keep()
         role.promise(epoch)
         self._m.save(
-            partial(self._fenced, request, epoch), partial(self._not_fenced, request, kept, epoch)
+            partial(self._fenced, request, kept, epoch),
+            partial(self._not_fenced, request, kept, epoch),
         )
 
     def _may_not_promise(self, epoch: int, term: int) -> str:
@@ -48,7 +49,7 @@ class Orders:
             )
         return ""
 
-    def _fenced(self, request: int, epoch: int) -> None:
+    def _fenced(self, request: int, kept: Kept, epoch: int) -> None:
         role = self._role
         if role.is_slave:
             self._m.do(e.HangUp())  # its master is of a lower epoch
@@ -57,12 +58,14 @@ class Orders:
             role.depose(f"fenced for epoch {epoch}")
             self._m.recovering.stop()
             self._m.do(e.Say(f"fenced for epoch {epoch}: no more writes"), e.Retire(""))
+            if kept["state"] is State.MASTER:
+                self._m.promises.fenced(epoch)
             self._m.look()
         self._m.do(e.Answer(request))
 
     def _not_fenced(self, request: int, kept: Kept, epoch: int, error: str) -> None:
         if self._m.log.failed:  # it takes no writes anyway
-            self._fenced(request, epoch)
+            self._fenced(request, kept, epoch)
             return
         self._role.take_back(kept, epoch)
         self._m.do(e.Decline(request, error, disk=True))

@@ -10,6 +10,9 @@ it opens that term: should the other one be promoted after all, it cannot acknow
 
 A member refuses if the promotion came: its log has a newer epoch than this master's, or it knows of
 another one than it had promised. So this master takes nothing from a successor.
+
+A master that was fenced itself does the same if it finds no master for as long: its log is what it
+was when it led, and whoever was promoted has no more copies than it needs promises.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ class Promises:
         self._me = machine.me
         self._role = machine.role
         self._promised, self._promised_at = 0, 0.0  # the highest epoch a slave promised to another
+        self._fenced = 0  # the epoch for which this node was fenced while it led; 0: for none
 
     def hear(self, join: Join) -> None:
         """A slave does not follow this master, because of what it promised."""
@@ -44,13 +48,28 @@ class Promises:
             self._promised_at = self._m.now  # it is tried again as long after
             self._m.do(e.Ask("promises", self._m.others()))
 
+    def fenced(self, epoch: int) -> None:
+        """This node led, and promised this epoch."""
+        self._promised, self._promised_at, self._fenced = epoch, self._m.now, epoch
+
+    def looked(self, members: tuple[Member, ...]) -> None:
+        """A fenced node finds no master among these."""
+        if self._waits() and self._m.now - self._promised_at >= PROMOTION_S:
+            self._promised_at = self._m.now
+            self.ask(members)
+
+    def _waits(self) -> bool:
+        """Whether it is fenced for a promotion that it has not heard of since."""
+        role = self._role
+        return role.state is State.FENCED and role.epoch == self._fenced and not self._m.log.failed
+
     def _promises_needed(self) -> int:
         copies = max(1 + len(self._m.others()), self._me.total_replicas)
         return promises_needed(copies, self._role.required)
 
     def ask(self, members: tuple[Member, ...]) -> None:
         role, fence = self._role, next_term(self._promised)
-        if role.state is not State.MASTER:
+        if role.state is not State.MASTER and not self._waits():
             return
         willing = tuple(
             member.address
@@ -67,19 +86,26 @@ class Promises:
         if count < needed:
             self._m.do(
                 e.Say(
-                    f"a promotion fenced slaves for epoch {self._promised} and did not come; "
-                    f"{needed} other members must promise this master {fence}, {count} did: they "
-                    "do not follow"
+                    f"a promotion to epoch {self._promised} fenced nodes and did not come; "
+                    f"{needed} other members must promise this node {fence} before it goes on "
+                    f"with them, {count} did"
                 )
             )
         elif role.state is State.MASTER:
             role.doubt()  # nothing is written before it is known where the epoch begins
-            number = next_promotion(self._m.log.term, fence, self._me.broker_id)
-            self._m.open_epoch(number, self._m.log.end, partial(self._reclaimed, number))
+            self._open(fence)
+        elif self._waits():
+            self._open(fence)
+
+    def _open(self, fence: int) -> None:
+        number = next_promotion(self._m.log.term, fence, self._me.broker_id)
+        self._m.open_epoch(number, self._m.log.end, partial(self._reclaimed, number))
 
     def _reclaimed(self, number: int, error: str) -> None:
         if error:  # a full disk is not full for ever
             self._m.do(e.Say(f"the new epoch cannot be written down, trying again: {error}"))
+            if self._role.state is State.FENCED:
+                return
         else:
             self._m.has_opened(number)
         self._m.lead()

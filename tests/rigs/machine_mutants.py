@@ -14,6 +14,7 @@ from saturnmq.broker.replication.following import Following, Joining
 from saturnmq.broker.replication.machine import Machine
 from saturnmq.broker.replication.orders import Orders
 from saturnmq.broker.replication.slaves import Slaves
+from saturnmq.broker.role import Kept
 from saturnmq.protocol.epochs import TERM
 
 
@@ -39,10 +40,10 @@ def _no_epoch(self: Machine) -> None:
 
 def _promises_later(self: Orders, request: int, epoch: int, term: int) -> None:
     self._role.promise(epoch)
-    self._fenced(request, epoch)
+    self._fenced(request, self._role.keep(), epoch)
 
 
-def _goes_on_fenced(self: Orders, request: int, epoch: int) -> None:
+def _goes_on_fenced(self: Orders, request: int, kept: Kept, epoch: int) -> None:
     self._m.do(e.Answer(request))
 
 
