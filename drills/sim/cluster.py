@@ -49,6 +49,7 @@ from saturnmq.drills.sim.verdict import Evidence, Verdict, told
 from saturnmq.nameserver.claims import HOLD_MS
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.ids import decode_message_id
+from saturnmq.protocol.signing import Signing
 
 LIVENESS_S = 30.0
 LOCK_S = 65.0
@@ -143,7 +144,14 @@ class Cluster:
         try:
             epoch, force, asks = campaign.epoch, campaign.force, campaign.asks
             await promote_elected(
-                node.runtime, group, me, others, epoch=epoch, force=force, asks=asks
+                node.runtime,
+                group,
+                me,
+                others,
+                epoch=epoch,
+                force=force,
+                asks=asks,
+                signing=Signing(self.plan.secret),
             )
             self.operator.done += 1
         finally:
@@ -181,6 +189,7 @@ class Cluster:
             election_lease_s=plan.lease_s or BrokerConfig.election_lease_s,
             default_topic_queues=plan.queues,
             max_message_bytes=MESSAGE_BYTES_MAX,
+            replication_secret=plan.secret,
             stage_memory_bytes=512,  # so that some of a stage is in files
             store_options={
                 "commitlog_segment_bytes": plan.segment_bytes,

@@ -23,6 +23,7 @@ from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import SaturnError, TaskFailed
 from saturnmq.protocol.message import Message, MessageQueue, ReceivedMessage
 from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.signing import Signing
 
 if TYPE_CHECKING:
     from saturnmq.drills.sim.cluster import Cluster
@@ -42,6 +43,7 @@ class Client:
         self.cluster = cluster
         self.name, self.ip = name, ip
         self.nameservers: Sequence[NameServerNode] = cluster.nameservers
+        self.signing = Signing(cluster.plan.secret)
         self.runtime: SimRuntime = cluster.world.runtime(name, ip, incarnation)
 
     def core(self) -> ClientCore:
@@ -51,6 +53,7 @@ class Client:
             [node.address for node in self.nameservers],
             route_interval=plan.route_s,
             heartbeat_interval=5.0,
+            signing=self.signing,
         )
         core.on_error(self._on_error)
         return core

@@ -25,6 +25,7 @@ from saturnmq.drills.sim.plan import BROKER_PORT, NAMESERVER_PORT, ROOT, Plan
 from saturnmq.drills.sim.runtime import SimRuntime
 from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.signing import Signing
 
 DISK_BYTES = 1 << 30
 STOP_S = 10.0
@@ -84,6 +85,7 @@ class NameServerNode:
         self.world = world
         self.name, self.ip = f"ns{number}", f"10.0.0.{number + 1}"
         self.address = f"{self.ip}:{NAMESERVER_PORT}"
+        self.signing = Signing(world.plan.secret)
         self.runtime: SimRuntime | None = None
         self.died_at: list[float] = []
         self._incarnation = 0
@@ -92,7 +94,7 @@ class NameServerNode:
         if self.runtime is None:
             self._incarnation += 1
             self.runtime = self.world.runtime(self.name, self.ip, self._incarnation)
-            server = NameServer(self.runtime, self.ip, NAMESERVER_PORT)
+            server = NameServer(self.runtime, self.ip, NAMESERVER_PORT, signing=self.signing)
             await self.runtime.spawn(server.start(), name="start")
 
     async def kill(self) -> None:

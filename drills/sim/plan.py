@@ -116,6 +116,7 @@ class Plan:
     force: float = 0.1  # the chance that the operator insists
     lease_s: int = 0  # of an elected master; 0: nobody is elected
     scenes: frozenset[str] = frozenset()
+    secret: str = ""  # that nodes and operators share; empty: none
 
     @classmethod
     def draw(cls, rng: random.Random) -> Plan:

@@ -1,10 +1,12 @@
 """The cluster simulator: seeds, one or many on all processors.
 
-    python -m saturnmq.drills.sim.run [--scenes NAME,...] [--faults NAME,...] [--election] SEED ...
+    python -m saturnmq.drills.sim.run [--scenes NAME,...] [--faults NAME,...] [--election]
+                                      [--secret] SEED ...
 
 repeats runs, with these scenes and faults instead of those that the seeds draw, with an etcd that
-elects masters or without, and prints their reports, with the last steps of those that fail. A seed
-and a commit decide everything: the same report, the same trace hash, on every machine.
+elects masters or without, with a secret that the nodes share or without, and prints their reports,
+with the last steps of those that fail. A seed and a commit decide everything: the same report, the
+same trace hash, on every machine.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from saturnmq.drills.sim.trace import Trace
 LIMIT_S = 1800.0
 AGAIN_EVERY = 20  # so many seeds, one is run twice
 LAST_STEPS = 60
+SECRET = "what the nodes share"
 
 
 def simulate(
@@ -42,10 +45,11 @@ def simulate(
     faults: Collection[str] | None = None,
     *,
     election: bool = False,
+    secret: bool = False,
 ) -> Report:
     """Runs one seed to its end and checks it, with these scenes and faults instead of those that it
-    draws; with `election` masters are elected through an etcd, and there is no operator. Equal
-    arguments give equal reports, trace hash included.
+    draws; with `election` masters are elected through an etcd, and there is no operator; with
+    `secret` the nodes share one. Equal arguments give equal reports, trace hash included.
     """
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)  # nodes tell of every fault
@@ -57,7 +61,7 @@ def simulate(
     try:
         asyncio.set_event_loop(loop)
         with _mutated(mutant):
-            return _simulate(seed, loop, mutant, scenes, faults, election=election)
+            return _simulate(seed, loop, mutant, scenes, faults, election=election, secret=secret)
     finally:
         asyncio.set_event_loop(None)
         loop.close()
@@ -75,8 +79,9 @@ def _simulate(
     faults: Collection[str] | None,
     *,
     election: bool,
+    secret: bool,
 ) -> Report:
-    plan = replace(draw_plan(seed), **_bias(mutant))
+    plan = replace(draw_plan(seed), **_bias(mutant), secret=SECRET if secret else "")
     if faults is not None:
         plan = with_faults(seed, plan, faults)
     if scenes is not None:
@@ -97,9 +102,8 @@ def _simulate(
         task.cancel()
     with contextlib.suppress(SimStuck, TooLong):
         loop.run_until_complete(asyncio.sleep(0))
-    again = (
-        f"seed {seed}, {plan.mode}; again: {repro(seed, mutant, scenes, faults, election=election)}"
-    )
+    command = repro(seed, mutant, scenes, faults, election=election, secret=secret)
+    again = f"seed {seed}, {plan.mode}; again: {command}"
     report.violations = [f"{text}\n  {again}" for text in report.violations]
     return report
 
@@ -111,11 +115,13 @@ def repro(
     faults: Collection[str] | None = None,
     *,
     election: bool = False,
+    secret: bool = False,
 ) -> str:
     """The command that runs one seed again."""
     options = {"--scenes": scenes, "--faults": faults}
     given = [f"{key} {','.join(sorted(v))} " for key, v in options.items() if v is not None]
     elects = "--election " if election else ""
+    given += ["--secret "] if secret else []
     if given:
         return f"python -m saturnmq.drills.sim.run {''.join(given)}{elects}{seed}"
     mutated = f" --mutant {mutant}" if mutant else ""
@@ -173,12 +179,18 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--scenes", type=lambda names: names.split(",") if names else [])
     parser.add_argument("--faults", type=_fault_names)
     parser.add_argument("--election", action="store_true")
+    parser.add_argument("--secret", action="store_true")
     parser.add_argument("seeds", type=int, nargs="+")
     options = parser.parse_args(arguments)
     failed = 0
     for seed in options.seeds:
-        given = {"scenes": options.scenes, "faults": options.faults, "election": options.election}
-        report = simulate(seed, **given)
+        report = simulate(
+            seed,
+            scenes=options.scenes,
+            faults=options.faults,
+            election=options.election,
+            secret=options.secret,
+        )
         print(f"seed {seed}: {draw_plan(seed).mode}; {report.to_json()}")
         print(f"trace {report.trace_hash}")
         if not report.ok:

@@ -3,7 +3,8 @@
 Another cluster with the same names (`foreign_slave`, `foreign_master`) lives for a moment on
 machines and with a nameserver of its own: it has messages, consumers that are far, and promotions
 behind it. Then one of its nodes is started by mistake with the nameservers of this cluster, and
-stopped again. Nothing of it may be seen here, and nothing may be gone.
+stopped again. Nothing of it may be seen here, and nothing may be gone. Where nodes share a secret
+it has another one.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from saturnmq.broker.config import BrokerConfig
@@ -22,6 +24,7 @@ from saturnmq.drills.sim.plan import BROKER_PORT, TOPIC
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.signing import Signing
 
 if TYPE_CHECKING:
     from saturnmq.drills.sim.cluster import Cluster
@@ -152,7 +155,9 @@ class ForeignCluster:
 
     def __init__(self, cluster: Cluster, number: int, group: str) -> None:
         self._cluster, self._group, self._number = cluster, group, number
+        self._secret = cluster.plan.secret and f"{cluster.plan.secret}, of others"
         self._nameservers = [NameServerNode(cluster.world, NAMESERVERS + number)]
+        self._nameservers[0].signing = Signing(self._secret)
         self._dialled = ""  # the HA address that its nodes are told
         self._home = self._nameservers  # the nameservers that they are told
         self._nodes = [
@@ -171,9 +176,11 @@ class ForeignCluster:
         cluster.strangers += self._nodes
         self._client = Sender(cluster, f"foreign{number}-client", f"10.3.{number}.1")
         self._client.nameservers = self._nameservers
+        self._client.signing = Signing(self._secret)
 
     def _config(self, node: BrokerNode) -> BrokerConfig:
-        return self._cluster.config_of(node, self._home, self._dialled)
+        config = self._cluster.config_of(node, self._home, self._dialled)
+        return replace(config, replication_secret=self._secret)
 
     async def live(self, messages: int, promotions: int) -> None:
         """Its life before."""

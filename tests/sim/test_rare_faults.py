@@ -50,6 +50,14 @@ def test_every_rare_fault_comes_about() -> None:
     pytest.fail(f"never made: {MADE - made.keys()}")
 
 
+@pytest.mark.parametrize("fault", ["foreign_master", "cloned_node"])
+def test_nodes_that_share_a_secret_go_on_as_ever(fault: str) -> None:
+    report = simulate(3, faults=[fault], secret=True)
+    assert not report.violations, "\n".join(report.violations)
+    assert report.acked > 0
+    assert report.faults, "nothing happened"
+
+
 def test_a_fault_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--faults", "wipe_mistress", "1"])
