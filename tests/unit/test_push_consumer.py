@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from consumer_world import MASTER, Q0, Q1, SLAVE, World, WorldCore, consumer
+from saturnmq.client.pull_consumer import PullConsumer
 from saturnmq.client.push_consumer import PushConsumer
 from saturnmq.client.results import ConsumeResult
 from saturnmq.protocol.errors import ClientClosed, ConfigError
@@ -146,7 +147,7 @@ def test_an_order_moves_the_queues_of_its_topic_and_is_committed() -> None:
             await world.until(lambda: world.offsets == {Q0: 10, Q1: 10})
             got.clear()
             made.on_reset_offsets("other", {Q0: 1})
-            made.on_reset_offsets("T", {Q0: 7, other: 2})
+            made.on_reset_offsets("T", {Q0: 7, other: 2, MessageQueue("T", "a", 9): 3})
             assert made.consumer_status("T") == {Q0: 7, Q1: 10}
             assert made.consumer_status("other") == {}
             await world.until(lambda: len(got) == 3, 1.0)
@@ -171,6 +172,8 @@ def test_offsets_are_committed_so_often_and_told_with_the_pulls() -> None:
             await world.until(lambda: world.pulls[-1]["queueOffset"] == "4")
         said = [(pull["queueOffset"], pull["commitOffset"]) for pull in world.pulls]
         assert (said[0], said[-1]) == (("0", "0"), ("4", "3"))
+        tells = [int(world.pulls[n]["sysFlag"]) & 1 for n in (0, -1)]
+        assert tells == [0, 1], "nothing is known at first"
 
     world.run(main)
 
@@ -225,5 +228,72 @@ def test_so_much_is_pulled_ahead_of_a_listener_that_hangs(
                 queue = MessageQueue("T", "a", int(pull["queueId"]))
                 ends[queue] = int(pull["queueOffset"]) + int(pull["maxMsgNums"])
             assert all(most <= end < most + pulled for end in ends.values()), ends
+
+    world.run(main)
+
+
+def test_a_pull_from_before_a_lock_was_lost_and_taken_again_counts_for_nothing() -> None:
+    """Another member has consumed the first message meanwhile."""
+    world = World(queues=1)
+    got: list[ReceivedMessage] = []
+
+    async def main() -> None:
+        async with consumer(world, listener_one=got.append, ordered=True) as made:
+            await world.until(lambda: len(world.pulls) == 1)
+            for granted in (False, True):
+                world.locks_granted = granted
+                made.on_route_changed("T")  # a reason to ask for the locks
+                await world.runtime.sleep(0.5)
+            assert len(world.pulls) == 1, "it is still held"
+            world.offsets[Q0] = 1
+            world.commits.clear()
+            for n in range(2):
+                world.send(0, b"%d" % n)
+            await world.until(lambda: (Q0, 2) in world.commits)
+        assert [message.queue_offset for message in got] == [1]
+        assert {offset for _, offset in world.commits} <= {1, 2}
+
+    world.run(main)
+
+
+def test_routes_concern_a_consumer_that_runs_and_its_topics() -> None:
+    world = World(queues=1)
+    beats: list[float] = []
+
+    class Core(WorldCore):
+        async def heartbeat_now(self) -> None:
+            beats.append(world.loop.time())
+
+    async def main() -> None:
+        made = consumer(world, Core(world), listener_one=lambda _: None)
+        made.on_route_changed("T")
+        await world.runtime.sleep(0.1)
+        assert beats == []
+        async with made:
+            await world.runtime.sleep(0.1)
+            for topic, more in (("other", 0), ("T", 1)):
+                before = len(beats)
+                made.on_route_changed(topic)
+                await world.runtime.sleep(0.1)
+                assert len(beats) - before == more
+        before = len(beats)
+        made.on_route_changed("T")
+        await world.runtime.sleep(0.1)
+        assert len(beats) == before
+
+    world.run(main)
+
+
+def test_how_a_consumer_consumes_unless_it_is_told_otherwise() -> None:
+    world = backlog(100)
+    core: Any = WorldCore(world)
+    sizes: list[int] = []
+    assert PushConsumer("G", core=core).consume_from == "last"
+    assert PullConsumer("G", core=core).consume_from == "last"
+
+    async def main() -> None:
+        async with consumer(world, listener=lambda messages: sizes.append(len(messages))):
+            await world.until(lambda: sum(sizes) == 100)
+        assert max(sizes) == 32
 
     world.run(main)
