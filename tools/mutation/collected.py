@@ -88,7 +88,10 @@ def changes(
     """Those functions of a module that another source changes, with their new code; None if it
     changes anything else, or a function of which there is none."""
     old = dict(codes(compile(before, module, "exec")))
-    new = dict(codes(compile(after, module, "exec")))
+    try:
+        new = dict(codes(compile(after, module, "exec")))
+    except SyntaxError:  # a "not" before a walrus
+        return None
     if old.keys() != new.keys():
         return None
     changed = {key for key in old if old[key] != new[key]}
