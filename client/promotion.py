@@ -197,7 +197,7 @@ class Promoter:
 
     async def _hand_over(self, old: Replica, target: Replica) -> Promotion:
         deadline = self._core.runtime.monotonic() + self._timeout
-        await self._catch_up(target, old.end, NEAR_BYTES, deadline)
+        await self._catch_up(target, old.end, NEAR_BYTES, deadline, self._timeout)
         return await self._core.finish(self._change_masters(old, target, deadline))
 
     async def _change_masters(self, old: Replica, target: Replica, deadline: float) -> Promotion:
@@ -208,10 +208,11 @@ class Promoter:
             if self._asks and not isinstance(error, ConnectFailed):
                 await self._back_to(old, target, error)  # it may be fenced
             raise _OldMasterGone(error) from error
-        if self._asks:
-            deadline = min(deadline, self._core.runtime.monotonic() + PAUSE_S)
+        allowed_s, pause_over = self._timeout, self._core.runtime.monotonic() + PAUSE_S
+        if self._asks and pause_over < deadline:
+            deadline, allowed_s = pause_over, PAUSE_S
         try:
-            await self._catch_up(target, fenced.end, 0, deadline)
+            await self._catch_up(target, fenced.end, 0, deadline, allowed_s)
             await self._answered(old, fenced.end)
             master = await self._change(RequestCode.PROMOTE, target.address)
         except SaturnError as error:
@@ -221,7 +222,9 @@ class Promoter:
             master = leads
         return self._done(master, old.address, handed_over=True)
 
-    async def _catch_up(self, target: Replica, end: int, behind: int, deadline: float) -> None:
+    async def _catch_up(
+        self, target: Replica, end: int, behind: int, deadline: float, allowed_s: float
+    ) -> None:
         """Wait until the target is at most `behind` bytes before `end`."""
         runtime = self._core.runtime
         while True:
@@ -232,7 +235,7 @@ class Promoter:
                 trouble = f" ({state.trouble})" if state.trouble else ""
                 raise NoPermission(
                     f"{target.address} is {end - state.end} bytes behind after "
-                    f"{self._timeout:g} s{trouble}: wait until it has caught up, see "
+                    f"{allowed_s:g} s{trouble}: wait until it has caught up, see "
                     "`saturnmq admin replicas`, or allow more time"
                 )
             await runtime.sleep(LOOK_S)

@@ -13,7 +13,7 @@ from saturnmq.client.promotion import Promoter, Promotion
 from saturnmq.protocol import jsonx
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.epochs import TERM
-from saturnmq.protocol.errors import ConnectionLost, NoPermission, SaturnError
+from saturnmq.protocol.errors import ConnectFailed, ConnectionLost, NoPermission, SaturnError
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.signing import UNSIGNED
 
@@ -109,6 +109,63 @@ def test_a_take_over_fences_all_and_promotes_what_reaches_so_far() -> None:
     assert core.nodes["a"].asked == [("FENCE", ext(TERM))]
     promoted = ("PROMOTE", ext(TERM, force="true", end="101"))
     assert core.nodes["b"].asked == [("FENCE", ext(TERM)), promoted]
+
+
+def test_the_target_of_a_take_over_is_fenced_last() -> None:
+    fenced: list[int] = []
+
+    class Noted(Node):
+        def answer(self, command: Command) -> dict[str, Any]:
+            if command.code == RequestCode.FENCE:
+                fenced.append(self.broker_id)
+            return super().answer(command)
+
+    core = Core(a=Noted(1), b=Noted(2), c=Noted(3))
+    core.promote("b")
+    assert fenced == [1, 3, 2]
+
+
+@pytest.mark.parametrize(("asks", "waits_s"), [(True, promotion.PAUSE_S), (False, 10.0)])
+def test_a_planned_hand_over_leaves_a_group_without_a_master_for_a_moment_only(
+    asks: bool, waits_s: float
+) -> None:
+    core = Core(a=Node(0, "master", end=150), b=Node(1))
+    with pytest.raises(NoPermission, match=f"b is 50 bytes behind after {waits_s:g} s"):
+        core.promote("b", asks=asks)
+    assert core.now - 50.0 == pytest.approx(waits_s, abs=0.02)
+    assert [name for name, _ in core.nodes["a"].asked] == ["FENCE", "PROMOTE"]
+
+
+@pytest.mark.parametrize(
+    ("error", "asks", "asked"),
+    [
+        (ConnectionLost("lost"), True, ["PROMOTE"]),
+        (ConnectFailed("away"), True, []),
+        (ConnectionLost("lost"), False, []),
+    ],
+    ids=repr,
+)
+def test_a_master_that_may_be_fenced_is_asked_to_lead_again_if_nothing_is_taken_over(
+    error: SaturnError, asks: bool, asked: list[str]
+) -> None:
+    class Silent(Node):
+        """Is fenced, but its answer is lost."""
+
+        def answer(self, command: Command) -> dict[str, Any]:
+            if command.code == RequestCode.FENCE:
+                if not isinstance(error, ConnectFailed):
+                    self.role, self.epoch = "fenced", int(command.ext["epoch"])
+                raise error
+            return super().answer(command)
+
+    core = Core(a=Silent(0, "master"), b=Node(1))
+    if asks:
+        with pytest.raises(NoPermission, match="a does not hand over"):
+            core.promote("b", asks=True)
+        assert core.nodes["a"].role == "master"
+    else:
+        assert not core.promote("b").handed_over
+    assert [name for name, _ in core.nodes["a"].asked] == asked
 
 
 def test_a_take_over_by_force_insists_only_where_something_may_be_lost() -> None:
