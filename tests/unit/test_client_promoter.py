@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Collection, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from saturnmq.client import promotion
-from saturnmq.client.promotion import Promoter, Promotion
+from saturnmq.client.promotion import Promoter, Promotion, find_member
+from saturnmq.client.replicas import Replica
 from saturnmq.protocol import jsonx
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.epochs import TERM
-from saturnmq.protocol.errors import ConnectFailed, ConnectionLost, NoPermission, SaturnError
+from saturnmq.protocol.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    InvalidParameter,
+    NoPermission,
+    SaturnError,
+)
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.signing import UNSIGNED
 
@@ -166,6 +174,51 @@ def test_a_master_that_may_be_fenced_is_asked_to_lead_again_if_nothing_is_taken_
     else:
         assert not core.promote("b").handed_over
     assert [name for name, _ in core.nodes["a"].asked] == asked
+
+
+def test_a_master_that_is_about_to_be_fenced_is_waited_for() -> None:
+    class Slow(Node):
+        """Has the order, does not answer, and carries it out a little later."""
+
+        looks = 0
+
+        def answer(self, command: Command) -> dict[str, Any]:
+            if command.code == RequestCode.FENCE:
+                self.epoch = int(command.ext["epoch"])
+                raise ConnectionLost("lost")
+            if command.code == RequestCode.REPLICA_STATE:
+                self.looks += 1
+                if self.looks == 4:
+                    self.role = "fenced"
+            return super().answer(command)
+
+    core = Core(a=Slow(0, "master"), b=Node(1))
+    with pytest.raises(NoPermission, match="a does not hand over"):
+        core.promote("b", asks=True)
+    assert (core.nodes["a"].role, core.nodes["a"].asked) == (
+        "master",
+        [("PROMOTE", ext(2 * TERM))],
+    )
+
+
+def test_a_member_is_named_by_its_address_its_id_or_a_host_of_its_own() -> None:
+    members = [Replica("g", n, address) for n, address in enumerate(("h:1", "i:1", "i:2"))]
+    named = [find_member(members, node).address for node in ("h:1", 1, "2", "h")]
+    assert named == ["h:1", "i:1", "i:2", "h:1"]
+    for node in ("i", 3, "nobody"):
+        with pytest.raises(InvalidParameter) as told:
+            find_member(members, node)
+        assert f"'{node}' names no one member of g" in str(told.value)
+        assert "one of h:1 (id 0), i:1 (id 1), i:2 (id 2)" in str(told.value)
+
+
+def test_a_member_that_is_not_the_furthest_is_told_how_far_that_one_is() -> None:
+    core = Core(a=Node(1), b=Node(2, end=101, epochs=[[3, 0], [5, 90]]))
+    with pytest.raises(NoPermission) as told:
+        core.promote("a")
+    found = re.sub(r"\s+", " ", str(told.value))
+    assert "b (id 2) has more of the log than a: it ends at 101 in epoch 5" in found
+    assert "the other one at 100 in epoch 3. Promote that one" in found
 
 
 def test_a_take_over_by_force_insists_only_where_something_may_be_lost() -> None:
