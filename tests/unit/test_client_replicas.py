@@ -161,6 +161,7 @@ class Core:
             assert command.code == RequestCode.GET_BROKER_CLUSTER_INFO
             return self.listed(self.lists[address])
         assert command.code == RequestCode.REPLICA_STATE
+        assert 0 in ok
         if address not in self.states:
             raise ConnectFailed(f"nobody listens at {address}")
         if self.states[address] is None:
