@@ -56,6 +56,7 @@ class World:
         self.unlocked: list[MessageQueue] = []
         self.suggest = 0
         self.first_kept = 0
+        self.order: int | None = None  # where an operator has the next pull go on
         self.slave_lacks = 0
         self.more = asyncio.Condition()
         self.damaged: dict[str, set[int]] = {}  # queue offsets whose frames a replica has damaged
@@ -286,6 +287,8 @@ class WorldCore:
         until = world.loop.time() + int(ext["suspendTimeoutMillis"]) / 1000
         while offset == len(log) and world.loop.time() < until and address not in world.down:
             await self.runtime.sleep(0.05)
+            if world.order is not None:
+                break
         while address in world.hung:
             await self.runtime.sleep(0.05)
         if address in world.down:
@@ -304,6 +307,10 @@ class WorldCore:
             code, following, taken = 20, offset, []
         if code == 21 and address == SLAVE:  # without offsetCheckInSlave, its default
             code, following = 20, offset
+        remark = None
+        if world.order is not None:
+            code, following, taken, remark = 21, world.order, [], "OFFSET_RESET"
+            world.order = None
         header = {
             "suggestWhichBrokerId": str(world.suggest),
             "nextBeginOffset": str(following),
@@ -311,7 +318,7 @@ class WorldCore:
             "maxOffset": str(len(log)),
             **({"saturnTerm": world.term} if world.term else {}),
         }
-        return cmd.reply(code, ext=header, body=b"".join(taken))
+        return cmd.reply(code, remark, ext=header, body=b"".join(taken))
 
 
 Q0, Q1 = MessageQueue("T", "a", 0), MessageQueue("T", "a", 1)

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from consumer_world import MASTER, Q0, Q1, SLAVE, World, consumer, puller
+from consumer_world import MASTER, Q0, Q1, SLAVE, World, WorldCore, consumer, puller
 from saturnmq.client.pull_consumer import PullConsumer
 from saturnmq.protocol.errors import ClientClosed, ConfigError, InvalidParameter
 from saturnmq.protocol.message import MessageQueue
@@ -246,6 +246,44 @@ def test_an_order_moves_the_queues_of_its_topic_and_is_committed() -> None:
             assert made.consumer_status("other") == {}
             assert offsets(await made.poll(5.0)) == [6, 7, 8, 9]
             await world.until(lambda: world.offsets == {Q0: 6}, 6.0)
+
+    world.run(main)
+
+
+@pytest.mark.parametrize("leave", ["commit", "close"])
+def test_a_commit_that_is_waited_for_is_answered(leave: str) -> None:
+    """What is sent without an answer may be lost with its connection."""
+    world = backlog(3)
+
+    class Core(WorldCore):
+        def oneway(self, address: str, cmd: Any) -> None: ...
+
+    async def main() -> None:
+        core: Any = Core(world)
+        made = PullConsumer("G", core=core, from_beginning=True)
+        made.assign([Q0])
+        async with made:
+            assert len(await made.poll()) == 3
+            if leave == "commit":
+                await made.commit()
+                assert world.offsets == {Q0: 3}
+        assert world.offsets == {Q0: 3}
+
+    world.run(main)
+
+
+def test_an_order_that_comes_with_a_pull_leaves_out_what_is_not_done() -> None:
+    world = backlog(10)
+
+    async def main() -> None:
+        made = puller(world, auto_commit=False)
+        made.assign([Q0])
+        async with made:
+            assert offsets(await made.poll(max_messages=3)) == [0, 1, 2]
+            world.order = 8
+            await world.until(lambda: made.position(Q0) == 8)
+            assert offsets(await made.poll()) == [8, 9]
+            await world.until(lambda: world.offsets == {Q0: 8}, 6.0)
 
     world.run(main)
 

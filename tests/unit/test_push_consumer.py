@@ -178,6 +178,25 @@ def test_offsets_are_committed_so_often_and_told_with_the_pulls() -> None:
     world.run(main)
 
 
+def test_an_order_that_comes_with_a_pull_leaves_out_what_is_not_done() -> None:
+    world = backlog(10)
+    got: list[int] = []
+
+    async def listener(message: ReceivedMessage) -> None:
+        got.append(message.queue_offset)
+        if len(got) <= 10:
+            await asyncio.Event().wait()
+
+    async def main() -> None:
+        async with consumer(world, listener_one=listener):
+            await world.until(lambda: len(got) == 10)
+            world.order = 8
+            await world.until(lambda: world.offsets == {Q0: 10})
+        assert got == [*range(10), 8, 9]
+
+    world.run(main)
+
+
 @pytest.mark.parametrize("trouble", ["stuck", "down"])
 def test_a_broker_in_trouble_is_asked_every_second(trouble: str) -> None:
     world = backlog(1)
