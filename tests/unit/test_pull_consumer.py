@@ -272,6 +272,39 @@ def test_a_commit_that_is_waited_for_is_answered(leave: str) -> None:
     world.run(main)
 
 
+def test_who_never_polls_commits_nothing() -> None:
+    world = backlog(3)
+
+    async def main() -> None:
+        made = puller(world, from_beginning=False)
+        made.assign([Q0])
+        async with made:
+            await world.runtime.sleep(60.0)
+            assert made.position(Q0) == 3
+            assert world.commits == []
+
+    world.run(main)
+
+
+@pytest.mark.parametrize("make", [puller, consumer])
+def test_a_closed_consumer_asks_nobody_for_anything(make: Any) -> None:
+    world = World(queues=1)
+
+    async def main() -> None:
+        made = make(world)
+        if make is puller:
+            made.subscribe("T")
+        else:
+            made.subscribe("T", listener_one=lambda message: None)
+        async with made:
+            await world.until(lambda: made.held_queues() == [Q0])
+        asked = len(world.members_asked), len(world.pulls)
+        await world.runtime.sleep(60.0)
+        assert (len(world.members_asked), len(world.pulls)) == asked
+
+    world.run(main)
+
+
 def test_an_order_that_comes_with_a_pull_leaves_out_what_is_not_done() -> None:
     world = backlog(10)
 
