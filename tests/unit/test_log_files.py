@@ -95,6 +95,27 @@ def break_sectors(disk: SimDisk, *pages: int) -> None:
     disk.open_readonly = open_readonly
 
 
+def break_once(disk: SimDisk) -> list[tuple[int, int]]:
+    """The first read fails; place and size are noted."""
+    real, failed = disk.open_readonly, []
+
+    def open_readonly(path: str) -> SimSegment:
+        file = real(path)
+        whole = file.read_into
+
+        def read_into(pos: int, buffer: memoryview) -> int:
+            if not failed:
+                failed.append((pos, len(buffer)))
+                raise OSError(errno.EIO, "try again")
+            return whole(pos, buffer)
+
+        file.read_into = read_into
+        return file
+
+    disk.open_readonly = open_readonly
+    return failed
+
+
 # segments
 
 
@@ -193,6 +214,14 @@ def test_a_read_ends_before_a_bad_sector_and_goes_on_behind_it(
     disk = log_of(data, size=6 * PAGE)
     break_sectors(disk, 1, 4)
     assert SegmentFiles(disk, LOG).read(offset, size) == data[offset : offset + count]
+
+
+def test_a_read_that_fails_only_once_gives_all_of_it() -> None:
+    data = random.Random(1).randbytes(3 * PAGE)
+    disk = log_of(data, size=3 * PAGE)
+    failures = break_once(disk)
+    assert SegmentFiles(disk, LOG).read(10, 3 * PAGE - 20) == data[10:-10]
+    assert failures == [(10, 3 * PAGE - 20)]
 
 
 def test_behind_a_bad_sector_a_file_may_be_shorter_than_its_segment() -> None:
