@@ -347,10 +347,10 @@ def test_what_nobody_was_promised_ends_at_the_first_damage(cut_from: int) -> Non
 
 @pytest.mark.parametrize("claimed", [8, 99, 101, 200])
 def test_a_blank_fills_its_segment(claimed: int) -> None:
-    first, second, _ = three_segments()
-    reader = LogReader(files_of(first[:900] + blank(100, claimed), second))
+    first, _, third = three_segments()
+    reader = LogReader(files_of(first, chained(1000, 400, 500) + blank(100, claimed), third))
     why = f"a BLANK of {claimed} bytes, 100 left"
-    assert read(reader, 0) == ([(0, 900), (1000, 2000)], [(900, 1000, why)])
+    assert read(reader, 0) == ([(0, 900), (1000, 1900), (2000, 2300)], [(1900, 2000, why)])
 
 
 def test_a_blank_without_frames_before_it() -> None:
