@@ -80,6 +80,17 @@ def test_a_segment_begins_before_the_limit(limit: int, found: int | None) -> Non
     assert next_frame(series_of(b"", b""), 3500, limit) == found
 
 
+@pytest.mark.parametrize("size", [0, 7, 8, 150])
+def test_a_file_that_became_shorter_holds_nothing_behind_its_end(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    series = series_of(bytes(200) + frame(3200, 300), b"")
+    file = series.find(3000).file
+    whole = file.read
+    monkeypatch.setattr(file, "read", lambda pos, n: whole(pos, max(0, min(n, size - pos))))
+    assert next_frame(series, 3000, 9000) == 4000
+
+
 def test_what_only_looks_like_a_frame_or_a_blank_is_passed_over() -> None:
     magic = struct.pack(">I", MAGIC_V1)
     torn = bytearray(frame(3200, 100))

@@ -104,6 +104,7 @@ def test_so_many_messages_or_bytes_pass(limit: int) -> None:
         ("n > 9", b"", 0),
         ("n > 9", b"k\x01" + b"v" * 96 + b"\x02", 0),
         ("n > 9", b"k\x01" + b"v" * 93 + b"\x02", 0),
+        ("n > 9 OR n > 8", b"k\x01" + b"v" * 29 + b"\x02", 0),  # 16 each: the limit is met
         ("n > 9", b"", 7),
         ("n > 9", b"", 1000),
     ],
