@@ -90,7 +90,7 @@ def test_so_many_messages_or_bytes_pass(limit: int) -> None:
     frames = [frame(n, b"") for n in range(10)]
     size = len(frames[0])
     assert codes(frames, "n > 1", most=limit) == ([0, 0] + [1] * limit if limit else [])
-    for room in (size * limit - 1, size * limit):
+    for room in (size * limit - 1, size * limit, size * limit + 1):
         taken = -(-room // size)
         assert codes(frames, "n > 1", room=room) == ([0, 0] + [1] * taken if room > 0 else [])
     for visible in (size * limit, size * limit + size - 1):

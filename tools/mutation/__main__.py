@@ -314,7 +314,12 @@ class Judge:
 
     def survives(self, mutant: Mutant, tests: list[str]) -> bool:
         operator = get_operator(mutant.operator)()
-        return self._passes(mutate_code(self._source, operator, mutant.occurrence), tests)
+        changed = mutate_code(self._source, operator, mutant.occurrence)
+        try:
+            compile(changed, mutant.module, "exec")
+        except SyntaxError:  # `if x := y` with a `not`
+            return False
+        return self._passes(changed, tests)
 
     def _passes(self, source: str, tests: list[str]) -> bool:
         limit = MARGIN_S + 3 * sum(self._ran.seconds[test] for test in tests)
