@@ -267,6 +267,33 @@ def test_entries_of_one_kind_are_counted_together() -> None:
 
 
 @pytest.mark.parametrize("foreign", [False, True])
+def test_damage_is_told_of_each_file_and_a_note_once(foreign: bool) -> None:
+    disk = new_disk()
+    write_queue(disk, [FILLED, *entries(1, 2, 3), FILLED, FILLED, *entries(6, 7)])
+    what = "slots are filled that have a frame"
+    expected = [(what, "0", 0, 1000, 2, False), (what, "100", 0, 1500, 1, False)]
+    if foreign:
+        expected = [(what, "0", 0, 1000, 3, True)]
+    assert differences(disk, (0, entries(*range(8))), foreign=foreign) == expected
+
+
+def test_each_file_that_is_no_segment_is_told() -> None:
+    disk = new_disk()
+    for queue in (0, 1):
+        write_queue(disk, entries(0), path=f"/cq/T/{queue}")
+        disk.write_file(f"/cq/T/{queue}/{FILE_BYTES:020d}", b"")
+        disk.write_file(f"/cq/T/{queue}/notes", b"")
+    findings = Findings()
+    QueueChecks(disk, "/cq", FILE_BYTES, findings, trust())
+    assert [(f.what, f.path[-1], f.position, f.count) for f in findings.damage] == [
+        ("queue: its name is no offset", "s", 0, 1)
+    ] * 2
+    assert [(f.what, f.path[-22], f.position, f.count) for f in findings.notes] == [
+        ("queue: it is 0 bytes long, a segment is 100", queue, 0, 1) for queue in "01"
+    ]
+
+
+@pytest.mark.parametrize("foreign", [False, True])
 def test_places_that_are_taken_or_gone_are_told(foreign: bool) -> None:
     disk = new_disk()
     write_queue(disk, entries(5, 6, 7), first=5)
