@@ -266,6 +266,14 @@ def test_the_end_of_a_running_log_lies_in_its_last_segment_that_is_used() -> Non
     assert trust_in(disk, "/store", files, page).log_end == 4400
 
 
+def test_damage_in_an_earlier_segment_does_not_end_the_log_of_a_running_broker() -> None:
+    disk = sound_store(flushed=FIRST, derived=FIRST)
+    damage_body(disk, 3400)
+    disk.lock("/store/lock")
+    trust = trust_in(disk, "/store", open_log(disk, "/store"), Checkpoint.load(disk, "/store"))
+    assert trust.log_end == 4400
+
+
 @pytest.mark.parametrize(("flushed", "end"), [(0, 4200), (-1, 4600)])
 def test_beside_a_running_broker_without_a_flush_damage_ends_the_log_unless_it_is_anothers(
     flushed: int, end: int
