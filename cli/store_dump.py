@@ -138,8 +138,8 @@ def queue_entries(disk: Disk, root: str, sizes: Sizes, wanted: Wanted) -> Iterat
     for topic, queue, files in _queues(disk, root, found_sizes(disk, root, sizes)):
         if wanted.topic not in (None, topic) or wanted.queue not in (None, queue):
             continue
-        for start, end in files.written(0):
-            for at in range(start - start % UNIT, end, UNIT << 10):
+        for start, end in files.written(0, UNIT):
+            for at in range(start, end, UNIT << 10):
                 data = files.read(at, min(UNIT << 10, end - at))
                 whole = data[: len(data) // UNIT * UNIT]
                 for index, entry in enumerate(ENTRY.iter_unpack(whole), at // UNIT):

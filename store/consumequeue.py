@@ -255,7 +255,8 @@ class ConsumeQueue:
             first = max(index * UNIT - segment.start, 0)
             for start, end in segment.file.written(first):
                 aligned = start - start % UNIT
-                data = segment.file.read(aligned, (end - aligned) // UNIT * UNIT)
+                # a hole of the file may begin within the zeros that end an entry
+                data = segment.file.read(aligned, end + -end % UNIT - aligned)
                 if data.strip(b"\0"):
                     yield (segment.start + aligned) // UNIT, data
 

@@ -161,13 +161,14 @@ class SegmentFiles:
         buffer = bytearray(size)
         return bytes(buffer[: self.read_into(offset, memoryview(buffer))])
 
-    def written(self, offset: int) -> Iterator[tuple[int, int]]:
-        """The ranges from `offset` on, segment by segment, that may hold more than zeros."""
+    def written(self, offset: int, unit: int = 1) -> Iterator[tuple[int, int]]:
+        """The ranges from `offset` on, segment by segment, that may hold more than zeros; in whole
+        units, because a hole of a file may begin within the zeros that end one."""
         for segment in self.segments:
             if segment.start + segment.size > offset:
                 file = self._file(segment)
                 for start, end in file.written(max(offset - segment.start, 0)):
-                    yield segment.start + start, segment.start + end
+                    yield segment.start + start - start % unit, segment.start + end + -end % unit
 
     def place(self, offset: int) -> tuple[str, int]:
         """File and position, for messages."""

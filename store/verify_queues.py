@@ -68,7 +68,7 @@ class QueueCheck:
 
     def _without_taken(self, first: int, entries: bytes) -> bytes:
         """The entries whose place lies behind what was looked at."""
-        taken = min(self._next - first, len(entries) // UNIT)
+        taken = self._next - first
         for number, entry in enumerate(ENTRY.iter_unpack(entries[: taken * UNIT])):
             index = first + number
             if index * UNIT >= self.files.start:
@@ -147,11 +147,10 @@ class QueueCheck:
     def finish(self) -> None:
         """What stands behind the last entry; a queue whose frames all expired is only that."""
         self.settle()
-        ranges = list(self.files.written(self._next * UNIT))
+        ranges = list(self.files.written(self._next * UNIT, UNIT))
         self.files.close()
         for start, end in ranges:
-            first = max(start, self._next * UNIT) // UNIT
-            for at in range(first, end // UNIT, _CHUNK // UNIT):
+            for at in range(start // UNIT, end // UNIT, _CHUNK // UNIT):
                 count = min(_CHUNK // UNIT, end // UNIT - at)
                 slots = self._read(at, count)
                 if slots.strip(b"\0"):

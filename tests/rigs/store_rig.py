@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 
-from saturnmq.drills.sim.disk import SimDisk
+import pytest
+from saturnmq.drills.sim.disk import PAGE, SimDisk, SimSegment
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.store.message_store import MessageStore, PendingMessage, StoreConfig
 
@@ -31,6 +32,20 @@ class Clock:
 
 def new_disk(seed: int = 1) -> SimDisk:
     return SimDisk(random.Random(seed))
+
+
+def files_have_holes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file system names only what lies between holes, in pages."""
+
+    def written(segment: SimSegment, position: int) -> list[tuple[int, int]]:
+        found: list[tuple[int, int]] = []
+        for page in range(position - position % PAGE, segment.size, PAGE):
+            if any(segment.view[page:][:PAGE]):
+                begin = found.pop()[0] if found and found[-1][1] == page else max(page, position)
+                found.append((begin, min(page + PAGE, segment.size)))
+        return found
+
+    monkeypatch.setattr(SimSegment, "written", written)
 
 
 def open_store(disk, clock=None, config=CONFIG) -> MessageStore:

@@ -20,6 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from saturnmq.cli.main import app
+from saturnmq.cli.store_dump import Wanted, queue_entries
 from saturnmq.drills.sim.disk import PowerLoss, SimDisk
 from saturnmq.protocol.errors import DirectoryLocked, StoreDamaged
 from saturnmq.protocol.frame import encode_frame
@@ -39,6 +40,7 @@ from saturnmq.store.verify_index import (
     match_items,
     match_items_reference,
 )
+from store_rig import files_have_holes
 from typer.testing import CliRunner
 
 SEGMENT = 8192
@@ -807,6 +809,21 @@ def test_dump_shows_queue_entries_index_and_summary(directory: str) -> None:
     assert facts["checkpoint"]["derived"] == checked(NativeDisk(), directory).log_end
     assert (facts["queues"]["count"], facts["commitlog"]["file_bytes"]) == (6, SEGMENT)
     assert "derived" in output("dump", directory, "--summary")
+
+
+@pytest.mark.parametrize("number", [203, 204, 205, 409])
+def test_dump_shows_an_entry_beside_a_hole_of_the_file(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Entry 204 ends in zeros that lie in the next page."""
+    files_have_holes(monkeypatch)
+    disk = SimDisk(random.Random(1))
+    disk.make_dirs("/store/commitlog")
+    disk.make_dirs("/store/consumequeue/T/0")
+    data = bytes(20 * number) + struct.pack(">qiq", 1500, 100, 0)
+    disk.write_file(f"/store/consumequeue/T/0/{0:020d}", data.ljust(20_000, b"\0"))
+    (entry,) = queue_entries(disk, "/store", Sizes(), Wanted())
+    assert (entry.fields["queue_offset"], entry.fields["physical_offset"]) == (number, 1500)
 
 
 def test_dump_into_a_closed_pipe_is_quiet(directory: str) -> None:

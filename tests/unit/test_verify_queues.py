@@ -11,7 +11,7 @@ from saturnmq.store.findings import CERTAIN, Findings, Trust
 from saturnmq.store.log_files import SegmentFiles
 from saturnmq.store.tombstones import Tombstone
 from saturnmq.store.verify_queues import QueueCheck, QueueChecks
-from store_rig import new_disk
+from store_rig import files_have_holes, new_disk
 
 Slot = tuple[int, int, int]
 Found = tuple[str, str, int, int | None, int, bool]  # what, file, position, offset, count, a note
@@ -257,6 +257,32 @@ def test_what_stands_behind_is_looked_at_to_the_end_of_the_file(index: int) -> N
     disk.write_file(f"/cq/T/0/{0:020d}", packed(slots))
     expected = [("entries point at nothing", "0", 20 * index, 1500, 1, False)]
     assert differences(disk, (0, entries(0))) == expected
+
+
+@pytest.mark.parametrize("index", [1, 203, 204, 205, 409, 613, 614])
+def test_what_stands_beside_a_hole_of_the_file_is_looked_at(
+    index: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Entry 204 ends in zeros that lie in the next page."""
+    files_have_holes(monkeypatch)
+    disk = new_disk()
+    slots = entries(0) + [ABSENT] * 614
+    slots[index] = (1500, 100, 0)
+    disk.make_dirs("/cq/T/0")
+    disk.write_file(f"/cq/T/0/{0:020d}", packed(slots))
+    expected = [("entries point at nothing", "0", 20 * index, 1500, 1, False)]
+    assert differences(disk, (0, entries(0))) == expected
+
+
+def test_slots_that_may_be_left_over_do_not_hide_those_behind_them() -> None:
+    disk = new_disk()
+    deleted, wrong = (999, 100, 7), (3000, 100, 7)
+    write_queue(disk, [deleted, wrong, entry(2), deleted, wrong, (LOG_END, 100, 7), wrong])
+    found = differences(disk, (2, entries(2)), running=True)
+    assert found == [
+        ("entries point at nothing", "0", 20, 3000, 2, False),
+        ("entries point at nothing", "100", 20, 3000, 1, False),
+    ]
 
 
 def test_entries_of_one_kind_are_counted_together() -> None:
