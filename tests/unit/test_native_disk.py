@@ -262,6 +262,24 @@ def test_short_reads_and_writes_are_continued(
     segment.close()
 
 
+def test_only_small_pieces_are_written_through_the_mapping(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segment = DISK.create_segment(f"{root}/0", 16384)
+    calls: list[int] = []
+    pwrite = os.pwrite
+
+    def record(fd: int, data: bytes, at: int) -> int:
+        calls.append(len(data))
+        return pwrite(fd, data, at)
+
+    monkeypatch.setattr(os, "pwrite", record)
+    for size in (1, MAPPED_WRITE, MAPPED_WRITE + 1):
+        segment.write(5, b"x" * size)
+    assert calls == [MAPPED_WRITE + 1]
+    segment.close()
+
+
 def test_what_is_written_of_a_file_are_the_ranges_that_the_file_system_tells(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,6 +331,26 @@ def test_a_sync_that_fails_is_told_unless_the_file_was_closed(
     monkeypatch.undo()
     segment.flush(0, 1)
     assert segment.in_place()
+
+
+def test_a_file_that_is_gone_replaced_or_cut_is_not_in_place(root: str) -> None:
+    DISK.make_dirs(f"{root}/d")
+    path = f"{root}/d/0"
+    segment = DISK.create_segment(path, 4096)
+    assert segment.in_place()
+    os.truncate(path, 4095)
+    assert not segment.in_place()
+    os.truncate(path, 4096)
+    assert segment.in_place()
+    DISK.rename(path, f"{root}/d/1")
+    assert not segment.in_place()
+    DISK.create_segment(path, 4096).close()
+    assert not segment.in_place()
+    DISK.remove_tree(f"{root}/d")
+    assert not segment.in_place()
+    DISK.write_file(f"{root}/d", b"a file in place of the directory")
+    assert not segment.in_place()
+    segment.close()
 
 
 def test_a_file_of_which_nobody_knows_where_it_is_is_told(
