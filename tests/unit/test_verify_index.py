@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,8 @@ from saturnmq.store.indexfile import INCOMING, ITEM, Index
 from saturnmq.store.verify_index import (
     IndexCheck,
     IndexSizes,
+    follow_chains,
+    follow_chains_reference,
     match_items,
     match_items_reference,
     seconds_since,
@@ -245,6 +248,37 @@ def test_an_item_counts_the_seconds_since_its_file_began(
     wanted = memoryview(INCOMING.pack(5, 100, begin + later_ms))
     for told, same in ((seconds, 1), (seconds ^ 1, 0)):
         assert match(wanted, memoryview(ITEM.pack(5, 100, told, 0)), begin) == same
+        assert match(wanted, memoryview(ITEM.pack(5, 100, told, 0)), -1) == 1
+
+
+@pytest.mark.parametrize("match", [match_items, match_items_reference])
+def test_items_are_matched_to_the_first_that_differs_or_is_not_there(
+    match: Callable[[memoryview, memoryview, int], int],
+) -> None:
+    wanted = [(n, 100 * n, NOW) for n in range(5)]
+    expected = memoryview(b"".join(INCOMING.pack(*each) for each in wanted))
+    for number in range(5):
+        for other in [(9, 100 * number, 0), (number, 9, 0), (number, 100 * number, 1)]:
+            found = [(n, at, 0) for n, at, _ in wanted]
+            found[number] = other
+            data = b"".join(ITEM.pack(*each, 0) for each in found)
+            assert match(expected, memoryview(data), NOW) == number
+            assert match(expected, memoryview(data)[: 20 * number], NOW) == number
+            assert match(expected[: 20 * number], memoryview(data), NOW) == number
+
+
+@pytest.mark.parametrize("follow", [follow_chains, follow_chains_reference])
+@pytest.mark.parametrize(
+    ("item", "sound"), [((8, 2), True), ((8, 1), False), ((8, 0), False), ((-1, 0), False)]
+)
+def test_a_chain_is_followed_to_the_first_item_that_breaks_it(
+    follow: Callable[[memoryview, memoryview, int], int], item: tuple[int, int], sound: bool
+) -> None:
+    chain = [(1, 0), (8, 1), item, (3, 0)]
+    data = b"".join(ITEM.pack(key_hash, 0, 0, previous) for key_hash, previous in chain)
+    newest = array("i", bytes(4 * SLOTS))
+    assert follow(memoryview(data), memoryview(newest), 1) == (4 if sound else 2)
+    assert list(newest) == ([0, 3, 0, 4, 0, 0, 0] if sound else [0, 2, 0, 0, 0, 0, 0])
 
 
 # one file
@@ -301,8 +335,10 @@ def test_a_count_that_no_file_has_is_the_nearest(count: int, items_read: int) ->
         disk.lose(name)
     put(disk, 0, 36, ">i", count)
     found = differences(disk, *MESSAGES, counts=(1, items_read))
-    missing = sum(f[4] for f in found if f[0] == "keys are missing")
-    assert missing == ALL_ITEMS - items_read
+    missing = [f for f in found if f[0] == "keys are missing"]
+    assert sum(f[4] for f in missing) == ALL_ITEMS - items_read
+    if not items_read:
+        assert missing[0][1:3] == (0, -1000)
 
 
 @pytest.mark.parametrize("at", [0, 8, 16, 24])
