@@ -533,6 +533,29 @@ def test_what_a_master_said_on_another_connection_leads_nobody(tmp_path: Path) -
     run(body)
 
 
+def test_a_frame_counts_in_its_place_from_its_sender_on_its_connection() -> None:
+    def seal(signing: Signing = OURS, slave: str = "s", *, leads: bool = True) -> Seal:
+        return Seal(signing, slave, "m", leads=leads)
+
+    sender = seal(leads=False)
+    first, second = sender.sign(ha.Kind.JOIN, b"one"), sender.sign(ha.Kind.JOIN, b"two")
+    master = seal()
+    assert master.is_right(ha.Kind.JOIN, b"one", first)
+    assert master.is_right(ha.Kind.JOIN, b"two", second)
+    assert not master.is_right(ha.Kind.JOIN, b"two", second), "said again"
+    assert not seal().is_right(ha.Kind.JOIN, b"two", second), "the first is missing"
+    assert not seal(leads=False).is_right(ha.Kind.JOIN, b"one", first), "thrown back"
+    assert not seal().is_right(ha.Kind.REFUSE, b"one", first)
+    assert not seal().is_right(ha.Kind.JOIN, b"One", first)
+    assert not seal(slave="z").is_right(ha.Kind.JOIN, b"one", first), "another connection"
+    assert not seal(Signing(OTHER)).is_right(ha.Kind.JOIN, b"one", first)
+
+
+def test_no_part_of_what_is_signed_can_be_taken_for_another() -> None:
+    assert OURS.digest("ab", "c") != OURS.digest("a", "bc")
+    assert OURS.digest("a", "") != OURS.digest("a")
+
+
 @pytest.mark.parametrize("then", ["join", "prove"])
 def test_a_slave_that_proved_itself_signs_all_it_says_and_proves_itself_once(
     tmp_path: Path, then: str
