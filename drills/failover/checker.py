@@ -51,6 +51,7 @@ class Promise:
     one_master: bool = False  # acknowledges at a time, in each group
     steady: bool = False  # every send is acknowledged, of those who repeat what was refused
     queues_change: bool = False  # then a sharding key may move on to another queue
+    commits_at_risk_s: float = COMMITS_AT_RISK_S
     sample_s: float = 0.5  # between two looks at the committed offsets
     liveness_s: float = LIVENESS_S
 
@@ -418,7 +419,7 @@ class _Check:
         ahead, back = [], []
         progress = {group: _Processed(events) for group, events in self.deliveries.items()}
         history: dict[tuple[str, str, int], list[tuple[float, int]]] = defaultdict(list)
-        at_risk = COMMITS_AT_RISK_S + self.promise.sample_s
+        at_risk = self.promise.commits_at_risk_s + self.promise.sample_s
         for event in self.commits:
             limit = progress[event.who].until(event.at, (event.broker, event.queue))
             where = f"{event.who} on {event.broker} queue {event.queue} at {event.at:.2f} s"

@@ -316,6 +316,8 @@ class Drill:
     chores: bool = False
     slaves: int = 1  # of each master
     steady: bool = False  # no send fails, of those who repeat what was refused
+    # So long clients go on to commit with a master that is to be replaced, and nobody else hears.
+    lone_s: float = 0.0
     # Only where an acknowledgement waits for a copy: else a lost disk may take what it had.
     needs_copies: bool = False
     # Instead of `act`: what loads and hurts the cluster in a way of its own, and judges it.

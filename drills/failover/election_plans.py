@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from saturnmq.drills.failover.drill import Drill, Run
+from saturnmq.drills.failover.drill import ELECTED_S, Drill, Run
 
 OUTAGE_S = 6.0  # an etcd without its leader has another one within 2 s, a lease of 3 s is over
 
@@ -78,19 +78,19 @@ async def master_in_minority(run: Run) -> None:
 
 
 ELECTION_DRILLS = tuple(
-    Drill(name, text, act, features, steady=steady).with_elections()
-    for name, text, act, features, steady in (
-        ("etcd-one-by-one", "SIGKILL each member of the etcd, and start it again",
-         etcd_one_by_one, (), True),
-        ("etcd-away", "SIGKILL or SIGSTOP the whole etcd", etcd_away, (), True),
-        ("etcd-leader-parted", "the leader of the etcd is cut off from its other members",
-         etcd_leader_parted, ("partition",), True),
-        ("etcd-no-quorum", "SIGKILL two of three members of the etcd, then a master",
-         etcd_no_quorum, (), False),
-        ("master-without-etcd", "a master is cut off from the etcd only", master_without_etcd,
-         ("partition",), True),
-        ("master-in-minority",
-         "a master, a nameserver and the leader of the etcd are cut off, but not from clients",
-         master_in_minority, ("partition",), False),
+    drill.with_elections()
+    for drill in (
+        Drill("etcd-one-by-one", "SIGKILL each member of the etcd, and start it again",
+              etcd_one_by_one, steady=True),
+        Drill("etcd-away", "SIGKILL or SIGSTOP the whole etcd", etcd_away, steady=True),
+        Drill("etcd-leader-parted", "the leader of the etcd is cut off from its other members",
+              etcd_leader_parted, ("partition",), steady=True),
+        Drill("etcd-no-quorum", "SIGKILL two of three members of the etcd, then a master",
+              etcd_no_quorum),
+        Drill("master-without-etcd", "a master is cut off from the etcd only",
+              master_without_etcd, ("partition",), steady=True),
+        Drill("master-in-minority",
+              "a master, a nameserver and the leader of the etcd are cut off, but not from clients",
+              master_in_minority, ("partition",), lone_s=ELECTED_S),
     )
 )  # fmt: skip

@@ -13,7 +13,6 @@ from saturnmq.drills.failover.election_plans import (
     ELECTION_DRILLS,
     etcd_away,
     etcd_leader_parted,
-    master_in_minority,
     master_without_etcd,
 )
 
@@ -214,7 +213,7 @@ async def random_mix(run: Run) -> None:
         of_cluster.append(etcd_away)
     if run.elects and run.backend.why_not("partition") is None:
         of_cluster.append(etcd_leader_parted)
-        of_group += [master_without_etcd, master_in_minority]
+        of_group.append(master_without_etcd)
     end = run.history.now() + 60.0 * run.minutes
     while run.history.now() < end:
         kind = run.chance.choice(("cluster", "group", "groups", "groups"))

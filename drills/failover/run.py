@@ -16,7 +16,14 @@ from saturnmq.broker.config import BrokerConfig
 from saturnmq.cli.launcher import LauncherError
 from saturnmq.drills.failover import stores
 from saturnmq.drills.failover.backend import BROKER, NAMESERVER, Backend, DrillUnavailable
-from saturnmq.drills.failover.checker import LIVENESS_S, Aftermath, Promise, Verdict, check
+from saturnmq.drills.failover.checker import (
+    COMMITS_AT_RISK_S,
+    LIVENESS_S,
+    Aftermath,
+    Promise,
+    Verdict,
+    check,
+)
 from saturnmq.drills.failover.chores import Chores
 from saturnmq.drills.failover.chores_checker import check_chores
 from saturnmq.drills.failover.drill import MIX_MINUTES, Drill, Live, Run, together
@@ -120,6 +127,7 @@ def run_drill(
                 steady=drill.steady,
                 groups=GROUPS,
                 queues_change=drill.chores,
+                commits_at_risk_s=COMMITS_AT_RISK_S + drill.lone_s,
                 sample_s=SAMPLE_S,
             )
             report.verdict = check(history, promise, aftermath)

@@ -66,11 +66,12 @@ class Allowance:
 
     def may_lead(self, group: str, since: float, until: float) -> bool:
         """Whether two nodes may have acknowledged one after the other in this time. Where no copy
-        is waited for, or an operator insisted, a deposed master may not know it yet."""
+        is waited for, and no lease is needed, or an operator insisted, a deposed master may not
+        know it yet."""
         return any(
             order.node.group == group
             and order.at <= until
-            and (order.ended >= since or self.plan.copies == 1 or order.forced)
+            and (order.ended >= since or self._may_not_know(order))
             for order in self.promotions
         )
 
@@ -85,11 +86,16 @@ class Allowance:
             for down in node.past.idle
         )
 
+    def _may_not_know(self, order: Promotion) -> bool:
+        return order.forced or (self.plan.copies == 1 and not self.plan.lease_s)
+
     def _deposed_by(self, order: Promotion, by: str | None) -> float:
         """Until when a master may have acknowledged what a promotion then cut off. Where every
         nameserver has forgotten it, who was away meanwhile can hear of it from the new master only.
         """
         end = order.ended + FENCE_S
+        if not self._may_not_know(order):
+            return end  # its lease was over before
         forgotten = bool(self.nameservers) and all(
             any(at >= order.ended for at in nameserver.died_at) for nameserver in self.nameservers
         )
