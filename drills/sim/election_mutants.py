@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+from saturnmq.broker.context import Context
 from saturnmq.broker.electing import ElectionService
 from saturnmq.broker.election import Commit, Election, Record
 from saturnmq.broker.etcd.door import Put
@@ -15,6 +16,10 @@ from saturnmq.drills.sim.plan import ETCD_FAULTS, FAULTS
 
 def _nobody(original: Any) -> Any:
     return lambda self: frozenset()
+
+
+def _by_mode(original: Any) -> Any:
+    return property(lambda self: self.role.required > 1)
 
 
 def _unguarded(original: Any) -> Any:
@@ -32,6 +37,7 @@ def _elected(**weights: int) -> dict[str, Any]:
 
 ELECTION_BIAS: dict[str, dict[str, Any]] = {
     "lease-trusted": _elected(partition=9, slaves_cut_off=6) | {"copies": 1},
+    "lease-not-asked": _elected(partition=9, slaves_cut_off=6) | {"copies": 1, "sync_flush": False},
     "record-overwritten": _elected(kill=6, partition=6, pause=6),
 }
 
@@ -41,6 +47,12 @@ _ALL: tuple[Mutant, ...] = (
         "a master whose lease is over acknowledges without those who may be elected",
         "I1: parted from etcd and its slave, which was elected",
         (Patch(ElectionService, "witnesses", _nobody),),
+    ),
+    Mutant(
+        "lease-not-asked",
+        "an asynchronous master whose lease is over answers sends at once",
+        "I1, I4: parted from etcd and its slave, which was elected",
+        (Patch(Context, "waits_for_copies", _by_mode),),
     ),
     Mutant(
         "record-overwritten",

@@ -32,7 +32,8 @@ FOUND_AT = {
     "leads-without-a-word": 2,
     "cut-below-the-floor": 2,
     "empty-tables": 4,
-    "lease-trusted": 34,
+    "lease-trusted": 37,
+    "lease-not-asked": 37,
     "record-overwritten": 40,
     "one-epoch-for-all-starts": 17,
 }
