@@ -317,7 +317,7 @@ class MessageStore:
 
     def _check_writable(self) -> None:
         self._check_open()
-        if self._promise is not None and self.amnesia:
+        if self.amnesia:
             raise ServiceNotAvailable(
                 f"{self.amnesia}: the store takes no messages until they are copied back from "
                 "another node, or `saturnmq admin promote GROUP NODE --force` goes on without them"
@@ -859,8 +859,7 @@ class MessageStore:
         files = SideFile(self._disk, side)
         try:
             while side.start <= self._log.end < side.end:
-                left = self._log.segment_bytes - self._log.end % self._log.segment_bytes
-                data = files.read(self._log.end, min(left, side.end - self._log.end, _PIECE))
+                data = files.read(self._log.end, min(side.end - self._log.end, _PIECE))
                 if not data:
                     raise ServiceNotAvailable(f"{side.file} cannot be read at {self._log.end}")
                 self.append_raw(self._log.end, data)

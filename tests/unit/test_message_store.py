@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import logging
 
 import pytest
 from saturnmq.protocol.batch import encode_batch
 from saturnmq.protocol.errors import ServiceNotAvailable
+from saturnmq.protocol.topics import GROUPS_TOPIC
 from saturnmq.store import message_store
 from saturnmq.store.checkpoint import Checkpoint
 from saturnmq.store.config_files import ConfigFile
@@ -80,9 +82,21 @@ def test_what_a_failed_sync_lost_is_not_taken_for_durable(count: int, known: boo
     assert numbers(open_store(disk)) == there == list(range(count))
 
 
-def test_a_flush_ends_where_the_log_ended_when_it_began() -> None:
+def test_what_a_start_found_is_durable() -> None:
+    """Nothing of it was synced by the process before, which was killed."""
+    disk = new_disk()
+    put(open_store(disk), range(50))
+    die(disk)
+    assert numbers(open_store(disk)) == list(range(50))
+    disk.power_off()
+    disk.power_on()
+    assert numbers(open_store(disk)) == list(range(50))
+
+
+def test_a_flush_ends_where_the_log_ended_when_it_began(caplog) -> None:
+    caplog.set_level(logging.INFO)
     store = open_store(new_disk())
-    assert store.begin_flush() is None
+    assert (store.begin_flush(), store.reput()) == (None, [])
     [first] = put(store, [0])
     ticket = store.begin_flush()
     assert ticket is not None
@@ -94,6 +108,7 @@ def test_a_flush_ends_where_the_log_ended_when_it_began() -> None:
     flush(store)
     assert store.watermarks.flushed == store.watermarks.appended
     assert store.begin_flush() is None, "nothing is dirty"
+    assert "the log has all of" not in caplog.text
 
 
 def test_a_flush_that_was_under_way_when_the_log_was_cut_does_not_count() -> None:
@@ -122,6 +137,9 @@ def test_the_first_failure_is_the_one_that_is_told() -> None:
     disk.unlink(f"/store/commitlog/{0:020d}")
     store.check_files()  # it has failed already
     assert "first" in (store.failed or "")
+    before = disk.paths()
+    store.prepare_ahead()
+    assert disk.paths() == before
     assert store.begin_commit() is None
 
 
@@ -334,6 +352,15 @@ def test_what_was_cut_off_is_put_back_as_far_as_it_goes_on_there() -> None:
 # ends
 
 
+def test_half_a_frame_is_cut_off_in_no_epoch_unless_one_is_given() -> None:
+    master, slave = open_store(new_disk(2)), open_store(new_disk())
+    puts = put(master, range(3))
+    slave.append_raw(0, content(master)[:-10])
+    assert slave.truncate_torn() == puts[2].end_offset - puts[2].physical_offset - 10
+    assert [side.epoch for side in slave.truncated()] == [0]
+    assert slave.watermarks.appended == puts[1].end_offset
+
+
 def test_half_a_frame_is_left_to_the_next_start() -> None:
     master, disk = open_store(new_disk(2)), new_disk()
     put(master, range(3))
@@ -424,6 +451,12 @@ def test_what_is_no_queue_is_empty() -> None:
     assert len(store.entries("T", 0, 0, 9)) == 60
     assert (store.queue_ids("T"), store.queue_ids("none")) == ([0], [])
     assert (store.has_queues("T"), store.has_queues("none")) == (True, False)
+    store.bury({"T": store.tombstone("T")})
+    [other] = [store.put(message(b"x", "U"))]
+    marker = store.put_marker(b"{}")
+    dispatch(store)
+    ends = {topic: (queue, at) for topic, queue, at in store.last_entries()}
+    assert ends == {"U": (0, other.physical_offset), GROUPS_TOPIC: (0, marker.physical_offset)}
 
 
 def test_the_offset_at_a_place_is_known_from_the_log_s_start_on() -> None:

@@ -700,7 +700,7 @@ def test_what_is_kept_of_a_lost_end_had_been_flushed(step: int, monkeypatch) -> 
     again = open_store(disk)
     start = puts[75].physical_offset
     assert (again.watermarks.appended, again.recovery.lost) == (start, end - start)
-    assert [(side.start, side.end) for side in again.truncated()] == [(start, end)]
+    assert [(s.start, s.end, s.epoch) for s in again.truncated()] == [(start, end, 0)]
 
 
 @pytest.mark.parametrize("before", [0, 5])
