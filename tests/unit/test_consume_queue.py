@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from saturnmq.drills.sim.disk import Outcome, SimDisk
-from saturnmq.store.consumequeue import ENTRY, ConsumeQueue
+from saturnmq.store.consumequeue import ENTRY, ConsumeQueue, last_physical
 from store_rig import files_have_holes
 
 PER_FILE = 7
@@ -269,3 +269,29 @@ def test_entries_are_put_back_where_a_gap_left_their_places(first: int, count: i
             assert segment is not None
             entry = segment.view[20 * number - segment.start :][:20]
             assert entry == expected.get(number, ENTRY.pack(*HOLE)), number
+
+
+@pytest.mark.parametrize("count", [1, PER_FILE - 1, PER_FILE, PER_FILE + 1, 2 * PER_FILE])
+def test_the_newest_file_stays_when_all_messages_are_gone(count: int) -> None:
+    """It tells the queue's next offset."""
+    disk = SimDisk(random.Random(1))
+    queue = opened(disk)
+    queue.append(0, b"".join(packed(0, count)))
+    assert len(queue.drop_before(100 * count)) == (count - 1) // PER_FILE
+    assert (queue.min_offset, queue.max_offset) == (count, count)
+    assert len(queue.series.segments) == 1
+    assert queue.drop_before(1 << 60) == []
+
+
+def test_a_file_stays_as_long_as_one_of_its_messages_is_there() -> None:
+    queue = opened(SimDisk(random.Random(1)))
+    queue.append(0, b"".join(packed(0, 3 * PER_FILE)))
+    assert queue.drop_before(100 * (PER_FILE - 1)) == []
+    assert queue.min_offset == PER_FILE - 1
+    [gone] = queue.drop_before(100 * (PER_FILE - 1) + 1)
+    assert gone.endswith("/q/T/3/" + "0" * 20)
+    assert queue.min_offset == PER_FILE
+
+
+def test_the_last_of_some_entries_tells_its_place() -> None:
+    assert [last_physical(b"".join(packed(0, count))) for count in (1, 2, 9)] == [0, 100, 800]
