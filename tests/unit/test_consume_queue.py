@@ -295,3 +295,18 @@ def test_a_file_stays_as_long_as_one_of_its_messages_is_there() -> None:
 
 def test_the_last_of_some_entries_tells_its_place() -> None:
     assert [last_physical(b"".join(packed(0, count))) for count in (1, 2, 9)] == [0, 100, 800]
+
+
+@pytest.mark.parametrize("first", [0, 3, 3 * PER_FILE, 3 * PER_FILE + 2])
+@pytest.mark.parametrize("kept", [0, 1, 6, PER_FILE, 14])
+def test_entries_from_a_place_on_are_forgotten(first: int, kept: int) -> None:
+    disk = SimDisk(random.Random(1))
+    opened(disk).append(first, b"".join(packed(first, 15)))
+    queue = opened(disk)
+    queue.forget_from(100 * (first + kept))
+    if kept:
+        assert (queue.max_offset, queue.last_physical) == (first + kept, 100 * (first + kept - 1))
+    else:
+        assert queue.last_physical == -1
+    queue.forget_from(0)
+    assert (queue.series.segments, queue.max_offset) == ([], 0)

@@ -315,6 +315,7 @@ def test_a_log_that_is_cut_at_its_start_is_emptied_without_another_copy() -> Non
 def test_a_cut_is_told_with_its_reason(caplog) -> None:
     store = open_store(new_disk())
     puts = put(store, range(3))
+    store.truncate(puts[2].end_offset)  # which is no cut
     store.truncate(puts[2].physical_offset, reason="because")
     store.truncate(puts[1].physical_offset)
     first, second = [r.message for r in caplog.records if "is cut" in r.message]
