@@ -314,5 +314,9 @@ def test_how_a_consumer_consumes_unless_it_is_told_otherwise() -> None:
         async with consumer(world, listener=lambda messages: sizes.append(len(messages))):
             await world.until(lambda: sum(sizes) == 100)
         assert max(sizes) == 32
+        world.offsets.clear()
+        async with consumer(world, listener_one=lambda message: ConsumeResult.RETRY):
+            await world.until(lambda: len(world.backs) == 100)
+        assert not any("maxReconsumeTimes" in back for back in world.backs), "as the group has it"
 
     world.run(main)
