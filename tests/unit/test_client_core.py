@@ -489,6 +489,26 @@ def test_when_the_nameserver_is_lost_another_is_asked_for_all_routes(run: Run) -
     run(test)
 
 
+@pytest.mark.parametrize("connected", [True, False])
+def test_a_broker_that_a_route_lacks_stays_for_a_while_if_it_is_connected(
+    run: Run, connected: bool
+) -> None:
+    async def test(world: World) -> None:
+        world.route(a={0: 2}, b={0: 3})
+        core = world.core()
+        await core.route("T")
+        if connected:
+            await core.connect(world.servers[3].address)
+        world.route(a={0: 2})
+        await core.route("T", refresh=True)
+        assert len(core.publish_queues("T")) == 1 + connected
+        await world.runtime.sleep(4.0)
+        assert len(core.publish_queues("T")) == 1
+        await core.close()
+
+    run(test)
+
+
 @pytest.mark.parametrize("old", ["hangs", "spoke", "idle", "gone"])
 def test_nobody_waits_for_a_master_that_hangs_and_was_succeeded(run: Run, old: str) -> None:
     async def test(world: World) -> None:
@@ -592,6 +612,12 @@ def test_a_broker_that_is_new_in_a_route_is_greeted_at_once_and_once(run: Run) -
         beats = len(world.servers[2].when(BEAT))
         world.route("U", a={0: 2})
         await core.route("U", refresh=True)
+        await world.runtime.sleep(0.1)
+        world.route("U", a={0: 2}, b={0: 3})
+        await core.route("U", refresh=True)
+        world.topics["T"].queues[0].write_queues = 2
+        await core.route("T", refresh=True)
+        assert len(core.publish_queues("T")) == 2
         await world.runtime.sleep(0.1)
         assert len(world.servers[2].when(BEAT)) == beats, "nobody is new"
         await core.close()
