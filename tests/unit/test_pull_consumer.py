@@ -272,6 +272,23 @@ def test_a_commit_that_is_waited_for_is_answered(leave: str) -> None:
     world.run(main)
 
 
+def test_a_seek_goes_back_behind_what_is_committed() -> None:
+    world = backlog(20)
+
+    async def main() -> None:
+        made = puller(world)
+        made.assign([Q0])
+        async with made:
+            for _ in range(3):
+                await made.poll(max_messages=4)
+            await world.until(lambda: world.offsets == {Q0: 8})
+            made.seek(Q0, 2)
+            assert offsets(await made.poll(max_messages=1)) == [2]
+            await world.until(lambda: world.offsets == {Q0: 2})
+
+    world.run(main)
+
+
 def test_who_never_polls_commits_nothing() -> None:
     world = backlog(3)
 
