@@ -811,11 +811,11 @@ def test_dump_shows_queue_entries_index_and_summary(directory: str) -> None:
     assert "derived" in output("dump", directory, "--summary")
 
 
-@pytest.mark.parametrize("number", [203, 204, 205, 409])
+@pytest.mark.parametrize("number", [203, 204, 205, 409, 819])
 def test_dump_shows_an_entry_beside_a_hole_of_the_file(
     number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Entry 204 ends in zeros that lie in the next page."""
+    """Entry 204 ends in zeros that lie in the next page, 819 begins in such of the one before."""
     files_have_holes(monkeypatch)
     disk = SimDisk(random.Random(1))
     disk.make_dirs("/store/commitlog")
