@@ -45,6 +45,7 @@ def test_a_setting_that_is_left_out_is_as_at_rocketmq() -> None:
     config = StoreConfig()
     told = {field.metadata["key"]: getattr(config, field.name) for field in fields(config)}
     assert {key: told[key] for key in DEFAULTS} == DEFAULTS
+    assert config.crc_property, "unlike RocketMQ's enabledAppendPropCRC"
     assert (config.sync_zeros, config.lock_in_memory, config.disk_enough_bytes) == (False, False, 0)
 
 
