@@ -149,7 +149,10 @@ class TableSync:
     ) -> None:
         version, changes = self._known.get(code, ("", -1))
         ext = {"saturnKnown": version} if version and changes == table.changes else {}
+        follows = self._follows()
         reply = await self._ask(endpoint, code, ext)
+        if self._follows() != follows:  # it may have been promoted: then its own tables count
+            raise SystemBusy(f"this node follows {self._address} no more: its answer came too late")
         if reply.ext.get("saturnLeads") == "false":
             raise SystemBusy(f"{self._address} leads the group no more, or not yet")
         if reply.ext.get("saturnUnchanged") == "true":
@@ -162,6 +165,10 @@ class TableSync:
         else:
             _give(take, document)
         self._known[code] = reply.ext.get("saturnVersion", ""), table.changes
+
+    def _follows(self) -> tuple[State, int, str]:
+        """As what, in which epoch, and whom."""
+        return self._c.role.state, self._c.role.epoch, self._master()
 
     def _take_topics(self, as_of: int, document: dict[str, Any]) -> None:
         self._c.topics.replace_all(document, as_of)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_rig import ask, config, connected, run, send, started, until
+from broker_rig import ask, config, connected, insist, run, send, started, until
 from saturnmq.broker.broker import Broker
 from saturnmq.broker.table_sync import JAVA_PAUSE_S, TableSync
 from saturnmq.protocol import jsonx
@@ -36,6 +37,8 @@ class FakeMaster:
             RequestCode.GET_ALL_DELAY_OFFSET: {"offsetTable": {}},
         }
         self.ext: dict[int, dict[str, str]] = {}
+        self.holds = 0  # what it is asked by this code waits for `go_on`
+        self._held: tuple[Endpoint, Command] | None = None
         self.asked: list[Command] = []
         self.address = ""
 
@@ -48,6 +51,20 @@ class FakeMaster:
 
     def _answer(self, endpoint: Endpoint, request: Command) -> None:
         self.asked.append(request)
+        if request.code == self.holds:
+            self._held = endpoint, request
+        else:
+            self._give(endpoint, request)
+
+    @property
+    def is_asked(self) -> bool:
+        return self._held is not None
+
+    def go_on(self) -> None:
+        assert self._held is not None, "it was asked"
+        self._give(*self._held)
+
+    def _give(self, endpoint: Endpoint, request: Command) -> None:
         ext = self.ext.get(request.code, {})
         endpoint.send(request.reply(0, ext=ext, body=jsonx.dumps(self.tables[request.code])))
 
@@ -145,6 +162,35 @@ def test_who_does_not_lead_has_no_tables_to_copy(tmp_path: Path) -> None:
         with pytest.raises(SystemBusy, match="leads the group no more"):
             await sync_of(broker).copy_from(master.address)
         assert broker.context.topics.get("mine") is not None
+        await broker.close()
+
+    run(body)
+
+
+@pytest.mark.parametrize("held", TABLES)
+def test_the_answer_of_an_old_master_comes_too_late_for_who_leads_now(
+    tmp_path: Path, held: RequestCode
+) -> None:
+    """It may have been under way for as long as a partition."""
+
+    async def body(runtime: NativeRuntime) -> None:
+        master = await FakeMaster().start(runtime)
+        offsets = {"offsetTable": {"orders@G": {"0": 60}}}
+        master.tables[RequestCode.GET_ALL_CONSUMER_OFFSET] = offsets
+        master.holds = held
+        broker = await started(runtime, config(tmp_path, role="SLAVE", broker_id=1))
+        copying = asyncio.create_task(sync_of(broker).copy_from(master.address))
+        await until(lambda: master.is_asked)
+        await insist(broker)
+        endpoint = await connected(runtime, broker)
+        await send(endpoint, b"x", topic="mine")
+        known = broker.context.offsets.query("G", "orders", 0)
+        master.go_on()
+        with pytest.raises(SystemBusy, match="came too late"):
+            await copying
+        assert broker.context.topics.get("mine") is not None
+        assert broker.context.offsets.query("G", "orders", 0) == known
+        assert (held == RequestCode.GET_ALL_DELAY_OFFSET) == (known is not None)
         await broker.close()
 
     run(body)
