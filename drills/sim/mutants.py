@@ -137,7 +137,6 @@ BIAS: dict[str, dict[str, Any]] = {
     "half-a-group": _SINKS | {"transfer_bytes": 100},
     "group-seen-in-parts": _SINKS | {"transfer_bytes": 100, "copies": 2},
     "markers-forgotten": {"sink_epochs": 6},
-    "markers-outlive-log": _SINKS,
     "slave-reports-appended": {
         "groups": 1,
         "slaves": 2,
@@ -260,12 +259,6 @@ _ALL: tuple[Mutant, ...] = (
         "the table of what sinks have published is not built again at a start",
         "G2: a partition is published once more after a restart",
         (Patch(SinkTable, "load", _from_an_empty_file),),
-    ),
-    Mutant(
-        "markers-outlive-log",
-        "what a truncation takes from the log stays in the table of what was published",
-        "G3: a partition counts as published and is nowhere",
-        (Patch(SinkTable, "cut", _never),),
     ),
     Mutant(
         "routes-without-epochs",

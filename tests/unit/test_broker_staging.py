@@ -153,6 +153,32 @@ def test_what_is_known_survives_a_restart_with_its_file_and_without(tmp_path: Pa
     run(body)
 
 
+def test_what_a_cut_took_from_the_log_is_published_anew(tmp_path: Path) -> None:
+    """A slave that knew of it may lead next."""
+
+    async def body(runtime: NativeRuntime) -> None:
+        broker, client = await ready(runtime, config(tmp_path))
+        ends = []
+        for partition, row in enumerate((b"kept", b"cut")):
+            await stage(client, 0, row, partition=partition)
+            published = {**key(partition=partition), **told(1, [row])}
+            assert (await ask(client, PUBLISH, published)).ext["duplicate"] == "false"
+            await settled(broker)
+            ends.append(broker.store.watermarks.appended)
+        await broker._executor._doors.cut(ends[0], "a promotion")
+        assert bodies_of(broker) == [b"kept"]
+        for partition, row, duplicate in ((0, b"kept", "true"), (1, b"cut", "false")):
+            attempt = key(partition=partition, attempt="b")
+            await stage(client, 0, row, **attempt)
+            again = await ask(client, PUBLISH, {**attempt, **told(1, [row])})
+            assert again.ext["duplicate"] == duplicate
+        await settled(broker)
+        assert bodies_of(broker) == [b"kept", b"cut"]
+        await broker.close()
+
+    run(body)
+
+
 def test_a_stage_that_is_not_whole_is_lost_and_says_so(tmp_path: Path) -> None:
     async def body(runtime: NativeRuntime) -> None:
         broker, client = await ready(runtime, config(tmp_path))
