@@ -13,9 +13,7 @@ Layout of the data directory:
 
 Nodes are detached from the process that started them, so `cluster up` returns and `cluster kill`
 works from another shell. A pid is only ever signalled together with the start time it was recorded
-with: after a crash of the machine the number may belong to a stranger. Ports are chosen below the
-kernel's range for outgoing connections, because a client that keeps dialling a dead port inside
-that range ends up connected to itself.
+with: after a crash of the machine the number may belong to a stranger.
 """
 
 from __future__ import annotations
@@ -24,7 +22,6 @@ import contextlib
 import fcntl
 import json
 import os
-import random
 import shutil
 import signal
 import socket
@@ -37,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from saturnmq.cli import local_etcd
+from saturnmq.cli.free_ports import NoFreePortsError, free_block, is_free
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import nearest
 
@@ -504,7 +502,10 @@ def _place(root: Path, settings: Settings) -> list[Node]:
     width = settings.nameservers + settings.masters * (1 + settings.slaves) * PORTS_PER_BROKER
     etcds = settings.etcds if settings.election and not settings.etcd else 0
     width += local_etcd.PORTS * etcds
-    port = settings.base_port or free_block(settings.host, width)
+    try:
+        port = settings.base_port or free_block(settings.host, width)
+    except NoFreePortsError as error:
+        raise LauncherError(f"{error}; pass --base-port") from error
     nodes = []
     for index in range(settings.nameservers):
         name = f"nameserver-{index}"
@@ -540,34 +541,11 @@ def _place(root: Path, settings: Settings) -> list[Node]:
 
 def _check_ports(node: Node) -> None:
     for port in (node.port,) if node.kind == "nameserver" else (node.port, node.port + 1):
-        if not _is_free(node.host, port):
+        if not is_free(node.host, port):
             raise LauncherError(
                 f"port {port} of {node.name} is in use on {node.host}: stop what holds it, or "
                 f"pass another --base-port"
             )
-
-
-def free_block(host: str, width: int) -> int:
-    """The first of `width` neighbouring ports that nobody listens on."""
-    below = 32768
-    with contextlib.suppress(OSError, ValueError):
-        below = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    low, high = (10240, below - width) if below > 12000 else (20000, 60000 - width)
-    for _attempt in range(200):
-        first = random.randrange(low, high)
-        if all(_is_free(host, port) for port in range(first, first + width)):
-            return first
-    raise LauncherError(f"found no {width} neighbouring free ports on {host}; pass --base-port")
-
-
-def _is_free(host: str, port: int) -> bool:
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return False
-    return True
 
 
 def _start_time(pid: int) -> int | None:

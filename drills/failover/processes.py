@@ -18,13 +18,13 @@ from pathlib import Path
 
 from saturnmq import Admin
 from saturnmq.cli import local_etcd
+from saturnmq.cli.free_ports import free_block
 from saturnmq.cli.launcher import (
     LOG_FILE,
     PORTS_PER_BROKER,
     LauncherError,
     LocalCluster,
     Settings,
-    free_block,
 )
 from saturnmq.cli.launcher import Node as ClusterNode
 from saturnmq.cli.rolling import Upgrade

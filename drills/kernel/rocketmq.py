@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from saturnmq import Admin
-from saturnmq.cli.launcher import free_block
+from saturnmq.cli.free_ports import free_block
 from saturnmq.drills.kernel.mounts import RigUnavailable, undisturbed
 from saturnmq.drills.kernel.server import STORE
 from saturnmq.protocol.errors import SaturnError

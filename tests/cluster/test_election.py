@@ -22,7 +22,8 @@ from etcd_rig import need_etcd, running_etcd
 from saturnmq import Admin, Message, Producer, PullConsumer, SaturnError
 from saturnmq.broker.election import SETTLE_S
 from saturnmq.cli import local_etcd
-from saturnmq.cli.launcher import LocalCluster, Node, Settings, free_block
+from saturnmq.cli.free_ports import free_block
+from saturnmq.cli.launcher import LocalCluster, Node, Settings
 from saturnmq.client.results import SendStatus
 from saturnmq.drills.failover.processes import SMALL_FILES
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from cluster_rig import make_topic, running
 from saturnmq import Admin, Message, Producer
-from saturnmq.cli.launcher import LocalCluster, Settings, free_block
+from saturnmq.cli.free_ports import free_block
+from saturnmq.cli.launcher import LocalCluster, Settings
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 VARIABLE = "SATURNMQ_REPLICATION_SECRET"

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pytest
 from saturnmq.aio import Admin
-from saturnmq.cli.launcher import free_block
+from saturnmq.cli.free_ports import free_block
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.remoting import Command

@@ -24,7 +24,7 @@ from interop_messages import (
     speaking,
 )
 from interop_nodes import BROKER, ROCKETMQ, Node, Nodes
-from saturnmq.cli.launcher import free_block
+from saturnmq.cli.free_ports import free_block
 from saturnmq.pipeline.access import Where
 from saturnmq.pipeline.columns import COLUMNS
 from saturnmq.protocol.codes import RequestCode

@@ -16,7 +16,7 @@ import pytest
 from interop_files import SCHEDULE, Entry, StoreFiles
 from interop_messages import GROUPS_FILE, everything, speaking
 from interop_nodes import ROCKETMQ, SATURNMQ, Nodes
-from saturnmq.cli.launcher import free_block
+from saturnmq.cli.free_ports import free_block
 from saturnmq.protocol.frame import Frame, has_crc_property
 from saturnmq.protocol.ids import decode_message_id
 

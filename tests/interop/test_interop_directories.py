@@ -25,7 +25,7 @@ from interop_messages import QUEUES, TOPIC, Sent, Speaker, send_until_killed, sp
 from interop_nodes import ROCKETMQ, SATURNMQ, Node, Nodes
 from interop_reading import committed_offsets, consume_some, read_back, read_topic
 from saturnmq.aio import Admin, Message
-from saturnmq.cli.launcher import free_block
+from saturnmq.cli.free_ports import free_block
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.remoting import Command
 

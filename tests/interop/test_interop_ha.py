@@ -25,7 +25,7 @@ from interop_messages import QUEUES, Sent, Speaker, speaking, until
 from interop_nodes import ROCKETMQ, SATURNMQ, Node, Nodes
 from interop_reading import consume_some, read_back
 from saturnmq.aio import Admin, SendStatus
-from saturnmq.cli.launcher import free_block
+from saturnmq.cli.free_ports import free_block
 from saturnmq.protocol import jsonx
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import SaturnError

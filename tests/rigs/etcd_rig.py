@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 import pytest
 from saturnmq.cli import local_etcd
-from saturnmq.cli.launcher import free_block
+from saturnmq.cli.free_ports import free_block
 
 START_S = 30.0
 

@@ -9,7 +9,7 @@ from typing import Any
 from broker_rig import ask, config, connected, pull, send, started, until
 from saturnmq.broker.broker import Broker
 from saturnmq.broker.config import BrokerConfig
-from saturnmq.cli.launcher import free_block
+from saturnmq.cli.free_ports import free_block
 from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.native import NativeRuntime

@@ -17,7 +17,7 @@ from saturnmq import aio
 from saturnmq.broker.broker import Broker
 from saturnmq.broker.ha_slave import MasterConnection
 from saturnmq.broker.mending import Mending
-from saturnmq.cli.launcher import free_block
+from saturnmq.cli.free_ports import free_block
 from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.epochs import TERM

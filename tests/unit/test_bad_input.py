@@ -17,7 +17,7 @@ from saturnmq import Message, MessageQueue, aio
 from saturnmq.broker.broker import Broker
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.broker.introductions import read_refusal
-from saturnmq.cli.launcher import free_block
+from saturnmq.cli.free_ports import free_block
 from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol import ha, jsonx
 from saturnmq.protocol.batch import encode_batch_item

@@ -26,7 +26,7 @@ from saturnmq.broker.etcd.door import (
     Put,
 )
 from saturnmq.broker.etcd.wire import MESSAGES
-from saturnmq.cli.launcher import free_block
+from saturnmq.cli.free_ports import free_block
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.native import NativeRuntime
 
