@@ -136,6 +136,9 @@ class Broker:
         config = self.config.store_config()
         store = MessageStore.open(config, self._disk, self._runtime, progress)
         found = store.recovery
+        if found.clean and not found.end:
+            log.info("%s holds no log: it is new, or a disk was replaced", config.root)
+            return store
         log.info(
             "recovered in %.2f s after a %s: read %d bytes of the log with %d messages, it ends at "
             "%d",
@@ -516,7 +519,11 @@ class Broker:
         if self.store.failed is None or self.failed is not None:
             return
         self.failed = self.store.failed  # told in the status and at the end
-        log.critical("the disk failed, the broker takes no more writes: %s", self.failed)
+        log.critical(
+            "the disk failed, the broker takes no more writes: %s; check the disk, then restart "
+            "the broker",
+            self.failed,
+        )
         self.context.ledger.fail_all(
             ResponseCode.FLUSH_DISK_TIMEOUT,
             f"stored, but the disk did not take it for good: {self.failed}",

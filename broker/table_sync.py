@@ -72,6 +72,7 @@ class TableSync:
         self._waiting: tuple[int, dict[str, Any], float] | None = None
         self._knows_waits = False  # those of what its log had when it joined its master
         self._wanted = asyncio.Event()
+        self._trouble = ""  # why the tables could not be copied; told once
 
     # on a slave
 
@@ -81,9 +82,12 @@ class TableSync:
             pause, address = RETRY_S, self._master()
             if address and self._c.role.state is State.SLAVE:
                 try:
-                    pause = await self.copy_from(address)
+                    pause, trouble = await self.copy_from(address), ""
                 except (SaturnError, OSError) as error:
-                    log.info("tables of the master not copied: %s", error)
+                    trouble = str(error)
+                    if trouble != self._trouble:
+                        log.info("tables of the master not copied: %s", trouble)
+                self._trouble = trouble
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._wanted.wait()

@@ -71,18 +71,21 @@ class Words:
 
     @property
     def missing(self) -> str:
-        """What this node waits for."""
-        slaves, lacks = self._slaves(), self._role.lacks
-        unheard = sorted(slaves - self._members.keys())
-        text = f"{self._needed()} of its slaves must tell what they have"
-        if unheard:
-            text = (
-                f"of the slaves {', '.join(sorted(slaves))} it has not heard {', '.join(unheard)}"
-            )
+        """Why this node waits, for whom, and what an operator can do."""
+        slaves, heard = self._slaves(), self._members.keys()
+        named = f" ({', '.join(sorted(slaves))})" if slaves else ""
+        parts = [self._role.lacks] if self._role.lacks else []
+        needed = self._needed()
+        what = "it has" if needed == 1 else "they have"
+        parts.append(f"{needed} of its slaves{named} must say what {what}")
+        if silent := ", ".join(sorted(slaves - heard - self._answered)):
+            parts.append(f"not heard yet: {silent}")
+        if useless := ", ".join(sorted(slaves & self._answered - heard)):
+            parts.append(f"their own disk lacks something or is of another group: {useless}")
         return (
-            f"{lacks}{'; ' if lacks else ''}{text}. They may have acknowledged messages that this "
-            f"log has not. Start them, or say `saturnmq admin promote {self._me.group} "
-            f"{self._me.address} --force` to go on without"
+            f"{'; '.join(parts)}. A slave may have acknowledged messages that this log lacks. "
+            f"Start the slaves, or go on without them: `saturnmq admin promote {self._me.group} "
+            f"{self._me.address} --force`"
         )
 
     def furthest(self, log: Log) -> Member | None:

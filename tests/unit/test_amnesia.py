@@ -236,7 +236,8 @@ def test_a_master_of_a_sync_group_takes_no_writes_before_its_slaves_word(tmp_pat
             group.master = await group.start("m")
             state = group.master.replica_state()
             assert state["role"] == "recovering"
-            assert "--force" in state["refuses"]
+            assert f"not heard yet: {group.slave.address}. " in state["refuses"]
+            assert f"`saturnmq admin promote broker-a {group.master.address} --force`" in str(state)
             assert await group.send_all(group.master, b"too early") == [2]
             group.slave = await group.start("s")
             await until(lambda: group.master.replica_state()["role"] == "master")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,27 @@ def test_a_message_sent_is_pulled_found_by_id_and_by_key(tmp_path: Path) -> None
         found = await ask(client, 12, {**key, "endTimestamp": 1 << 60})
         assert decode_frames(found.body, True)[0].body == b"hello"
         assert (await ask(client, 30, {"topic": "orders", "queueId": 0})).ext["offset"] == "1"
+        await broker.close()
+
+    run(body)
+
+
+def test_a_start_tells_a_store_without_a_log_from_one_that_was_recovered(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def body(runtime: NativeRuntime) -> None:
+        broker = await started(runtime, config(tmp_path))
+        assert f"{tmp_path} holds no log" in caplog.text
+        client = await connected(runtime, broker)
+        assert (await send(client, b"x")).code == 0
+        await broker.close()
+        caplog.clear()
+        broker = await started(runtime, config(tmp_path))
+        assert "holds no log" not in caplog.text
+        assert "recovered in" in caplog.text
+        assert "after a clean stop" in caplog.text
         await broker.close()
 
     run(body)

@@ -130,7 +130,9 @@ def test_what_the_cleaner_takes_is_not_missed(beside: bool, monkeypatch) -> None
     assert store.failed is None
 
 
-def test_a_broker_notices_by_itself_and_refuses_sends(tmp_path: Path) -> None:
+def test_a_broker_notices_by_itself_and_refuses_sends(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def body(runtime: NativeRuntime) -> None:
         broker = await started(runtime, config(tmp_path))
         client = await connected(runtime, broker)
@@ -145,6 +147,7 @@ def test_a_broker_notices_by_itself_and_refuses_sends(tmp_path: Path) -> None:
         segment.unlink()  # no flush will come by
         await until(lambda: broker.failed is not None)
         assert str(segment) in broker.failed
+        assert "check the disk, then restart the broker" in caplog.text
         refused = await send(client, b"two")
         assert refused.code != 0
         assert segment.name in refused.remark

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from broker_rig import ask, config, connected, insist, run, send, started, until
+from saturnmq.broker import table_sync
 from saturnmq.broker.broker import Broker
 from saturnmq.broker.table_sync import JAVA_PAUSE_S, TableSync
 from saturnmq.protocol import jsonx
@@ -144,6 +146,41 @@ def test_a_table_that_is_none_is_refused(tmp_path: Path, table: dict[str, Any]) 
         broker = await started(runtime, config(tmp_path))
         with pytest.raises(MalformedFrame, match="not what a broker sends"):
             await sync_of(broker).copy_from(master.address)
+        await broker.close()
+
+    run(body)
+
+
+def test_tables_that_cannot_be_copied_are_told_once_until_they_are(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(table_sync, "RETRY_S", 0.01)
+    monkeypatch.setattr(table_sync, "JAVA_PAUSE_S", 0.01)
+
+    async def delete() -> None:
+        raise AssertionError("no topic was deleted")
+
+    def told() -> int:
+        return caplog.text.count("tables of the master not copied")
+
+    async def body(runtime: NativeRuntime) -> None:
+        master = await FakeMaster().start(runtime)
+        good = master.tables[RequestCode.GET_ALL_TOPIC_CONFIG]
+        options: dict[str, Any] = {"role": "SLAVE", "broker_id": 1, "slave_sync_ms": 10}
+        broker = await started(runtime, config(tmp_path, **options))
+        sync = TableSync(broker.context, broker._delays, delete, lambda: master.address)
+        following = runtime.spawn(sync.run(), name="sync")
+        for times in (1, 2):
+            master.tables[RequestCode.GET_ALL_TOPIC_CONFIG] = {"topicConfigTable": 5}
+            await until(lambda times=times: told() == times)
+            asked = len(master.asked)
+            await until(lambda asked=asked: len(master.asked) >= asked + 3)
+            assert told() == times
+            master.tables[RequestCode.GET_ALL_TOPIC_CONFIG] = good
+            asked = len(master.asked)
+            await until(lambda asked=asked: len(master.asked) >= asked + 2 * len(TABLES))
+        following.cancel()
         await broker.close()
 
     run(body)
