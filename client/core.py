@@ -224,10 +224,9 @@ class ClientCore:
         return pending
 
     def _not_connected(self, address: str, error: SaturnError) -> None:
-        done = self._connecting.pop(address, None)
-        if done is not None and not done.done():
-            done.set_exception(error)
-            done.exception()  # nobody may be waiting any more
+        done = self._connecting.pop(address)
+        done.set_exception(error)
+        done.exception()  # nobody may be waiting any more
 
     async def _open(self, address: str) -> None:
         endpoint = Endpoint(self.runtime, self._asked.handle, on_close=self._on_close)
@@ -245,31 +244,27 @@ class ClientCore:
             endpoint.close()
             self._not_connected(address, self._why_closed)
             return
-        done = self._connecting.pop(address)
         self._connections[address] = endpoint
         self._address_of[endpoint] = address
-        if not done.done():
-            done.set_result(endpoint)
+        self._connecting.pop(address).set_result(endpoint)
         if address in self._greeted:
             self.tasks.once(partial(self._greet, [address]), name=f"greet {address}")
 
     def _on_close(self, endpoint: Endpoint, *_: object) -> None:
         address = self._address_of.pop(endpoint, None)
-        if address is None or self._connections.get(address) is not endpoint:
+        if address is None:  # it was closed before it counted
             return
         del self._connections[address]
         if address == self.nameservers[self._nameserver_at]:
             self._finder.nameserver_lost()
         else:
             self._finder.broker_lost()
-        if address in self._greeted and not self.closed:
-            # A broker that restarts must hear of this client soon, or it serves it as a stranger.
-            self.runtime.call_later(1.0, self._reconnect, address)
+        # A broker that restarts must hear of this client soon, or it serves it as a stranger.
+        self.runtime.call_later(1.0, self._reconnect, address)
 
     def _reconnect(self, address: str) -> None:
-        if self.closed or address in self._connecting or address in self._connections:
-            return
-        if address in self._greeted:
+        wanted = address in self._greeted and not self.closed
+        if wanted and address not in self._connecting and address not in self._connections:
             self._begin_connecting(address)
 
     def _where(self, endpoint: Endpoint) -> str:

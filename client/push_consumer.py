@@ -175,6 +175,7 @@ class PushConsumer:
         if listener is not None or listener_one is not None:
             self._caller.set(listener, listener_one)
         self._limits = Limits(max_cached_messages, max_cached_bytes)
+        self._verify_crc = verify_crc
         self._puller = Puller(
             self.core, group, self.subscriptions, verify_crc=verify_crc, hold_s=hold_s
         )
@@ -472,7 +473,8 @@ class PushConsumer:
     async def consume_directly(self, ext: dict[str, str], frame: bytes) -> dict[str, Any]:
         """Hand one message to the listener now (309)."""
         began = self.runtime.monotonic()
-        messages = kernels.decode_frames(frame, False, ext.get("brokerName") or "")
+        broker_name = ext.get("brokerName") or ""
+        messages = kernels.decode_frames(frame, self._verify_crc, broker_name)
         chunk = Chunk(messages, 0, len(frame))
         await self._caller.run(chunk)
         return {

@@ -144,7 +144,7 @@ class StagingClient:
         for name, state in states.items():
             for key in state.published:
                 published[key] = (*published.get(key, ()), name)
-        finished = max((state.finished for state in states.values()), default=-1)
+        finished = max(state.finished for state in states.values())
         return Pinned(sink, tuple(wanted), finished, published)
 
     def finish(self, pinned: Pinned, epoch: int) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from saturnmq.client import staging
+from saturnmq.client import channels, staging
 from saturnmq.client.staging import Pinned, Published, Stage, StagingClient
 from saturnmq.protocol import jsonx
 from saturnmq.protocol.codes import PERM_READ, PERM_WRITE, RequestCode
@@ -138,6 +138,7 @@ class Line:
 def wire_of(monkeypatch: pytest.MonkeyPatch, *names: str) -> Wire:
     wire = Wire(*names)
     monkeypatch.setattr(staging, "time", wire)
+    monkeypatch.setattr(channels, "time", wire)
     return wire
 
 
@@ -211,6 +212,12 @@ def test_a_list_that_somebody_told_meanwhile_counts(wire: Wire) -> None:
     assert wire.client.open("s", "T").brokers == ("c",)
 
 
+def test_of_several_lists_that_of_the_first_broker_counts(wire: Wire) -> None:
+    wire.states = {"a": {}, "b": {"brokers": ["b"]}, "c": {"brokers": ["c"]}}
+    assert wire.client.open("s", "T").brokers == ("b",)
+    assert pins(wire) == [("c:1", "b", "true")]
+
+
 def test_a_client_needs_a_nameserver_and_closes_what_is_its_own(wire: Wire) -> None:
     with pytest.raises(ConfigError, match="no nameserver is given"):
         StagingClient([])
@@ -239,9 +246,11 @@ def test_partitions_go_round_the_brokers_and_stay_where_they_were_published() ->
 
 def test_the_queues_of_a_topic_are_those_that_take_messages(wire: Wire) -> None:
     wire.topics["T"] = {"a": (3, PERM_WRITE), "b": (5, PERM_READ), "c": (4, PERM_WRITE)}
-    found = [wire.client.queues(name, "T") for name in "abc"]
-    assert found == [3, 0, 4]
-    assert len(wire.requests(RequestCode.GET_ROUTEINFO_BY_TOPIC)) == 1
+    for waits, asked in ((0.0, 1), (29.5, 1), (0.5, 2)):
+        wire.now += waits
+        found = [wire.client.queues(name, "T") for name in "abc"]
+        assert found == [3, 0, 4]
+        assert len(wire.requests(RequestCode.GET_ROUTEINFO_BY_TOPIC)) == asked
     wire.topics["U"] = {"a": (1, PERM_WRITE)}
     assert [wire.client.queues(name, "U") for name in "ab"] == [1, 0]
     wire.topics["U"]["b"] = (6, PERM_WRITE)  # where it was not, it is asked for anew

@@ -149,6 +149,8 @@ def test_a_queue_can_be_sought_before_the_start_and_a_seek_behind_all_waits_ther
     async def main() -> None:
         made = puller(world)
         made.assign([Q0])
+        made.seek(Q0, 9)
+        assert await made.lag() == 0, "it is behind the end"
         made.seek(Q0, 3)
         assert made.position(Q0) == 3
         async with made:
@@ -184,6 +186,42 @@ def test_only_what_is_assigned_is_committed_and_lags() -> None:
             assert await made.committed(Q1) == 4
             made.seek(Q0, 99)
             assert await made.lag() == 0
+
+    world.run(main)
+
+
+@pytest.mark.parametrize("use", ["commit", "lag"])
+def test_a_queue_of_which_nobody_has_asked_yet_can_be_committed_and_lags(use: str) -> None:
+    world = backlog(10)
+
+    async def main() -> None:
+        async with puller(world) as made:
+            if use == "lag":
+                assert await made.lag(Q0) == 10
+                return
+            made.assign([Q0])
+            await made.commit({Q0: 3})
+            assert world.offsets == {Q0: 3}
+
+    world.run(main)
+
+
+def test_a_queue_that_comes_back_is_read_from_where_the_group_is_by_then() -> None:
+    world = backlog(10)
+
+    async def main() -> None:
+        made = puller(world)
+        made.subscribe("T")
+        async with made:
+            assert len(await made.poll(5.0)) == 10
+            await made.commit()
+            world.members = ["another", "me"]  # which comes first, and gets the only queue
+            made.on_ids_changed()
+            await world.until(lambda: made.assignment() == [])
+            world.offsets[Q0] = 4  # an operator went back
+            world.members = ["me"]
+            made.on_ids_changed()
+            assert offsets(await made.poll(5.0)) == list(range(4, 10))
 
     world.run(main)
 
@@ -315,6 +353,9 @@ def test_a_closed_consumer_asks_nobody_for_anything(make: Any) -> None:
             made.subscribe("T", listener_one=lambda message: None)
         async with made:
             await world.until(lambda: made.held_queues() == [Q0])
+        await world.runtime.sleep(0.1)
+        names = [task.get_name() for task in asyncio.all_tasks()]
+        assert not any(name.startswith("client/") for name in names), names
         asked = len(world.members_asked), len(world.pulls)
         await world.runtime.sleep(60.0)
         assert (len(world.members_asked), len(world.pulls)) == asked

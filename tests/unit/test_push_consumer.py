@@ -10,7 +10,7 @@ from consumer_world import MASTER, Q0, Q1, SLAVE, World, WorldCore, consumer
 from saturnmq.client.pull_consumer import PullConsumer
 from saturnmq.client.push_consumer import PushConsumer
 from saturnmq.client.results import ConsumeResult
-from saturnmq.protocol.errors import ClientClosed, ConfigError
+from saturnmq.protocol.errors import ClientClosed, ConfigError, MalformedFrame
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 
 RETRY = "%RETRY%G"
@@ -134,6 +134,26 @@ def test_one_message_is_consumed_at_an_operators_word(ordered: bool) -> None:
     world.run(main)
 
 
+def test_a_damaged_message_is_not_consumed_at_an_operators_word_unless_nobody_looks() -> None:
+    world = backlog(1)
+    (frame,) = world.frames[Q0]
+    damaged = frame[:88] + b"?" + frame[89:]
+    got: list[bytes] = []
+
+    def listener(message: ReceivedMessage) -> None:
+        got.append(bytes(message.body))
+
+    async def main() -> None:
+        with pytest.raises(MalformedFrame, match="no whole frame at byte 0"):
+            await consumer(world, listener_one=listener).consume_directly({}, damaged)
+        assert got == []
+        careless = consumer(world, listener_one=listener, verify_crc=False)
+        await careless.consume_directly({}, damaged)
+        assert got == [b"?"]
+
+    world.run(main)
+
+
 def test_an_order_moves_the_queues_of_its_topic_and_is_committed() -> None:
     world = backlog(20, queues=2)
     other = MessageQueue("other", "a", 0)
@@ -247,6 +267,27 @@ def test_so_much_is_pulled_ahead_of_a_listener_that_hangs(
                 queue = MessageQueue("T", "a", int(pull["queueId"]))
                 ends[queue] = int(pull["queueOffset"]) + int(pull["maxMsgNums"])
             assert all(most <= end < most + pulled for end in ends.values()), ends
+
+    world.run(main)
+
+
+def test_a_queue_of_which_too_much_was_pulled_is_pulled_on_when_that_is_consumed() -> None:
+    world = backlog(3000)
+    goes_on = asyncio.Event()
+    got: list[int] = []
+
+    async def listener(message: ReceivedMessage) -> None:
+        await goes_on.wait()
+        got.append(message.queue_offset)
+
+    async def main() -> None:
+        async with consumer(world, listener_one=listener, max_cached_messages=100):
+            await world.runtime.sleep(10.0)
+            asked = len(world.pulls)
+            await world.runtime.sleep(10.0)
+            assert len(world.pulls) == asked
+            goes_on.set()
+            await world.until(lambda: len(got) == 3000)
 
     world.run(main)
 
