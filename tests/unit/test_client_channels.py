@@ -212,6 +212,29 @@ class TestChannels:
         assert channels.close_idle() == 0
 
 
+@pytest.mark.parametrize(
+    ("idle_s", "alive", "used_again"), [(0.99, False, True), (1.0, False, False), (1.0, True, True)]
+)
+def test_a_connection_that_was_idle_for_a_second_is_looked_at_before_it_is_used(
+    monkeypatch, idle_s, alive, used_again
+):
+    closed = []
+
+    class Line:
+        def __init__(self, *_):
+            self.idle_s, self.is_alive = (lambda: idle_s), (lambda: alive)
+
+        def close(self):
+            closed.append(self)
+
+    monkeypatch.setattr(client_channels, "Channel", Line)
+    channels = Channels()
+    first = channels.take("x")
+    channels.give_back("x", first)
+    assert (channels.take("x") is first) == used_again
+    assert closed == ([] if used_again else [first])
+
+
 def test_a_channel_gives_the_answers_of_what_was_asked_in_that_order(cluster):
     broker = cluster.brokers["a"]
     broker.serve = echo

@@ -1,6 +1,7 @@
 """Finding routes on virtual time: what is asked when, and what becomes of the answers."""
 
 import asyncio
+import gc
 import itertools
 import random
 
@@ -13,6 +14,7 @@ from saturnmq.drills.sim.network import SimNetwork
 from saturnmq.drills.sim.runtime import SimRuntime
 from saturnmq.protocol import jsonx
 from saturnmq.protocol.errors import ConnectFailed, TopicNotExist
+from saturnmq.protocol.native import NativeRuntime
 from saturnmq.protocol.route import BrokerData, QueueData, TopicRoute
 
 
@@ -214,6 +216,22 @@ def test_who_only_asks_again_has_no_topic_created_and_nobody_asks_for_a_closed_c
         assert ns.asked == []
 
     found(test)
+
+
+def test_an_error_of_a_question_that_nobody_waits_for_is_not_taken_for_a_lost_one():
+    async def main():
+        lost = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: lost.append(context["message"]))
+        nameserver = Nameserver(NativeRuntime())
+        nameserver.finder.refresh_soon("T")
+        async with asyncio.timeout(5):
+            while len(asyncio.all_tasks()) > 1:
+                await asyncio.sleep(0.001)
+        gc.collect()
+        assert (nameserver.asked, lost) == (["T"], [])
+
+    asyncio.run(main())
 
 
 def test_a_template_without_queues_and_an_answer_without_a_body_are_no_routes(found):

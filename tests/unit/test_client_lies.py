@@ -300,4 +300,4 @@ def test_a_state_of_a_sink_is_read_as_brokers_tell_it():
         "finished": 2,
     }
     assert SinkState.read(told) == SinkState(["a", "b"], [(3, 0), (3, 2), (4, 1)], 2)
-    assert SinkState.read({}) == SinkState([], [], -1)
+    assert SinkState.read({}) == SinkState.read({"finished": -1}) == SinkState([], [], -1)

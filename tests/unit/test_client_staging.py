@@ -198,18 +198,19 @@ def test_another_list_of_brokers_replaces_the_one_that_was_told(wire: Wire) -> N
 
 
 def test_a_list_that_somebody_told_meanwhile_counts(wire: Wire) -> None:
-    wire.does["a"].extend([{}, {"brokers": ["c"]}])  # type: ignore[dict-item]
-    wire.states["a"]["brokers"] = []
-    first = wire.client.ask
-
-    def ask(broker: str, code: int, ext: dict[str, str]) -> Command:
-        answer = first(broker, code, ext)
-        if ext.get("brokers") == "a;b;c" and wire.states["a"]["brokers"] == ["a", "b", "c"]:
-            wire.states["a"]["brokers"] = ["c"]
-        return answer
-
-    wire.client.ask = ask  # type: ignore[method-assign]
+    told: dict[str, Any] = {"brokers": ["c"]}
+    wire.does["a"].extend([{}, told, told])
     assert wire.client.open("s", "T").brokers == ("c",)
+    assert pins(wire) == [("a:1", "a;b;c", "false"), ("c:1", "c", "false")]
+
+
+def test_what_a_pinned_broker_has_published_counts_though_the_topic_is_gone_there(
+    wire: Wire,
+) -> None:
+    wire.topics["T"] = {"a": (1, PERM_WRITE)}
+    wire.states["a"] = {"brokers": ["a", "c"], "finished": 2}
+    wire.states["c"] = {"brokers": ["a", "c"], "epochs": {"4": {"0": {}}}, "finished": 3}
+    assert wire.client.open("s", "T") == Pinned("s", ("a", "c"), 3, {(4, 0): ("c",)})
 
 
 def test_of_several_lists_that_of_the_first_broker_counts(wire: Wire) -> None:
@@ -236,7 +237,7 @@ def test_a_client_needs_a_nameserver_and_closes_what_is_its_own(wire: Wire) -> N
 
 def test_partitions_go_round_the_brokers_and_stay_where_they_were_published() -> None:
     names = ("a", "b", "c")
-    pinned = Pinned("s", names, published={(7, 0): ("z",), (7, 1): ("z", *names), (7, 2): ()})
+    pinned = Pinned("s", names, published={(7, 0): ("z", "y"), (7, 1): ("z", *names), (7, 2): ()})
     first = zlib.crc32(b"s")
     expected = [names[(first + partition) % 3] for partition in range(6)]
     assert [pinned.broker_of(6, partition) for partition in range(6)] == expected
