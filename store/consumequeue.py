@@ -54,6 +54,33 @@ def last_physical(entries: bytes) -> int:
     return offset
 
 
+Written = list[tuple[Segment, list[tuple[int, int]]]]
+"""Of each segment the ranges that may hold something other than zeros."""
+
+
+def _end_of(written: Written) -> int:
+    """The number of the first slot behind all that may hold something."""
+    for segment, ranges in reversed(written):
+        if ranges:
+            return -(-(segment.start + ranges[-1][1]) // UNIT)
+    return written[0][0].start // UNIT if written else 0
+
+
+def _slots_behind(index: int, written: Written) -> Iterator[tuple[int, bytes]]:
+    """Stretches of slots from `index` on that are not all empty, each with the first one's number;
+    read with read(), as all of recovery."""
+    for segment, ranges in written:
+        first = max(index * UNIT - segment.start, 0)
+        for start, end in ranges:
+            if end <= first:
+                continue
+            aligned = max(start - start % UNIT, first)
+            # a hole of the file may begin within the zeros that end an entry
+            data = segment.file.read(aligned, end + -end % UNIT - aligned)
+            if data != bytes(len(data)):
+                yield (segment.start + aligned) // UNIT, data
+
+
 FrameCheck = Callable[[int, int, str, int, int], bool]
 """Whether a frame of this size, topic, queue and queue offset lies at a physical offset (first)."""
 
@@ -78,7 +105,6 @@ class ConsumeQueue:
         self.min_offset = 0
         self.since = 0
         self.first = 0
-        self._flushed = 0
 
     @property
     def is_empty(self) -> bool:
@@ -100,6 +126,7 @@ class ConsumeQueue:
             at = pos - segment.start
             part = min(len(data), self.series.segment_bytes - at)
             segment.file.write(at, data[:part])
+            segment.dirty = True
             data = data[part:]
             pos += part
         self.max_offset = pos // UNIT
@@ -147,7 +174,8 @@ class ConsumeQueue:
             segment = self._segment(pos)
             stop = min(segment.end, first * UNIT)
             count = (stop - pos) // UNIT
-            segment.view[pos - segment.start : stop - segment.start] = FILLER * count
+            segment.file.write(pos - segment.start, FILLER * count)
+            segment.dirty = True
             pos = stop
         self.max_offset = first
 
@@ -221,19 +249,22 @@ class ConsumeQueue:
 
     def recover(self, limit: int, is_frame: FrameCheck, *, nothing_behind: bool = False) -> bool:
         """After load: the end is the first slot that is empty or points at or behind `limit`.
+        Nothing of it is synced: `flush` does that, after a crash for all files.
 
         Behind it a crash may have left anything, also the torn half of an entry that points before
         `limit` now: the last entry that is kept must name a frame of this queue. False: what lies
         behind the end shows that entries before it were lost, because one of them names a frame of
         this queue, or because `nothing_behind` it can be.
         """
-        low, high = self.series.start // UNIT, self.series.end // UNIT
+        # Before anything is read: what the kernel reads ahead of a reader counts as written.
+        written = [(segment, segment.file.written(0)) for segment in self.series.segments]
+        low, high = self.series.start // UNIT, _end_of(written)
         end = self.first_at_or_after(limit, low, high)
         while end > low and not self._is_sound(end - 1, limit, is_frame):
             end -= 1
         whole = not any(
             nothing_behind or self._names_frame(first, data, limit, is_frame)
-            for first, data in self._slots_behind(end)
+            for first, data in _slots_behind(end, written)
         )
         self._cut(end)
         return whole
@@ -245,20 +276,6 @@ class ConsumeQueue:
             if is_frame(offset, size, self.topic, self.queue_id, first + number):
                 return True
         return False
-
-    def _slots_behind(self, index: int) -> Iterator[tuple[int, bytes]]:
-        """Stretches of slots from `index` on that are not all empty, each with the first one's
-        number; read with read(), as all of recovery."""
-        for segment in self.series.segments:
-            if segment.end <= index * UNIT:
-                continue
-            first = max(index * UNIT - segment.start, 0)
-            for start, end in segment.file.written(first):
-                aligned = start - start % UNIT
-                # a hole of the file may begin within the zeros that end an entry
-                data = segment.file.read(aligned, end + -end % UNIT - aligned)
-                if data.strip(b"\0"):
-                    yield (segment.start + aligned) // UNIT, data
 
     def _is_sound(self, index: int, limit: int, is_frame: FrameCheck) -> bool:
         segment = self.series.find(index * UNIT)
@@ -286,20 +303,16 @@ class ConsumeQueue:
         empty = pos == self.series.start
         self.series.drop_from(pos if empty or segment is None else pos + 1)
         if segment is not None and not empty:
-            at = pos - segment.start
-            zero_tail(segment, at)
-            segment.file.flush(at, self.series.segment_bytes)
+            segment.dirty |= zero_tail(segment, pos - segment.start)
         if not self.series.segments:
             self._begin()
             return
         self.max_offset = end
         self.min_offset = min(max(self.min_offset, self.series.start // UNIT), self.max_offset)
-        self._flushed = min(self._flushed, self.max_offset * UNIT)
 
     def _begin(self) -> None:
         """Without files: where the next entry goes."""
         self.max_offset = self.min_offset = self.first
-        self._flushed = 0
 
     def bury(self, since: int, first: int) -> None:
         """Its topic was deleted: see the module's text."""
@@ -348,15 +361,14 @@ class ConsumeQueue:
     def flush(self) -> None:
         """Blocking, may run beside `append`: what was put before is durable then, but for the
         names of new files."""
-        end = self.max_offset * UNIT
-        segments = self.series.segments[:]
-        for segment in segments:
-            start = max(self._flushed, segment.start)
-            stop = min(end, segment.end)
-            if start < stop:
-                segment.file.flush(start - segment.start, stop - segment.start)
-        if segments == self.series.segments[: len(segments)]:  # they are not deleted meanwhile
-            self._flushed = max(self._flushed, min(end, self.max_offset * UNIT))
+        for segment in self.series.segments[:]:
+            if segment.dirty:
+                segment.dirty = False  # first: what is written meanwhile goes with the next one
+                try:
+                    segment.file.flush(0, self.series.segment_bytes)
+                except OSError:
+                    segment.dirty = True
+                    raise
 
     def destroy(self) -> None:
         self.series.destroy()

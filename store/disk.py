@@ -320,15 +320,16 @@ class NativeDisk:
         return os.path.exists(path)
 
     def create_segment(self, path: str, size: int, durable: bool = True) -> SegmentFile:
-        """Allocate all of it first; a full disk is ENOSPC here and nothing is left behind.
+        """Allocate and map all of it first: a full disk is ENOSPC here. Whatever fails, nothing is
+        left behind: a file of that name would keep the segment from ever being made.
 
         Without `durable` neither file nor name is synced: for files that can be built again, whose
         writer syncs both before it relies on them.
         """
         directory = os.path.dirname(path)
+        named = False
         try:
             fd = os.open(directory, os.O_TMPFILE | os.O_RDWR, 0o644)
-            named = False
         except OSError as error:
             if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT):
                 raise
@@ -336,14 +337,16 @@ class NativeDisk:
             named = True
         try:
             os.posix_fallocate(fd, 0, size)
+            segment = _NativeSegment(path, size, fd)
             if durable:
                 os.fsync(fd)
             if not named:
                 # src_dir_fd makes Python use linkat with AT_SYMLINK_FOLLOW, which /proc needs
                 os.link(f"/proc/self/fd/{fd}", path, src_dir_fd=fd, follow_symlinks=True)
+                named = True
             if durable:
                 self.sync_dir(directory)
-            return _NativeSegment(path, size, fd)
+            return segment
         except BaseException:
             os.close(fd)
             if named:

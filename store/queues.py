@@ -59,6 +59,8 @@ class Queues:
                     try:
                         queue.series.load()
                         queue.series.new_names = not clean
+                        for segment in queue.series.segments:
+                            segment.dirty = not clean
                     except SegmentsDamaged as error:
                         damage.append(((queue.topic, queue.queue_id), error))
         wrong = [error for _, error in damage if isinstance(error, WrongLength)]

@@ -36,9 +36,10 @@ def segment_name(start: int) -> str:
 
 
 class Segment:
-    """One file and its place; bytes below `prepared` are the writer's alone."""
+    """One file and its place; bytes below `prepared` are the writer's alone. `dirty`: something in
+    it may not be durable."""
 
-    __slots__ = ("end", "file", "prepared", "start", "view")
+    __slots__ = ("dirty", "end", "file", "prepared", "start", "view")
 
     def __init__(self, start: int, file: SegmentFile) -> None:
         self.start = start
@@ -46,6 +47,7 @@ class Segment:
         self.file = file
         self.view = file.view
         self.prepared = 0
+        self.dirty = False
 
 
 class SegmentSeries:
@@ -183,12 +185,16 @@ class SegmentSeries:
         return self.segments[-1].end if self.segments else 0
 
 
-def zero_tail(segment: Segment, pos: int, chunk: int = 1 << 20) -> None:
-    """Zero what is not yet zero after `pos`; read with read(), a bad sector must not be SIGBUS."""
+def zero_tail(segment: Segment, pos: int, chunk: int = 1 << 20) -> bool:
+    """Zero what is not yet zero after `pos`; whether there was any. Read with read(), a bad sector
+    must not be SIGBUS."""
     file = segment.file
     zeros = bytes(min(chunk, file.size - pos))
+    zeroed = False
     for start, end in file.written(pos):
         for at in range(start, end, chunk):
             count = min(chunk, end - at)
             if file.read(at, count) != zeros[:count]:
                 file.zero(at, at + count)
+                zeroed = True
+    return zeroed

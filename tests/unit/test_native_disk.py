@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import mmap
 import os
 import re
 import resource
@@ -223,6 +224,28 @@ def test_a_segment_for_which_there_is_no_room_leaves_nothing(
     monkeypatch.setattr(os, "open", failing(errno.EACCES))
     with pytest.raises(PermissionError):
         DISK.create_segment(f"{root}/0", 8192)
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("step", ["mapping", "sync", "directory"])
+def test_a_segment_whose_making_fails_at_any_step_can_be_made_again(
+    root: str, step: str, named: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if named:
+        without_unnamed_files(monkeypatch, errno.EOPNOTSUPP)
+    before = os.listdir("/proc/self/fd")
+    with monkeypatch.context() as patch:
+        if step == "mapping":
+            patch.setattr(mmap, "mmap", failing(errno.ENOMEM))
+        elif step == "sync":
+            patch.setattr(os, "fsync", failing(errno.EIO))
+        else:
+            patch.setattr(NativeDisk, "sync_dir", failing(errno.EMFILE))
+        with pytest.raises(OSError):
+            DISK.create_segment(f"{root}/0", 8192)
+    assert DISK.list(root) == []
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+    DISK.create_segment(f"{root}/0", 8192).close()
 
 
 def test_a_segment_has_all_of_its_blocks(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
