@@ -241,7 +241,7 @@ def test_a_segment_whose_making_fails_at_any_step_can_be_made_again(
             patch.setattr(os, "fsync", failing(errno.EIO))
         else:
             patch.setattr(NativeDisk, "sync_dir", failing(errno.EMFILE))
-        with pytest.raises(OSError, match="Cannot allocate|Input/output|Too many open"):
+        with pytest.raises(OSError, match=r"Cannot allocate|Input/output|Too many open"):
             DISK.create_segment(f"{root}/0", 8192)
     assert DISK.list(root) == []
     assert len(os.listdir("/proc/self/fd")) == len(before)
