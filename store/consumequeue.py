@@ -331,15 +331,18 @@ class ConsumeQueue:
         return self.series.directory
 
     def truncate(self, physical: int) -> None:
-        """Forget entries whose frames end behind `physical`."""
+        """Blocking: forget entries whose frames end behind `physical`, durably."""
         low = self.series.start // UNIT
         if self.max_physical > physical:
             self._cut(self.first_at_or_after(physical, low, self.max_offset))
+            self.flush()
 
     def forget_from(self, physical: int) -> None:
-        """Forget entries whose frames begin at or behind `physical`, also before `recover`."""
+        """Blocking: forget entries whose frames begin at or behind `physical`, durably, also before
+        `recover`."""
         low, high = self.series.start // UNIT, self.series.end // UNIT
         self._cut(self.first_at_or_after(physical, low, high))
+        self.flush()
 
     def correct_min(self, log_start: int) -> None:
         """Raise min to the first entry that points at or behind the log's start, and counts."""
