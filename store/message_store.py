@@ -156,6 +156,11 @@ class MessageStore:
         self._cleaner.finish_leftovers(page.start)
         self._log.load(clean=clean)
         self._derived.load(clean=clean)
+        tables = posixpath.join(self.config.root, "config")
+        if not clean and self._disk.exists(tables):
+            # Or files are deleted because of a table that is not durable, and its older copy, which
+            # a power cut brings back, counts on what is left of them.
+            self._disk.sync_dir(tables)
         self._queues.bury(read_tombstones(self._disk, self.config.root))
         self._abort.set()  # before anything changes: a crash while recovering is a crash
         if not clean:

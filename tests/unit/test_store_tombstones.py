@@ -3,6 +3,7 @@ files, and a topic of the same name goes on behind it."""
 
 from __future__ import annotations
 
+import errno
 import random
 from dataclasses import replace
 
@@ -350,3 +351,29 @@ def test_a_table_of_deleted_topics_that_cannot_be_read_refuses_the_start(table: 
         open_store(disk)
     file.save({KEY: {"T": {"end": 0, "next": None}}})  # and one without queues is one
     assert open_store(disk).tombstones == {"T": Tombstone(0)}
+
+
+def test_a_deletion_that_a_start_finishes_is_durable_before_any_file_goes() -> None:
+    disk = new_disk()
+    store = open_store(disk)
+    put(store, 5)
+    flush(store)
+    store.flush_derived()
+    store.checkpoint()
+    write_tombstones(disk, {})
+    before = disk.platters("/store/config/topics.json")
+    disk.plan("sync_dir", errno.EIO, "/store/config")  # the broker dies before that
+    with pytest.raises(OSError, match="sync_dir"):
+        write_tombstones(disk, {"T": store.tombstone("T")})
+    assert disk.platters("/store/config/topics.json") == before
+    disk = killed(store, disk)
+    went: list[bytes] = []
+
+    def note(operation: str, path: str) -> None:
+        if operation == "remove_tree":
+            went.append(disk.platters("/store/config/topics.json"))
+
+    disk.step = note
+    open_store(disk)
+    assert went
+    assert before not in went
