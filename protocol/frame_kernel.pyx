@@ -30,7 +30,7 @@ from libc.string cimport memchr, memcmp, memcpy, memset
 from saturnmq.protocol import batch as _batch
 from saturnmq.protocol import properties as _names
 from saturnmq.protocol import sent as _sent
-from saturnmq.protocol.compression import COMPRESSED_FLAG, decompress
+from saturnmq.protocol.compression import COMPRESSED_FLAG, unpack
 from saturnmq.protocol.errors import MalformedFrame
 from saturnmq.protocol.frame import Damage, decode_frame
 from saturnmq.protocol.frame_reference import Scan
@@ -1025,7 +1025,7 @@ cdef class ReceivedMessage:
     cdef object _owner  # keeps the memory
     cdef const uint8_t *_at
     cdef public object _properties
-    cdef public object _body
+    cdef object _unpacked
     cdef public object _topic
     cdef public object broker_name
 
@@ -1085,9 +1085,10 @@ cdef class ReceivedMessage:
     def body(self):
         cdef const uint8_t *p
         if get32(self._at + 36) & COMPRESSED:
-            if self._body is None:
-                self._body = decompress(self.raw_body, self.sys_flag)
-            return self._body
+            body = None if self._unpacked is None else self._unpacked.body
+            if body is None:
+                body, self._unpacked = unpack(self.raw_body, self.sys_flag)
+            return body
         p = self.tail()
         return PyBytes_FromStringAndSize(<const char *>p + 16, <int32_t>get32(p + 12))
 

@@ -2,14 +2,14 @@
 
 A pull reply is frames as they lie in the log, one behind the other. A message is a window on its
 frame; what a consumer does not ask for is never decoded, and what it asks for is kept only where
-reading it again would be dear (topic, properties, an unpacked body).
+reading it again would be dear (topic, properties; an unpacked body until the next is unpacked).
 """
 
 from __future__ import annotations
 
 import struct
 
-from saturnmq.protocol.compression import COMPRESSED_FLAG, decompress
+from saturnmq.protocol.compression import COMPRESSED_FLAG, Unpacked, unpack
 from saturnmq.protocol.errors import MalformedFrame
 from saturnmq.protocol.frame import (
     BORN_HOST_V6,
@@ -31,7 +31,15 @@ class ReceivedMessage:
     is read when it is asked for.
     """
 
-    __slots__ = ("_body", "_data", "_pos", "_properties", "_sys_flag", "_topic", "broker_name")
+    __slots__ = (
+        "_data",
+        "_pos",
+        "_properties",
+        "_sys_flag",
+        "_topic",
+        "_unpacked",
+        "broker_name",
+    )
 
     def __init__(self, data: bytes, pos: int = 0) -> None:
         if pos < 0 or not isinstance(decode_frame(data, pos, None, False), Frame):
@@ -43,7 +51,7 @@ class ReceivedMessage:
         self._pos = pos
         self._sys_flag: int = struct.unpack_from(">i", data, pos + 36)[0]
         self._properties: dict[str, str] | None = None
-        self._body: bytes | None = None
+        self._unpacked: Unpacked | None = None
         self._topic: str | None = None
         self.broker_name = ""
 
@@ -70,12 +78,15 @@ class ReceivedMessage:
 
     @property
     def body(self) -> bytes:
-        """The body as it was sent; a compressed one is unpacked once."""
+        """The body as it was sent. A compressed one is unpacked, and again after that of another
+        message was: keep what is needed for longer.
+        """
         if not self.sys_flag & COMPRESSED_FLAG:
             return self.raw_body
-        if self._body is None:
-            self._body = decompress(self.raw_body, self.sys_flag)
-        return self._body
+        body = None if self._unpacked is None else self._unpacked.body
+        if body is None:
+            body, self._unpacked = unpack(self.raw_body, self.sys_flag)
+        return body
 
     @property
     def tag(self) -> str | None:

@@ -9,6 +9,7 @@ import copy
 import gc
 import importlib
 import pickle
+import tracemalloc
 import zlib
 from array import array
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from saturnmq.protocol import batch, frame, frame_reference, ids, received
+from saturnmq.protocol import batch, compression, frame, frame_reference, ids, received
 from saturnmq.protocol.errors import MalformedFrame, MessageIllegal
 
 try:
@@ -416,19 +417,42 @@ def test_messages_outlive_the_response_they_came_in(k):
         assert view.raw_body == bytes(500)
 
 
-def test_compressed_bodies_are_unpacked_once_and_cannot_be_set():
-    from saturnmq.protocol import compression, kernels
+def compressed(k, count, size):
+    """Messages of a pull reply whose bodies are `size` bytes when they are unpacked."""
+    packed = [compression.compress(bytes([n]) * size, compression.ZSTD) for n in range(count)]
+    flag = compression.sys_flag_of(compression.ZSTD)
+    out, end = bytearray(sum(map(len, packed)) + 200 * count), 0
+    for body in packed:
+        end += k.write_message(out, end, 0, 0, 0, 0, flag, 1, HOST, 2, HOST, 0, 0, body, b"T", b"")
+    return k.decode_frames(out[:end], True)
 
-    flag = compression.sys_flag_of(3)
-    packed = compression.compress(b"x" * 999, 3)
-    out = bytearray(2000)
-    size = kernels.write_message(
-        out, 0, 0, 0, 0, 0, flag, 1, HOST, 2, HOST, 0, 0, packed, b"T", b""
-    )
-    (m,) = kernels.decode_frames(out[:size], True)
-    assert m.body == b"x" * 999
-    assert m.body is m.body
-    assert m.raw_body == packed
+
+@both
+def test_a_compressed_body_is_unpacked_once_until_that_of_another_message_is(k):
+    one, other = compressed(k, 2, 999)
+    assert one.body == b"\0" * 999
+    assert one.body is one.body
+    kept = one.body
+    assert (other.body, one.body) == (b"\1" * 999, kept)
+    assert one.body is not kept
+    assert one.raw_body == compression.compress(kept, compression.ZSTD)
+
+
+@both
+def test_of_a_batch_one_unpacked_body_lives_at_a_time_unless_it_is_kept(k):
+    size, count = 1 << 20, 8
+    messages = compressed(k, count, size)
+    tracemalloc.start()
+    try:
+        for message in messages:
+            assert len(message.body) == size
+        living, peak = tracemalloc.get_traced_memory()
+        assert living < 1.5 * size
+        assert peak < 2.5 * size
+        del messages, message
+        assert tracemalloc.get_traced_memory()[0] < size
+    finally:
+        tracemalloc.stop()
 
 
 @both

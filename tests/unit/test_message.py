@@ -140,6 +140,8 @@ def test_bodies_are_compressed_and_bombs_refused(kind):
     assert compression.decompress(body, 0) == body
     with pytest.raises(MessageIllegal):
         compression.decompress(small, compression.sys_flag_of(7))
+    with pytest.raises(MessageIllegal, match="cut off"):
+        compression.decompress(small[:-1], flag)
 
 
 def test_bodies_of_old_clients_are_zlib():
