@@ -66,7 +66,14 @@ from saturnmq.protocol.errors import (
 )
 from saturnmq.protocol.ids import UniqueIds, encode_host
 from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.runtime import Listener, Runtime, join_address, split_address
+from saturnmq.protocol.runtime import (
+    EXPOSED,
+    Listener,
+    Runtime,
+    is_loopback,
+    join_address,
+    split_address,
+)
 from saturnmq.protocol.signing import Challenges
 from saturnmq.store.config_files import ConfigFile
 from saturnmq.store.disk import Disk
@@ -117,6 +124,13 @@ class Broker:
                 ", ".join(config.passed_over),
             )
         self.store = self._open_store()
+        if self.store.config.clean_forcibly:
+            log.warning(
+                "cleanFileForciblyEnable is true, as RocketMQ has it: while the disk is used "
+                "beyond %d %% (diskSpaceCleanForciblyRatio) the oldest messages are deleted, "
+                "expired or not, consumed or not; set it to false to refuse sends instead",
+                self.store.config.disk_levels.forcibly,
+            )
         try:
             await self._start(config, runtime)
         except BaseException:
@@ -213,7 +227,9 @@ class Broker:
                 f"the advertised host {advertised!r} is no IP address, but every stored message "
                 "carries it as one; set brokerIP1"
             ) from error
-        if ip_address(host).is_loopback and not ip_address(advertised).is_loopback:
+        if not is_loopback(listener.address):
+            log.warning(EXPOSED, listener.address)
+        elif not ip_address(advertised).is_loopback:
             log.warning(
                 "clients are told %s (brokerIP1), but the broker listens on %s only: set "
                 "bindAddress to 0.0.0.0 to be reached from other machines",

@@ -5,7 +5,8 @@ Sources, later ones winning: a TOML file or RocketMQ's `broker.conf` (Java prope
 means nothing is a `ConfigError` naming the nearest right one. A key of RocketMQ that is no setting
 of ours is refused at a value that would not be kept, else it has no effect and is named once at
 start (`rocketmq_keys.py` says which and why): a `broker.conf` of a Java broker starts ours as it
-is, unless it asks for what nobody here would do.
+is, unless it asks for what nobody here would do. It also has RocketMQ's rule of a short disk
+(`cleanFileForciblyEnable`), which is off everywhere else.
 
 Both spellings are read everywhere: `flush_disk_type = "SYNC_FLUSH"` and `flushDiskType=SYNC_FLUSH`.
 Settings of the store (segment sizes, retention) are the fields of `StoreConfig`; they are read by
@@ -217,7 +218,10 @@ class BrokerConfig:
         values: dict[str, Any] = {}
         passed_over: dict[str, Any] = {}
         if text:
-            pairs = _toml_pairs(text, path) if path.endswith(".toml") else _properties(text)
+            toml = path.endswith(".toml")
+            pairs = _toml_pairs(text, path) if toml else _properties(text)
+            if not toml:  # who wrote it for RocketMQ expects its rule
+                values["clean_forcibly"] = True
             for name, value in pairs.items():
                 known = _resolve(name, value, path or "configuration")
                 values |= known

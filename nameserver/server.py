@@ -32,7 +32,7 @@ from saturnmq.protocol.errors import (
 )
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import DataVersion
-from saturnmq.protocol.runtime import Listener, Runtime
+from saturnmq.protocol.runtime import EXPOSED, Listener, Runtime, is_loopback
 from saturnmq.protocol.signing import UNSIGNED, Challenges, Signing
 
 from .controller import Controller, HandOver
@@ -127,6 +127,8 @@ class NameServer:
         self._listener = await self._runtime.listen(self._host, self._port, self._accept)
         self._scan = self._runtime.spawn(self._scan_forever(), name="nameserver-scan")
         log.info("nameserver listens on %s", self._listener.address)
+        if not is_loopback(self._listener.address):
+            log.warning(EXPOSED, self._listener.address)
 
     async def close(self) -> None:
         """Stop listening and close every connection."""

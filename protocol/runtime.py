@@ -13,6 +13,7 @@ given until they are sent, so the caller must not change those bytes afterwards.
 import asyncio
 import random as _random
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from ipaddress import ip_address
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -143,3 +144,16 @@ def split_addresses(addresses: str | Iterable[str]) -> list[str]:
 def join_address(host: str, port: int) -> str:
     """The text form of an address, with brackets around an IPv6 host."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+EXPOSED = (
+    "%s is not only for this machine, and clients are not authenticated yet: whoever reaches it "
+    "may read, write and delete everything; for trusted networks only (README, section Security)"
+)
+"""What a server says at its start that listens beyond loopback."""
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine reaches `host:port`, of an IP address."""
+    host, _ = split_address(address)
+    return ip_address(host).is_loopback

@@ -3,9 +3,10 @@ then what queues and index know of them.
 
 A pass runs for one of three reasons: the hour is in `deleteWhen`, the disk is used beyond
 `diskMaxUsedSpaceRatio`, or somebody asked. It takes segments that were not written for
-`fileReservedTime` hours, or any while the disk is used beyond `diskSpaceCleanForciblyRatio` (and
-`cleanFileForciblyEnable`); never the current one, nor what is not flushed and dispatched. Whether
-anybody consumed a message makes no difference.
+`fileReservedTime` hours; never the current one, nor what is not flushed and dispatched. Whether
+anybody consumed a message makes no difference. With `cleanFileForciblyEnable`, which RocketMQ has
+and here only its `broker.conf`, any go while the disk is used beyond
+`diskSpaceCleanForciblyRatio`; without it a full disk refuses sends and what has not expired stays.
 
 A segment is renamed to `deleted/<name>.delete` and deleted 60 s later, at the next start, or with
 the next pass when the disk is short. The sub-directory is there because RocketMQ refuses a store
@@ -167,22 +168,35 @@ class Cleaner:
         at_once = self.space.short and self._config.clean_forcibly
         written = {e.name: e.mtime_ms for e in self._disk.list(self._directory) if not e.is_dir}
         segments = self._log.series.segments
-        count = 0
+        early: list[int | None] = []  # of each that is taken: how old it is, if it has not expired
         for segment in segments[: min(self._config.delete_batch_max, len(segments) - 1)]:
             mtime = written.get(posixpath.basename(segment.file.path), now_ms)
-            expired = now_ms - mtime >= self._config.file_reserved_hours * _HOUR_MS
-            enough = not self._judge(count).short  # what is not expired goes only as far as needed
+            age = now_ms - mtime
+            expired = age >= self._config.file_reserved_hours * _HOUR_MS
+            enough = not self._judge(len(early)).short  # what has not goes only as far as needed
             if segment.end > safe or not (expired or (at_once and not enough)):
                 break
-            count += 1
+            early.append(None if expired else age)
+        count = len(early)
         if not count:
             return
         ticket.files += self._derived.drop_before(segments[count - 1].end)
         grace = 0 if at_once else self._config.delete_grace_ms
         if not self._waiting:
             self._disk.make_dirs(posixpath.join(self._directory, DELETED))
-        for _ in range(count):
+        for young in early:
             path = self._log.series.take_oldest()
             ticket.segments.append(path)
             self._waiting[deleted_path(path)] = now_ms + grace
-            log.info("%s is deleted", path)
+            if young is None:
+                log.info("%s is deleted", path)
+            else:
+                log.error(
+                    "%s is deleted with all its messages, consumed or not, %.1f hours after the "
+                    "last was written (fileReservedTime is %d): the disk is used to %d %%, and "
+                    "cleanFileForciblyEnable is true; set it to false to refuse sends instead",
+                    path,
+                    max(young, 0) / _HOUR_MS,
+                    self._config.file_reserved_hours,
+                    self.space.percent,
+                )

@@ -37,14 +37,15 @@ class StoreConfig:
     zero_ahead_bytes: int = _key("zeroAheadBytes", 64 << 20)
     sync_zeros: bool = _key("syncZeros", False)
     # Deletion: hours, hours of the day, percent of the disk, ms. While `disk_enough_bytes`
-    # are free no percentage counts (0: they always do, as in RocketMQ).
+    # are free no percentage counts (0: they always do, as in RocketMQ). `clean_forcibly` deletes
+    # what has not expired, on a short disk: true at RocketMQ, and in its broker.conf.
     file_reserved_hours: int = _key("fileReservedTime", 72)
     delete_when: str = _key("deleteWhen", "04")
     disk_max_used_ratio: int = _key("diskMaxUsedSpaceRatio", 75)
     disk_clean_forcibly_ratio: int = _key("diskSpaceCleanForciblyRatio", 85)
     disk_warning_ratio: int = _key("diskSpaceWarningLevelRatio", 90)
     disk_enough_bytes: int = _key("diskSpaceEnoughBytes", 0)
-    clean_forcibly: bool = _key("cleanFileForciblyEnable", True)
+    clean_forcibly: bool = _key("cleanFileForciblyEnable", False)
     clean_interval_ms: int = _key("cleanResourceInterval", 10_000)
     delete_batch_max: int = _key("deleteFileBatchMax", 10)
     delete_grace_ms: int = _key("deleteGraceTime", 60_000)

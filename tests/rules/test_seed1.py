@@ -210,7 +210,7 @@ def test_row_1_09_delete_when_is_04_the_whole_hour(hour: int, minute: int, delet
 def test_row_1_10_beyond_85_percent_deletes_at_once() -> None:
     assert StoreConfig().disk_clean_forcibly_ratio == 85
     for percent, at_once, refuses in ((84.9, 0, False), (85.1, 1, False), (90.1, 1, True)):
-        found = aged(8, 12, hours_old=0)
+        found = aged(8, 12, hours_old=0, clean_forcibly=True)
         found.use_disk_to(percent)
         store = found.store
         assert store.is_short_of_space == bool(at_once)

@@ -356,7 +356,7 @@ def test_row_3_13_three_ratios(
 
 
 def test_row_3_14_forced_cleaning_takes_the_oldest_consumed_or_not() -> None:
-    found = aged(8, 12, hours_old=0)
+    found = aged(8, 12, hours_old=0, clean_forcibly=True)
     assert clean(found.store) == []
     found.use_disk_to(87.0)
     taken = clean(found.store)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.protocol.errors import ConfigError
+from saturnmq.protocol.runtime import is_loopback
 from saturnmq.store.delay_levels import parse_levels
 from world_rig import World, run
 
@@ -151,3 +152,70 @@ def test_slaves_are_told_the_address_of_replication_that_is_set() -> None:
         await broker.close()
 
     run(body)
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "environ", "deletes"),
+    [
+        ("brokerName=a\n", "broker.conf", {}, True),
+        ("cleanFileForciblyEnable=false\n", "broker.conf", {}, False),
+        ("brokerName=a\n", "broker.conf", {"SATURNMQ_CLEAN_FORCIBLY": "false"}, False),
+        ('brokerName = "a"\n', "broker.toml", {}, False),
+        ("cleanFileForciblyEnable = true\n", "broker.toml", {}, True),
+        ("", "", {}, False),
+        ("", "", {"SATURNMQ_CLEAN_FORCIBLY": "true"}, True),
+    ],
+)
+def test_a_broker_conf_alone_deletes_what_has_not_expired_unasked(
+    text: str, path: str, environ: dict[str, str], deletes: bool
+) -> None:
+    config = BrokerConfig.load(text, path=path, environ=environ)
+    assert config.store_config().clean_forcibly is deletes
+
+
+@pytest.mark.parametrize("forced", [True, False])
+def test_a_broker_that_would_delete_what_has_not_expired_says_so_at_its_start(
+    forced: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body(world: World) -> None:
+        broker = await world.broker(store_options={"clean_forcibly": forced})
+        await broker.close()
+
+    run(body)
+    told = [r for r in caplog.records if "cleanFileForciblyEnable" in r.message]
+    assert [r.levelname for r in told] == ["WARNING"] * forced
+
+
+def test_a_node_that_other_machines_reach_says_once_that_nobody_is_authenticated(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    addresses = []
+
+    async def body(world: World) -> None:
+        addresses.append(await world.nameserver())
+        broker = await world.broker(nameservers=(addresses[0],))
+        addresses.append(broker.address)
+        await world.until(lambda: broker._registration.registered)
+        await broker.close()
+
+    run(body)
+    told = [record for record in caplog.records if "authenticated" in record.message]
+    assert [(r.levelname, r.message.split()[0]) for r in told] == [
+        ("WARNING", address) for address in addresses
+    ]
+    assert all("trusted networks only" in record.message for record in told)
+
+
+@pytest.mark.parametrize(
+    ("address", "only_here"),
+    [
+        ("127.0.0.1:9876", True),
+        ("127.8.0.1:9876", True),
+        ("[::1]:9876", True),
+        ("0.0.0.0:9876", False),
+        ("[::]:9876", False),
+        ("10.0.0.1:9876", False),
+    ],
+)
+def test_which_addresses_only_this_machine_reaches(address: str, only_here: bool) -> None:
+    assert is_loopback(address) is only_here

@@ -18,6 +18,7 @@ from store_rig import CONFIG, SEGMENT, Clock, bodies, dispatch, flush, message, 
 HOUR = 3_600_000
 NOON = int(datetime(2026, 5, 5, 12).timestamp() * 1000)
 FOUR = int(datetime(2026, 5, 9, 4, 30).timestamp() * 1000)
+FORCED = dataclasses.replace(CONFIG, clean_forcibly=True)  # RocketMQ's rule
 
 
 class World:
@@ -215,7 +216,7 @@ def test_a_reader_keeps_what_it_found() -> None:
 
 
 def test_a_full_disk_refuses_sends_until_space_returns_and_stays_readable(caplog) -> None:
-    world = World(dataclasses.replace(CONFIG, clean_forcibly=False))
+    world = World()
     store = world.store
     total = world.disk.total_bytes
     world.use(91)
@@ -238,11 +239,27 @@ def test_a_full_disk_refuses_sends_until_space_returns_and_stays_readable(caplog
     assert store.put(message(b"yes")).queue_offset == 300
 
 
-def test_a_short_disk_takes_the_oldest_whatever_its_age_and_no_more_than_it_needs() -> None:
+def test_what_has_not_expired_stays_whatever_the_disk_says() -> None:
     world = World()
+    segments = world.segments
+    for percent in (76, 86, 91, 100):
+        world.use(percent)
+        assert not world.clean()
+    assert world.segments == segments
+
+
+def test_rocketmqs_rule_takes_the_oldest_of_a_short_disk_says_so_and_takes_no_more_than_it_needs(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World(FORCED)
     segments = world.segments
     world.use(86)
     world.clean()
+    told = [r.message for r in caplog.records if r.levelno >= logging.ERROR]
+    assert len(told) == len(segments) - len(world.segments)
+    assert segments[0] in told[0]
+    assert "0.0 hours" in told[0]
+    assert "cleanFileForciblyEnable" in told[0]
     left = len(segments) - len(world.segments)
     assert 1 <= left < 5
     assert world.segments == segments[left:]

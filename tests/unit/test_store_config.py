@@ -21,7 +21,6 @@ DEFAULTS: dict[str, Any] = {  # RocketMQ's
     "diskMaxUsedSpaceRatio": 75,
     "diskSpaceCleanForciblyRatio": 85,
     "diskSpaceWarningLevelRatio": 90,
-    "cleanFileForciblyEnable": True,
     "cleanResourceInterval": 10_000,
     "deleteFileBatchMax": 10,
     "transientStorePoolEnable": False,
@@ -46,6 +45,7 @@ def test_a_setting_that_is_left_out_is_as_at_rocketmq() -> None:
     told = {field.metadata["key"]: getattr(config, field.name) for field in fields(config)}
     assert {key: told[key] for key in DEFAULTS} == DEFAULTS
     assert config.crc_property, "unlike RocketMQ's enabledAppendPropCRC"
+    assert not config.clean_forcibly, "unlike RocketMQ's cleanFileForciblyEnable"
     assert (config.sync_zeros, config.lock_in_memory, config.disk_enough_bytes) == (False, False, 0)
 
 
