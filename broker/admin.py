@@ -17,6 +17,7 @@ from saturnmq.broker.deletion import Deletion
 from saturnmq.broker.documents import Saveable
 from saturnmq.broker.groups import Group
 from saturnmq.broker.membership import body_of
+from saturnmq.broker.positions import check_queue
 from saturnmq.broker.role import State
 from saturnmq.broker.topics import READ, WRITE, Topic
 from saturnmq.protocol import checked, jsonx
@@ -258,6 +259,8 @@ class AdminService:
             raise GroupNotExist(f"group {group} does not exist")
         timestamp = integer(ext, "timestamp", -1)
         wanted, exact = integer(ext, "queueId", -1), integer(ext, "offset", -1)
+        if wanted >= 0:
+            check_queue(self._c, topic.name, wanted)
         table = {}
         for queue_id in range(topic.read_queues) if wanted < 0 else (wanted,):
             low, high = self._bounds(topic.name, queue_id)

@@ -9,14 +9,13 @@ as a Java broker does, because clients branch on it: 22 for 14 and 12, -1 for 32
 from __future__ import annotations
 
 from saturnmq.broker.context import Context, answer, integer, text
-from saturnmq.broker.positions import beginning, commit, term_of
+from saturnmq.broker.positions import beginning, check_queue, commit, term_of
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import (
     GroupNotExist,
     QueryNotFound,
     SystemBusy,
     SystemError_,
-    TopicNotExist,
 )
 from saturnmq.protocol.remoting import Command
 
@@ -54,9 +53,8 @@ class LookupService:
         group, topic = text(ext, "consumerGroup"), text(ext, "topic")
         if self._c.groups.get_or_create(group) is None:
             raise GroupNotExist(f"group {group} does not exist")
-        if self._c.topics.get(topic) is None:
-            raise TopicNotExist(f"topic {topic} does not exist")
         queue_id, offset = integer(ext, "queueId"), integer(ext, "commitOffset")
+        check_queue(self._c, topic, queue_id)
         commit(self._c, ext, (group, topic, queue_id), offset)
         answer(endpoint, request, request.reply(0))
 

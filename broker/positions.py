@@ -15,7 +15,7 @@ from __future__ import annotations
 from saturnmq.broker.context import Context, integer
 from saturnmq.protocol import epochs
 from saturnmq.protocol.checked import INT64_MAX
-from saturnmq.protocol.errors import InvalidParameter
+from saturnmq.protocol.errors import InvalidParameter, TopicNotExist
 from saturnmq.store.epochs import Epoch
 
 NO_TERM = -1
@@ -85,6 +85,19 @@ def _told(ext: dict[str, str]) -> list[Epoch]:
             "NUMBER-START, joined by commas"
         )
     return [Epoch(*each) for each in told]
+
+
+def check_queue(c: Context, topic: str, queue_id: int) -> None:
+    """Refuse a queue that there is not, and never was: what is kept of it would stay for good. The
+    queues that a topic had before it got fewer count, as long as the log knows them."""
+    known = c.topics.get(topic)
+    if known is None:
+        raise TopicNotExist(f"topic {topic} does not exist")
+    there = queue_id < known.queues or c.store.max_offset(topic, queue_id) > 0
+    if queue_id < 0 or not there:
+        raise InvalidParameter(
+            f"queue id {queue_id} of topic {topic} is out of range; it has {known.queues} queues"
+        )
 
 
 def commit(c: Context, ext: dict[str, str], place: tuple[str, str, int], offset: int) -> None:

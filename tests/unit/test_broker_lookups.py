@@ -12,6 +12,7 @@ from saturnmq.protocol.remoting import Command
 from world_rig import Remote, World, run
 
 QUEUE = {"topic": "T", "queueId": 1}
+RESET = {"topic": "T", "group": "G", "timestamp": -1, "isForce": "true"}
 
 
 async def filled(world: World, **changes: Any) -> tuple[Broker, Remote, list[int]]:
@@ -150,6 +151,33 @@ def test_an_offset_is_kept_of_a_group_and_a_topic_that_exist(
         assert (await client.ask(200, {}, b'{"groupName":"G"}')).code == 0
         assert (await client.commit(1, group, topic, 1)).code == code
         assert await client.committed(group, topic, 1) == (None if code else 1)
+        await broker.close()
+
+    run(body)
+
+
+def test_offsets_are_kept_of_queues_that_there_are_and_of_no_others() -> None:
+    async def body(world: World) -> None:
+        broker, client, _ = await filled(world)
+        many = {"topic": "T", "readQueueNums": 4, "writeQueueNums": 4, "perm": 6}
+        assert (await client.ask(17, many)).code == 0
+        assert (await client.send(b"in the last queue", queue=3)).code == 0
+        assert (await client.commit(0, queue=3)).code == 0
+        for queue in (-1, 4, 1_000_000, 1 << 62):
+            for reply in (
+                await client.commit(0, queue=queue),
+                await client.pull(0, queue=queue, sysFlag=5),
+                *([await client.ask(222, {**RESET, "queueId": queue})] if queue > 0 else []),
+            ):
+                assert reply.code != 0
+                assert f"{queue}" in (reply.remark or "")
+        reply = await client.commit(0, queue=4)
+        assert "queue id 4 of topic T is out of range; it has 4 queues" in (reply.remark or "")
+        fewer = {**many, "readQueueNums": 2, "writeQueueNums": 2}
+        assert (await client.ask(17, fewer)).code == 0
+        assert (await client.commit(1, queue=3)).code == 0, "what it held is there still"
+        assert (await client.commit(0, queue=2)).code != 0, "taken away, and never held any"
+        assert broker.context.offsets.snapshot()["offsetTable"] == {"T@G": {"3": 1}}
         await broker.close()
 
     run(body)
