@@ -66,9 +66,9 @@ def test_a_directory_that_another_makes_first_is_taken(
 ) -> None:
     mkdir = os.mkdir
 
-    def raced(path: str) -> None:
-        mkdir(path)
-        mkdir(path)
+    def raced(path: str, mode: int) -> None:
+        mkdir(path, mode)
+        mkdir(path, mode)
 
     monkeypatch.setattr(os, "mkdir", raced)
     DISK.make_dirs(f"{root}/a/b")
@@ -153,19 +153,39 @@ def test_a_listing_tells_when_a_file_was_changed(root: str) -> None:
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_files_are_for_others_to_read_and_not_to_change(
+def test_what_is_made_is_its_owners_alone_whatever_the_umask_is(
     root: str, named: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = os.umask(0)
     try:
         if named:
             without_unnamed_files(monkeypatch, errno.EOPNOTSUPP)
-        DISK.create_segment(f"{root}/0", 4096).close()
-        DISK.lock(f"{root}/lock").release()
+        DISK.make_dirs(f"{root}/a/b")
+        DISK.create_segment(f"{root}/a/b/0", 4096).close()
+        DISK.lock(f"{root}/a/lock").release()
+        DISK.write_file(f"{root}/a/abort", b"")
+        for content in (b"1", b"2"):
+            DISK.replace_file(f"{root}/a/role.json", content)
     finally:
         os.umask(before)
-    for name in ("0", "lock"):
-        assert os.stat(f"{root}/{name}").st_mode & 0o777 == 0o644
+    modes = {
+        p.relative_to(root).as_posix(): p.stat().st_mode & 0o777 for p in Path(root).rglob("*")
+    }
+    files = ("a/b/0", "a/lock", "a/abort", "a/role.json", "a/role.json.bak")
+    assert modes == {"a": 0o700, "a/b": 0o700} | dict.fromkeys(files, 0o600)
+
+
+def test_what_others_could_read_until_now_goes_on_and_is_theirs_no_more_when_it_is_replaced(
+    root: str,
+) -> None:
+    os.chmod(root, 0o755)
+    for name in ("0", "role.json"):
+        Path(root, name).write_bytes(bytes(4096))
+        os.chmod(f"{root}/{name}", 0o644)
+    DISK.open_segment(f"{root}/0", 4096).close()
+    DISK.replace_file(f"{root}/role.json", b"{}")
+    assert os.stat(f"{root}/role.json").st_mode & 0o777 == 0o600
+    assert DISK.read_file(f"{root}/role.json") == b"{}"
 
 
 def test_a_warm_segment_takes_no_page_fault_when_it_is_written(root: str) -> None:
