@@ -66,11 +66,19 @@ class SegmentSeries:
 
     def load(self) -> None:
         """Open every segment file of the directory."""
-        for entry in self._entries():
+        entries = self._entries()
+        is_the_setting = any(entry.size == self.segment_bytes for entry in entries)
+        for entry in entries:
             start = int(entry.name)
             path = self.path_of(start)
             if not entry.size:
                 raise SegmentsDamaged(f"{path} is empty, and others follow it")
+            if is_the_setting and entry.size < self.segment_bytes:
+                raise WrongLength(
+                    f"{path} is {entry.size} bytes long and was {self.segment_bytes}: it was cut "
+                    "short, and who reads behind its end in memory ends with SIGBUS; copy it back "
+                    "from another node, or move it and all older ones away"
+                )
             if entry.size != self.segment_bytes:
                 raise WrongLength(
                     f"{path} is {entry.size} bytes long, the configured segment size is "
