@@ -8,12 +8,13 @@ Layout of the data directory:
 | `cluster.json` | the nodes: name, kind, ports, pid and its start time | this module, atomically |
 | `NODE/broker.toml` | the configuration of one broker | this module, at `up` |
 | `NODE/ready.json` | addresses and pid, present once the node serves | the node itself |
-| `NODE/log.txt` | what the node printed | the node |
+| `NODE/log.txt` | what the node printed; `log.txt.1`, ... before that (`node_log.py`) | the node |
 | `NODE/store/` | the store of a broker | the node |
 
 Nodes are detached from the process that started them, so `cluster up` returns and `cluster kill`
 works from another shell. A pid is only ever signalled together with the start time it was recorded
-with: after a crash of the machine the number may belong to a stranger.
+with: after a crash of the machine the number may belong to a stranger. What is made here only its
+owner may read.
 """
 
 from __future__ import annotations
@@ -150,7 +151,7 @@ class LocalCluster:
         _check(settings)
         root = Path(data).absolute()
         try:
-            root.mkdir(parents=True, exist_ok=True)
+            root.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as problem:
             raise LauncherError(
                 f"cannot keep a cluster in {root}: {problem.strerror}; choose another --data DIR"
@@ -315,7 +316,7 @@ class LocalCluster:
 
     def _spawn(self, node: Node) -> None:
         home = Path(node.data)
-        home.mkdir(parents=True, exist_ok=True)
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
         ready = home / READY_FILE
         ready.unlink(missing_ok=True)
         if node.kind == "etcd":
@@ -324,7 +325,7 @@ class LocalCluster:
         else:
             command = [sys.executable, "-m", "saturnmq.cli.main", *self._arguments(node)]
         command = self.settings.prefixes.get(node.name, []) + command
-        with open(home / LOG_FILE, "ab") as log:
+        with open(home / LOG_FILE, "ab", opener=_private) as log:
             child = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -332,6 +333,7 @@ class LocalCluster:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 close_fds=True,
+                umask=0o077,
             )
         self._children[child.pid] = child
         node.pid = child.pid
@@ -340,7 +342,7 @@ class LocalCluster:
 
     def _arguments(self, node: Node) -> list[str]:
         home = Path(node.data)
-        ready = str(home / READY_FILE)
+        ready, log = str(home / READY_FILE), ["--log-file", str(home / LOG_FILE)]
         if node.kind == "nameserver":
             return [
                 "nameserver",
@@ -350,10 +352,11 @@ class LocalCluster:
                 str(node.port),
                 "--ready-file",
                 ready,
+                *log,
             ]
         config = home / "broker.toml"
-        config.write_text(_toml(self._broker_options(node)))
-        return ["broker", "--config", str(config), "--ready-file", ready]
+        _write_private(config, _toml(self._broker_options(node)))
+        return ["broker", "--config", str(config), "--ready-file", ready, *log]
 
     def _broker_options(self, node: Node) -> dict[str, Any]:
         """RocketMQ's own key names: the file could be handed to its broker as it stands, but for
@@ -373,6 +376,7 @@ class LocalCluster:
             "haListenPort": node.port + 1,
             "storePathRootDir": str(Path(node.data) / "store"),
             "diskSpaceEnoughBytes": ENOUGH_BYTES,
+            "cleanFileForciblyEnable": False,  # what has not expired stays: a full disk refuses
         }
         if sync:
             options["inSyncReplicas"] = 2  # the master and one slave
@@ -450,7 +454,7 @@ class LocalCluster:
         }
         target = self.data / STATE_FILE
         fresh = target.with_suffix(".tmp")
-        fresh.write_text(json.dumps(state, indent=1))
+        _write_private(fresh, json.dumps(state, indent=1))
         fresh.replace(target)
 
 
@@ -574,6 +578,16 @@ def _locked(root: Path) -> Iterator[None]:
     with open(root / ".lock", "w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
+
+
+def _private(path: str, flags: int) -> int:
+    """Opens a file that only its owner may read: a log may show messages, settings a password."""
+    return os.open(path, flags, 0o600)
+
+
+def _write_private(path: Path, text: str) -> None:
+    with open(path, "w", encoding="utf-8", opener=_private) as file:
+        file.write(text)
 
 
 def _toml(options: dict[str, Any]) -> str:

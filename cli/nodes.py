@@ -5,21 +5,44 @@ doors. `saturnmq health` asks one from outside.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
+import stat
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from saturnmq.cli import node_log
 from saturnmq.cli.launcher import write_ready
+from saturnmq.cli.node_log import LogSettings
 from saturnmq.cli.output import fail
+
+log = logging.getLogger(__name__)
 
 ReadyFile = Annotated[
     Path | None,
     typer.Option("--ready-file", help="Write addresses and pid there once serving.", hidden=True),
 ]
+LogFile = Annotated[
+    Path | None,
+    typer.Option("--log-file", envvar="SATURNMQ_LOG_FILE", help="Log there, not to stderr."),
+]
+LogBytes = Annotated[
+    int,
+    typer.Option(
+        "--log-bytes", envvar="SATURNMQ_LOG_BYTES", min=1, help="Begin another log file then."
+    ),
+]
+LogFiles = Annotated[
+    int,
+    typer.Option(
+        "--log-files", envvar="SATURNMQ_LOG_FILES", min=0, help="Keep so many older log files."
+    ),
+]
+LOG_BYTES, LOG_FILES = 16 << 20, 4
 
 
 def nameserver(
@@ -30,6 +53,9 @@ def nameserver(
         int, typer.Option(envvar="SATURNMQ_PORT", min=0, max=65535, help="Port; 0 = any.")
     ] = 9876,
     ready_file: ReadyFile = None,
+    log_file: LogFile = None,
+    log_bytes: LogBytes = LOG_BYTES,
+    log_files: LogFiles = LOG_FILES,
 ) -> None:
     """Run one nameserver until it is stopped."""
     from saturnmq.nameserver.server import NameServer
@@ -40,7 +66,7 @@ def nameserver(
     def build(runtime: Any) -> Any:
         return NameServer(runtime, host, port, hand_over(runtime, signing), signing)
 
-    _serve(build, ready_file, "nameserver")
+    _serve(build, ready_file, "nameserver", LogSettings(log_file, log_bytes, log_files))
 
 
 def hand_over(runtime: Any, signing: Any) -> Any:
@@ -67,6 +93,9 @@ def broker(
         ),
     ] = None,
     ready_file: ReadyFile = None,
+    log_file: LogFile = None,
+    log_bytes: LogBytes = LOG_BYTES,
+    log_files: LogFiles = LOG_FILES,
 ) -> None:
     """Run one broker, master or slave, until it is stopped."""
     from saturnmq.broker.broker import Broker
@@ -84,9 +113,19 @@ def broker(
     settings = BrokerConfig.load(text, path=str(config or ""), environ=os.environ)
 
     def build(runtime: Any) -> Any:
+        _warn_of_readers(settings.root)
         return Broker(settings, runtime, NativeDisk(), _ballot(settings, runtime))
 
-    _serve(build, ready_file, "broker")
+    _serve(build, ready_file, "broker", LogSettings(log_file, log_bytes, log_files))
+
+
+def _warn_of_readers(root: str) -> None:
+    """Of a store that was made when others could read it."""
+    with contextlib.suppress(OSError):
+        if os.stat(root).st_mode & stat.S_IROTH:
+            log.warning(
+                "%s can be read by every user of this machine: chmod -R o-rwx %s", root, root
+            )
 
 
 def _ballot(settings: Any, runtime: Any) -> Any:
@@ -131,13 +170,12 @@ def health(
     print(f"{address} serves")
 
 
-def _serve(build: Callable[[Any], Any], ready_file: Path | None, what: str) -> None:
+def _serve(
+    build: Callable[[Any], Any], ready_file: Path | None, what: str, settings: LogSettings
+) -> None:
     from saturnmq.protocol import native
 
-    logging.basicConfig(
-        level=os.environ.get("SATURNMQ_LOG", "INFO").upper(),
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-    )
+    node_log.start(settings)
 
     async def main(runtime: Any) -> None:
         loop = asyncio.get_running_loop()
