@@ -144,6 +144,17 @@ def test_compose_starts_a_cluster_that_serves_the_host_and_keeps_its_data(projec
         told = subprocess.run(inside, capture_output=True, text=True, check=True)
         user, first_process = told.stdout.split()
         assert (user != "0", first_process) == (True, "tini"), name
+        limits = each["HostConfig"]
+        assert (limits["ReadonlyRootfs"], limits["CapDrop"]) == (True, ["ALL"]), name
+        assert 0 < limits["Memory"] <= 2 << 30, name
+        assert limits["SecurityOpt"] == ["no-new-privileges:true"], name
+        assert set(limits["LogConfig"]["Config"]) == {"max-size", "max-file"}, name
+        assert done("docker", "exec", container, "touch", "/tmp/there") == 0, name
+        assert done("docker", "exec", container, "touch", "/opt/there") != 0, name
+        if "nameserver" not in name:
+            mode = ["docker", "exec", container, "stat", "-c", "%a", "/data", "/data/config"]
+            told = subprocess.run(mode, capture_output=True, text=True, check=True)
+            assert told.stdout.split() == ["700", "700"], name
 
     bodies = {f"{number}".encode() for number in range(COUNT)}
     with Producer(nameservers=project.nameservers) as producer:
