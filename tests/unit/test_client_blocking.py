@@ -14,7 +14,7 @@ from saturnmq import (
     PushConsumer,
     aio,
 )
-from saturnmq.protocol.errors import ClientClosed, ConfigError, InvalidParameter
+from saturnmq.protocol.errors import ClientClosed, ConfigError, InvalidParameter, TopicNotExist
 from served_rig import served
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
@@ -42,6 +42,13 @@ def test_the_admin_asks_and_answers(nameserver):
             admin.create_topic("orders", 0)
     with pytest.raises(ClientClosed):
         admin.cluster()
+
+
+def test_a_producer_names_the_queues_of_topics_that_exist(nameserver):
+    with Producer(nameservers=nameserver) as producer:
+        assert producer.queues("orders") == [QUEUE]
+        with pytest.raises(TopicNotExist):
+            producer.queues("a-first-send-would-create-it")
 
 
 def test_a_pull_consumer_polls_seeks_and_commits(nameserver):

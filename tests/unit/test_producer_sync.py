@@ -108,9 +108,15 @@ def test_a_producer_is_used_between_its_start_and_its_end(cluster: Any) -> None:
         assert entered is made
         engine = made.engine
         assert made.start().engine is engine
-        assert made.send(x()).ok
+        for _ in range(3):
+            assert made.send(x()).ok
+        assert len(cluster.brokers["a"].endpoints) == 2, "one of the loop, one of this thread"
     made.close()
     assert threading.active_count() == before
+    deadline = time.monotonic() + WAIT_S
+    while not all(endpoint.closed for endpoint in cluster.brokers["a"].endpoints):
+        assert time.monotonic() < deadline, "a connection was left open"
+        time.sleep(0.001)
     with pytest.raises(ClientClosed):
         made.send(x())
     with pytest.raises(ClientClosed):
@@ -155,6 +161,27 @@ def test_results_of_all_calls_are_those_of_their_messages(cluster: Any) -> None:
         cluster.brokers["a"].answer = lambda _: (13, "too large")
         with pytest.raises(MessageIllegal):
             producer.send_batch([x()], queue=A1)
+
+
+def test_a_send_with_a_queue_a_key_or_a_selector_goes_where_that_says(cluster: Any) -> None:
+    """Also while a batch without any of them is open, which would take it at once."""
+    goes_on = threading.Event()
+    with Producer("senders", cluster.address, in_flight=1) as producer:
+        places = {producer.send(x(), sharding_key=key).queue: key for key in "abcdefgh"}
+        ways: list[dict[str, Any]] = [
+            {"queue": A0},
+            {"queue": A1},
+            {"sharding_key": places[A0]},
+            {"sharding_key": places[A1]},
+            {"selector": lambda queues, _: queues[0]},
+            {"selector": lambda queues, _: queues[1]},
+        ]
+        cluster.brokers["a"].answer = lambda _: goes_on.wait(WAIT_S) and None
+        for _ in range(3):
+            producer.send_async(x())
+        handles = [producer.send_async(x(), **way) for way in ways]
+        goes_on.set()
+        assert [handle.result(WAIT_S).queue for handle in handles] == [A0, A1] * 3
 
 
 def test_only_a_key_or_a_selector_asks_for_the_route_and_once(cluster: Any) -> None:
