@@ -92,13 +92,22 @@ def recover(
         scan.run(commitlog.start)
     found.gaps = sorted(set(found.gaps))
     for start, end in found.gaps:
-        log.error("the CommitLog is damaged from %d to %d: these messages are lost", start, end)
+        log.error(
+            "the CommitLog is damaged from %d to %d: what was there cannot be read, unless another "
+            "node of the group has it",
+            start,
+            end,
+        )
     places.keep()
     if found.stopped_by:
         log.warning("the CommitLog is cut at %d: %s", found.end, found.stopped_by)
     if found.end < checkpoint.flushed:
         found.lost = checkpoint.flushed - found.end
-        log.error("%d bytes of the CommitLog that were on the disk are gone", found.lost)
+        log.error(
+            "the bytes %d to %d of the CommitLog were on the disk and are gone",
+            found.end,
+            checkpoint.flushed,
+        )
     known = checkpoint.flushed if checkpoint.flushed >= 0 else commitlog.series.end
     used = _used_end(commitlog, found.end, known)
     if used > found.end:
