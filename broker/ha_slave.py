@@ -445,24 +445,8 @@ class HaSlave:
             self.tell(e.LinkLost(connection.link))
         if why := connection.refused:
             if not connection.free_id:
-                why += await self._mend(connection.differs)
+                why += await self._mending.answer(connection.differs, self.master_address)
             self.tell(e.Refused(connection.link, why, connection.free_id))
-
-    async def _mend(self, differs: tuple[int, int] | None) -> str:
-        """If the master's log is sound where they differ, this one may not be; what to add to its
-        refusal."""
-        if differs is None or not self.master_address:
-            return ""
-        try:
-            if await self._mending.mend(*differs, self.master_address):
-                return ": this log was damaged there, and is mended"
-        except (SaturnError, OSError) as error:
-            return f"; this log is damaged there and not mended: {error}"
-        return (
-            f", and so are those of this log ({self._c.address}): one of them was copied from "
-            "elsewhere. Nothing is cut; look at both with `saturnmq store dump`, and wipe the "
-            "store that is wrong"
-        )
 
     def close(self) -> None:
         if self._connection is not None:

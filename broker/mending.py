@@ -19,7 +19,13 @@ from saturnmq.broker.identity import known
 from saturnmq.broker.kinship import is_foreign
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint, connect
-from saturnmq.protocol.errors import InvalidParameter, NoPermission, StoreDamaged, error_for
+from saturnmq.protocol.errors import (
+    InvalidParameter,
+    NoPermission,
+    SaturnError,
+    StoreDamaged,
+    error_for,
+)
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.runtime import split_address
 
@@ -44,6 +50,22 @@ class Mending:
             await self.mend(start, end, address)
         except (StoreDamaged, InvalidParameter) as error:
             log.error("the log stays damaged from %d to %d: %s", start, end, error)
+
+    async def answer(self, differs: tuple[int, int] | None, address: str) -> str:
+        """What to add to a refusal by the node at `address`: if its log is sound where the two
+        differ this one may not be, and is mended."""
+        if differs is None or not address:
+            return ""
+        try:
+            if await self.mend(*differs, address):
+                return ": this log was damaged there, and is mended"
+        except (SaturnError, OSError) as error:
+            return f"; this log is damaged there and not mended: {error}"
+        return (
+            f", and so are those of this log ({self._c.address}): one of them was copied from "
+            "elsewhere. Nothing is cut; look at both with `saturnmq store dump`, and wipe the "
+            "store that is wrong"
+        )
 
     async def mend(self, start: int, end: int, address: str) -> int:
         """Replace damaged frames in [start, end) by those of the node at `address`; how many bytes.

@@ -43,6 +43,11 @@ class TailCopy:
         if self._connection is not None:
             self._connection.close()
 
+    @property
+    def differs(self) -> tuple[int, int] | None:
+        """Where the slave's log is sound and another one: this one is damaged."""
+        return None if self._connection is None else self._connection.differs
+
     async def run(self, member: Member) -> None:
         """Until this log ends where that of `member` did; a SaturnError or OSError if it does
         not."""

@@ -29,7 +29,7 @@ from saturnmq.broker.replication.machine import Machine
 from saturnmq.broker.role import State
 from saturnmq.broker.tail_copy import TailCopy
 from saturnmq.protocol.codes import RequestCode, ResponseCode
-from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.errors import SaturnError, StoreDamaged
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.runtime import Handle
 from saturnmq.store.epochs import Epoch
@@ -278,8 +278,7 @@ class Executor:
             case e.AskPromises():
                 self._beside(self._ask_promises(instruction))
             case e.CopyBack(member):
-                self._copy = TailCopy(c, self._doors.wake)
-                self._beside(self._told(e.CopiedBack, self._copy_back(self._copy, member)))
+                self._beside(self._told(e.CopiedBack, self._copy_back(member)))
             case e.Adopt(address):
                 self._beside(self._told(e.Adopted, self._doors.adopt(address)))
             case e.Mend(ranges):
@@ -366,7 +365,10 @@ class Executor:
         if self._work is mine:
             self.tell(outcome(error))
 
-    async def _copy_back(self, copy: TailCopy, member: Member) -> None:
+    async def _copy_back(self, member: Member) -> None:
+        """If this log is damaged before the place where it goes on it is mended, for the next
+        try."""
+        copy = self._copy = TailCopy(self._c, self._doors.wake)
         end = self._c.store.watermarks.appended
         log.warning(
             "%s has the log up to %d, this one ends at %d: copying it back",
@@ -374,7 +376,11 @@ class Executor:
             member.end,
             end,
         )
-        await copy.run(member)
+        try:
+            await copy.run(member)
+        except StoreDamaged as refused:
+            what = await self._mending.answer(copy.differs, member.address)
+            raise StoreDamaged(f"{refused}{what}") from refused
 
     async def _mend(self, ranges: tuple[tuple[e.Range, str], ...]) -> None:
         for (start, end), address in ranges:
