@@ -28,6 +28,11 @@ class LookupService:
         ext = request.ext
         group, topic = text(ext, "consumerGroup"), text(ext, "topic")
         queue_id = integer(ext, "queueId")
+        if self._c.role.may_have_forgotten:
+            raise SystemBusy(
+                "the offsets of groups may be of before what its slaves know: they are told when "
+                f"this node leads. {self._c.role.why}"
+            )
         offset = self._c.offsets.query(group, topic, queue_id)
         if offset is None and (ext.get("setZeroIfNotFound") or "true").lower() != "false":
             self._check_whole()

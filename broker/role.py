@@ -104,6 +104,13 @@ class Role(Saveable):
         """For the status: master, slave, recovering or fenced."""
         return "unsure" if self.state is State.UNSURE else self.state.name.lower()
 
+    @property
+    def may_have_forgotten(self) -> bool:
+        """Whether its tables may be older than those of its slaves: it has started, and has not
+        heard them yet."""
+        waits = self.state in (State.UNSURE, State.RECOVERING)
+        return waits and self.required > 1 and not self.leads_since_start
+
     def refuses(self, now: float) -> str:
         """Why this node takes no writes now; empty if it does."""
         state = self.state

@@ -1,10 +1,10 @@
 """How a master gets back what it lacks. Pure; a part of the machine (`machine.py`).
 
 When enough slaves have given their word (`words.py`), the one with the furthest log gives back what
-this log lacks: its end, or all of it, with its epochs; and its tables, if this node may have
-forgotten them. All of it, too, if this log has its end and lacks its beginning: what there is
-becomes a side file. What a start found damaged is mended before there are new messages, and before
-a consumer passes over it. A log that contradicts what a slave knows to be confirmed does not lead.
+this log lacks: its end, or all of it, with its epochs; and its tables, where they are newer. All of
+it, too, if this log has its end and lacks its beginning: what there is becomes a side file. What a
+start found damaged is mended before there are new messages, and before a consumer passes over it.
+A log that contradicts what a slave knows to be confirmed does not lead.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ class Recovery:
 
     member: Member | None  # whose log has more; None: what is there may be damaged
     epochs: tuple[Epoch, ...]  # of this log before
-    forgot: bool = False  # its tables may be older than that one's
     whole: bool = False  # all of the log is copied
 
 
@@ -64,7 +63,6 @@ class Recovering:
         if member is None:
             self._mend()
         else:
-            self._under_way.forgot = bool(role.lacks or log.clean or not log.end)
             self._cut_what_differs(member)
 
     def _cut_what_differs(self, member: Member) -> None:
@@ -153,10 +151,7 @@ class Recovering:
             return
         role.promise(self._m.log.term)
         role.has(self._m.log.term)
-        if recovery.forgot:
-            self._m.do(e.Adopt(recovery.member.address))
-        else:
-            self._mend()
+        self._m.do(e.Adopt(recovery.member.address))
 
     def adopted(self, error: str) -> None:
         if self._goes_on(error):

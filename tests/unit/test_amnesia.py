@@ -20,10 +20,11 @@ from saturnmq.broker.ha_slave import MasterConnection
 from saturnmq.broker.mending import Mending
 from saturnmq.cli.free_ports import free_block
 from saturnmq.nameserver.server import NameServer
-from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.epochs import TERM
 from saturnmq.protocol.errors import NoPermission, StoreDamaged
 from saturnmq.protocol.native import NativeRuntime
+from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.runtime import split_address
 
 FLUSHES = ["ASYNC_FLUSH", "SYNC_FLUSH"]
@@ -158,7 +159,7 @@ def test_an_older_copy_that_a_slave_finds_out_waits_for_the_others(tmp_path: Pat
             await until(lambda: bool(words._members))
             assert words._needed() == 2
             assert group.master.replica_state()["role"] == "recovering"
-            assert f"not heard {address}" in group.master.replica_state()["refuses"]
+            assert f"not heard yet: {address}. " in group.master.replica_state()["refuses"]
             third = await group.start("t")
             await until(lambda: group.master.context.copies_in_sync() == 3)
             assert await group.bodies(group.master) == [b"old", b"new"]
@@ -191,6 +192,63 @@ def test_a_wiped_master_does_not_believe_a_slave_that_never_followed(tmp_path: P
             await until(lambda: group.master.context.copies_in_sync() == 3)
             assert await group.bodies(group.master) == [b"kept"]
             await third.close()
+
+    run(body)
+
+
+@pytest.mark.parametrize("cold", [True, False])
+def test_an_older_copy_tells_no_offset_before_it_has_the_tables_of_its_slave(
+    tmp_path: Path, cold: bool
+) -> None:
+    """Row 3: a group that asks meanwhile would go back to where it was at the time of the copy."""
+    place = {"consumerGroup": "G", "topic": "orders", "queueId": 0}
+
+    async def body(runtime: NativeRuntime) -> None:
+        async def asked(*requests: tuple[RequestCode, dict[str, Any]]) -> list[Command]:
+            client = await connected(runtime, group.master)
+            replies = [await ask(client, code, ext) for code, ext in requests]
+            client.close()
+            return replies
+
+        async def commit(offset: int) -> None:
+            there = {**place, "commitOffset": offset}
+            [reply] = await asked((RequestCode.UPDATE_CONSUMER_OFFSET, there))
+            assert reply.code == 0, reply.remark
+            slave = group.slave.context.offsets
+            await until(lambda: slave.query("G", "orders", 0) == offset)
+
+        query = (RequestCode.QUERY_CONSUMER_OFFSET, place)
+        async with Group(runtime, tmp_path) as group:
+            assert set(await group.send_all(group.master, *[b"old"] * 9)) == {0}
+            await in_step(group)
+            await commit(2)
+            if cold:
+                await group.master.close()
+            shutil.copytree(tmp_path / "m", tmp_path / "copy")
+            if cold:
+                group.master = await group.start("m")
+            await until(lambda: group.master.context.copies_in_sync() == 2)
+            made = {"topic": "made", "readQueueNums": 3, "writeQueueNums": 3, "perm": 6}
+            extra = {"defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG"}
+            [reply] = await asked((RequestCode.UPDATE_AND_CREATE_TOPIC, {**made, **extra}))
+            assert reply.code == 0, reply.remark
+            assert set(await group.send_all(group.master, b"new")) == {0}
+            await commit(8)
+            await until(lambda: group.slave.context.topics.get("made") is not None)
+            await in_step(group)
+            await group.slave.close()
+            await group.master.close()
+            put_back(tmp_path, "m")
+            group.master = await group.start("m")
+            assert group.master.replica_state()["role"] == "recovering"
+            [reply] = await asked(query)
+            assert reply.code == ResponseCode.SYSTEM_BUSY, reply.ext
+            assert "may be of before" in reply.remark
+            group.slave = await group.start("s")
+            await until(lambda: group.master.replica_state()["role"] == "master")
+            assert group.master.context.topics.get("made") is not None
+            [reply] = await asked(query)
+            assert reply.ext["offset"] == "8", "when it leads, not when a slave has joined"
 
     run(body)
 
