@@ -55,6 +55,7 @@ LIVENESS_S = 30.0
 LOCK_S = 65.0
 LATER_S = 20.0  # the delay of what a listener sends back, and some
 SAMPLE_S = 0.25
+REFUSED_S = 5.0  # an etcd that was restored is refused so long after the faults, at the latest
 STEPS_MAX = 4_000  # in one sample, BUSY_SAMPLES in a row; usual are some hundreds
 BUSY_SAMPLES = 8
 BYTES_PER_STEP = 16  # by which logs grow: a slave may copy a long one in tiny transfers
@@ -80,6 +81,7 @@ class Cluster:
         self.lost = self._looks = 0
         self.groups = [f"broker-{'ab'[n]}" for n in range(plan.groups)]
         self.etcd = EtcdStore(loop) if plan.lease_s else None
+        self._doors: dict[str, SimEtcd] = {}  # of the process of each node, to that
         self.nameservers = [NameServerNode(self.world, n) for n in range(plan.nameservers)]
         self.brokers = [
             BrokerNode(self.world, group, number, self._broker_config, ballot=self._ballot)
@@ -134,7 +136,8 @@ class Cluster:
         """What a node elects with, if there is an etcd."""
         if self.etcd is None:
             return None
-        return Ballot(SimEtcd(self.etcd, node.runtime), partial(self._elected, node))
+        door = self._doors[node.name] = SimEtcd(self.etcd, node.runtime)
+        return Ballot(door, partial(self._elected, node))
 
     async def _elected(
         self, node: BrokerNode, group: str, me: str, others: list[str], campaign: Campaign
@@ -232,6 +235,7 @@ class Cluster:
         await self._play_encores()
         self._take_stock()
         self._check_offsets()
+        await self._check_refusals()
         await self._stop()
 
     async def _create_topic(self) -> None:
@@ -530,6 +534,26 @@ class Cluster:
                             f"I6 {consumers} committed {offset} of {topic} {queue}: "
                             f"it ends at {end}"
                         )
+
+    async def _check_refusals(self) -> None:
+        """Who was told more by an etcd than that knows now does not believe it, and says so."""
+        misled = [node for node in self.brokers if self._was_told_more(node)]
+        deadline = self.loop.time() + REFUSED_S
+        while misled and not self._in_trouble():
+            for group in self.groups:
+                with contextlib.suppress(SaturnError):
+                    replicas = self.operator.admin.replicas(group)
+                    members = await self.operator.runtime.run(replicas)
+                    refuse = [m.address for m in members if "an old snapshot" in str(m.no_failover)]
+                    misled = [node for node in misled if node.address not in refuse]
+            if misled and self.loop.time() > deadline:
+                names = [node.name for node in misled]
+                self.problems += told("I16 an etcd that has forgotten is believed", names)
+                return
+            await asyncio.sleep(SAMPLE_S)
+
+    def _was_told_more(self, node: BrokerNode) -> bool:
+        return node.name in self._doors and self._doors[node.name].was_told_more
 
     async def _stop(self) -> None:
         self._over = True

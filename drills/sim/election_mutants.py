@@ -8,8 +8,8 @@ from typing import Any
 
 from saturnmq.broker.context import Context
 from saturnmq.broker.electing import ElectionService
-from saturnmq.broker.election import Commit, Election, Record
-from saturnmq.broker.etcd.door import Put
+from saturnmq.broker.election import Commit, Election, Memory, Record
+from saturnmq.broker.etcd.door import Item, Put, Snapshot
 from saturnmq.drills.mutants import Mutant, Patch
 from saturnmq.drills.sim.plan import ETCD_FAULTS, FAULTS
 
@@ -29,6 +29,32 @@ def _unguarded(original: Any) -> Any:
     return commit
 
 
+def _anybody(original: Any) -> Any:
+    return lambda self, facts: self.record is not None and not facts.unfit
+
+
+def _whatever_it_says(original: Any) -> Any:
+    def check(self: Memory, snapshot: Snapshot, record: Item | None) -> None:
+        self.cluster, self.revision = snapshot.cluster, snapshot.revision
+
+    return check
+
+
+def _until_compacted(original: Any) -> Any:
+    async def watch(self: ElectionService) -> None:
+        watching = self._etcd.watch(self._prefix, self._election.memory.revision + 1)
+        async for news in watching:
+            if news.changes:
+                self._election.changed()
+                self._look.set()
+
+    return watch
+
+
+def _nobody_else(original: Any) -> Any:
+    return lambda self, facts: ""
+
+
 def _elected(**weights: int) -> dict[str, Any]:
     """A cluster with an etcd and these faults."""
     drawn = dict.fromkeys(FAULTS, 0) | ETCD_FAULTS | weights
@@ -39,6 +65,10 @@ ELECTION_BIAS: dict[str, dict[str, Any]] = {
     "lease-trusted": _elected(partition=9, slaves_cut_off=6) | {"copies": 1},
     "lease-not-asked": _elected(partition=9, slaves_cut_off=6) | {"copies": 1, "sync_flush": False},
     "record-overwritten": _elected(kill=6, partition=6, pause=6),
+    "elected-out-of-sync": _elected(slaves_cut_off=9, etcd_cut_off=9) | {"copies": 1},
+    "old-backup-believed": _elected(etcd_restored=6, kill=3),
+    "watch-ends-when-compacted": _elected(etcd_compacted=6, kill=3),
+    "claims-ignored": _elected(partition=9, etcd_cut_off=9, pause=6) | {"copies": 1},
 }
 
 _ALL: tuple[Mutant, ...] = (
@@ -59,6 +89,30 @@ _ALL: tuple[Mutant, ...] = (
         "the record of a group is written without a look at who has changed it since",
         "I1, I12: two that were elected at once, an old master that was away",
         (Patch(Election, "_commit", _unguarded),),
+    ),
+    Mutant(
+        "elected-out-of-sync",
+        "any slave is elected that has caught up once, whoever is in sync",
+        "I1, I16: its master was parted from etcd and goes on without it",
+        (Patch(Election, "_is_whole", _anybody),),
+    ),
+    Mutant(
+        "old-backup-believed",
+        "what etcd says counts, though its revisions have gone back",
+        "I16: it was restored from an older backup",
+        (Patch(Memory, "check", _whatever_it_says),),
+    ),
+    Mutant(
+        "watch-ends-when-compacted",
+        "a watch does not begin again when etcd has compacted what it was not told",
+        "a task dies: the node was parted from etcd",
+        (Patch(ElectionService, "watch", _until_compacted),),
+    ),
+    Mutant(
+        "claims-ignored",
+        "a master takes its group back from one that was given a higher epoch",
+        "I1, I16: parted from a slave that was elected, and has no lease any more",
+        (Patch(Election, "_claimed", _nobody_else),),
     ),
 )
 ELECTION_MUTANTS = {mutant.name: mutant for mutant in _ALL}

@@ -4,7 +4,9 @@ it of each broker (`broker/etcd/door.py`).
 The store stands for all members of an etcd cluster; who reaches it reaches a majority. It is a node
 of the network with this name, so that links to it can be slow or cut, in one direction, too: then a
 write may be done of which nobody hears. While it is away it answers nobody, and no lease ends; when
-it is back each lease has its whole time again, as a new leader of etcd gives it.
+it is back each lease has its whole time again, as a new leader of etcd gives it. It can be restored
+from a backup: then keys, leases and revisions are what they were, and the id of the cluster is, or
+is a new one. Numbers of leases are never given twice. What it has compacted no watch is told.
 """
 
 from __future__ import annotations
@@ -15,8 +17,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+from saturnmq.broker.election import read_record
 from saturnmq.broker.etcd.door import (
+    Compacted,
     Delete,
+    EtcdDenied,
     EtcdUnavailable,
     Guard,
     Item,
@@ -35,6 +40,7 @@ ETCD = "etcd"
 CLUSTER = 0xE7CD
 ANSWER_S = 1.0  # an endpoint has to answer, as to GrpcEtcd
 PROGRESS_S = 2.0  # between two signs of life of a watch
+AGAIN_S = 0.2  # before a watch that was refused asks again
 
 
 @dataclass
@@ -43,13 +49,25 @@ class _Lease:
     ends: float
 
 
+@dataclass(frozen=True)
+class Backup:
+    """A snapshot of all that there was at this revision."""
+
+    revision: int
+    items: dict[str, Item]
+    leases: dict[int, int]  # and their seconds
+
+
 class EtcdStore:
     """All keys, at one revision after the other."""
 
     def __init__(self, loop: SimLoop) -> None:
         self._loop = loop
         self.is_away = False
+        self.denied: set[str] = set()  # nodes whose credentials are wrong
+        self.cluster = CLUSTER
         self.revision = 1
+        self._compacted = 0  # watches that begin before this revision are refused
         self._items: dict[str, Item] = {}
         self._leases: dict[int, _Lease] = {}
         self._last_lease = 0
@@ -65,6 +83,36 @@ class EtcdStore:
         for number in self._leases:
             self.keep(number)
 
+    def back_up(self) -> Backup:
+        self.end_leases()
+        leases = {number: lease.seconds for number, lease in self._leases.items()}
+        return Backup(self.revision, dict(self._items), leases)
+
+    def restore(self, backup: Backup, *, renamed: bool) -> None:
+        """Of one that is away; `renamed`: as another cluster."""
+        self.cluster += renamed
+        self.revision, self._items = backup.revision, dict(backup.items)
+        self._leases = {number: _Lease(seconds, 0.0) for number, seconds in backup.leases.items()}
+        self._compacted = min(self._compacted, self.revision)
+        self.history = [change for change in self.history if change[0] <= self.revision]
+
+    def in_sync(self) -> dict[str, frozenset[str]]:
+        """By the key of a group's record: who may be elected."""
+        return {
+            key: read_record(item.value).in_sync
+            for key, item in self._items.items()
+            if key.endswith("/record")
+        }
+
+    def delete_record(self, group: str) -> None:
+        """As an operator does."""
+        self._write([Delete(key) for key in self._items if key.endswith(f"/{group}/record")])
+
+    def compact(self) -> None:
+        """Older changes are not kept."""
+        self._compacted = self.revision
+        self.history = [change for change in self.history if change[0] >= self.revision]
+
     def end_leases(self) -> None:
         """Those whose time is over, with their keys."""
         if self.is_away:
@@ -75,7 +123,7 @@ class EtcdStore:
 
     def read(self, prefix: str) -> Snapshot:
         found = {key: item for key, item in self._items.items() if key.startswith(prefix)}
-        return Snapshot(CLUSTER, self.revision, found)
+        return Snapshot(self.cluster, self.revision, found)
 
     def commit(self, guards: Sequence[Guard], writes: Sequence[Put | Delete]) -> Outcome:
         for write in writes:
@@ -83,9 +131,20 @@ class EtcdStore:
                 raise LeaseLost(f"lease {write.lease} is not known")
         changed = {key: item.changed for key, item in self._items.items()}
         if any(changed.get(guard.key, 0) != guard.changed for guard in guards):
-            return Outcome(False, CLUSTER, self.revision)
+            return Outcome(False, self.cluster, self.revision)
         self._write(writes)
-        return Outcome(True, CLUSTER, self.revision)
+        return Outcome(True, self.cluster, self.revision)
+
+    def changes(self, prefix: str, revision: int) -> News:
+        """Since that revision."""
+        if revision < self._compacted:
+            raise Compacted(f"changes are kept from revision {self._compacted} on")
+        changes = tuple(
+            (key, item)
+            for at, key, item in self.history
+            if at >= revision and key.startswith(prefix)
+        )
+        return News(self.cluster, max(self.revision, revision - 1), changes)
 
     def _write(self, writes: Sequence[Put | Delete]) -> None:
         writes = [w for w in writes if isinstance(w, Put) or w.key in self._items]
@@ -130,14 +189,19 @@ class SimEtcd:
     def __init__(self, store: EtcdStore, runtime: SimRuntime) -> None:
         self._store = store
         self._runtime = runtime
+        self._clusters: set[int] = set()
+        self._told: dict[str, int] = {}  # by key: the newest change that was read
 
     async def _ask(self, act: Callable[[], T]) -> T:
         """What the store answers. It may have done what it is not heard of."""
         asked_at = self._runtime.monotonic()
         await self._trip(self._runtime.name, ETCD, asked_at)
         self._store.end_leases()
-        answer = act()
+        denied = self._runtime.name in self._store.denied
+        answer = None if denied else act()
         await self._trip(ETCD, self._runtime.name, asked_at)
+        if denied:
+            raise EtcdDenied("etcd: authentication failed; look at etcdUser and etcdPassword")
         return answer
 
     async def _trip(self, source: str, target: str, asked_at: float) -> None:
@@ -151,7 +215,19 @@ class SimEtcd:
             raise EtcdUnavailable(f"etcd does not answer within {ANSWER_S:g} s")
 
     async def read(self, prefix: str) -> Snapshot:
-        return await self._ask(lambda: self._store.read(prefix))
+        found = await self._ask(lambda: self._store.read(prefix))
+        self._clusters.add(found.cluster)
+        for key, item in found.items.items():
+            self._told[key] = max(self._told.get(key, 0), item.changed)
+        return found
+
+    @property
+    def was_told_more(self) -> bool:
+        """Whether this process knows of a change of a key that etcd has forgotten since."""
+        now = self._store.read("")
+        return bool(self._clusters - {now.cluster}) or any(
+            key in now.items and now.items[key].changed < told for key, told in self._told.items()
+        )
 
     async def commit(self, guards: Sequence[Guard], writes: Sequence[Put | Delete]) -> Outcome:
         return await self._ask(lambda: self._store.commit(guards, writes))
@@ -172,8 +248,11 @@ class SimEtcd:
             while True:
                 wake.clear()
                 try:
-                    news = await self._ask(partial(self._changes, prefix, revision))
+                    news = await self._ask(partial(store.changes, prefix, revision))
                 except EtcdUnavailable:
+                    continue
+                except EtcdDenied:
+                    await self._runtime.sleep(AGAIN_S)
                     continue
                 yield news
                 revision = news.revision + 1
@@ -182,15 +261,6 @@ class SimEtcd:
                 timer.cancel()
         finally:
             store.watchers.pop(wake, None)
-
-    def _changes(self, prefix: str, revision: int) -> News:
-        store = self._store
-        changes = tuple(
-            (key, item)
-            for at, key, item in store.history
-            if at >= revision and key.startswith(prefix)
-        )
-        return News(CLUSTER, max(store.revision, revision - 1), changes)
 
     async def close(self) -> None:
         """There is no connection."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from saturnmq.client.admin import Admin
 from saturnmq.drills.sim.amnesia import Amnesia
-from saturnmq.drills.sim.etcd import ETCD
+from saturnmq.drills.sim.etcd_faults import EtcdFaults
 from saturnmq.drills.sim.load import Client
 from saturnmq.drills.sim.nodes import DISK_BYTES, BrokerNode, NameServerNode, Span
 from saturnmq.drills.sim.runtime import USUAL_LATENCY_S
@@ -59,9 +59,7 @@ class Faults:
             "clock_jump": self._clock_jump,
             "consumer": self._consumer,
             "promote": self._promote,
-            "etcd_away": self._etcd_away,
-            "etcd_cut_off": self._etcd_cut_off,
-            "etcd_slow": self._etcd_slow,
+            **EtcdFaults(self).kinds,
             **Amnesia(self).kinds,
             **Strangers(self).kinds,
         }
@@ -91,6 +89,10 @@ class Faults:
         """Counts what goes wrong, and what is done to the cluster."""
         self.made[kind] += 1
         self.cluster.trace.note("fault", f"{kind} {text}")
+
+    @property
+    def over(self) -> bool:
+        return self._over.is_set()
 
     async def last(self, seconds: float) -> None:
         """Wait, but no longer than faults go on."""
@@ -155,7 +157,7 @@ class Faults:
         if change is not None:
             await change()
         for attempt in range(20):
-            inside = plan.weights["power_loss_inside"] and attempt < 3 and not self._over.is_set()
+            inside = plan.weights["power_loss_inside"] and attempt < 3 and not self.over
             if inside and rng.random() < 0.3:
                 self.note("power lost while recovering", node.name)
                 node.lose_power_inside(rng.randint(1, 80))
@@ -259,7 +261,7 @@ class Faults:
 
     # the network
 
-    async def _cut(self, kind: str, a: list[str], b: list[str], both_ways: bool = True) -> None:
+    async def cut(self, kind: str, a: list[str], b: list[str], both_ways: bool = True) -> None:
         self.note(kind, f"{a} {b}")
         span = Span(self.cluster.loop.time())
         for node in self.cluster.brokers:
@@ -284,7 +286,7 @@ class Faults:
         if self.rng.random() < 0.4:
             rest = self._others(node.name)
             side += self.rng.sample(rest, self.rng.randrange(len(rest)))
-        await self._cut("partition", side, self._others(*side))
+        await self.cut("partition", side, self._others(*side))
 
     async def _one_way(self) -> None:
         node = self.rng.choice(self.cluster.brokers)
@@ -294,21 +296,21 @@ class Faults:
         a, b = [node.name], others
         if self.rng.random() < 0.5:
             a, b = b, a
-        await self._cut("one-way partition", a, b, both_ways=False)
+        await self.cut("one-way partition", a, b, both_ways=False)
 
     async def _clients_cut_off(self) -> None:
         node = self.rng.choice(self.cluster.brokers)
         clients = self.cluster.client_names()
         if self.rng.random() < 0.5:
             clients = [self.rng.choice(clients)]
-        await self._cut("clients cut off", [node.name], clients)
+        await self.cut("clients cut off", [node.name], clients)
 
     async def _slaves_cut_off(self) -> None:
         group = self.rng.choice(self.cluster.groups)
         nodes = self.cluster.nodes_of(group)
         node = self.rng.choice(nodes)
         rest = [other.name for other in nodes if other is not node]
-        await self._cut("brokers of a group cut off", [node.name], rest)
+        await self.cut("brokers of a group cut off", [node.name], rest)
 
     async def _connections(self) -> None:
         for _ in range(self.rng.randint(1, 5)):
@@ -327,36 +329,6 @@ class Faults:
         await self.last(self.rng.uniform(1.0, 10.0))
         self.network.slow_down(a, b, None)
         self.network.slow_down(b, a, None)
-
-    # etcd
-
-    async def _etcd_away(self) -> None:
-        etcd = self.cluster.etcd
-        assert etcd is not None, "plans without one do not draw this"
-        self.note("etcd away")
-        etcd.go_away()
-        await self.last(self.rng.choice((0.3, 3.0, 10.0, 30.0)))
-        etcd.come_back()
-
-    async def _etcd_cut_off(self) -> None:
-        """From one broker or all, in one direction or both."""
-        brokers = [node.name for node in self.cluster.brokers]
-        if self.rng.random() < 0.7:
-            brokers = [self.rng.choice(brokers)]
-        a, b = ([ETCD], brokers) if self.rng.random() < 0.5 else (brokers, [ETCD])
-        await self._cut("etcd cut off", a, b, both_ways=self.rng.random() < 0.5)
-
-    async def _etcd_slow(self) -> None:
-        self.note("etcd slow")
-        latency = self.rng.choice(((0.05, 0.3), (0.3, 0.7), (0.5, 2.0)))
-        names = [node.name for node in self.cluster.brokers]
-        for name in names:
-            self.network.slow_down(name, ETCD, latency)
-            self.network.slow_down(ETCD, name, latency)
-        await self.last(self.rng.uniform(1.0, 15.0))
-        for name in names:
-            self.network.slow_down(name, ETCD, None)
-            self.network.slow_down(ETCD, name, None)
 
     # the operator's whim
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 TOPIC = "orders"
@@ -52,8 +53,10 @@ RARE = {
     "cloned_node": 2,
 }
 RARE_CHANCE = 0.05
-# Where masters are elected: what etcd does to them.
+# Where masters are elected: what etcd does to them (`etcd_faults.py`), always and with a chance.
 ETCD_FAULTS = {"etcd_away": 2, "etcd_cut_off": 3, "etcd_slow": 2}
+ETCD_RARE = {"etcd_denied": 2, "etcd_compacted": 2, "etcd_restored": 2}
+ETCD_RARE_CHANCE = 0.3
 ALONE = 0.5  # the chance that a cluster with such a fault has no operator
 
 
@@ -171,10 +174,15 @@ class Plan:
         weights = self.weights | {"promote": 0} if patience == math.inf else self.weights
         return replace(self, rare=rare, patience_s=patience, weights=weights)
 
-    def with_election(self, rng: random.Random) -> Plan:
-        """The same with an etcd, and without an operator."""
-        weights = self.weights | {"promote": 0} | ETCD_FAULTS
-        return replace(self, lease_s=rng.randint(3, 5), patience_s=math.inf, weights=weights)
+    def with_election(self, rng: random.Random, names: Collection[str] | None = None) -> Plan:
+        """The same with an etcd, and without an operator; `names`: etcd has these faults only."""
+        lease_s = rng.randint(3, 5)
+        rare = {n: weight for n, weight in ETCD_RARE.items() if rng.random() < ETCD_RARE_CHANCE}
+        faults = ETCD_FAULTS | rare
+        if names is not None:
+            faults = {n: weight for n, weight in (ETCD_FAULTS | ETCD_RARE).items() if n in names}
+        weights = self.weights | {"promote": 0} | faults
+        return replace(self, lease_s=lease_s, patience_s=math.inf, weights=weights)
 
     @property
     def mode(self) -> str:

@@ -27,7 +27,7 @@ from typing import Any
 from saturnmq.drills.sim.cluster import Cluster, draw_plan, with_faults
 from saturnmq.drills.sim.disk import PowerLoss
 from saturnmq.drills.sim.loop import SimLoop, SimStuck, TooLong
-from saturnmq.drills.sim.plan import FAULTS, RARE
+from saturnmq.drills.sim.plan import ETCD_FAULTS, ETCD_RARE, FAULTS, RARE
 from saturnmq.drills.sim.report import Report
 from saturnmq.drills.sim.runtime import PoweredOff
 from saturnmq.drills.sim.trace import Trace
@@ -87,7 +87,7 @@ def _simulate(
     if scenes is not None:
         plan = replace(plan, scenes=frozenset(scenes))
     if election:
-        plan = plan.with_election(random.Random(f"{seed}/election"))
+        plan = plan.with_election(random.Random(f"{seed}/election"), faults)
     cluster = Cluster(seed, loop, plan)
     try:
         loop.run_until_complete(cluster.run())
@@ -167,9 +167,9 @@ def seed_jobs(
 
 def _fault_names(text: str) -> list[str]:
     names = text.split(",")
-    if unknown := set(names) - FAULTS.keys() - RARE.keys():
-        known = ", ".join([*FAULTS, *RARE])
-        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: none of {known}")
+    known = FAULTS | RARE | ETCD_FAULTS | ETCD_RARE
+    if unknown := set(names) - known.keys():
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: none of {', '.join(known)}")
     return names
 
 
@@ -182,6 +182,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--secret", action="store_true")
     parser.add_argument("seeds", type=int, nargs="+")
     options = parser.parse_args(arguments)
+    if not options.election and (needed := {*ETCD_FAULTS, *ETCD_RARE} & {*(options.faults or ())}):
+        parser.error(f"{', '.join(sorted(needed))}: only with --election")
     failed = 0
     for seed in options.seeds:
         report = simulate(

@@ -9,7 +9,15 @@ import asyncio
 import random
 
 import pytest
-from saturnmq.broker.etcd.door import Delete, EtcdUnavailable, Guard, LeaseLost, Put
+from saturnmq.broker.etcd.door import (
+    Compacted,
+    Delete,
+    EtcdDenied,
+    EtcdUnavailable,
+    Guard,
+    LeaseLost,
+    Put,
+)
 from saturnmq.drills.sim.etcd import ANSWER_S, ETCD, EtcdStore, SimEtcd
 from saturnmq.drills.sim.loop import SimLoop
 from saturnmq.drills.sim.network import SimNetwork
@@ -112,6 +120,65 @@ def test_a_write_that_is_not_heard_of_may_be_done(way: str, done: bool) -> None:
             await m.one.commit([], [Put("k", b"")])
         assert m.loop.time() - begun == pytest.approx(ANSWER_S)
         assert ("k" in (await m.two.read("")).items) is done
+
+    run(body)
+
+
+def test_a_restored_etcd_is_what_it_was_and_gives_no_lease_twice() -> None:
+    async def body(m: Members) -> None:
+        lease = await m.one.grant(3)
+        await m.one.commit([], [Put("k", b"old", lease.id)])
+        backup = m.store.back_up()
+        before = await m.one.read("")
+        later = await m.one.grant(3)
+        await m.one.commit([], [Put("k", b"new", later.id), Put("more", b"")])
+        assert not m.one.was_told_more
+        await m.one.read("")
+        m.store.go_away()
+        await asyncio.sleep(10)
+        m.store.restore(backup, renamed=False)
+        m.store.come_back()
+        assert await m.two.read("") == before
+        assert m.one.was_told_more
+        assert not m.two.was_told_more
+        assert await m.one.keep(lease.id) == 3, "it has its whole time again"
+        with pytest.raises(LeaseLost):
+            await m.one.keep(later.id)
+        assert (await m.two.grant(3)).id > later.id
+        m.store.restore(backup, renamed=True)
+        assert (await m.one.read("")).cluster != before.cluster
+        assert m.two.was_told_more
+
+    run(body)
+
+
+def test_a_node_whose_credentials_are_wrong_is_refused_and_changes_nothing() -> None:
+    async def body(m: Members) -> None:
+        m.store.denied.add("broker-1")
+        for call in (m.one.read(""), m.one.commit([], [Put("k", b"")]), m.one.grant(3)):
+            with pytest.raises(EtcdDenied):
+                await call
+        assert (await m.two.read("")).items == {}
+        watch = aiter(m.one.watch("", 2))
+        first = asyncio.ensure_future(anext(watch))
+        await m.two.commit([], [Put("k", b"")])
+        await asyncio.sleep(1)
+        assert not first.done()
+        m.store.denied.clear()
+        assert [key for key, _ in (await first).changes] == ["k"]
+
+    run(body)
+
+
+def test_a_watch_that_comes_too_late_hears_that_changes_are_compacted() -> None:
+    async def body(m: Members) -> None:
+        for n in range(3):
+            await m.two.commit([], [Put("k", b"%d" % n)])
+        m.store.compact()
+        with pytest.raises(Compacted, match="from revision 4 on"):
+            await anext(aiter(m.one.watch("", 3)))
+        news = await anext(aiter(m.one.watch("", 4)))
+        assert [item and item.value for _, item in news.changes] == [b"2"]
 
     run(body)
 
