@@ -39,7 +39,8 @@ master of a lower epoch takes the group back. It could not know whether the cand
    were in it lack nothing. `confirmed` in the record is what each of them has reported.
 6. **etcd may have forgotten**: revisions that went back, or another cluster's id, mean that it was
    restored or replaced. What it says of who was in sync is old then: nothing is done with it,
-   loudly, until an operator has removed `config/election.json` and its `.bak`. A record that does
+   loudly, until an operator has removed `config/election.json` and its `.bak`, and the old record,
+   which may name a slave in sync that is not any more. A record that does
    not parse, or is of another group of this name, is not used either.
 
 `Election.step(now, facts)` says what to do next, one thing at a time; what came of it is told by
@@ -236,8 +237,9 @@ class Memory:
             return
         self.forgot = (
             f"{what}: it was replaced, or restored from an old snapshot, and what it says of this "
-            "group is old. Look at etcdEndpoints; if they are right, stop each node of the group, "
-            "remove its config/election.json and its .bak, and start it again"
+            "group is old. Look at etcdEndpoints; if they are right, stop all nodes of the group, "
+            "delete the group's record there (`etcdctl del`), remove config/election.json and its "
+            ".bak of each node, and start them again"
         )
 
 

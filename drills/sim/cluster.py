@@ -142,7 +142,8 @@ class Cluster:
     async def _elected(
         self, node: BrokerNode, group: str, me: str, others: list[str], campaign: Campaign
     ) -> None:
-        order = Promotion(node, campaign.force, self.loop.time(), math.inf)
+        # No election is unclean here: none may lose what an operator's force may.
+        order = Promotion(node, False, self.loop.time(), math.inf)
         self.operator.promotions.append(order)
         try:
             epoch, force, asks = campaign.epoch, campaign.force, campaign.asks

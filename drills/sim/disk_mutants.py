@@ -4,17 +4,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from saturnmq.broker import asking, kinship, mending, registration, tail_copy
-from saturnmq.broker.replication import following, joining, machine, recovering, words
-from saturnmq.broker.replication.events import Count, SaveSoon
+from saturnmq.broker.replication import events, following, joining, machine, recovering, words
 from saturnmq.broker.replication.executor import Executor
 from saturnmq.broker.replication.machine import Machine
 from saturnmq.broker.replication.slaves import Slaves
 from saturnmq.broker.replication.words import Words
-from saturnmq.broker.role import Role
 from saturnmq.broker.table_sync import TableSync
 from saturnmq.drills.mutants import Mutant, Patch
 from saturnmq.drills.sim.plan import FAULTS
@@ -75,30 +72,6 @@ def _goes_on(original: Any) -> Any:
     return open_term
 
 
-def _of_the_log(original: Any) -> Any:
-    def load(self: Role, document: Mapping[str, Any]) -> None:
-        original(self, {**document, "epoch": document.get("term", 0)})
-
-    return load
-
-
-def _before_it_is_written(original: Any) -> Any:
-    def name(self: Slaves, link: int) -> None:
-        slave = self._slaves.get(link)
-        if slave is not None and not slave.named and self._is_member(slave.join):
-            slave.named = True
-            self._m.do(SaveSoon(), Count(link))
-        self._m.recovering.try_now()
-
-    return name
-
-
-def _never_behind(original: Any) -> Any:
-    return lambda self, is_behind: original(self, False)
-
-
-_TWO_OF_THREE = {"groups": 1, "slaves": 2, "copies": 2, "force": 0.0, "away": 0.0}
-
 DISK_BIAS: dict[str, dict[str, Any]] = {
     "foreign-registered": _with("foreign_master"),
     "leads-without-a-word": _with("restore_old_copy"),
@@ -107,17 +80,7 @@ DISK_BIAS: dict[str, dict[str, Any]] = {
     "damage-followed": _with("bit_rot"),
     "identity-not-compared": _with("foreign_master"),
     "one-epoch-for-all-starts": _with("restore_old_copy") | {"copies": 1},
-    "promises-forgotten": _TWO_OF_THREE
-    | {
-        "patience_s": 0.5,
-        "gap_s": 1.0,
-        "weights": dict.fromkeys(FAULTS, 0) | {"partition": 9, "kill": 9, "promote": 9},
-    },
-    "counted-before-named": _with("new_slave"),
-    "caught-up-at-once": _with("restore_old_copy", patience_s=0.5)
-    | {"weights": dict.fromkeys(FAULTS, 0) | {"kill": 6, "promote": 6}},
-    "twins-counted": _with("cloned_node", slaves=2, copies=3)
-    | {"weights": dict.fromkeys(FAULTS, 0) | {"power_loss": 6}},
+    "lost-front-unseen": _with("delete_segment"),
 }
 
 _ALL: tuple[Mutant, ...] = (
@@ -173,28 +136,10 @@ _ALL: tuple[Mutant, ...] = (
         (Patch(Machine, "open_term", _goes_on),),
     ),
     Mutant(
-        "promises-forgotten",
-        "a restarted node does not know which epoch it has promised to serve none below",
-        "I1, I16: it follows a master again from which a promotion has taken it",
-        (Patch(Role, "load", _of_the_log),),
-    ),
-    Mutant(
-        "counted-before-named",
-        "a slave counts for acknowledgements before the file says that it belongs to the group",
-        "I1: its master loses its power at once, and does not wait for its word",
-        (Patch(Slaves, "name", _before_it_is_written),),
-    ),
-    Mutant(
-        "caught-up-at-once",
-        "a slave may be promoted before it has all that was confirmed when it joined",
-        "I1: an older copy of its disk was restored",
-        (Patch(Role, "behind", _never_behind),),
-    ),
-    Mutant(
-        "twins-counted",
-        "two nodes with one id follow, and count as two copies",
-        "I1: one of them was a copy of the other one's disk, and is gone",
-        (Patch(Slaves, "_twin", _nothing),),
+        "lost-front-unseen",
+        "a log that has lost its beginning counts as whole, and goes on at its end",
+        "I12: the first of its files is gone, and its slaves have it",
+        (Patch(events.Log, "lacks_front", _always_false),),
     ),
 )
 DISK_MUTANTS = {mutant.name: mutant for mutant in _ALL}

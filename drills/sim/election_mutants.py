@@ -29,8 +29,8 @@ def _unguarded(original: Any) -> Any:
     return commit
 
 
-def _anybody(original: Any) -> Any:
-    return lambda self, facts: self.record is not None and not facts.unfit
+def _unclean(original: Any) -> Any:
+    return lambda self, *args, **options: original(self, *args, **options | {"unclean": True})
 
 
 def _whatever_it_says(original: Any) -> Any:
@@ -51,10 +51,6 @@ def _until_compacted(original: Any) -> Any:
     return watch
 
 
-def _nobody_else(original: Any) -> Any:
-    return lambda self, facts: ""
-
-
 def _elected(**weights: int) -> dict[str, Any]:
     """A cluster with an etcd and these faults."""
     drawn = dict.fromkeys(FAULTS, 0) | ETCD_FAULTS | weights
@@ -65,10 +61,10 @@ ELECTION_BIAS: dict[str, dict[str, Any]] = {
     "lease-trusted": _elected(partition=9, slaves_cut_off=6) | {"copies": 1},
     "lease-not-asked": _elected(partition=9, slaves_cut_off=6) | {"copies": 1, "sync_flush": False},
     "record-overwritten": _elected(kill=6, partition=6, pause=6),
-    "elected-out-of-sync": _elected(slaves_cut_off=9, etcd_cut_off=9) | {"copies": 1},
+    "elected-out-of-sync": _elected(kill=9, slaves_cut_off=9)
+    | {"slaves": 2, "copies": 2, "gap_s": 1.0},
     "old-backup-believed": _elected(etcd_restored=6, kill=3),
     "watch-ends-when-compacted": _elected(etcd_compacted=6, kill=3),
-    "claims-ignored": _elected(partition=9, etcd_cut_off=9, pause=6) | {"copies": 1},
 }
 
 _ALL: tuple[Mutant, ...] = (
@@ -92,9 +88,9 @@ _ALL: tuple[Mutant, ...] = (
     ),
     Mutant(
         "elected-out-of-sync",
-        "any slave is elected that has caught up once, whoever is in sync",
-        "I1, I16: its master was parted from etcd and goes on without it",
-        (Patch(Election, "_is_whole", _anybody),),
+        "who is not in sync is elected, too, by force (electUncleanMaster, which is off)",
+        "I1: a slave that lagged when the others were gone for a moment",
+        (Patch(Election, "__init__", _unclean),),
     ),
     Mutant(
         "old-backup-believed",
@@ -107,12 +103,6 @@ _ALL: tuple[Mutant, ...] = (
         "a watch does not begin again when etcd has compacted what it was not told",
         "a task dies: the node was parted from etcd",
         (Patch(ElectionService, "watch", _until_compacted),),
-    ),
-    Mutant(
-        "claims-ignored",
-        "a master takes its group back from one that was given a higher epoch",
-        "I1, I16: parted from a slave that was elected, and has no lease any more",
-        (Patch(Election, "_claimed", _nobody_else),),
     ),
 )
 ELECTION_MUTANTS = {mutant.name: mutant for mutant in _ALL}

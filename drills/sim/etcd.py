@@ -197,11 +197,11 @@ class SimEtcd:
         asked_at = self._runtime.monotonic()
         await self._trip(self._runtime.name, ETCD, asked_at)
         self._store.end_leases()
-        denied = self._runtime.name in self._store.denied
-        answer = None if denied else act()
-        await self._trip(ETCD, self._runtime.name, asked_at)
-        if denied:
+        if self._runtime.name in self._store.denied:
+            await self._trip(ETCD, self._runtime.name, asked_at)
             raise EtcdDenied("etcd: authentication failed; look at etcdUser and etcdPassword")
+        answer = act()
+        await self._trip(ETCD, self._runtime.name, asked_at)
         return answer
 
     async def _trip(self, source: str, target: str, asked_at: float) -> None:

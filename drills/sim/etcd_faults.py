@@ -122,7 +122,7 @@ class EtcdFaults:
             node.busy = True
         for node in nodes:
             await node.stop()
-        if self._rng.random() < 0.5:  # they do not ask for that
+        if self._rng.random() < 0.5:  # some operators forget that
             self._etcd.delete_record(group)
         for node in nodes:
             memory = f"{ROOT}/config/election.json"

@@ -177,7 +177,7 @@ class Plan:
     def with_election(self, rng: random.Random, names: Collection[str] | None = None) -> Plan:
         """The same with an etcd, and without an operator; `names`: etcd has these faults only."""
         lease_s = rng.randint(3, 5)
-        rare = {n: weight for n, weight in ETCD_RARE.items() if rng.random() < ETCD_RARE_CHANCE}
+        rare = {n: weight for n, weight in ETCD_RARE.items() if rng.random() > 1 - ETCD_RARE_CHANCE}
         faults = ETCD_FAULTS | rare
         if names is not None:
             faults = {n: weight for n, weight in (ETCD_FAULTS | ETCD_RARE).items() if n in names}

@@ -1,4 +1,5 @@
-"""Clusters whose masters are elected through an etcd: slow, parted, away; no operator helps.
+"""Clusters whose masters are elected through an etcd: slow, parted, away, with wrong credentials,
+compacted, restored from an older backup; no operator promotes.
 
 `saturnmq drill simulate --election --seed N` repeats a seed and shows its last steps.
 """
@@ -21,8 +22,9 @@ from saturnmq.broker.etcd.door import (
 from saturnmq.drills.sim.etcd import ANSWER_S, ETCD, EtcdStore, SimEtcd
 from saturnmq.drills.sim.loop import SimLoop
 from saturnmq.drills.sim.network import SimNetwork
+from saturnmq.drills.sim.plan import ETCD_RARE
 from saturnmq.drills.sim.report import Report
-from saturnmq.drills.sim.run import run_seed, simulate
+from saturnmq.drills.sim.run import main, run_seed, simulate
 from saturnmq.drills.sim.runtime import SimRuntime
 from saturnmq.drills.sim.trace import Trace
 
@@ -46,6 +48,20 @@ def test_no_seed_breaks_a_promise(first: int) -> None:
 def test_a_seed_that_found_a_fault_finds_none_now(seed: int) -> None:
     report = simulate(seed, election=True)
     assert not report.violations, "\n".join(report.violations)
+
+
+def test_an_etcd_that_denies_compacts_and_goes_back_stops_no_master() -> None:
+    report = simulate(1, election=True, faults=ETCD_RARE)
+    assert not report.violations, "\n".join(report.violations)
+    made = {"etcd denies", "etcd compacted", "etcd restored", "restored etcd accepted"}
+    assert report.faults.keys() >= made
+    assert report.acked == report.sent > 0
+
+
+def test_a_fault_of_etcd_is_refused_where_there_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--faults", "etcd_restored", "1"])
+    assert "etcd_restored: only with --election" in capsys.readouterr().err
 
 
 # -- the etcd of the simulator

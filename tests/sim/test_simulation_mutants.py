@@ -35,7 +35,11 @@ FOUND_AT = {
     "lease-trusted": 93,
     "lease-not-asked": 136,
     "record-overwritten": 40,
+    "elected-out-of-sync": 11,
+    "old-backup-believed": 2,
+    "watch-ends-when-compacted": 4,
     "one-epoch-for-all-starts": 17,
+    "lost-front-unseen": 3,
 }
 
 

@@ -360,6 +360,7 @@ def test_an_etcd_that_has_forgotten_is_refused_for_good(
     node.election.saw(found, 1.0)
     assert words in node.election.trouble(1.0, node.facts)
     assert "config/election.json" in node.election.trouble(1.0, node.facts)
+    assert "delete the group's record" in node.election.trouble(1.0, node.facts), "it is old"
     node.election.saw(replace(found, cluster=7, revision=99), 2.0)  # it has grown since
     assert words in node.election.refused
     again = Election(PREFIX, B, "b:10912", memory, lease_s=LEASE_S)  # and after a restart
