@@ -575,7 +575,7 @@ def _tail(node: Node, count: int = 12) -> str:
 @contextlib.contextmanager
 def _locked(root: Path) -> Iterator[None]:
     """One cluster command at a time per data directory."""
-    with open(root / ".lock", "w") as handle:
+    with open(root / ".lock", "w", opener=_private) as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 

@@ -105,3 +105,19 @@ def test_a_cluster_is_up_when_a_master_that_waits_for_its_slave_takes_writes(
     settings.prefixes = {"slave-0": [sys.executable, "-c", LATE]}
     with running(tmp_path / "cluster", settings) as cluster:
         make_topic(cluster, "at-once", 4)
+
+
+def test_what_a_cluster_makes_is_its_owners_alone_and_a_store_that_others_can_read_is_told(
+    tmp_path: Path,
+) -> None:
+    with running(tmp_path / "cluster") as cluster:
+        made = [cluster.data, *cluster.data.rglob("*")]
+        open_to_others = {p for p in made if p.stat().st_mode & 0o077}
+        assert open_to_others == set()
+        home = Path(cluster.node("master-0").data)
+        assert {home / "log.txt", home / "store" / "lock"} <= set(made)
+        assert "cleanFileForciblyEnable = false\n" in (home / "broker.toml").read_text()
+        assert "every user of this machine" not in (home / "log.txt").read_text()
+        (home / "store").chmod(0o755)
+        cluster.restart("master-0")
+        assert f"chmod -R o-rwx {home}/store" in (home / "log.txt").read_text()
