@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from saturnmq.broker.context import Context, answer, answer_failure, integer, text
+from saturnmq.broker.context import Context, answer, answer_failure
 from saturnmq.broker.delay import DelayService
 from saturnmq.broker.deletion import Deletion
 from saturnmq.broker.documents import Saveable
@@ -19,8 +19,8 @@ from saturnmq.broker.groups import Group
 from saturnmq.broker.membership import body_of
 from saturnmq.broker.positions import check_queue
 from saturnmq.broker.role import State
-from saturnmq.broker.topics import READ, WRITE, Topic
-from saturnmq.protocol import checked, jsonx
+from saturnmq.broker.topics import Topic
+from saturnmq.protocol import checked, headers, jsonx
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import (
     GroupNotExist,
@@ -116,18 +116,16 @@ class AdminService:
 
     # topics
 
-    def on_create_topic(self, endpoint: Endpoint, request: Command) -> None:
+    def on_create_topic(
+        self, endpoint: Endpoint, request: Command, header: headers.CreateTopic
+    ) -> None:
         self._writable()
-        ext = request.ext
-        name = check_topic(text(ext, "topic"))
+        name = check_topic(header.topic)
         if self._c.topics.is_system(name):
             raise InvalidParameter(f"topic {name} is a system topic; choose another name")
-        read, write = integer(ext, "readQueueNums", 8), integer(ext, "writeQueueNums", 8)
-        if not (0 < read <= 65_536 and 0 < write <= 65_536):
-            raise InvalidParameter(f"{read} read and {write} write queues; use 1 to 65536 of each")
         known = self._c.topics.get(name)
         attributes = dict(known.attributes) if known else {}
-        for item in filter(None, (ext.get("attributes") or "").split(",")):
+        for item in filter(None, header.attributes.split(",")):
             key, _, value = item[1:].partition("=")
             if item[0] == "+":
                 attributes[key] = value
@@ -136,18 +134,20 @@ class AdminService:
         self._c.topics.put(
             Topic(
                 name,
-                read,
-                write,
-                integer(ext, "perm", READ | WRITE),
-                integer(ext, "topicSysFlag", 0),
-                ext.get("order") == "true",
+                header.read_queues,
+                header.write_queues,
+                header.perm,
+                header.sys_flag,
+                header.order,
                 attributes,
             )
         )
         self._answer_behind(endpoint, request, self._saved(self._c.topics))
 
-    def on_delete_topic(self, endpoint: Endpoint, request: Command) -> None:
-        name = text(request.ext, "topic")
+    def on_delete_topic(
+        self, endpoint: Endpoint, request: Command, header: headers.OfTopic
+    ) -> None:
+        name = header.topic
         if self._c.topics.is_system(name):
             raise InvalidParameter(f"topic {name} is a system topic; it stays")
         if self._c.role.state is State.SLAVE:
@@ -157,19 +157,21 @@ class AdminService:
         self._writable()
         self._answer_behind(endpoint, request, self._deleted(self._deletion.delete([name])))
 
-    def on_clean_unused(self, endpoint: Endpoint, request: Command) -> None:
+    def on_clean_unused(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
         """316: delete the queues of topics that are in no table."""
         self._writable()
         topics = {topic for topic, _, _ in self._c.store.last_entries()}
         unused = sorted(topic for topic in topics if self._c.topics.get(topic) is None)
         self._answer_behind(endpoint, request, self._deleted(self._deletion.delete(unused)))
 
-    def on_topic_config(self, endpoint: Endpoint, request: Command) -> None:
-        topic = self._topic(text(request.ext, "topic"))
+    def on_topic_config(
+        self, endpoint: Endpoint, request: Command, header: headers.OfTopic
+    ) -> None:
+        topic = self._topic(header.topic)
         answer(endpoint, request, request.reply(0, body=jsonx.dumps(topic.to_json())))
 
-    def on_topic_stats(self, endpoint: Endpoint, request: Command) -> None:
-        topic = self._topic(text(request.ext, "topic"))
+    def on_topic_stats(self, endpoint: Endpoint, request: Command, header: headers.OfTopic) -> None:
+        topic = self._topic(header.topic)
         table = {}
         for queue_id in range(topic.queues):
             low, high = self._bounds(topic.name, queue_id)
@@ -194,24 +196,28 @@ class AdminService:
 
     # groups
 
-    def on_create_group(self, endpoint: Endpoint, request: Command) -> None:
+    def on_create_group(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
         self._writable()
         document = body_of(request)
         name = check_group(str(document.get("groupName", "")))
         self._c.groups.put(Group(name, document))
         self._answer_behind(endpoint, request, self._saved(self._c.groups))
 
-    def on_delete_group(self, endpoint: Endpoint, request: Command) -> None:
+    def on_delete_group(
+        self, endpoint: Endpoint, request: Command, header: headers.DeleteGroup
+    ) -> None:
         self._writable()
-        name = text(request.ext, "groupName")
+        name = header.group
         self._c.groups.delete(name)
-        if request.ext.get("cleanOffset") == "true":
+        if header.clean_offset:
             self._c.offsets.forget(group=name)
         deletion = self._deletion.delete([retry_topic(name), dlq_topic(name)])
         self._answer_behind(endpoint, request, self._deleted(deletion, self._c.groups))
 
-    def on_group_config(self, endpoint: Endpoint, request: Command) -> None:
-        name = text(request.ext, "group")
+    def on_group_config(
+        self, endpoint: Endpoint, request: Command, header: headers.OfGroup
+    ) -> None:
+        name = header.group
         group = self._c.groups.get(name)
         if group is None:
             raise GroupNotExist(f"No group in this broker. group: {name}")
@@ -224,9 +230,11 @@ class AdminService:
             topics |= dict.fromkeys(online.documents)
         return sorted(topics)
 
-    def on_consume_stats(self, endpoint: Endpoint, request: Command) -> None:
-        group = text(request.ext, "consumerGroup")
-        topics = [request.ext["topic"]] if request.ext.get("topic") else self._topics_of(group)
+    def on_consume_stats(
+        self, endpoint: Endpoint, request: Command, header: headers.ConsumeStats
+    ) -> None:
+        group = header.group
+        topics = self._topics_of(group) if header.topic is None else [header.topic]
         table: dict[Any, Any] = {}
         for name in topics:
             topic = self._c.topics.get(name)
@@ -250,15 +258,15 @@ class AdminService:
         body = jsonx.dumps({"consumeTps": tps, "offsetTable": jsonx.mq_map(table)})
         answer(endpoint, request, request.reply(0, body=body))
 
-    def on_reset_offset(self, endpoint: Endpoint, request: Command) -> None:
+    def on_reset_offset(
+        self, endpoint: Endpoint, request: Command, header: headers.ResetOffset
+    ) -> None:
         """222: sets the offset, and the next pull of each queue is told to move there."""
         self._writable()
-        ext = request.ext
-        topic, group = self._topic(text(ext, "topic")), text(ext, "group")
+        topic, group = self._topic(header.topic), header.group
         if self._c.groups.get(group) is None:
             raise GroupNotExist(f"group {group} does not exist")
-        timestamp = integer(ext, "timestamp", -1)
-        wanted, exact = integer(ext, "queueId", -1), integer(ext, "offset", -1)
+        timestamp, wanted, exact = header.timestamp, header.queue_id, header.offset
         if wanted >= 0:
             check_queue(self._c, topic.name, wanted)
         table = {}
@@ -277,23 +285,29 @@ class AdminService:
         body = jsonx.dumps({"offsetTable": jsonx.mq_map(table)})
         self._answer_behind(endpoint, request, self._saved(self._c.offsets), body=body)
 
-    def on_who_consumes(self, endpoint: Endpoint, request: Command) -> None:
-        topic = text(request.ext, "topic")
+    def on_who_consumes(
+        self, endpoint: Endpoint, request: Command, header: headers.OfTopic
+    ) -> None:
+        topic = header.topic
         groups = {*self._c.clients.groups_of(topic), *self._c.offsets.groups_of(topic)}
         body = jsonx.dumps({"groupList": sorted(groups)})
         answer(endpoint, request, request.reply(0, body=body))
 
-    def on_topics_of_consumer(self, endpoint: Endpoint, request: Command) -> None:
-        topics = self._topics_of(text(request.ext, "group"))
+    def on_topics_of_consumer(
+        self, endpoint: Endpoint, request: Command, header: headers.OfGroup
+    ) -> None:
+        topics = self._topics_of(header.group)
         body = jsonx.dumps({"brokerAddr": self._c.address, "topicList": topics})
         answer(endpoint, request, request.reply(0, body=body))
 
     # the tables slaves copy
 
-    def _unchanged(self, endpoint: Endpoint, request: Command, table: Saveable) -> bool:
+    def _unchanged(
+        self, endpoint: Endpoint, request: Command, header: headers.CopyTable, table: Saveable
+    ) -> bool:
         """Answer a slave that has what this table is now (`table_sync.py`)."""
         version = self._version_of(table)
-        if request.ext.get("saturnKnown") != version["saturnVersion"]:
+        if header.known != version["saturnVersion"]:
             return False
         answer(endpoint, request, request.reply(0, ext={**version, "saturnUnchanged": "true"}))
         return True
@@ -302,8 +316,10 @@ class AdminService:
         leads = "true" if self._c.role.state is State.MASTER else "false"
         return {"saturnVersion": f"{self._stamp}.{table.changes}", "saturnLeads": leads}
 
-    def on_all_topics(self, endpoint: Endpoint, request: Command) -> None:
-        if self._unchanged(endpoint, request, self._c.topics):
+    def on_all_topics(
+        self, endpoint: Endpoint, request: Command, header: headers.CopyTable
+    ) -> None:
+        if self._unchanged(endpoint, request, header, self._c.topics):
             return
         document = self._c.topics.snapshot()
         document |= {
@@ -314,24 +330,30 @@ class AdminService:
         ext |= self._version_of(self._c.topics)
         answer(endpoint, request, request.reply(0, ext=ext, body=jsonx.dumps(document)))
 
-    def on_all_groups(self, endpoint: Endpoint, request: Command) -> None:
-        if self._unchanged(endpoint, request, self._c.groups):
+    def on_all_groups(
+        self, endpoint: Endpoint, request: Command, header: headers.CopyTable
+    ) -> None:
+        if self._unchanged(endpoint, request, header, self._c.groups):
             return
         document = self._c.groups.snapshot()
         ext = {"totalGroupNum": str(len(document["subscriptionGroupTable"]))}
         ext |= self._version_of(self._c.groups)
         answer(endpoint, request, request.reply(0, ext=ext, body=jsonx.dumps(document)))
 
-    def on_all_offsets(self, endpoint: Endpoint, request: Command) -> None:
-        if self._unchanged(endpoint, request, self._c.offsets):
+    def on_all_offsets(
+        self, endpoint: Endpoint, request: Command, header: headers.CopyTable
+    ) -> None:
+        if self._unchanged(endpoint, request, header, self._c.offsets):
             return
         body = jsonx.dumps(self._c.offsets.snapshot())
         ext = self._version_of(self._c.offsets)
         answer(endpoint, request, request.reply(0, ext=ext, body=body))
 
-    def on_all_delays(self, endpoint: Endpoint, request: Command) -> None:
+    def on_all_delays(
+        self, endpoint: Endpoint, request: Command, header: headers.CopyTable
+    ) -> None:
         self._delays.settle()
-        if self._unchanged(endpoint, request, self._delays):
+        if self._unchanged(endpoint, request, header, self._delays):
             return
         ext = self._version_of(self._delays)
         ext["saturnDelayLevels"] = self._c.store.config.delay_levels
@@ -339,22 +361,24 @@ class AdminService:
         body = jsonx.dumps(self._delays.snapshot())
         answer(endpoint, request, request.reply(0, ext=ext, body=body))
 
-    def on_request_modes(self, endpoint: Endpoint, request: Command) -> None:
+    def on_request_modes(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
         body = jsonx.dumps({"messageRequestModeMap": {}})
         answer(endpoint, request, request.reply(0, body=body))
 
-    def on_timer_check_point(self, endpoint: Endpoint, request: Command) -> None:
+    def on_timer_check_point(
+        self, endpoint: Endpoint, request: Command, _: headers.NoFields
+    ) -> None:
         # There are no timed messages: RocketMQ's seven i64 of the file `timercheck`, all at rest.
         answer(endpoint, request, request.reply(0, body=bytes(7 * 8)))
 
-    def on_timer_metrics(self, endpoint: Endpoint, request: Command) -> None:
+    def on_timer_metrics(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
         version = {"counter": 0, "stateVersion": 0, "timestamp": self._started_ms}
         body = jsonx.dumps({"dataVersion": version, "timingCount": {}})
         answer(endpoint, request, request.reply(0, body=body))
 
     # the broker itself
 
-    def on_epochs(self, endpoint: Endpoint, request: Command) -> None:
+    def on_epochs(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
         """GET_BROKER_EPOCH_CACHE: which master wrote which part of the log. The last one goes on,
         so its end is Long.MAX_VALUE, as in RocketMQ's answer."""
         c = self._c
@@ -371,10 +395,10 @@ class AdminService:
         }
         answer(endpoint, request, request.reply(body=jsonx.dumps(body)))
 
-    def on_ha_status(self, endpoint: Endpoint, request: Command) -> None:
+    def on_ha_status(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
         answer(endpoint, request, request.reply(0, body=jsonx.dumps(self._ha_status())))
 
-    def on_config(self, endpoint: Endpoint, request: Command) -> None:
+    def on_config(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
         lines = []
         for field in dataclasses.fields(self._c.config):
             key = field.metadata.get("key")
@@ -386,12 +410,12 @@ class AdminService:
         body = "\n".join(sorted(lines)).encode() + b"\n"
         answer(endpoint, request, request.reply(0, ext=ext, body=body))
 
-    def on_clean(self, endpoint: Endpoint, request: Command) -> None:
+    def on_clean(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
         """Delete expired segments now, and with them what queues and index know of them."""
         self._request_cleaning()
         answer(endpoint, request, request.reply(0))
 
-    def on_runtime_info(self, endpoint: Endpoint, request: Command) -> None:
+    def on_runtime_info(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
         body = jsonx.dumps({"table": self.runtime_info()})
         answer(endpoint, request, request.reply(0, body=body))
 

@@ -19,10 +19,9 @@ from saturnmq.broker.offsets import ConsumerOffsets
 from saturnmq.broker.role import Role
 from saturnmq.broker.statistics import Statistics
 from saturnmq.broker.topics import TopicTable
-from saturnmq.protocol.checked import INT64_MAX
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.endpoint import Endpoint
-from saturnmq.protocol.errors import InvalidParameter, NoPermission, SaturnError
+from saturnmq.protocol.errors import NoPermission, SaturnError
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.runtime import Runtime
 from saturnmq.store.epochs import Epochs
@@ -95,27 +94,3 @@ def check_permission(c: Context, needed: int, doing: str) -> None:
     """NoPermission (16) unless `brokerPermission` has this bit, READ or WRITE."""
     if not c.config.permission & needed:
         raise NoPermission(f"the broker[{c.address}] {doing} message is forbidden")
-
-
-def integer(ext: dict[str, str], name: str, default: int | None = None) -> int:
-    """A number of 64 bits of a request header; 29 says which field was missing or none."""
-    text = ext.get(name)
-    if text is None or text == "":
-        if default is None:
-            raise InvalidParameter(f"header field {name!r} is missing; send a number")
-        return default
-    try:
-        number = int(text)
-    except ValueError:
-        raise InvalidParameter(f"header field {name!r} is {text[:40]!r}, not a number") from None
-    if not -INT64_MAX <= number <= INT64_MAX:
-        raise InvalidParameter(f"header field {name!r} is {text[:40]!r}, not a number of 64 bits")
-    return number
-
-
-def text(ext: dict[str, str], name: str) -> str:
-    """A required text of a request header."""
-    value = ext.get(name)
-    if not value:
-        raise InvalidParameter(f"header field {name!r} is missing")
-    return value

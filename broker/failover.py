@@ -16,11 +16,10 @@ from saturnmq.broker.introductions import introduce
 from saturnmq.broker.registration import Registration
 from saturnmq.broker.replication import events as e
 from saturnmq.broker.replication.executor import Executor
-from saturnmq.protocol import checked, jsonx
+from saturnmq.protocol import headers, jsonx
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.endpoint import Endpoint
-from saturnmq.protocol.epochs import EPOCH_MAX
-from saturnmq.protocol.errors import InvalidParameter, MalformedFrame
+from saturnmq.protocol.errors import InvalidParameter
 from saturnmq.protocol.remoting import Command
 
 
@@ -38,23 +37,29 @@ class FailoverService:
         self._numbers = count(1)
         self._asked: dict[int, tuple[Endpoint, Command]] = {}
 
-    def on_state(self, endpoint: Endpoint, request: Command) -> None:
+    def on_state(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
+        self._tell_state(endpoint, request)
+
+    def _tell_state(self, endpoint: Endpoint, request: Command) -> None:
         reply = request.reply(0, body=jsonx.dumps(self.state()))
         answer(endpoint, request, self._c.config.signing.sign_answer(request, reply))
 
-    def on_fence(self, endpoint: Endpoint, request: Command) -> None:
-        epoch = self._epoch(request)
-        term = _number(request, "term", -1, least=-1, most=EPOCH_MAX)
-        self.executor.tell(e.Fence(self._later(endpoint, request), epoch, term))
+    def on_fence(self, endpoint: Endpoint, request: Command, header: headers.Fence) -> None:
+        self._check(header.epoch)
+        self.executor.tell(e.Fence(self._later(endpoint, request), header.epoch, header.term))
 
-    def on_promote(self, endpoint: Endpoint, request: Command) -> None:
-        epoch, end = self._epoch(request), _number(request, "end", 0)
-        force, insist = (request.ext.get(name) == "true" for name in ("force", "insist"))
-        asked = e.Promote(self._later(endpoint, request), epoch, end, force=force, insist=insist)
+    def on_promote(self, endpoint: Endpoint, request: Command, header: headers.Promote) -> None:
+        self._check(header.epoch)
+        number, force, insist = self._later(endpoint, request), header.force, header.insist
+        asked = e.Promote(number, header.epoch, header.end, force=force, insist=insist)
         self.executor.tell(asked)
 
-    def _epoch(self, request: Command) -> int:
-        return _number(request, "epoch", least=1, most=self._c.role.ceiling)
+    def _check(self, epoch: int) -> None:
+        if epoch > self._c.role.ceiling:
+            raise InvalidParameter(
+                f"header field 'epoch' is {epoch}: this node believes none above "
+                f"{self._c.role.ceiling}"
+            )
 
     def _later(self, endpoint: Endpoint, request: Command) -> int:
         """The number of a request that `answer` answers."""
@@ -67,7 +72,7 @@ class FailoverService:
         """With this node's state if it is done, or with why it is not."""
         endpoint, request = self._asked.pop(outcome.request)
         if isinstance(outcome, e.Answer):
-            self.on_state(endpoint, request)
+            self._tell_state(endpoint, request)
         elif outcome.disk:
             remark = f"the disk: {outcome.why}"
             answer(endpoint, request, request.reply(ResponseCode.SYSTEM_ERROR, remark=remark))
@@ -103,10 +108,3 @@ class FailoverService:
             "trouble": (self._slave.trouble if role.is_slave else "")
             or "; ".join(sorted(set(self._registration.foreign.values()))),
         }
-
-
-def _number(request: Command, name: str, default: int | None = None, **bounds: int) -> int:
-    try:
-        return checked.integer(request.ext, name, default, **bounds)
-    except MalformedFrame as error:
-        raise InvalidParameter(str(error)) from None

@@ -14,6 +14,7 @@ from saturnmq.broker.context import Context, answer
 from saturnmq.broker.ha_master import HaMaster
 from saturnmq.broker.ha_slave import HaSlave
 from saturnmq.broker.role import State
+from saturnmq.protocol import headers
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import SaturnError
@@ -39,9 +40,9 @@ class Leaving:
         except (SaturnError, OSError, TimeoutError, ValueError) as error:
             log.info("the master does not know that this slave goes: %s", error)
 
-    def on_leave(self, endpoint: Endpoint, request: Command) -> None:
+    def on_leave(self, endpoint: Endpoint, request: Command, header: headers.SlaveLeaves) -> None:
         """A slave says it; of nobody else it means anything."""
-        address = request.ext.get("brokerAddr", "")
+        address = header.address
         if address in self._master.followers():
             log.info("slave %s is stopped, and expected back", address)
             self._master.expect_slaves()

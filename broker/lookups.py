@@ -8,8 +8,9 @@ as a Java broker does, because clients branch on it: 22 for 14 and 12, -1 for 32
 
 from __future__ import annotations
 
-from saturnmq.broker.context import Context, answer, integer, text
+from saturnmq.broker.context import Context, answer
 from saturnmq.broker.positions import beginning, check_queue, commit, term_of
+from saturnmq.protocol import headers
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import (
     GroupNotExist,
@@ -24,17 +25,17 @@ class LookupService:
     def __init__(self, context: Context) -> None:
         self._c = context
 
-    def on_query_offset(self, endpoint: Endpoint, request: Command) -> None:
-        ext = request.ext
-        group, topic = text(ext, "consumerGroup"), text(ext, "topic")
-        queue_id = integer(ext, "queueId")
+    def on_query_offset(
+        self, endpoint: Endpoint, request: Command, header: headers.QueryOffset
+    ) -> None:
         if self._c.role.may_have_forgotten:
             raise SystemBusy(
                 "the offsets of groups may be of before what its slaves know: they are told when "
                 f"this node leads. {self._c.role.why}"
             )
+        group, topic, queue_id = header.group, header.topic, header.queue_id
         offset = self._c.offsets.query(group, topic, queue_id)
-        if offset is None and (ext.get("setZeroIfNotFound") or "true").lower() != "false":
+        if offset is None and header.zero_if_not_found:
             self._check_whole()
             store = self._c.store
             low, first = store.min_offset(topic, queue_id), store.first_offset(topic, queue_id)
@@ -46,79 +47,83 @@ class LookupService:
             )
         found = {"offset": str(offset)}
         if not self._c.role.is_slave:  # whose table may be of a later epoch than its log
-            found |= term_of(self._c, ext, first=True)
+            found |= term_of(self._c, header, first=True)
         answer(endpoint, request, request.reply(0, ext=found))
 
     def _check_whole(self) -> None:
         if lacks := self._c.role.lacks:
             raise SystemBusy(f"{lacks}: where its queues begin and end is told when it has that")
 
-    def on_update_offset(self, endpoint: Endpoint, request: Command) -> None:
-        ext = request.ext
-        group, topic = text(ext, "consumerGroup"), text(ext, "topic")
+    def on_update_offset(
+        self, endpoint: Endpoint, request: Command, header: headers.UpdateOffset
+    ) -> None:
+        group, topic = header.group, header.topic
         if self._c.groups.get_or_create(group) is None:
             raise GroupNotExist(f"group {group} does not exist")
-        queue_id, offset = integer(ext, "queueId"), integer(ext, "commitOffset")
-        check_queue(self._c, topic, queue_id)
-        commit(self._c, ext, (group, topic, queue_id), offset)
+        check_queue(self._c, topic, header.queue_id)
+        commit(self._c, header, (group, topic, header.queue_id), header.offset)
         answer(endpoint, request, request.reply(0))
 
-    def on_max_offset(self, endpoint: Endpoint, request: Command) -> None:
-        topic, queue_id = text(request.ext, "topic"), integer(request.ext, "queueId")
+    def on_max_offset(self, endpoint: Endpoint, request: Command, header: headers.OfQueue) -> None:
+        topic, queue_id = header.topic, header.queue_id
         self._check_whole()
         offset = self._c.store.visible_end(topic, queue_id, self._c.visible)
         answer(endpoint, request, request.reply(0, ext={"offset": str(offset)}))
 
-    def on_min_offset(self, endpoint: Endpoint, request: Command) -> None:
-        topic, queue_id = text(request.ext, "topic"), integer(request.ext, "queueId")
+    def on_min_offset(self, endpoint: Endpoint, request: Command, header: headers.OfQueue) -> None:
+        topic, queue_id = header.topic, header.queue_id
         self._check_whole()
         offset = self._c.store.min_offset(topic, queue_id)
         answer(endpoint, request, request.reply(0, ext={"offset": str(offset)}))
 
-    def on_search_offset(self, endpoint: Endpoint, request: Command) -> None:
-        ext = request.ext
+    def on_search_offset(
+        self, endpoint: Endpoint, request: Command, header: headers.SearchOffset
+    ) -> None:
         self._check_whole()
-        boundary = (ext.get("boundaryType") or "LOWER").upper()
         offset = self._c.store.offset_by_time(
-            text(ext, "topic"), integer(ext, "queueId"), integer(ext, "timestamp"), boundary
+            header.topic, header.queue_id, header.timestamp, header.boundary
         )
         answer(endpoint, request, request.reply(0, ext={"offset": str(offset)}))
 
-    def on_earliest_time(self, endpoint: Endpoint, request: Command) -> None:
-        topic, queue_id = text(request.ext, "topic"), integer(request.ext, "queueId")
+    def on_earliest_time(
+        self, endpoint: Endpoint, request: Command, header: headers.OfQueue
+    ) -> None:
+        topic, queue_id = header.topic, header.queue_id
         store = self._c.store
         low = store.min_offset(topic, queue_id)
         found = store.store_time_of(topic, queue_id, low)
         time_ = -1 if found is None else found
         answer(endpoint, request, request.reply(0, ext={"timestamp": str(time_)}))
 
-    def on_view_message(self, endpoint: Endpoint, request: Command) -> None:
-        offset = integer(request.ext, "offset")
+    def on_view_message(
+        self, endpoint: Endpoint, request: Command, header: headers.ViewMessage
+    ) -> None:
+        offset = header.offset
         frame = self._c.store.message_at(offset)
         if frame is None or offset + len(frame) > self._c.visible:
             raise SystemError_(f"can not find message by the offset, {offset}")
         answer(endpoint, request, request.reply(0, body=frame))
 
-    def on_query_message(self, endpoint: Endpoint, request: Command) -> None:
-        ext = request.ext
-        topic, key = text(ext, "topic"), text(ext, "key")
+    def on_query_message(
+        self, endpoint: Endpoint, request: Command, header: headers.QueryMessage
+    ) -> None:
         store = self._c.store
         most = store.config.unique_key_count
-        if ext.get("_UNIQUE_KEY_QUERY") != "true":
-            most = integer(ext, "maxNum", most)
+        if not header.unique_key and header.max_messages is not None:
+            most = header.max_messages
         frames = store.query_by_key(
-            topic,
-            key,
+            header.topic,
+            header.key,
             most,
-            integer(ext, "beginTimestamp", 0),
-            integer(ext, "endTimestamp", (1 << 63) - 1),
+            header.begin_timestamp,
+            header.end_timestamp,
             self._c.visible,
         )
         time_, offset = store.indexed_until()
-        header = {
+        found = {
             "indexLastUpdateTimestamp": str(time_),
             "indexLastUpdatePhyoffset": str(offset),
         }
         code = 0 if frames else QueryNotFound.code
         remark = None if frames else "can not find message, maybe time range not correct"
-        answer(endpoint, request, request.reply(code, remark, header, b"".join(frames)))
+        answer(endpoint, request, request.reply(code, remark, found, b"".join(frames)))

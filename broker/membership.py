@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from saturnmq.broker.clients import CLUSTERING, ConsumerGroup, Member
-from saturnmq.broker.context import Context, answer, answer_failure, text
+from saturnmq.broker.context import Context, answer, answer_failure
 from saturnmq.broker.subscriptions import check_enabled
-from saturnmq.protocol import jsonx
+from saturnmq.protocol import headers, jsonx
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import (
@@ -45,7 +45,7 @@ class MembershipService:
     def __init__(self, context: Context) -> None:
         self._c = context
 
-    def on_heartbeat(self, endpoint: Endpoint, request: Command) -> None:
+    def on_heartbeat(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
         c = self._c
         document = body_of(request)
         for data in document.get("consumerDataSet") or ():
@@ -63,11 +63,13 @@ class MembershipService:
         )
         self._notify(changed)
 
-    def on_unregister(self, endpoint: Endpoint, request: Command) -> None:
+    def on_unregister(
+        self, endpoint: Endpoint, request: Command, header: headers.UnregisterClient
+    ) -> None:
         changed = self._c.clients.remove(
             endpoint,
-            producer_group=request.ext.get("producerGroup"),
-            consumer_group=request.ext.get("consumerGroup"),
+            producer_group=header.producer_group,
+            consumer_group=header.consumer_group,
         )
         answer(endpoint, request, request.reply(0))
         self._notify(changed)
@@ -95,15 +97,17 @@ class MembershipService:
                     )
                 )
 
-    def on_consumer_list(self, endpoint: Endpoint, request: Command) -> None:
-        name = text(request.ext, "consumerGroup")
+    def on_consumer_list(
+        self, endpoint: Endpoint, request: Command, header: headers.OfConsumerGroup
+    ) -> None:
+        name = header.group
         group = self._c.clients.consumers.get(name)
         if group is None:
             raise SystemError_(f"no consumer for this group, {name}")
         body = jsonx.dumps({"consumerIdList": group.client_ids()})
         answer(endpoint, request, request.reply(0, body=body))
 
-    def on_check_client(self, endpoint: Endpoint, request: Command) -> None:
+    def on_check_client(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
         data = body_of(request).get("subscriptionData") or {}
         if not isinstance(data, dict):
             raise InvalidParameter("subscriptionData is not a JSON object")
@@ -114,7 +118,7 @@ class MembershipService:
             Subscription.parse(topic, expression, 0, expression_type)
         answer(endpoint, request, request.reply(0))
 
-    def on_lock(self, endpoint: Endpoint, request: Command) -> None:
+    def on_lock(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
         document = body_of(request)
         granted = self._c.locks.lock(
             str(document.get("consumerGroup", "")),
@@ -125,7 +129,7 @@ class MembershipService:
         body = jsonx.dumps({"lockOKMQSet": [mq_json(q) for q in granted]})
         answer(endpoint, request, request.reply(0, body=body))
 
-    def on_unlock(self, endpoint: Endpoint, request: Command) -> None:
+    def on_unlock(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
         document = body_of(request)
         self._c.locks.unlock(
             str(document.get("consumerGroup", "")),
@@ -134,37 +138,45 @@ class MembershipService:
         )
         answer(endpoint, request, request.reply(0))
 
-    def on_consumer_connections(self, endpoint: Endpoint, request: Command) -> None:
-        name = text(request.ext, "consumerGroup")
+    def on_consumer_connections(
+        self, endpoint: Endpoint, request: Command, header: headers.OfConsumerGroup
+    ) -> None:
+        name = header.group
         group = self._c.clients.consumers.get(name)
         if group is None:
             raise ConsumerNotOnline(f"the consumer group[{name}] not online")
         answer(endpoint, request, request.reply(0, body=jsonx.dumps(_consumer_json(group))))
 
-    def on_running_info(self, endpoint: Endpoint, request: Command) -> None:
+    def on_running_info(
+        self, endpoint: Endpoint, request: Command, header: headers.RunningInfo
+    ) -> None:
         """307: a consumer is asked what it does, and its answer passed on as it is."""
-        name, client_id = text(request.ext, "consumerGroup"), text(request.ext, "clientId")
+        name, client_id = header.group, header.client_id
         group = self._c.clients.consumers.get(name)
         members = {} if group is None else group.members
         found = [each for each, member in members.items() if member.client_id == client_id]
         if not found:
             raise SystemError_(f"The Consumer <{name}> <{client_id}> not online")
-        work = self._pass_on(endpoint, request, found[0], client_id)
+        work = self._pass_on(endpoint, request, found[0], header)
         self._c.runtime.spawn(answer_failure(endpoint, request, work), name="running-info")
 
     async def _pass_on(
-        self, endpoint: Endpoint, request: Command, consumer: Endpoint, client_id: str
+        self, endpoint: Endpoint, request: Command, consumer: Endpoint, header: headers.RunningInfo
     ) -> None:
-        question = Command.request(request.code, dict(request.ext))
+        question = Command.request(request.code, header.encode())
         try:
             told = await consumer.request(question, CLIENT_ANSWER_S)
         except RequestTimeout:
-            raise ConsumeTimeout(f"{client_id} did not answer in {CLIENT_ANSWER_S:g} s") from None
+            raise ConsumeTimeout(
+                f"{header.client_id} did not answer in {CLIENT_ANSWER_S:g} s"
+            ) from None
         body = bytes(told.body)
         answer(endpoint, request, request.reply(told.code, told.remark, body=body))
 
-    def on_producer_connections(self, endpoint: Endpoint, request: Command) -> None:
-        name = text(request.ext, "producerGroup")
+    def on_producer_connections(
+        self, endpoint: Endpoint, request: Command, header: headers.OfProducerGroup
+    ) -> None:
+        name = header.group
         members = self._c.clients.producers.get(name)
         if not members:
             raise SystemError_(f"the producer group[{name}] not exist")

@@ -14,9 +14,10 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from saturnmq.broker.context import Context, answer, integer
+from saturnmq.broker.context import Context, answer
 from saturnmq.broker.identity import known
 from saturnmq.broker.kinship import is_foreign
+from saturnmq.protocol import headers
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint, connect
 from saturnmq.protocol.errors import (
@@ -103,15 +104,15 @@ class Mending:
             first += len(reply.body)
         return b"".join(parts)
 
-    def on_read(self, endpoint: Endpoint, request: Command) -> None:
+    def on_read(self, endpoint: Endpoint, request: Command, header: headers.ReadLog) -> None:
         """READ_LOG: bytes of the log as they are, for a node of this group."""
-        c, ext = self._c, request.ext
-        mine, theirs = known(c), ext.get("identity", "")
-        if not mine or is_foreign(mine, theirs) or ext.get("brokerName") != c.config.broker_name:
+        c, mine = self._c, known(self._c)
+        foreign = is_foreign(mine, header.identity) or header.broker_name != c.config.broker_name
+        if not mine or foreign:
             raise NoPermission(f"this node is of group {c.config.broker_name} {mine}")
-        offset, size = integer(ext, "offset"), integer(ext, "size")
+        offset, size = header.offset, header.size
         marks = c.store.watermarks
-        if not (marks.start <= offset < marks.appended and 0 < size <= READ_MAX):
+        if not (marks.start <= offset < marks.appended and size <= READ_MAX):
             raise InvalidParameter(
                 f"{size} bytes from {offset}: the log has {marks.start} to {marks.appended}, and "
                 f"at most {READ_MAX} are read at once"

@@ -12,25 +12,26 @@ that log had; the two logs are one up to where they part.
 
 from __future__ import annotations
 
-from saturnmq.broker.context import Context, integer
+from saturnmq.broker.context import Context
 from saturnmq.protocol import epochs
 from saturnmq.protocol.checked import INT64_MAX
 from saturnmq.protocol.errors import InvalidParameter, TopicNotExist
+from saturnmq.protocol.headers import Reader
 from saturnmq.store.epochs import Epoch
 
 NO_TERM = -1
 
 
-def term_of(c: Context, ext: dict[str, str], *, first: bool = False) -> dict[str, str]:
-    """The fields of an answer, to a request with the fields `ext`, that say of which log it is: the
+def term_of(c: Context, header: Reader, *, first: bool = False) -> dict[str, str]:
+    """The fields of an answer, to a request with this header, that say of which log it is: the
     epoch and, until the client says them itself, those that led to it. Java clients, which say no
     epoch, get the one alone, but for the `first` answer that a client begins with.
     """
-    term, known = c.role.term, ext.get("saturnTerm")
+    term = c.role.term
     said = {"saturnTerm": str(term)}
-    if known == said["saturnTerm"] and "saturnEpochs" in ext:
+    if header.term == term and header.epochs is not None:
         return said
-    if first or known is not None:
+    if first or header.term is not None:
         led = epochs.to_text(each for each in c.epochs.entries if each.number <= term)
         said["saturnEpochs"] = led
     return said
@@ -49,15 +50,12 @@ def beginning(first: int, low: int, in_memory: bool) -> int | None:
     return first if low <= first and in_memory else None
 
 
-def lost_from(
-    c: Context, ext: dict[str, str], topic: str, queue_id: int, offset: int
-) -> int | None:
+def lost_from(c: Context, header: Reader, topic: str, queue_id: int, offset: int) -> int | None:
     """Where a consumer must go on whose offset is of messages that the group has lost; None if it
     may stay."""
-    term = integer(ext, "saturnTerm", NO_TERM)
-    if term in (NO_TERM, c.role.term):
+    if header.term in (None, NO_TERM, c.role.term):
         return None
-    start = _parted_at(c, term, _told(ext))
+    start = _parted_at(c, header.term, _told(header))
     end = None if start is None else c.store.offset_at(topic, queue_id, start)
     return None if end is None or offset <= end else end
 
@@ -74,9 +72,9 @@ def _parted_at(c: Context, term: int, told: list[Epoch]) -> int | None:
     return None if epoch.number == c.epochs.last and end == log_end else end
 
 
-def _told(ext: dict[str, str]) -> list[Epoch]:
-    said = ext.get("saturnEpochs")
-    if not said:
+def _told(header: Reader) -> list[Epoch]:
+    said = header.epochs
+    if said is None:
         return []
     told = epochs.from_text(said)
     if told is None:
@@ -100,11 +98,11 @@ def check_queue(c: Context, topic: str, queue_id: int) -> None:
         )
 
 
-def commit(c: Context, ext: dict[str, str], place: tuple[str, str, int], offset: int) -> None:
+def commit(c: Context, header: Reader, place: tuple[str, str, int], offset: int) -> None:
     """Keep a group's offset (group, topic, queue), unless it is of messages that are lost. A slave
     may lag behind the master that its consumers have read from; a master has it all."""
     group, topic, queue_id = place
-    if lost_from(c, ext, topic, queue_id, offset) is not None:
+    if lost_from(c, header, topic, queue_id, offset) is not None:
         return
     if c.role.is_slave or offset <= c.store.max_offset(topic, queue_id):
         c.offsets.commit(group, topic, queue_id, offset)

@@ -22,11 +22,12 @@ from dataclasses import dataclass
 from itertools import count
 
 from saturnmq.broker.clients import BROADCASTING
-from saturnmq.broker.context import Context, answer, check_permission, integer, text
+from saturnmq.broker.context import Context, answer, check_permission
 from saturnmq.broker.groups import Group
 from saturnmq.broker.positions import commit, lost_from, term_of
 from saturnmq.broker.subscriptions import of_group, of_request
 from saturnmq.broker.topics import READ, Topic
+from saturnmq.protocol import headers
 from saturnmq.protocol.codes import (
     PULL_COMMIT_OFFSET,
     PULL_SUBSCRIPTION,
@@ -68,6 +69,7 @@ CODES = {
 class Pull:
     endpoint: Endpoint
     request: Command
+    header: headers.Pull
     topic: str
     queue_id: int
     offset: int
@@ -90,30 +92,28 @@ class PullService:
         self._arrived: deque[tuple[int, dict[tuple[str, int], None]]] = deque()
         self.held_count = 0
 
-    def on_pull(self, endpoint: Endpoint, request: Command) -> None:
+    def on_pull(self, endpoint: Endpoint, request: Command, header: headers.Pull) -> None:
         c = self._c
-        ext = request.ext
         if c.role.is_slave and not c.config.slave_read:
             raise SystemBusy("[REJECTREQUEST]this slave serves no pulls (slaveReadEnable=false)")
-        group_name, topic_name = text(ext, "consumerGroup"), text(ext, "topic")
-        flags = integer(ext, "sysFlag", 0)
-        offset = integer(ext, "queueOffset")
-        group, topic, queue_id = self._checked(group_name, topic_name, integer(ext, "queueId"))
+        flags, queue_id = header.sys_flag, header.queue_id
+        group, topic = self._checked(header.group, header.topic, queue_id)
         if flags & PULL_SUBSCRIPTION:
-            subscription = of_request(c, topic_name, ext)
+            subscription = of_request(c, header.topic, header)
         else:
-            subscription = of_group(c, group_name, topic_name, ext)
-        if flags & PULL_COMMIT_OFFSET and not c.role.is_slave:
-            place = group_name, topic_name, queue_id
-            commit(c, ext, place, integer(ext, "commitOffset", 0))
+            subscription = of_group(c, header.group, header.topic, header.sub_version)
+        if flags & PULL_COMMIT_OFFSET and not c.role.is_slave and header.commit_offset >= 0:
+            place = header.group, header.topic, queue_id
+            commit(c, header, place, header.commit_offset)
         pull = Pull(
             endpoint,
             request,
+            header,
             topic.name,
             queue_id,
-            offset,
-            max(1, min(integer(ext, "maxMsgNums", JAVA_BATCH), BATCH_MAX)),
-            max(1, min(integer(ext, "maxMsgBytes", BYTES_MAX), BYTES_MAX)),
+            header.queue_offset,
+            max(1, min(header.max_messages, BATCH_MAX)),
+            max(1, min(header.max_bytes, BYTES_MAX)),
             subscription.filter_codes,
             subscription.sql,
             group,
@@ -123,7 +123,7 @@ class PullService:
             return
         result, code = self._read(pull)
         if flags & PULL_SUSPEND and self._worth_holding(result, code):
-            self._hold(pull, integer(ext, "suspendTimeoutMillis", 0) / 1000)
+            self._hold(pull, header.suspend_ms / 1000)
             self._look_on(pull, result)
             return
         self._reply_result(pull, result, code)
@@ -132,20 +132,20 @@ class PullService:
         """Answer with the offset the queue was reset to, if it was and nobody was told yet (the
         master tells: there the commits arrive that are ignored until then), or to which its
         messages were lost."""
-        ext, moved = pull.request.ext, None
+        header, moved = pull.header, None
         why = "OFFSET_RESET"
         if not self._c.role.is_slave:
-            moved = self._c.offsets.take_reset(ext["consumerGroup"], pull.topic, pull.queue_id)
+            moved = self._c.offsets.take_reset(header.group, pull.topic, pull.queue_id)
         if moved is None:
             why = "OFFSET_LOST"
-            moved = lost_from(self._c, ext, pull.topic, pull.queue_id, pull.offset)
+            moved = lost_from(self._c, header, pull.topic, pull.queue_id, pull.offset)
         if moved is None:
             return False
         low, high = self._bounds(pull.topic, pull.queue_id)
         self._reply(pull, ResponseCode.PULL_OFFSET_MOVED, why, moved, low, high, False)
         return True
 
-    def _checked(self, group_name: str, topic_name: str, queue_id: int) -> tuple[Group, Topic, int]:
+    def _checked(self, group_name: str, topic_name: str, queue_id: int) -> tuple[Group, Topic]:
         c = self._c
         check_permission(c, READ, "pulling")
         group = c.groups.get_or_create(group_name)
@@ -158,7 +158,7 @@ class PullService:
         online = c.clients.consumers.get(group_name)
         if online and online.message_model == BROADCASTING and not group.broadcast_enable:
             raise NoPermission(f"subscription group [{group_name}] may not broadcast")
-        return group, c.topics.readable(topic_name, queue_id), queue_id
+        return group, c.topics.readable(topic_name, queue_id)
 
     def _bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         store = self._c.store
@@ -298,8 +298,7 @@ class PullService:
     # answers
 
     def _reply_result(self, pull: Pull, result: GetResult, code: int) -> None:
-        group = pull.request.ext["consumerGroup"]
-        self._c.statistics.pulled(group, pull.topic, result.count)
+        self._c.statistics.pulled(pull.header.group, pull.topic, result.count)
         self._reply(
             pull,
             code,
@@ -339,7 +338,7 @@ class PullService:
                     "maxOffset": str(high),
                     "topicSysFlag": "0",
                     "groupSysFlag": str(group.sys_flag),
-                    **term_of(self._c, pull.request.ext),
+                    **term_of(self._c, pull.header),
                 },
                 pieces[0] if pieces else b"",
                 pieces[1:],

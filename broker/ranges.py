@@ -19,10 +19,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from saturnmq.broker.context import Context, answer, integer, text
+from saturnmq.broker.context import Context, answer
 from saturnmq.broker.pull import BYTES_MAX, CODES
 from saturnmq.broker.subscriptions import of_request
-from saturnmq.protocol import jsonx
+from saturnmq.protocol import headers, jsonx
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import InvalidParameter
@@ -43,15 +43,14 @@ class RangeService:
     def __init__(self, context: Context) -> None:
         self._c = context
 
-    def on_read(self, endpoint: Endpoint, request: Command) -> None:
-        ext = request.ext
-        topic, queue_id = text(ext, "topic"), integer(ext, "queueId")
+    def on_read(self, endpoint: Endpoint, request: Command, header: headers.ReadQueue) -> None:
+        topic, queue_id = header.topic, header.queue_id
         self._c.topics.readable(topic, queue_id)
-        offset, end = integer(ext, "offset"), integer(ext, "end")
-        if not 0 <= offset < end:
-            raise InvalidParameter(f"offsets {offset} to {end}: 0 <= offset < end is wanted")
-        max_bytes = max(1, min(integer(ext, "maxBytes", 1 << 20), BYTES_MAX))
-        subscription = of_request(self._c, topic, ext)
+        offset, end = header.offset, header.end
+        if offset >= end:
+            raise InvalidParameter(f"offsets {offset} to {end}: offset < end is wanted")
+        max_bytes = max(1, min(header.max_bytes, BYTES_MAX))
+        subscription = of_request(self._c, topic, header)
         store = self._c.store
         result = store.get_message(
             topic,
@@ -71,21 +70,19 @@ class RangeService:
         pieces = result.pieces if code == ResponseCode.SUCCESS else ()
         if len(pieces) > PARTS_MAX:
             pieces = (memoryview(b"".join(pieces)),)
-        header = {
+        told = {
             "nextBeginOffset": str(result.next_begin_offset),
             "minOffset": str(result.min_offset),
             "maxOffset": str(store.visible_end(topic, queue_id, self._c.visible)),
         }
         body = pieces[0] if pieces else b""
-        reply = request.reply(code, result.status.name, header, body, pieces[1:])
+        reply = request.reply(code, result.status.name, told, body, pieces[1:])
         answer(endpoint, request, reply)
 
-    def on_cut(self, endpoint: Endpoint, request: Command) -> None:
-        ext = request.ext
-        topic = text(ext, "topic")
-        max_bytes = max(1, integer(ext, "maxBytes"))
-        max_rows = max(1, min(integer(ext, "maxRows", ROWS_MAX), ROWS_MAX))
-        first_only = ext.get("firstOnly") == "true"
+    def on_cut(self, endpoint: Endpoint, request: Command, header: headers.CutQueue) -> None:
+        topic, first_only = header.topic, header.first_only
+        max_bytes = max(1, header.max_bytes)
+        max_rows = max(1, min(header.max_rows, ROWS_MAX))
         rest = _ranges(request)
         pieces: list[tuple[int, int, int, int]] = []
         weighed = 0
@@ -104,8 +101,8 @@ class RangeService:
         body = jsonx.dumps({"pieces": pieces, "rest": rest[::-1]})
         answer(endpoint, request, request.reply(0, body=body))
 
-    def on_bounds(self, endpoint: Endpoint, request: Command) -> None:
-        topic = self._c.topics.readable(text(request.ext, "topic"))
+    def on_bounds(self, endpoint: Endpoint, request: Command, header: headers.OfTopic) -> None:
+        topic = self._c.topics.readable(header.topic)
         store, visible = self._c.store, self._c.visible
         table = {
             str(queue_id): (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from saturnmq.broker.admin import AdminService
 from saturnmq.broker.failover import FailoverService
@@ -18,10 +19,13 @@ from saturnmq.broker.send import SendService
 from saturnmq.broker.staging import StagingService
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.header_fields import Header
+from saturnmq.protocol.headers import HEADERS
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.signing import Challenges
 
 Handler = Callable[[Endpoint, Command], None]
+Typed = Callable[[Endpoint, Command, Any], None]  # of a request and its header (HEADERS)
 
 # Who may ask for these, where nodes share a secret: only they and whoever promotes.
 OF_MEMBERS = (RequestCode.FENCE, RequestCode.PROMOTE, RequestCode.SLAVE_LEAVES)
@@ -42,13 +46,13 @@ class Services:
     staging: StagingService
 
 
-def handlers(s: Services, challenges: Challenges) -> dict[int, Handler]:
-    """By request code."""
+def served(s: Services) -> dict[RequestCode, Typed]:
+    """By request code; each takes the header that the schema has for its code."""
     code = RequestCode
-    table: dict[RequestCode, Handler] = {
+    return {
         code.SEND_MESSAGE: s.sends.on_send,
-        code.SEND_MESSAGE_V2: s.sends.on_send_v2,
-        code.SEND_BATCH_MESSAGE: s.sends.on_send_v2,
+        code.SEND_MESSAGE_V2: s.sends.on_send,
+        code.SEND_BATCH_MESSAGE: s.sends.on_send,
         code.PULL_MESSAGE: s.pulls.on_pull,
         code.LITE_PULL_MESSAGE: s.pulls.on_pull,
         code.CONSUMER_SEND_MSG_BACK: s.retries.on_send_back,
@@ -108,9 +112,23 @@ def handlers(s: Services, challenges: Challenges) -> dict[int, Handler]:
         code.CLEAN_EXPIRED_CONSUMEQUEUE: s.admin.on_clean,
         code.CLEAN_UNUSED_TOPIC: s.admin.on_clean_unused,
     }
+
+
+def handlers(services: Services, challenges: Challenges) -> dict[int, Handler]:
+    """By request code, of requests as they come."""
+    table = {
+        number: _decoded(HEADERS[number], handler) for number, handler in served(services).items()
+    }
     for number in OF_MEMBERS:
         table[number] = _if_admitted(table[number], challenges)
     return {int(number): handler for number, handler in table.items()}
+
+
+def _decoded(header: type[Header], handler: Typed) -> Handler:
+    def handle(endpoint: Endpoint, request: Command) -> None:
+        handler(endpoint, request, header.decode(request.ext))
+
+    return handle
 
 
 def _if_admitted(handler: Handler, challenges: Challenges) -> Handler:

@@ -13,9 +13,10 @@ That one is not given back. Clients send what they hold to the retry topic when 
 
 from __future__ import annotations
 
-from saturnmq.broker.context import Context, answer, check_permission, integer, text
+from saturnmq.broker.context import Context, answer, check_permission
 from saturnmq.broker.send import SendService
 from saturnmq.broker.topics import WRITE
+from saturnmq.protocol import headers
 from saturnmq.protocol import properties as names
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import GroupNotExist, SystemBusy, SystemError_
@@ -31,13 +32,12 @@ class RetryService:
         self._c = context
         self._sends = sends
 
-    def on_send_back(self, endpoint: Endpoint, request: Command) -> None:
+    def on_send_back(self, endpoint: Endpoint, request: Command, header: headers.SendBack) -> None:
         c = self._c
-        ext = request.ext
         refusal = c.role.refuses(c.runtime.monotonic())
         if refusal:
             raise SystemBusy(f"[REJECTREQUEST]{refusal}; ask the master")
-        group_name = text(ext, "group")
+        group_name = header.group
         group = c.groups.get_or_create(group_name)
         if group is None:
             raise GroupNotExist(f"subscription group [{group_name}] does not exist")
@@ -45,12 +45,12 @@ class RetryService:
         if group.retry_queues <= 0:
             answer(endpoint, request, request.reply(0))
             return
-        offset = integer(ext, "offset")
+        offset = header.offset
         frame = c.store.message_at(offset)
         if frame is None:
             raise SystemError_(f"look message by offset failed, {offset}")
         message = decode_frames(frame, True)[0]
-        told = ext.get("originMsgId")
+        told = header.origin_message_id
         if told and told not in (message.message_id, message.offset_message_id):
             raise SystemError_(
                 f"look message by offset failed, {offset}: message {message.message_id} is there, "
@@ -61,8 +61,8 @@ class RetryService:
         properties.setdefault(names.RETRY_TOPIC, message.topic)
         properties.setdefault(names.ORIGIN_MESSAGE_ID, message.offset_message_id)
         properties[names.WAIT] = "false"
-        level = integer(ext, "delayLevel", 0)
-        limit = group.retry_limit(integer(ext, "maxReconsumeTimes", -1))
+        level = header.delay_level
+        limit = group.retry_limit(header.max_reconsume_times)
         if message.reconsume_times >= limit or level < 0:
             topic = c.topics.ensure(dlq_topic(group_name), 1)
             queue_id = 0

@@ -16,12 +16,12 @@ import sys
 from array import array
 from collections.abc import Sequence
 
-from saturnmq.broker.context import Context, check_permission, integer, text
+from saturnmq.broker.context import Context, check_permission
 from saturnmq.broker.delay_levels import schedule
 from saturnmq.broker.topics import WRITE, Topic
+from saturnmq.protocol import headers
 from saturnmq.protocol import properties as names
-from saturnmq.protocol.batch import SIZES
-from saturnmq.protocol.codes import ResponseCode
+from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import (
     GroupNotExist,
@@ -44,23 +44,6 @@ from saturnmq.protocol.topics import (
 )
 from saturnmq.store.message_store import PendingMessage, Put
 
-# long names (code 10) to the short ones (310, 320)
-LONG_NAMES = {
-    "producerGroup": "a",
-    "topic": "b",
-    "defaultTopic": "c",
-    "defaultTopicQueueNums": "d",
-    "queueId": "e",
-    "sysFlag": "f",
-    "bornTimestamp": "g",
-    "flag": "h",
-    "properties": "i",
-    "reconsumeTimes": "j",
-    "unitMode": "k",
-    "maxReconsumeTimes": "l",
-    "batch": "m",
-    "bname": "n",
-}
 TRANSACTION_MASK = 0xC
 
 
@@ -79,13 +62,6 @@ class SendService:
         self._id_prefix = context.store_host.hex().upper()
 
     # requests
-
-    def on_send(self, endpoint: Endpoint, request: Command) -> None:
-        ext = {LONG_NAMES.get(k, k): v for k, v in request.ext.items()}
-        self._send(endpoint, request, ext)
-
-    def on_send_v2(self, endpoint: Endpoint, request: Command) -> None:
-        self._send(endpoint, request, request.ext)
 
     def check_ready(self) -> None:
         """Whether this node takes messages now; a SaturnError says why not."""
@@ -106,21 +82,21 @@ class SendService:
                 f"wait for their ack, the limit (maxPendingAcks) is {c.ledger.limit}"
             )
 
-    def _send(self, endpoint: Endpoint, request: Command, ext: dict[str, str]) -> None:
+    def on_send(self, endpoint: Endpoint, request: Command, header: headers.Send) -> None:
         self.check_ready()
-        topic, queue_id = self.checked_queue(ext)
+        topic, queue_id = self.checked_queue(header)
         if not request.body:
             raise MessageIllegal("the message body is empty; send at least one byte")
-        if request.code == 320 or ext.get("m") == "true":
-            self._send_batch(endpoint, request, ext, topic, queue_id)
+        if request.code == RequestCode.SEND_BATCH_MESSAGE or header.batch:
+            self._send_batch(endpoint, request, header, topic, queue_id)
         else:
-            self._send_single(endpoint, request, ext, topic, queue_id)
+            self._send_single(endpoint, request, header, topic, queue_id)
 
-    def checked_queue(self, ext: dict[str, str]) -> tuple[Topic, int]:
-        """The queue that a header names (`b`, `e`), with its topic, which is made if that may be
-        (`c`, `d`); a SaturnError says why there is none."""
+    def checked_queue(self, header: headers.Send) -> tuple[Topic, int]:
+        """The queue that a header names, with its topic, which is made if that may be; a
+        SaturnError says why there is none."""
         c = self._c
-        name = text(ext, "b")
+        name = header.topic
         topic = c.topics.get(name)
         if topic is None:
             check_topic(name)
@@ -129,8 +105,8 @@ class SendService:
         if name in NOT_SENDABLE:
             raise NoPermission(f"topic {name} is written by the broker only")
         if topic is None:
-            topic = self._create(name, ext)
-        queue_id = integer(ext, "e", -1)
+            topic = self._create(header)
+        queue_id = header.queue_id
         if queue_id < 0:
             queue_id = c.runtime.random.randrange(max(topic.write_queues, 1))
         if queue_id >= topic.queues:
@@ -140,8 +116,8 @@ class SendService:
             )
         return topic, queue_id
 
-    def _create(self, name: str, ext: dict[str, str]) -> Topic:
-        c = self._c
+    def _create(self, header: headers.Send) -> Topic:
+        c, name = self._c, header.topic
         if name.startswith(RETRY_PREFIX):
             group = c.groups.get_or_create(name.removeprefix(RETRY_PREFIX))
             if group is None:
@@ -149,7 +125,7 @@ class SendService:
             return c.topics.ensure(name, max(group.retry_queues, 1))
         created = None
         if c.config.auto_create_topics:
-            created = c.topics.auto_create(name, ext.get("c", ""), integer(ext, "d", 4))
+            created = c.topics.auto_create(name, header.default_topic, header.default_queues)
         if created is None:
             raise TopicNotExist(
                 f"topic[{name}] not exist, apply first please! (create it with `saturnmq topic "
@@ -158,9 +134,14 @@ class SendService:
         return created
 
     def _send_single(
-        self, endpoint: Endpoint, request: Command, ext: dict[str, str], topic: Topic, queue_id: int
+        self,
+        endpoint: Endpoint,
+        request: Command,
+        header: headers.Send,
+        topic: Topic,
+        queue_id: int,
     ) -> None:
-        text_ = ext.get("i") or ""
+        text_ = header.properties
         if text_ and text_[-1] != "\x02":
             text_ += "\x02"
         wait = _waits(text_)
@@ -169,7 +150,7 @@ class SendService:
             unique = self._unique_ids.next()
             text_ += f"UNIQ_KEY\x01{unique}\x02"
         name = topic.name
-        reconsume = integer(ext, "j", 0)
+        reconsume = header.reconsume_times
         delayed = bool(_find(text_, "DELAY\x01"))
         if _find(text_, "TRAN_MSG\x01") == "true":
             raise NoPermission("transaction messages are not supported by this broker")
@@ -177,7 +158,7 @@ class SendService:
             _refuse_timers(text_)
         text_ += self._added
         if name.startswith(RETRY_PREFIX):
-            name, queue_id = self._retry_or_dlq(name, queue_id, reconsume, ext)
+            name, queue_id = self._retry_or_dlq(queue_id, header)
             delayed = delayed and not name.startswith("%DLQ%")
         properties = text_.encode()
         meant = queue_id  # which the sender is told
@@ -188,9 +169,9 @@ class SendService:
             queue_id=queue_id,
             body=request.body,
             properties=properties,
-            flag=integer(ext, "h", 0),
-            sys_flag=integer(ext, "f", 0) & ~TRANSACTION_MASK,
-            born_timestamp=integer(ext, "g", 0) or self._c.runtime.now_ms(),
+            flag=header.user_flag,
+            sys_flag=header.sys_flag & ~TRANSACTION_MASK,
+            born_timestamp=header.born_timestamp or self._c.runtime.now_ms(),
             born_host=self.host(endpoint.peer_address),
             store_host=self._c.store_host,
             reconsume_times=reconsume,
@@ -211,36 +192,40 @@ class SendService:
         )
         self.finish(endpoint, reply, put, wait=wait)
 
-    def _retry_or_dlq(
-        self, name: str, queue_id: int, reconsume: int, ext: dict[str, str]
-    ) -> tuple[str, int]:
+    def _retry_or_dlq(self, queue_id: int, header: headers.Send) -> tuple[str, int]:
         """A send to %RETRY% after too many attempts goes to the dead-letter topic instead."""
-        c = self._c
+        c, name = self._c, header.topic
         group_name = name.removeprefix(RETRY_PREFIX)
         group = c.groups.get_or_create(group_name)
         if group is None:
             raise GroupNotExist(f"group {group_name} does not exist")
-        limit = group.retry_limit(integer(ext, "l", -1))
-        if reconsume <= limit and not c.locks.holds_any(group_name, c.runtime.monotonic()):
+        limit = group.retry_limit(header.max_reconsume_times)
+        few = header.reconsume_times <= limit
+        if few and not c.locks.holds_any(group_name, c.runtime.monotonic()):
             return name, queue_id
         return c.topics.ensure(dlq_topic(group_name), 1).name, 0
 
     def _send_batch(
-        self, endpoint: Endpoint, request: Command, ext: dict[str, str], topic: Topic, queue_id: int
+        self,
+        endpoint: Endpoint,
+        request: Command,
+        header: headers.Send,
+        topic: Topic,
+        queue_id: int,
     ) -> None:
         c = self._c
         if topic.name.startswith(RETRY_PREFIX):
             raise MessageIllegal(f"a batch cannot go to {topic.name}; send its messages singly")
-        batch_properties = ext.get("i") or ""
+        batch_properties = header.properties
         put = c.store.put_batch(
             topic.name,
             queue_id,
             request.body,
-            sys_flag=integer(ext, "f", 0) & ~TRANSACTION_MASK,
-            born_timestamp=integer(ext, "g", 0) or c.runtime.now_ms(),
+            sys_flag=header.sys_flag & ~TRANSACTION_MASK,
+            born_timestamp=header.born_timestamp or c.runtime.now_ms(),
             born_host=self.host(endpoint.peer_address),
             store_host=c.store_host,
-            reconsume_times=integer(ext, "j", 0),
+            reconsume_times=header.reconsume_times,
         )
         if request.is_oneway:
             c.appended()
@@ -250,12 +235,12 @@ class SendService:
             **self._reply_ext,
             "queueId": str(queue_id),
             "queueOffset": str(put.queue_offset),
-            "msgId": self._batch_message_ids(request, put),
+            "msgId": self._batch_message_ids(put, in_full=not header.sizes),
         }
         if unique:
             reply_ext["transactionId"] = unique
         sizes = b""
-        if request.ext.get(SIZES) == "true":
+        if header.sizes:
             sizes = _big_endian(put.sizes)
         self.finish(
             endpoint,
@@ -264,11 +249,11 @@ class SendService:
             wait=_waits(batch_properties),
         )
 
-    def _batch_message_ids(self, request: Command, put: Put) -> str:
+    def _batch_message_ids(self, put: Put, *, in_full: bool) -> str:
         """All ids, comma-joined, as Java has it; our own client asks for the first id and the sizes
         (i32 each, the reply's body): for a thousand small messages the ids would outweigh what is
         acknowledged."""
-        if request.ext.get(SIZES) == "true" or put.count == 1:
+        if not in_full or put.count == 1:
             return self._message_id(put.physical_offset)
         return batch_ids(self._c.store_host[:-4], self._port, put.physical_offset, put.sizes)
 

@@ -29,11 +29,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from saturnmq.broker.context import Context, answer, answer_failure, integer, text
+from saturnmq.broker.context import Context, answer, answer_failure
 from saturnmq.broker.send import TRANSACTION_MASK, SendService
 from saturnmq.broker.sinks import Published, SinkTable
 from saturnmq.broker.stages import Key, Stage, Stages
-from saturnmq.protocol import jsonx
+from saturnmq.protocol import headers, jsonx
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import (
@@ -89,9 +89,9 @@ class StagingService:
 
     # requests
 
-    def on_stage(self, endpoint: Endpoint, request: Command) -> None:
+    def on_stage(self, endpoint: Endpoint, request: Command, header: headers.Stage) -> None:
         self._sends.check_ready()
-        key, seq = _key(request.ext), integer(request.ext, "seq")
+        key, seq = _key(header), header.seq
         if self._known(key) is not None:
             self._drop(self._stages.get(key))
             answer(endpoint, request, request.reply(0, ext={"duplicate": "true"}))
@@ -102,21 +102,23 @@ class StagingService:
             raise self._lost(key, f"it has {chunks} chunks, chunk {seq} is offered")
         if seq == chunks:
             stage = self._stages.add(
-                key, memoryview(request.body), self._part(endpoint, request), self._now()
+                key, memoryview(request.body), self._part(endpoint, request, header), self._now()
             )
             chunks += 1
         answer(endpoint, request, request.reply(0, ext={"chunks": str(chunks)}))
 
-    def _part(self, endpoint: Endpoint, request: Command) -> Callable[[Callable[[], bytes]], Part]:
+    def _part(
+        self, endpoint: Endpoint, request: Command, header: headers.Stage
+    ) -> Callable[[Callable[[], bytes]], Part]:
         """Check a chunk; what makes its part."""
-        c, ext = self._c, request.ext
-        names = {"b": text(ext, "topic"), "e": str(integer(ext, "queueId"))}
-        if names["b"].startswith(RETRY_PREFIX):
-            raise MessageIllegal(f"a sink cannot write to {names['b']}; name another topic")
-        topic, queue_id = self._sends.checked_queue(names)
+        c = self._c
+        if header.topic.startswith(RETRY_PREFIX):
+            raise MessageIllegal(f"a sink cannot write to {header.topic}; name another topic")
+        send = headers.Send(topic=header.topic, queue_id=header.queue_id)
+        topic, queue_id = self._sends.checked_queue(send)
         born_host = self._sends.host(endpoint.peer_address)
-        sys_flag = integer(ext, "sysFlag", 0) & ~TRANSACTION_MASK
-        born_timestamp = integer(ext, "bornTimestamp", 0) or c.runtime.now_ms()
+        sys_flag = header.sys_flag & ~TRANSACTION_MASK
+        born_timestamp = header.born_timestamp or c.runtime.now_ms()
         count, size = c.store.measure_part(
             topic.name,
             request.body,
@@ -131,15 +133,13 @@ class StagingService:
 
         return part
 
-    def on_publish(self, endpoint: Endpoint, request: Command) -> None:
-        ext = request.ext
-        key = _key(ext)
-        told = integer(ext, "chunks"), integer(ext, "rows"), integer(ext, "bytes")
-        self._later(endpoint, request, self._publish(endpoint, request, key, told))
+    def on_publish(self, endpoint: Endpoint, request: Command, header: headers.Publish) -> None:
+        told = header.chunks, header.rows, header.bytes
+        self._later(endpoint, request, self._publish(endpoint, request, _key(header), told))
 
-    def on_finish(self, endpoint: Endpoint, request: Command) -> None:
+    def on_finish(self, endpoint: Endpoint, request: Command, header: headers.FinishEpoch) -> None:
         self._sends.check_ready()
-        name, epoch = _sink(request.ext), _number(request.ext, "epoch")
+        name, epoch = header.sink, header.epoch
         for stage in self._stages:
             if stage.key.sink == name and stage.key.epoch <= epoch:
                 self._drop(stage)
@@ -150,10 +150,9 @@ class StagingService:
             end = self._mark({"kind": "finished", "sink": name, "epoch": epoch})
         self._later(endpoint, request, self._finished(endpoint, request, end))
 
-    def on_abort(self, endpoint: Endpoint, request: Command) -> None:
-        ext = request.ext
-        name, epoch = _sink(ext), _number(ext, "epoch")
-        partition, attempt = integer(ext, "partition", -1), ext.get("attempt", "")
+    def on_abort(self, endpoint: Endpoint, request: Command, header: headers.AbortStage) -> None:
+        name, epoch = header.sink, header.epoch
+        partition, attempt = header.partition, header.attempt
         for stage in self._stages:
             key = stage.key
             if (
@@ -164,14 +163,13 @@ class StagingService:
                 self._drop(stage)
         answer(endpoint, request, request.reply(0))
 
-    def on_state(self, endpoint: Endpoint, request: Command) -> None:
+    def on_state(self, endpoint: Endpoint, request: Command, header: headers.SinkState) -> None:
         self._sends.check_ready()
-        ext = request.ext
-        name = _sink(ext)
-        brokers = [broker for broker in ext.get("brokers", "").split(";") if broker]
+        name = header.sink
+        brokers = [broker for broker in header.brokers.split(";") if broker]
         sink = self._sinks.get(name)
         end = 0 if sink is None else sink.brokers_end
-        if brokers and (sink is None or not sink.brokers or ext.get("replace") == "true"):
+        if brokers and (sink is None or not sink.brokers or header.replace):
             end = self._mark({"kind": "brokers", "sink": name, "brokers": brokers})
             sink = self._sinks.get(name)
         body = jsonx.dumps({} if sink is None else sink.to_json())
@@ -350,27 +348,5 @@ class StagingService:
         return self._c.runtime.monotonic()
 
 
-def _key(ext: dict[str, str]) -> Key:
-    attempt = text(ext, "attempt")
-    if len(attempt) > ATTEMPT_BYTES_MAX:
-        raise InvalidParameter(
-            f"attempt has {len(attempt)} characters, at most {ATTEMPT_BYTES_MAX} are allowed"
-        )
-    return Key(_sink(ext), _number(ext, "epoch"), _number(ext, "partition"), attempt)
-
-
-def _sink(ext: dict[str, str]) -> str:
-    name = text(ext, "sink")
-    if len(name.encode()) > SINK_BYTES_MAX:
-        raise InvalidParameter(
-            f"the name of the sink has {len(name.encode())} bytes, at most {SINK_BYTES_MAX} are "
-            "allowed: shorten it"
-        )
-    return name
-
-
-def _number(ext: dict[str, str], name: str) -> int:
-    number = integer(ext, name)
-    if not 0 <= number < 1 << 62:
-        raise InvalidParameter(f"{name} is {number}; a number from 0 on is wanted")
-    return number
+def _key(header: headers.OfAttempt) -> Key:
+    return Key(header.sink, header.epoch, header.partition, header.attempt)

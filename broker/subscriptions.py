@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from saturnmq.broker.context import Context, integer
+from saturnmq.broker.context import Context
 from saturnmq.protocol.errors import (
     NO_SUCH_FILTER,
     FilterDataNotExist,
@@ -21,19 +21,18 @@ from saturnmq.protocol.errors import (
     SubscriptionNotExist,
     SubscriptionNotLatest,
 )
+from saturnmq.protocol.headers import Subscriber
 from saturnmq.protocol.subscription import TAG_EXPRESSION, Subscription
 
 
-def of_request(context: Context, topic: str, ext: dict[str, str]) -> Subscription:
+def of_request(context: Context, topic: str, header: Subscriber) -> Subscription:
     """Of fields `subscription` and `expressionType`."""
-    expression_type = ext.get("expressionType") or TAG_EXPRESSION
-    check_enabled(context, expression_type)
-    return Subscription.parse(topic, ext.get("subscription"), 0, expression_type)
+    check_enabled(context, header.expression_type)
+    return Subscription.parse(topic, header.subscription, 0, header.expression_type)
 
 
-def of_group(context: Context, group: str, topic: str, ext: dict[str, str]) -> Subscription:
-    """As the members' heartbeats say, if that is not older than the request's `subVersion`."""
-    wanted = integer(ext, "subVersion", 0)
+def of_group(context: Context, group: str, topic: str, wanted: int) -> Subscription:
+    """As the members' heartbeats say, if that is not older than the version `wanted`."""
     found = context.clients.subscription(group, topic)
     newest = context.clients.subscription_document(group, topic)
     if newest is None:

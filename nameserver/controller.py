@@ -24,7 +24,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from saturnmq.protocol import checked, jsonx
+from saturnmq.protocol import checked, headers, jsonx
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.endpoint import ask_once
 from saturnmq.protocol.errors import (
@@ -77,13 +77,13 @@ class Controller:
             }
         )
 
-    async def sync_state(self, command: Command) -> Command:
+    async def sync_state(self, command: Command, _: headers.NoFields) -> Command:
         """1006. MalformedFrame: the body is no list of names; SystemBusy: too many ask."""
         return await self._one_of_some(self._sync_state(command))
 
-    async def elect(self, command: Command) -> Command:
-        """1002. MalformedFrame: a field is no number; SystemBusy: too many ask."""
-        return await self._one_of_some(self._elect(command))
+    async def elect(self, command: Command, header: headers.ElectMaster) -> Command:
+        """1002. SystemBusy: too many ask."""
+        return await self._one_of_some(self._elect(command, header))
 
     async def _one_of_some(self, answer: Coroutine[Any, Any, Command]) -> Command:
         if self._waiting >= WAITING_MAX:
@@ -104,10 +104,8 @@ class Controller:
         table = {name: state for name, state in zip(wanted, told, strict=True) if state}
         return command.reply(body=jsonx.dumps({"replicasInfoTable": table}))
 
-    async def _elect(self, command: Command) -> Command:
-        name = checked.text(command.ext, "brokerName")
-        wanted = checked.integer(command.ext, "brokerId", NOBODY, least=NOBODY)
-        designated = checked.text(command.ext, "designateElect", "false") == "true"
+    async def _elect(self, command: Command, header: headers.ElectMaster) -> Command:
+        name, wanted = header.broker_name, header.broker_id
         if not self._addresses(name):
             code = ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED
             return command.reply(code, f"no broker called {name!r} is registered here")
@@ -118,9 +116,9 @@ class Controller:
                 f"{name} has no master that could hand over: "
                 f"`saturnmq admin promote {name} NODE` makes one",
             )
-        if not designated or wanted in (NOBODY, led["masterBrokerId"]):
+        if not header.designated or wanted in (NOBODY, led["masterBrokerId"]):
             why = f"{led['masterAddress']} leads {name} already"
-            return _elected(command, led, ResponseCode.CONTROLLER_MASTER_STILL_EXIST, why)
+            return _elected(command, header, led, ResponseCode.CONTROLLER_MASTER_STILL_EXIST, why)
         try:
             if self._hand_over is None:
                 raise UnsupportedRequest("this nameserver asks nobody to hand over")
@@ -131,7 +129,7 @@ class Controller:
         except SaturnError as error:
             log.warning("broker %d of %s is not made its master: %s", wanted, name, error)
             return command.reply(ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, str(error))
-        return _elected(command, leads)
+        return _elected(command, header, leads)
 
     async def _group(self, name: str) -> dict[str, Any] | None:
         """ReplicasInfo of one group; None if its master does not tell."""
@@ -151,15 +149,19 @@ class Controller:
 
 
 def _elected(
-    command: Command, led: dict[str, Any], code: int = 0, remark: str | None = None
+    command: Command,
+    header: headers.ElectMaster,
+    led: dict[str, Any],
+    code: int = 0,
+    remark: str | None = None,
 ) -> Command:
     """RocketMQ's ElectMasterResponseHeader and ElectMasterResponseBody."""
     names = ("masterBrokerId", "masterAddress", "masterEpoch", "syncStateSetEpoch")
     in_sync = led["inSyncReplicas"]
     everybody = [*in_sync, *led["notInSyncReplicas"]]
     group = {
-        "cluster": command.ext.get("clusterName", ""),
-        "brokerName": command.ext["brokerName"],
+        "cluster": header.cluster,
+        "brokerName": header.broker_name,
         "brokerAddrs": {str(each["brokerId"]): each["brokerAddress"] for each in everybody},
     }
     body = {"brokerMemberGroup": group, "syncStateSet": [each["brokerId"] for each in in_sync]}

@@ -19,9 +19,10 @@ import struct
 import zlib
 from dataclasses import dataclass, field
 
-from saturnmq.protocol import checked, jsonx
+from saturnmq.protocol import jsonx
 from saturnmq.protocol.errors import InvalidParameter, SystemError_
-from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.headers import RegisterBroker
+from saturnmq.protocol.remoting import Body
 from saturnmq.protocol.route import DataVersion, TopicConfig
 
 # 100,000 topics of 100 bytes fit six times; a small stream must not unpack to all of our memory.
@@ -29,7 +30,6 @@ UNPACKED_MAX = 64 * 1024 * 1024
 # A broker that asks for days of silence would stay in routes for days after its death.
 TIMEOUT_MS_DEFAULT = 120_000
 TIMEOUT_MS_MAX = 3_600_000
-BROKER_ID_MAX = (1 << 63) - 1
 
 _I32 = struct.Struct(">i")
 
@@ -51,57 +51,28 @@ class Registration:
     identity: str = ""  # of its group (claims.py); empty: unknown
 
 
-def required(command: Command, name: str) -> str:
-    """A field that must be there and not be blank."""
-    value = command.ext.get(name)
-    if value is None or not value.strip():
-        raise InvalidParameter(f"field {name} of request {command.code} is missing or blank")
-    return value
-
-
-def integer(command: Command, name: str, default: int | None = None) -> int:
-    """A decimal field from 0 to 2^63-1; without a default it must be there."""
-    text = command.ext.get(name)
-    if text is None and default is not None:
-        return default
-    text = required(command, name)
-    if not text.isascii() or not text.isdigit() or len(text) > 19 or int(text) > BROKER_ID_MAX:
-        raise InvalidParameter(f"field {name} is {text!r}: an integer from 0 to 2^63-1 is needed")
-    return int(text)
-
-
-def flag(command: Command, name: str) -> bool:
-    """A boolean field, as Java reads it: anything but `true` is false."""
-    return command.ext.get(name, "").lower() == "true"
-
-
-def parse_registration(command: Command) -> Registration:
+def parse_registration(header: RegisterBroker, body: Body) -> Registration:
     """The announcement in a 103 request; InvalidParameter or code 1 when it is not one.
 
     An epoch that no master can have is refused as well: it would depose the true one for good.
     """
-    body = command.body
-    crc = integer(command, "bodyCrc32", 0)
-    if crc and crc != zlib.crc32(body) & 0x7FFFFFFF:
+    if header.body_crc and header.body_crc != zlib.crc32(body) & 0x7FFFFFFF:
         raise SystemError_("crc32 not match")
     result = Registration(
-        cluster=required(command, "clusterName"),
-        name=required(command, "brokerName"),
-        broker_id=integer(command, "brokerId"),
-        address=required(command, "brokerAddr"),
-        ha_address=command.ext.get("haServerAddr", ""),
-        timeout_ms=min(
-            integer(command, "heartbeatTimeoutMillis", TIMEOUT_MS_DEFAULT) or TIMEOUT_MS_DEFAULT,
-            TIMEOUT_MS_MAX,
-        ),
-        enable_acting_master=flag(command, "enableActingMaster"),
-        whole=flag(command, "saturnWhole"),
-        identity=checked.identity(command.ext, "saturnIdentity"),
+        cluster=header.cluster,
+        name=header.broker_name,
+        broker_id=header.broker_id,
+        address=header.address,
+        ha_address=header.ha_address,
+        timeout_ms=min(header.timeout_ms or TIMEOUT_MS_DEFAULT, TIMEOUT_MS_MAX),
+        enable_acting_master=header.enable_acting_master,
+        whole=header.whole,
+        identity=header.identity,
     )
     if not len(body):
         return result
     try:
-        if flag(command, "compressed"):
+        if header.compressed:
             result.version, topics = _parse_packed(bytes(body))
         else:
             wrapper = jsonx.loads(body).get("topicConfigSerializeWrapper") or {}

@@ -20,7 +20,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from saturnmq.protocol import jsonx
+from saturnmq.protocol import headers, jsonx
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import (
@@ -30,6 +30,7 @@ from saturnmq.protocol.errors import (
     SaturnError,
     UnsupportedRequest,
 )
+from saturnmq.protocol.headers import HEADERS
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import DataVersion
 from saturnmq.protocol.runtime import EXPOSED, Listener, Runtime, is_loopback
@@ -37,7 +38,7 @@ from saturnmq.protocol.signing import UNSIGNED, Challenges, Signing
 
 from .controller import Controller, HandOver
 from .kv import ORDER_TOPIC_CONFIG, KvConfig
-from .registration import flag, integer, parse_registration, required
+from .registration import parse_registration
 from .routes import LiveBroker, RouteTable
 from .watches import Watches
 
@@ -87,7 +88,7 @@ class NameServer:
         self._scanned_at = runtime.monotonic()
         self._stood_s = 0.0  # for how long this process stood still, in all
         code = RequestCode
-        self._handlers: dict[int, Callable[[Endpoint, Command], Command]] = {
+        self._handlers: dict[int, Callable[[Endpoint, Command, Any], Command]] = {
             code.REGISTER_BROKER: self._register,
             code.UNREGISTER_BROKER: self._unregister,
             code.GET_ROUTEINFO_BY_TOPIC: self._route,
@@ -110,7 +111,7 @@ class NameServer:
             code.CONTROLLER_GET_METADATA_INFO: self._metadata,
         }
         self._controller = Controller(runtime, self.routes.addresses, hand_over)
-        self._slow_handlers: dict[int, Callable[[Command], Awaitable[Command]]] = {
+        self._slow_handlers: dict[int, Callable[[Command, Any], Awaitable[Command]]] = {
             code.CONTROLLER_ELECT_MASTER: self._controller.elect,
             code.CONTROLLER_GET_SYNC_STATE_DATA: self._controller.sync_state,
         }
@@ -184,13 +185,15 @@ class NameServer:
             return
         slow = self._slow_handlers.get(command.code)
         if slow is not None:
-            self._runtime.spawn(self._answer(endpoint, command, slow), name="controller")
+            asked = slow(command, _header(command))
+            self._runtime.spawn(self._answer(endpoint, command, asked), name="controller")
             return
         handler = self._handlers.get(command.code)
         if handler is None:
             raise UnsupportedRequest(f" request type {command.code} not supported")
+        header = _header(command)
         try:
-            reply = handler(endpoint, command)
+            reply = handler(endpoint, command, header)
             endpoint.send(self._signing.sign_answer(command, reply), command)
         finally:
             self._tell_soon()
@@ -213,8 +216,10 @@ class NameServer:
 
     # -- brokers ---------------------------------------------------------------------------------
 
-    def _register(self, endpoint: Endpoint, command: Command) -> Command:
-        registration = parse_registration(command)
+    def _register(
+        self, endpoint: Endpoint, command: Command, header: headers.RegisterBroker
+    ) -> Command:
+        registration = parse_registration(header, command.body)
         known = self.routes.live(registration.name, registration.address)
         try:
             result = self.routes.register(registration, self._now_ms(), endpoint)
@@ -264,8 +269,10 @@ class NameServer:
             self._refused[endpoint] = text
             log.warning("%s", text)
 
-    def _unregister(self, endpoint: Endpoint, command: Command) -> Command:
-        live, broker_id = self._named(command), integer(command, "brokerId")
+    def _unregister(
+        self, endpoint: Endpoint, command: Command, header: headers.UnregisterBroker
+    ) -> Command:
+        live, broker_id = self._named(header), header.broker_id
         if live is not None:
             if broker_id != live.broker_id or not _speaks_for(endpoint, live):
                 raise NoPermission(
@@ -276,15 +283,16 @@ class NameServer:
             self.routes.unregister(live.name, live.address)
         return command.reply()
 
-    def _heartbeat(self, endpoint: Endpoint, command: Command) -> Command:
-        live = self._named(command)
+    def _heartbeat(self, endpoint: Endpoint, command: Command, header: headers.OfBroker) -> Command:
+        live = self._named(header)
         if live is not None and _speaks_for(endpoint, live):
             self.routes.heartbeat(live, self._now_ms())
         return command.reply()
 
-    def _query_version(self, endpoint: Endpoint, command: Command) -> Command:
-        live = self._named(command)
-        integer(command, "brokerId", 0)
+    def _query_version(
+        self, endpoint: Endpoint, command: Command, header: headers.QueryVersion
+    ) -> Command:
+        live = self._named(header)
         theirs = jsonx.loads(command.body) if len(command.body) else None
         version = DataVersion.from_json(theirs if isinstance(theirs, dict) else None)
         if live is None or not _speaks_for(endpoint, live):  # it has to register
@@ -295,91 +303,97 @@ class NameServer:
             body=jsonx.dumps(live.version.to_json()),
         )
 
-    def _named(self, command: Command) -> LiveBroker | None:
+    def _named(self, header: headers.OfBroker) -> LiveBroker | None:
         """The broker in the routes that a request is about."""
-        cluster = required(command, "clusterName")
-        live = self.routes.live(required(command, "brokerName"), required(command, "brokerAddr"))
-        return live if live is not None and live.cluster == cluster else None
+        live = self.routes.live(header.broker_name, header.address)
+        return live if live is not None and live.cluster == header.cluster else None
 
     # -- routes ----------------------------------------------------------------------------------
 
-    def _route(self, endpoint: Endpoint, command: Command) -> Command:
-        topic = required(command, "topic")
-        if flag(command, "saturnWatch"):
-            self._watches.add(endpoint, topic)
-        return _json(command, self.routes.route(topic).to_json())
+    def _route(self, endpoint: Endpoint, command: Command, header: headers.Route) -> Command:
+        if header.watch:
+            self._watches.add(endpoint, header.topic)
+        return _json(command, self.routes.route(header.topic).to_json())
 
-    def _cluster_info(self, endpoint: Endpoint, command: Command) -> Command:
+    def _cluster_info(self, endpoint: Endpoint, command: Command, _: headers.NoFields) -> Command:
         return _json(command, self.routes.cluster_info())
 
-    def _member_group(self, endpoint: Endpoint, command: Command) -> Command:
-        cluster, name = required(command, "clusterName"), required(command, "brokerName")
-        return _json(command, self.routes.member_group(cluster, name))
+    def _member_group(
+        self, endpoint: Endpoint, command: Command, header: headers.MemberGroup
+    ) -> Command:
+        return _json(command, self.routes.member_group(header.cluster, header.broker_name))
 
-    def _topics(self, endpoint: Endpoint, command: Command) -> Command:
+    def _topics(self, endpoint: Endpoint, command: Command, _: headers.NoFields) -> Command:
         return _json(command, {"topicList": self.routes.topics()})
 
-    def _topics_by_cluster(self, endpoint: Endpoint, command: Command) -> Command:
-        topics = self.routes.topics_by_cluster(required(command, "cluster"))
+    def _topics_by_cluster(
+        self, endpoint: Endpoint, command: Command, header: headers.OfCluster
+    ) -> Command:
+        topics = self.routes.topics_by_cluster(header.cluster)
         return _json(command, {"topicList": topics})
 
-    def _system_topics(self, endpoint: Endpoint, command: Command) -> Command:
+    def _system_topics(self, endpoint: Endpoint, command: Command, _: headers.NoFields) -> Command:
         return _json(command, self.routes.system_topics())
 
-    def _delete_topic(self, endpoint: Endpoint, command: Command) -> Command:
-        cluster = command.ext.get("clusterName") or None
-        self.routes.delete_topic(required(command, "topic"), cluster)
+    def _delete_topic(
+        self, endpoint: Endpoint, command: Command, header: headers.DeleteRoutes
+    ) -> Command:
+        self.routes.delete_topic(header.topic, header.cluster)
         return command.reply()
 
-    def _wipe_write_perm(self, endpoint: Endpoint, command: Command) -> Command:
-        count = self.routes.wipe_write_perm(required(command, "brokerName"))
+    def _wipe_write_perm(
+        self, endpoint: Endpoint, command: Command, header: headers.OfBrokerName
+    ) -> Command:
+        count = self.routes.wipe_write_perm(header.broker_name)
         return command.reply(ext={"wipeTopicCount": str(count)})
 
-    def _add_write_perm(self, endpoint: Endpoint, command: Command) -> Command:
-        count = self.routes.add_write_perm(required(command, "brokerName"))
+    def _add_write_perm(
+        self, endpoint: Endpoint, command: Command, header: headers.OfBrokerName
+    ) -> Command:
+        count = self.routes.add_write_perm(header.broker_name)
         return command.reply(ext={"addTopicCount": str(count)})
 
     # -- what RocketMQ's controller answers -------------------------------------------------------
 
-    def _metadata(self, endpoint: Endpoint, command: Command) -> Command:
+    def _metadata(self, endpoint: Endpoint, command: Command, _: headers.NoFields) -> Command:
         return self._controller.metadata(command, self.address)
 
     async def _answer(
-        self, endpoint: Endpoint, command: Command, ask: Callable[[Command], Awaitable[Command]]
+        self, endpoint: Endpoint, command: Command, asked: Awaitable[Command]
     ) -> None:
         try:
-            reply = await ask(command)
+            reply = await asked
         except SaturnError as error:
             reply = command.reply(error.code, remark=str(error))
         endpoint.send(reply, command)
 
     # -- key-value and own configuration ---------------------------------------------------------
 
-    def _put_kv(self, endpoint: Endpoint, command: Command) -> Command:
-        self.kv.put(
-            required(command, "namespace"), required(command, "key"), required(command, "value")
-        )
+    def _put_kv(self, endpoint: Endpoint, command: Command, header: headers.PutKey) -> Command:
+        self.kv.put(header.namespace, header.key, header.value)
         return command.reply()
 
-    def _get_kv(self, endpoint: Endpoint, command: Command) -> Command:
-        value = self.kv.get(required(command, "namespace"), required(command, "key"))
+    def _get_kv(self, endpoint: Endpoint, command: Command, header: headers.OfKey) -> Command:
+        value = self.kv.get(header.namespace, header.key)
         return command.reply(ext={"value": value})
 
-    def _delete_kv(self, endpoint: Endpoint, command: Command) -> Command:
-        self.kv.delete(required(command, "namespace"), required(command, "key"))
+    def _delete_kv(self, endpoint: Endpoint, command: Command, header: headers.OfKey) -> Command:
+        self.kv.delete(header.namespace, header.key)
         return command.reply()
 
-    def _list_kv(self, endpoint: Endpoint, command: Command) -> Command:
-        namespace = required(command, "namespace")
+    def _list_kv(
+        self, endpoint: Endpoint, command: Command, header: headers.OfNamespace
+    ) -> Command:
+        namespace = header.namespace
         table = self.kv.table(namespace)
         if table is None:
             raise QueryNotFound(f"No config item, Namespace: {namespace}")
         return _json(command, {"table": table})
 
-    def _update_config(self, endpoint: Endpoint, command: Command) -> Command:
+    def _update_config(self, endpoint: Endpoint, command: Command, _: headers.NoFields) -> Command:
         raise NoPermission("a running nameserver's settings are fixed: restart it with new options")
 
-    def _get_config(self, endpoint: Endpoint, command: Command) -> Command:
+    def _get_config(self, endpoint: Endpoint, command: Command, _: headers.NoFields) -> Command:
         settings = {
             "bindAddress": self._host,
             "listenPort": self.address.rpartition(":")[2],
@@ -401,6 +415,10 @@ def _speaks_for(endpoint: Endpoint, live: LiveBroker) -> bool:
 
 def _host(endpoint: Endpoint) -> str:
     return endpoint.peer_address.rpartition(":")[0]
+
+
+def _header(command: Command) -> Any:
+    return HEADERS[RequestCode(command.code)].decode(command.ext)
 
 
 def _json(command: Command, value: Any) -> Command:

@@ -14,12 +14,18 @@ from saturnmq.protocol.errors import (
     SaturnError,
     TopicNotExist,
 )
+from saturnmq.protocol.headers import RegisterBroker
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import DataVersion, TopicConfig
 
 OURS, THEIRS = "1" * 32, "2" * 32
 A, SLAVE, B = "10.0.0.1:1", "10.0.0.2:1", "10.0.9.1:1"
 HOLD_MS = 120_000
+
+
+def parsed(command: Command) -> Registration:
+    """The announcement in a request."""
+    return parse_registration(RegisterBroker.decode(command.ext), command.body)
 
 
 def broker(
@@ -271,22 +277,22 @@ def request(version: dict[str, object], **ext: str) -> Command:
 
 
 def test_the_identity_is_read_from_the_header() -> None:
-    assert parse_registration(request({}, saturnIdentity=OURS)).identity == OURS
-    assert parse_registration(request({}, saturnIdentity="")).identity == ""
-    assert parse_registration(request({})).identity == ""
+    assert parsed(request({}, saturnIdentity=OURS)).identity == OURS
+    assert parsed(request({}, saturnIdentity="")).identity == ""
+    assert parsed(request({})).identity == ""
 
 
 @pytest.mark.parametrize("text", ["x", "1" * 31, "1" * 33, "A" * 32, "1" * 32 + "\n", " " * 32])
 def test_what_is_no_identity_is_refused(text: str) -> None:
-    with pytest.raises(SaturnError, match=r"saturnIdentity .* 32 lower-case hex digits"):
-        parse_registration(request({}, saturnIdentity=text))
+    with pytest.raises(SaturnError, match=r"saturnIdentity'? .* 32 lower-case hex digits"):
+        parsed(request({}, saturnIdentity=text))
 
 
 @pytest.mark.parametrize("epoch", [1 << 31, -1, 10**400, "9" * 400, 1.5, True])
 def test_a_state_version_that_no_epoch_can_be_is_refused_with_the_limit(epoch: object) -> None:
     with pytest.raises(SaturnError, match=r"stateVersion.* 0 to 2147483647"):
-        parse_registration(_written(epoch))
-    highest = parse_registration(request({"stateVersion": (1 << 31) - 1}))
+        parsed(_written(epoch))
+    highest = parsed(request({"stateVersion": (1 << 31) - 1}))
     assert highest.version.state_version == (1 << 31) - 1
 
 

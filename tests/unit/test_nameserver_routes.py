@@ -13,8 +13,15 @@ from saturnmq.nameserver.registration import Registration, parse_registration
 from saturnmq.nameserver.routes import RouteTable
 from saturnmq.protocol import jsonx
 from saturnmq.protocol.errors import InvalidParameter, QueryNotFound, SaturnError, TopicNotExist
+from saturnmq.protocol.headers import RegisterBroker
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import DataVersion, TopicConfig
+
+
+def parsed(command: Command) -> Registration:
+    """The announcement in a request."""
+    return parse_registration(RegisterBroker.decode(command.ext), command.body)
+
 
 CLUSTER = "DefaultCluster"
 
@@ -366,11 +373,11 @@ def test_plain_body_with_its_crc_parses() -> None:
     wrapper = {"dataVersion": VERSION, "topicConfigTable": {"T": topic.to_json()}}
     body = jsonx.dumps({"filterServerList": [], "topicConfigSerializeWrapper": wrapper})
     crc = str(zlib.crc32(body) & 0x7FFFFFFF)
-    result = parse_registration(command(body, bodyCrc32=crc, haServerAddr="h:2"))
+    result = parsed(command(body, bodyCrc32=crc, haServerAddr="h:2"))
     assert result.topics == {"T": topic}
     assert (result.version, result.ha_address) == (DataVersion(3, 9), "h:2")
     with pytest.raises(SaturnError, match="crc32 not match"):
-        parse_registration(command(body, bodyCrc32="1"))
+        parsed(command(body, bodyCrc32="1"))
 
 
 def test_compressed_body_parses_and_a_bomb_does_not() -> None:
@@ -379,20 +386,20 @@ def test_compressed_body_parses_and_a_bomb_does_not() -> None:
 
     plain = part(jsonx.dumps(VERSION)) + struct.pack(">i", 2)
     plain += part(b"T 4 5 6 SINGLE_TAG {}") + part(b'U 1 1 7 SINGLE_TAG {"a":"b c"}') + part(b"[]")
-    result = parse_registration(command(zlib.compress(plain), compressed="true"))
+    result = parsed(command(zlib.compress(plain), compressed="true"))
     assert result.version == DataVersion(3, 9)
     assert result.topics["T"] == TopicConfig("T", 4, 5, 6)
     assert result.topics["U"].attributes == {"a": "b c"}
     for size in range(0, len(plain) - 7, 3):
         with pytest.raises(SaturnError):
-            parse_registration(command(zlib.compress(plain[:size]), compressed="true"))
+            parsed(command(zlib.compress(plain[:size]), compressed="true"))
     bomb = zlib.compress(bytes(70 * 1024 * 1024))
     with pytest.raises(InvalidParameter, match="unpacks to more"):
-        parse_registration(command(bomb, compressed="true"))
+        parsed(command(bomb, compressed="true"))
 
 
 def test_missing_body_is_an_empty_table_of_version_zero() -> None:
-    result = parse_registration(command(b""))
+    result = parsed(command(b""))
     assert (result.topics, result.version) == ({}, DataVersion())
 
 
@@ -410,7 +417,7 @@ def test_missing_body_is_an_empty_table_of_version_zero() -> None:
 )
 def test_bad_registration_is_a_typed_error(body: bytes, ext: dict[str, str]) -> None:
     with pytest.raises(SaturnError):
-        parse_registration(command(body, **ext))
+        parsed(command(body, **ext))
 
 
 def test_kv_config_is_bounded_and_an_emptied_namespace_exists() -> None:

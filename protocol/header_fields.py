@@ -1,0 +1,239 @@
+"""How a field of a request header is declared, read and checked: the parts of `headers.py`.
+
+A header is a dataclass whose fields say their name on the wire, their kind and their bounds. All
+values come as text. A value outside its bounds raises InvalidParameter (29), which names the field,
+the value and the bounds. Java's rules hold for what is missing: null and an empty text are the
+default, and a boolean is true if it says `true` in any case.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
+
+from .checked import IDENTITY, INT64_MAX
+from .errors import InvalidParameter
+
+INT32_MAX = (1 << 31) - 1
+INT32_MIN = -(1 << 31)
+INT64_MIN = -(1 << 63)
+NAME_MAX = 255  # bytes: the longest name of a topic, a group, a node
+TEXT_MAX = 16 << 20  # a frame has no more
+DIGITS_MAX = 20  # of 64 bits, with a sign
+
+REQUIRED: Any = object()
+
+H = TypeVar("H", bound="Header")
+
+
+class Field:
+    """One field: its name on the wire, and its `long` name, in the older kind of the request."""
+
+    def __init__(self, name: str, default: Any, long: str | None = None) -> None:
+        self.name = name
+        self.default = default
+        self.long = long
+
+    def read(self, ext: Mapping[str, str]) -> Any:
+        """The value in the fields of a request."""
+        value = ext.get(self.name)
+        if value is None and self.long is not None:
+            value = ext.get(self.long)
+        if not value:
+            if self.default is REQUIRED:
+                raise InvalidParameter(f"header field {self._names} is missing: send {self.kind}")
+            return self.default
+        return self.parse(value)
+
+    @property
+    def kind(self) -> str:
+        """The values that are allowed, in words."""
+        raise NotImplementedError
+
+    def parse(self, value: str) -> Any:
+        """The value of a text that is not empty."""
+        raise NotImplementedError
+
+    def refuse(self, value: str) -> InvalidParameter:
+        shown = value if len(value) <= 60 else f"{value[:40]}... of {len(value)} characters"
+        return InvalidParameter(f"header field {self._names} is {shown!r}, not {self.kind}")
+
+    @property
+    def _names(self) -> str:
+        return repr(self.name) if self.long is None else f"{self.name!r} ({self.long})"
+
+
+class Number(Field):
+    """A decimal number from `least` to `most`."""
+
+    def __init__(self, name: str, default: Any, long: str | None, least: int, most: int) -> None:
+        super().__init__(name, default, long)
+        self.least = least
+        self.most = most
+
+    @property
+    def kind(self) -> str:
+        return f"a number from {self.least} to {self.most}"
+
+    def parse(self, value: str) -> int:
+        if len(value) <= DIGITS_MAX and value.isascii() and value.removeprefix("-").isdigit():
+            number = int(value)
+            if self.least <= number <= self.most:
+                return number
+        raise self.refuse(value)
+
+
+class Text(Field):
+    """A text of at most `most` characters; a name, of at most `most` bytes of UTF-8, has something
+    else than spaces and no character that a line of a log cannot show."""
+
+    def __init__(
+        self, name: str, default: Any, long: str | None, most: int, *, is_name: bool
+    ) -> None:
+        super().__init__(name, default, long)
+        self.most = most
+        self.is_name = is_name
+
+    @property
+    def kind(self) -> str:
+        if self.is_name:
+            return f"a name of at most {self.most} bytes that can be printed"
+        return f"a text of at most {self.most} characters"
+
+    def parse(self, value: str) -> str:
+        if len(value) > self.most:
+            raise self.refuse(value)
+        if self.is_name:
+            if not value.isprintable() or value.isspace():
+                raise self.refuse(value)
+            if not value.isascii() and len(value.encode()) > self.most:
+                raise self.refuse(value)
+        return value
+
+
+class Flag(Field):
+    """A boolean, as Java reads it: anything but `true` is false."""
+
+    @property
+    def kind(self) -> str:
+        return "true or false"
+
+    def parse(self, value: str) -> bool:
+        return value.lower() == "true"
+
+
+class Choice(Field):
+    """One of a few words, in any case."""
+
+    def __init__(self, name: str, default: Any, words: tuple[str, ...]) -> None:
+        super().__init__(name, default)
+        self.words = words
+
+    @property
+    def kind(self) -> str:
+        return " or ".join(self.words)
+
+    def parse(self, value: str) -> str:
+        word = value.upper()
+        if word not in self.words:
+            raise self.refuse(value)
+        return word
+
+
+class Identity(Field):
+    """The identity of a group of brokers."""
+
+    @property
+    def kind(self) -> str:
+        return "the identity of a group: 32 lower-case hex digits"
+
+    def parse(self, value: str) -> str:
+        if not IDENTITY.fullmatch(value):
+            raise self.refuse(value)
+        return value
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Header:
+    """The typed fields of one kind of request."""
+
+    FIELDS: ClassVar[dict[str, Field]] = {}
+
+    @classmethod
+    def decode(cls, ext: Mapping[str, str]) -> Self:
+        """InvalidParameter: a field is missing or out of its bounds. Fields that the kind does not
+        have are passed over: clients of other versions send more."""
+        return cls(**{attribute: field.read(ext) for attribute, field in cls.FIELDS.items()})
+
+    def encode(self) -> dict[str, str]:
+        """The fields on the wire: those whose value is not the default."""
+        ext = {}
+        for attribute, field in self.FIELDS.items():
+            value = getattr(self, attribute)
+            if value != field.default:
+                ext[field.name] = str(value).lower() if isinstance(field, Flag) else str(value)
+        return ext
+
+
+def number(
+    name: str,
+    *,
+    long: str | None = None,
+    default: Any = REQUIRED,
+    least: int = 0,
+    most: int = INT64_MAX,
+) -> Any:
+    """A number; it must be there if it has no default."""
+    return _declared(Number(name, default, long, least, most))
+
+
+def int32(name: str, *, long: str | None = None, default: Any = REQUIRED, least: int = 0) -> Any:
+    """A number of 32 bits; it must be there if it has no default."""
+    return number(name, long=long, default=default, least=least, most=INT32_MAX)
+
+
+def text(
+    name: str, *, long: str | None = None, default: Any = REQUIRED, most: int = TEXT_MAX
+) -> Any:
+    """A text of any characters; it must be there if it has no default."""
+    return _declared(Text(name, default, long, most, is_name=False))
+
+
+def name(
+    name: str, *, long: str | None = None, default: Any = REQUIRED, most: int = NAME_MAX
+) -> Any:
+    """The name of a topic, a group or a node. Whether a new thing may be called so is said where it
+    is made (`topics.py`): there are others' names in these fields, too."""
+    return _declared(Text(name, default, long, most, is_name=True))
+
+
+def flag(name: str, *, long: str | None = None, default: bool) -> Any:
+    """A boolean."""
+    return _declared(Flag(name, default, long))
+
+
+def choice(name: str, *words: str, default: str) -> Any:
+    """One of these words, upper case."""
+    return _declared(Choice(name, default, words))
+
+
+def identity(name: str) -> Any:
+    """The identity of a group of brokers; empty if it is unknown."""
+    return _declared(Identity(name, ""))
+
+
+def _declared(field: Field) -> Any:
+    if field.default is REQUIRED:
+        return dataclasses.field(metadata={"field": field})
+    return dataclasses.field(default=field.default, metadata={"field": field})
+
+
+@dataclass_transform(
+    kw_only_default=True, field_specifiers=(number, int32, text, name, flag, choice, identity)
+)
+def header(cls: type[H]) -> type[H]:
+    """A header: a dataclass with fields as the functions above declare them."""
+    made = dataclasses.dataclass(slots=True, kw_only=True)(cls)
+    made.FIELDS = {each.name: each.metadata["field"] for each in dataclasses.fields(made)}
+    return made

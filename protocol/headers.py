@@ -1,0 +1,556 @@
+"""The fields of every request that our brokers and nameservers serve: the schema of the protocol.
+
+`HEADERS` names the header of each request code; `broker/requests.py` and `nameserver/server.py`
+decode with it before they call a handler, and the fuzzer (`drills/fuzz`) makes its values from it.
+Names and meanings are RocketMQ's (remoting.md 2, 3), but for the codes above 390000 and the fields
+that begin with `saturn`, which are ours. Fields that no handler looks at are left out.
+
+The long names of SEND_MESSAGE (10) stand beside the short ones (310, 320).
+"""
+
+from __future__ import annotations
+
+from .batch import SIZES
+from .checked import INT64_MAX
+from .codes import RequestCode
+from .epochs import EPOCH_MAX
+from .header_fields import (
+    INT32_MAX,
+    INT32_MIN,
+    INT64_MIN,
+    Header,
+    choice,
+    flag,
+    header,
+    identity,
+    int32,
+    name,
+    number,
+    text,
+)
+
+QUEUES_MAX = 65_536  # of a topic
+TIME_MAX = 253_402_300_799_999  # ms since 1970: the end of the year 9999
+EPOCH_BEGIN = 1 << 62  # a sink's epochs and partitions are below
+EXPRESSION_TYPE_MAX = 32  # characters
+ADDRESSES_MAX = 1 << 20  # characters of a list of addresses
+
+
+@header
+class NoFields(Header):
+    """A request whose body, if anything, says it all."""
+
+
+@header
+class OfTopic(Header):
+    topic: str = name("topic")
+
+
+@header
+class OfQueue(Header):
+    topic: str = name("topic")
+    queue_id: int = int32("queueId", least=INT32_MIN)
+
+
+# sending
+
+
+@header
+class Send(Header):
+    """SEND_MESSAGE 10, SEND_MESSAGE_V2 310, SEND_BATCH_MESSAGE 320."""
+
+    topic: str = name("b", long="topic")
+    default_topic: str = name("c", long="defaultTopic", default="")
+    default_queues: int = int32("d", long="defaultTopicQueueNums", default=4)
+    queue_id: int = int32("e", long="queueId", default=-1, least=INT32_MIN)
+    sys_flag: int = int32("f", long="sysFlag", default=0)
+    born_timestamp: int = number("g", long="bornTimestamp", default=0, least=INT64_MIN)
+    user_flag: int = int32("h", long="flag", default=0, least=INT32_MIN)
+    properties: str = text("i", long="properties", default="")
+    reconsume_times: int = int32("j", long="reconsumeTimes", default=0)
+    max_reconsume_times: int = int32("l", long="maxReconsumeTimes", default=-1, least=INT32_MIN)
+    batch: bool = flag("m", long="batch", default=False)
+    sizes: bool = flag(SIZES, default=False)
+
+
+@header
+class SendBack(Header):
+    """CONSUMER_SEND_MSG_BACK 36."""
+
+    group: str = name("group")
+    offset: int = number("offset")
+    delay_level: int = int32("delayLevel", default=0, least=INT32_MIN)
+    origin_message_id: str = text("originMsgId", default="")
+    max_reconsume_times: int = int32("maxReconsumeTimes", default=-1, least=INT32_MIN)
+
+
+# consuming
+
+
+@header
+class Reader(Header):
+    """A request of a consumer, which says what log it has read (broker/positions.py)."""
+
+    term: int | None = number("saturnTerm", default=None, least=-1, most=EPOCH_MAX)
+    epochs: str | None = text("saturnEpochs", default=None, most=4096)
+
+
+@header
+class Subscriber(Reader):
+    """A request whose messages are picked by an expression (broker/subscriptions.py)."""
+
+    expression_type: str = text("expressionType", default="TAG", most=EXPRESSION_TYPE_MAX)
+    subscription: str | None = text("subscription", default=None)
+
+
+@header
+class Pull(Subscriber):
+    """PULL_MESSAGE 11, LITE_PULL_MESSAGE 361."""
+
+    group: str = name("consumerGroup")
+    topic: str = name("topic")
+    queue_id: int = int32("queueId", least=INT32_MIN)
+    queue_offset: int = number("queueOffset", least=INT64_MIN)
+    max_messages: int = int32("maxMsgNums", default=32, least=INT32_MIN)
+    max_bytes: int = int32("maxMsgBytes", default=INT32_MAX, least=INT32_MIN)
+    sys_flag: int = int32("sysFlag", default=0)
+    commit_offset: int = number("commitOffset", default=0, least=INT64_MIN)
+    suspend_ms: int = number("suspendTimeoutMillis", default=0, least=INT64_MIN)
+    sub_version: int = number("subVersion", default=0, least=INT64_MIN)
+
+
+@header
+class QueryOffset(Reader):
+    """QUERY_CONSUMER_OFFSET 14."""
+
+    group: str = name("consumerGroup")
+    topic: str = name("topic")
+    queue_id: int = int32("queueId", least=INT32_MIN)
+    zero_if_not_found: bool = flag("setZeroIfNotFound", default=True)
+
+
+@header
+class UpdateOffset(Reader):
+    """UPDATE_CONSUMER_OFFSET 15."""
+
+    group: str = name("consumerGroup")
+    topic: str = name("topic")
+    queue_id: int = int32("queueId")
+    offset: int = number("commitOffset")
+
+
+@header
+class SearchOffset(OfQueue):
+    """SEARCH_OFFSET_BY_TIMESTAMP 29."""
+
+    timestamp: int = number("timestamp", least=INT64_MIN)
+    boundary: str = choice("boundaryType", "LOWER", "UPPER", default="LOWER")
+
+
+@header
+class ViewMessage(Header):
+    """VIEW_MESSAGE_BY_ID 33."""
+
+    offset: int = number("offset")
+
+
+@header
+class QueryMessage(Header):
+    """QUERY_MESSAGE 12."""
+
+    topic: str = name("topic")
+    key: str = text("key", most=INT32_MAX >> 16)
+    max_messages: int | None = int32("maxNum", default=None)
+    begin_timestamp: int = number("beginTimestamp", default=0, least=INT64_MIN)
+    end_timestamp: int = number("endTimestamp", default=INT64_MAX, least=INT64_MIN)
+    unique_key: bool = flag("_UNIQUE_KEY_QUERY", default=False)
+
+
+# clients
+
+
+@header
+class UnregisterClient(Header):
+    """UNREGISTER_CLIENT 35."""
+
+    producer_group: str | None = name("producerGroup", default=None)
+    consumer_group: str | None = name("consumerGroup", default=None)
+
+
+@header
+class OfConsumerGroup(Header):
+    group: str = name("consumerGroup")
+
+
+@header
+class OfProducerGroup(Header):
+    group: str = name("producerGroup")
+
+
+@header
+class RunningInfo(Header):
+    """GET_CONSUMER_RUNNING_INFO 307: asked of the broker, and by it of the client."""
+
+    group: str = name("consumerGroup")
+    client_id: str = name("clientId")
+    stacks: bool = flag("jstackEnable", default=False)
+
+
+# administration
+
+
+@header
+class CreateTopic(Header):
+    """UPDATE_AND_CREATE_TOPIC 17."""
+
+    topic: str = name("topic")
+    read_queues: int = number("readQueueNums", default=8, least=1, most=QUEUES_MAX)
+    write_queues: int = number("writeQueueNums", default=8, least=1, most=QUEUES_MAX)
+    perm: int = number("perm", default=6, most=7)
+    sys_flag: int = int32("topicSysFlag", default=0)
+    order: bool = flag("order", default=False)
+    attributes: str = text("attributes", default="", most=1 << 16)
+
+
+@header
+class DeleteGroup(Header):
+    """DELETE_SUBSCRIPTIONGROUP 207."""
+
+    group: str = name("groupName")
+    clean_offset: bool = flag("cleanOffset", default=False)
+
+
+@header
+class OfGroup(Header):
+    group: str = name("group")
+
+
+@header
+class ConsumeStats(Header):
+    """GET_CONSUME_STATS 208."""
+
+    group: str = name("consumerGroup")
+    topic: str | None = name("topic", default=None)
+
+
+@header
+class ResetOffset(Header):
+    """INVOKE_BROKER_TO_RESET_OFFSET 222."""
+
+    topic: str = name("topic")
+    group: str = name("group")
+    timestamp: int = number("timestamp", default=-1, least=INT64_MIN)
+    queue_id: int = int32("queueId", default=-1, least=INT32_MIN)
+    offset: int = number("offset", default=-1, least=INT64_MIN)
+
+
+@header
+class CopyTable(Header):
+    """The tables that slaves copy, 21 43 45 201: `known` is the version the asker has."""
+
+    known: str = text("saturnKnown", default="", most=64)
+
+
+# nodes of a group
+
+
+@header
+class Fence(Header):
+    """FENCE 390002."""
+
+    epoch: int = number("epoch", least=1, most=EPOCH_MAX)
+    term: int = number("term", default=-1, least=-1, most=EPOCH_MAX)
+
+
+@header
+class Promote(Header):
+    """PROMOTE 390003."""
+
+    epoch: int = number("epoch", least=1, most=EPOCH_MAX)
+    end: int = number("end", default=0)
+    force: bool = flag("force", default=False)
+    insist: bool = flag("insist", default=False)
+
+
+@header
+class ReadLog(Header):
+    """READ_LOG 390004."""
+
+    broker_name: str = name("brokerName")
+    identity: str = identity("identity")
+    offset: int = number("offset")
+    size: int = number("size", least=1)
+
+
+@header
+class SlaveLeaves(Header):
+    """SLAVE_LEAVES 390005."""
+
+    address: str = name("brokerAddr", default="")
+
+
+# ranges and sinks of the pipeline
+
+
+@header
+class ReadQueue(Subscriber):
+    """READ_QUEUE 390020."""
+
+    topic: str = name("topic")
+    queue_id: int = int32("queueId")
+    offset: int = number("offset")
+    end: int = number("end")
+    max_bytes: int = number("maxBytes", default=1 << 20)
+
+
+@header
+class CutQueue(Header):
+    """CUT_QUEUE 390021."""
+
+    topic: str = name("topic")
+    max_bytes: int = number("maxBytes")
+    max_rows: int = number("maxRows", default=INT32_MAX)
+    first_only: bool = flag("firstOnly", default=False)
+
+
+@header
+class OfSink(Header):
+    sink: str = name("sink")
+
+
+@header
+class FinishEpoch(OfSink):
+    """FINISH_EPOCH 390032."""
+
+    epoch: int = number("epoch", most=EPOCH_BEGIN - 1)
+
+
+@header
+class OfAttempt(FinishEpoch):
+    """What one attempt of one partition of an epoch has staged."""
+
+    partition: int = number("partition", most=EPOCH_BEGIN - 1)
+    attempt: str = name("attempt", most=64)
+
+
+@header
+class Stage(OfAttempt):
+    """STAGE 390030."""
+
+    seq: int = int32("seq")
+    topic: str = name("topic")
+    queue_id: int = int32("queueId")
+    sys_flag: int = int32("sysFlag", default=0)
+    born_timestamp: int = number("bornTimestamp", default=0, most=TIME_MAX)
+
+
+@header
+class Publish(OfAttempt):
+    """PUBLISH 390031: what the sender counted."""
+
+    chunks: int = int32("chunks")
+    rows: int = number("rows")
+    bytes: int = number("bytes")
+
+
+@header
+class AbortStage(FinishEpoch):
+    """ABORT_STAGE 390033: of one partition, of one attempt, or all."""
+
+    partition: int = number("partition", default=-1, least=-1, most=EPOCH_BEGIN - 1)
+    attempt: str = name("attempt", default="", most=64)
+
+
+@header
+class SinkState(OfSink):
+    """SINK_STATE 390034."""
+
+    brokers: str = text("brokers", default="", most=ADDRESSES_MAX)
+    replace: bool = flag("replace", default=False)
+
+
+# nameservers
+
+
+@header
+class OfBroker(Header):
+    cluster: str = name("clusterName")
+    broker_name: str = name("brokerName")
+    address: str = name("brokerAddr")
+
+
+@header
+class RegisterBroker(OfBroker):
+    """REGISTER_BROKER 103."""
+
+    broker_id: int = number("brokerId")
+    ha_address: str = name("haServerAddr", default="")
+    timeout_ms: int = number("heartbeatTimeoutMillis", default=0)
+    enable_acting_master: bool = flag("enableActingMaster", default=False)
+    compressed: bool = flag("compressed", default=False)
+    body_crc: int = number("bodyCrc32", default=0)
+    whole: bool = flag("saturnWhole", default=False)
+    identity: str = identity("saturnIdentity")
+
+
+@header
+class UnregisterBroker(OfBroker):
+    """UNREGISTER_BROKER 104."""
+
+    broker_id: int = number("brokerId")
+
+
+@header
+class QueryVersion(OfBroker):
+    """QUERY_DATA_VERSION 322."""
+
+    broker_id: int = number("brokerId", default=0)
+
+
+@header
+class Route(Header):
+    """GET_ROUTEINFO_BY_TOPIC 105."""
+
+    topic: str = name("topic")
+    watch: bool = flag("saturnWatch", default=False)
+
+
+@header
+class MemberGroup(Header):
+    """GET_BROKER_MEMBER_GROUP 901."""
+
+    cluster: str = name("clusterName")
+    broker_name: str = name("brokerName")
+
+
+@header
+class OfCluster(Header):
+    cluster: str = name("cluster")
+
+
+@header
+class DeleteRoutes(Header):
+    """DELETE_TOPIC_IN_NAMESRV 216."""
+
+    topic: str = name("topic")
+    cluster: str | None = name("clusterName", default=None)
+
+
+@header
+class OfBrokerName(Header):
+    broker_name: str = name("brokerName")
+
+
+@header
+class OfNamespace(Header):
+    namespace: str = name("namespace")
+
+
+@header
+class OfKey(OfNamespace):
+    key: str = name("key")
+
+
+@header
+class PutKey(OfKey):
+    """PUT_KV_CONFIG 100."""
+
+    value: str = text("value")
+
+
+@header
+class ElectMaster(Header):
+    """CONTROLLER_ELECT_MASTER 1002."""
+
+    broker_name: str = name("brokerName")
+    cluster: str = name("clusterName", default="")
+    broker_id: int = number("brokerId", default=-1, least=-1)
+    designated: bool = flag("designateElect", default=False)
+
+
+_C = RequestCode
+HEADERS: dict[RequestCode, type[Header]] = {
+    _C.SEND_MESSAGE: Send,
+    _C.SEND_MESSAGE_V2: Send,
+    _C.SEND_BATCH_MESSAGE: Send,
+    _C.CONSUMER_SEND_MSG_BACK: SendBack,
+    _C.PULL_MESSAGE: Pull,
+    _C.LITE_PULL_MESSAGE: Pull,
+    _C.QUERY_MESSAGE: QueryMessage,
+    _C.QUERY_CONSUMER_OFFSET: QueryOffset,
+    _C.UPDATE_CONSUMER_OFFSET: UpdateOffset,
+    _C.SEARCH_OFFSET_BY_TIMESTAMP: SearchOffset,
+    _C.GET_MAX_OFFSET: OfQueue,
+    _C.GET_MIN_OFFSET: OfQueue,
+    _C.GET_EARLIEST_MSG_STORETIME: OfQueue,
+    _C.VIEW_MESSAGE_BY_ID: ViewMessage,
+    _C.HEART_BEAT: NoFields,
+    _C.UNREGISTER_CLIENT: UnregisterClient,
+    _C.GET_CONSUMER_LIST_BY_GROUP: OfConsumerGroup,
+    _C.LOCK_BATCH_MQ: NoFields,
+    _C.UNLOCK_BATCH_MQ: NoFields,
+    _C.CHECK_CLIENT_CONFIG: NoFields,
+    _C.GET_CONSUMER_CONNECTION_LIST: OfConsumerGroup,
+    _C.GET_CONSUMER_RUNNING_INFO: RunningInfo,
+    _C.GET_PRODUCER_CONNECTION_LIST: OfProducerGroup,
+    _C.UPDATE_AND_CREATE_TOPIC: CreateTopic,
+    _C.DELETE_TOPIC_IN_BROKER: OfTopic,
+    _C.GET_TOPIC_CONFIG: OfTopic,
+    _C.GET_TOPIC_STATS_INFO: OfTopic,
+    _C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: NoFields,
+    _C.DELETE_SUBSCRIPTIONGROUP: DeleteGroup,
+    _C.GET_SUBSCRIPTIONGROUP_CONFIG: OfGroup,
+    _C.GET_CONSUME_STATS: ConsumeStats,
+    _C.INVOKE_BROKER_TO_RESET_OFFSET: ResetOffset,
+    _C.QUERY_TOPIC_CONSUME_BY_WHO: OfTopic,
+    _C.QUERY_TOPICS_BY_CONSUMER: OfGroup,
+    _C.GET_ALL_TOPIC_CONFIG: CopyTable,
+    _C.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: CopyTable,
+    _C.GET_ALL_CONSUMER_OFFSET: CopyTable,
+    _C.GET_ALL_DELAY_OFFSET: CopyTable,
+    _C.GET_ALL_MESSAGE_REQUEST_MODE: NoFields,
+    _C.GET_TIMER_CHECK_POINT: NoFields,
+    _C.GET_TIMER_METRICS: NoFields,
+    _C.GET_BROKER_HA_STATUS: NoFields,
+    _C.GET_BROKER_EPOCH_CACHE: NoFields,
+    _C.GET_BROKER_CONFIG: NoFields,
+    _C.GET_BROKER_RUNTIME_INFO: NoFields,
+    _C.DELETE_EXPIRED_COMMITLOG: NoFields,
+    _C.CLEAN_EXPIRED_CONSUMEQUEUE: NoFields,
+    _C.CLEAN_UNUSED_TOPIC: NoFields,
+    _C.REPLICA_STATE: NoFields,
+    _C.FENCE: Fence,
+    _C.PROMOTE: Promote,
+    _C.READ_LOG: ReadLog,
+    _C.SLAVE_LEAVES: SlaveLeaves,
+    _C.READ_QUEUE: ReadQueue,
+    _C.CUT_QUEUE: CutQueue,
+    _C.QUEUE_BOUNDS: OfTopic,
+    _C.STAGE: Stage,
+    _C.PUBLISH: Publish,
+    _C.FINISH_EPOCH: FinishEpoch,
+    _C.ABORT_STAGE: AbortStage,
+    _C.SINK_STATE: SinkState,
+    _C.REGISTER_BROKER: RegisterBroker,
+    _C.UNREGISTER_BROKER: UnregisterBroker,
+    _C.BROKER_HEARTBEAT: OfBroker,
+    _C.QUERY_DATA_VERSION: QueryVersion,
+    _C.GET_ROUTEINFO_BY_TOPIC: Route,
+    _C.GET_BROKER_CLUSTER_INFO: NoFields,
+    _C.GET_BROKER_MEMBER_GROUP: MemberGroup,
+    _C.PUT_KV_CONFIG: PutKey,
+    _C.GET_KV_CONFIG: OfKey,
+    _C.DELETE_KV_CONFIG: OfKey,
+    _C.GET_KVLIST_BY_NAMESPACE: OfNamespace,
+    _C.WIPE_WRITE_PERM_OF_BROKER: OfBrokerName,
+    _C.ADD_WRITE_PERM_OF_BROKER: OfBrokerName,
+    _C.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: NoFields,
+    _C.GET_TOPICS_BY_CLUSTER: OfCluster,
+    _C.GET_SYSTEM_TOPIC_LIST_FROM_NS: NoFields,
+    _C.DELETE_TOPIC_IN_NAMESRV: DeleteRoutes,
+    _C.UPDATE_NAMESRV_CONFIG: NoFields,
+    _C.GET_NAMESRV_CONFIG: NoFields,
+    _C.CONTROLLER_GET_METADATA_INFO: NoFields,
+    _C.CONTROLLER_ELECT_MASTER: ElectMaster,
+    _C.CONTROLLER_GET_SYNC_STATE_DATA: NoFields,
+}
