@@ -84,7 +84,7 @@ class AdminService:
             answer(endpoint, request, request.reply(0, body=body))
 
         request.body = b""
-        answered = answer_failure(endpoint, request, work_and_answer())
+        answered = answer_failure(self._c, endpoint, request, work_and_answer())
         self._c.runtime.spawn(answered, name="work-and-answer")
 
     async def _saved(self, *tables: Saveable) -> None:
@@ -487,6 +487,8 @@ class AdminService:
             "commitLogDiskRatio": f"{c.store.space_percent / 100}",
             "consumeQueueDiskRatio": f"{c.store.space_percent / 100}",
             "flushBehindMs": str(self._flush_behind_ms()),
+            "unforeseenFailures": str(c.failures.count),
+            "lastUnforeseenFailure": c.failures.last,
             "refusesWrites": c.store.failed or c.store.refuses or self._deposed(),
             "brokerEpoch": str(c.role.epoch),
             "truncatedFiles": str(len(c.store.truncated())),

@@ -28,6 +28,7 @@ from saturnmq.broker.deletion import Deletion
 from saturnmq.broker.documents import Saver
 from saturnmq.broker.electing import Ballot, ElectionService, SavedMemory
 from saturnmq.broker.failover import FailoverService
+from saturnmq.broker.failures import Failures
 from saturnmq.broker.flush import FlushService
 from saturnmq.broker.gate import Gate
 from saturnmq.broker.groups import GroupTable
@@ -60,6 +61,7 @@ from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import (
     ConfigError,
+    SaturnError,
     StoreDamaged,
     SystemBusy,
     UnsupportedRequest,
@@ -75,6 +77,7 @@ from saturnmq.protocol.runtime import (
     split_address,
 )
 from saturnmq.protocol.signing import Challenges
+from saturnmq.protocol.supervision import Supervisor
 from saturnmq.store.config_files import ConfigFile
 from saturnmq.store.disk import Disk
 from saturnmq.store.epochs import Epochs
@@ -114,6 +117,8 @@ class Broker:
         self.address = ""
         self.ha_address = ""
         self.failed: str | None = None  # why this broker takes no more writes
+        self.failures = Failures()
+        self._supervisor = Supervisor(runtime, self.failures.of_task)
 
     async def start(self) -> None:
         config, runtime = self.config, self._runtime
@@ -177,7 +182,7 @@ class Broker:
         confirm(context)
         self._turn.wake()
         self._start_tasks()
-        self._tasks += self._registration.start()
+        self._tasks += self._registration.start(self._supervisor)
         await self._executor.begin()
         log.info(
             "%s (%s, %s) serves at %s",
@@ -205,6 +210,7 @@ class Broker:
             role=Role(config),
             epochs=Epochs.load(self._disk, config.root, self.store.watermarks.appended),
             statistics=Statistics(runtime.monotonic(), runtime.now_ms()),
+            failures=self.failures,
         )
 
     async def _bind(self) -> None:
@@ -468,24 +474,26 @@ class Broker:
             self.context.master_confirmed = self.store.recovered_confirm
 
     def _start_tasks(self) -> None:
-        spawn, config = self._runtime.spawn, self.config
+        spawn, keep, config = self._runtime.spawn, self._supervisor.keep, self.config
+        save_s = config.flush_offsets_ms / 1000
+        self._tasks += [
+            keep(lambda: self._saver.run(save_s), name="save-tables"),
+            keep(self._deadlines, name="deadlines"),
+            keep(self._upkeep.run_ahead, name="prepare-segments"),
+            keep(self._upkeep.run_checkpoints, name="flush-derived"),
+            keep(self._cleaning.run, name="cleaning"),
+            keep(self._table_sync.run, name="table-sync"),
+        ]
+        # The process ends with these: what they have done to the log, or for it, is in doubt.
         work = [
             (self._flush.run(), "flush"),
-            (self._saver.run(config.flush_offsets_ms / 1000), "save-tables"),
-            (self._deadlines(), "deadlines"),
-            (self._upkeep.run_ahead(), "prepare-segments"),
-            (self._upkeep.run_checkpoints(), "flush-derived"),
-            (self._cleaning.run(), "cleaning"),
+            (self._master.run(), "ha-master"),
+            (self._slave.run(), "ha-slave"),
         ]
         store_config = self.store.config
         if store_config.transient_pool:
             commits = self._flush.run_commits(store_config.commit_interval_ms / 1000)
             work.append((commits, "commit"))
-        work += [
-            (self._master.run(), "ha-master"),
-            (self._slave.run(), "ha-slave"),
-            (self._table_sync.run(), "table-sync"),
-        ]
         if self._electing is not None:
             work += [(self._electing.run(), "election"), (self._electing.watch(), "election-watch")]
         self._tasks += [spawn(coroutine, name=name) for coroutine, name in work]
@@ -513,7 +521,13 @@ class Broker:
             return
         if request.code not in SENDS:
             self._turn.catch_up()  # it may ask for what was acknowledged a moment ago
-        handler(endpoint, request)
+        try:
+            handler(endpoint, request)
+        except SaturnError:
+            raise
+        except Exception as error:
+            self.failures.of_request(request.code, error)
+            raise
 
     # loops and hooks
 
@@ -551,7 +565,7 @@ class Broker:
         """Begin what only a master does."""
         self._table_sync.begin_term()
         if self._delivering is None or self._delivering.done():
-            self._delivering = self._runtime.spawn(self._delays.run(), name="delay")
+            self._delivering = self._supervisor.keep(self._delays.run, name="delay")
             self._tasks.append(self._delivering)
 
     def _retire(self) -> None:

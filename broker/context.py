@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from saturnmq.broker.ack import AckLedger
 from saturnmq.broker.clients import ClientTable
 from saturnmq.broker.config import BrokerConfig
+from saturnmq.broker.failures import Failures
 from saturnmq.broker.groups import GroupTable
 from saturnmq.broker.locks import QueueLocks
 from saturnmq.broker.offsets import ConsumerOffsets
@@ -44,6 +45,7 @@ class Context:
     role: Role
     epochs: Epochs
     statistics: Statistics
+    failures: Failures
     master_confirmed: int | None = None  # on a slave: how far its master confirms, if it says so
     appended: Callable[[], None] = lambda: None  # tells the turn that the log grew
     enough_replicas: Callable[[], bool] = lambda: True
@@ -78,7 +80,9 @@ def answer(endpoint: Endpoint, request: Command, reply: Command) -> None:
         endpoint.send(reply)
 
 
-async def answer_failure(endpoint: Endpoint, request: Command, work: Awaitable[None]) -> None:
+async def answer_failure(
+    c: Context, endpoint: Endpoint, request: Command, work: Awaitable[None]
+) -> None:
     """Do the work, which answers unless it fails."""
     try:
         await work
@@ -86,6 +90,7 @@ async def answer_failure(endpoint: Endpoint, request: Command, work: Awaitable[N
         answer(endpoint, request, request.reply(error.code, remark=str(error)))
     except Exception as error:
         log.exception("request %d with %s failed", request.code, request.ext)
+        c.failures.of_request(request.code, error)
         remark = f"{type(error).__name__}: {error}"
         answer(endpoint, request, request.reply(ResponseCode.SYSTEM_ERROR, remark=remark))
 

@@ -158,7 +158,7 @@ class MembershipService:
         if not found:
             raise SystemError_(f"The Consumer <{name}> <{client_id}> not online")
         work = self._pass_on(endpoint, request, found[0], header)
-        self._c.runtime.spawn(answer_failure(endpoint, request, work), name="running-info")
+        self._c.runtime.spawn(answer_failure(self._c, endpoint, request, work), name="running-info")
 
     async def _pass_on(
         self, endpoint: Endpoint, request: Command, consumer: Endpoint, header: headers.RunningInfo

@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from saturnmq.broker.context import Context
@@ -36,6 +37,7 @@ from saturnmq.protocol.kernels import crc32
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.runtime import split_address
 from saturnmq.protocol.signing import KEY, VARIABLE, Answer, ask_signed
+from saturnmq.protocol.supervision import Supervisor
 
 log = logging.getLogger(__name__)
 
@@ -69,13 +71,11 @@ class Registration:
         self._is_empty = not context.store.watermarks.appended
         self._newest = 0  # the epoch of a master that any nameserver has told of
 
-    def start(self) -> list[asyncio.Task[None]]:
-        tasks = []
-        for nameserver in self._c.config.nameservers:
-            tasks.append(
-                self._c.runtime.spawn(self._keep(nameserver), name=f"register-{nameserver}")
-            )
-        return tasks
+    def start(self, supervisor: Supervisor) -> list[asyncio.Task[None]]:
+        return [
+            supervisor.keep(partial(self._keep, nameserver), name=f"register-{nameserver}")
+            for nameserver in self._c.config.nameservers
+        ]
 
     def log_grew(self) -> None:
         """The first bytes of its log make this node one of its group, whose name is claimed now:

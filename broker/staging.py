@@ -178,7 +178,7 @@ class StagingService:
     def _later(self, endpoint: Endpoint, request: Command, work: Awaitable[None]) -> None:
         """Do the work, which answers unless it fails."""
         request.body = b""
-        self._guard(answer_failure(endpoint, request, work))
+        self._guard(answer_failure(self._c, endpoint, request, work))
 
     # publishing
 

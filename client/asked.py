@@ -20,13 +20,13 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Protocol
 
-from saturnmq.client.supervision import Supervisor
 from saturnmq.protocol import checked, jsonx
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import SaturnError, UnsupportedRequest, error_for
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.supervision import Supervisor
 
 TOPICS_MAX = 65_536  # that one nameserver's message says changed
 

@@ -22,7 +22,6 @@ from typing import Any, TypeVar
 from saturnmq.client.asked import Asked, ConsumerHandler
 from saturnmq.client.finding import RouteFinder
 from saturnmq.client.routes import RouteTable
-from saturnmq.client.supervision import Supervisor
 from saturnmq.client.terms import Terms
 from saturnmq.protocol import forks, jsonx
 from saturnmq.protocol.codes import RequestCode
@@ -42,6 +41,7 @@ from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import MASTER_ID, TopicRoute
 from saturnmq.protocol.runtime import Runtime, split_address, split_addresses
 from saturnmq.protocol.signing import UNSIGNED, Signing
+from saturnmq.protocol.supervision import Supervisor
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

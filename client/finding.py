@@ -19,13 +19,13 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 
 from saturnmq.client.routes import RouteTable, from_template
-from saturnmq.client.supervision import Supervisor
 from saturnmq.protocol import jsonx
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import ConnectionLost, RequestTimeout, SaturnError, TopicNotExist
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import TopicRoute
 from saturnmq.protocol.runtime import Runtime
+from saturnmq.protocol.supervision import Supervisor
 
 log = logging.getLogger(__name__)
 

@@ -32,7 +32,6 @@ from saturnmq.client.offset_store import COMMIT_INTERVAL_S, OffsetStore, RemoteO
 from saturnmq.client.process_queue import Limits
 from saturnmq.client.pulling import HOLD_S, Puller
 from saturnmq.client.starting import Baseline, ask_offset, start_offset
-from saturnmq.client.supervision import Work
 from saturnmq.client.terms import note_term
 from saturnmq.protocol import topics
 from saturnmq.protocol.codes import RequestCode
@@ -46,6 +45,7 @@ from saturnmq.protocol.errors import (
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 from saturnmq.protocol.runtime import Runtime
 from saturnmq.protocol.subscription import Expression, Subscription
+from saturnmq.protocol.supervision import Work
 
 log = logging.getLogger(__name__)
 

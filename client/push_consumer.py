@@ -44,7 +44,6 @@ from saturnmq.client.pulling import HOLD_S, Puller
 from saturnmq.client.results import ConsumeResult
 from saturnmq.client.send_back import SendBack
 from saturnmq.client.starting import Baseline, start_offset
-from saturnmq.client.supervision import Work
 from saturnmq.client.terms import note_term
 from saturnmq.protocol import kernels, topics
 from saturnmq.protocol.errors import (
@@ -56,6 +55,7 @@ from saturnmq.protocol.errors import (
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.runtime import Runtime
 from saturnmq.protocol.subscription import Expression, Subscription
+from saturnmq.protocol.supervision import Work
 
 log = logging.getLogger(__name__)
 

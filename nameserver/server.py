@@ -35,6 +35,7 @@ from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import DataVersion
 from saturnmq.protocol.runtime import EXPOSED, Listener, Runtime, is_loopback
 from saturnmq.protocol.signing import UNSIGNED, Challenges, Signing
+from saturnmq.protocol.supervision import Supervisor
 
 from .controller import Controller, HandOver
 from .kv import ORDER_TOPIC_CONFIG, KvConfig
@@ -126,7 +127,8 @@ class NameServer:
     async def start(self) -> None:
         """Listen; ConfigError when the port is taken."""
         self._listener = await self._runtime.listen(self._host, self._port, self._accept)
-        self._scan = self._runtime.spawn(self._scan_forever(), name="nameserver-scan")
+        supervisor = Supervisor(self._runtime, _log_failure)
+        self._scan = supervisor.keep(self._scan_forever, name="nameserver-scan")
         log.info("nameserver listens on %s", self._listener.address)
         if not is_loopback(self._listener.address):
             log.warning(EXPOSED, self._listener.address)
@@ -415,6 +417,10 @@ def _speaks_for(endpoint: Endpoint, live: LiveBroker) -> bool:
 
 def _host(endpoint: Endpoint) -> str:
     return endpoint.peer_address.rpartition(":")[0]
+
+
+def _log_failure(error: SaturnError) -> None:
+    log.critical("%s", error, exc_info=error.__cause__)
 
 
 def _header(command: Command) -> Any:

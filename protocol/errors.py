@@ -310,7 +310,7 @@ class ClientForked(ClientClosed):
 
 
 class TaskFailed(SaturnError):
-    """A task of this client failed in a way that nobody foresaw: a bug, of ours or of a listener"""
+    """A task of this process failed in an unforeseen way: a bug, of ours or of a listener"""
 
 
 class ConfigError(SaturnError):

@@ -170,6 +170,7 @@ class BrokerNode:
         self.runtime.wall_offset_ms = wall
         config, ballot = self._config(self), self._ballot(self)
         broker = self.broker = Broker(config, self.runtime, self.disk, ballot)
+        broker.failures.heard = self.runtime.died
         start = self.runtime.spawn(broker.start(), name="start")
         start.add_done_callback(lambda task: task.cancelled() or task.exception())
         failed = asyncio.ensure_future(self.off.wait())

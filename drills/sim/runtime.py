@@ -110,10 +110,15 @@ class SimRuntime:
         if task.cancelled():
             return
         error = task.exception()
-        if error is not None and not self.off:
-            # In production this ends the process (fault-model §4 rule 10); here it fails the run.
-            self.deaths.append(f"{task.get_name()}: {error!r}")
-            self.loop.trace.note("task.death", f"{task.get_name()} {type(error).__name__}")
+        if error is not None:
+            self.died(f"{task.get_name()}: {error!r}")
+
+    def died(self, what: str) -> None:
+        """A task or a request failed in a way that nobody foresaw. In production the process ends
+        (fault-model §4 rule 10), or goes on and counts it; here it fails the run."""
+        if not self.off:
+            self.deaths.append(what)
+            self.loop.trace.note("task.death", what.partition("(")[0])
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -12,7 +12,6 @@ from saturnmq.client.outgoing import SendHandle
 from saturnmq.client.producer import ProducerEngine
 from saturnmq.client.routes import RouteTable
 from saturnmq.client.sending import ProducerOptions
-from saturnmq.client.supervision import Supervisor
 from saturnmq.drills.sim.loop import SimLoop
 from saturnmq.drills.sim.network import SimNetwork
 from saturnmq.drills.sim.runtime import SimRuntime
@@ -20,6 +19,7 @@ from saturnmq.protocol.errors import ConnectFailed, RequestTimeout, SaturnError
 from saturnmq.protocol.message import Message, MessageQueue
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import BrokerData, QueueData, TopicRoute
+from saturnmq.protocol.supervision import Supervisor
 
 A0, A1, B0, B1 = (MessageQueue("T", name, number) for name in "ab" for number in (0, 1))
 Answer = int | SaturnError | dict[str, Any] | None

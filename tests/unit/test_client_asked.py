@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from saturnmq.client.asked import TOPICS_MAX, Asked
 from saturnmq.client.at_exit import Loss, loss
-from saturnmq.client.supervision import Supervisor
 from saturnmq.protocol import jsonx
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import (
@@ -22,6 +21,7 @@ from saturnmq.protocol.errors import (
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.native import NativeRuntime
 from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.supervision import Supervisor
 
 Q = MessageQueue("T", "a", 1)
 KEY = '{"brokerName":"a","queueId":1,"topic":"T"}'

@@ -8,7 +8,6 @@ import random
 import pytest
 from saturnmq.client.finding import RouteFinder
 from saturnmq.client.routes import RouteTable
-from saturnmq.client.supervision import Supervisor
 from saturnmq.drills.sim.loop import SimLoop
 from saturnmq.drills.sim.network import SimNetwork
 from saturnmq.drills.sim.runtime import SimRuntime
@@ -16,6 +15,7 @@ from saturnmq.protocol import jsonx
 from saturnmq.protocol.errors import ConnectFailed, TopicNotExist
 from saturnmq.protocol.native import NativeRuntime
 from saturnmq.protocol.route import BrokerData, QueueData, TopicRoute
+from saturnmq.protocol.supervision import Supervisor
 
 
 class Nameserver:

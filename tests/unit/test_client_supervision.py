@@ -10,17 +10,17 @@ from pathlib import Path
 
 import client_fakes as fakes
 import pytest
-from saturnmq.client import blocking, supervision
+from saturnmq.client import blocking
 from saturnmq.client.admin import Admin
 from saturnmq.client.producer import Producer
 from saturnmq.client.pull_consumer import PullConsumer
 from saturnmq.client.push_consumer import PushConsumer
-from saturnmq.client.supervision import Supervisor
 from saturnmq.drills.sim.loop import SimLoop
 from saturnmq.drills.sim.network import SimNetwork
 from saturnmq.drills.sim.runtime import SimRuntime
 from saturnmq.protocol.errors import SaturnError, StoreDamaged, TaskFailed
 from saturnmq.protocol.native import NativeRuntime
+from saturnmq.protocol.supervision import Supervisor
 
 NOBODY = "127.0.0.1:1"
 
@@ -186,7 +186,7 @@ def test_who_cancels_a_supervised_task_ends_it_and_nothing_is_told():
 
 
 def test_every_task_of_a_client_is_supervised():
-    client = Path(supervision.__file__).parent
+    client = Path(blocking.__file__).parent
     spawns = re.compile(r"spawn\(|create_task\(")
     spawning = {path.name for path in client.glob("*.py") if spawns.search(path.read_text())}
-    assert spawning == {"supervision.py"}
+    assert spawning == set()

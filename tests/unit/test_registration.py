@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import pytest
 from saturnmq.broker.config import BrokerConfig
@@ -18,15 +18,21 @@ from saturnmq.nameserver.server import SCAN_INTERVAL_S, NameServer
 from saturnmq.protocol import jsonx
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
-from saturnmq.protocol.errors import TopicNotExist
+from saturnmq.protocol.errors import SaturnError, TopicNotExist
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import TopicConfig
+from saturnmq.protocol.supervision import Supervisor
 from world_rig import World, run
 
 OURS, THEIRS = "1" * 32, "2" * 32
 NAME = "broker-0"
 PACE_S, HOLD_S = 30, 120
 TABLE = {name: TopicConfig(name, 4, 4, 6).to_json() for name in ("TBW102", "T")}
+
+
+def die_of(error: SaturnError) -> NoReturn:
+    """The task that failed is not to begin again: the test is to hear of it."""
+    raise error
 
 
 class Member:
@@ -64,7 +70,7 @@ class Member:
         self.epochs: list[int] = []  # that deposed it
         self.registration = Registration(cast(Context, context), f"{self.node.ip}:10912")
         self.registration.on_master = self._hear
-        self._tasks = self.registration.start()
+        self._tasks = self.registration.start(Supervisor(self.node, die_of))
 
     def _hear(self, epoch: int, master: str, _: str) -> None:
         if self.role.is_slave:

@@ -1,10 +1,13 @@
-"""The tasks of a client: none ends in silence.
+"""Tasks of clients and brokers: none ends in silence, and a failure ends none of the others.
 
-Every task of a client begins here. One that is for good begins again, after a pause, when it fails;
-one that has an end is not repeated, and whoever waits for it gets its error. The application is
-told of either (ClientCore.tell). To fail is to end with any exception, SystemExit and
-KeyboardInterrupt too, which would end the loop with all other tasks; and with a CancelledError that
-nobody asked for: it comes from something that was awaited.
+Every task of a client begins here, and every task of a broker after whose failure its data is not
+in doubt. One that is for good begins again, after a pause, when it fails; one that has an end is
+not repeated, and whoever waits for it gets its error. Either is told: to the application
+(ClientCore.tell), to the operator of a broker (`broker/failures.py`).
+
+To fail is to end with any exception, SystemExit and KeyboardInterrupt too, which would end the loop
+with all other tasks; and with a CancelledError that nobody asked for: it comes from something that
+was awaited.
 """
 
 from __future__ import annotations
@@ -13,8 +16,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn, TypeVar
 
-from saturnmq.protocol.errors import SaturnError, TaskFailed
-from saturnmq.protocol.runtime import Runtime
+from .errors import SaturnError, TaskFailed
+from .runtime import Runtime
 
 PAUSE_S = 1.0  # doubles from failure to failure
 PAUSE_MAX_S = 30.0
