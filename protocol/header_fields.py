@@ -167,11 +167,11 @@ class Header:
         return cls(**{attribute: field.read(ext) for attribute, field in cls.FIELDS.items()})
 
     def encode(self) -> dict[str, str]:
-        """The fields on the wire: those whose value is not the default."""
+        """The fields on the wire: all that have a value."""
         ext = {}
         for attribute, field in self.FIELDS.items():
             value = getattr(self, attribute)
-            if value != field.default:
+            if value is not None:
                 ext[field.name] = str(value).lower() if isinstance(field, Flag) else str(value)
         return ext
 

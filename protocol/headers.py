@@ -78,7 +78,7 @@ class SendBack(Header):
     """CONSUMER_SEND_MSG_BACK 36."""
 
     group: str = name("group")
-    offset: int = number("offset")
+    offset: int = number("offset", least=INT64_MIN)
     delay_level: int = int32("delayLevel", default=0, least=INT32_MIN)
     origin_message_id: str = text("originMsgId", default="")
     max_reconsume_times: int = int32("maxReconsumeTimes", default=-1, least=INT32_MIN)
@@ -151,7 +151,7 @@ class SearchOffset(OfQueue):
 class ViewMessage(Header):
     """VIEW_MESSAGE_BY_ID 33."""
 
-    offset: int = number("offset")
+    offset: int = number("offset", least=INT64_MIN)
 
 
 @header

@@ -148,6 +148,9 @@ class NativeRuntime:
     def monotonic(self) -> float:
         return time.monotonic()
 
+    def processor_time(self) -> float:
+        return time.thread_time()
+
     def spawn(self, coro: Coroutine[Any, Any, T], *, name: str | None = None) -> asyncio.Task[T]:
         if self._forked:
             coro.close()

@@ -84,6 +84,10 @@ class Runtime(Protocol):
         """Seconds that never go back: for time-outs and measurements."""
         ...
 
+    def processor_time(self) -> float:
+        """Seconds of processor time that the calling thread has used."""
+        ...
+
     def spawn(self, coro: Coroutine[Any, Any, T], *, name: str | None = None) -> "asyncio.Task[T]":
         """Run a task. If it dies with an exception the process's fatal handler hears of it."""
         ...

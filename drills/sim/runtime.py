@@ -81,6 +81,9 @@ class SimRuntime:
     def monotonic(self) -> float:
         return self.loop.time()
 
+    def processor_time(self) -> float:
+        return 0.0  # no simulated work takes any
+
     def jump_wall_clock(self, by_ms: int) -> None:
         """A step of the wall clock, as an operator or NTP makes; the monotonic clock does not see
         it.

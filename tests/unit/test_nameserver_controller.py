@@ -154,7 +154,7 @@ def test_who_leads_goes_on_when_nobody_else_is_named_or_can(tmp_path: Path) -> N
             assert "does not answer" in str(reply.remark)
             reply = await elect(endpoint, "nobody", 1)
             assert reply.code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED
-            assert (await elect(endpoint, name, "one")).code == 1
+            assert (await elect(endpoint, name, "one")).code == ResponseCode.INVALID_PARAMETER
             assert group.master.context.role.state is State.MASTER
             endpoint.close()
 
