@@ -487,6 +487,8 @@ class AdminService:
             "commitLogDiskRatio": f"{c.store.space_percent / 100}",
             "consumeQueueDiskRatio": f"{c.store.space_percent / 100}",
             "flushBehindMs": str(self._flush_behind_ms()),
+            "longestStopMs": str(round(1000 * c.loop_watch.longest_s)),
+            "longestBusyStopMs": str(round(1000 * c.loop_watch.longest_busy_s)),
             "unforeseenFailures": str(c.failures.count),
             "lastUnforeseenFailure": c.failures.last,
             "refusesWrites": c.store.failed or c.store.refuses or self._deposed(),

@@ -67,6 +67,7 @@ from saturnmq.protocol.errors import (
     UnsupportedRequest,
 )
 from saturnmq.protocol.ids import UniqueIds, encode_host
+from saturnmq.protocol.loop_watch import LoopWatch
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.runtime import (
     EXPOSED,
@@ -118,6 +119,7 @@ class Broker:
         self.ha_address = ""
         self.failed: str | None = None  # why this broker takes no more writes
         self.failures = Failures()
+        self.loop_watch = LoopWatch(runtime)
         self._supervisor = Supervisor(runtime, self.failures.of_task)
 
     async def start(self) -> None:
@@ -211,6 +213,7 @@ class Broker:
             epochs=Epochs.load(self._disk, config.root, self.store.watermarks.appended),
             statistics=Statistics(runtime.monotonic(), runtime.now_ms()),
             failures=self.failures,
+            loop_watch=self.loop_watch,
         )
 
     async def _bind(self) -> None:
@@ -521,6 +524,7 @@ class Broker:
             return
         if request.code not in SENDS:
             self._turn.catch_up()  # it may ask for what was acknowledged a moment ago
+        self.loop_watch.last_request = request.code
         try:
             handler(endpoint, request)
         except SaturnError:

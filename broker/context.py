@@ -23,6 +23,7 @@ from saturnmq.broker.topics import TopicTable
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import NoPermission, SaturnError
+from saturnmq.protocol.loop_watch import LoopWatch
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.runtime import Runtime
 from saturnmq.store.epochs import Epochs
@@ -46,6 +47,7 @@ class Context:
     epochs: Epochs
     statistics: Statistics
     failures: Failures
+    loop_watch: LoopWatch
     master_confirmed: int | None = None  # on a slave: how far its master confirms, if it says so
     appended: Callable[[], None] = lambda: None  # tells the turn that the log grew
     enough_replicas: Callable[[], bool] = lambda: True

@@ -185,6 +185,7 @@ def _serve(
             loop.add_signal_handler(number, stop.set)
         server = build(runtime)
         await server.start()
+        watch = runtime.spawn(server.loop_watch.run(), name="loop-watch")
         try:
             facts = {"address": server.address, "pid": os.getpid()}
             if hasattr(server, "ha_address"):
@@ -194,6 +195,7 @@ def _serve(
             print(f"{what} serves on {server.address}", flush=True)
             await stop.wait()
         finally:
+            watch.cancel()
             await _closed(server.close())
         if failed := getattr(server, "failed", None):
             fail(f"the {what} had stopped taking writes: {failed}")

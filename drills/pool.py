@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, Protocol, TypeVar
@@ -35,7 +36,7 @@ def run_jobs(
     from multiprocess import get_context
 
     count = processes or os.cpu_count() or 1
-    with get_context("fork").Pool(count) as pool:
+    with get_context("fork").Pool(count, _end_at_once) as pool:
         waiting = [pool.apply_async(job) for job in islice(jobs, 2 * count)]
         while waiting:
             try:
@@ -46,4 +47,13 @@ def run_jobs(
             progress(total)
             if not enough(total) and (job := next(jobs, None)) is not None:
                 waiting.append(pool.apply_async(job))
+        if not waiting:
+            pool.close()
+            pool.join()
     return total
+
+
+def _end_at_once() -> None:
+    """A process of the pool ends where SIGTERM finds it. The handler of the command line raises
+    SystemExit: in the middle of a destructor that is lost, and the pool waits for ever."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -31,6 +31,7 @@ from saturnmq.protocol.errors import (
     UnsupportedRequest,
 )
 from saturnmq.protocol.headers import HEADERS
+from saturnmq.protocol.loop_watch import LoopWatch
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import DataVersion
 from saturnmq.protocol.runtime import EXPOSED, Listener, Runtime, is_loopback
@@ -82,6 +83,7 @@ class NameServer:
         self._scan: asyncio.Task[None] | None = None
         self._endpoints: set[Endpoint] = set()
         self._refused: dict[Endpoint, str] = {}  # the last refusal told in the log
+        self.loop_watch = LoopWatch(runtime)
         self.routes = RouteTable()
         self.kv = KvConfig()
         self._watches = Watches()
@@ -194,6 +196,7 @@ class NameServer:
         if handler is None:
             raise UnsupportedRequest(f" request type {command.code} not supported")
         header = _header(command)
+        self.loop_watch.last_request = command.code
         try:
             reply = handler(endpoint, command, header)
             endpoint.send(self._signing.sign_answer(command, reply), command)

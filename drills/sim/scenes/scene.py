@@ -175,7 +175,8 @@ class Scene:
     async def come_and_go(self, most: int = 3, every_s: float = 4.0) -> None:
         """Members join, leave and die until the faults are over; one at least stays."""
         while not self.calm():
-            await asyncio.sleep(self.rng.expovariate(1 / every_s))
+            pause_s = self.rng.expovariate(1 / every_s)
+            await asyncio.sleep(min(pause_s, self.patience_s / 2))  # it is waited for in the end
             if self.calm():
                 return
             if len(self.members) == 1 or (len(self.members) < most and self.rng.random() < 0.5):
