@@ -77,6 +77,13 @@ def status(
                 for row in rows
             ],
         )
+        for row in rows:
+            if int(row.get("unforeseenFailures", "0")):
+                print(
+                    f"{row['broker']} {row['id']}: {row['unforeseenFailures']} requests or tasks "
+                    f"failed in a way that nobody foresaw, the last: {row['lastUnforeseenFailure']}"
+                    " (its log has the traces; please report them)"
+                )
     if any(row["refusesWrites"] for row in rows):
         raise typer.Exit(1)
 

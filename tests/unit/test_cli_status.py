@@ -1,0 +1,42 @@
+"""`saturnmq admin status`: what a broker tells of itself."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from saturnmq.cli import admin
+from saturnmq.cli.main import app
+from typer.testing import CliRunner
+
+SOUND = {"refusesWrites": "", "flushBehindMs": "0", "unforeseenFailures": "0"}
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, **facts: str) -> str:
+    class Client:
+        def cluster(self) -> list[Any]:
+            return [SimpleNamespace(broker_name="broker-a", broker_id=0, address="127.0.0.1:1")]
+
+        def broker_status(self, address: str) -> dict[str, str]:
+            return SOUND | facts
+
+    @contextlib.contextmanager
+    def client(nameserver: str) -> Iterator[Client]:
+        yield Client()
+
+    monkeypatch.setattr(admin, "admin", client)
+    result = CliRunner().invoke(app, ["admin", "status"], terminal_width=200)
+    assert result.exit_code == 0, result.output
+    return " ".join(result.output.split())
+
+
+def test_failures_that_nobody_foresaw_are_told_and_of_none_nothing(monkeypatch) -> None:
+    assert "foresaw" not in shown(monkeypatch)
+    told = {"unforeseenFailures": "3", "lastUnforeseenFailure": "request 30: KeyError: 'x'"}
+    assert (
+        "broker-a 0: 3 requests or tasks failed in a way that nobody foresaw, the last: request "
+        "30: KeyError: 'x'"
+    ) in shown(monkeypatch, **told)
