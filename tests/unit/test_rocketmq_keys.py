@@ -32,6 +32,7 @@ OTHERS: dict[str, tuple[str, str]] = {
     "minInSyncReplicas": ("2", "brokerRole=SYNC_MASTER"),
     "allAckInSyncStateSet": ("true", "brokerRole=SYNC_MASTER"),
     "replicationSecret": ("0123456789abcdef", ""),
+    "cleanFileForciblyEnable": ("false", ""),  # true with a broker.conf of RocketMQ, not else
 }
 
 
