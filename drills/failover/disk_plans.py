@@ -100,7 +100,7 @@ async def foreign(run: Run, *, master: bool) -> None:
 
 async def new_slave_power_cut(run: Run) -> None:
     """Of its group only the new slave follows when the power of the master goes: what it had not
-    flushed then is gone."""
+    flushed is gone. It is asked a moment before; what it flushed since is damage then."""
     group = run.group()
     master, old = run.master(group), run.slave(group)
     await run.kill(old)
