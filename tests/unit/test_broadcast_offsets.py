@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from consumer_world import World, consumer
+from saturnmq.client.local_files import LocalFiles
 from saturnmq.client.push_consumer import PushConsumer
 from saturnmq.protocol.errors import ConfigError, InvalidParameter, OffsetsLocked, OffsetsNotSaved
 
@@ -177,6 +178,14 @@ def test_a_place_that_cannot_be_used_ends_the_start(home: Path) -> None:
             await broadcaster(world, [], offsets_path=str(home / "file/offsets.json")).start()
 
     world.run(main)
+
+
+def test_folders_that_somebody_removed_are_made_again(tmp_path: Path) -> None:
+    files, path = LocalFiles(), str(tmp_path / "a" / "b" / "offsets.json")
+    assert files.read(path) is None
+    for data in (b"1", b"2"):
+        files.replace(path, data)
+        assert files.read(path) == data
 
 
 def test_offsets_that_cannot_be_saved_are_told_once_and_saved_later(home: Path) -> None:

@@ -126,6 +126,49 @@ with Producer("p", nameserver) as producer:
     assert stored(nameserver) - before == SENDS
 
 
+def test_what_is_left_at_the_end_has_the_time_that_is_left() -> None:
+    """Producers that are closed, or that nobody has any more, are not asked, nor in a child."""
+    script = """
+import os, sys
+from saturnmq.client import at_exit
+
+class Clock:
+    now = 100.0
+
+    def monotonic(self):
+        return self.now
+
+class Producer:
+    def __init__(self, name):
+        self.name = name
+        at_exit.remember(self.settle)
+
+    def settle(self, seconds):
+        print(self.name, seconds, flush=True)
+        at_exit.forget(self.settle)
+        at_exit.time.now += 7.0
+        return at_exit.Loss(self.name, 3, "why") if self.name == "lost" else None
+
+at_exit.time = Clock()
+producers = [Producer(name) for name in ("lost", "one", "two", "closed")]
+at_exit.forget(producers[3].settle)
+Producer("gone")
+child = os.fork()
+if child:
+    os.waitpid(child, 0)
+if sys.argv[1:]:
+    sys.stderr = None
+"""
+    for arguments, told in (([], 1), (["without stderr"], 0)):
+        command = [sys.executable, "-c", script, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        names, seconds = zip(*map(str.split, done.stdout.splitlines()), strict=True)
+        assert sorted(names) == ["lost", "one", "two"]
+        assert sorted(map(float, seconds)) == [0.0, 3.0, 10.0]
+        assert done.stderr.count("3 messages that producer 'lost' had accepted") == told
+        assert done.stderr.count("\n") == told, done.stderr
+
+
 def test_how_the_readme_says_it() -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     assert f"{EXIT_S:g} s" in readme

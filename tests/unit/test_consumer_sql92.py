@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from broker_rig import ask, config, connected, run, started, until
 from saturnmq.aio import Message, Producer, PullConsumer, PushConsumer, Sql
+from saturnmq.client.consumer_facts import find_brokers
+from saturnmq.client.starting import Baseline
 from saturnmq.nameserver.server import NameServer
+from saturnmq.protocol import jsonx
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.errors import FilterNotSupported, SubscriptionParseFailed, error_for
+from saturnmq.protocol.errors import (
+    ConnectionLost,
+    FilterNotSupported,
+    SubscriptionParseFailed,
+    TopicNotExist,
+    error_for,
+)
+from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.native import NativeRuntime
 from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.subscription import Expression, Subscription
 
 CONDITION = Sql("price > 3 AND TAGS IN ('A', 'C')")
 WANTED = [n for n in range(4, 100) if n % 4 in (0, 2)]
@@ -115,6 +128,43 @@ def test_a_broker_that_does_not_know_the_question_knows_no_conditions(
                 await consumer.start()
 
     run(body)
+
+
+class Core:
+    """Brokers a, which is away, b, of which a slave is left, and c."""
+
+    client_id = "me"
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+
+    async def route(self, topic: str) -> None:
+        if topic == "nowhere":
+            raise TopicNotExist("no such topic")
+
+    def subscribe_queues(self, topic: str) -> list[MessageQueue]:
+        return [] if topic == "nowhere" else [MessageQueue(topic, name, 0) for name in "cab"]
+
+    def broker_address(self, name: str, *, master: bool = True) -> str | None:
+        return {"a": None, "b": None if master else "b:2", "c": "c:1"}[name]
+
+    async def invoke(self, address: str, request: Command) -> None:
+        document = jsonx.loads(bytes(request.body))
+        assert (document["clientId"], document["group"]) == ("me", "G")
+        self.asked.append((address, document["subscriptionData"]["topic"]))
+        raise ConnectionLost("it does not answer")
+
+
+def test_all_brokers_that_can_be_reached_are_asked_about_each_condition() -> None:
+    expressions: dict[str, Expression] = {"T": "A", "U": CONDITION, "nowhere": "B", "V": CONDITION}
+    subscriptions = {
+        topic: Subscription.parse(topic, expression, 1) for topic, expression in expressions.items()
+    }
+    core: Any = Core()
+    baseline = Baseline()
+    asyncio.run(find_brokers(core, "G", subscriptions, baseline))
+    assert core.asked == [("b:2", "U"), ("c:1", "U"), ("b:2", "V"), ("c:1", "V")]
+    assert not baseline.is_older(MessageQueue("nowhere", "a", 0))
 
 
 def test_a_wrong_condition_is_told_where_it_is_written() -> None:

@@ -86,6 +86,7 @@ def test_a_heartbeat_says_how_it_consumes(options: Any, model: str, start: str) 
     entry = consumer(world, listener_one=print, **options).heartbeat_data()
     assert (entry["groupName"], entry["consumeType"]) == ("G", "CONSUME_PASSIVELY")
     assert (entry["messageModel"], entry["consumeFromWhere"]) == (model, start)
+    assert entry["unitMode"] is False
     world.loop.close()
 
 
