@@ -35,6 +35,7 @@ import zlib
 from dataclasses import dataclass
 
 from saturnmq.store.disk import Disk
+from saturnmq.store.reading import cannot_be_read
 
 PAGE = 4096
 _ROCKETMQ = struct.Struct(">qqqqq")
@@ -43,6 +44,10 @@ _OURS_BEFORE = struct.Struct(">8sqqqq40s")
 MAGIC = b"SATURN03"
 MAGIC_BEFORE = b"SATURN02"
 NO_INDEX, INDEX_UNKNOWN = 0, -1
+_WAY_OUT = (
+    "replace the disk and copy the directory from a slave, or delete this file: then all of the "
+    "log is read, and nobody knows what of it was durable"
+)
 
 
 @dataclass(slots=True)
@@ -70,7 +75,10 @@ class Checkpoint:
         path = posixpath.join(root, "checkpoint")
         if not disk.exists(path):
             return cls()
-        data = disk.read_file(path).ljust(PAGE, b"\0")
+        try:
+            data = disk.read_file(path).ljust(PAGE, b"\0")
+        except OSError as error:
+            raise cannot_be_read(path, error, _WAY_OUT) from error
         found = cls(*_ROCKETMQ.unpack_from(data))
         layout = {MAGIC: _OURS, MAGIC_BEFORE: _OURS_BEFORE}.get(data[64:72])
         if layout is not None and data[_crc_at(layout) :][:4] == _crc(data, layout):

@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from saturnmq.protocol.errors import StoreDamaged, SystemBusy
 from saturnmq.protocol.frame import Frame, decode_frame
 from saturnmq.store.disk import Advice, Disk, SegmentFile
+from saturnmq.store.reading import OF_LOG, read
 from saturnmq.store.segments import Segment, SegmentSeries, zero_tail
 from saturnmq.store.transient_pool import TransientStorePool
 
@@ -383,7 +384,7 @@ class CommitLog:
         segment = self.series.find(offset)
         if segment is None or offset + size > segment.end:
             return offset < self.start
-        data = segment.file.read(offset - segment.start, size)
+        data = read(segment.file, offset - segment.start, size, OF_LOG)
         found = decode_frame(data, 0, size, False)
         return isinstance(found, Frame) and (
             (found.physical_offset, found.size, found.queue_id, found.queue_offset, found.topic)
@@ -405,7 +406,7 @@ class CommitLog:
         self.series.drop_from(end + (0 if segment is None or segment.start < end else 1))
         if segment is not None:
             pos = end - segment.start
-            zero_tail(segment, pos)
+            zero_tail(segment, pos, OF_LOG)
             # also when it reads as zeros: the process before may have died before its sync
             segment.file.flush(pos, self.segment_bytes)
             segment.prepared = pos

@@ -1,8 +1,8 @@
 """config/*.json: small tables with a previous copy beside them (store-format.md section 1).
 
-Written as strict JSON, read as fastjson writes it (integer keys without quotes). A damaged or empty
-file falls back to `<file>.bak`; when both are bad the start is refused, so that an empty table
-never replaces a good one (fault-model.md section 4.5).
+Written as strict JSON, read as fastjson writes it (integer keys without quotes). A file that is
+damaged or empty, or lies in a bad sector, falls back to `<file>.bak`; when both are bad the start
+is refused, so that an empty table never replaces a good one (fault-model.md section 4.5).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 from saturnmq.protocol import jsonx
 from saturnmq.protocol.errors import MalformedFrame, StoreDamaged
 from saturnmq.store.disk import Disk
+from saturnmq.store.reading import is_bad_sector
 
 
 class ConfigFile:
@@ -38,6 +39,10 @@ class ConfigFile:
                 problems.append(f"{path} holds no JSON object")
             except (ValueError, MalformedFrame) as error:
                 problems.append(f"{path}: {error}")
+            except OSError as error:
+                if not is_bad_sector(error):
+                    raise
+                problems.append(f"{path} cannot be read: {error}")
         if problems:
             raise StoreDamaged(
                 "; ".join(problems) + ": restore one of them, or delete both to start empty"

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from saturnmq.protocol.kernels import COMPILED
 from saturnmq.store.disk import Advice, Disk
+from saturnmq.store.reading import OF_DERIVED, read
 from saturnmq.store.segments import Segment, SegmentSeries, zero_tail
 
 UNIT = 20
@@ -67,8 +68,7 @@ def _end_of(written: Written) -> int:
 
 
 def _slots_behind(index: int, written: Written) -> Iterator[tuple[int, bytes]]:
-    """Stretches of slots from `index` on that are not all empty, each with the first one's number;
-    read with read(), as all of recovery."""
+    """Stretches of slots from `index` on that are not all empty, each with its first number."""
     for segment, ranges in written:
         first = max(index * UNIT - segment.start, 0)
         for start, end in ranges:
@@ -76,7 +76,7 @@ def _slots_behind(index: int, written: Written) -> Iterator[tuple[int, bytes]]:
                 continue
             aligned = max(start - start % UNIT, first)
             # a hole of the file may begin within the zeros that end an entry
-            data = segment.file.read(aligned, end + -end % UNIT - aligned)
+            data = read(segment.file, aligned, end + -end % UNIT - aligned, OF_DERIVED)
             if data != bytes(len(data)):
                 yield (segment.start + aligned) // UNIT, data
 
@@ -105,6 +105,7 @@ class ConsumeQueue:
         self.min_offset = 0
         self.since = 0
         self.first = 0
+        self.is_starting = False  # its files are read, because a bad sector must not be a SIGBUS
 
     @property
     def is_empty(self) -> bool:
@@ -195,10 +196,15 @@ class ConsumeQueue:
         segment = self.series.find(index * UNIT)
         return None if segment is None else self._unpack(segment, index)
 
-    @staticmethod
-    def _unpack(segment: Segment, index: int) -> tuple[int, int, int]:
-        offset, size, code = ENTRY.unpack_from(segment.view, index * UNIT - segment.start)
+    def _unpack(self, segment: Segment, index: int) -> tuple[int, int, int]:
+        at = index * UNIT - segment.start
+        offset, size, code = ENTRY.unpack(self._slots(segment, at, UNIT))
         return offset, size, code
+
+    def _slots(self, segment: Segment, at: int, size: int) -> bytes | memoryview:
+        if self.is_starting:
+            return read(segment.file, at, size, OF_DERIVED)
+        return segment.view[at : at + size]
 
     def first_at_or_after(self, physical: int, low: int, high: int) -> int:
         """First index in [low, high) whose offset is >= `physical` (or that is no entry)."""
@@ -223,10 +229,11 @@ class ConsumeQueue:
             count = min(
                 high - index, (self.series.segment_bytes - at) // UNIT, len(_FILLERS) // UNIT
             )
-            if segment.view[at : at + count * UNIT] == _FILLERS[: count * UNIT]:
+            slots = self._slots(segment, at, count * UNIT)
+            if slots == _FILLERS[: count * UNIT]:
                 index += count
                 continue
-            for _, size, _ in ENTRY.iter_unpack(segment.view[at : at + count * UNIT]):
+            for _, size, _ in ENTRY.iter_unpack(slots):
                 if size != _FILLER_SIZE:
                     return index
                 index += 1
@@ -303,7 +310,7 @@ class ConsumeQueue:
         empty = pos == self.series.start
         self.series.drop_from(pos if empty or segment is None else pos + 1)
         if segment is not None and not empty:
-            segment.dirty |= zero_tail(segment, pos - segment.start)
+            segment.dirty |= zero_tail(segment, pos - segment.start, OF_DERIVED)
         if not self.series.segments:
             self._begin()
             return

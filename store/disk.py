@@ -26,6 +26,7 @@ import mmap
 import os
 import struct
 import threading
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
@@ -150,6 +151,16 @@ class Disk(Protocol):
     def mutex(self) -> AbstractContextManager[object]: ...
 
 
+@contextlib.contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """The kernel names no file where it was given a descriptor: an operator must know which."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or path
+        raise
+
+
 class _NativeReadFile:
     """A file by its descriptor; see `ReadFile`."""
 
@@ -159,15 +170,17 @@ class _NativeReadFile:
         self._fd = fd
 
     def read(self, pos: int, n: int) -> bytes:
-        return os.pread(self._fd, n, pos)
+        with _naming(self.path):
+            return os.pread(self._fd, n, pos)
 
     def read_into(self, pos: int, buffer: memoryview) -> int:
         done = 0
-        while done < len(buffer):
-            count = os.preadv(self._fd, [buffer[done:]], pos + done)
-            if not count:
-                break
-            done += count
+        with _naming(self.path):
+            while done < len(buffer):
+                count = os.preadv(self._fd, [buffer[done:]], pos + done)
+                if not count:
+                    break
+                done += count
         return done
 
     def written(self, pos: int) -> list[tuple[int, int]]:
@@ -207,6 +220,7 @@ class _NativeSegment(_NativeReadFile):
             os.fdatasync(fd)  # releases the GIL and covers mapped pages
         except OSError as error:
             if error.errno != errno.EBADF or self._fd >= 0:
+                error.filename = self.path
                 raise
 
     def write(self, pos: int, data: bytes | bytearray | memoryview) -> None:
@@ -214,13 +228,18 @@ class _NativeSegment(_NativeReadFile):
         if size <= MAPPED_WRITE:
             self.view[pos : pos + size] = data
             return
-        done = os.pwrite(self._fd, data, pos)
-        while done < size:
-            done += os.pwrite(self._fd, memoryview(data)[done:], pos + done)
+        try:
+            done = os.pwrite(self._fd, data, pos)
+            while done < size:
+                done += os.pwrite(self._fd, memoryview(data)[done:], pos + done)
+        except OSError as error:
+            error.filename = self.path
+            raise
 
     def zero(self, start: int, end: int) -> None:
-        while start < end:
-            start += os.pwrite(self._fd, _ZEROS[: end - start], start)
+        with _naming(self.path):
+            while start < end:
+                start += os.pwrite(self._fd, _ZEROS[: end - start], start)
 
     def forget(self, start: int, end: int) -> None:
         os.posix_fadvise(self._fd, start, end - start, os.POSIX_FADV_DONTNEED)
@@ -343,10 +362,11 @@ class NativeDisk:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, FILE_MODE)
             named = True
         try:
-            os.posix_fallocate(fd, 0, size)
-            segment = _NativeSegment(path, size, fd)
-            if durable:
-                os.fsync(fd)
+            with _naming(path):
+                os.posix_fallocate(fd, 0, size)
+                segment = _NativeSegment(path, size, fd)
+                if durable:
+                    os.fsync(fd)
             if not named:
                 # src_dir_fd makes Python use linkat with AT_SYMLINK_FOLLOW, which /proc needs
                 os.link(f"/proc/self/fd/{fd}", path, src_dir_fd=fd, follow_symlinks=True)
@@ -377,16 +397,19 @@ class NativeDisk:
         return _NativeReadFile(path, os.fstat(fd).st_size, fd)
 
     def read_file(self, path: str) -> bytes:
-        with open(path, "rb") as file:
+        with _naming(path), open(path, "rb") as file:
             return file.read()
 
     def write_file(self, path: str, data: bytes) -> None:
         """Create or overwrite and make durable (for files whose content does not matter)."""
-        with open(path, "wb", opener=_private) as file:
+        self._write_synced(path, data)
+        self.sync_dir(os.path.dirname(path))
+
+    def _write_synced(self, path: str, data: bytes) -> None:
+        with _naming(path), open(path, "wb", opener=_private) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        self.sync_dir(os.path.dirname(path))
 
     def replace_file(self, path: str, data: bytes, keep_backup: bool = True) -> None:
         """Atomically replace; the previous content stays as `<path>.bak`.
@@ -395,10 +418,7 @@ class NativeDisk:
         backup is a hard link, so that one of the two complete files always has the name.
         """
         fresh = path + ".tmp"
-        with open(fresh, "wb", opener=_private) as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        self._write_synced(fresh, data)
         if keep_backup and os.path.exists(path):
             backup = path + ".bak"
             link = backup + ".tmp"
@@ -439,7 +459,8 @@ class NativeDisk:
     def sync_dir(self, directory: str) -> None:
         fd = os.open(directory or ".", os.O_RDONLY | os.O_DIRECTORY)
         try:
-            os.fsync(fd)
+            with _naming(directory):
+                os.fsync(fd)
         finally:
             os.close(fd)
 
@@ -459,9 +480,15 @@ class NativeDisk:
             os.close(fd)
             raise taken from error
         _held_here.add(real)
-        os.pwrite(fd, b"lock", 0)
-        os.fsync(fd)
-        return _NativeLock(fd, real)
+        held = _NativeLock(fd, real)
+        try:
+            with _naming(path):
+                os.pwrite(fd, b"lock", 0)
+                os.fsync(fd)
+        except OSError:
+            held.release()
+            raise
+        return held
 
     def locked(self, path: str) -> bool:
         """Whether somebody holds this lock; does not take it, not even for a moment."""

@@ -25,6 +25,7 @@ from typing import NamedTuple
 from saturnmq.protocol.errors import StoreDamaged
 from saturnmq.protocol.kernels import crc32
 from saturnmq.store.disk import Disk
+from saturnmq.store.reading import is_bad_sector
 
 FILE = "epochFileCheckpoint"
 IDENTITY = re.compile("[0-9a-f]{32}")
@@ -55,7 +56,13 @@ class Epochs:
         problems = []
         for path in (found._path, found._path + ".bak"):
             if disk.exists(path):
-                parsed = _parse(disk.read_file(path))
+                try:
+                    parsed = _parse(disk.read_file(path))
+                except OSError as error:
+                    if not is_bad_sector(error):
+                        raise
+                    problems.append(f"{path} ({error})")
+                    continue
                 if parsed is not None:
                     entries, found.identity = parsed
                     found.entries = [epoch for epoch in entries if epoch.start <= log_end]

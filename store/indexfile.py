@@ -28,6 +28,7 @@ from saturnmq.protocol.errors import StoreDamaged
 from saturnmq.protocol.jhash import index_hash
 from saturnmq.protocol.kernels import COMPILED
 from saturnmq.store.disk import Disk, SegmentFile
+from saturnmq.store.reading import OF_DERIVED, read
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +37,7 @@ ITEM = struct.Struct(">iqii")
 INCOMING = struct.Struct(">iqq")
 _SLOT = struct.Struct(">i")
 _INT_MAX = 0x7FFFFFFF
+_READ = 1 << 20
 
 
 def insert_items_reference(
@@ -103,7 +105,7 @@ class IndexFile:
         self.file = file
         self.slots = slots
         self.items = items
-        self.header: list[int] = list(HEADER.unpack_from(file.view))
+        self.header: list[int] = list(HEADER.unpack(read(file, 0, HEADER.size, OF_DERIVED)))
         self.header[5] = min(max(self.header[5], 1), items)
 
     @property
@@ -143,12 +145,15 @@ class IndexFile:
 
     def offset_of(self, number: int) -> int:
         """Where the message of an item begins."""
-        at = 40 + 4 * self.slots + 20 * number
-        return int(ITEM.unpack_from(self.file.view, at)[1])
+        item = read(self.file, 40 + 4 * self.slots + ITEM.size * number, ITEM.size, OF_DERIVED)
+        return int(ITEM.unpack(item)[1])
 
     def restore(self, header: bytes) -> None:
         """Go back to an earlier header and only the items it counts."""
         self.header = list(HEADER.unpack(header))
+        end = 40 + 4 * self.slots + ITEM.size * self.count
+        for at in range(0, end, _READ):
+            read(self.file, at, min(_READ, end - at), OF_DERIVED)
         self.header[4] = fill_slots(self.file.view, self.slots, self.count)
         HEADER.pack_into(self.file.view, 0, *self.header)
 

@@ -168,6 +168,7 @@ class MessageStore:
         self.recovery = recover(
             self._log, self._derived, page, clean=clean, keep=self._keep, progress=progress
         )
+        self._queues.started()
         stamp = self.recovery.last_store_timestamp or page.physic
         self._writer.last_store_timestamp = self._dispatched_ts = stamp
         if not clean:

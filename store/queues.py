@@ -56,6 +56,7 @@ class Queues:
             for entry in self._disk.list(posixpath.join(self._directory, topic.name)):
                 if entry.is_dir and entry.name.isdigit():
                     queue = self._make(topic.name, int(entry.name))
+                    queue.is_starting = True
                     try:
                         queue.series.load()
                         queue.series.new_names = not clean
@@ -71,6 +72,11 @@ class Queues:
             queue = self.table.pop(key)
             queue.close()
             self._disk.remove_tree(queue.series.directory)
+
+    def started(self) -> None:
+        """What there is could be read."""
+        for queue in self:
+            queue.is_starting = False
 
     def flush(self) -> None:
         """Blocking, may run beside appends: entries put before are durable then."""

@@ -33,6 +33,7 @@ from saturnmq.store.checkpoint import NO_INDEX, Checkpoint
 from saturnmq.store.commitlog import CommitLog
 from saturnmq.store.derived import Derived
 from saturnmq.store.groups import Group
+from saturnmq.store.reading import OF_LOG, read, read_into
 from saturnmq.store.repair import damaged_ranges
 from saturnmq.store.reput import STEP_BYTES, Reput
 from saturnmq.store.resync import next_frame
@@ -167,7 +168,8 @@ def _used_end(commitlog: CommitLog, start: int, end: int) -> int:
         stop = min(end, segment.end) - segment.start
         for first, last in segment.file.written(max(start - segment.start, 0)):
             for at in range(first, min(last, stop), STEP_BYTES):
-                data = segment.file.read(at, min(STEP_BYTES, min(last, stop) - at)).rstrip(b"\0")
+                size = min(STEP_BYTES, min(last, stop) - at)
+                data = read(segment.file, at, size, OF_LOG).rstrip(b"\0")
                 used = segment.start + at + len(data) if data else used
     return used
 
@@ -227,8 +229,8 @@ class _Places:
         while offset < end:
             segment = self._log.series.find(offset)
             assert segment is not None, "a gap lies in the log"
-            size = min(end, segment.end) - offset
-            data = memoryview(segment.file.read(offset - segment.start, min(size, _READ)))
+            size = min(min(end, segment.end) - offset, _READ)
+            data = memoryview(read(segment.file, offset - segment.start, size, OF_LOG))
             scan = scan_frames(data, 0, len(data), offset, False, False, self._derived.delays_ms)
             if not scan.next_pos:
                 return
@@ -324,13 +326,7 @@ class _Scan:
     def _fill(self, offset: int) -> None:
         segment = self._log.series.find(offset)
         assert segment is not None, f"{offset} lies between the ends of the log"
-        try:
-            self._filled = segment.file.read_into(offset - segment.start, self._buffer)
-        except OSError as error:
-            raise StoreDamaged(
-                f"{segment.file.path} cannot be read at {offset - segment.start}: {error}; replace "
-                "the disk and copy the directory from a slave, or set this file aside"
-            ) from error
+        self._filled = read_into(segment.file, offset - segment.start, self._buffer, OF_LOG)
         if not self._filled:
             raise StoreDamaged(f"{segment.file.path} ends before {offset - segment.start}")
         self._base = offset

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from saturnmq.protocol.frame import BLANK_MAGIC, MAGIC_V1, MAGIC_V2, Blank, Frame, decode_frame
+from saturnmq.store.reading import OF_LOG, read
 from saturnmq.store.segments import Segment, SegmentSeries
 
 _MAGICS = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2, BLANK_MAGIC))
@@ -19,7 +20,7 @@ _WINDOW = 8 << 20
 
 def next_frame(series: SegmentSeries, offset: int, limit: int) -> int | None:
     """Where the next valid frame or BLANK, or the next segment, begins: behind `offset`, before
-    `limit`. OSError: the disk cannot be read."""
+    `limit`. StoreDamaged: the disk cannot be read."""
     offset += 1
     while offset < min(limit, series.end):
         segment = series.find(offset)
@@ -39,7 +40,8 @@ def next_frame(series: SegmentSeries, offset: int, limit: int) -> int | None:
 def _magics(segment: Segment, offset: int) -> Iterator[int]:
     """Places in the log whose second four bytes are a magic number, rising."""
     while offset < segment.end:
-        data = segment.file.read(offset - segment.start, min(_WINDOW, segment.end - offset))
+        size = min(_WINDOW, segment.end - offset)
+        data = read(segment.file, offset - segment.start, size, OF_LOG)
         found = []
         for magic in _MAGICS:
             at = data.find(magic, 4)
@@ -54,10 +56,10 @@ def _magics(segment: Segment, offset: int) -> Iterator[int]:
 
 def _valid(segment: Segment, offset: int) -> bool:
     at = offset - segment.start
-    size = int.from_bytes(segment.file.read(at, 4), "big")
+    size = int.from_bytes(read(segment.file, at, 4, OF_LOG), "big")
     if not 8 <= size <= segment.end - offset:
         return False
-    outcome = decode_frame(segment.file.read(at, size), 0, size, True)
+    outcome = decode_frame(read(segment.file, at, size, OF_LOG), 0, size, True)
     if isinstance(outcome, Blank):
         return offset + outcome.size == segment.end
     return isinstance(outcome, Frame) and outcome.physical_offset == offset

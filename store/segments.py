@@ -16,6 +16,7 @@ from itertools import pairwise
 
 from saturnmq.protocol.errors import StoreDamaged
 from saturnmq.store.disk import Disk, Entry, SegmentFile
+from saturnmq.store.reading import read
 
 log = logging.getLogger(__name__)
 
@@ -193,16 +194,15 @@ class SegmentSeries:
         return self.segments[-1].end if self.segments else 0
 
 
-def zero_tail(segment: Segment, pos: int, chunk: int = 1 << 20) -> bool:
-    """Zero what is not yet zero after `pos`; whether there was any. Read with read(), a bad sector
-    must not be SIGBUS."""
+def zero_tail(segment: Segment, pos: int, way_out: str, chunk: int = 1 << 20) -> bool:
+    """Zero what is not yet zero after `pos`; whether there was any."""
     file = segment.file
     zeros = bytes(min(chunk, file.size - pos))
     zeroed = False
     for start, end in file.written(pos):
         for at in range(start, end, chunk):
             count = min(chunk, end - at)
-            if file.read(at, count) != zeros[:count]:
+            if read(file, at, count, way_out) != zeros[:count]:
                 file.zero(at, at + count)
                 zeroed = True
     return zeroed

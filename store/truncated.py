@@ -100,7 +100,7 @@ def find(disk: Disk, path: str) -> Truncated | None:
             int(document["segmentBytes"]),
             int(document["crc32"]),
         )
-    except (AttributeError, KeyError, TypeError, ValueError, MalformedFrame):
+    except (AttributeError, KeyError, OSError, TypeError, ValueError, MalformedFrame):
         return bare  # the name tells what is needed to read it
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from saturnmq.protocol.errors import StoreDamaged
 from saturnmq.protocol.frame_reference import Run
-from saturnmq.store.checkpoint import MAGIC, PAGE, AbortMark, Checkpoint
+from saturnmq.store.checkpoint import MAGIC, MAGIC_BEFORE, PAGE, AbortMark, Checkpoint
 from saturnmq.store.disk import Disk
 from saturnmq.store.findings import CERTAIN, Finding, Findings, Trust
 from saturnmq.store.log_files import NOTHING, Gap, LogReader, SegmentFiles, Stretch
@@ -309,7 +309,7 @@ class _Check:
         data = self._disk.read_file(path)
         if len(data) != PAGE:
             self._findings.add(f"checkpoint: {len(data)} bytes long, not {PAGE}", path, 0)
-        if self._report.foreign and data[64:72] == MAGIC:
+        if self._report.foreign and data[64:72] in (MAGIC, MAGIC_BEFORE):
             what = "checkpoint: damaged, or another broker ran since ours; it counts as RocketMQ's"
             self._findings.add(what, path, 64, note=True)
         end = self._reader.end

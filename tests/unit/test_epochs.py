@@ -1,5 +1,6 @@
 """The epoch table: where two logs part, and a file that survives damage and power losses."""
 
+import errno
 import random
 from itertools import pairwise
 
@@ -139,6 +140,22 @@ def test_a_damaged_file_falls_back_and_is_refused_with_its_backup(damage: bytes)
     assert Epochs.load(disk, "/", 100).entries == [(1, 0)]
     disk.write_file("/epochFileCheckpoint.bak", damage)
     with pytest.raises(StoreDamaged, match="epochFileCheckpoint"):
+        Epochs.load(disk, "/", 100)
+
+
+def test_a_file_in_a_bad_sector_falls_back_and_is_refused_with_its_backup() -> None:
+    disk = SimDisk(random.Random(1))
+    table = Epochs(disk, "/")
+    table.open(1, 0)
+    table.open(2, 50)
+    disk.plan("read_file", pattern="/epochFileCheckpoint", times=None)
+    assert Epochs.load(disk, "/", 100).entries == [(1, 0)]
+    disk.plan("read_file", pattern="*", times=None)
+    with pytest.raises(StoreDamaged, match=r"/epochFileCheckpoint \(.*\.bak \(.* restore"):
+        Epochs.load(disk, "/", 100)
+    disk.plans.clear()
+    disk.plan("read_file", errno.EACCES)  # an older copy is not what is wanted then
+    with pytest.raises(PermissionError):
         Epochs.load(disk, "/", 100)
 
 

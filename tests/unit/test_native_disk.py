@@ -12,6 +12,7 @@ import re
 import resource
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -266,6 +267,34 @@ def test_a_segment_whose_making_fails_at_any_step_can_be_made_again(
     assert DISK.list(root) == []
     assert len(os.listdir("/proc/self/fd")) == len(before)
     DISK.create_segment(f"{root}/0", 8192).close()
+
+
+@pytest.mark.parametrize(
+    ("call", "work"),
+    [
+        ("posix_fallocate", lambda root: DISK.create_segment(f"{root}/1", 8192)),
+        ("fsync", lambda root: DISK.create_segment(f"{root}/1", 8192)),
+        ("fsync", lambda root: DISK.write_file(f"{root}/1", b"x")),
+        ("fsync", lambda root: DISK.replace_file(f"{root}/1", b"x")),
+        ("fsync", DISK.sync_dir),
+        ("fsync", lambda root: DISK.lock(f"{root}/1")),
+        ("pwrite", lambda root: DISK.lock(f"{root}/1")),
+        ("pread", lambda root: DISK.open_readonly(f"{root}/0").read(0, 1)),
+        ("preadv", lambda root: DISK.open_readonly(f"{root}/0").read_into(0, memoryview(b"x"))),
+        ("pwrite", lambda root: DISK.open_segment(f"{root}/0", 8192).write(0, bytes(8192))),
+        ("pwrite", lambda root: DISK.open_segment(f"{root}/0", 8192).zero(0, 8192)),
+        ("fdatasync", lambda root: DISK.open_segment(f"{root}/0", 8192).flush(0, 8192)),
+    ],
+)
+def test_an_error_names_its_file(
+    root: str, call: str, work: Callable[[str], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    DISK.create_segment(f"{root}/0", 8192).close()
+    monkeypatch.setattr(os, call, failing(errno.EIO))
+    with pytest.raises(OSError, match=root):
+        work(root)
+    monkeypatch.undo()
+    DISK.lock(f"{root}/1").release()
 
 
 def test_a_segment_has_all_of_its_blocks(root: str, monkeypatch: pytest.MonkeyPatch) -> None:

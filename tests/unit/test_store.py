@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import struct
 from dataclasses import replace
@@ -466,6 +467,23 @@ def test_a_damaged_config_file_gives_way_to_its_backup(damaged: bytes) -> None:
     disk.write_file("/c/consumerOffset.json.bak", b'{"offsetTable":{"T@G":{0:12,1:7}}}')
     disk.write_file("/c/consumerOffset.json", damaged)
     assert file.load() == {"offsetTable": {"T@G": {"0": 12, "1": 7}}}
+
+
+def test_a_config_file_in_a_bad_sector_gives_way_to_its_backup() -> None:
+    disk = new_disk()
+    disk.make_dirs("/c")
+    file = ConfigFile(disk, "/c/topics.json")
+    file.save({"a": 1})
+    file.save({"a": 2})
+    disk.plan("read_file", pattern="/c/topics.json", times=None)
+    assert file.load() == {"a": 1}
+    disk.plan("read_file", times=None)
+    with pytest.raises(StoreDamaged, match=r"/c/topics.json cannot be read.*delete both"):
+        file.load()
+    disk.plans.clear()
+    disk.plan("read_file", errno.EACCES)  # an older copy is not what is wanted then
+    with pytest.raises(PermissionError):
+        file.load()
 
 
 def test_a_config_file_cut_anywhere_gives_way_to_its_backup() -> None:

@@ -738,6 +738,42 @@ def test_a_log_that_cannot_be_read_refuses_the_start_and_tells_the_place(number:
     assert numbers(open_store(disk)) == list(range(number + 1))
 
 
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_start_tells_which_file_cannot_be_read_and_does_not_guess(is_clean: bool) -> None:
+    """Behind the mapping of a bad sector there is nothing, and whoever looks there is killed."""
+    disk = new_disk()
+    store = filled(disk, 60)
+    if is_clean:
+        store.close()
+    else:
+        put(store, range(60, 62))
+        flush(store)
+        die(disk)
+    refused = set()
+    for path in disk.paths():
+        image = disk.kill_image(random.Random(1))
+        content = image._find(path).current
+        before = bytes(content)
+        content[:] = b"\xff" * len(before)
+        for operation in ("read", "read_file"):
+            image.plan(operation, pattern=path, times=None)
+        said, again = "", None
+        try:
+            again = open_store(image)
+        except StoreDamaged as error:
+            said = str(error)
+        if again is None:
+            assert f"{path} cannot be read" in said
+            assert "replace the disk" in said
+            refused.add(path.removeprefix("/store/").partition("/")[0])
+        else:
+            content[:] = before
+            image.plans.clear()
+            assert numbers(again) == list(range(60 if is_clean else 62)), path
+            again.close()
+    assert refused == {"checkpoint", "commitlog", "consumequeue", "index"}
+
+
 def test_a_log_that_ends_with_a_segment_is_not_read_again() -> None:
     master = filled(new_disk(), 60)
     data = bytearray()

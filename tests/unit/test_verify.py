@@ -9,7 +9,7 @@ import pytest
 from saturnmq.drills.sim.disk import SimDisk
 from saturnmq.protocol.errors import StoreDamaged
 from saturnmq.protocol.frame import BLANK_MAGIC, encode_frame
-from saturnmq.store.checkpoint import MAGIC, PAGE, Checkpoint
+from saturnmq.store.checkpoint import MAGIC, MAGIC_BEFORE, PAGE, Checkpoint
 from saturnmq.store.consumequeue import ENTRY
 from saturnmq.store.findings import CERTAIN, Finding
 from saturnmq.store.log_files import SegmentFiles
@@ -312,7 +312,8 @@ def test_a_checkpoint_that_says_nothing_is_anothers(
 # the checkpoint
 
 
-def test_what_is_wrong_with_the_checkpoint_is_told() -> None:
+@pytest.mark.parametrize("magic", [MAGIC, MAGIC_BEFORE])
+def test_what_is_wrong_with_the_checkpoint_is_told(magic: bytes) -> None:
     disk = sound_store()
     disk.lose("/store/checkpoint")
     report = checked(disk)
@@ -322,7 +323,7 @@ def test_what_is_wrong_with_the_checkpoint_is_told() -> None:
     report = checked(disk)
     wrong = (f"checkpoint: {PAGE - 1} bytes long, not {PAGE}", "/checkpoint", 0, None, 1)
     assert (told(report.damage), report.notes) == ([wrong], [])
-    disk.write_file("/store/checkpoint", bytes(64) + MAGIC + bytes(PAGE - 72))
+    disk.write_file("/store/checkpoint", bytes(64) + magic + bytes(PAGE - 72))
     report = checked(disk)
     damaged = "checkpoint: damaged, or another broker ran since ours; it counts as RocketMQ's"
     assert (report.damage, told(report.notes)) == ([], [(damaged, "/checkpoint", 64, None, 1)])

@@ -1,0 +1,37 @@
+"""Reads of a start: with read(), because behind a mapping a bad sector would be a SIGBUS. One that
+fails is a StoreDamaged that names the file, the place and what an operator can do.
+"""
+
+from __future__ import annotations
+
+import errno
+
+from saturnmq.protocol.errors import StoreDamaged
+from saturnmq.store.disk import ReadFile
+
+OF_LOG = "replace the disk and copy the directory from a slave, or set this file aside"
+OF_DERIVED = "replace the disk, or move its directory away: it is built again from the log"
+
+
+def read(file: ReadFile, pos: int, size: int, way_out: str) -> bytes:
+    try:
+        return file.read(pos, size)
+    except OSError as error:
+        raise cannot_be_read(file.path, error, way_out, pos) from error
+
+
+def read_into(file: ReadFile, pos: int, buffer: memoryview, way_out: str) -> int:
+    try:
+        return file.read_into(pos, buffer)
+    except OSError as error:
+        raise cannot_be_read(file.path, error, way_out, pos) from error
+
+
+def is_bad_sector(error: OSError) -> bool:
+    """And not, say, a right that is missing."""
+    return error.errno == errno.EIO
+
+
+def cannot_be_read(path: str, error: OSError, way_out: str, pos: int = -1) -> StoreDamaged:
+    place = f" at {pos}" if pos >= 0 else ""
+    return StoreDamaged(f"{path} cannot be read{place}: {error}; {way_out}")
