@@ -392,7 +392,7 @@ class Broker:
                 ranges,
                 self._staging,
             ),
-            Challenges(config.signing, lambda: self.address),
+            Challenges(config.signing, lambda: self.address, context.let_in),
         )
 
     def _make_electing(self) -> None:

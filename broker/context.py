@@ -26,6 +26,7 @@ from saturnmq.protocol.errors import NoPermission, SaturnError
 from saturnmq.protocol.loop_watch import LoopWatch
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.runtime import Runtime
+from saturnmq.protocol.signing import LetIn
 from saturnmq.store.epochs import Epochs
 from saturnmq.store.message_store import MessageStore
 
@@ -58,6 +59,7 @@ class Context:
     had_by: Callable[[frozenset[str]], int] = lambda _: 0
     unelected: Callable[[], str] = lambda: ""
     flush_keeps_up: Callable[[], bool] = lambda: True
+    let_in: LetIn = field(default_factory=LetIn)  # while signatures are not required
     address: str = ""
     ha_address: str = ""  # as clients are told
     store_host: bytes = field(default=bytes(8))

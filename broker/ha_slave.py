@@ -77,7 +77,7 @@ class MasterConnection(asyncio.BufferedProtocol):
         """`link`: its number, for the machine of replication."""
         self._follower = follower
         self._c = context
-        self._proof = SealOfSlave(context.config.signing)
+        self._proof = SealOfSlave(context.config.signing, context.let_in)
         self.link = link
         self._inbox = ha.Inbox(BUFFER)
         self._transport: Any = None

@@ -36,7 +36,7 @@ from saturnmq.protocol.errors import ForeignGroup, MalformedFrame, SaturnError, 
 from saturnmq.protocol.kernels import crc32
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.runtime import split_address
-from saturnmq.protocol.signing import KEY, VARIABLE, Answer, ask_signed
+from saturnmq.protocol.signing import KEY, UNSIGNED_WORDS, VARIABLE, Answer, ask_signed
 from saturnmq.protocol.supervision import Supervisor
 
 log = logging.getLogger(__name__)
@@ -182,6 +182,9 @@ class Registration:
                 self.registered.add(nameserver)
                 self.foreign.pop(nameserver, None)
                 news = answer.command.ext
+                if c.config.signing and not c.config.signing.refuses:
+                    why = "" if answer.is_proven else UNSIGNED_WORDS
+                    c.let_in.note(f"nameserver {nameserver}", "", why)
                 if answer.is_proven or not c.config.signing.refuses:
                     self._hear(news)
                     self._said.pop(nameserver, None)

@@ -5,7 +5,8 @@ one of its own (PROVE); the master proves the same with its next HELLO, and that
 the slave acts upon. From then on every control frame of both is signed (`protocol/signing.py`). The
 log and the reports between them are not.
 
-With replicationSecretRequired=false both sign, and take what is not signed as well.
+With replicationSecretRequired=false both sign, take what is not signed as well, and note who said
+it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,15 @@ from typing import Any
 
 from saturnmq.protocol import checked, ha
 from saturnmq.protocol.errors import MalformedFrame, NoPermission
-from saturnmq.protocol.signing import KEY, Seal, Signing, new_nonce
+from saturnmq.protocol.signing import (
+    KEY,
+    OTHERWISE_SIGNED,
+    UNSIGNED_WORDS,
+    LetIn,
+    Seal,
+    Signing,
+    new_nonce,
+)
 
 log = logging.getLogger(__name__)
 
@@ -25,11 +34,23 @@ MASTERS_WAY_OUT = (
 )
 
 
+CLASSIC = "is of RocketMQ, and cannot sign"
+
+
+def _wrong_with(seal: Seal | None, frame: ha.Control) -> str:
+    """Why a frame does not prove that its sender has the secret; empty if it does."""
+    if seal is None:
+        return UNSIGNED_WORDS
+    is_right = seal.is_right(frame.kind, frame.text, frame.signature)
+    return "" if is_right else OTHERWISE_SIGNED
+
+
 class SealOfMaster:
     """The master's end of one connection."""
 
-    def __init__(self, signing: Signing) -> None:
+    def __init__(self, signing: Signing, let_in: LetIn) -> None:
         self._signing = signing
+        self._let_in = let_in
         self._nonce = new_nonce() if signing else ""
         self.seal: Seal | None = None  # from when the slave has proved itself
 
@@ -48,25 +69,28 @@ class SealOfMaster:
             raise NoPermission(f"it signs with another {KEY} than this node: {MASTERS_WAY_OUT}")
         self.seal = seal
 
-    def check(self, frame: ha.Control) -> None:
-        """NoPermission unless the frame counts."""
-        seal = self.seal
-        if seal is not None and seal.is_right(frame.kind, frame.text, frame.signature):
-            return
-        if self._signing.refuses:
+    def check(self, frame: ha.Control, host: str) -> None:
+        """NoPermission unless the frame of the slave at `host` counts."""
+        why = _wrong_with(self.seal, frame)
+        if why and self._signing.refuses:
             raise NoPermission(f"it does not sign, and this node has a {KEY}: {MASTERS_WAY_OUT}")
+        if self._signing:
+            self._let_in.note(frame.document.get("address"), host, why)
 
-    def check_classic(self) -> None:
-        """NoPermission if a slave of RocketMQ's may not follow."""
+    def check_classic(self, host: str) -> None:
+        """NoPermission if the slave of RocketMQ's at `host` may not follow."""
         if self._signing.refuses:
             raise NoPermission(f"it is of RocketMQ, and cannot sign: {MASTERS_WAY_OUT}")
+        if self._signing:
+            self._let_in.note("", host, CLASSIC)
 
 
 class SealOfSlave:
     """The slave's end of one connection."""
 
-    def __init__(self, signing: Signing) -> None:
+    def __init__(self, signing: Signing, let_in: LetIn) -> None:
         self._signing = signing
+        self._let_in = let_in
         self.seal: Seal | None = None  # from when the master has said its nonce
 
     def prove(self, frame: ha.Control) -> bytes | None:
@@ -84,20 +108,22 @@ class SealOfSlave:
             return True
         if self._asks(frame):
             return False  # said again before the master had the proof
-        seal = self.seal
-        if seal is not None and seal.is_right(frame.kind, frame.text, frame.signature):
-            return True
-        if self._signing.is_required:
+        why = _wrong_with(self.seal, frame)
+        if why and self._signing.is_required:
             raise NoPermission(
                 f"it does not sign with the {KEY} of this node: set the same on all nodes of the "
                 "cluster"
             )
+        if frame.kind is ha.Kind.HELLO:
+            self._let_in.note(frame.document.get("address"), "its master", why)
         return True
 
     def check_classic(self) -> None:
         """NoPermission if a master of RocketMQ's may not be followed."""
         if self._signing.refuses:
             raise NoPermission(f"it is of RocketMQ, and cannot sign, and this node has a {KEY}")
+        if self._signing:
+            self._let_in.note("", "its master", CLASSIC)
 
     @staticmethod
     def _asks(frame: ha.Control) -> bool:

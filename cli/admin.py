@@ -156,7 +156,9 @@ def _note(replica: Any) -> str:
     if replica.role == "master" and replica.epochs and replica.epochs[-1][0] in replica.forced:
         forced = f"epoch {replica.epochs[-1][0]} was opened by force"
     alone = f"no fail-over: {replica.no_failover}" if replica.no_failover else ""
-    return str(replica.error or trouble or replica.trouble or replica.lacks or forced or alone)
+    let_in = f"lets in: {', '.join(replica.let_in)}" if replica.let_in else ""
+    wrong = replica.error or trouble or replica.trouble or replica.lacks or forced or alone
+    return str(wrong or let_in)
 
 
 def _replica(replica: Any) -> dict[str, Any]:

@@ -68,6 +68,8 @@ class Replica:
     refuses: str = ""  # why it takes no writes
     trouble: str = ""  # why it does not follow
     no_failover: str | None = None  # why nobody can be elected now; None: nobody ever is
+    # Who does not sign with its replicationSecret, and is let in as long as that is not required.
+    let_in: tuple[str, ...] = ()
     others: Mapping[int, str] = field(default_factory=dict)  # the slaves that it knows
     total: int = 0  # copies there are, as its configuration says; 0: it does not
     truncated: tuple[Truncation, ...] = ()
@@ -136,6 +138,7 @@ def parse_state(body: bytes, address: str) -> Replica:
             no_failover=None
             if state.get("noFailover") is None
             else checked.text(state, "noFailover"),
+            let_in=tuple(checked.texts(state, "letIn")),
             total=checked.integer(state, "total", 0),
             others={
                 _number(broker_id): checked.as_text(other, "the address of a replica")

@@ -16,12 +16,14 @@ was recorded elsewhere is worth nothing. There is no clock in it.
 Nothing is encrypted, and the bytes of the log are not signed.
 
 Without a secret nothing of this is on the wire. With one that is not `required` everything is
-signed and nothing is refused: so a running cluster is given one, or another one.
+signed and nothing is refused: so a running cluster is given one, or another one. Who was let in
+without the right signature is noted (`LetIn`): they would be refused.
 """
 
 from __future__ import annotations
 
 import hmac
+import logging
 import secrets
 import struct
 from collections import deque
@@ -38,12 +40,17 @@ from .remoting import Command
 if TYPE_CHECKING:
     from .endpoint import Endpoint
 
+log = logging.getLogger(__name__)
+
 KEY = "replicationSecret"
 VARIABLE = "SATURNMQ_REPLICATION_SECRET"
 LENGTH_MIN = 16
 SIGNATURE_BYTES = 32
 CHALLENGES_MAX = 16  # of one connection that wait for their request
 TRIES = 3
+LET_IN_MAX = 100
+UNSIGNED_WORDS = "does not sign"
+OTHERWISE_SIGNED = f"signs with another {KEY}"
 _SIZE = struct.Struct(">Q")
 
 
@@ -167,20 +174,54 @@ def unproven(address: str) -> NoPermission:
     )
 
 
+class LetIn:
+    """Who was let in without the right signature, and would be refused if it were required: each is
+    told once in the log, and forgotten when it signs."""
+
+    def __init__(self) -> None:
+        self._why: dict[str, str] = {}
+
+    def note(self, named: object, host: str, why: str = "") -> None:
+        """Of a peer with the address `named`, if it is one; `why`: what is wrong, empty if nothing
+        is."""
+        usable = isinstance(named, str) and 0 < len(named) <= 255 and named.isprintable()
+        peer = str(named) if usable else host
+        if not why:
+            self._why.pop(peer, None)
+        elif self._why.get(peer) != why and (peer in self._why or len(self._why) < LET_IN_MAX):
+            self._why[peer] = why
+            log.warning("%s %s: it is let in, because %sRequired is false", peer, why, KEY)
+            if len(self._why) == LET_IN_MAX:
+                log.warning("these are %d, and no others are noted", LET_IN_MAX)
+
+    def told(self) -> list[str]:
+        """Them, and what is wrong with each."""
+        return [f"{peer} {why}" for peer, why in sorted(self._why.items())]
+
+
 class Challenges:
     """A server's side: which requests come from who knows the secret."""
 
-    def __init__(self, signing: Signing, own_address: Callable[[], str] = lambda: "") -> None:
+    def __init__(
+        self,
+        signing: Signing,
+        own_address: Callable[[], str] = lambda: "",
+        let_in: LetIn | None = None,
+    ) -> None:
         """`own_address`: requests for another node are refused; empty: it is not known under which
         address it is asked."""
         self._signing = signing
         self._own_address = own_address
+        self._let_in = LetIn() if let_in is None else let_in
         self._open: WeakKeyDictionary[Endpoint, deque[str]] = WeakKeyDictionary()
 
     def admits(self, endpoint: Endpoint, request: Command) -> bool:
         """Whether this request, which only members may make, is to be answered. If not, its sender
         is told how to sign it. NoPermission: its signature is wrong."""
-        if not self._signing.refuses:
+        if not self._signing:
+            return True
+        if not self._signing.is_required and "saturnNonce" not in request.ext:
+            self._note(endpoint, request, UNSIGNED_WORDS)
             return True
         challenges = self._open.setdefault(endpoint, deque(maxlen=CHALLENGES_MAX))
         challenge = request.ext.get("saturnChallenge", "")
@@ -193,7 +234,11 @@ class Challenges:
             return False
         challenges.remove(challenge)  # each is good for one request
         own, meant = self._own_address(), request.ext.get("saturnTo", "")
-        if not self._signing.signed_request(challenge, request):
+        is_right = self._signing.signed_request(challenge, request)
+        if not self._signing.is_required:
+            self._note(endpoint, request, "" if is_right else OTHERWISE_SIGNED)
+            return True
+        if not is_right:
             raise NoPermission(
                 f"request {request.code} is not signed with the {KEY} of this node: set the same "
                 "on all nodes and for whoever promotes"
@@ -201,6 +246,10 @@ class Challenges:
         if own and meant != own:
             raise NoPermission(f"request {request.code} is for {meant!r}, this node is {own}")
         return True
+
+    def _note(self, endpoint: Endpoint, request: Command, why: str) -> None:
+        host = endpoint.peer_address.rpartition(":")[0]
+        self._let_in.note(request.ext.get("brokerAddr"), host, why)
 
 
 def _how_to_sign(code: int) -> str:

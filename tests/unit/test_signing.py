@@ -9,6 +9,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from saturnmq.protocol.errors import ConfigError, NoPermission, SignatureNeeded
 from saturnmq.protocol.native import NativeRuntime
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.runtime import split_address
-from saturnmq.protocol.signing import UNSIGNED, Seal, Signing, ask_signed
+from saturnmq.protocol.signing import LET_IN_MAX, UNSIGNED, LetIn, Seal, Signing, ask_signed
 
 SECRET, OTHER = "the secret of the cluster", "the secret of strangers"
 OURS = Signing(SECRET)
@@ -683,6 +684,85 @@ def test_while_it_is_not_required_everybody_follows_everybody(
             await other.close()
 
     run(body)
+
+
+WRONG = [("", "does not sign"), (OTHER, "signs with another replicationSecret"), (SECRET, "")]
+
+
+@pytest.mark.parametrize(("slave", "why"), WRONG)
+def test_a_node_tells_whom_it_would_refuse_if_signatures_were_required(
+    tmp_path: Path, slave: str, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        lenient = Signing(SECRET, is_required=False)
+        settings = {"replication_secret": SECRET, "replication_secret_required": False}
+        async with group_of(runtime, tmp_path, lenient, **settings) as group:
+            master, name = group.master, group.master.config.broker_name
+            other = await group.start("t", role="SLAVE", broker_id=2, replication_secret=slave)
+            for _ in range(2):  # it comes again, and is told once
+                await until(lambda: master.context.copies_in_sync() == 3)
+                await until(lambda: bool(other._registration.registered))
+                wanted = [f"{other.address} {why}"] if why else []
+                assert master.replica_state()["letIn"] == wanted
+                other._slave.drop()
+                await until(lambda: master.context.copies_in_sync() < 3)
+            said = [r.message for r in caplog.records if r.message.startswith(other.address)]
+            assert len(said) == len(set(said)) * 2 == 2 * bool(why), "of the nameserver and master"
+            # An operator without the secret, and with it.
+            client = await Client.to(runtime, master.address)
+            ext = {"epoch": 1}
+            await client.plain(FENCE, **ext)
+            assert master.replica_state()["letIn"] == ["127.0.0.1 does not sign", *wanted]
+            await client.signed(Signing(OTHER, is_required=False), FENCE, **ext)
+            assert master.replica_state()["letIn"] == [
+                "127.0.0.1 signs with another replicationSecret",
+                *wanted,
+            ]
+            await client.signed(lenient, FENCE, **ext)
+            assert master.replica_state()["letIn"] == wanted
+            # All have it now.
+            await other.close()
+            group.configs["t"] = replace(group.configs["t"], replication_secret=SECRET)
+            other = await group.start("t")
+            await until(lambda: master.context.copies_in_sync() == 3)
+            async with aio.Admin([group.nameserver.address]) as admin:
+                told = {each.address: each.let_in for each in await admin.replicas(name)}
+            assert told == dict.fromkeys([master.address, group.slave.address, other.address], ())
+            await other.close()
+
+    run(body)
+
+
+@pytest.mark.parametrize(("master", "why"), WRONG)
+def test_a_slave_tells_which_master_and_nameserver_it_would_not_believe(
+    tmp_path: Path, master: str, why: str
+) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        theirs = Signing(master, is_required=False)
+        settings = {"replication_secret": master, "replication_secret_required": False}
+        async with group_of(runtime, tmp_path, theirs, **settings) as group:
+            other = await group.start("t", role="SLAVE", broker_id=2, replication_secret=SECRET)
+            await until(lambda: group.master.context.copies_in_sync() == 3)
+            await until(lambda: bool(other._registration.registered))
+            server = f"nameserver {group.nameserver.address} does not sign"
+            wanted = [f"{group.master.address} {why}", server] if why else []
+            assert other.replica_state()["letIn"] == wanted
+            await other.close()
+
+    run(body)
+
+
+def test_no_more_than_a_hundred_are_noted(caplog: pytest.LogCaptureFixture) -> None:
+    let_in = LetIn()
+    for number in range(2 * LET_IN_MAX):
+        let_in.note(f"10.0.0.1:{number}", "", "does not sign")
+    let_in.note("evil\nname", "10.0.0.2", "does not sign")
+    assert len(let_in.told()) == LET_IN_MAX
+    assert len(caplog.records) == LET_IN_MAX + 1
+    let_in.note("10.0.0.1:7", "")
+    let_in.note("evil\nname", "10.0.0.2", "does not sign")
+    assert "10.0.0.2 does not sign" in let_in.told()
+    assert "10.0.0.1:7 does not sign" not in let_in.told()
 
 
 def test_without_a_secret_nothing_of_it_is_said(tmp_path: Path) -> None:
