@@ -99,6 +99,7 @@ class ClientCore:
         # next broker.
         self.terms: Terms = {}
         self._greeted: set[str] = set()
+        self._greeting: set[str] = set()  # a heartbeat to these is on its way
         self._greeting_soon = False
         self._masters: dict[str, str] = {}  # by broker name, the last one that a route named
         self._route_listeners: list[Callable[[str], None]] = []
@@ -247,7 +248,7 @@ class ClientCore:
         self._connections[address] = endpoint
         self._address_of[endpoint] = address
         self._connecting.pop(address).set_result(endpoint)
-        if address in self._greeted:
+        if address in self._greeted and address not in self._greeting:
             self.tasks.once(partial(self._greet, [address]), name=f"greet {address}")
 
     def _on_close(self, endpoint: Endpoint, *_: object) -> None:
@@ -461,12 +462,15 @@ class ClientCore:
         await asyncio.gather(*(self._greet_one(address, body) for address in addresses))
 
     async def _greet_one(self, address: str, body: bytes) -> None:
+        self._greeting.add(address)
         try:
             await self.invoke(address, Command.request(RequestCode.HEART_BEAT, {}, body))
         except RequestTimeout:
             self.drop(address)  # after a partition a fresh connection is faster than TCP's back-off
         except SaturnError as error:
             log.debug("heartbeat to %s failed: %s", address, error)
+        finally:
+            self._greeting.discard(address)
 
     def heartbeat_body(self) -> bytes:
         """The JSON body of HEART_BEAT for all groups of this client."""

@@ -74,8 +74,8 @@ class Server:
             endpoint.send(command.reply(remark=self.address), command)
 
     def when(self, code: int) -> list[float]:
-        """The times; two heartbeats come at once where one opens a connection."""
-        return sorted({at for at, command in self.asked if command.code == code})
+        """The times."""
+        return sorted(at for at, command in self.asked if command.code == code)
 
     def connected(self) -> int:
         return sum(not line.closed for line in self.lines)
