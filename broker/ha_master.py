@@ -50,7 +50,7 @@ class SlaveConnection(asyncio.BufferedProtocol):
         self._master = master
         self._inbox = ha.Inbox()
         self._transport: Any = None
-        self._proof = SealOfMaster(master.signing)
+        self._proof = SealOfMaster(master.signing, master.let_in)
         self.address = ""
         self.link = next(master.links)
         self.ours: bool | None = None  # the dialect; None before the first bytes
@@ -88,6 +88,10 @@ class SlaveConnection(asyncio.BufferedProtocol):
     @property
     def is_open(self) -> bool:
         return self._transport is not None
+
+    @property
+    def _host(self) -> str:
+        return self.address.rpartition(":")[0]
 
     @property
     def name(self) -> str:
@@ -128,7 +132,7 @@ class SlaveConnection(asyncio.BufferedProtocol):
                 if first is None:
                     return
                 if first != ha.GREETING:
-                    self._proof.check_classic()
+                    self._proof.check_classic(self._host)
                 self.ours = first == ha.GREETING
                 if self.ours:
                     continue
@@ -154,7 +158,7 @@ class SlaveConnection(asyncio.BufferedProtocol):
                     self._proof.proved(frame)
                     self.hello()
                 elif frame.kind is ha.Kind.JOIN:
-                    self._proof.check(frame)
+                    self._proof.check(frame, self._host)
                     self.join = read_join(frame.document, self._master.ceiling)
                     self.reported, newest = ha.Report(-1), None
                     self._master.tell(e.Joined(self.link, self.join))
@@ -171,8 +175,7 @@ class SlaveConnection(asyncio.BufferedProtocol):
 
     def _classic_start(self, report: int) -> None:
         self.reported = ha.Report(report)
-        host = self.address.rpartition(":")[0]
-        self._master.tell(e.JoinedClassic(self.link, host, report))
+        self._master.tell(e.JoinedClassic(self.link, self._host, report))
 
     def go_on_if_it_may(self) -> None:
         """This node's part has changed since it introduced itself."""
@@ -327,6 +330,7 @@ class HaMaster:
         self.tell: Callable[[e.Event], None] = lambda _: None  # the machine of replication
         config = context.config
         self.signing = config.signing
+        self.let_in = context.let_in
         self._batch = min(config.ha_transfer_bytes, ha.BODY_MAX)
         self.bytes_per_s = config.ha_max_bytes_per_s if config.ha_flow_control else 0
         self.waits_for_flush = config.sync_flush
@@ -352,7 +356,7 @@ class HaMaster:
     def confirmed(self, sent: int) -> int:
         """How far a slave's consumers may see of what it has been sent. Where an acknowledgement
         waits for nothing, that is all of it."""
-        if self.waits_for_flush or self._c.role.required > 1:
+        if self.waits_for_flush or self._c.waits_for_copies:
             return self.watermarks.confirmed
         return sent
 

@@ -125,6 +125,37 @@ def test_consumers_of_a_slave_see_only_what_enough_copies_have(tmp_path: Path) -
     run(body)
 
 
+def test_without_a_lease_consumers_of_a_slave_see_only_what_who_could_be_elected_has(
+    tmp_path: Path,
+) -> None:
+    """The other slave may be elected, and then this message is gone."""
+
+    async def body(runtime: NativeRuntime) -> None:
+        master = await started(runtime, config(tmp_path / "m", slave_timeout_ms=100))
+        one = await started(runtime, slave_config(tmp_path / "s1", master))
+        two = await started(runtime, slave_config(tmp_path / "s2", master, broker_id=2))
+        client, reader = await connected(runtime, master), await connected(runtime, one)
+        await until(lambda: len(master._master.followers()) == 2)
+        assert (await send(client, b"on all")).code == 0
+        await until(lambda: one.store.watermarks.confirmed > 0)
+        await two.close(clean=False)
+        without = {one.address, two.address}
+        master.context.witnesses = lambda: frozenset(without)
+        master.context.had_by = master._master.had_by
+        assert (await send(client, b"on two of three")).code != 0
+        end = master.store.watermarks.appended
+        await until(lambda: one.store.watermarks.dispatched == end)
+        assert (await pull(reader, 1)).code != 0, "read above the watermark"
+        without.discard(two.address)  # it cannot be elected any more
+        master._turn.wake()
+        await until(lambda: one.store.watermarks.confirmed == end)
+        assert (await pull(reader, 1)).code == 0
+        await one.close()
+        await master.close()
+
+    run(body)
+
+
 def test_with_all_ack_the_slowest_slave_in_sync_decides(tmp_path: Path) -> None:
     async def body(runtime: NativeRuntime) -> None:
         settings = config(tmp_path, role="SYNC_MASTER", all_ack=True, slave_timeout_ms=200)
