@@ -113,6 +113,7 @@ class Broker:
         self._endpoints: dict[Endpoint, None] = {}
         self._handlers: dict[int, Handler] = {}
         self._closed = False
+        self._cut_unsaved = self._sinks_cut = False  # tables do not know yet that the log was cut
         self._delivering: asyncio.Task[None] | None = None
         self._registration: Registration | None = None
         self.address = ""
@@ -581,6 +582,8 @@ class Broker:
             self._delivering = None
 
     async def _save_role(self) -> None:
+        if self._cut_unsaved:  # there was no room: the log must not grow before
+            await self._save_cut()
         await self._saver.save(self.context.role)
 
     def replica_state(self) -> dict[str, Any]:
@@ -612,15 +615,22 @@ class Broker:
 
         try:
             await self._gate.alone(cut, rest)
-            # before the log grows again
-            self._delays.cut()
-            await self._saver.save(self._delays)
-            if self._sinks.cut():
-                await self._saver.save(self._sinks)
-            await self._keep_topics_within()
+            self._cut_unsaved = True
+            await self._save_cut()
         finally:
             self._turn.wake()
             self._pulls.wake_all()
+
+    async def _save_cut(self) -> None:
+        """What the tables say of a log that was cut, before it grows again."""
+        self._delays.cut()
+        await self._saver.save(self._delays)
+        self._sinks_cut = self._sinks.cut() or self._sinks_cut
+        if self._sinks_cut:
+            await self._saver.save(self._sinks)
+            self._sinks_cut = False
+        await self._keep_topics_within()
+        self._cut_unsaved = False
 
     async def _keep_topics_within(self) -> None:
         """Durably: the log ends here, and what will be written behind that is newer than all that
@@ -628,7 +638,7 @@ class Broker:
         topics = self.context.topics
         if topics.within(self.store.watermarks.appended):
             self.store.bury(topics.deleted)
-            await self._saver.save(topics)
+        await self._saver.save(topics)  # also what there was no room for the last time
 
     async def _deadlines(self) -> None:
         """Whatever is late: sends, held pulls, silent clients."""

@@ -84,7 +84,7 @@ class MasterConnection(asyncio.BufferedProtocol):
         self.closed = asyncio.Event()
         self.ours: bool | None = None
         self.joined = False
-        self.refused = ""
+        self.refused = ""  # why it is not followed: its own words, or what is wrong with them
         self.differs: tuple[int, int] | None = None  # where its log is sound and another one
         self.free_id = 0  # another slave has the id of this one
         self.confirmed = -1
@@ -147,7 +147,7 @@ class MasterConnection(asyncio.BufferedProtocol):
             self.close()
             return
         except (SaturnError, OSError, KeyError, TypeError, ValueError) as error:
-            log.error("cannot take what the master sent: %s: closing", error)
+            self.refused = self.refused or f"what it sent cannot be taken: {error}"
             self.close()
             return
         if self._transport is not None:

@@ -387,4 +387,5 @@ class Machine:
     def _stays_fenced(self, kept: Kept, tried: int, error: str) -> None:
         self.do(e.Say(f"the new role cannot be written down, trying again: {error}"))
         self.role.take_back(kept, tried)
+        self.role.why = f"its new role cannot be written down: {error}"
         self.do(e.After("look", LOOK_S))

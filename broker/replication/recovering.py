@@ -41,6 +41,7 @@ class Recovering:
         self._role = machine.role
         self.words = Words(machine.me, machine.role)
         self._under_way: Recovery | None = None
+        self._failed = ""  # what came of the last try
 
     def hear(self, member: Member) -> None:
         """A slave tells what it has."""
@@ -55,7 +56,7 @@ class Recovering:
         if why := words.conflict(log):
             role.why = why
             return
-        role.why = words.missing
+        role.why = self._waits_for()
         if not words.enough:
             return
         member = words.furthest(log)
@@ -64,6 +65,10 @@ class Recovering:
             self._mend()
         else:
             self._cut_what_differs(member)
+
+    def _waits_for(self) -> str:
+        failed = f"; the last try failed: {self._failed}" if self._failed else ""
+        return f"{self.words.missing}{failed}"
 
     def _cut_what_differs(self, member: Member) -> None:
         """From the log of that slave, before what it has more is copied."""
@@ -171,7 +176,7 @@ class Recovering:
             self._recovered()
 
     def _recovered(self) -> None:
-        self._under_way = None
+        self._under_way, self._failed = None, ""
         self._m.open_term()
 
     def stop(self) -> None:
@@ -182,11 +187,11 @@ class Recovering:
 
     def _fails(self, error: str) -> None:
         """Not now: slaves are heard anew. A master whose sends wait for nobody goes on."""
-        role, self._under_way = self._role, None
+        role, self._under_way, self._failed = self._role, None, error
         self._m.do(e.Say(f"what is missing was not copied, trying again: {error}"))
         if role.required > 1 or role.lacks:
             self.words.forget()
-            role.why = f"{self.words.missing}; the last try failed: {error}"
+            role.why = self._waits_for()
             self._m.do(e.After("call back", AGAIN_S))
         else:
             self._m.open_term()

@@ -33,9 +33,11 @@ class World:
         self.loop = loop
         self.network = SimNetwork(loop, 1)
         self.clients = 0
+        self.runtimes: list[SimRuntime] = []
 
     async def nameserver(self, ip: str = "10.0.0.9") -> None:
         node = SimRuntime(self.loop, self.network, 1, "nameserver", ip)
+        self.runtimes.append(node)
         await NameServer(node, ip, 9876).start()
 
     def machine(self, name: str, ip: str, ahead_ms: int = 0, **settings: Any) -> Machine:
@@ -70,6 +72,7 @@ class Machine:
         self.runtime = SimRuntime(
             loop, network, seed, self.name, self.ip, wall_offset_ms=self._ahead_ms
         )
+        self.world.runtimes.append(self.runtime)
         config = BrokerConfig(
             host=self.ip,
             port=PORT,
@@ -152,9 +155,19 @@ class Machine:
 
 
 def run(body: Callable[[World], Awaitable[None]]) -> None:
+    async def main() -> None:
+        try:
+            await body(world)
+        finally:
+            for runtime in world.runtimes:
+                if not runtime.off:
+                    runtime.power_off()
+                    await runtime.settle()
+
     loop = SimLoop(random.Random(1), limit_s=100 * 3600.0)
     asyncio.set_event_loop(loop)
+    world = World(loop)
     try:
-        loop.run_until_complete(body(World(loop)))
+        loop.run_until_complete(main())
     finally:
         loop.close()
