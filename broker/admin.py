@@ -11,12 +11,12 @@ import dataclasses
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from saturnmq.broker import bodies
 from saturnmq.broker.context import Context, answer, answer_failure
 from saturnmq.broker.delay import DelayService
 from saturnmq.broker.deletion import Deletion
 from saturnmq.broker.documents import Saveable
 from saturnmq.broker.groups import Group
-from saturnmq.broker.membership import body_of
 from saturnmq.broker.positions import check_queue
 from saturnmq.broker.role import State
 from saturnmq.broker.topics import Topic
@@ -31,7 +31,7 @@ from saturnmq.protocol.errors import (
 )
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.topics import check_group, check_topic, dlq_topic, retry_topic
+from saturnmq.protocol.topics import check_topic, dlq_topic, retry_topic
 
 HIDDEN = "******"  # instead of a secret
 
@@ -198,9 +198,7 @@ class AdminService:
 
     def on_create_group(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
         self._writable()
-        document = body_of(request)
-        name = check_group(str(document.get("groupName", "")))
-        self._c.groups.put(Group(name, document))
+        self._c.groups.put(Group(*bodies.group(request)))
         self._answer_behind(endpoint, request, self._saved(self._c.groups))
 
     def on_delete_group(

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from saturnmq.broker.bodies import Heartbeat
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import SubscriptionParseFailed
 from saturnmq.protocol.subscription import SQL_EXPRESSION, Subscription
@@ -58,31 +59,27 @@ class ClientTable:
         endpoint: Endpoint,
         language: str,
         version: int,
-        document: Mapping[str, Any],
+        beat: Heartbeat,
         now: float,
     ) -> list[str]:
         """Take in one heartbeat; the consumer groups that changed by it."""
-        client_id = str(document.get("clientID", ""))
+        member = Member(beat.client_id, language, version, now)
         changed = []
-        for producer in document.get("producerDataSet") or ():
-            group = str(producer.get("groupName", ""))
-            self.producers.setdefault(group, {})[endpoint] = Member(
-                client_id, language, version, now
-            )
-        liveness_only = bool(document.get("withoutSub"))
-        for data in document.get("consumerDataSet") or ():
-            name = str(data.get("groupName", ""))
+        for group in beat.producer_groups:
+            self.producers.setdefault(group, {})[endpoint] = member
+        for data in beat.consumers:
+            name = data.group
             group_ = self.consumers.get(name)
             if group_ is None:
                 group_ = self.consumers[name] = ConsumerGroup(name)
             joined = endpoint not in group_.members
-            group_.members[endpoint] = Member(client_id, language, version, now)
+            group_.members[endpoint] = member
             topics_changed = False
-            if not liveness_only:
-                group_.consume_type = data.get("consumeType") or group_.consume_type
-                group_.message_model = data.get("messageModel") or group_.message_model
-                group_.consume_from = data.get("consumeFromWhere") or group_.consume_from
-                topics_changed = self._subscribe(group_, data.get("subscriptionDataSet") or ())
+            if not beat.liveness_only:
+                group_.consume_type = data.consume_type or group_.consume_type
+                group_.message_model = data.message_model or group_.message_model
+                group_.consume_from = data.consume_from or group_.consume_from
+                topics_changed = self._subscribe(group_, data.subscriptions)
             if joined or topics_changed:
                 changed.append(name)
         return changed
@@ -93,12 +90,10 @@ class ClientTable:
         before = set(group.documents)
         named = set()
         for document in documents:
-            topic = str(document.get("topic", ""))
+            topic = document["topic"]
             named.add(topic)
             known = group.documents.get(topic)
-            if known is None or int(document.get("subVersion", 0)) >= int(
-                known.get("subVersion", 0)
-            ):
+            if known is None or document["subVersion"] >= known["subVersion"]:
                 try:
                     group.subscriptions[topic] = Subscription.from_json(document)
                 except SubscriptionParseFailed as error:
@@ -106,10 +101,10 @@ class ClientTable:
                     # condition stays until there is one that can be parsed, as in RocketMQ.
                     log.warning("group %s: %s", group.name, error)
                     older = group.subscriptions.get(topic)
-                    is_sql = document.get("expressionType") == SQL_EXPRESSION
+                    is_sql = document["expressionType"] == SQL_EXPRESSION
                     if not is_sql or older is None or older.sql is None:
                         group.subscriptions.pop(topic, None)
-                group.documents[topic] = dict(document)
+                group.documents[topic] = document
         for topic in before - named:
             group.subscriptions.pop(topic, None)
             group.documents.pop(topic, None)

@@ -2,16 +2,23 @@
 
 `config/subscriptionGroup.json`: `{"dataVersion":DV,"forbiddenTable":{},"subscriptionGroupTable":
 {"<group>":{..}}}`, with every field RocketMQ writes; unknown fields of a file are kept as they are.
-A group that nobody created appears with its first heartbeat, if `auto_create_groups`.
+A group whose settings are out of their bounds is left out, and told in the log. A group that nobody
+created appears with its first heartbeat, if `auto_create_groups`.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from saturnmq.broker import bodies
 from saturnmq.broker.documents import Saveable
+from saturnmq.protocol import checked
+from saturnmq.protocol.errors import MalformedFrame
 from saturnmq.protocol.topics import SYSTEM_GROUPS, check_group
+
+log = logging.getLogger(__name__)
 
 READ_FORBIDDEN = 4  # a bit of the numbers in `forbiddenTable`: {group: {topic: bits}}
 DEFAULTS: dict[str, Any] = {
@@ -129,7 +136,12 @@ class GroupTable(Saveable):
 
     def load(self, document: Mapping[str, Any]) -> None:
         for name, config in (document.get("subscriptionGroupTable") or {}).items():
-            self._groups[name] = Group(name, config)
+            try:
+                settings = bodies.group_settings(checked.as_table(config, "its settings"))
+            except MalformedFrame as error:
+                log.error("group %s is left out: %s: %.500r", name, error, config)
+                continue
+            self._groups[name] = Group(name, settings)
         self._forbidden = dict(document.get("forbiddenTable") or {})
         self._counter = int((document.get("dataVersion") or {}).get("counter", 0))
 

@@ -33,7 +33,7 @@ class QueueLocks:
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
         owners = self._owners.get(group, {})
         for queue in queues:
-            if owners.get(queue, ("", 0.0))[0] == client_id:
+            if queue in owners and owners[queue][0] == client_id:
                 del owners[queue]
 
     def holds_any(self, group: str, now: float) -> bool:

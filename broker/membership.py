@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from saturnmq.broker import bodies
 from saturnmq.broker.clients import CLUSTERING, ConsumerGroup, Member
 from saturnmq.broker.context import Context, answer, answer_failure
 from saturnmq.broker.subscriptions import check_enabled
@@ -17,28 +18,15 @@ from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import (
     ConsumerNotOnline,
     ConsumeTimeout,
-    InvalidParameter,
     RequestTimeout,
-    SaturnError,
     SystemError_,
 )
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.subscription import TAG_EXPRESSION, Subscription
-from saturnmq.protocol.topics import check_group, retry_topic
+from saturnmq.protocol.topics import retry_topic
 
 CLIENT_ANSWER_S = 10.0
-
-
-def body_of(request: Command) -> dict[str, Any]:
-    """The JSON object in a request's body."""
-    try:
-        document = jsonx.loads(bytes(request.body))
-    except (SaturnError, ValueError) as error:
-        raise InvalidParameter(f"the body is not JSON: {error}") from error
-    if not isinstance(document, dict):
-        raise InvalidParameter("the body is not a JSON object")
-    return document
 
 
 class MembershipService:
@@ -47,14 +35,13 @@ class MembershipService:
 
     def on_heartbeat(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
         c = self._c
-        document = body_of(request)
-        for data in document.get("consumerDataSet") or ():
-            name = check_group(str(data.get("groupName", "")))
-            group = c.groups.get_or_create(name)
+        beat = bodies.heartbeat(request)
+        for consumer in beat.consumers:
+            group = c.groups.get_or_create(consumer.group)
             if group is not None and not c.role.is_slave and group.retry_queues > 0:
-                c.topics.ensure(retry_topic(name), group.retry_queues)
+                c.topics.ensure(retry_topic(consumer.group), group.retry_queues)
         changed = c.clients.heartbeat(
-            endpoint, request.language or "OTHER", request.version, document, c.runtime.monotonic()
+            endpoint, request.language or "OTHER", request.version, beat, c.runtime.monotonic()
         )
         answer(
             endpoint,
@@ -108,34 +95,21 @@ class MembershipService:
         answer(endpoint, request, request.reply(0, body=body))
 
     def on_check_client(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
-        data = body_of(request).get("subscriptionData") or {}
-        if not isinstance(data, dict):
-            raise InvalidParameter("subscriptionData is not a JSON object")
-        expression_type = str(data.get("expressionType") or TAG_EXPRESSION)
-        if expression_type != TAG_EXPRESSION:
-            check_enabled(self._c, expression_type)
-            topic, expression = str(data.get("topic", "")), str(data.get("subString") or "")
-            Subscription.parse(topic, expression, 0, expression_type)
+        wanted = bodies.subscription_to_check(request)
+        if wanted["expressionType"] != TAG_EXPRESSION:
+            check_enabled(self._c, wanted["expressionType"])
+            Subscription.from_json(wanted)
         answer(endpoint, request, request.reply(0))
 
     def on_lock(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
-        document = body_of(request)
-        granted = self._c.locks.lock(
-            str(document.get("consumerGroup", "")),
-            str(document.get("clientId", "")),
-            _queues(document),
-            self._c.runtime.monotonic(),
-        )
+        asked, now = bodies.locks(request), self._c.runtime.monotonic()
+        granted = self._c.locks.lock(asked.group, asked.client_id, asked.queues, now)
         body = jsonx.dumps({"lockOKMQSet": [mq_json(q) for q in granted]})
         answer(endpoint, request, request.reply(0, body=body))
 
     def on_unlock(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
-        document = body_of(request)
-        self._c.locks.unlock(
-            str(document.get("consumerGroup", "")),
-            str(document.get("clientId", "")),
-            _queues(document),
-        )
+        asked = bodies.locks(request)
+        self._c.locks.unlock(asked.group, asked.client_id, asked.queues)
         answer(endpoint, request, request.reply(0))
 
     def on_consumer_connections(
@@ -186,13 +160,6 @@ class MembershipService:
 
 def mq_json(queue: MessageQueue) -> dict[str, Any]:
     return {"brokerName": queue.broker_name, "queueId": queue.queue_id, "topic": queue.topic}
-
-
-def _queues(document: dict[str, Any]) -> list[MessageQueue]:
-    return [
-        MessageQueue(str(q["topic"]), str(q["brokerName"]), int(q["queueId"]))
-        for q in document.get("mqSet") or ()
-    ]
 
 
 def _connections(members: dict[Endpoint, Member]) -> list[dict[str, Any]]:

@@ -39,14 +39,14 @@ def of_group(context: Context, group: str, topic: str, wanted: int) -> Subscript
         raise SubscriptionNotExist(
             f"group {group} has not subscribed topic {topic} in a heartbeat to this broker"
         )
-    expression_type = str(newest.get("expressionType") or TAG_EXPRESSION)
+    expression_type = newest["expressionType"]
     check_enabled(context, expression_type)
     if found is None and expression_type == TAG_EXPRESSION:
         raise SubscriptionNotExist(
             f"the subscription of topic {topic} by group {group} cannot be parsed: "
             f"{newest.get('subString')!r:.200}"
         )
-    if int(newest.get("subVersion") or 0) < wanted:
+    if newest["subVersion"] < wanted:
         raise SubscriptionNotLatest(f"the subscription of group {group} is not the latest")
     if found is None:
         raise FilterDataNotExist(

@@ -242,7 +242,7 @@ def test_every_table_that_a_slave_of_rocketmq_asks_for_is_answered(tmp_path: Pat
         ("topics", '{"topicConfigTable":{"T":{"readQueueNums":"many"}}}'),
         ("topics", '{"topicConfigTable":["T"]}'),
         ("consumerOffset", '{"offsetTable":{"T@G":{"0":null}}}'),
-        ("subscriptionGroup", '{"subscriptionGroupTable":{"G":7}}'),
+        ("subscriptionGroup", '{"subscriptionGroupTable":["G"]}'),
         ("delayOffset", '{"offsetTable":{"x":1}}'),
     ],
 )

@@ -44,6 +44,19 @@ def test_a_group_is_written_as_rocketmq_writes_it_and_keeps_what_we_do_not_know(
     assert documents(groups)["G"] == DOCUMENT | {"retryMaxTimes": 3, "newer": 7}
 
 
+@pytest.mark.parametrize(
+    "settings", [7, {"retryQueueNums": 10**9}, {"retryMaxTimes": []}, {"consumeEnable": "perhaps"}]
+)
+def test_a_group_whose_settings_cannot_be_is_left_out_and_told(
+    settings: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    groups = table()
+    groups.load({"subscriptionGroupTable": {"bad": settings, "G": {"retryMaxTimes": "3"}}})
+    assert groups.get("bad") is None
+    assert documents(groups)["G"] == DOCUMENT | {"retryMaxTimes": 3}
+    assert caplog.text.count("group bad is left out: ") == 1
+
+
 def test_only_a_table_that_may_makes_a_group_that_is_used() -> None:
     strict, groups = table(auto_create=False), table()
     assert strict.get_or_create("G") is None

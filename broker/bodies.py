@@ -1,0 +1,197 @@
+"""The JSON bodies of requests, each value checked against its type and its bounds.
+
+A body that is not what it should be raises InvalidParameter (29), which names the value and its
+bounds. What a table keeps of a body can be written as JSON again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+from saturnmq.protocol import checked, jsonx
+from saturnmq.protocol.errors import InvalidParameter, MalformedFrame, SaturnError
+from saturnmq.protocol.headers import QUEUES_MAX
+from saturnmq.protocol.message import MessageQueue
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.subscription import TAG_EXPRESSION
+from saturnmq.protocol.topics import check_group
+
+GROUPS_MAX = 1_000  # that one client says it is of
+SUBSCRIPTIONS_MAX = 10_000  # of one of them
+QUEUES_LOCKED_MAX = 100_000  # in one request
+RETRY_QUEUES_MAX = 1_024  # of one group
+TAGS_MAX = 10_000  # in one expression
+INT32_MIN = -(1 << 31)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """What a heartbeat says of one consumer group."""
+
+    group: str
+    consume_type: str
+    message_model: str
+    consume_from: str
+    subscriptions: tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """HEART_BEAT 34. With `liveness_only` it says nothing of subscriptions."""
+
+    client_id: str
+    producer_groups: tuple[str, ...]
+    consumers: tuple[Consumer, ...]
+    liveness_only: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Locks:
+    """LOCK_BATCH_MQ 41, UNLOCK_BATCH_MQ 42."""
+
+    group: str
+    client_id: str
+    queues: tuple[MessageQueue, ...]
+
+
+def _refusing(read: Callable[P, R]) -> Callable[P, R]:
+    @wraps(read)
+    def refuse(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return read(*args, **kwargs)
+        except MalformedFrame as error:
+            raise InvalidParameter(f"the body: {error}") from None
+
+    return refuse
+
+
+def document(request: Command) -> dict[str, Any]:
+    """The JSON object in a request's body."""
+    try:
+        found = jsonx.loads(bytes(request.body))
+        jsonx.dumps(found)  # numbers of more than 64 bits cannot be
+    except (SaturnError, ValueError, TypeError) as error:
+        raise InvalidParameter(f"the body is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise InvalidParameter("the body is not a JSON object")
+    return found
+
+
+@_refusing
+def heartbeat(request: Command) -> Heartbeat:
+    """Of a client."""
+    body = document(request)
+    producers = checked.items(body, "producerDataSet", GROUPS_MAX)
+    consumers = checked.items(body, "consumerDataSet", GROUPS_MAX)
+    return Heartbeat(
+        checked.text(body, "clientID", ""),
+        tuple(
+            checked.text(checked.as_table(each, "a producer"), "groupName", "")
+            for each in producers
+        ),
+        tuple(_consumer(checked.as_table(each, "a consumer")) for each in consumers),
+        bool(body.get("withoutSub")),
+    )
+
+
+def _consumer(data: Mapping[str, Any]) -> Consumer:
+    subscribed = checked.items(data, "subscriptionDataSet", SUBSCRIPTIONS_MAX)
+    return Consumer(
+        check_group(checked.text(data, "groupName", "")),
+        checked.text(data, "consumeType", ""),
+        checked.text(data, "messageModel", ""),
+        checked.text(data, "consumeFromWhere", ""),
+        tuple(subscription(checked.as_table(each, "a subscription")) for each in subscribed),
+    )
+
+
+@_refusing
+def subscription(data: Mapping[str, Any]) -> dict[str, Any]:
+    """RocketMQ's SubscriptionData, all of its fields."""
+    codes = checked.items(data, "codeSet", TAGS_MAX)
+    return {
+        "classFilterMode": bool(data.get("classFilterMode")),
+        "codeSet": [checked.as_integer(code, "a tag's code", INT32_MIN) for code in codes],
+        "expressionType": checked.text(data, "expressionType", "") or TAG_EXPRESSION,
+        "subString": checked.text(data, "subString", ""),
+        "subVersion": checked.integer(data, "subVersion", 0),
+        "tagsSet": checked.texts(data, "tagsSet")[:TAGS_MAX],
+        "topic": checked.text(data, "topic", ""),
+    }
+
+
+@_refusing
+def subscription_to_check(request: Command) -> dict[str, Any]:
+    """CHECK_CLIENT_CONFIG 46: the subscription that a client would have."""
+    return subscription(checked.table(document(request), "subscriptionData"))
+
+
+@_refusing
+def locks(request: Command) -> Locks:
+    """Which queues somebody wants."""
+    body = document(request)
+    queues = checked.items(body, "mqSet", QUEUES_LOCKED_MAX)
+    return Locks(
+        checked.text(body, "consumerGroup", ""),
+        checked.text(body, "clientId", ""),
+        tuple(_queue(checked.as_table(each, "a queue")) for each in queues),
+    )
+
+
+def _queue(data: Mapping[str, Any]) -> MessageQueue:
+    return MessageQueue(
+        checked.text(data, "topic"),
+        checked.text(data, "brokerName"),
+        checked.integer(data, "queueId", most=QUEUES_MAX),
+    )
+
+
+_FLAGS = (
+    "consumeBroadcastEnable",
+    "consumeEnable",
+    "consumeFromMinEnable",
+    "consumeMessageOrderly",
+    "notifyConsumerIdsChangedEnable",
+)
+_NUMBERS = {
+    "brokerId": (0, checked.INT64_MAX),
+    "consumeTimeoutMinute": (0, checked.INT32_MAX),
+    "groupSysFlag": (INT32_MIN, checked.INT32_MAX),
+    "retryMaxTimes": (INT32_MIN, checked.INT32_MAX),
+    "retryQueueNums": (INT32_MIN, RETRY_QUEUES_MAX),
+    "whichBrokerWhenConsumeSlowly": (0, checked.INT64_MAX),
+}
+
+
+def group_settings(data: Mapping[str, Any]) -> dict[str, Any]:
+    """RocketMQ's SubscriptionGroupConfig: what broker and consumers use of it within its bounds,
+    all other fields as they are. MalformedFrame: something is out of them."""
+    settings = {key: value for key, value in data.items() if value is not None}
+    for name in _FLAGS:
+        if name in settings:
+            settings[name] = _flag(settings[name], name)
+    for name, (least, most) in _NUMBERS.items():
+        if name in settings:
+            settings[name] = checked.as_integer(settings[name], name, least, most)
+    return settings
+
+
+@_refusing
+def group(request: Command) -> tuple[str, dict[str, Any]]:
+    """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP 200: the name of a group and its settings."""
+    body = document(request)
+    return check_group(checked.text(body, "groupName", "")), group_settings(body)
+
+
+def _flag(value: object, what: str) -> bool:
+    if isinstance(value, str) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    if isinstance(value, bool):
+        return value
+    raise MalformedFrame(f"{what} is {value!r:.60}, not true or false")

@@ -1,0 +1,189 @@
+"""Makes requests for brokers and nameservers from the schema. Pure: a seed gives the same ones.
+
+Most fields of most requests are right, so that the wrong one is reached.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+from saturnmq.protocol.batch import encode_batch_item
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.header_fields import Choice, Field, Flag, Header, Identity, Number, Text
+from saturnmq.protocol.headers import HEADERS
+
+RIGHT = 0.8  # of the fields
+TOPICS = ("orders", "absent", "%RETRY%readers", "%DLQ%readers", "SCHEDULE_TOPIC_XXXX", "TBW102")
+NAMES = ("readers", "orders", "DefaultCluster", "broker-a", "a b", "ä", "x" * 255, "%", "@", "0")
+PROPERTIES = (
+    "",
+    "TAGS\x01a\x02",
+    "DELAY\x013\x02WAIT\x01true\x02",
+    "\x01\x02",
+    "a",
+    "UNIQ_KEY\x01\x02",
+)
+ANYTHING = (None, "", " ", "-1", "9" * 400, "1e9", "true", "[]", "\x00", "\ud7ff\uffff", "%s%n")
+QUEUE = {"topic": "orders", "brokerName": "broker-a", "queueId": 0}
+SUBSCRIPTION = {
+    "topic": "orders",
+    "subString": "a || b",
+    "expressionType": "TAG",
+    "subVersion": 1,
+    "codeSet": [97],
+    "tagsSet": ["a"],
+    "classFilterMode": False,
+}
+LOCKS = {"consumerGroup": "readers", "clientId": "me", "mqSet": [QUEUE]}
+TOPIC = {"topicName": "orders", "readQueueNums": 4, "writeQueueNums": 4, "perm": 6, "order": False}
+VERSION = {"counter": 1, "stateVersion": 100_000, "timestamp": 1}
+BODIES: dict[RequestCode, Any] = {
+    RequestCode.HEART_BEAT: {
+        "clientID": "me",
+        "producerDataSet": [{"groupName": "writers"}],
+        "consumerDataSet": [
+            {
+                "groupName": "readers",
+                "consumeType": "CONSUME_PASSIVELY",
+                "messageModel": "CLUSTERING",
+                "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+                "unitMode": False,
+                "subscriptionDataSet": [SUBSCRIPTION],
+            }
+        ],
+    },
+    RequestCode.LOCK_BATCH_MQ: LOCKS,
+    RequestCode.UNLOCK_BATCH_MQ: LOCKS,
+    RequestCode.CHECK_CLIENT_CONFIG: {"clientId": "me", "subscriptionData": SUBSCRIPTION},
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: {
+        "groupName": "readers",
+        "consumeEnable": True,
+        "retryQueueNums": 1,
+        "retryMaxTimes": 16,
+        "brokerId": 0,
+        "whichBrokerWhenConsumeSlowly": 1,
+        "groupSysFlag": 0,
+        "consumeTimeoutMinute": 15,
+        "attributes": {"a": "b"},
+        "groupRetryPolicy": {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1000]}},
+    },
+    RequestCode.CUT_QUEUE: [[0, 0, 10], [1, 0, 5]],
+    RequestCode.REGISTER_BROKER: {
+        "filterServerList": [],
+        "topicConfigSerializeWrapper": {
+            "dataVersion": VERSION,
+            "topicConfigTable": {"orders": TOPIC},
+        },
+    },
+    RequestCode.QUERY_DATA_VERSION: VERSION,
+    RequestCode.CONTROLLER_GET_SYNC_STATE_DATA: ["broker-a", "broker-b"],
+}
+SENDS = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
+
+Request = tuple[RequestCode, dict[str, str], bytes]
+
+
+class RequestMaker:
+    """Requests of these codes, drawn from `rng`."""
+
+    def __init__(self, rng: random.Random, codes: list[RequestCode]) -> None:
+        self._rng = rng
+        self._codes = codes
+
+    def draw(self) -> Request:
+        """A code, the fields of its header, and a body."""
+        code = self._rng.choice(self._codes)
+        return code, self._header(HEADERS[code]), self._body(code)
+
+    def _header(self, header: type[Header]) -> dict[str, str]:
+        ext = {}
+        for field in header.FIELDS.values():
+            value = self._right(field) if self._rng.random() < RIGHT else self._wrong(field)
+            if value is not None:
+                ext[field.name] = value
+        return ext
+
+    def _right(self, field: Field) -> str | None:
+        rng = self._rng
+        match field:
+            case Number():
+                near = [field.least, field.most, 0, 1, 2, 7, 100, 100_000, 1 << 20, 1 << 31]
+                return str(rng.choice([n for n in near if field.least <= n <= field.most]))
+            case Text():
+                if field.name in ("i", "properties"):
+                    return rng.choice(
+                        ("", "TAGS\x01a\x02", "DELAY\x013\x02WAIT\x01true\x02", "\x01\x02")
+                    )
+                if field.name in ("b", "topic"):
+                    return rng.choice(TOPICS)
+                return rng.choice(NAMES)[: field.most]
+            case Flag():
+                return rng.choice(("true", "false", None))
+            case Choice():
+                return rng.choice(field.words)
+            case Identity():
+                return rng.choice(("", "0" * 32, "a1" * 16))
+        raise TypeError(f"the fuzzer knows no values of a {type(field).__name__}")
+
+    def _wrong(self, field: Field) -> str | None:
+        rng = self._rng
+        match field:
+            case Number():
+                return rng.choice((str(field.least - 1), str(field.most + 1), *ANYTHING))
+            case Text():
+                return rng.choice(("x" * min(field.most + 1, 100_000), "\x01" * 20, *ANYTHING))
+            case _:
+                return rng.choice(ANYTHING)
+
+    def _body(self, code: RequestCode) -> bytes:
+        rng = self._rng
+        if code in SENDS or code == RequestCode.STAGE:
+            batch = bytearray()
+            for _ in range(rng.randrange(1, 4)):
+                encode_batch_item(batch, rng.randbytes(rng.randrange(40)), b"TAGS\x01a\x02")
+            body = bytes(batch)
+            return body if rng.random() < RIGHT else self._damaged(body)
+        if code not in BODIES:
+            return b"" if rng.random() < RIGHT else rng.randbytes(20)
+        document = copy.deepcopy(BODIES[code])
+        if rng.random() > RIGHT / 2:
+            document = self._bent(document)
+        body = orjson.dumps(document, option=orjson.OPT_NON_STR_KEYS)
+        return body if rng.random() < RIGHT else self._damaged(body)
+
+    def _damaged(self, body: bytes) -> bytes:
+        rng = self._rng
+        at = rng.randrange(len(body) + 1)
+        ways: tuple[Callable[[], bytes], ...] = (
+            lambda: body[:at],
+            lambda: body[:at] + rng.randbytes(4) + body[at:],
+            lambda: body[:at] + rng.randbytes(4) + body[at + 4 :],
+            lambda: b"",
+        )
+        return rng.choice(ways)()
+
+    def _bent(self, document: Any) -> Any:
+        """The document with something in it replaced."""
+        rng = self._rng
+        if isinstance(document, dict) and document and rng.random() < 0.8:
+            key = rng.choice(list(document))
+            document[key] = self._bent(document[key])
+            return document
+        if isinstance(document, list) and document and rng.random() < 0.8:
+            at = rng.randrange(len(document))
+            document[at] = self._bent(document[at])
+            return document
+        deep: Any = []
+        for _ in range(60):
+            deep = [deep]
+        odd = (None, True, -1, 0, 1 << 31, (1 << 63) - 1, 1.5, "", "x" * 300, "9" * 400)
+        return rng.choice((*odd, [], {}, [None] * 5, {"": {"": None}}, deep))
+
+
+def codes_of(handlers: set[int]) -> list[RequestCode]:
+    """Those of the schema that a node answers, in a fixed order."""
+    return [code for code in HEADERS if int(code) in handlers]

@@ -1,0 +1,94 @@
+"""Well-formed requests with wrong values, against a broker and a nameserver on loopback ports: each
+is answered with a typed error or done, nothing fails in a way that nobody foresaw, the nodes serve
+on, and the store is sound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from broker_rig import ask, config, connected, pull, run, send, started
+from saturnmq.drills.fuzz.requests import RequestMaker, codes_of
+from saturnmq.nameserver.server import NameServer
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.endpoint import Endpoint, connect
+from saturnmq.protocol.errors import RequestTimeout
+from saturnmq.protocol.native import NativeRuntime
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.runtime import split_address
+
+ROLES = {RequestCode.FENCE, RequestCode.PROMOTE}
+BATCH = 50
+UNFORESEEN = ("Error:", "Exception:")  # what an endpoint answers to a failure that nobody foresaw
+
+
+async def pelt(client: Endpoint, maker: RequestMaker, count: int) -> list[str]:
+    """Ask so often; what was answered by code 1 with the name of an exception of Python."""
+    found: list[str] = []
+    for _ in range(count // BATCH):
+        drawn = [maker.draw() for _ in range(BATCH)]
+        asked = [client.request(Command.request(code, ext, body), 1.0) for code, ext, body in drawn]
+        for request, answer in zip(drawn, asked, strict=True):
+            with contextlib.suppress(RequestTimeout):  # a pull that is held
+                reply = await answer
+                remark = str(reply.remark or "")
+                if reply.code == 1 and remark.split(" ", maxsplit=1)[0].endswith(UNFORESEEN):
+                    found.append(f"{request}: {remark}")
+    return found
+
+
+@pytest.mark.parametrize("roles", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_broker_does_what_it_is_asked_or_says_why_not(
+    tmp_path: Path, seed: int, roles: bool
+) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        broker = await started(runtime, config(tmp_path, auto_create_topics=True))
+        client = await connected(runtime, broker)
+        codes = [code for code in codes_of({*broker._handlers}) if roles or code not in ROLES]
+        found = await pelt(client, RequestMaker(random.Random(seed), codes), 600)
+        assert found == []
+        assert (broker.failures.count, broker.failures.last) == (0, "")
+        reader = await connected(runtime, broker)
+        assert (await ask(reader, RequestCode.REPLICA_STATE)).code == 0
+        if not roles:  # else another node may be its master now
+            reply = await send(reader, b"still here", topic="sound")
+            assert reply.code == 0, reply.remark
+            assert (await pull(reader, 0, topic="sound", subscription="*")).code == 0
+        for endpoint in (client, reader):
+            endpoint.close()
+        await broker.close()
+
+    run(body)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_nameserver_does_what_it_is_asked_or_says_why_not(seed: int) -> None:
+    async def main() -> None:
+        runtime = NativeRuntime()
+        server = NameServer(runtime, port=0)
+        await server.start()
+        client = await connect(runtime, *split_address(server.address))
+        codes = codes_of({*server._handlers, *server._slow_handlers})
+        assert await pelt(client, RequestMaker(random.Random(seed), codes), 600) == []
+        reply = await client.request(
+            Command.request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER), 5.0
+        )
+        assert reply.code == 0
+        client.close()
+        await server.close()
+
+    asyncio.run(main())
+
+
+def test_a_seed_repeats_its_requests() -> None:
+    def drawn(seed: int) -> list[Any]:
+        maker = RequestMaker(random.Random(seed), codes_of({10, 11, 17, 103}))
+        return [maker.draw() for _ in range(20)]
+
+    assert drawn(1) == drawn(1) != drawn(2)
