@@ -231,10 +231,10 @@ def test_a_newest_segment_of_wrong_length_is_set_aside(caplog) -> None:
 @pytest.mark.parametrize(
     ("lengths", "why"),
     [
-        ({1: 100}, "00000000000000008192 is 100 bytes long"),
+        ({1: 100}, "00000000000000008192 is 100 bytes long and was 8192: it was cut short"),
         ({1: SEGMENT + 1, -1: 100}, "00000000000000008192 is 8193 bytes long"),
         ({2: SEGMENT + 1, -1: 100}, "00000000000000016384 is 8193 bytes long"),
-        ({0: 100, 1: 100, 2: 100, -1: 100}, "00000000000000000000 is 100 bytes long"),
+        ({0: 100, 1: 100, 2: 100, -1: 100}, "00000000000000000000 is 100 bytes long, the conf"),
         ({1: 0}, "00000000000000008192 is empty, and others follow"),
     ],
 )
