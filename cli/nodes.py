@@ -177,6 +177,8 @@ def _serve(
 
     node_log.start(settings)
 
+    native.raise_descriptor_limit()
+
     async def main(runtime: Any) -> None:
         loop = asyncio.get_running_loop()
         stop = asyncio.Event()

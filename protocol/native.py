@@ -12,11 +12,13 @@ import errno
 import logging
 import os
 import random
+import resource
 import signal
 import socket
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread, current_thread, main_thread
 from typing import Any, TypeVar, cast
@@ -33,6 +35,7 @@ log = logging.getLogger(__name__)
 CONNECT_TIMEOUT_S = 3.0
 # Flush, prepare ahead, config files: one slow disk call must not block the others.
 BLOCKING_THREADS = 8
+SPARE_DESCRIPTORS = 64  # segments made ahead, the checkpoint, tables, directories that are synced
 
 
 class NativeListener:
@@ -108,6 +111,55 @@ class NativeWorkers:
             self._jobs.put(None)
 
 
+def raise_descriptor_limit() -> None:
+    """As many open files as the system lets this process have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = hard
+    if hard == resource.RLIM_INFINITY:
+        most = int(Path("/proc/sys/fs/nr_open").read_text())
+    if soft != most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+class SpareDescriptors:
+    """The last descriptors are for files: connections must not keep the log from growing."""
+
+    def __init__(self) -> None:
+        self._lacking = False
+
+    def is_there(self) -> bool:
+        """Whether a connection may keep its descriptor."""
+        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if most == resource.RLIM_INFINITY:
+            return True
+        limit = most - min(SPARE_DESCRIPTORS, most // 4)
+        try:  # a new descriptor gets the lowest number that is free
+            number = os.open(os.devnull, os.O_RDONLY)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            number = most
+        else:
+            os.close(number)
+        if (number >= limit) != self._lacking:
+            self._lacking = not self._lacking
+            text = "refused: %d files and connections are open" if self._lacking else "taken again"
+            log.warning(
+                "connections are %s; the limit is %d, of which %d are kept for files (ulimit -n)",
+                text % number if self._lacking else text,
+                most,
+                most - limit,
+            )
+        return not self._lacking
+
+
+class _Refusing(asyncio.Protocol):
+    """A connection for which there is no descriptor."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        cast(asyncio.Transport, transport).abort()
+
+
 class NativeRuntime:
     """Runtime over the running asyncio loop, or over `loop` when one is given."""
 
@@ -125,6 +177,7 @@ class NativeRuntime:
         # By the protocol object, while that lives.
         self._sockets: WeakKeyDictionary[object, forks.Socket] = WeakKeyDictionary()
         self._forked = False
+        self._spare = SpareDescriptors()
         forks.tell(self)
 
     def forked(self) -> None:
@@ -230,8 +283,11 @@ class NativeRuntime:
     async def listen(
         self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol]
     ) -> Listener:
+        def accept() -> asyncio.BaseProtocol:
+            return factory() if self._spare.is_there() else _Refusing()
+
         try:
-            server = await self.loop.create_server(factory, host, port, backlog=1024)
+            server = await self.loop.create_server(accept, host, port, backlog=1024)
         except OSError as error:
             if error.errno in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES):
                 raise ConfigError(
