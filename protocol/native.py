@@ -287,6 +287,7 @@ class NativeRuntime:
             return factory() if self._spare.is_there() else _Refusing()
 
         try:
+            server: asyncio.Server | None
             server = await self.loop.create_server(accept, host, port, backlog=1024)
         except OSError as error:
             if error.errno in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES):
@@ -294,7 +295,14 @@ class NativeRuntime:
                     f"cannot listen on {join_address(host, port)}: {os.strerror(error.errno)}; "
                     "stop what holds it or choose another port (0 = any free port)"
                 ) from error
-            raise
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            server = None
+        if server is None or not server.sockets:  # asyncio passes over sockets that it cannot make
+            raise ConfigError(
+                f"cannot listen on {join_address(host, port)}: no descriptor is left for a socket; "
+                "allow more open files (ulimit -n)"
+            )
         return NativeListener(server)
 
     def own_address(self) -> str:

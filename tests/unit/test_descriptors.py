@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import resource
 from collections.abc import Iterator
 
 import pytest
+from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.native import NativeRuntime, raise_descriptor_limit
 from saturnmq.protocol.runtime import split_address
 
@@ -66,6 +68,22 @@ async def connect_until_refused(most: int) -> None:
             kept = await is_kept(reader)
             writer.close()
     listener.close()
+
+
+def test_a_node_that_gets_no_socket_to_listen_on_says_what_is_lacking(few: int) -> None:
+    async def listen() -> None:
+        runtime, files = NativeRuntime(), []
+        try:
+            with contextlib.suppress(OSError):
+                while True:
+                    files.append(os.open(os.devnull, os.O_RDONLY))
+            with pytest.raises(ConfigError, match=r"cannot listen on 127\.0\.0\.1.*ulimit -n"):
+                await runtime.listen("127.0.0.1", 0, Greeting)
+        finally:
+            for file in files:
+                os.close(file)
+
+    asyncio.run(listen())
 
 
 def test_a_node_opens_as_many_files_as_the_system_allows(few: int) -> None:
