@@ -40,6 +40,7 @@ FOUND_AT = {
     "watch-ends-when-compacted": 4,
     "one-epoch-for-all-starts": 17,
     "lost-front-unseen": 3,
+    "slave-reports-appended": 66,
 }
 
 
