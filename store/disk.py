@@ -49,6 +49,20 @@ class Entry(NamedTuple):
     mtime_ms: int
 
 
+def is_short_of_descriptors(error: OSError) -> bool:
+    """It says nothing of the disk and ends by itself: no sync ever fails so."""
+    return error.errno in (errno.EMFILE, errno.ENFILE)
+
+
+def remedy(error: OSError) -> str:
+    """Text: what ends this error of a file that could not be made or opened."""
+    if is_short_of_descriptors(error):
+        return "close connections, or allow more open files (ulimit -n, fs.file-max)"
+    if error.errno == errno.ENOMEM:
+        return "free memory, or allow more mappings (vm.max_map_count)"
+    return "free space on the disk"
+
+
 class Advice(enum.Enum):
     """What RocketMQ's options say about a mapping (store-format.md section 6)."""
 

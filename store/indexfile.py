@@ -333,10 +333,14 @@ class Index:
         # those that were filled since the last flush, and the one that is being filled; what was
         # made may be gone again
         first = next((files.index(index) for index in made if index in files), len(files))
-        for index in files[max(first - 1, 0) :]:
-            index.file.flush(0, index.file.size)
-        if made or self._unsynced:
-            self._disk.sync_dir(self._directory)
+        try:
+            for index in files[max(first - 1, 0) :]:
+                index.file.flush(0, index.file.size)
+            if made or self._unsynced:
+                self._disk.sync_dir(self._directory)
+        except OSError:
+            self._unsynced[:0] = made
+            raise
         return IndexMark(newest.name, header, files[-2].end_time if files[1:] else 0)
 
     def truncate(self, end: int, store_time_at: Callable[[int], int | None]) -> None:

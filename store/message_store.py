@@ -10,6 +10,7 @@ the first error, and stays readable.
 
 from __future__ import annotations
 
+import errno
 import logging
 import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from saturnmq.store.commitlog import CommitLog, FlushTicket, LogFailed
 from saturnmq.store.config import StoreConfig
 from saturnmq.store.consumequeue import ConsumeQueue
 from saturnmq.store.derived import Arrival, Derived
-from saturnmq.store.disk import Advice, Disk, Lock
+from saturnmq.store.disk import Advice, Disk, Lock, is_short_of_descriptors, remedy
 from saturnmq.store.groups import Groups, Marker, Part
 from saturnmq.store.indexfile import Index
 from saturnmq.store.lookup import GetResult, GetStatus, Lookup
@@ -134,13 +135,20 @@ class MessageStore:
         progress: Callable[[int, int], None] | None = None,
     ) -> MessageStore:
         """Lock, load, recover; `progress(done, total)` is called in bytes."""
-        disk.make_dirs(config.root)
-        lock = disk.lock(posixpath.join(config.root, "lock"))
-        store = cls(config, disk, runtime, lock)
         try:
-            store._load(progress)
-        except BaseException:
-            store._release()
+            disk.make_dirs(config.root)
+            lock = disk.lock(posixpath.join(config.root, "lock"))
+            store = cls(config, disk, runtime, lock)
+            try:
+                store._load(progress)
+            except BaseException:
+                store._release()
+                raise
+        except OSError as error:
+            if error.errno == errno.ENOMEM or is_short_of_descriptors(error):
+                raise ServiceNotAvailable(
+                    f"the store in {config.root} cannot be opened: {error}; {remedy(error)}"
+                ) from error
             raise
         return store
 
@@ -471,9 +479,7 @@ class MessageStore:
             try:
                 step = self._reput.step(marks.dispatched, self._log.committed)
             except OSError as error:
-                self._no_room = (
-                    f"no room for the queue and index files: {error}; free space on the disk"
-                )
+                self._no_room = f"no room for the queue and index files: {error}; {remedy(error)}"
                 return []
             self._no_room = ""
             for group in step.groups:
@@ -509,7 +515,8 @@ class MessageStore:
         It never passes `flushed`: a checkpoint may lag behind the log, not lead it. And it is a
         border between frames: a slave's flush may end within one. When it fails,
         the page cache claims entries that the disk does not have: the next start must build them
-        again, and the store takes no more writes.
+        again, and the store takes no more writes. Not so where only descriptors are lacking: then
+        the next call makes up for it.
         """
         if self.failed is not None:
             return
@@ -521,6 +528,8 @@ class MessageStore:
         try:
             mark = self._derived.flush()
         except OSError as error:
+            if is_short_of_descriptors(error):
+                raise  # nothing was tried: the next call does it all
             self._failed = f"{type(error).__name__}: {error}"
             self._checkpoint = replace(page, derived=-1)
             self.checkpoint()

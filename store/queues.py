@@ -81,16 +81,22 @@ class Queues:
     def flush(self) -> None:
         """Blocking, may run beside appends: entries put before are durable then."""
         named = set()
-        for queue in self:
-            if queue.series.new_names:
-                queue.series.new_names = False
-                below_root = posixpath.dirname(queue.series.directory)
-                named |= {queue.series.directory, below_root, self._directory}
-                named.add(posixpath.dirname(self._directory))
-            queue.flush()
-        for directory in sorted(named):
-            with contextlib.suppress(FileNotFoundError):  # its topic was deleted meanwhile
-                self._disk.sync_dir(directory)
+        new = [queue for queue in self if queue.series.new_names]
+        for queue in new:
+            queue.series.new_names = False
+            below_root = posixpath.dirname(queue.series.directory)
+            named |= {queue.series.directory, below_root, self._directory}
+            named.add(posixpath.dirname(self._directory))
+        try:
+            for queue in self:
+                queue.flush()
+            for directory in sorted(named):
+                with contextlib.suppress(FileNotFoundError):  # its topic was deleted meanwhile
+                    self._disk.sync_dir(directory)
+        except OSError:
+            for queue in new:
+                queue.series.new_names = True
+            raise
 
     def _make(self, topic: str, queue_id: int) -> ConsumeQueue:
         directory = posixpath.join(self._directory, topic, str(queue_id))

@@ -22,6 +22,7 @@ from saturnmq.protocol.kernels import check_batch, message_size, write_batch, wr
 from saturnmq.store.appending import Appending, marker_size
 from saturnmq.store.commitlog import CommitLog, LogFailed
 from saturnmq.store.config import StoreConfig
+from saturnmq.store.disk import remedy
 from saturnmq.store.groups import QUEUE, Groups, Part, marker_body
 from saturnmq.store.queues import Queues
 from saturnmq.store.segments import Segment
@@ -364,6 +365,4 @@ class Writer:
 
 
 def _no_room(error: OSError) -> ServiceNotAvailable:
-    return ServiceNotAvailable(
-        f"no room for the next segment of the log: {error}; free space on the disk"
-    )
+    return ServiceNotAvailable(f"no room for the next segment of the log: {error}; {remedy(error)}")

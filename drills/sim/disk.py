@@ -394,7 +394,11 @@ class SimDisk:
         inode = Inode(bytearray(size), bytearray(size), self.now_ms(), sized=durable)
         self._names.add(path, inode)
         if durable:
-            self.sync_dir(posixpath.dirname(path))
+            try:
+                self.sync_dir(posixpath.dirname(path))
+            except OSError:
+                self._names.remove(path)
+                raise
         return SimSegment(self, path, inode)
 
     def open_segment(self, path: str, size: int) -> SimSegment:
