@@ -4,12 +4,16 @@ A header is a dataclass whose fields say their name on the wire, their kind and 
 values come as text. A value outside its bounds raises InvalidParameter (29), which names the field,
 the value and the bounds. Java's rules hold for what is missing: null and an empty text are the
 default, and a boolean is true if it says `true` in any case.
+
+A broker decodes a header for each send and each pull. So `header` compiles one function for each
+kind, as dataclasses do for `__init__`: usual values are taken by an expression in it (`quick`), all
+others go through `parse`, which has the rules.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 from .checked import IDENTITY, INT64_MAX
@@ -35,16 +39,15 @@ class Field:
         self.default = default
         self.long = long
 
-    def read(self, ext: Mapping[str, str]) -> Any:
-        """The value in the fields of a request."""
-        value = ext.get(self.name)
-        if value is None and self.long is not None:
-            value = ext.get(self.long)
-        if not value:
-            if self.default is REQUIRED:
-                raise InvalidParameter(f"header field {self._names} is missing: send {self.kind}")
-            return self.default
-        return self.parse(value)
+    quick: str | None = None
+    """A condition on a `value`, with which it may be taken as `taken` says, without `parse`."""
+    taken = "value"
+
+    def missing(self) -> Any:
+        """The value of a field that is not there, or empty."""
+        if self.default is REQUIRED:
+            raise InvalidParameter(f"header field {self._names} is missing: send {self.kind}")
+        return self.default
 
     @property
     def kind(self) -> str:
@@ -67,10 +70,14 @@ class Field:
 class Number(Field):
     """A decimal number from `least` to `most`."""
 
+    taken = "int(value)"
+
     def __init__(self, name: str, default: Any, long: str | None, least: int, most: int) -> None:
         super().__init__(name, default, long)
         self.least = least
         self.most = most
+        if least <= 0:  # then all numbers of fewer digits than `most` has are within the bounds
+            self.quick = f"len(value) < {len(str(most))} and value.isdecimal()"
 
     @property
     def kind(self) -> str:
@@ -94,6 +101,9 @@ class Text(Field):
         super().__init__(name, default, long)
         self.most = most
         self.is_name = is_name
+        self.quick = f"len(value) <= {most}"
+        if is_name:
+            self.quick += " and value.isascii() and value.isprintable() and not value.isspace()"
 
     @property
     def kind(self) -> str:
@@ -114,6 +124,8 @@ class Text(Field):
 
 class Flag(Field):
     """A boolean, as Java reads it: anything but `true` is false."""
+
+    quick, taken = 'value == "false"', "False"
 
     @property
     def kind(self) -> str:
@@ -159,12 +171,14 @@ class Header:
     """The typed fields of one kind of request."""
 
     FIELDS: ClassVar[dict[str, Field]] = {}
+    _decoded: ClassVar[Callable[[Mapping[str, str]], Any]]
 
     @classmethod
     def decode(cls, ext: Mapping[str, str]) -> Self:
         """InvalidParameter: a field is missing or out of its bounds. Fields that the kind does not
         have are passed over: clients of other versions send more."""
-        return cls(**{attribute: field.read(ext) for attribute, field in cls.FIELDS.items()})
+        decoded: Self = cls._decoded(ext)
+        return decoded
 
     def encode(self) -> dict[str, str]:
         """The fields on the wire: all that have a value."""
@@ -236,4 +250,22 @@ def header(cls: type[H]) -> type[H]:
     """A header: a dataclass with fields as the functions above declare them."""
     made = dataclasses.dataclass(slots=True, kw_only=True)(cls)
     made.FIELDS = {each.name: each.metadata["field"] for each in dataclasses.fields(made)}
+    made._decoded = staticmethod(_compiled(made))
     return made
+
+
+def _compiled(cls: type[H]) -> Callable[[Mapping[str, str]], H]:
+    lines = ["def decoded(ext):", "    get, header = ext.get, new(cls)"]
+    names: dict[str, Any] = {"new": object.__new__, "cls": cls}
+    for at, (attribute, field) in enumerate(cls.FIELDS.items()):
+        names[f"missing{at}"], names[f"parse{at}"] = field.missing, field.parse
+        value = f"parse{at}(value)"
+        if field.quick is not None:
+            value = f"{field.taken} if {field.quick} else {value}"
+        lines.append(f"    value = get({field.name!r})")
+        if field.long is not None:
+            lines += ["    if value is None:", f"        value = get({field.long!r})"]
+        lines.append(f"    header.{attribute} = ({value}) if value else missing{at}()")
+    exec("\n".join([*lines, "    return header"]), names)
+    decoded: Callable[[Mapping[str, str]], H] = names["decoded"]
+    return decoded
