@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from broker_rig import insist
 from saturnmq import Message, MessageQueue, aio
+from saturnmq.broker import ha_slave
 from saturnmq.broker.broker import Broker
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.broker.introductions import read_refusal
@@ -464,21 +465,27 @@ def test_a_slave_that_says_what_cannot_be_is_not_listened_to(tmp_path: Path) -> 
 async def follower(root: Path) -> AsyncIterator[tuple[Broker, asyncio.Queue[Frames]]]:
     """A slave, and each of the connections on which it waits for its master to speak."""
     calls: asyncio.Queue[Frames] = asyncio.Queue()
-    async with asyncio.timeout(30):
-        listener = await asyncio.start_server(
-            lambda reader, writer: calls.put_nowait(Frames(reader, writer)), "127.0.0.1", 0
-        )
-        host, port = listener.sockets[0].getsockname()
-        config = settings(
-            root, role="SLAVE", broker_id=1, ha_master_address=f"{host}:{port}", ha_reconnect_ms=10
-        )
-        slave = Broker(config, NativeRuntime(), NativeDisk())
-        await slave.start()
-        try:
-            yield slave, calls
-        finally:
-            await slave.close()
-            listener.close()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ha_slave, "REFUSED_S", 0.01)  # who was refused comes again soon
+        async with asyncio.timeout(30):
+            listener = await asyncio.start_server(
+                lambda reader, writer: calls.put_nowait(Frames(reader, writer)), "127.0.0.1", 0
+            )
+            host, port = listener.sockets[0].getsockname()
+            config = settings(
+                root,
+                role="SLAVE",
+                broker_id=1,
+                ha_master_address=f"{host}:{port}",
+                ha_reconnect_ms=10,
+            )
+            slave = Broker(config, NativeRuntime(), NativeDisk())
+            await slave.start()
+            try:
+                yield slave, calls
+            finally:
+                await slave.close()
+                listener.close()
 
 
 HELLO = {
