@@ -283,12 +283,14 @@ class Cluster:
             await asyncio.sleep(SAMPLE_S)
 
     def _look_at_groups(self) -> None:
-        """What consumers can see of the sinks, now and then, on every node."""
+        """What consumers can see of the sinks, now and then, on every node. A node that knows that
+        it lacks a part of its log has what is left, also of a group of rows, and lets no consumer
+        pass over the rest."""
         self._looks += 1
         if self.sinks.rows and not self._over and self._looks % LOOK_EVERY == 0:
             for node in self.brokers:
                 broker = node.serving
-                if broker is not None:
+                if broker is not None and not broker.context.role.lacks:
                     visible = broker.context.visible
                     seen = aftermath.stored(broker.store, node.group, visible)
                     values = [value for _, value in seen if value is not None]
