@@ -13,9 +13,10 @@ from typing import Any, ParamSpec, TypeVar
 
 from saturnmq.protocol import checked, jsonx
 from saturnmq.protocol.errors import InvalidParameter, MalformedFrame, SaturnError
-from saturnmq.protocol.headers import QUEUES_MAX
+from saturnmq.protocol.header_fields import INT32_MIN
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.route import QUEUES_MAX
 from saturnmq.protocol.subscription import TAG_EXPRESSION
 from saturnmq.protocol.topics import check_group
 
@@ -24,7 +25,6 @@ SUBSCRIPTIONS_MAX = 10_000  # of one of them
 QUEUES_LOCKED_MAX = 100_000  # in one request
 RETRY_QUEUES_MAX = 1_024  # of one group
 TAGS_MAX = 10_000  # in one expression
-INT32_MIN = -(1 << 31)
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -48,8 +48,6 @@ from saturnmq.store.message_store import Marker, Part, Put
 
 log = logging.getLogger(__name__)
 
-SINK_BYTES_MAX = 255
-ATTEMPT_BYTES_MAX = 64
 PARKED_BYTES_MAX = 64 << 20
 # What appends to the log, or marks its end, and so waits while a group is being appended.
 APPENDING = frozenset(

@@ -16,15 +16,13 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
-from .checked import IDENTITY, INT64_MAX
-from .errors import InvalidParameter
+from .checked import IDENTITY, INT32_MAX, INT64_MAX, as_integer
+from .errors import InvalidParameter, MalformedFrame
 
-INT32_MAX = (1 << 31) - 1
 INT32_MIN = -(1 << 31)
 INT64_MIN = -(1 << 63)
 NAME_MAX = 255  # bytes: the longest name of a topic, a group, a node
 TEXT_MAX = 16 << 20  # a frame has no more
-DIGITS_MAX = 20  # of 64 bits, with a sign
 
 REQUIRED: Any = object()
 
@@ -84,11 +82,10 @@ class Number(Field):
         return f"a number from {self.least} to {self.most}"
 
     def parse(self, value: str) -> int:
-        if len(value) <= DIGITS_MAX and value.isascii() and value.removeprefix("-").isdigit():
-            number = int(value)
-            if self.least <= number <= self.most:
-                return number
-        raise self.refuse(value)
+        try:
+            return as_integer(value, self.name, self.least, self.most)
+        except MalformedFrame:
+            raise self.refuse(value) from None
 
 
 class Text(Field):

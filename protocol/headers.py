@@ -11,11 +11,10 @@ The long names of SEND_MESSAGE (10) stand beside the short ones (310, 320).
 from __future__ import annotations
 
 from .batch import SIZES
-from .checked import INT64_MAX
+from .checked import INT32_MAX, INT64_MAX
 from .codes import RequestCode
 from .epochs import EPOCH_MAX
 from .header_fields import (
-    INT32_MAX,
     INT32_MIN,
     INT64_MIN,
     Header,
@@ -28,11 +27,12 @@ from .header_fields import (
     number,
     text,
 )
+from .route import QUEUES_MAX
 
-QUEUES_MAX = 65_536  # of a topic
 TIME_MAX = 253_402_300_799_999  # ms since 1970: the end of the year 9999
 EPOCH_BEGIN = 1 << 62  # a sink's epochs and partitions are below
 EXPRESSION_TYPE_MAX = 32  # characters
+ATTEMPT_MAX = 64  # bytes of the name of an attempt
 ADDRESSES_MAX = 1 << 20  # characters of a list of addresses
 
 
@@ -330,7 +330,7 @@ class OfAttempt(FinishEpoch):
     """What one attempt of one partition of an epoch has staged."""
 
     partition: int = number("partition", most=EPOCH_BEGIN - 1)
-    attempt: str = name("attempt", most=64)
+    attempt: str = name("attempt", most=ATTEMPT_MAX)
 
 
 @header
@@ -358,7 +358,7 @@ class AbortStage(FinishEpoch):
     """ABORT_STAGE 390033: of one partition, of one attempt, or all."""
 
     partition: int = number("partition", default=-1, least=-1, most=EPOCH_BEGIN - 1)
-    attempt: str = name("attempt", default="", most=64)
+    attempt: str = name("attempt", default="", most=ATTEMPT_MAX)
 
 
 @header

@@ -26,7 +26,15 @@ from weakref import WeakKeyDictionary
 
 from . import forks
 from .errors import ConfigError, ConnectFailed
-from .runtime import Buffer, Handle, Listener, Runtime, Transport, join_address
+from .runtime import (
+    Buffer,
+    Handle,
+    Listener,
+    Runtime,
+    Transport,
+    is_short_of_descriptors,
+    join_address,
+)
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -136,7 +144,7 @@ class SpareDescriptors:
         try:  # a new descriptor gets the lowest number that is free
             number = os.open(os.devnull, os.O_RDONLY)
         except OSError as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE):
+            if not is_short_of_descriptors(error):
                 raise
             number = most
         else:
@@ -295,7 +303,7 @@ class NativeRuntime:
                     f"cannot listen on {join_address(host, port)}: {os.strerror(error.errno)}; "
                     "stop what holds it or choose another port (0 = any free port)"
                 ) from error
-            if error.errno not in (errno.EMFILE, errno.ENFILE):
+            if not is_short_of_descriptors(error):
                 raise
             server = None
         if server is None or not server.sockets:  # asyncio passes over sockets that it cannot make

@@ -11,6 +11,7 @@ given until they are sent, so the caller must not change those bytes afterwards.
 """
 
 import asyncio
+import errno
 import random as _random
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from ipaddress import ip_address
@@ -128,6 +129,11 @@ class Runtime(Protocol):
     async def connect(self, host: str, port: int, protocol: asyncio.BaseProtocol) -> Transport:
         """Open a connection for `protocol`; raises ConnectFailed when nobody answers in time."""
         ...
+
+
+def is_short_of_descriptors(error: OSError) -> bool:
+    """It says nothing of a disk or a network and ends by itself: no sync ever fails so."""
+    return error.errno in (errno.EMFILE, errno.ENFILE)
 
 
 def split_address(address: str) -> tuple[str, int]:

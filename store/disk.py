@@ -31,6 +31,7 @@ from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
 from saturnmq.protocol.errors import DirectoryLocked, StoreDamaged
+from saturnmq.protocol.runtime import is_short_of_descriptors
 
 FILE_MODE, DIRECTORY_MODE = 0o600, 0o700
 MAPPED_WRITE = 2048  # above it a system call costs less than the share of a page's faults
@@ -47,11 +48,6 @@ class Entry(NamedTuple):
     size: int
     is_dir: bool
     mtime_ms: int
-
-
-def is_short_of_descriptors(error: OSError) -> bool:
-    """It says nothing of the disk and ends by itself: no sync ever fails so."""
-    return error.errno in (errno.EMFILE, errno.ENFILE)
 
 
 def remedy(error: OSError) -> str:

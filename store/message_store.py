@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from saturnmq.protocol.errors import SaturnError, ServiceNotAvailable
-from saturnmq.protocol.runtime import Runtime
+from saturnmq.protocol.runtime import Runtime, is_short_of_descriptors
 from saturnmq.protocol.sql92 import Sql
 from saturnmq.store.amnesia import Promise, set_aside_behind_hole
 from saturnmq.store.checkpoint import INDEX_UNKNOWN, AbortMark, Checkpoint
@@ -27,7 +27,7 @@ from saturnmq.store.commitlog import CommitLog, FlushTicket, LogFailed
 from saturnmq.store.config import StoreConfig
 from saturnmq.store.consumequeue import ConsumeQueue
 from saturnmq.store.derived import Arrival, Derived
-from saturnmq.store.disk import Advice, Disk, Lock, is_short_of_descriptors, remedy
+from saturnmq.store.disk import Advice, Disk, Lock, remedy
 from saturnmq.store.groups import Groups, Marker, Part
 from saturnmq.store.indexfile import Index
 from saturnmq.store.lookup import GetResult, GetStatus, Lookup
