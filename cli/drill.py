@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from saturnmq.cli.drill_fuzz import fuzz
 from saturnmq.cli.drill_simulate import simulate
 from saturnmq.cli.output import AsJson, emit, fail, progress_bar, table
 
 app = typer.Typer(help="Look for what breaks.", no_args_is_help=True)
+app.command("fuzz")(fuzz)
 app.command("simulate")(simulate)
 
 IMAGES = 10_000

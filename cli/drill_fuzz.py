@@ -1,0 +1,94 @@
+"""`saturnmq drill fuzz`: requests that are well formed and wrong, against real processes.
+
+Exit status 1 on a violation; each is printed with the command that shows it again.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+import typer
+from saturnmq.cli.output import AsJson, emit, fail, progress_bar, table
+
+TARGETS = ("broker", "nameserver")
+
+
+def fuzz(
+    target: Annotated[
+        str, typer.Argument(metavar="[TARGET]", help="broker, nameserver, or all.")
+    ] = "all",
+    minutes: Annotated[float, typer.Option(min=0.01, help="Time for each target.")] = 1.0,
+    seed: Annotated[int | None, typer.Option(min=0, help="One round of this seed only.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Requests with values at, below and above their bounds; then the store is checked."""
+    if target not in (*TARGETS, "all"):
+        fail(f"no target {target!r}; there are {', '.join(TARGETS)} and all")
+    reports = [_fuzzed(each, minutes, seed) for each in (TARGETS if target == "all" else (target,))]
+    if as_json:
+        emit([report.to_json() for report in reports])
+    else:
+        for report in reports:
+            _print(report)
+    if any(report.violations for report in reports):
+        raise typer.Exit(1)
+
+
+def _fuzzed(target: str, minutes: float, seed: int | None) -> Any:
+    from saturnmq.cli.launcher import LocalCluster, Settings
+    from saturnmq.drills.fuzz.run import Fuzzer, memory_mb
+    from saturnmq.protocol import native
+    from saturnmq.store.disk import NativeDisk
+    from saturnmq.store.verify import check
+
+    seeds = range(1, 1 << 31) if seed is None else range(seed, seed + 1)
+    end = time.monotonic() + 60 * minutes
+    with TemporaryDirectory(prefix="saturnmq-fuzz-") as root, progress_bar() as bar:
+        task = bar.add_task(f"requests to a {target}", total=None)
+        cluster = LocalCluster.up(root, Settings(nameservers=1, masters=1, slaves=0))
+        try:
+            kind = "master" if target == "broker" else "nameserver"
+            node = next(node for node in cluster.nodes if node.kind == kind)
+
+            def go_on(report: Any) -> bool:
+                bar.update(task, completed=report.requests)
+                if not node.alive():
+                    report.violations.append("its process has ended")
+                return time.monotonic() < end
+
+            async def main(runtime: Any) -> Any:
+                fuzzer = Fuzzer(runtime, node.address, target)
+                await fuzzer.run(seeds, go_on)
+                return fuzzer.report
+
+            report = native.run(main)
+            if node.alive() and node.pid is not None:
+                report.memory_mb = memory_mb(node.pid)
+        finally:
+            cluster.down()
+        store = Path(node.data) / "store"
+        if target == "broker":
+            damage = check(NativeDisk(), str(store)).damage
+            report.violations += [f"store check: {each}" for each in damage[:10]]
+    return report
+
+
+def _print(report: Any) -> None:
+    rows = [
+        ("requests", f"{report.requests:,}"),
+        ("held", f"{report.held:,}"),
+        ("connections closed by it", f"{report.lost:,}"),
+        *((f"answered {code}", f"{count:,}") for code, count in sorted(report.answers.items())),
+        ("most memory", f"{report.memory_mb} MB"),
+    ]
+    if report.target == "broker":
+        rows += [
+            ("longest stop of its loop", f"{report.longest_stop_ms} ms"),
+            ("of processor time", f"{report.longest_busy_stop_ms} ms"),
+        ]
+    table(report.target, ["", ""], [*rows, ("violations", str(len(report.violations)))])
+    for violation in report.violations:
+        print(violation)
