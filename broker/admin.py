@@ -8,10 +8,10 @@ table is on disk; an error says what holds when it could not be saved.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
-from saturnmq.broker import bodies
+from saturnmq.broker import bodies, slices
 from saturnmq.broker.context import Context, answer, answer_failure
 from saturnmq.broker.delay import DelayService
 from saturnmq.broker.deletion import Deletion
@@ -172,17 +172,26 @@ class AdminService:
 
     def on_topic_stats(self, endpoint: Endpoint, request: Command, header: headers.OfTopic) -> None:
         topic = self._topic(header.topic)
-        table = {}
-        for queue_id in range(topic.queues):
-            low, high = self._bounds(topic.name, queue_id)
-            table[self._mq(topic.name, queue_id)] = {
-                "lastUpdateTimestamp": self._time_of(topic.name, queue_id, high - 1),
-                "maxOffset": high,
-                "minOffset": low,
-            }
         tps = self._c.statistics.topic_rate(topic.name, self._c.runtime.monotonic())
-        body = jsonx.dumps({"offsetTable": jsonx.mq_map(table), "topicPutTps": tps})
-        answer(endpoint, request, request.reply(0, body=body))
+
+        def made(queue_ids: list[int]) -> bytes:
+            table = {}
+            for queue_id in queue_ids:
+                low, high = self._bounds(topic.name, queue_id)
+                table[self._mq(topic.name, queue_id)] = {
+                    "lastUpdateTimestamp": self._time_of(topic.name, queue_id, high - 1),
+                    "maxOffset": high,
+                    "minOffset": low,
+                }
+            return jsonx.dumps_mq_map(table)[1:-1]
+
+        slices.answer_with(
+            self._c,
+            endpoint,
+            request,
+            slices.of(range(topic.queues), made),
+            lambda table: b'{"offsetTable":{%b},"topicPutTps":%b}' % (table, jsonx.dumps(tps)),
+        )
 
     def _bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         store = self._c.store
@@ -233,28 +242,40 @@ class AdminService:
     ) -> None:
         group = header.group
         topics = self._topics_of(group) if header.topic is None else [header.topic]
-        table: dict[Any, Any] = {}
-        for name in topics:
-            topic = self._c.topics.get(name)
-            if topic is None:
-                continue
-            # Of queues that were taken away there is still what the group has not consumed.
-            taken_away = [n for n in self._c.store.queue_ids(name) if n >= topic.queues]
-            for queue_id in (*range(topic.queues), *taken_away):
-                low, high = self._bounds(name, queue_id)
-                consumed = self._c.offsets.query(group, name, queue_id)
+        tps = self._c.statistics.group_rate(group, topics, self._c.runtime.monotonic())
+
+        def made(queues: list[tuple[Topic, int]]) -> bytes:
+            table: dict[Any, Any] = {}
+            for topic, queue_id in queues:
+                low, high = self._bounds(topic.name, queue_id)
+                consumed = self._c.offsets.query(group, topic.name, queue_id)
                 position = low if consumed is None else consumed
                 if queue_id >= topic.queues and position >= high:
                     continue
-                table[self._mq(name, queue_id)] = {
+                table[self._mq(topic.name, queue_id)] = {
                     "brokerOffset": high,
                     "consumerOffset": position,
-                    "lastTimestamp": self._time_of(name, queue_id, position - 1),
+                    "lastTimestamp": self._time_of(topic.name, queue_id, position - 1),
                     "pullOffset": position,
                 }
-        tps = self._c.statistics.group_rate(group, topics, self._c.runtime.monotonic())
-        body = jsonx.dumps({"consumeTps": tps, "offsetTable": jsonx.mq_map(table)})
-        answer(endpoint, request, request.reply(0, body=body))
+            return jsonx.dumps_mq_map(table)[1:-1]
+
+        slices.answer_with(
+            self._c,
+            endpoint,
+            request,
+            slices.of(self._queues_of(topics), made),
+            lambda table: b'{"consumeTps":%b,"offsetTable":{%b}}' % (jsonx.dumps(tps), table),
+        )
+
+    def _queues_of(self, topics: list[str]) -> Iterator[tuple[Topic, int]]:
+        """Of queues that were taken away there is still what a group has not consumed."""
+        for name in topics:
+            topic = self._c.topics.get(name)
+            if topic is not None:
+                taken_away = [n for n in self._c.store.queue_ids(name) if n >= topic.queues]
+                for queue_id in (*range(topic.queues), *taken_away):
+                    yield topic, queue_id
 
     def on_reset_offset(
         self, endpoint: Endpoint, request: Command, header: headers.ResetOffset

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from saturnmq.broker import slices
 from saturnmq.broker.context import Context, answer
 from saturnmq.broker.pull import BYTES_MAX, CODES
 from saturnmq.broker.subscriptions import of_request
@@ -104,14 +105,19 @@ class RangeService:
     def on_bounds(self, endpoint: Endpoint, request: Command, header: headers.OfTopic) -> None:
         topic = self._c.topics.readable(header.topic)
         store, visible = self._c.store, self._c.visible
-        table = {
-            str(queue_id): (
-                store.min_offset(topic.name, queue_id),
-                store.visible_end(topic.name, queue_id, visible),
-            )
-            for queue_id in range(topic.read_queues)
-        }
-        answer(endpoint, request, request.reply(0, body=jsonx.dumps(table)))
+
+        def made(queue_ids: list[int]) -> bytes:
+            table = {
+                str(queue_id): (
+                    store.min_offset(topic.name, queue_id),
+                    store.visible_end(topic.name, queue_id, visible),
+                )
+                for queue_id in queue_ids
+            }
+            return jsonx.dumps(table)[1:-1]
+
+        found = slices.of(range(topic.read_queues), made)
+        slices.answer_with(self._c, endpoint, request, found, lambda table: b"{%b}" % table)
 
 
 def _ranges(request: Command) -> list[tuple[int, int, int]]:
