@@ -1,4 +1,4 @@
-"""`saturnmq drill fuzz`: requests that are well formed and wrong, against real processes.
+"""`saturnmq drill fuzz`: what is well formed and wrong, against real processes and in this one.
 
 Exit status 1 on a violation; each is printed with the command that shows it again.
 """
@@ -6,6 +6,7 @@ Exit status 1 on a violation; each is printed with the command that shows it aga
 from __future__ import annotations
 
 import time
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -13,18 +14,20 @@ from typing import Annotated, Any
 import typer
 from saturnmq.cli.output import AsJson, emit, fail, progress_bar, table
 
-TARGETS = ("broker", "nameserver")
+PROCESSES = ("broker", "nameserver")
+IN_PROCESS = {"sql92": ("sql", "Conditions")}  # module of drills.fuzz, class
+TARGETS = (*PROCESSES, *IN_PROCESS)
 
 
 def fuzz(
     target: Annotated[
-        str, typer.Argument(metavar="[TARGET]", help="broker, nameserver, or all.")
+        str, typer.Argument(metavar="[TARGET]", help=f"{', '.join(TARGETS)}, or all.")
     ] = "all",
     minutes: Annotated[float, typer.Option(min=0.01, help="Time for each target.")] = 1.0,
     seed: Annotated[int | None, typer.Option(min=0, help="One round of this seed only.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Requests with values at, below and above their bounds; then the store is checked."""
+    """Requests, frames, files and conditions with values at, below and above their bounds."""
     if target not in (*TARGETS, "all"):
         fail(f"no target {target!r}; there are {', '.join(TARGETS)} and all")
     reports = [_fuzzed(each, minutes, seed) for each in (TARGETS if target == "all" else (target,))]
@@ -38,13 +41,35 @@ def fuzz(
 
 
 def _fuzzed(target: str, minutes: float, seed: int | None) -> Any:
+    seeds = range(1, 1 << 31) if seed is None else range(seed, seed + 1)
+    if target in IN_PROCESS:
+        return _in_process(target, minutes, seeds)
+    return _against_a_process(target, minutes, seeds)
+
+
+def _in_process(target: str, minutes: float, seeds: range) -> Any:
+    from saturnmq.drills.fuzz import inprocess
+
+    module, name = IN_PROCESS[target]
+    make = getattr(import_module(f"saturnmq.drills.fuzz.{module}"), name)
+    end = time.monotonic() + 60 * minutes
+    with progress_bar() as bar:
+        task = bar.add_task(target, total=None)
+
+        def go_on(report: inprocess.Report) -> bool:
+            bar.update(task, completed=report.executions)
+            return time.monotonic() < end
+
+        return inprocess.run(target, make, seeds, go_on)
+
+
+def _against_a_process(target: str, minutes: float, seeds: range) -> Any:
     from saturnmq.cli.launcher import LocalCluster, Settings
     from saturnmq.drills.fuzz.run import Fuzzer, memory_mb
     from saturnmq.protocol import native
     from saturnmq.store.disk import NativeDisk
     from saturnmq.store.verify import check
 
-    seeds = range(1, 1 << 31) if seed is None else range(seed, seed + 1)
     end = time.monotonic() + 60 * minutes
     with TemporaryDirectory(prefix="saturnmq-fuzz-") as root, progress_bar() as bar:
         task = bar.add_task(f"requests to a {target}", total=None)
@@ -77,18 +102,7 @@ def _fuzzed(target: str, minutes: float, seed: int | None) -> Any:
 
 
 def _print(report: Any) -> None:
-    rows = [
-        ("requests", f"{report.requests:,}"),
-        ("held", f"{report.held:,}"),
-        ("connections closed by it", f"{report.lost:,}"),
-        *((f"answered {code}", f"{count:,}") for code, count in sorted(report.answers.items())),
-        ("most memory", f"{report.memory_mb} MB"),
-    ]
-    if report.target == "broker":
-        rows += [
-            ("longest stop of its loop", f"{report.longest_stop_ms} ms"),
-            ("of processor time", f"{report.longest_busy_stop_ms} ms"),
-        ]
-    table(report.target, ["", ""], [*rows, ("violations", str(len(report.violations)))])
+    rows = [*report.rows(), ("violations", str(len(report.violations)))]
+    table(report.target, ["", ""], rows)
     for violation in report.violations:
         print(violation)

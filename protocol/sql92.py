@@ -60,6 +60,7 @@ from saturnmq.protocol.sql92_terms import (
 LENGTH_MAX = 16_384  # characters of an expression
 NESTING_MAX = 64
 _SHOWN = 60  # characters of the expression in an error
+_WHOLE_DIGITS = 19  # of the largest whole number; int() itself refuses 4301
 
 _TOKEN = re.compile(
     r"""(?P<space> [ \t\n\r\f]+ | --[^\r\n]* | /\*.*?\*/ )
@@ -396,9 +397,10 @@ class _Parser:
             if value == float("inf") or (value == 0 and not is_zero):
                 self._fail(token.place, f"{token.text} is out of the range of numbers")
             return Number(value, read_any)
-        whole = int(token.text.rstrip("lL"))
-        if whole >= 1 << 63:
-            self._fail(token.place, f"{token.text} is above the largest whole number, 2^63 - 1")
+        digits = token.text.rstrip("lL")
+        if len(digits) > _WHOLE_DIGITS or (whole := int(digits)) >= 1 << 63:
+            shown = f"{token.text:.{_SHOWN}}"
+            self._fail(token.place, f"{shown} is above the largest whole number, 2^63 - 1")
         return Number(whole, read_int if whole < 1 << 31 else read_long)
 
     def _text(self) -> str:

@@ -17,7 +17,7 @@ Evaluate = Callable[[Properties], Any]
 
 _WHOLE_NUMBER = re.compile(r"[+-]?\d+")
 _ANY_NUMBER = re.compile(
-    r"[+-]?(?:NaN|Infinity|((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)[fFdD]?)", re.ASCII
+    r"[+-]?(?:NaN|Infinity|((?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)[fFdD]?)", re.ASCII
 )
 _BLANKS = "".join(map(chr, range(33)))
 

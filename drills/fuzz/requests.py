@@ -5,12 +5,10 @@ Most fields of most requests are right, so that the wrong one is reached.
 
 from __future__ import annotations
 
-import copy
 import random
-from collections.abc import Callable
 from typing import Any
 
-import orjson
+from saturnmq.drills.fuzz.mutations import bent, spoiled, written
 from saturnmq.protocol.batch import encode_batch_item
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.header_fields import Choice, Field, Flag, Header, Identity, Number, Text
@@ -146,42 +144,14 @@ class RequestMaker:
             for _ in range(rng.randrange(1, 4)):
                 encode_batch_item(batch, rng.randbytes(rng.randrange(40)), b"TAGS\x01a\x02")
             body = bytes(batch)
-            return body if rng.random() < RIGHT else self._damaged(body)
+            return body if rng.random() < RIGHT else spoiled(rng, body)
         if code not in BODIES:
             return b"" if rng.random() < RIGHT else rng.randbytes(20)
-        document = copy.deepcopy(BODIES[code])
+        document = BODIES[code]
         if rng.random() > RIGHT / 2:
-            document = self._bent(document)
-        body = orjson.dumps(document, option=orjson.OPT_NON_STR_KEYS)
-        return body if rng.random() < RIGHT else self._damaged(body)
-
-    def _damaged(self, body: bytes) -> bytes:
-        rng = self._rng
-        at = rng.randrange(len(body) + 1)
-        ways: tuple[Callable[[], bytes], ...] = (
-            lambda: body[:at],
-            lambda: body[:at] + rng.randbytes(4) + body[at:],
-            lambda: body[:at] + rng.randbytes(4) + body[at + 4 :],
-            lambda: b"",
-        )
-        return rng.choice(ways)()
-
-    def _bent(self, document: Any) -> Any:
-        """The document with something in it replaced."""
-        rng = self._rng
-        if isinstance(document, dict) and document and rng.random() < 0.8:
-            key = rng.choice(list(document))
-            document[key] = self._bent(document[key])
-            return document
-        if isinstance(document, list) and document and rng.random() < 0.8:
-            at = rng.randrange(len(document))
-            document[at] = self._bent(document[at])
-            return document
-        deep: Any = []
-        for _ in range(60):
-            deep = [deep]
-        odd = (None, True, -1, 0, 1 << 31, (1 << 63) - 1, 1.5, "", "x" * 300, "9" * 400)
-        return rng.choice((*odd, [], {}, [None] * 5, {"": {"": None}}, deep))
+            document = bent(rng, document)
+        body = written(document)
+        return body if rng.random() < RIGHT else spoiled(rng, body)
 
 
 def codes_of(handlers: set[int]) -> list[RequestCode]:

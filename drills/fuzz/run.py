@@ -72,6 +72,21 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         return {**self.__dict__, "answers": {str(c): n for c, n in sorted(self.answers.items())}}
 
+    def rows(self) -> list[tuple[str, str]]:
+        rows = [
+            ("requests", f"{self.requests:,}"),
+            ("held", f"{self.held:,}"),
+            ("connections closed by it", f"{self.lost:,}"),
+            *((f"answered {code}", f"{count:,}") for code, count in sorted(self.answers.items())),
+            ("most memory", f"{self.memory_mb} MB"),
+        ]
+        if self.target == "broker":
+            rows += [
+                ("longest stop of its loop", f"{self.longest_stop_ms} ms"),
+                ("of processor time", f"{self.longest_busy_stop_ms} ms"),
+            ]
+        return rows
+
 
 class Fuzzer:
     """Of one node, which runs in another process."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import copy
 import pickle
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from saturnmq.drills.fuzz.sql_reference import Tree, matches, text_of
 from saturnmq.protocol.errors import SubscriptionParseFailed
 from saturnmq.protocol.sql92 import LENGTH_MAX, NESTING_MAX, Sql, compiled
-from sql_rig import Tree, conditions, matches, properties, text_of
+from sql_rig import conditions, properties
 
 HELD = {"a": "5", "b": "x'y", "price": "9.5", "TAGS": "paid", "flag": "True", "c$_1": "-3"}
 
@@ -186,3 +188,18 @@ def test_random_conditions_hold_where_a_slow_evaluation_says(
 def test_any_text_is_a_condition_or_told(text: str) -> None:
     with contextlib.suppress(SubscriptionParseFailed):
         Sql(text).matches({"a": "5"})
+
+
+def test_a_number_of_any_length_is_refused_by_its_place():
+    for digits in ("9" * 5000, "9" * 5000 + "L"):
+        with pytest.raises(SubscriptionParseFailed, match=r"character 5: 9+ is above the largest"):
+            Sql(f"a = {digits}")
+
+
+@pytest.mark.parametrize("condition", ["a > 5.5", "a > b", "a = 5.5"])
+def test_a_long_property_that_is_hardly_no_number_costs_little(condition):
+    """The pattern of a number took 34 s for it: it tried every way to cut the digits in two."""
+    begun = time.thread_time()
+    for tail in ("x", ".x", "e", "e5x"):
+        assert not Sql(condition).matches({"a": "9" * 32_000 + tail, "b": "7"})
+    assert time.thread_time() - begun < 1.0

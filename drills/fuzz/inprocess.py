@@ -1,0 +1,122 @@
+"""Targets that live in this process: so many executions of a seed are a round.
+
+A target is made anew for each round, so a seed repeats what it found. An execution ends as it
+should, which the target names for the count, or it raises `Violation`; any other exception is one,
+too, and so is an execution that takes too much processor time, or memory.
+"""
+
+from __future__ import annotations
+
+import random
+import resource
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+ROUND = 1_000
+BUSY_S_MAX = 0.5  # of processor time in one execution
+GROWTH_MB_MAX = 512
+SHOWN = 1_000  # characters of a violation
+
+
+class Violation(Exception):
+    """What an execution should not have done."""
+
+
+class Target(Protocol):
+    """What is fuzzed."""
+
+    def execute(self, rng: random.Random) -> str:
+        """Do one thing; how it ended."""
+
+    def close(self) -> None:
+        """The round is over; Violation: it has left something."""
+
+
+@dataclass
+class Report:
+    """Of one target."""
+
+    target: str
+    executions: int = 0
+    rounds: int = 0
+    seconds: float = 0.0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    longest_busy_ms: int = 0
+    memory_growth_mb: int = 0
+    violations: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.__dict__, "outcomes": dict(sorted(self.outcomes.items()))}
+
+    def rows(self) -> list[tuple[str, str]]:
+        per_s = self.executions / self.seconds if self.seconds else 0.0
+        return [
+            ("executions", f"{self.executions:,}"),
+            ("in a second", f"{per_s:,.0f}"),
+            *((outcome, f"{count:,}") for outcome, count in self.outcomes.most_common()),
+            ("longest execution, of processor time", f"{self.longest_busy_ms} ms"),
+            ("memory grew by", f"{self.memory_growth_mb} MB"),
+        ]
+
+
+def run(
+    name: str,
+    make: Callable[[int], Target],
+    seeds: range,
+    go_on: Callable[[Report], bool],
+) -> Report:
+    """A round of each seed while `go_on`, until there is a violation."""
+    report = Report(name)
+    for seed in seeds:
+        began, memory = time.monotonic(), _memory_mb()
+        _round(report, make, seed)
+        report.rounds += 1
+        report.seconds += time.monotonic() - began
+        grown = _memory_mb() - memory
+        report.memory_growth_mb += grown
+        if grown > GROWTH_MB_MAX:
+            _violated(report, seed, f"memory grew by {grown} MB, {GROWTH_MB_MAX} are allowed")
+        if report.violations or not go_on(report):
+            break
+    return report
+
+
+def _round(report: Report, make: Callable[[int], Target], seed: int) -> None:
+    target = make(seed)
+    number = 0
+    try:
+        for number in range(1, ROUND + 1):
+            rng = random.Random((seed << 32) + number)
+            began = time.thread_time()
+            report.outcomes[target.execute(rng)] += 1
+            busy_ms = int((time.thread_time() - began) * 1000)
+            report.executions += 1
+            report.longest_busy_ms = max(report.longest_busy_ms, busy_ms)
+            if busy_ms > BUSY_S_MAX * 1000:
+                raise Violation(f"it took {busy_ms} ms of processor time")
+        target.close()
+    except Exception as error:
+        _violated(report, seed, f"execution {number}: {_named(error)}")
+
+
+def _named(error: Exception) -> str:
+    if isinstance(error, Violation):
+        return str(error)
+    trace, at = error.__traceback__, ""
+    while trace is not None:
+        at = f" at {trace.tb_frame.f_code.co_filename.rsplit('/', 2)[-1]}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return f"{type(error).__name__}: {error}{at}"
+
+
+def _violated(report: Report, seed: int, what: str) -> None:
+    again = f"again: saturnmq drill fuzz {report.target} --seed {seed}"
+    report.violations.append(f"{what[:SHOWN]}; {again}")
+
+
+def _memory_mb() -> int:
+    """The most that this process has had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
