@@ -30,12 +30,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from saturnmq.cli import local_etcd
 from saturnmq.cli.free_ports import NoFreePortsError, free_block, is_free
+from saturnmq.cli.successor import STOP_TIMEOUT_S, start_time
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import nearest
 
@@ -45,7 +46,6 @@ LOG_FILE = "log.txt"
 CLUSTER_NAME = "SaturnCluster"
 KINDS = ("etcd", "nameserver", "master", "slave")  # in the order of their start
 START_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 20.0
 ENOUGH_BYTES = 1 << 30  # of a disk that others fill, too: a part in percent says little of it
 # A broker takes four ports: the one Java slaves use (listen - 2), one spare, listen and HA (listen
 # + 1).
@@ -78,11 +78,10 @@ class Node:
 
     def registers_as(self) -> str:
         """The address that a broker which serves gives to nameservers."""
-        ready = json.loads((Path(self.data) / READY_FILE).read_text())
-        return str(ready["address"])
+        return str(_ready(self)["address"])
 
     def alive(self) -> bool:
-        return self.pid is not None and _start_time(self.pid) == self.started
+        return self.pid is not None and start_time(self.pid) == self.started
 
     def describe(self) -> dict[str, Any]:
         alive = self.alive()
@@ -259,9 +258,14 @@ class LocalCluster:
         return node
 
     def restart(self, name: str) -> Node:
-        """Stop the node if it runs (politely first), then start it on the same ports and data."""
-        node = self.stop(name)
-        self.start(name)
+        """Start the node again on the same ports and data; one that runs is stopped in order by its
+        successor."""
+        node = self.node(name)
+        if node.kind != "etcd" and node.alive():
+            with _locked(self.data):
+                self._relieve(node)
+        else:
+            self.start(name)
         with _locked(self.data):
             # A nameserver comes back empty: until the brokers registered again it knows no route.
             self.await_routes()
@@ -314,16 +318,33 @@ class LocalCluster:
 
     # -- processes ------------------------------------------------------------------------------
 
-    def _spawn(self, node: Node) -> None:
+    def _relieve(self, node: Node) -> None:
+        """Start its successor, which ends it as soon as it could serve itself."""
+        old = replace(node)
+        try:
+            self._spawn(node, relieves=old)
+            self._await_ready(node)
+        except LauncherError as problem:
+            if not old.alive():
+                raise
+            node.pid, node.started = old.pid, old.started
+            raise LauncherError(f"{node.name} runs as before: {problem}") from problem
+        finally:
+            self._save()
+        self._await_end(old, 0)
+
+    def _spawn(self, node: Node, relieves: Node | None = None) -> None:
         home = Path(node.data)
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        ready = home / READY_FILE
-        ready.unlink(missing_ok=True)
+        if relieves is None:
+            (home / READY_FILE).unlink(missing_ok=True)
         if node.kind == "etcd":
             members = {each.name: (each.host, each.port) for each in self._etcds()}
             command = local_etcd.command(node.name, members, home / "store")
         else:
             command = [sys.executable, "-m", "saturnmq.cli.main", *self._arguments(node)]
+            if relieves is not None:
+                command += ["--relieves", f"{relieves.pid}:{relieves.started}"]
         command = self.settings.prefixes.get(node.name, []) + command
         with open(home / LOG_FILE, "ab", opener=_private) as log:
             child = subprocess.Popen(
@@ -337,7 +358,7 @@ class LocalCluster:
             )
         self._children[child.pid] = child
         node.pid = child.pid
-        node.started = _start_time(child.pid)
+        node.started = start_time(child.pid)
         self._save()
 
     def _arguments(self, node: Node) -> list[str]:
@@ -407,7 +428,9 @@ class LocalCluster:
 
     def _is_ready(self, node: Node) -> bool:
         if node.kind != "etcd":
-            return (Path(node.data) / READY_FILE).exists()
+            with contextlib.suppress(FileNotFoundError):
+                return bool(_ready(node)["pid"] == node.pid)
+            return False
         members = self._etcds()
         if 2 * sum(member.alive() for member in members) <= len(members):
             return node.alive()  # it serves nobody before most of them run
@@ -552,16 +575,9 @@ def _check_ports(node: Node) -> None:
             )
 
 
-def _start_time(pid: int) -> int | None:
-    """Start time of a living process in clock ticks since boot; None when it has ended or is a
-    zombie.
-    """
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    fields = text[text.rindex(")") + 2 :].split()  # the name before it may hold spaces
-    return None if fields[0] in "ZX" else int(fields[19])
+def _ready(node: Node) -> dict[str, Any]:
+    """What the process that serves, or served last, wrote of itself."""
+    return dict(json.loads((Path(node.data) / READY_FILE).read_text()))
 
 
 def _tail(node: Node, count: int = 12) -> str:

@@ -19,12 +19,22 @@ from saturnmq.cli import node_log
 from saturnmq.cli.launcher import write_ready
 from saturnmq.cli.node_log import LogSettings
 from saturnmq.cli.output import fail
+from saturnmq.cli.successor import relieve
 
 log = logging.getLogger(__name__)
 
 ReadyFile = Annotated[
     Path | None,
     typer.Option("--ready-file", help="Write addresses and pid there once serving.", hidden=True),
+]
+Relieves = Annotated[
+    str,
+    typer.Option(
+        metavar="PID:STARTED",
+        help="End that process once this one is loaded, then serve. STARTED is its start time in "
+        "clock ticks since boot.",
+        hidden=True,
+    ),
 ]
 LogFile = Annotated[
     Path | None,
@@ -53,6 +63,7 @@ def nameserver(
         int, typer.Option(envvar="SATURNMQ_PORT", min=0, max=65535, help="Port; 0 = any.")
     ] = 9876,
     ready_file: ReadyFile = None,
+    relieves: Relieves = "",
     log_file: LogFile = None,
     log_bytes: LogBytes = LOG_BYTES,
     log_files: LogFiles = LOG_FILES,
@@ -66,7 +77,7 @@ def nameserver(
     def build(runtime: Any) -> Any:
         return NameServer(runtime, host, port, hand_over(runtime, signing), signing)
 
-    _serve(build, ready_file, "nameserver", LogSettings(log_file, log_bytes, log_files))
+    _serve(build, ready_file, relieves, "nameserver", LogSettings(log_file, log_bytes, log_files))
 
 
 def hand_over(runtime: Any, signing: Any) -> Any:
@@ -93,6 +104,7 @@ def broker(
         ),
     ] = None,
     ready_file: ReadyFile = None,
+    relieves: Relieves = "",
     log_file: LogFile = None,
     log_bytes: LogBytes = LOG_BYTES,
     log_files: LogFiles = LOG_FILES,
@@ -116,7 +128,7 @@ def broker(
         _warn_of_readers(settings.root)
         return Broker(settings, runtime, NativeDisk(), _ballot(settings, runtime))
 
-    _serve(build, ready_file, "broker", LogSettings(log_file, log_bytes, log_files))
+    _serve(build, ready_file, relieves, "broker", LogSettings(log_file, log_bytes, log_files))
 
 
 def _warn_of_readers(root: str) -> None:
@@ -171,7 +183,11 @@ def health(
 
 
 def _serve(
-    build: Callable[[Any], Any], ready_file: Path | None, what: str, settings: LogSettings
+    build: Callable[[Any], Any],
+    ready_file: Path | None,
+    relieves: str,
+    what: str,
+    settings: LogSettings,
 ) -> None:
     from saturnmq.protocol import native
 
@@ -186,6 +202,9 @@ def _serve(
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
         server = build(runtime)
+        if relieves:
+            pid, _, started = relieves.partition(":")
+            relieve(int(pid), int(started))
         await server.start()
         watch = runtime.spawn(server.loop_watch.run(), name="loop-watch")
         try:

@@ -1,10 +1,11 @@
 """Restarting the processes of a local cluster one at a time, while it serves.
 
-The order: slaves, nameservers, masters; each master hands its group over before. A process is
-stopped in order and started with the package that this program is of, on its ports, data and
-options; then its group is waited for: it is whole when its master takes writes and every other node
-follows, in sync. In the end the groups are led by those that led them in the beginning. The first
-problem ends it, with what to do. An etcd is not ours: it is left alone.
+The order: slaves, nameservers, masters; each master hands its group over before. A process with
+the package that this program is of is started; once it is loaded it stops the old one in order,
+and serves on its ports, data and options. Then its group is waited for: it is whole when its
+master takes writes and every other node follows, in sync. In the end the groups are led by those
+that led them in the beginning. The first problem ends it, with what to do. An etcd is not ours: it
+is left alone.
 """
 
 from __future__ import annotations

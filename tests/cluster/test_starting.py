@@ -8,9 +8,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from cluster_rig import make_topic, running
 from saturnmq import Admin, Message, Producer, PushConsumer
-from saturnmq.cli.launcher import Settings
+from saturnmq.cli.launcher import LauncherError, Settings
 
 PATIENCE_S = 30.0
 # A node that follows its master two seconds later than it serves: `python -c LATE -m MODULE ...`.
@@ -105,6 +106,21 @@ def test_a_cluster_is_up_when_a_master_that_waits_for_its_slave_takes_writes(
     settings.prefixes = {"slave-0": [sys.executable, "-c", LATE]}
     with running(tmp_path / "cluster", settings) as cluster:
         make_topic(cluster, "at-once", 4)
+
+
+def test_a_node_goes_on_when_the_one_that_is_to_relieve_it_cannot_start(tmp_path: Path) -> None:
+    with running(tmp_path / "cluster") as cluster, Producer(nameservers=cluster.nameservers) as to:
+        make_topic(cluster, "goes-on", 4)
+        before = cluster.node("master-0").pid
+        options = cluster.settings.broker_options
+        cluster.settings.broker_options = {**options, "brokerPermission": 9}
+        with pytest.raises(LauncherError, match=r"(?s)master-0 runs as before.*brokerPermission"):
+            cluster.restart("master-0")
+        assert to.send(Message("goes-on", b"1")).ok
+        cluster.settings.broker_options = options
+        assert cluster.node("master-0").pid == before
+        assert cluster.restart("master-0").pid != before
+        assert to.send(Message("goes-on", b"2")).ok
 
 
 def test_what_a_cluster_makes_is_its_owners_alone_and_a_store_that_others_can_read_is_told(
