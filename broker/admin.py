@@ -185,13 +185,11 @@ class AdminService:
                 }
             return jsonx.dumps_mq_map(table)[1:-1]
 
-        slices.answer_with(
-            self._c,
-            endpoint,
-            request,
-            slices.of(range(topic.queues), made),
-            lambda table: b'{"offsetTable":{%b},"topicPutTps":%b}' % (table, jsonx.dumps(tps)),
-        )
+        def whole(table: bytes) -> bytes:
+            return b'{"offsetTable":{%b},"topicPutTps":%b}' % (table, jsonx.dumps(tps))
+
+        work = slices.joined(request, slices.of(range(topic.queues), made), whole)
+        slices.answer_with(self._c, endpoint, request, work)
 
     def _bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         store = self._c.store
@@ -260,13 +258,11 @@ class AdminService:
                 }
             return jsonx.dumps_mq_map(table)[1:-1]
 
-        slices.answer_with(
-            self._c,
-            endpoint,
-            request,
-            slices.of(self._queues_of(topics), made),
-            lambda table: b'{"consumeTps":%b,"offsetTable":{%b}}' % (jsonx.dumps(tps), table),
-        )
+        def whole(table: bytes) -> bytes:
+            return b'{"consumeTps":%b,"offsetTable":{%b}}' % (jsonx.dumps(tps), table)
+
+        work = slices.joined(request, slices.of(self._queues_of(topics), made), whole)
+        slices.answer_with(self._c, endpoint, request, work)
 
     def _queues_of(self, topics: list[str]) -> Iterator[tuple[Topic, int]]:
         """Of queues that were taken away there is still what a group has not consumed."""

@@ -78,6 +78,7 @@ from saturnmq.protocol.runtime import (
     split_address,
 )
 from saturnmq.protocol.signing import Challenges
+from saturnmq.protocol.steps import Steps
 from saturnmq.protocol.supervision import Supervisor
 from saturnmq.store.config_files import ConfigFile
 from saturnmq.store.disk import Disk
@@ -215,6 +216,7 @@ class Broker:
             statistics=Statistics(runtime.monotonic(), runtime.now_ms()),
             failures=self.failures,
             loop_watch=self.loop_watch,
+            steps=Steps(runtime),
         )
 
     async def _bind(self) -> None:
@@ -608,10 +610,11 @@ class Broker:
         await self._cut(self.store.truncate_torn)
 
     async def _cut(self, cut: Callable[[], Any]) -> None:
-        """The turn rests meanwhile: what it would dispatch may be about to go."""
+        """The turn and long work rest meanwhile: what they would look at may be about to go."""
 
         def rest(resting: bool) -> None:
             self._turn.stopped = resting
+            self.context.steps.rest(resting)
 
         try:
             await self._gate.alone(cut, rest)

@@ -8,6 +8,7 @@ as a Java broker does, because clients branch on it: 22 for 14 and 12, -1 for 32
 
 from __future__ import annotations
 
+from saturnmq.broker import slices
 from saturnmq.broker.context import Context, answer
 from saturnmq.broker.positions import beginning, check_queue, commit, term_of
 from saturnmq.protocol import headers
@@ -107,11 +108,14 @@ class LookupService:
     def on_query_message(
         self, endpoint: Endpoint, request: Command, header: headers.QueryMessage
     ) -> None:
+        slices.answer_with(self._c, endpoint, request, self._search(request, header))
+
+    def _search(self, request: Command, header: headers.QueryMessage) -> slices.Work:
         store = self._c.store
         most = store.config.unique_key_count
         if not header.unique_key and header.max_messages is not None:
             most = header.max_messages
-        frames = store.query_by_key(
+        frames = yield from store.search_key(
             header.topic,
             header.key,
             most,
@@ -126,4 +130,4 @@ class LookupService:
         }
         code = 0 if frames else QueryNotFound.code
         remark = None if frames else "can not find message, maybe time range not correct"
-        answer(endpoint, request, request.reply(code, remark, found, b"".join(frames)))
+        return request.reply(code, remark, found, b"".join(frames))

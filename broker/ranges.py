@@ -117,7 +117,8 @@ class RangeService:
             return jsonx.dumps(table)[1:-1]
 
         found = slices.of(range(topic.read_queues), made)
-        slices.answer_with(self._c, endpoint, request, found, lambda table: b"{%b}" % table)
+        work = slices.joined(request, found, lambda table: b"{%b}" % table)
+        slices.answer_with(self._c, endpoint, request, work)
 
 
 def _ranges(request: Command) -> list[tuple[int, int, int]]:

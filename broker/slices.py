@@ -1,12 +1,11 @@
-"""Answers that take long to make, a slice at a time: between two slices others are served.
-
-A request about each queue of a topic with 65,536 queues takes a quarter of a second. What fits into
-one slice is answered at once.
+"""Answers that take long to make, a step at a time: between two steps others are served
+(`protocol/steps.py`). What takes one step only is answered at once, unless other long work is under
+way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -16,40 +15,45 @@ from saturnmq.protocol.remoting import Command
 
 QUEUES = 256  # of one slice: about a millisecond
 
+Work = Generator[None, None, Command]
+"""It yields between two steps, and returns the answer."""
 
-def of(items: Iterable[Any], make: Callable[[list[Any]], bytes]) -> Iterator[bytes]:
+
+def answer_with(c: Context, endpoint: Endpoint, request: Command, work: Work) -> None:
+    """Answer with what the work returns, if somebody waits for it still; an error of it is the
+    answer. The work has no use of the request's body behind its first step."""
+
+    async def go_on() -> None:
+        reply = await c.steps.run(work, lambda: not endpoint.closed)
+        if reply is not None:
+            answer(endpoint, request, reply)
+
+    if c.steps.take():
+        try:
+            next(work)
+        except StopIteration as done:
+            answer(endpoint, request, done.value)
+            return
+    request.body = b""
+    c.runtime.spawn(answer_failure(c, endpoint, request, go_on()), name="answer-in-steps")
+
+
+def of(
+    items: Iterable[Any], make: Callable[[list[Any]], bytes], size: int = QUEUES
+) -> Iterator[bytes]:
     """What `make` makes of each slice of the items; slices of which it makes nothing are left
     out."""
     left = iter(items)
-    while taken := list(islice(left, QUEUES)):
+    while taken := list(islice(left, size)):
         if made := make(taken):
             yield made
 
 
-def answer_with(
-    c: Context,
-    endpoint: Endpoint,
-    request: Command,
-    slices: Iterator[bytes],
-    whole: Callable[[bytes], bytes],
-) -> None:
-    """Answer with `whole` of the slices, joined by commas."""
-    made = list(islice(slices, 2))
-
-    def reply() -> None:
-        answer(endpoint, request, request.reply(0, body=whole(b",".join(made))))
-
-    async def go_on() -> None:
-        while True:
-            await c.runtime.sleep(0)
-            more = next(slices, None)
-            if more is None or endpoint.closed:
-                break
-            made.append(more)
-        reply()
-
-    if len(made) < 2:
-        reply()
-        return
-    request.body = b""
-    c.runtime.spawn(answer_failure(c, endpoint, request, go_on()), name="answer-in-slices")
+def joined(request: Command, slices: Iterator[bytes], whole: Callable[[bytes], bytes]) -> Work:
+    """Makes an answer whose body is `whole` of the slices, joined by commas."""
+    made: list[bytes] = []
+    for each in slices:
+        if made:
+            yield
+        made.append(each)
+    return request.reply(0, body=whole(b",".join(made)))

@@ -167,8 +167,9 @@ class IndexFile:
         self.header[5] = count
         self.restore(HEADER.pack(*self.header))
 
-    def find(self, key_hash: int, begin: int, end: int) -> Iterator[int]:
-        """Offsets of items with this hash and a time in range, newest first."""
+    def find(self, key_hash: int, begin: int, end: int) -> Iterator[int | None]:
+        """The items of a slot, newest first: the offset of one with this hash and a time in range,
+        None for another one."""
         view = self.file.view
         number = _SLOT.unpack_from(view, 40 + 4 * (key_hash % self.slots))[0]
         last = self.count
@@ -181,8 +182,7 @@ class IndexFile:
             time = self.begin_time + seconds * 1000
             if time < begin:
                 return
-            if found == key_hash and time <= end:
-                yield offset
+            yield offset if found == key_hash and time <= end else None
             last, number = number, previous
 
 
@@ -364,12 +364,19 @@ class Index:
         index.file.close()
         self._disk.unlink(index.file.path)
 
-    def candidates(self, topic: str, key: str, begin: int, end: int) -> Iterator[int]:
-        """Offsets of messages that may carry the key, newest first; a second's rest is cut off."""
+    def candidates(self, topic: str, key: str, begin: int, end: int) -> Iterator[int | None]:
+        """Offsets of messages that may carry the key, newest first; a second's rest is cut off. For
+        each item that was looked at in vain None: who looks decides when to go on, and whose file
+        went meanwhile has no more items."""
         key_hash = index_hash(topic, key)
-        for index in reversed(self.files):
+        for index in self.files[::-1]:
+            if index not in self.files:
+                continue
             if index.begin_time <= end and index.end_time >= begin:
-                yield from index.find(key_hash, begin, end)
+                for found in index.find(key_hash, begin, end):
+                    yield found
+                    if index not in self.files:
+                        break
             if index.begin_time < begin:
                 return
 

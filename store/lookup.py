@@ -14,7 +14,7 @@ disk only: one call reads less of it, and whoever reads there is told to ask a s
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,8 @@ from saturnmq.store.indexfile import Index
 from saturnmq.store.queues import Queues
 from saturnmq.store.sifting import PASSED, sift
 
+# One step of a search for a key, in microseconds: an item of the index, a frame, its bytes.
+STEP_WORK, ITEM_WORK, FRAME_WORK, WORK_BYTES = 1000, 1, 20, 1024
 _NO_LIMITS = 1 << 31, 128 << 20  # messages and bytes that no request gets beyond
 _FILLER_SIZE = ENTRY.unpack(FILLER)[1]
 
@@ -273,8 +275,9 @@ class Lookup:
 
     def query_by_key(
         self, topic: str, key: str, most: int, begin: int, end: int, visible: int
-    ) -> list[bytes]:
-        """The newest `most` frames whose UNIQ_KEY or KEYS hold `key`, oldest first.
+    ) -> Generator[None, None, list[bytes]]:
+        """Finds the newest `most` frames whose UNIQ_KEY or KEYS hold `key`, and returns them oldest
+        first; yields after so many candidates.
 
         The index knows hashes only; who merely collides is left out here. Times are those of the
         index: cut to seconds since the file's begin.
@@ -283,18 +286,27 @@ class Lookup:
             return []
         most = min(most, self._limits.query_count)
         found: dict[int, bytes] = {}
-        start = max(self._log.start, self._queues.since(topic))
+        work = 0
         for offset in self._index.candidates(topic, key, begin, end):
             if len(found) >= most:
                 break
-            if offset in found or offset < start:
-                continue
-            data = self.message_at(offset)
-            if data is None or offset + len(data) > visible:
-                continue
-            if _carries(data, topic, key):
-                found[offset] = data
+            work += ITEM_WORK
+            if offset is not None and offset not in found:
+                # What was truncated or deleted between two steps is not there any more.
+                data = self._message_of(offset, topic)
+                work += FRAME_WORK
+                if data is not None and offset + len(data) <= visible:
+                    work += len(data) // WORK_BYTES
+                    if _carries(data, topic, key):
+                        found[offset] = data
+            if work >= STEP_WORK:
+                work = 0
+                yield
         return [found[offset] for offset in sorted(found)]
+
+    def _message_of(self, offset: int, topic: str) -> bytes | None:
+        is_over = offset < max(self._log.start, self._queues.since(topic))
+        return None if is_over else self.message_at(offset)
 
     def indexed_until(self) -> tuple[int, int]:
         """Store time and offset of the last message in the index."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import errno
 import logging
 import posixpath
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -767,7 +767,26 @@ class MessageStore:
         end: int,
         visible: int | None = None,
     ) -> list[bytes]:
-        """The newest `most` messages with this key, oldest first; see `lookup.Lookup`."""
+        """The newest `most` messages with this key, oldest first."""
+        work = self.search_key(topic, key, most, begin, end, visible)
+        while True:
+            try:
+                next(work)
+            except StopIteration as done:
+                found: list[bytes] = done.value
+                return found
+
+    def search_key(
+        self,
+        topic: str,
+        key: str,
+        most: int,
+        begin: int,
+        end: int,
+        visible: int | None = None,
+    ) -> Generator[None, None, list[bytes]]:
+        """The same in steps of a millisecond: many keys may have one hash. The log may grow, or
+        lose its oldest part, between two; see `lookup.Lookup`."""
         limit = self._log.end if visible is None else visible
         return self._lookup.query_by_key(topic, key, most, begin, end, limit)
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import product
 from pathlib import Path
 
 import pytest
-from broker_rig import ask, config, connected, run, started
+from broker_rig import ask, config, connected, run, send, started
 from saturnmq.broker import slices
 from saturnmq.protocol import jsonx
 from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.native import NativeRuntime
 from saturnmq.protocol.remoting import Command
 
@@ -67,6 +69,31 @@ def test_who_asks_little_does_not_wait_for_who_asks_much(tmp_path: Path, code: i
         done, _ = await asyncio.wait([much, little], return_when=asyncio.FIRST_COMPLETED)
         assert done == {little}
         assert (await much).code == 0
+        for endpoint in (client, other):
+            endpoint.close()
+        await broker.close()
+
+    run(body)
+
+
+def test_who_asks_little_does_not_wait_for_a_key_whose_hash_many_share(tmp_path: Path) -> None:
+    alike = ["".join(pairs) for pairs in product(("Aa", "BB"), repeat=10)]  # to Java's hashCode
+
+    async def body(runtime: NativeRuntime) -> None:
+        broker = await started(runtime, config(tmp_path))
+        client, other = await connected(runtime, broker), await connected(runtime, broker)
+        sent = [send(client, b"x", i=f"KEYS\x01{key}\x02") for key in alike]
+        assert {reply.code for reply in await asyncio.gather(*sent)} == {0}
+        wanted = {"topic": "orders", "key": alike[0], "maxNum": 32}
+        much = asyncio.ensure_future(ask(client, RequestCode.QUERY_MESSAGE, wanted))
+        await asyncio.sleep(0)
+        little = asyncio.ensure_future(
+            ask(other, RequestCode.GET_TOPIC_CONFIG, {"topic": "orders"})
+        )
+        done, _ = await asyncio.wait([much, little], return_when=asyncio.FIRST_COMPLETED)
+        assert done == {little}
+        [found] = decode_frames((await much).body, False)
+        assert found.properties["KEYS"] == alike[0], "the first that was sent is found last"
         for endpoint in (client, other):
             endpoint.close()
         await broker.close()

@@ -1,0 +1,79 @@
+"""Work that takes long, a step at a time: one turn of the event loop has room for one step.
+
+Whoever has more to do than a few milliseconds does it in steps of about one, and waits for `next`
+between two. All such work of a process takes turns, so however much of it there is, a turn gets
+longer by one step only, and whatever else came in is served between two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Generator
+from typing import TypeVar
+
+from .runtime import Runtime
+
+T = TypeVar("T")
+
+
+class Steps:
+    """Of one process."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._taken = False  # the step of this turn
+        self._resting = False
+
+    def take(self) -> bool:
+        """Whether the caller may do a step at once. If not, it has to wait for `next`."""
+        if self._taken or self._resting:
+            return False
+        self._begin()
+        return True
+
+    async def next(self) -> None:
+        """Until it is the caller's turn to do one step."""
+        turn = self._runtime.create_future()
+        self._waiting.append(turn)
+        if not self._taken:
+            self._begin()
+        await turn
+
+    async def run(
+        self, work: Generator[None, None, T], is_wanted: Callable[[], bool] = lambda: True
+    ) -> T | None:
+        """What the work returns, which yields between two steps; None if it is not wanted any more
+        before it is done."""
+        try:
+            while True:
+                await self.next()
+                if not is_wanted():
+                    return None
+                next(work)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        finally:
+            work.close()
+
+    def rest(self, resting: bool) -> None:
+        """While `resting` no step is done: what they look at is being changed."""
+        self._resting = resting
+        if self._waiting and not self._taken:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._taken = True
+        self._runtime.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """The turn is over. Whoever waits longest has the next step."""
+        while self._waiting and not self._resting:
+            turn = self._waiting.popleft()
+            if not turn.done():  # else it was cancelled
+                turn.set_result(None)
+                self._runtime.call_soon(self._go_on)
+                return
+        self._taken = False
