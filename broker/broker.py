@@ -78,7 +78,7 @@ from saturnmq.protocol.runtime import (
     split_address,
 )
 from saturnmq.protocol.signing import Challenges
-from saturnmq.protocol.steps import Steps
+from saturnmq.protocol.steps import Aside, Steps
 from saturnmq.protocol.supervision import Supervisor
 from saturnmq.store.config_files import ConfigFile
 from saturnmq.store.disk import Disk
@@ -217,6 +217,7 @@ class Broker:
             failures=self.failures,
             loop_watch=self.loop_watch,
             steps=Steps(runtime),
+            aside=Aside(runtime),
         )
 
     async def _bind(self) -> None:

@@ -27,7 +27,7 @@ from saturnmq.protocol.loop_watch import LoopWatch
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.runtime import Runtime
 from saturnmq.protocol.signing import LetIn
-from saturnmq.protocol.steps import Steps
+from saturnmq.protocol.steps import Aside, Steps
 from saturnmq.store.epochs import Epochs
 from saturnmq.store.message_store import MessageStore
 
@@ -51,6 +51,7 @@ class Context:
     failures: Failures
     loop_watch: LoopWatch
     steps: Steps
+    aside: Aside
     master_confirmed: int | None = None  # on a slave: how far its master confirms, if it says so
     appended: Callable[[], None] = lambda: None  # tells the turn that the log grew
     enough_replicas: Callable[[], bool] = lambda: True

@@ -6,8 +6,9 @@ yet and the consumer allows it, the request is held under (topic, queue) until a
 A held request whose messages are all dropped by its filter remembers how far it has looked, and is
 answered so within `PROGRESS_S`: its group's offset is to follow, but not message by message. A read
 with an SQL92 condition may end before the queue does, with nothing (20): the client asks again, and
-others come in between. Held requests cost one small object each; a closed connection's go when
-looked at.
+others come in between, and of such reads a turn of the loop does one only. Held requests cost one
+small object each; a closed connection's go when looked at. Of many that a message may be for, or
+whose time ends, some are looked at in a turn, the others in the next ones.
 
 Each answer of a read has suggestWhichBrokerId, nextBeginOffset, minOffset and maxOffset: a Java
 client fails without one of the four.
@@ -15,17 +16,18 @@ client fails without one of the four.
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Generator, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain, count
 
 from saturnmq.broker.clients import BROADCASTING
-from saturnmq.broker.context import Context, answer, check_permission
+from saturnmq.broker.context import Context, answer, answer_failure, check_permission
 from saturnmq.broker.groups import Group
 from saturnmq.broker.positions import commit, lost_from, term_of
-from saturnmq.broker.subscriptions import of_group, of_request
+from saturnmq.broker.subscriptions import is_long, of_group, of_request, read_ahead
 from saturnmq.broker.topics import READ, Topic
 from saturnmq.protocol import headers
 from saturnmq.protocol.codes import (
@@ -51,6 +53,8 @@ NOTES_MAX = 1000  # steps of reput whose queues are remembered one by one
 BATCH_MAX = 32_768  # messages one pull may ask for
 BYTES_MAX = 8 << 20  # of one answer; the frame limit of a connection is 16 MiB
 JAVA_BATCH = 32  # what RocketMQ itself returns at most from memory
+LOOKED_AT = 32  # held pulls in one turn: half a millisecond
+SQL_WEIGHT = 16  # so many others take as long as one with a condition at most
 
 CODES = {
     "FOUND": ResponseCode.SUCCESS,
@@ -82,17 +86,40 @@ class Pull:
     done: bool = False
 
 
+Looking = Generator[None, None, None]
+"""Looks at held pulls; yields between two turns of the loop."""
+
+
 class PullService:
     def __init__(self, context: Context) -> None:
         self._c = context
-        self._held: dict[tuple[str, int], list[Pull]] = {}
+        self._held: dict[tuple[str, int], dict[Pull, None]] = {}
         self._deadlines: list[tuple[float, int, Pull]] = []
         self._serial = count()
         # Queues with new entries, and the log's offset up to which those reach.
         self._arrived: deque[tuple[int, dict[tuple[str, int], None]]] = deque()
+        self._expiring: asyncio.Task[None] | None = None
         self.held_count = 0
 
     def on_pull(self, endpoint: Endpoint, request: Command, header: headers.Pull) -> None:
+        request.body = b""  # the request may outlive the read buffer
+        if not is_long(header):
+            self._take(endpoint, request, header)
+            return
+
+        async def take() -> None:
+            await read_ahead(self._c, header)
+            self._take(endpoint, request, header)
+
+        self._answer_later(endpoint, request, take())
+
+    def _answer_later(
+        self, endpoint: Endpoint, request: Command, work: Coroutine[None, None, None]
+    ) -> None:
+        answered = answer_failure(self._c, endpoint, request, work)
+        self._c.runtime.spawn(answered, name="pull")
+
+    def _take(self, endpoint: Endpoint, request: Command, header: headers.Pull) -> None:
         c = self._c
         if c.role.is_slave and not c.config.slave_read:
             raise SystemBusy("[REJECTREQUEST]this slave serves no pulls (slaveReadEnable=false)")
@@ -118,12 +145,22 @@ class PullService:
             subscription.sql,
             group,
         )
-        request.body = b""  # the request may outlive the read buffer
+        if pull.sql is None or c.steps.take():
+            self._begin(pull)
+        else:
+            self._answer_later(endpoint, request, self._begin_later(pull))
+
+    async def _begin_later(self, pull: Pull) -> None:
+        await self._c.steps.next()
+        if not pull.endpoint.closed:
+            self._begin(pull)
+
+    def _begin(self, pull: Pull) -> None:
         if self._was_moved(pull):
             return
         result, code = self._read(pull)
-        if flags & PULL_SUSPEND and self._worth_holding(result, code):
-            self._hold(pull, header.suspend_ms / 1000)
+        if pull.header.sys_flag & PULL_SUSPEND and self._worth_holding(result, code):
+            self._hold(pull, pull.header.suspend_ms / 1000)
             self._look_on(pull, result)
             return
         self._reply_result(pull, result, code)
@@ -221,7 +258,7 @@ class PullService:
             raise SystemBusy(
                 f"{self.held_count} pulls are held, the limit is maxHeldPulls; retry later"
             )
-        self._held.setdefault((pull.topic, pull.queue_id), []).append(pull)
+        self._held.setdefault((pull.topic, pull.queue_id), {})[pull] = None
         self._answer_by(pull, max(0.0, min(seconds, HOLD_MAX_S)))
         self.held_count += 1
 
@@ -242,16 +279,30 @@ class PullService:
             for key in self._arrived.popleft()[1]:
                 waiting = self._held.pop(key, None)
                 if waiting:
-                    self._retry(key, waiting)
+                    self._do(self._retry(waiting))
 
     def wake_all(self) -> None:
         """Look at every held pull again (after a role change, an offset reset, a close)."""
-        for key in list(self._held):
-            self._retry(key, self._held.pop(key))
+        held, self._held = self._held, {}
+        if held:
+            self._do(self._retry(chain.from_iterable(held.values())))
 
-    def _retry(self, key: tuple[str, int], waiting: list[Pull]) -> None:
-        still = []
+    def _do(self, work: Looking) -> asyncio.Task[None] | None:
+        """One step at once, as most have no more; the task that does the others."""
+        try:
+            next(work)
+        except StopIteration:
+            return None
+        return self._c.runtime.spawn(self._c.steps.run(work), name="held-pulls")
+
+    def _retry(self, waiting: Iterable[Pull]) -> Looking:
+        """Looks at each of them; those that wait on are held again."""
+        looked = 0
         for pull in waiting:
+            if looked >= LOOKED_AT:
+                looked = 0
+                yield
+            looked += SQL_WEIGHT if pull.sql else 1
             if pull.done or pull.endpoint.closed:
                 self._finish(pull)
                 continue
@@ -266,24 +317,31 @@ class PullService:
             result, code = self._read(pull)
             if self._worth_holding(result, code):
                 self._look_on(pull, result)
-                still.append(pull)
+                self._held.setdefault((pull.topic, pull.queue_id), {})[pull] = None
             else:
                 self._finish(pull)
                 self._reply_result(pull, result, code)
-        if still:
-            self._held.setdefault(key, []).extend(still)
 
     def expire(self, now: float) -> None:
         """Answer the pulls whose suspend time is over with what there is."""
+        if self._expiring is None or self._expiring.done():
+            self._expiring = self._do(self._expire(now))
+
+    def _expire(self, now: float) -> Looking:
+        looked = 0
         while self._deadlines and self._deadlines[0][0] <= now:
             pull = heapq.heappop(self._deadlines)[2]
             if pull.done:
                 continue
+            if looked >= LOOKED_AT:
+                looked = 0
+                yield
+            looked += SQL_WEIGHT if pull.sql else 1
             self._finish(pull)
             key = (pull.topic, pull.queue_id)
-            waiting = self._held.get(key, [])
+            waiting = self._held.get(key, {})
             if pull in waiting:
-                waiting.remove(pull)
+                del waiting[pull]
                 if not waiting:
                     del self._held[key]
             if not pull.endpoint.closed:

@@ -20,14 +20,15 @@ from __future__ import annotations
 from functools import partial
 
 from saturnmq.broker import slices
-from saturnmq.broker.context import Context, answer
+from saturnmq.broker.context import Context, answer, answer_failure
 from saturnmq.broker.pull import BYTES_MAX, CODES
-from saturnmq.broker.subscriptions import of_request
+from saturnmq.broker.subscriptions import is_long, of_request, read_ahead
 from saturnmq.protocol import headers, jsonx
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import InvalidParameter
 from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.subscription import SQL_EXPRESSION
 from saturnmq.store.cuts import cut
 
 ROWS_MAX = 65_536  # of a chunk and of a piece
@@ -45,6 +46,20 @@ class RangeService:
         self._c = context
 
     def on_read(self, endpoint: Endpoint, request: Command, header: headers.ReadQueue) -> None:
+        if header.expression_type != SQL_EXPRESSION:
+            answer(endpoint, request, self._read(request, header))
+            return
+
+        async def read() -> None:
+            if is_long(header):
+                await read_ahead(self._c, header)
+            await self._c.steps.next()
+            answer(endpoint, request, self._read(request, header))
+
+        request.body = b""
+        self._c.runtime.spawn(answer_failure(self._c, endpoint, request, read()), name="range")
+
+    def _read(self, request: Command, header: headers.ReadQueue) -> Command:
         topic, queue_id = header.topic, header.queue_id
         self._c.topics.readable(topic, queue_id)
         offset, end = header.offset, header.end
@@ -77,8 +92,7 @@ class RangeService:
             "maxOffset": str(store.visible_end(topic, queue_id, self._c.visible)),
         }
         body = pieces[0] if pieces else b""
-        reply = request.reply(code, result.status.name, told, body, pieces[1:])
-        answer(endpoint, request, reply)
+        return request.reply(code, result.status.name, told, body, pieces[1:])
 
     def on_cut(self, endpoint: Endpoint, request: Command, header: headers.CutQueue) -> None:
         topic, first_only = header.topic, header.first_only

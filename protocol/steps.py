@@ -1,8 +1,12 @@
-"""Work that takes long, a step at a time: one turn of the event loop has room for one step.
+"""Work that takes long beside an event loop that must not stand still.
 
-Whoever has more to do than a few milliseconds does it in steps of about one, and waits for `next`
-between two. All such work of a process takes turns, so however much of it there is, a turn gets
-longer by one step only, and whatever else came in is served between two.
+In steps (`Steps`): whoever has more to do than a few milliseconds does it in steps of about one,
+and waits for `next` between two. One turn of the loop has room for one step. All such work of a
+process takes turns, so however much of it there is, a turn gets longer by one step only, and
+whatever else came in is served between two.
+
+In a thread (`Aside`): what cannot be parted. The loop has to wait for the interpreter then, for as
+long as a thread may keep it (`sys.setswitchinterval`); so there is one thread at work and no more.
 """
 
 from __future__ import annotations
@@ -10,11 +14,23 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Generator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from .runtime import Runtime
 
 T = TypeVar("T")
+
+
+class Aside:
+    """One thing at a time in a thread."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._working = asyncio.Lock()
+
+    async def run(self, function: Callable[..., T], *args: Any) -> T:
+        async with self._working:
+            return await self._runtime.run_blocking(function, *args)
 
 
 class Steps:

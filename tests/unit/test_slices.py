@@ -7,10 +7,11 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from broker_rig import ask, config, connected, run, send, started
+from broker_rig import ask, config, connected, pull, run, send, started, until
 from saturnmq.broker import slices
+from saturnmq.broker.pull import LOOKED_AT
 from saturnmq.protocol import jsonx
-from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.native import NativeRuntime
 from saturnmq.protocol.remoting import Command
@@ -94,6 +95,61 @@ def test_who_asks_little_does_not_wait_for_a_key_whose_hash_many_share(tmp_path:
         assert done == {little}
         [found] = decode_frames((await much).body, False)
         assert found.properties["KEYS"] == alike[0], "the first that was sent is found last"
+        for endpoint in (client, other):
+            endpoint.close()
+        await broker.close()
+
+    run(body)
+
+
+def test_pulls_with_long_conditions_are_served_one_by_one_between_others(tmp_path: Path) -> None:
+    def condition(number: int) -> str:
+        return " OR ".join(f"a = '{number}.{term}'" for term in range(200))
+
+    async def body(runtime: NativeRuntime) -> None:
+        broker = await started(runtime, config(tmp_path, enable_property_filter=True))
+        client, other = await connected(runtime, broker), await connected(runtime, broker)
+        sends = [send(client, b"x", i=f"a\x01{number}.199\x02") for number in range(30)]
+        await asyncio.gather(*sends)
+        asked = {"expressionType": "SQL92", "maxMsgNums": 1}
+        much = [
+            asyncio.ensure_future(pull(client, number, subscription=condition(number), **asked))
+            for number in range(30)
+        ]
+        await asyncio.sleep(0)
+        assert (await ask(other, RequestCode.GET_BROKER_HA_STATUS)).code == 0
+        assert sum(each.done() for each in much) < 10
+        found = await asyncio.gather(*much)
+        assert {reply.code for reply in found} == {ResponseCode.SUCCESS}
+        queue_offsets = [decode_frames(reply.body, False)[0].queue_offset for reply in found]
+        assert queue_offsets == [*range(30)]
+        for endpoint in (client, other):
+            endpoint.close()
+        await broker.close()
+
+    run(body)
+
+
+@pytest.mark.parametrize("ends", ["a message", "the time"])
+def test_many_held_pulls_are_answered_between_others(tmp_path: Path, ends: str) -> None:
+    many = 40 * LOOKED_AT
+
+    async def body(runtime: NativeRuntime) -> None:
+        broker = await started(runtime, config(tmp_path))
+        client, other = await connected(runtime, broker), await connected(runtime, broker)
+        await send(client, b"x")
+        held = {"sysFlag": 6, "suspendTimeoutMillis": 10_000}
+        much = [asyncio.ensure_future(pull(client, 1, **held)) for _ in range(many)]
+        pulls = broker._pulls
+        await until(lambda: pulls.held_count == many)
+        if ends == "a message":
+            await send(other, b"y")
+        else:
+            pulls.expire(runtime.monotonic() + 11)
+        assert (await ask(other, RequestCode.GET_BROKER_HA_STATUS)).code == 0
+        assert pulls.held_count > many // 2
+        assert len({reply.code for reply in await asyncio.gather(*much)}) == 1
+        assert pulls.held_count == 0
         for endpoint in (client, other):
             endpoint.close()
         await broker.close()
