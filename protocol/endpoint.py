@@ -54,6 +54,9 @@ LARGE_FRAME = 64 * 1024
 # So many reads without a large frame return the memory. Fewer would pump it on mixed traffic.
 SHRINK_AFTER_READS = 256
 TIMER_GRAIN_S = 0.005
+# Requests of one connection in one turn of the loop, a few milliseconds: the others are read when
+# everybody else had their turn. A socket alone would give thousands, several buffers in a row.
+REQUESTS_AT_ONCE = 100
 
 Handler = Callable[["Endpoint", Command], None]
 ResultCallback = Callable[[Command | SaturnError], None]
@@ -98,6 +101,8 @@ class Endpoint(asyncio.BufferedProtocol):
         self._timer: Handle | None = None
         self._timer_at = 0.0
         self._in_batch = False
+        self._is_full = False  # the peer does not read: no requests of it are read
+        self._is_behind = False  # requests that were read wait for the next turn
         self._out: list[Body] = []
         self._out_size = 0
 
@@ -163,11 +168,22 @@ class Endpoint(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         # Only a server may stop reading here: if both sides did, both could wait for the other.
-        if self._server and self._transport is not None and not self.closed:
-            self._transport.pause_reading()
+        if self._server:
+            self._is_full = True
+            self._read_on()
 
     def resume_writing(self) -> None:
-        if self._server and self._transport is not None and not self.closed:
+        if self._server:
+            self._is_full = False
+            self._read_on()
+
+    def _read_on(self) -> None:
+        """Read, or read no more."""
+        if self._transport is None or self.closed:
+            return
+        if self._is_full or self._is_behind:
+            self._transport.pause_reading()
+        else:
             self._transport.resume_reading()
 
     # -- receiving -------------------------------------------------------------------------------
@@ -190,9 +206,13 @@ class Endpoint(asyncio.BufferedProtocol):
             self._large = None
         else:
             self._end += nbytes
+        self._take_frames(large)
+
+    def _take_frames(self, large: memoryview | None = None) -> None:
+        """What has come in whole: a large frame and what the buffer holds."""
         view, start, end = self._view, self._start, self._end
         self._in_batch = True
-        needed = 0
+        needed = taken = 0
         try:
             if large is not None:
                 self._receive(parse_frame(large), owned=True)
@@ -200,6 +220,10 @@ class Endpoint(asyncio.BufferedProtocol):
                 size = frame_size(view, start, end, self._max_frame)
                 if size == 0 or start + size > end:
                     needed = size
+                    break
+                taken += 1
+                if taken > REQUESTS_AT_ONCE and self._server:
+                    self._put_off()
                     break
                 command = parse_frame(view[start : start + size])
                 start += size
@@ -221,6 +245,19 @@ class Endpoint(asyncio.BufferedProtocol):
             self._start = self._end = 0
         else:
             self._make_room(needed)
+
+    def _put_off(self) -> None:
+        """The other requests in the buffer are handled in the next turn."""
+        self._is_behind = True
+        self._read_on()
+        self._runtime.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        if not self.closed:
+            self._is_behind = False
+            self._take_frames()
+            if not self._is_behind:
+                self._read_on()
 
     def _receive(self, command: Command, *, owned: bool) -> None:
         if not command.flag & FLAG_RESPONSE:

@@ -3,6 +3,7 @@
 import asyncio
 import struct
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -326,3 +327,39 @@ def test_every_response_code_has_one_error_and_unknown_codes_keep_their_number()
         assert str(error) == "why"
     assert error_for(4242, None).code == 4242
     assert "4242" in str(error_for(4242, None))
+
+
+def test_of_a_flood_of_requests_a_turn_has_some_and_reading_goes_on_when_none_is_left() -> None:
+    async def main(_: NativeRuntime) -> None:
+        served: list[int] = []
+        endpoint, wire = wired(lambda _, command: served.append(command.opaque), server=True)
+        many = 10 * module.REQUESTS_AT_ONCE
+        feed(endpoint, b"".join(frame(10, b"x" * 50, opaque) for opaque in range(many)))
+        assert not wire.reading
+        counts = [len(served)]
+        while not wire.reading:
+            await asyncio.sleep(0)
+            counts.append(len(served))
+        assert served == [*range(many)], "each once, and in their order"
+        assert len(counts) > 2
+        assert all(b - a <= module.REQUESTS_AT_ONCE for a, b in pairwise(counts))
+        feed(endpoint, frame(10, b"", many))
+        assert served[-1] == many
+
+    run(main)
+
+
+def test_a_flood_of_a_peer_that_does_not_read_waits_until_it_does() -> None:
+    async def main(_: NativeRuntime) -> None:
+        endpoint, wire = wired(server=True)
+        many = module.REQUESTS_AT_ONCE + 1
+        feed(endpoint, b"".join(frame(10, b"", opaque) for opaque in range(many)))
+        endpoint.pause_writing()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert len(wire.sent()) == many
+        assert not wire.reading
+        endpoint.resume_writing()
+        assert wire.reading
+
+    run(main)
