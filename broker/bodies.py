@@ -12,12 +12,16 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 from saturnmq.protocol import checked, jsonx
-from saturnmq.protocol.errors import InvalidParameter, MalformedFrame, SaturnError
+from saturnmq.protocol.errors import (
+    InvalidParameter,
+    MalformedFrame,
+    SubscriptionParseFailed,
+)
 from saturnmq.protocol.header_fields import INT32_MIN
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import QUEUES_MAX
-from saturnmq.protocol.subscription import TAG_EXPRESSION
+from saturnmq.protocol.subscription import TAG_EXPRESSION, Subscription
 from saturnmq.protocol.topics import check_group
 
 GROUPS_MAX = 1_000  # that one client says it is of
@@ -25,6 +29,7 @@ SUBSCRIPTIONS_MAX = 10_000  # of one of them
 QUEUES_LOCKED_MAX = 100_000  # in one request
 RETRY_QUEUES_MAX = 1_024  # of one group
 TAGS_MAX = 10_000  # in one expression
+BODY_MAX = 1 << 20  # bytes: ten times what a client of a hundred groups says
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,6 +44,7 @@ class Consumer:
     message_model: str
     consume_from: str
     subscriptions: tuple[dict[str, Any], ...]
+    parsed: tuple[Subscription | SubscriptionParseFailed, ...] = ()  # of each subscription
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +79,14 @@ def _refusing(read: Callable[P, R]) -> Callable[P, R]:
 
 def document(request: Command) -> dict[str, Any]:
     """The JSON object in a request's body."""
+    if len(request.body) > BODY_MAX:
+        raise InvalidParameter(
+            f"the body of request {request.code} has {len(request.body)} bytes, the limit is "
+            f"{BODY_MAX}: say less in one request"
+        )
     try:
-        found = jsonx.loads(bytes(request.body))
-        jsonx.dumps(found)  # numbers of more than 64 bits cannot be
-    except (SaturnError, ValueError, TypeError) as error:
+        found = jsonx.loads_request(bytes(request.body))
+    except MalformedFrame as error:
         raise InvalidParameter(f"the body is not JSON: {error}") from error
     if not isinstance(found, dict):
         raise InvalidParameter("the body is not a JSON object")
@@ -102,13 +112,22 @@ def heartbeat(request: Command) -> Heartbeat:
 
 def _consumer(data: Mapping[str, Any]) -> Consumer:
     subscribed = checked.items(data, "subscriptionDataSet", SUBSCRIPTIONS_MAX)
+    documents = [subscription(checked.as_table(each, "a subscription")) for each in subscribed]
     return Consumer(
         check_group(checked.text(data, "groupName", "")),
         checked.text(data, "consumeType", ""),
         checked.text(data, "messageModel", ""),
         checked.text(data, "consumeFromWhere", ""),
-        tuple(subscription(checked.as_table(each, "a subscription")) for each in subscribed),
+        tuple(documents),
+        tuple(_parsed(each) for each in documents),
     )
+
+
+def _parsed(document: Mapping[str, Any]) -> Subscription | SubscriptionParseFailed:
+    try:
+        return Subscription.from_json(document)
+    except SubscriptionParseFailed as error:
+        return error
 
 
 @_refusing
@@ -127,9 +146,12 @@ def subscription(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @_refusing
-def subscription_to_check(request: Command) -> dict[str, Any]:
+def subscription_to_check(
+    request: Command,
+) -> tuple[dict[str, Any], Subscription | SubscriptionParseFailed]:
     """CHECK_CLIENT_CONFIG 46: the subscription that a client would have."""
-    return subscription(checked.table(document(request), "subscriptionData"))
+    wanted = subscription(checked.table(document(request), "subscriptionData"))
+    return wanted, _parsed(wanted)
 
 
 @_refusing

@@ -12,13 +12,12 @@ sends the notices.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from saturnmq.broker.bodies import Heartbeat
+from saturnmq.broker.bodies import Consumer, Heartbeat
 from saturnmq.protocol.endpoint import Endpoint
-from saturnmq.protocol.errors import SubscriptionParseFailed
 from saturnmq.protocol.subscription import SQL_EXPRESSION, Subscription
 
 log = logging.getLogger(__name__)
@@ -79,27 +78,27 @@ class ClientTable:
                 group_.consume_type = data.consume_type or group_.consume_type
                 group_.message_model = data.message_model or group_.message_model
                 group_.consume_from = data.consume_from or group_.consume_from
-                topics_changed = self._subscribe(group_, data.subscriptions)
+                topics_changed = self._subscribe(group_, data)
             if joined or topics_changed:
                 changed.append(name)
         return changed
 
     @staticmethod
-    def _subscribe(group: ConsumerGroup, documents: Iterable[Mapping[str, Any]]) -> bool:
+    def _subscribe(group: ConsumerGroup, data: Consumer) -> bool:
         """Newer versions replace; topics no longer named go. True if the set of topics changed."""
         before = set(group.documents)
         named = set()
-        for document in documents:
+        for document, parsed in zip(data.subscriptions, data.parsed, strict=True):
             topic = document["topic"]
             named.add(topic)
             known = group.documents.get(topic)
             if known is None or document["subVersion"] >= known["subVersion"]:
-                try:
-                    group.subscriptions[topic] = Subscription.from_json(document)
-                except SubscriptionParseFailed as error:
+                if isinstance(parsed, Subscription):
+                    group.subscriptions[topic] = parsed
+                else:
                     # Its pulls are refused (subscriptions.py); the client itself lives on. A
                     # condition stays until there is one that can be parsed, as in RocketMQ.
-                    log.warning("group %s: %s", group.name, error)
+                    log.warning("group %s: %s", group.name, parsed)
                     older = group.subscriptions.get(topic)
                     is_sql = document["expressionType"] == SQL_EXPRESSION
                     if not is_sql or older is None or older.sql is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from saturnmq.broker import bodies
+from saturnmq.broker import bodies, slices
 from saturnmq.broker.clients import CLUSTERING, ConsumerGroup, Member
 from saturnmq.broker.context import Context, answer, answer_failure
 from saturnmq.broker.subscriptions import check_enabled
@@ -19,6 +19,7 @@ from saturnmq.protocol.errors import (
     ConsumerNotOnline,
     ConsumeTimeout,
     RequestTimeout,
+    SubscriptionParseFailed,
     SystemError_,
 )
 from saturnmq.protocol.message import MessageQueue
@@ -34,8 +35,13 @@ class MembershipService:
         self._c = context
 
     def on_heartbeat(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
+        def take(beat: bodies.Heartbeat) -> None:
+            self._heard(endpoint, request, beat)
+
+        slices.read_body(self._c, endpoint, request, bodies.heartbeat, take)
+
+    def _heard(self, endpoint: Endpoint, request: Command, beat: bodies.Heartbeat) -> None:
         c = self._c
-        beat = bodies.heartbeat(request)
         for consumer in beat.consumers:
             group = c.groups.get_or_create(consumer.group)
             if group is not None and not c.role.is_slave and group.retry_queues > 0:
@@ -95,22 +101,31 @@ class MembershipService:
         answer(endpoint, request, request.reply(0, body=body))
 
     def on_check_client(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
-        wanted = bodies.subscription_to_check(request)
-        if wanted["expressionType"] != TAG_EXPRESSION:
-            check_enabled(self._c, wanted["expressionType"])
-            Subscription.from_json(wanted)
-        answer(endpoint, request, request.reply(0))
+        def take(asked: tuple[dict[str, Any], Subscription | SubscriptionParseFailed]) -> None:
+            wanted, parsed = asked
+            if wanted["expressionType"] != TAG_EXPRESSION:
+                check_enabled(self._c, wanted["expressionType"])
+                if isinstance(parsed, SubscriptionParseFailed):
+                    raise parsed
+            answer(endpoint, request, request.reply(0))
+
+        slices.read_body(self._c, endpoint, request, bodies.subscription_to_check, take)
 
     def on_lock(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
-        asked, now = bodies.locks(request), self._c.runtime.monotonic()
-        granted = self._c.locks.lock(asked.group, asked.client_id, asked.queues, now)
-        body = jsonx.dumps({"lockOKMQSet": [mq_json(q) for q in granted]})
-        answer(endpoint, request, request.reply(0, body=body))
+        def take(asked: bodies.Locks) -> None:
+            now = self._c.runtime.monotonic()
+            granted = self._c.locks.lock(asked.group, asked.client_id, asked.queues, now)
+            body = jsonx.dumps({"lockOKMQSet": [mq_json(q) for q in granted]})
+            answer(endpoint, request, request.reply(0, body=body))
+
+        slices.read_body(self._c, endpoint, request, bodies.locks, take)
 
     def on_unlock(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
-        asked = bodies.locks(request)
-        self._c.locks.unlock(asked.group, asked.client_id, asked.queues)
-        answer(endpoint, request, request.reply(0))
+        def take(asked: bodies.Locks) -> None:
+            self._c.locks.unlock(asked.group, asked.client_id, asked.queues)
+            answer(endpoint, request, request.reply(0))
+
+        slices.read_body(self._c, endpoint, request, bodies.locks, take)
 
     def on_consumer_connections(
         self, endpoint: Endpoint, request: Command, header: headers.OfConsumerGroup

@@ -46,7 +46,7 @@ class RangeService:
         self._c = context
 
     def on_read(self, endpoint: Endpoint, request: Command, header: headers.ReadQueue) -> None:
-        if header.expression_type != SQL_EXPRESSION:
+        if header.expression_type != SQL_EXPRESSION and not is_long(header):
             answer(endpoint, request, self._read(request, header))
             return
 
@@ -137,7 +137,7 @@ class RangeService:
 
 def _ranges(request: Command) -> list[tuple[int, int, int]]:
     """The ranges of the body, the first one last."""
-    value = jsonx.loads(request.body) if request.body else []
+    value = jsonx.loads_request(request.body) if request.body else []
     if not isinstance(value, list) or len(value) > RANGES_MAX:
         raise InvalidParameter(f"the body must be a list of at most {RANGES_MAX} ranges")
     found = []

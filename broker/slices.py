@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from saturnmq.broker.context import Context, answer, answer_failure
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.remoting import Command
 
 QUEUES = 256  # of one slice: about a millisecond
+QUICK_BYTES = 4096  # of a body that is read at once
+
+T = TypeVar("T")
 
 Work = Generator[None, None, Command]
 """It yields between two steps, and returns the answer."""
@@ -57,3 +60,26 @@ def joined(request: Command, slices: Iterator[bytes], whole: Callable[[bytes], b
             yield
         made.append(each)
     return request.reply(0, body=whole(b",".join(made)))
+
+
+def read_body(
+    c: Context,
+    endpoint: Endpoint,
+    request: Command,
+    read: Callable[[Command], T],
+    take: Callable[[T], None],
+) -> None:
+    """Have `take` answer what `read` finds in the request's body; a large one is read in a thread,
+    and nobody has it if its connection is closed by then. An error of them is the answer."""
+    if len(request.body) <= QUICK_BYTES:
+        take(read(request))
+        return
+    request.body = bytes(request.body)
+
+    async def read_and_take() -> None:
+        found = await c.aside.run(read, request)
+        request.body = b""
+        if not endpoint.closed:
+            take(found)
+
+    c.runtime.spawn(answer_failure(c, endpoint, request, read_and_take()), name="read-body")

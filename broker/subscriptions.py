@@ -22,24 +22,22 @@ from saturnmq.protocol.errors import (
     SubscriptionNotLatest,
 )
 from saturnmq.protocol.headers import Subscriber
-from saturnmq.protocol.sql92 import compiled
-from saturnmq.protocol.subscription import SQL_EXPRESSION, TAG_EXPRESSION, Subscription
+from saturnmq.protocol.subscription import TAG_EXPRESSION, Subscription
 
-QUICK_MAX = 512  # characters of a condition that is parsed at once: about a millisecond
+QUICK_MAX = 512  # characters of an expression that is parsed at once: about a millisecond
 
 
 def is_long(header: Subscriber) -> bool:
-    """Whether a condition in the request takes so long to parse that others should not wait."""
+    """Whether the request's expression takes so long to parse that others should not wait."""
     expression = header.subscription
-    is_condition = header.expression_type == SQL_EXPRESSION
-    return is_condition and expression is not None and len(expression) > QUICK_MAX
+    return expression is not None and len(expression) > QUICK_MAX
 
 
 async def read_ahead(context: Context, header: Subscriber) -> None:
-    """Parse the condition in the request, so that who asks for it has it at once.
+    """Parse the request's expression, which is remembered: who asks for it next has it at once.
     SubscriptionParseFailed: it cannot be parsed."""
     check_enabled(context, header.expression_type)
-    await context.aside.run(compiled, header.subscription or "")
+    await context.aside.run(Subscription.parse, "", header.subscription, 0, header.expression_type)
 
 
 def of_request(context: Context, topic: str, header: Subscriber) -> Subscription:

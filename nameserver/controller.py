@@ -96,7 +96,7 @@ class Controller:
             self._waiting -= 1
 
     async def _sync_state(self, command: Command) -> Command:
-        names = jsonx.loads(command.body) if len(command.body) else []
+        names = jsonx.loads_request(command.body) if len(command.body) else []
         if not isinstance(names, list) or len(names) > NAMES_MAX:
             raise MalformedFrame(f"the body is no list of at most {NAMES_MAX} broker names")
         wanted = list(dict.fromkeys(checked.as_text(name, "a broker name") for name in names))

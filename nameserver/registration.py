@@ -75,7 +75,7 @@ def parse_registration(header: RegisterBroker, body: Body) -> Registration:
         if header.compressed:
             result.version, topics = _parse_packed(bytes(body))
         else:
-            wrapper = jsonx.loads(body).get("topicConfigSerializeWrapper") or {}
+            wrapper = jsonx.loads_request(body).get("topicConfigSerializeWrapper") or {}
             result.version = DataVersion.from_json(wrapper.get("dataVersion"))
             table = wrapper.get("topicConfigTable") or {}
             topics = [
@@ -105,7 +105,7 @@ def _parse_packed(body: bytes) -> tuple[DataVersion, list[TopicConfig]]:
         position = start + size
         return data[start:position]
 
-    version = DataVersion.from_json(jsonx.loads(take()))
+    version = DataVersion.from_json(jsonx.loads_request(take()))
     (count,) = _I32.unpack_from(data, position)
     position += 4
     topics = []
@@ -116,6 +116,6 @@ def _parse_packed(body: bytes) -> tuple[DataVersion, list[TopicConfig]]:
         if len(parts) > 4:
             topic.filter_type = parts[4]
         if len(parts) > 5 and parts[5]:
-            topic.attributes = dict(jsonx.loads(parts[5].encode()) or {})
+            topic.attributes = dict(jsonx.loads_request(parts[5].encode()) or {})
         topics.append(topic)
     return version, topics

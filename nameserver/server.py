@@ -298,7 +298,7 @@ class NameServer:
         self, endpoint: Endpoint, command: Command, header: headers.QueryVersion
     ) -> Command:
         live = self._named(header)
-        theirs = jsonx.loads(command.body) if len(command.body) else None
+        theirs = jsonx.loads_request(command.body) if len(command.body) else None
         version = DataVersion.from_json(theirs if isinstance(theirs, dict) else None)
         if live is None or not _speaks_for(endpoint, live):  # it has to register
             return command.reply(ext={"changed": "true"})

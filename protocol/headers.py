@@ -32,6 +32,7 @@ from .route import QUEUES_MAX
 TIME_MAX = 253_402_300_799_999  # ms since 1970: the end of the year 9999
 EPOCH_BEGIN = 1 << 62  # a sink's epochs and partitions are below
 EXPRESSION_TYPE_MAX = 32  # characters
+EXPRESSION_MAX = 1 << 16  # characters; of a condition less (sql92.py)
 ATTEMPT_MAX = 64  # bytes of the name of an attempt
 ADDRESSES_MAX = 1 << 20  # characters of a list of addresses
 
@@ -100,7 +101,7 @@ class Subscriber(Reader):
     """A request whose messages are picked by an expression (broker/subscriptions.py)."""
 
     expression_type: str = text("expressionType", default="TAG", most=EXPRESSION_TYPE_MAX)
-    subscription: str | None = text("subscription", default=None)
+    subscription: str | None = text("subscription", default=None, most=EXPRESSION_MAX)
 
 
 @header

@@ -26,6 +26,10 @@ from .errors import MalformedFrame
 
 VERSION = 493  # RocketMQ 5.4.0; a lower one switches features of Java peers off (remoting.md 1.6)
 MAX_FRAME = 16 * 1024 * 1024
+# Of a header: 32,767 bytes of properties are not six times as many in JSON, and no request has a
+# hundredth of the fields. A header of megabytes would take its reader seconds.
+MAX_HEADER = 256 * 1024
+MAX_FIELDS = 1024
 LANGUAGES = (
     "JAVA",
     "CPP",
@@ -189,6 +193,8 @@ def parse_frame(view: memoryview) -> Command:
         raise MalformedFrame(
             f"header of {word & 0xFFFFFF} bytes does not fit a frame with {size - 8} left"
         )
+    if header_end > 8 + MAX_HEADER:
+        raise MalformedFrame(f"header of {header_end - 8} bytes: the limit is {MAX_HEADER}")
     kind = word >> 24
     if kind == 0:
         command = _parse_json_header(view[8:header_end])
@@ -215,6 +221,8 @@ def _parse_json_header(header: memoryview) -> Command:
         elif type(ext) is not dict:
             raise MalformedFrame(f"extFields is a JSON {type(ext).__name__}, not an object")
         else:
+            if len(ext) > MAX_FIELDS:
+                raise _too_many()
             try:
                 "".join(ext.values())  # the cheapest question whether all are text
             except TypeError:
@@ -242,6 +250,10 @@ def _parse_json_header(header: memoryview) -> Command:
         return command
     except (ValueError, TypeError, OverflowError) as error:
         raise MalformedFrame(f"header field of a wrong type: {error}") from None
+
+
+def _too_many() -> MalformedFrame:
+    return MalformedFrame(f"more than {MAX_FIELDS} ext fields in one header")
 
 
 def _int32(value: Any) -> int:
@@ -281,6 +293,7 @@ def _parse_binary_header(header: memoryview) -> Command:
             raise MalformedFrame(f"ext fields of {ext_size} bytes do not fit the header")
         end = position + ext_size
         ext: dict[str, str] = {}
+        fields = 0
         while position < end:
             (size,) = _I16.unpack_from(header, position)
             name, position = _take(header, position + 2, size)
@@ -288,6 +301,9 @@ def _parse_binary_header(header: memoryview) -> Command:
             value, position = _take(header, position + 4, size)
             if name:
                 ext[name] = value
+            fields += 1
+            if fields > MAX_FIELDS:
+                raise _too_many()
     except struct.error as error:
         raise MalformedFrame(f"binary header ends early: {error}") from None
     except UnicodeDecodeError as error:

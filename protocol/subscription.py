@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from saturnmq.protocol.errors import SubscriptionParseFailed
@@ -22,6 +23,13 @@ TAG_EXPRESSION = "TAG"
 SQL_EXPRESSION = "SQL92"
 Expression = str | Sql
 """What passes: `*`, tags joined by `||`, or a condition, `Sql("price > 3")`."""
+
+
+@lru_cache(maxsize=256)
+def _tags(text: str) -> tuple[frozenset[str], frozenset[int]]:
+    """Remembered: pulls carry their expression again and again."""
+    tags = frozenset(tag for part in text.split("||") if (tag := part.strip()))
+    return tags, frozenset(tags_code(tag) for tag in tags)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +63,12 @@ class Subscription:
         text = (expression or ALL).strip() or ALL
         if text == ALL:
             return Subscription(topic, ALL, frozenset(), frozenset(), sub_version)
-        tags = frozenset(tag for part in text.split("||") if (tag := part.strip()))
+        tags, codes = _tags(text)
         if not tags:
             raise SubscriptionParseFailed(
                 f"expression {expression!r} of topic {topic} names no tag; "
                 "write * or tags joined by ||"
             )
-        codes = frozenset(tags_code(tag) for tag in tags)
         return Subscription(topic, text, tags, codes, sub_version)
 
     @property

@@ -88,3 +88,19 @@ def test_route_reads_unquoted_ids_and_writes_quoted_ones() -> None:
         [BrokerData("DefaultCluster", "broker-a", {0: "127.0.0.1:10911"})],
     )
     assert b'"brokerAddrs":{"0":"127.0.0.1:10911"}' in jsonx.dumps(route.to_json())
+
+
+def test_a_request_is_strict_but_for_integer_keys() -> None:
+    data = b' {"a,1:{2:" : {0 :"x\\"{3:",-1:[1,2,{4:5}]}, "n":[7,8]} '
+    wanted = {"a,1:{2:": {"0": 'x"{3:', "-1": [1, 2, {"4": 5}]}, "n": [7, 8]}
+    assert jsonx.loads_request(data) == jsonx.loads(data) == wanted
+    for wrong in (b'{{"topic":"T","brokerName":"b","queueId":0}:1}', b"{0:", b'{1:"a', b"[01]"):
+        with pytest.raises(MalformedFrame):
+            jsonx.loads_request(wrong)
+
+
+@settings(max_examples=60)
+@given(values)
+def test_quoting_integer_keys_leaves_everything_else_as_it_is(value: object) -> None:
+    data = json.dumps(value, indent=1).encode()
+    assert jsonx._with_quoted_keys(data) == data

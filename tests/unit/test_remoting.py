@@ -2,6 +2,7 @@
 
 import contextlib
 import struct
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,10 @@ from saturnmq.protocol.remoting import (
     FLAG_ONEWAY,
     FLAG_RESPONSE,
     LANGUAGES,
+    MAX_FIELDS,
     MAX_FRAME,
+    MAX_HEADER,
+    Body,
     Command,
     FrameDecoder,
     encode,
@@ -192,3 +196,20 @@ def test_reply_copies_opaque_and_sets_the_response_bit() -> None:
     assert request.is_oneway
     reply = request.reply(17, "no")
     assert (reply.opaque, reply.flag, reply.code, reply.remark) == (9, FLAG_RESPONSE, 17, "no")
+
+
+@pytest.mark.parametrize("encode_it", [encode, encode_binary])
+def test_a_header_of_more_bytes_or_fields_than_any_request_has_is_malformed(
+    encode_it: Callable[[Command], list[Body]],
+) -> None:
+    def parsed(ext: dict[str, str]) -> Command:
+        return parse_frame(memoryview(b"".join(encode_it(Command(10, ext)))))
+
+    fields = {str(number): "x" for number in range(MAX_FIELDS)}
+    assert parsed(fields).ext == fields
+    with pytest.raises(MalformedFrame, match="more than 1024 ext fields"):
+        parsed({**fields, "one": "more"})
+    properties = {"i": "\x01" * 32_767}
+    assert parsed(properties).ext == properties, "all that a message can have"
+    with pytest.raises(MalformedFrame, match="the limit is 262144"):
+        parsed({"i": "x" * MAX_HEADER})

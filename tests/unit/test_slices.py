@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from broker_rig import ask, config, connected, pull, run, send, started, until
-from saturnmq.broker import slices
+from saturnmq.broker import bodies, slices
 from saturnmq.broker.pull import LOOKED_AT
 from saturnmq.protocol import jsonx
 from saturnmq.protocol.codes import RequestCode, ResponseCode
@@ -150,6 +150,37 @@ def test_many_held_pulls_are_answered_between_others(tmp_path: Path, ends: str) 
         assert pulls.held_count > many // 2
         assert len({reply.code for reply in await asyncio.gather(*much)}) == 1
         assert pulls.held_count == 0
+        for endpoint in (client, other):
+            endpoint.close()
+        await broker.close()
+
+    run(body)
+
+
+def test_a_large_body_is_read_beside_others(tmp_path: Path) -> None:
+    topics = [{"topic": f"t{n}", "subString": f"a > {n}"} for n in range(2000)]
+    beat = {
+        "clientID": "c",
+        "consumerDataSet": [
+            {
+                "groupName": "G",
+                "subscriptionDataSet": [{**each, "expressionType": "SQL92"} for each in topics],
+            }
+        ],
+    }
+
+    async def body(runtime: NativeRuntime) -> None:
+        broker = await started(runtime, config(tmp_path))
+        client, other = await connected(runtime, broker), await connected(runtime, broker)
+        much = asyncio.ensure_future(ask(client, RequestCode.HEART_BEAT, {}, jsonx.dumps(beat)))
+        await asyncio.sleep(0)
+        little = asyncio.ensure_future(ask(other, RequestCode.GET_BROKER_HA_STATUS))
+        done, _ = await asyncio.wait([much, little], return_when=asyncio.FIRST_COMPLETED)
+        assert done == {little}
+        assert (await much).code == 0
+        assert len(broker.context.clients.consumers["G"].subscriptions) == len(topics)
+        too_large = await ask(client, RequestCode.HEART_BEAT, {}, b" " * (bodies.BODY_MAX + 1))
+        assert too_large.code == ResponseCode.INVALID_PARAMETER, too_large.remark
         for endpoint in (client, other):
             endpoint.close()
         await broker.close()
