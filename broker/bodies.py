@@ -85,7 +85,7 @@ def document(request: Command) -> dict[str, Any]:
             f"{BODY_MAX}: say less in one request"
         )
     try:
-        found = jsonx.loads_request(bytes(request.body))
+        found = checked.as_json(jsonx.loads_request(bytes(request.body)), "it")
     except MalformedFrame as error:
         raise InvalidParameter(f"the body is not JSON: {error}") from error
     if not isinstance(found, dict):
@@ -194,6 +194,7 @@ _NUMBERS = {
 def group_settings(data: Mapping[str, Any]) -> dict[str, Any]:
     """RocketMQ's SubscriptionGroupConfig: what broker and consumers use of it within its bounds,
     all other fields as they are. MalformedFrame: something is out of them."""
+    checked.as_json(data, "the settings")
     settings = {key: value for key, value in data.items() if value is not None}
     for name in _FLAGS:
         if name in settings:

@@ -61,6 +61,7 @@ from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import (
     ConfigError,
+    MalformedFrame,
     SaturnError,
     StoreDamaged,
     SystemBusy,
@@ -717,7 +718,7 @@ def _read(file: ConfigFile, take: Callable[[dict[str, Any]], None]) -> None:
     """Give a table its document; one of another shape is a damaged file, not a crash."""
     try:
         take(file.load() or {})
-    except (AttributeError, TypeError, ValueError) as error:
+    except MalformedFrame as error:
         raise StoreDamaged(
             f"{file.path} is not what a broker writes ({error}): restore it, or delete it and its "
             ".bak to start with an empty table"

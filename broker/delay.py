@@ -34,13 +34,16 @@ from typing import Any
 
 from saturnmq.broker.context import Context
 from saturnmq.broker.delivered import first_undelivered
-from saturnmq.broker.progress import Mark, ProgressTable
+from saturnmq.broker.progress import Mark, ProgressTable, marks_by_number
 from saturnmq.broker.send import SendService
-from saturnmq.broker.waits import Waits
+from saturnmq.broker.waits import Entry, Waits
+from saturnmq.protocol import checked
 from saturnmq.protocol import properties as names
-from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.checked import INT64_MAX
+from saturnmq.protocol.errors import MalformedFrame, SaturnError
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.message import ReceivedMessage
+from saturnmq.protocol.route import QUEUES_MAX
 from saturnmq.protocol.topics import SCHEDULE_TOPIC
 from saturnmq.store.message_store import Arrival
 
@@ -124,16 +127,14 @@ class DelayService(ProgressTable[int]):
         """Take over since when messages wait: this node has just joined the master whose table this
         was at `at` on the steady clock."""
         if "waitingTable" in document:
-            self._learn(document, int(document["dataVersion"]["timestamp"]), at)
+            then_ms = checked.integer(checked.table(document, "dataVersion"), "timestamp")
+            self._learn(document, then_ms, at)
 
     def _learn(self, document: Mapping[str, Any], then_ms: int, then: float) -> None:
         """Both clocks at the time that the document's times are compared with."""
-        for level, entries in (document.get("waitingTable") or {}).items():
-            waits = self._waits_of(int(level))
-            known = [
-                (int(end), None if ms is None else then - max(0, then_ms - int(ms)) / 1000)
-                for end, ms in entries
-            ]
+        for level in (table := checked.table(document, "waitingTable")):
+            waits = self._waits_of(checked.as_integer(level, "a level", 1, QUEUES_MAX))
+            known = [_waiting(entry, then_ms, then) for entry in checked.items(table, level)]
             if known and known[-1][0] > waits.end:
                 self.mark_dirty()
             waits.adopt(known)
@@ -164,11 +165,8 @@ class DelayService(ProgressTable[int]):
             self._next[level] = max(mark.offset, self._next.get(level, 0))
 
     def marks_of(self, document: Mapping[str, Any]) -> dict[int, Mark]:
-        generations = document.get("generationTable") or {}
-        return {
-            int(level): Mark(int(generations.get(level, 0)), int(offset))
-            for level, offset in (document.get("offsetTable") or {}).items()
-        }
+        offsets = checked.table(document, "offsetTable")
+        return dict(marks_by_number(offsets, checked.table(document, "generationTable"), least=1))
 
     def tables_of(self, marks: list[tuple[int, Mark]]) -> tuple[dict[str, Any], dict[str, Any]]:
         offsets = {str(level): mark.offset for level, mark in marks}
@@ -303,3 +301,15 @@ class DelayService(ProgressTable[int]):
             rescheduled=True,
         )
         return put.end_offset
+
+
+def _waiting(entry: object, then_ms: int, then: float) -> Entry:
+    """Of the table of a process whose clock said `then_ms` at `then` on the steady one of here."""
+    if not isinstance(entry, list) or len(entry) != 2:
+        raise MalformedFrame("since when messages wait is not an offset and a time")
+    end, came_ms = entry
+    since = None
+    if came_ms is not None:
+        waited_ms = then_ms - checked.as_integer(came_ms, "since when messages wait", -INT64_MAX)
+        since = then - max(0, waited_ms) / 1000
+    return checked.as_integer(end, "where messages that wait end"), since

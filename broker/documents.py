@@ -10,16 +10,35 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
+from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.runtime import Runtime
 from saturnmq.store.config_files import ConfigFile
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
+TOLD_MAX = 10  # entries of one table that are told one by one
 SAVE_S = 1.0
 BUSY_SHARE = 0.1  # of the time at most goes into writing tables, unless `interval_s` asks for more
+
+
+def readable(table: Mapping[Any, Any], read: Callable[[Any, Any], T], what: str) -> Iterator[T]:
+    """Each entry as `read` has it. One that it refuses is left out, and told: it must not keep the
+    others from being served."""
+    refused = 0
+    for key, value in table.items():
+        try:
+            yield read(key, value)
+        except SaturnError as error:
+            refused += 1
+            if refused <= TOLD_MAX:
+                log.error("%s %.100r is left out: %s: %.500r", what, key, error, value)
+    if refused > TOLD_MAX:
+        log.error("%d more like this are left out", refused - TOLD_MAX)
 
 
 class Saveable(ABC):

@@ -43,6 +43,7 @@ from saturnmq.broker.ha_slave import HaSlave
 from saturnmq.broker.identity import known
 from saturnmq.broker.replication import events as e
 from saturnmq.broker.role import State
+from saturnmq.protocol import checked
 from saturnmq.protocol.errors import SaturnError
 
 log = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ log = logging.getLogger(__name__)
 LOOK_S = 0.1  # between two looks at what this node is
 REVOKE_S = 1.0  # an end in order waits so long for etcd
 NOBODY: frozenset[str] = frozenset()
+UINT64_MAX = (1 << 64) - 1
 
 
 @dataclass
@@ -88,10 +90,10 @@ class SavedMemory(Saveable):
 
     def load(self, document: Mapping[str, Any]) -> None:
         self.memory = Memory(
-            int(document.get("cluster", 0)),
-            int(document.get("revision", 0)),
-            int(document.get("recordChanged", 0)),
-            str(document.get("forgot", "")),
+            checked.integer(document, "cluster", 0, most=UINT64_MAX),
+            checked.integer(document, "revision", 0),
+            checked.integer(document, "recordChanged", 0),
+            checked.text(document, "forgot", ""),
         )
 
 

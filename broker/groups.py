@@ -8,17 +8,16 @@ created appears with its first heartbeat, if `auto_create_groups`.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from saturnmq.broker import bodies
-from saturnmq.broker.documents import Saveable
+from saturnmq.broker.documents import Saveable, readable
 from saturnmq.protocol import checked
+from saturnmq.protocol.checked import INT32_MAX
 from saturnmq.protocol.errors import MalformedFrame
+from saturnmq.protocol.route import DataVersion
 from saturnmq.protocol.topics import SYSTEM_GROUPS, check_group
-
-log = logging.getLogger(__name__)
 
 READ_FORBIDDEN = 4  # a bit of the numbers in `forbiddenTable`: {group: {topic: bits}}
 DEFAULTS: dict[str, Any] = {
@@ -91,9 +90,10 @@ class GroupTable(Saveable):
         self._now_ms = now_ms
         self._auto_create = auto_create
         self._groups = {name: Group(name) for name in sorted(SYSTEM_GROUPS)}
-        self._forbidden: dict[str, Any] = {}
+        self._forbidden: dict[str, dict[str, int]] = {}
         self._counter = 0
         self._timestamp = now_ms()
+        self._told_ms = 0  # the time of the version that was loaded
 
     def __iter__(self) -> Iterator[Group]:
         return iter(self._groups.values())
@@ -111,7 +111,7 @@ class GroupTable(Saveable):
 
     def forbids(self, group: str, topic: str) -> bool:
         """Whether an operator has forbidden the group to read this topic."""
-        return bool(int((self._forbidden.get(group) or {}).get(topic, 0)) & READ_FORBIDDEN)
+        return bool(self._forbidden.get(group, {}).get(topic, 0) & READ_FORBIDDEN)
 
     def put(self, group: Group) -> None:
         self._groups[group.name] = group
@@ -135,23 +135,24 @@ class GroupTable(Saveable):
         }
 
     def load(self, document: Mapping[str, Any]) -> None:
-        for name, config in (document.get("subscriptionGroupTable") or {}).items():
-            try:
-                settings = bodies.group_settings(checked.as_table(config, "its settings"))
-            except MalformedFrame as error:
-                log.error("group %s is left out: %s: %.500r", name, error, config)
-                continue
-            self._groups[name] = Group(name, settings)
-        self._forbidden = dict(document.get("forbiddenTable") or {})
-        self._counter = int((document.get("dataVersion") or {}).get("counter", 0))
+        """MalformedFrame: it is no table of groups, and nothing has changed."""
+        version = DataVersion.from_json(checked.table(document, "dataVersion"))
+        forbidden = checked.table(document, "forbiddenTable")
+        table = checked.table(document, "subscriptionGroupTable")
+        self._groups |= {group.name: group for group in readable(table, _group, "group")}
+        self._forbidden = dict(readable(forbidden, _forbidden, "what is forbidden to group"))
+        self._counter, self._told_ms = version.counter, version.timestamp
 
     def replace_all(self, document: Mapping[str, Any]) -> None:
-        """A slave takes over its master's table."""
-        before = self.snapshot()
+        """A slave takes over its master's table. MalformedFrame: as `load`."""
+        before, groups = self.snapshot(), self._groups
         self._groups = {name: Group(name) for name in sorted(SYSTEM_GROUPS)}
-        self.load(document)
-        version = document.get("dataVersion") or {}
-        self._timestamp = int(version.get("timestamp", self._timestamp))
+        try:
+            self.load(document)
+        except MalformedFrame:
+            self._groups = groups
+            raise
+        self._timestamp = self._told_ms or self._timestamp
         if self.snapshot() != before:
             self.mark_dirty()
 
@@ -159,3 +160,15 @@ class GroupTable(Saveable):
         self._counter += 1
         self._timestamp = self._now_ms()
         self.mark_dirty()
+
+
+def _group(name: str, settings: object) -> Group:
+    return Group(name, bodies.group_settings(checked.as_table(settings, "its entry")))
+
+
+def _forbidden(group: str, topics: object) -> tuple[str, dict[str, int]]:
+    bits = checked.as_table(topics, "its entry")
+    return group, {
+        checked.as_text(topic, "a topic"): checked.as_integer(bit, "its bits", most=INT32_MAX)
+        for topic, bit in bits.items()
+    }

@@ -14,12 +14,12 @@ from itertools import pairwise
 from typing import Any
 
 from saturnmq.broker.context import Context
+from saturnmq.broker.role import REPLICAS_MAX
 from saturnmq.protocol import checked
 from saturnmq.protocol.errors import MalformedFrame
 from saturnmq.store.epochs import Epoch
 
 VERSION = 1
-REPLICAS_MAX = 1_000
 EPOCHS_MAX = 100_000
 
 

@@ -18,7 +18,9 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from saturnmq.broker.progress import NOTHING, Mark, ProgressTable
+from saturnmq.broker.documents import readable
+from saturnmq.broker.progress import NOTHING, Mark, ProgressTable, marks_by_number
+from saturnmq.protocol import checked
 
 log = logging.getLogger(__name__)
 
@@ -105,18 +107,23 @@ class ConsumerOffsets(ProgressTable[Place]):
             self.mark_dirty()
 
     def marks_of(self, document: Mapping[str, Any]) -> dict[Place, Mark]:
-        marks = {}
-        generations = document.get("generationTable") or {}
-        for key, queues in (document.get("offsetTable") or {}).items():
+        marks: dict[Place, Mark] = {}
+        generations = checked.table(document, "generationTable")
+
+        def read(key: str, queues: object) -> dict[Place, Mark]:
             parts = str(key).split(SEPARATOR)
             if len(parts) != 2:
-                continue  # topic@group@broadcast of 5.x: not ours
-            of_key = generations.get(key) or {}
-            for queue, offset in queues.items():
-                place = Place(parts[0], parts[1], int(queue))
-                if not self._is_over(place.topic, place.queue_id, int(offset)):
-                    marks[place] = Mark(int(of_key.get(queue, 0)), int(offset))
-        return marks
+                return {}  # topic@group@broadcast of 5.x: not ours
+            of_key = checked.table(generations, key)
+            return {
+                Place(parts[0], parts[1], queue): mark
+                for queue, mark in marks_by_number(checked.as_table(queues, "its entry"), of_key)
+            }
+
+        for some in readable(checked.table(document, "offsetTable"), read, "the offsets of"):
+            marks |= some
+        over = self._is_over
+        return {at: m for at, m in marks.items() if not over(at.topic, at.queue_id, m.offset)}
 
     def tables_of(self, marks: list[tuple[Place, Mark]]) -> tuple[dict[str, Any], dict[str, Any]]:
         offsets: dict[str, Any] = {}

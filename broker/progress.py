@@ -22,6 +22,8 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from saturnmq.broker.documents import Saveable
+from saturnmq.protocol import checked
+from saturnmq.protocol.route import QUEUES_MAX
 
 K = TypeVar("K", bound=Hashable)
 
@@ -34,6 +36,20 @@ class Mark(NamedTuple):
 
 
 NOTHING = Mark(0, -1)
+
+
+def marks_by_number(
+    offsets: Mapping[str, Any], generations: Mapping[str, Any], *, least: int = 0
+) -> Iterator[tuple[int, Mark]]:
+    """Of a queue or a level, from `least` on, its mark. MalformedFrame: something cannot be."""
+    for number, offset in offsets.items():
+        yield (
+            checked.as_integer(number, "its number", least, QUEUES_MAX),
+            Mark(
+                checked.integer(generations, number, 0),
+                checked.as_integer(offset, "its offset", least=-1),
+            ),
+        )
 
 
 class Progress(Generic[K]):

@@ -31,13 +31,15 @@ from enum import Enum
 from typing import Any
 
 from saturnmq.broker.config import BrokerConfig
-from saturnmq.broker.documents import Saveable
-from saturnmq.protocol.epochs import TERM, ceiling, is_own
+from saturnmq.broker.documents import Saveable, readable
+from saturnmq.protocol import checked
+from saturnmq.protocol.epochs import EPOCH_MAX, TERM, ceiling, is_own
 
 PAUSE_S = 1.0  # the loop stood still for longer: others may have acted meanwhile
 MASTER_ID = 0
 FLOOR_S = 1.0  # the floor rises with every message, and is written down so often
 FORCED_MAX = 16
+REPLICAS_MAX = 1_000
 Kept = dict[str, Any]  # a role as it was
 
 
@@ -262,16 +264,27 @@ class Role(Saveable):
         }
 
     def load(self, document: Mapping[str, Any]) -> None:
-        self.identity = str(document.get("identity") or "")
-        self.epoch = int(document.get("epoch", 0))
-        self.had_term = int(document.get("term", 0))
-        self.floor = self._floor_noted = int(document.get("floor", 0))
-        self.forced = [int(epoch) for epoch in document.get("forced") or ()]
-        self.replicas = {int(i): str(a) for i, a in (document.get("replicas") or {}).items()}
+        """MalformedFrame: something of it cannot be, and nobody knows what this node promised."""
+        self.identity = checked.identity(document, "identity")
+        self.epoch = checked.integer(document, "epoch", 0, most=EPOCH_MAX)
+        self.had_term = checked.integer(document, "term", 0, most=EPOCH_MAX)
+        self.floor = self._floor_noted = checked.integer(document, "floor", 0)
+        self.forced = [
+            checked.as_integer(epoch, "a forced epoch", most=EPOCH_MAX)
+            for epoch in checked.items(document, "forced")
+        ]
+        replicas = checked.table(document, "replicas")
+        self.replicas = dict(readable(replicas, _replica, "replica"))
         self.decided = document.get("decided") is True
         self.caught_up = document.get("caughtUp") is True
         if self.decided:
-            self.broker_id = int(document["brokerId"])
+            self.broker_id = checked.integer(document, "brokerId")
         if self.decided or self._config.is_slave:
-            self.required = int(document.get("required", self.required))
+            most = REPLICAS_MAX
+            self.required = checked.integer(document, "required", self.required, least=1, most=most)
         self.state = State.SLAVE if self.broker_id != MASTER_ID else State.UNSURE
+
+
+def _replica(broker_id: object, address: object) -> tuple[int, str]:
+    where = checked.as_address(checked.as_text(address, "its address"))
+    return checked.as_integer(broker_id, "its id", 1), where

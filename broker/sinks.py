@@ -18,12 +18,12 @@ it goes, and is on the disk before the log grows again behind a cut. A sink that
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from saturnmq.broker.documents import Saveable
-from saturnmq.protocol import jsonx
+from saturnmq.protocol import checked
 from saturnmq.protocol.errors import MalformedFrame
 from saturnmq.protocol.topics import GROUPS_TOPIC
 from saturnmq.store.message_store import Arrival, Marker, MessageStore
@@ -44,9 +44,12 @@ class Published:
     attempt: str = ""
 
     @classmethod
-    def from_json(cls, row: Sequence[Any]) -> Published:
-        rows, size, start, end, attempt = row
-        return cls(int(rows), int(size), int(start), int(end), str(attempt))
+    def from_json(cls, row: object) -> Published:
+        if not isinstance(row, list) or len(row) != 5:
+            raise MalformedFrame("a partition is not four numbers and an attempt")
+        *numbers, attempt = row
+        rows, size, start, end = (checked.as_integer(n, "of a partition") for n in numbers)
+        return cls(rows, size, start, end, checked.as_text(attempt, "an attempt"))
 
 
 @dataclass(slots=True)
@@ -68,17 +71,17 @@ class Sink:
         self.first = min(self.first, marker.start)
         self.newest = max(self.newest, marker.start)
         self.touched_ms = max(self.touched_ms, marker.store_timestamp)
-        kind, epoch = fact.get("kind"), int(fact.get("epoch", -1))
+        kind, epoch = fact["kind"], fact["epoch"]
         if kind == "group" and epoch > self.finished:
-            rows, size = int(fact["rows"]), int(fact["bytes"])
-            attempt = str(fact.get("attempt", ""))
-            published = Published(rows, size, marker.start, marker.end, attempt)
-            self.epochs.setdefault(epoch, {}).setdefault(int(fact["partition"]), published)
+            published = Published(
+                fact["rows"], fact["bytes"], marker.start, marker.end, fact["attempt"]
+            )
+            self.epochs.setdefault(epoch, {}).setdefault(fact["partition"], published)
         elif kind == "finished" and epoch > self.finished:
             self.finished, self.finished_end = epoch, marker.end
             self.epochs = {e: rows for e, rows in self.epochs.items() if e > epoch}
         elif kind == "brokers" and marker.start > self.brokers_at:
-            self.brokers = tuple(str(name) for name in fact["brokers"])
+            self.brokers = tuple(fact["brokers"])
             self.brokers_at, self.brokers_end = marker.start, marker.end
 
     def to_json(self) -> dict[str, Any]:
@@ -100,18 +103,22 @@ class Sink:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Sink:
+        """MalformedFrame: something of it cannot be."""
         return cls(
-            first=int(document["first"]),
-            newest=int(document["newest"]),
-            touched_ms=int(document["touched"]),
-            finished=int(document["finished"]),
-            finished_end=int(document["finishedEnd"]),
-            brokers=tuple(str(name) for name in document["brokers"]),
-            brokers_at=int(document["brokersAt"]),
-            brokers_end=int(document["brokersEnd"]),
+            first=checked.integer(document, "first"),
+            newest=checked.integer(document, "newest"),
+            touched_ms=checked.integer(document, "touched"),
+            finished=checked.integer(document, "finished", least=-1),
+            finished_end=checked.integer(document, "finishedEnd"),
+            brokers=tuple(checked.texts(document, "brokers")),
+            brokers_at=checked.integer(document, "brokersAt", least=-1),
+            brokers_end=checked.integer(document, "brokersEnd"),
             epochs={
-                int(epoch): {int(p): Published.from_json(row) for p, row in rows.items()}
-                for epoch, rows in document["epochs"].items()
+                checked.as_integer(epoch, "an epoch"): {
+                    checked.as_integer(p, "a partition"): Published.from_json(row)
+                    for p, row in checked.as_table(rows, "an epoch").items()
+                }
+                for epoch, rows in checked.table(document, "epochs").items()
             },
         )
 
@@ -218,20 +225,30 @@ class SinkTable(Saveable):
     def load(self, document: Mapping[str, Any]) -> None:
         """The file's table, and what the log says beyond it; if the log has lost some of what the
         file says, the table is dirty and must be written before the log grows."""
-        sinks = document.get("sinks") or {}
-        self._sinks = {str(name): Sink.from_json(sink) for name, sink in sinks.items()}
-        self._next = int(document.get("next", 0))
-        self._end = int(document.get("end", 0))
+        self._sinks = {
+            str(name): Sink.from_json(checked.as_table(sink, "a sink"))
+            for name, sink in checked.table(document, "sinks").items()
+        }
+        self._next = checked.integer(document, "next", 0)
+        self._end = checked.integer(document, "end", 0)
         self.cut()
         self.catch_up()
 
 
 def _fact(marker: Marker) -> Mapping[str, Any] | None:
+    """All of it, each value within its bounds; None: nothing that is known here."""
     try:
-        fact = jsonx.loads(marker.document)
-        if isinstance(fact, dict) and isinstance(fact["sink"], str) and fact["kind"]:
-            return fact
-    except (KeyError, MalformedFrame, ValueError):
-        pass
-    log.error("the marker at %d says nothing that is known here", marker.start)
-    return None
+        fact = checked.document(marker.document)
+        return {
+            "sink": checked.text(fact, "sink"),
+            "kind": checked.text(fact, "kind"),
+            "epoch": checked.integer(fact, "epoch", -1, least=-1),
+            "partition": checked.integer(fact, "partition", 0),
+            "rows": checked.integer(fact, "rows", 0),
+            "bytes": checked.integer(fact, "bytes", 0),
+            "attempt": checked.text(fact, "attempt", ""),
+            "brokers": checked.texts(fact, "brokers"),
+        }
+    except MalformedFrame as error:
+        log.error("the marker at %d says nothing that is known here: %s", marker.start, error)
+        return None

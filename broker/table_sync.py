@@ -167,7 +167,7 @@ class TableSync:
             end = int(reply.ext.get("saturnLogEnd", "0"))
             self._waiting = end, document, self._c.runtime.monotonic()
         else:
-            _give(take, document)
+            take(document)
         self._known[code] = reply.ext.get("saturnVersion", ""), table.changes
 
     def _follows(self) -> tuple[State, int, str]:
@@ -198,9 +198,9 @@ class TableSync:
         """What was delivered is in this log, too."""
         if self._waiting is not None and self._c.store.watermarks.appended >= self._waiting[0]:
             _, document, heard = self._waiting
-            _give(self._delays.merge, document)
+            self._delays.merge(document)
             if not self._knows_waits:
-                _give(partial(self._delays.told, at=heard), document)
+                self._delays.told(document, heard)
                 self._knows_waits = True
             self._waiting = None
 
@@ -252,8 +252,8 @@ class TableSync:
         finally:
             endpoint.close()
         await self._merge_deleted(topics)
-        _give(self._c.offsets.merge, offsets)
-        _give(self._delays.merge, delays)
+        self._c.offsets.merge(offsets)
+        self._delays.merge(delays)
 
     async def adopt(self, address: str) -> None:
         """This node has forgotten what the slave there knows: it takes its tables, topics and
@@ -268,18 +268,18 @@ class TableSync:
         finally:
             endpoint.close()
         if _counter(topics) > c.topics.data_version["counter"]:
-            _give(partial(self._take_topics, c.store.watermarks.appended), topics)
+            self._take_topics(c.store.watermarks.appended, topics)
             if c.store.tombstones != c.topics.deleted:
                 await self._delete()
         if _counter(groups) > c.groups.data_version["counter"]:
-            _give(c.groups.replace_all, groups)
+            c.groups.replace_all(groups)
         await self.merge_back(address)
 
     async def _merge_deleted(self, document: dict[str, Any]) -> None:
         c, last_of = self._c, Counter[str]()
         for topic, _, last in c.store.last_entries():
             last_of[topic] = max(last_of[topic], last)
-        _give(partial(c.topics.merge_deleted, last_of=last_of.__getitem__), document)
+        c.topics.merge_deleted(document, last_of.__getitem__)
         if c.store.tombstones != c.topics.deleted:
             await self._delete()
 
@@ -307,13 +307,6 @@ def _document(reply: Command) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise MalformedFrame(f"a table is {type(document).__name__}, not an object")
     return document
-
-
-def _give(take: Callable[[dict[str, Any]], None], document: dict[str, Any]) -> None:
-    try:
-        take(document)
-    except (AttributeError, TypeError, ValueError) as error:
-        raise MalformedFrame(f"a table is not what a broker sends: {error}") from error
 
 
 def _counter(document: dict[str, Any]) -> int:

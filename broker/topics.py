@@ -22,8 +22,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from saturnmq.broker.documents import Saveable
-from saturnmq.protocol.errors import InvalidParameter, NoPermission, TopicNotExist
+from saturnmq.broker.documents import Saveable, readable
+from saturnmq.protocol import checked
+from saturnmq.protocol.errors import (
+    InvalidParameter,
+    MalformedFrame,
+    NoPermission,
+    TopicNotExist,
+)
+from saturnmq.protocol.route import DataVersion, TopicConfig
 from saturnmq.protocol.topics import AUTO_CREATE_TOPIC, GROUPS_TOPIC, SCHEDULE_TOPIC
 from saturnmq.store.tombstones import KEY as DELETED
 from saturnmq.store.tombstones import Tombstone, tombstones_of
@@ -63,15 +70,16 @@ class Topic:
 
     @classmethod
     def from_json(cls, name: str, document: Mapping[str, Any]) -> Topic:
-        """A field that is left out has RocketMQ's default."""
+        """MalformedFrame: a field is out of its bounds."""
+        known = TopicConfig.from_json({**document, "topicName": name})
         return cls(
-            name,
-            int(document.get("readQueueNums", 16)),
-            int(document.get("writeQueueNums", 16)),
-            int(document.get("perm", READ | WRITE)),
-            int(document.get("topicSysFlag", 0)),
-            bool(document.get("order", False)),
-            {str(k): str(v) for k, v in (document.get("attributes") or {}).items()},
+            known.name,
+            known.read_queues,
+            known.write_queues,
+            known.perm,
+            known.sys_flag,
+            known.order,
+            known.attributes,
         )
 
 
@@ -117,6 +125,7 @@ class TopicTable(Saveable):
         self._system: set[str] = set()
         self._counter = 0
         self._timestamp = now_ms()
+        self._told_ms = 0  # the time of the version that was loaded
 
     def __iter__(self) -> Iterator[Topic]:
         return iter(self._topics.values())
@@ -267,35 +276,47 @@ class TopicTable(Saveable):
         }
 
     def load(self, document: Mapping[str, Any]) -> None:
-        """The file's table at start; system topics missing from it stay."""
-        told = document.get(AS_OF) or {}
-        for name, config in (document.get("topicConfigTable") or {}).items():
-            self._topics[name] = Topic.from_json(name, config)
-            self._as_of[name] = int(told.get(name, self._log_end()))
-        self.deleted |= tombstones_of(document)
-        version = document.get("dataVersion") or {}
-        self._counter = int(version.get("counter", 0))
+        """The file's table at start; system topics missing from it stay. MalformedFrame: it is no
+        table of topics, and nothing has changed."""
+        told = checked.table(document, AS_OF)
+        deleted = tombstones_of(document)
+        version = DataVersion.from_json(checked.table(document, "dataVersion"))
+
+        def read(name: str, config: object) -> tuple[Topic, int]:
+            as_of = checked.integer(told, name, self._log_end())
+            return Topic.from_json(name, checked.as_table(config, "its entry")), as_of
+
+        table = checked.table(document, "topicConfigTable")
+        for topic, as_of in readable(table, read, "topic"):
+            self._topics[topic.name], self._as_of[topic.name] = topic, as_of
+        self.deleted |= deleted
+        self._counter = version.counter
+        self._told_ms = version.timestamp
 
     def replace_all(self, document: Mapping[str, Any], as_of: int) -> None:
         """A slave takes over its master's table; `as_of` is where the slave's log ended when it
         asked. What this node deleted as a master stays deleted until the new master says what it
         thinks of it (`merge_deleted`). RocketMQ writes no tombstones: what its table has no more
-        was deleted."""
+        was deleted. MalformedFrame: as `load`."""
         old, marks, deleted = self._topics, self._as_of, self.deleted
-        told = document.get(AS_OF) or {}
         self._topics = {n: t for n, t in old.items() if n in self._system}
         self._as_of, self.deleted = {}, {}
-        self.load(document)
+        try:
+            self.load(document)
+        except MalformedFrame:
+            self._topics, self._as_of, self.deleted = old, marks, deleted
+            raise
+        told = checked.table(document, AS_OF)
         for name, topic in self._topics.items():
             if name not in told:
                 self._as_of[name] = marks.get(name, as_of) if topic == old.get(name) else as_of
         if DELETED not in document:
-            for name in old.keys() - self._topics.keys():
+            named = self._topics.keys() | checked.table(document, "topicConfigTable").keys()
+            for name in old.keys() - named:
                 self.deleted[name] = Tombstone(as_of)
         for name, tombstone in deleted.items():
             self.deleted[name] = tombstone.merged(self.deleted.get(name))
-        version = document.get("dataVersion") or {}
-        self._timestamp = int(version.get("timestamp", self._timestamp))
+        self._timestamp = self._told_ms or self._timestamp
         if self._topics != old:
             self._on_change()
         if (self._topics, self._as_of, self.deleted) != (old, marks, deleted):

@@ -15,7 +15,10 @@ import typer
 from saturnmq.cli.output import AsJson, emit, fail, progress_bar, table
 
 PROCESSES = ("broker", "nameserver")
-IN_PROCESS = {"sql92": ("sql", "Conditions")}  # module of drills.fuzz, class
+IN_PROCESS = {  # module of drills.fuzz, class
+    "sql92": ("sql", "Conditions"),
+    "files": ("files", "Files"),
+}
 TARGETS = (*PROCESSES, *IN_PROCESS)
 
 

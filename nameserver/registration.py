@@ -18,6 +18,7 @@ body is an empty table of version zero. Brokers write this; the nameserver alone
 import struct
 import zlib
 from dataclasses import dataclass, field
+from typing import Any
 
 from saturnmq.protocol import jsonx
 from saturnmq.protocol.errors import InvalidParameter, SystemError_
@@ -112,10 +113,16 @@ def _parse_packed(body: bytes) -> tuple[DataVersion, list[TopicConfig]]:
     for _ in range(count):
         parts = str(take(), "utf-8").split(" ", 5)
         name, read, write, perm = parts[:4]
-        topic = TopicConfig(name, int(read), int(write), int(perm))
+        fields: dict[str, Any] = {
+            "topicName": name,
+            "readQueueNums": read,
+            "writeQueueNums": write,
+            "perm": perm,
+        }
         if len(parts) > 4:
-            topic.filter_type = parts[4]
+            fields["topicFilterType"] = parts[4]
         if len(parts) > 5 and parts[5]:
-            topic.attributes = dict(jsonx.loads_request(parts[5].encode()) or {})
+            fields["attributes"] = jsonx.loads_request(parts[5].encode())
+        topic = TopicConfig.from_json(fields)
         topics.append(topic)
     return version, topics

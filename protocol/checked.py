@@ -7,7 +7,7 @@ As fastjson does, numbers may come as text.
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from . import jsonx
 from .errors import MalformedFrame
@@ -20,6 +20,9 @@ INT64_MAX = (1 << 63) - 1
 ENTRIES_MAX = 1_000_000  # of a list or a table; a frame of 16 MiB can hold more
 
 IDENTITY = re.compile(r"[0-9a-f]{32}")
+T = TypeVar("T")
+
+_WRAPPED = 16  # levels of documents around a value that is kept
 _DIGITS = re.compile(r"-?[0-9]{1,19}")  # no longer than 64 bits: int() refuses 4301 digits
 
 
@@ -125,6 +128,19 @@ def document(body: Body) -> dict[Any, Any]:
     """The JSON object in a body; empty for no body and for null."""
     value = jsonx.loads(body) if body else None
     return {} if value is None else as_table(value, "the body")
+
+
+def as_json(value: T, what: str) -> T:
+    """`value`, which can be written as JSON again, also as a part of other documents: no number
+    has more than 64 bits, and nothing is nested too deeply."""
+    wrapped: object = value
+    for _ in range(_WRAPPED):
+        wrapped = [wrapped]
+    try:
+        jsonx.dumps(wrapped)
+    except (TypeError, ValueError) as error:
+        raise MalformedFrame(f"{what} cannot be written as JSON: {error}") from None
+    return value
 
 
 def _shown(value: object) -> str:

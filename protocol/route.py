@@ -24,6 +24,7 @@ MASTER_ID = 0
 QUEUES_MAX = 65_536  # of a topic on one broker, for reading and for writing: brokers refuse more
 ROUTE_QUEUES_MAX = 4 * QUEUES_MAX  # of a topic on all brokers
 BROKERS_MAX = 4096
+TOPIC_CHARACTERS_MAX = 255
 
 
 @dataclass(slots=True)
@@ -84,16 +85,31 @@ class TopicConfig:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> "TopicConfig":
+        """MalformedFrame: a field is out of its bounds, or no queue could have such a name."""
+        most = checked.INT32_MAX
+        attributes = checked.table(value, "attributes")
         return cls(
-            name=str(value["topicName"]),
-            read_queues=int(value.get("readQueueNums", 16)),
-            write_queues=int(value.get("writeQueueNums", 16)),
-            perm=int(value.get("perm", PERM_READ | PERM_WRITE)),
-            filter_type=str(value.get("topicFilterType") or "SINGLE_TAG"),
-            sys_flag=int(value.get("topicSysFlag", 0)),
-            order=bool(value.get("order", False)),
-            attributes=dict(value.get("attributes") or {}),
+            name=_topic_name(checked.text(value, "topicName")),
+            read_queues=checked.integer(value, "readQueueNums", 16, most=QUEUES_MAX),
+            write_queues=checked.integer(value, "writeQueueNums", 16, most=QUEUES_MAX),
+            perm=checked.integer(value, "perm", PERM_READ | PERM_WRITE, most=most),
+            filter_type=checked.text(value, "topicFilterType", "") or "SINGLE_TAG",
+            sys_flag=checked.integer(value, "topicSysFlag", 0, most=most),
+            order=value.get("order") is True,
+            attributes={
+                str(key): checked.as_text(text, f"attribute {key}")
+                for key, text in attributes.items()
+            },
         )
+
+
+def _topic_name(name: str) -> str:
+    """Queues are directories of this name. Brokers make topics of names that stand in files, of
+    clusters for one, so more is allowed than for new ones."""
+    is_path = "/" in name or "\0" in name or name in (".", "..")
+    if is_path or not 0 < len(name) <= TOPIC_CHARACTERS_MAX:
+        raise MalformedFrame(f"{name[:40]!r} of {len(name)} characters cannot be a topic's name")
+    return name
 
 
 @dataclass(slots=True)

@@ -22,6 +22,8 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from saturnmq.protocol.checked import INT64_MAX
+from saturnmq.protocol.epochs import EPOCH_MAX
 from saturnmq.protocol.errors import StoreDamaged
 from saturnmq.protocol.kernels import crc32
 from saturnmq.store.disk import Disk
@@ -166,4 +168,5 @@ def _parse(data: bytes) -> tuple[list[Epoch], str] | None:
     except (TypeError, ValueError):
         return None
     rising = all(a.number < b.number and a.start <= b.start for a, b in pairwise(entries))
-    return (entries, identity) if rising and min([0, *map(min, entries)]) == 0 else None
+    known = all(0 <= each.number <= EPOCH_MAX and 0 <= each.start <= INT64_MAX for each in entries)
+    return (entries, identity) if rising and known else None

@@ -20,7 +20,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from saturnmq.protocol.errors import StoreDamaged
+from saturnmq.protocol import checked
+from saturnmq.protocol.errors import MalformedFrame, StoreDamaged
 from saturnmq.protocol.frame_reference import Run
 from saturnmq.store.config_files import ConfigFile
 from saturnmq.store.disk import Disk
@@ -56,15 +57,24 @@ class Tombstone:
 
 
 def tombstones_of(document: Mapping[str, Any]) -> dict[str, Tombstone]:
-    """Those in a document of the topic table, by topic. AttributeError, TypeError or ValueError: it
-    is none."""
+    """Those in a document of the topic table, by topic. MalformedFrame: one of them is none."""
     return {
-        str(topic): Tombstone(
-            int(item.get("end")),
-            {int(queue_id): int(offset) for queue_id, offset in (item.get("next") or {}).items()},
-        )
-        for topic, item in (document.get(KEY) or {}).items()
+        checked.as_text(topic, "a topic"): _tombstone(checked.as_table(item, "a tombstone"))
+        for topic, item in checked.table(document, KEY).items()
     }
+
+
+def _tombstone(item: Mapping[str, Any]) -> Tombstone:
+    following = checked.table(item, "next")
+    return Tombstone(
+        checked.integer(item, "end"),
+        {
+            checked.as_integer(queue_id, "a queue", most=checked.INT32_MAX): checked.as_integer(
+                offset, "where a queue goes on"
+            )
+            for queue_id, offset in following.items()
+        },
+    )
 
 
 def without_deleted(runs: Iterable[Run], tombstones: Mapping[str, Tombstone]) -> Iterable[Run]:
@@ -91,8 +101,8 @@ def read_tombstones(disk: Disk, root: str) -> dict[str, Tombstone]:
     file = ConfigFile(disk, posixpath.join(root, "config", "topics.json"))
     try:
         return tombstones_of(file.load() or {})
-    except (AttributeError, TypeError, ValueError) as error:
+    except MalformedFrame as error:
         raise StoreDamaged(
-            f"{KEY} of {file.path} is not what a broker writes ({error!r}): restore the file, or "
+            f"{KEY} of {file.path} is not what a broker writes ({error}): restore the file, or "
             "take the key out to have the deleted topics again"
         ) from error

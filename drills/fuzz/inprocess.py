@@ -7,6 +7,7 @@ too, and so is an execution that takes too much processor time, or memory.
 
 from __future__ import annotations
 
+import logging
 import random
 import resource
 import time
@@ -70,6 +71,20 @@ def run(
 ) -> Report:
     """A round of each seed while `go_on`, until there is a violation."""
     report = Report(name)
+    logging.disable(logging.CRITICAL)  # what is spoiled is told, a thousand times a second
+    try:
+        _rounds(report, make, seeds, go_on)
+    finally:
+        logging.disable(logging.NOTSET)
+    return report
+
+
+def _rounds(
+    report: Report,
+    make: Callable[[int], Target],
+    seeds: range,
+    go_on: Callable[[Report], bool],
+) -> None:
     for seed in seeds:
         began, memory = time.monotonic(), _memory_mb()
         _round(report, make, seed)
@@ -80,8 +95,7 @@ def run(
         if grown > GROWTH_MB_MAX:
             _violated(report, seed, f"memory grew by {grown} MB, {GROWTH_MB_MAX} are allowed")
         if report.violations or not go_on(report):
-            break
-    return report
+            return
 
 
 def _round(report: Report, make: Callable[[int], Target], seed: int) -> None:

@@ -141,3 +141,17 @@ def test_settings_of_a_group_are_taken_as_what_they_mean_and_what_we_do_not_know
     name, settings = bodies.group(request({**sent, "attributes": None}))
     assert name == "G"
     assert settings == {**sent, "retryQueueNums": 2, "consumeEnable": False}
+
+
+@pytest.mark.parametrize("depth", [230, 253])
+def test_settings_that_could_not_be_written_within_their_table_are_refused(depth: int) -> None:
+    """They could be written alone and were taken; then no group could be saved any more."""
+    deep: Any = []
+    for _ in range(depth):
+        deep = [deep]
+    sent = request({"groupName": "G", "newer": deep})
+    if depth < 240:
+        jsonx.dumps({"subscriptionGroupTable": {"G": bodies.group(sent)[1]}})
+        return
+    with pytest.raises(InvalidParameter, match="Recursion limit"):
+        bodies.group(sent)

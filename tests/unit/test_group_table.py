@@ -54,7 +54,7 @@ def test_a_group_whose_settings_cannot_be_is_left_out_and_told(
     groups.load({"subscriptionGroupTable": {"bad": settings, "G": {"retryMaxTimes": "3"}}})
     assert groups.get("bad") is None
     assert documents(groups)["G"] == DOCUMENT | {"retryMaxTimes": 3}
-    assert caplog.text.count("group bad is left out: ") == 1
+    assert caplog.text.count("group 'bad' is left out: ") == 1
 
 
 def test_only_a_table_that_may_makes_a_group_that_is_used() -> None:

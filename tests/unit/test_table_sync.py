@@ -138,14 +138,33 @@ def test_a_java_master_is_asked_less_often(tmp_path: Path) -> None:
     run(body)
 
 
-@pytest.mark.parametrize("table", [{"offsetTable": {"t@g": 5}}, {"offsetTable": {"t@g": {"x": 1}}}])
+@pytest.mark.parametrize(
+    "table", [{"offsetTable": 5}, {"offsetTable": {}, "generationTable": ["x"]}]
+)
 def test_a_table_that_is_none_is_refused(tmp_path: Path, table: dict[str, Any]) -> None:
     async def body(runtime: NativeRuntime) -> None:
         master = await FakeMaster().start(runtime)
         master.tables[RequestCode.GET_ALL_CONSUMER_OFFSET] = table
         broker = await started(runtime, config(tmp_path))
-        with pytest.raises(MalformedFrame, match="not what a broker sends"):
+        with pytest.raises(MalformedFrame, match=r"is .*, not an object"):
             await sync_of(broker).copy_from(master.address)
+        await broker.close()
+
+    run(body)
+
+
+def test_an_entry_that_cannot_be_is_left_out_and_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        master = await FakeMaster().start(runtime)
+        offsets = {"t@g": {"0": 7}, "t@number": 5, "t@huge": {"0": 1 << 63}, "t@x": {"x": 1}}
+        master.tables[RequestCode.GET_ALL_CONSUMER_OFFSET] = {"offsetTable": offsets}
+        broker = await started(runtime, config(tmp_path))
+        await sync_of(broker).copy_from(master.address)
+        assert broker.context.offsets.query("g", "t", 0) == 7
+        assert broker.context.offsets.groups_of("t") == ["g"]
+        assert caplog.text.count("is left out") == 3
         await broker.close()
 
     run(body)
