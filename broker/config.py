@@ -25,7 +25,10 @@ from typing import Any
 from saturnmq.broker.election import LEASE_S_MAX, LEASE_S_MIN, PRIORITY_MAX
 from saturnmq.broker.rocketmq_keys import OLDER_NAMES, REFUSED, WITHOUT_EFFECT
 from saturnmq.broker.topics import READ, WRITE
+from saturnmq.protocol.checked import INT64_MAX
 from saturnmq.protocol.errors import ConfigError, nearest
+from saturnmq.protocol.route import QUEUES_MAX
+from saturnmq.protocol.settings import check_bounds, setting
 from saturnmq.protocol.signing import Signing
 from saturnmq.store.message_store import StoreConfig
 
@@ -33,79 +36,82 @@ ROLES = ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE")
 FLUSH_TYPES = ("ASYNC_FLUSH", "SYNC_FLUSH")
 
 
-def _key(rocketmq: str, default: Any = dataclasses.MISSING, **kwargs: Any) -> Any:
-    return field(default=default, metadata={"key": rocketmq}, **kwargs)
-
-
 @dataclass(frozen=True)
 class BrokerConfig:
     """Everything a broker is told at start; nothing changes it afterwards."""
 
-    broker_name: str = _key("brokerName", "broker-a")
-    cluster_name: str = _key("brokerClusterName", "DefaultCluster")
-    broker_id: int = _key("brokerId", 0)
-    host: str = _key("bindAddress", "127.0.0.1")
-    advertised_host: str = _key("brokerIP1", "")  # what clients are told; empty: `host`
-    ha_advertised_host: str = _key("brokerIP2", "")  # what slaves are told; empty: the same
-    port: int = _key("listenPort", 10911)
-    ha_port: int = _key("haListenPort", 10912)
-    fast_port: bool = _key("fastPortEnable", True)  # listen on port - 2 too, as Java slaves need
-    ha_master_address: str = _key("haMasterAddress", "")
-    nameservers: tuple[str, ...] = _key("namesrvAddr", ())
-    root: str = _key("storePathRootDir", "store")
-    role: str = _key("brokerRole", "ASYNC_MASTER")
-    flush_disk_type: str = _key("flushDiskType", "ASYNC_FLUSH")
-    in_sync_replicas: int = _key("inSyncReplicas", 0)  # 0: 2 for SYNC_MASTER, else 1
-    min_in_sync_replicas: int = _key("minInSyncReplicas", 1)  # fewer: sends are refused
-    all_ack: bool = _key("allAckInSyncStateSet", False)  # wait for every slave in sync
-    total_replicas: int = _key("totalReplicas", 0)  # copies there are at most; 0: not known
-    sync_flush_timeout_ms: int = _key("syncFlushTimeout", 5_000)
-    slave_timeout_ms: int = _key("slaveTimeout", 3_000)
-    flush_interval_ms: int = _key("flushIntervalCommitLog", 200)
-    ha_max_gap_bytes: int = _key("haMaxGapNotInSync", 256 << 20)
-    ha_max_lag_ms: int = _key("haMaxTimeSlaveNotCatchup", 15_000)
-    ha_flow_control: bool = _key("haFlowControlEnable", False)
-    ha_max_bytes_per_s: int = _key("maxHaTransferByteInSecond", 100 << 20)  # to one slave
-    sync_from_last_file: bool = _key("syncFromLastFile", False)  # an empty slave skips the rest
-    ha_transfer_bytes: int = _key("haTransferBatchSize", 1 << 20)
-    ha_heartbeat_ms: int = _key("haSendHeartbeatInterval", 5_000)
-    ha_idle_ms: int = _key("haHousekeepingInterval", 20_000)
-    ha_reconnect_ms: int = _key("haReconnectInterval", 200)
-    slave_sync_ms: int = _key("slaveSyncInterval", 1_000)  # of a Java master: 10 s at least
-    register_ms: int = _key("registerNameServerPeriod", 30_000)
-    default_topic_queues: int = _key("defaultTopicQueueNums", 8)
-    auto_create_topics: bool = _key("autoCreateTopicEnable", True)
-    auto_create_groups: bool = _key("autoCreateSubscriptionGroup", True)
-    permission: int = _key("brokerPermission", READ | WRITE)  # as of a topic; 4: being drained
-    region: str = _key("regionId", "DefaultRegion")
-    max_message_bytes: int = _key("maxMessageSize", 4 << 20)
-    max_pending_acks: int = _key("maxPendingAcks", 100_000)
-    max_held_pulls: int = _key("maxHeldPulls", 100_000)
-    flush_offsets_ms: int = _key("flushConsumerOffsetInterval", 5_000)
-    client_expiry_ms: int = _key("channelExpiredTimeout", 120_000)
-    slave_read: bool = _key("slaveReadEnable", True)
-    enable_property_filter: bool = _key("enablePropertyFilter", True)  # RocketMQ's is false
-    stage_max_bytes: int = _key("stageMaxBytes", 256 << 20)  # of one partition of a sink
-    stage_memory_bytes: int = _key("stageMemoryBytes", 256 << 20)  # of all; beyond it in files
-    stage_total_bytes: int = _key("stageTotalBytes", 4 << 30)
-    stage_lease_ms: int = _key("stageLease", 600_000)  # a stage that nobody adds to is dropped
-    offset_check_in_slave: bool = _key("offsetCheckInSlave", False)  # else it corrects nobody
-    etcd_endpoints: tuple[str, ...] = _key("etcdEndpoints", ())  # empty: nobody is elected
-    etcd_user: str = _key("etcdUser", "")
-    etcd_password: str = _key("etcdPassword", "", repr=False)
-    etcd_ca_file: str = _key("etcdCaFile", "")  # turns TLS on
-    etcd_cert_file: str = _key("etcdCertFile", "")
-    etcd_key_file: str = _key("etcdKeyFile", "")
-    election_lease_s: int = _key("electionLeaseS", 3)  # a dead master is noticed after this
-    election_priority: int = _key("brokerElectionPriority", PRIORITY_MAX)  # lower: preferred
-    elect_unclean: bool = _key("electUncleanMaster", False)  # one that may lack messages, too
+    broker_name: str = setting("brokerName", "broker-a")
+    cluster_name: str = setting("brokerClusterName", "DefaultCluster")
+    broker_id: int = setting("brokerId", 0, 0, INT64_MAX)
+    host: str = setting("bindAddress", "127.0.0.1")
+    advertised_host: str = setting("brokerIP1", "")  # what clients are told; empty: `host`
+    ha_advertised_host: str = setting("brokerIP2", "")  # what slaves are told; empty: the same
+    port: int = setting("listenPort", 10911, 0, 65_535)
+    ha_port: int = setting("haListenPort", 10912, 0, 65_535)
+    fast_port: bool = setting("fastPortEnable", True)  # listen on port - 2 too, as Java slaves need
+    ha_master_address: str = setting("haMasterAddress", "")
+    nameservers: tuple[str, ...] = setting("namesrvAddr", ())
+    root: str = setting("storePathRootDir", "store")
+    role: str = setting("brokerRole", "ASYNC_MASTER")
+    flush_disk_type: str = setting("flushDiskType", "ASYNC_FLUSH")
+    in_sync_replicas: int = setting("inSyncReplicas", 0, 0)  # 0: 2 for SYNC_MASTER, else 1
+    min_in_sync_replicas: int = setting("minInSyncReplicas", 1)  # fewer: sends are refused
+    all_ack: bool = setting("allAckInSyncStateSet", False)  # wait for every slave in sync
+    total_replicas: int = setting("totalReplicas", 0, 0)  # copies there are at most; 0: not known
+    sync_flush_timeout_ms: int = setting("syncFlushTimeout", 5_000)
+    slave_timeout_ms: int = setting("slaveTimeout", 3_000)
+    flush_interval_ms: int = setting("flushIntervalCommitLog", 200)
+    ha_max_gap_bytes: int = setting("haMaxGapNotInSync", 256 << 20, 0, INT64_MAX)
+    ha_max_lag_ms: int = setting("haMaxTimeSlaveNotCatchup", 15_000)
+    ha_flow_control: bool = setting("haFlowControlEnable", False)
+    # to one slave
+    ha_max_bytes_per_s: int = setting("maxHaTransferByteInSecond", 100 << 20, 1, INT64_MAX)
+    sync_from_last_file: bool = setting("syncFromLastFile", False)  # an empty slave skips the rest
+    ha_transfer_bytes: int = setting("haTransferBatchSize", 1 << 20)
+    ha_heartbeat_ms: int = setting("haSendHeartbeatInterval", 5_000)
+    ha_idle_ms: int = setting("haHousekeepingInterval", 20_000)
+    ha_reconnect_ms: int = setting("haReconnectInterval", 200)
+    slave_sync_ms: int = setting("slaveSyncInterval", 1_000)  # of a Java master: 10 s at least
+    register_ms: int = setting("registerNameServerPeriod", 30_000)
+    default_topic_queues: int = setting("defaultTopicQueueNums", 8, 1, QUEUES_MAX)
+    auto_create_topics: bool = setting("autoCreateTopicEnable", True)
+    auto_create_groups: bool = setting("autoCreateSubscriptionGroup", True)
+    permission: int = setting("brokerPermission", READ | WRITE)  # as of a topic; 4: being drained
+    region: str = setting("regionId", "DefaultRegion")
+    max_message_bytes: int = setting("maxMessageSize", 4 << 20)
+    max_pending_acks: int = setting("maxPendingAcks", 100_000)
+    max_held_pulls: int = setting("maxHeldPulls", 100_000)
+    flush_offsets_ms: int = setting("flushConsumerOffsetInterval", 5_000)
+    client_expiry_ms: int = setting("channelExpiredTimeout", 120_000)
+    slave_read: bool = setting("slaveReadEnable", True)
+    enable_property_filter: bool = setting("enablePropertyFilter", True)  # RocketMQ's is false
+    # Of one partition of a sink; of all in memory, beyond it in files; of all.
+    stage_max_bytes: int = setting("stageMaxBytes", 256 << 20, 1, INT64_MAX)
+    stage_memory_bytes: int = setting("stageMemoryBytes", 256 << 20, 0, INT64_MAX)
+    stage_total_bytes: int = setting("stageTotalBytes", 4 << 30, 0, INT64_MAX)
+    stage_lease_ms: int = setting("stageLease", 600_000)  # a stage that nobody adds to is dropped
+    offset_check_in_slave: bool = setting("offsetCheckInSlave", False)  # else it corrects nobody
+    etcd_endpoints: tuple[str, ...] = setting("etcdEndpoints", ())  # empty: nobody is elected
+    etcd_user: str = setting("etcdUser", "")
+    etcd_password: str = setting("etcdPassword", "", repr=False)
+    etcd_ca_file: str = setting("etcdCaFile", "")  # turns TLS on
+    etcd_cert_file: str = setting("etcdCertFile", "")
+    etcd_key_file: str = setting("etcdKeyFile", "")
+    election_lease_s: int = setting(
+        "electionLeaseS", 3, LEASE_S_MIN, LEASE_S_MAX
+    )  # a dead master is noticed after this
+    election_priority: int = setting(
+        "brokerElectionPriority", PRIORITY_MAX, 0, PRIORITY_MAX
+    )  # lower: preferred
+    elect_unclean: bool = setting("electUncleanMaster", False)  # one that may lack messages, too
     # Signs what nodes tell each other (protocol/signing.py); empty: nothing is signed.
-    replication_secret: str = _key("replicationSecret", "", repr=False)
-    replication_secret_required: bool = _key("replicationSecretRequired", True)
+    replication_secret: str = setting("replicationSecret", "", repr=False)
+    replication_secret_required: bool = setting("replicationSecretRequired", True)
     store_options: Mapping[str, Any] = field(default_factory=dict)
     passed_over: tuple[str, ...] = ()  # settings of the file that have no meaning here
 
     def __post_init__(self) -> None:
+        check_bounds(self)
         if self.role not in ROLES:
             raise ConfigError(f"brokerRole is {self.role!r}; it must be one of {', '.join(ROLES)}")
         if self.flush_disk_type not in FLUSH_TYPES:
@@ -150,21 +156,7 @@ class BrokerConfig:
             raise ConfigError(
                 f"brokerPermission is {self.permission}; it must be 2 (write), 4 (read) or 6 (both)"
             )
-        if not LEASE_S_MIN <= self.election_lease_s <= LEASE_S_MAX:
-            raise ConfigError(
-                f"electionLeaseS is {self.election_lease_s}; it must be {LEASE_S_MIN} to "
-                f"{LEASE_S_MAX} seconds"
-            )
-        if not 0 <= self.election_priority <= PRIORITY_MAX:
-            raise ConfigError(
-                f"brokerElectionPriority is {self.election_priority}; it must be 0 (preferred) to "
-                f"{PRIORITY_MAX}"
-            )
-        _ = self.signing  # is refused if the secret is too short
-        for name in ("port", "ha_port"):
-            value = getattr(self, name)
-            if not 0 <= value <= 65_535:
-                raise ConfigError(f"{name} is {value}; a port is 0 (any) to 65535")
+        _ = self.signing, self.store_config()  # both are refused for what they cannot have
 
     @property
     def is_slave(self) -> bool:

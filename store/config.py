@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
+from saturnmq.protocol.checked import INT64_MAX
 from saturnmq.protocol.errors import ConfigError
+from saturnmq.protocol.settings import check_bounds, setting
 from saturnmq.store.delay_levels import DEFAULT_LEVELS, parse_levels
 from saturnmq.store.lookup import ReadLimits
-
-
-def _key(rocketmq: str, default: Any) -> Any:
-    return field(default=default, metadata={"key": rocketmq})
 
 
 class DiskLevels(NamedTuple):
@@ -26,59 +24,56 @@ class DiskLevels(NamedTuple):
 class StoreConfig:
     """Sizes in bytes, places, limits."""
 
-    root: str = _key("storePathRootDir", "store")
-    commitlog_segment_bytes: int = _key("mappedFileSizeCommitLog", 1 << 30)
-    consumequeue_segment_bytes: int = _key("mappedFileSizeConsumeQueue", 6_000_000)
-    index_enable: bool = _key("messageIndexEnable", True)
-    index_slots: int = _key("maxHashSlotNum", 5_000_000)
-    index_items: int = _key("maxIndexNum", 20_000_000)
-    max_message_bytes: int = _key("maxMessageSize", 4_194_304)
-    crc_property: bool = _key("enabledAppendPropCRC", True)
-    zero_ahead_bytes: int = _key("zeroAheadBytes", 64 << 20)
-    sync_zeros: bool = _key("syncZeros", False)
+    root: str = setting("storePathRootDir", "store")
+    commitlog_segment_bytes: int = setting("mappedFileSizeCommitLog", 1 << 30)
+    consumequeue_segment_bytes: int = setting("mappedFileSizeConsumeQueue", 6_000_000)
+    index_enable: bool = setting("messageIndexEnable", True)
+    index_slots: int = setting("maxHashSlotNum", 5_000_000)
+    index_items: int = setting("maxIndexNum", 20_000_000)
+    max_message_bytes: int = setting("maxMessageSize", 4_194_304)
+    crc_property: bool = setting("enabledAppendPropCRC", True)
+    zero_ahead_bytes: int = setting("zeroAheadBytes", 64 << 20, 0)
+    sync_zeros: bool = setting("syncZeros", False)
     # Deletion: hours, hours of the day, percent of the disk, ms. While `disk_enough_bytes`
     # are free no percentage counts (0: they always do, as in RocketMQ). `clean_forcibly` deletes
     # what has not expired, on a short disk: true at RocketMQ, and in its broker.conf.
-    file_reserved_hours: int = _key("fileReservedTime", 72)
-    delete_when: str = _key("deleteWhen", "04")
-    disk_max_used_ratio: int = _key("diskMaxUsedSpaceRatio", 75)
-    disk_clean_forcibly_ratio: int = _key("diskSpaceCleanForciblyRatio", 85)
-    disk_warning_ratio: int = _key("diskSpaceWarningLevelRatio", 90)
-    disk_enough_bytes: int = _key("diskSpaceEnoughBytes", 0)
-    clean_forcibly: bool = _key("cleanFileForciblyEnable", False)
-    clean_interval_ms: int = _key("cleanResourceInterval", 10_000)
-    delete_batch_max: int = _key("deleteFileBatchMax", 10)
-    delete_grace_ms: int = _key("deleteGraceTime", 60_000)
+    file_reserved_hours: int = setting("fileReservedTime", 72, 0)
+    delete_when: str = setting("deleteWhen", "04")
+    disk_max_used_ratio: int = setting("diskMaxUsedSpaceRatio", 75, 0, 100)
+    disk_clean_forcibly_ratio: int = setting("diskSpaceCleanForciblyRatio", 85, 0, 100)
+    disk_warning_ratio: int = setting("diskSpaceWarningLevelRatio", 90, 0, 100)
+    disk_enough_bytes: int = setting("diskSpaceEnoughBytes", 0, 0, INT64_MAX)
+    clean_forcibly: bool = setting("cleanFileForciblyEnable", False)
+    clean_interval_ms: int = setting("cleanResourceInterval", 10_000)
+    delete_batch_max: int = setting("deleteFileBatchMax", 10)
+    delete_grace_ms: int = setting("deleteGraceTime", 60_000, 0)
     # memory
-    transient_pool: bool = _key("transientStorePoolEnable", False)
-    transient_pool_size: int = _key("transientStorePoolSize", 5)
-    transient_fail_fast: bool = _key("fastFailIfNoBufferInStorePool", False)
-    commit_interval_ms: int = _key("commitIntervalCommitLog", 200)
-    warm_files: bool = _key("warmMapedFileEnable", False)
-    lock_in_memory: bool = _key("lockInMemory", False)
-    read_ahead: bool = _key("dataReadAheadEnable", True)
+    transient_pool: bool = setting("transientStorePoolEnable", False)
+    # Two buffers at least: the next segment needs one while the one before is being written.
+    transient_pool_size: int = setting("transientStorePoolSize", 5, 2)
+    transient_fail_fast: bool = setting("fastFailIfNoBufferInStorePool", False)
+    commit_interval_ms: int = setting("commitIntervalCommitLog", 200)
+    warm_files: bool = setting("warmMapedFileEnable", False)
+    lock_in_memory: bool = setting("lockInMemory", False)
+    read_ahead: bool = setting("dataReadAheadEnable", True)
     # Percent of the machine's memory that the newest part of the log is taken to be cached in.
-    access_in_memory_ratio: int = _key("accessMessageInMemoryMaxRatio", 40)
-    in_memory_count: int = _key("maxTransferCountOnMessageInMemory", 32)
-    in_memory_bytes: int = _key("maxTransferBytesOnMessageInMemory", 262_144)
-    on_disk_count: int = _key("maxTransferCountOnMessageInDisk", 8)
-    on_disk_bytes: int = _key("maxTransferBytesOnMessageInDisk", 65_536)
-    filter_bytes: int = _key("maxFilterMessageSize", 16_000)
-    delay_levels: str = _key("messageDelayLevel", DEFAULT_LEVELS)
-    query_count: int = _key("maxMsgsNumBatch", 64)
-    unique_key_count: int = _key("defaultQueryMaxNum", 32)
+    access_in_memory_ratio: int = setting("accessMessageInMemoryMaxRatio", 40, 0, 100)
+    in_memory_count: int = setting("maxTransferCountOnMessageInMemory", 32)
+    in_memory_bytes: int = setting("maxTransferBytesOnMessageInMemory", 262_144)
+    on_disk_count: int = setting("maxTransferCountOnMessageInDisk", 8)
+    on_disk_bytes: int = setting("maxTransferBytesOnMessageInDisk", 65_536)
+    filter_bytes: int = setting("maxFilterMessageSize", 16_000)
+    delay_levels: str = setting("messageDelayLevel", DEFAULT_LEVELS)
+    query_count: int = setting("maxMsgsNumBatch", 64)
+    unique_key_count: int = setting("defaultQueryMaxNum", 32)
 
     def __post_init__(self) -> None:
+        check_bounds(self)
         parse_levels(self.delay_levels)
         if not all(hour.isdigit() and int(hour) < 24 for hour in self._hours()):
             raise ConfigError(
                 f"deleteWhen is {self.delete_when!r}; it must be hours of the day, 00 to 23, "
                 "separated by semicolons"
-            )
-        if self.transient_pool_size < 2:
-            raise ConfigError(
-                f"transientStorePoolSize is {self.transient_pool_size}; it must be 2 or more: the "
-                "next segment needs a buffer while the one before is being written"
             )
 
     @property

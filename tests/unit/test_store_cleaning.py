@@ -181,7 +181,7 @@ def test_a_deleted_segment_waits_a_minute_in_a_directory_of_its_own() -> None:
 
 
 def test_a_pool_of_one_buffer_cannot_roll() -> None:
-    with pytest.raises(ConfigError, match="2 or more"):
+    with pytest.raises(ConfigError, match="from 2 to"):
         StoreConfig(transient_pool=True, transient_pool_size=1)
 
 

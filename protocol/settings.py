@@ -1,0 +1,37 @@
+"""The settings of a node: fields of a dataclass, each with RocketMQ's name for it and, if it is a
+number, its least and greatest value. RocketMQ takes any number and fails later, or deletes what it
+should keep.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from saturnmq.protocol.checked import INT32_MAX
+from saturnmq.protocol.errors import ConfigError
+
+
+def setting(
+    key: str,
+    default: Any = dataclasses.MISSING,
+    least: float = 1,
+    most: float = INT32_MAX,
+    **options: Any,
+) -> Any:
+    """A field whose name is `key` in a broker.conf; the bounds are those of a number."""
+    metadata = {"key": key, "bounds": (least, most)}
+    return dataclasses.field(default=default, metadata=metadata, **options)
+
+
+def check_bounds(config: Any) -> None:
+    """Refuse a number that its setting cannot have."""
+    for each in dataclasses.fields(config):
+        value = getattr(config, each.name)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        least, most = each.metadata["bounds"]
+        if not least <= value <= most:
+            raise ConfigError(
+                f"{each.metadata['key']} is {value}; it must be a number from {least} to {most}"
+            )
