@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 
+from saturnmq.protocol.errors import SystemBusy
 from saturnmq.protocol.runtime import Runtime
 from saturnmq.store.message_store import MessageStore
 
@@ -57,7 +58,11 @@ class CleaningService:
                 await self._guard(self._clean())
 
     async def _clean(self) -> None:
-        ticket = self._store.begin_clean(self._now_ms())
+        try:
+            ticket = self._store.begin_clean(self._now_ms())
+        except SystemBusy as error:
+            log.error("cannot look for what has expired, trying again: %s", error)
+            return
         if ticket is None:
             return
         try:

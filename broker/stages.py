@@ -18,7 +18,7 @@ from functools import partial
 from typing import NamedTuple
 
 from saturnmq.protocol.errors import FlowControl, MessageIllegal, ServiceNotAvailable
-from saturnmq.store.disk import Disk, SegmentFile
+from saturnmq.store.disk import Disk, SegmentFile, remedy
 from saturnmq.store.message_store import Part
 
 log = logging.getLogger(__name__)
@@ -139,7 +139,7 @@ class Stages:
 
     @staticmethod
     def _full(error: OSError) -> ServiceNotAvailable:
-        return ServiceNotAvailable(f"no room for the stage: {error}; free space on the disk")
+        return ServiceNotAvailable(f"no room for the stage: {error}; {remedy(error)}")
 
     def drop(self, stage: Stage) -> list[str]:
         """Forget it; the files that `remove` is to delete."""

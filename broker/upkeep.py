@@ -35,11 +35,12 @@ class Upkeep:
 
     def appended(self) -> None:
         """The writer has used up a part of what was prepared for it."""
-        if self._store.watermarks.appended - self._prepared_to >= self._step:
+        store = self._store
+        if store.watermarks.appended - self._prepared_to >= self._step or store.wants_room:
             self._wanted.set()
 
     async def run_ahead(self) -> None:
-        """Zero and map the log ahead of the writer."""
+        """Zero and map the log ahead of the writer, and make room where other files grow."""
         while True:
             self._prepared_to = self._store.watermarks.appended
             self._wanted.clear()

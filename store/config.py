@@ -10,6 +10,7 @@ from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.settings import check_bounds, setting
 from saturnmq.store.delay_levels import DEFAULT_LEVELS, parse_levels
 from saturnmq.store.lookup import ReadLimits
+from saturnmq.store.queue_files import MAPPED_LIMIT, MAPPED_MOST
 
 
 class DiskLevels(NamedTuple):
@@ -48,6 +49,7 @@ class StoreConfig:
     delete_batch_max: int = setting("deleteFileBatchMax", 10)
     delete_grace_ms: int = setting("deleteGraceTime", 60_000, 0)
     # memory
+    queue_files_mapped: int = setting("queueFilesMapped", MAPPED_MOST, 1, MAPPED_LIMIT)
     transient_pool: bool = setting("transientStorePoolEnable", False)
     # Two buffers at least: the next segment needs one while the one before is being written.
     transient_pool_size: int = setting("transientStorePoolSize", 5, 2)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from saturnmq.protocol.kernels import COMPILED
 from saturnmq.store.disk import Advice, Disk
+from saturnmq.store.queue_files import QueueFiles
 from saturnmq.store.reading import OF_DERIVED, read
 from saturnmq.store.segments import Segment, SegmentSeries, zero_tail
 
@@ -28,6 +29,7 @@ UNIT = 20
 ENTRY = struct.Struct(">qiq")
 _FILLER_SIZE = 0x7FFFFFFF
 FILLER = ENTRY.pack(0, _FILLER_SIZE, 0)
+_STRETCH = UNIT * 800
 _FILLERS = FILLER * 512
 
 
@@ -67,18 +69,24 @@ def _end_of(written: Written) -> int:
     return written[0][0].start // UNIT if written else 0
 
 
-def _slots_behind(index: int, written: Written) -> Iterator[tuple[int, bytes]]:
-    """Stretches of slots from `index` on that are not all empty, each with its first number."""
-    for segment, ranges in written:
-        first = max(index * UNIT - segment.start, 0)
-        for start, end in ranges:
-            if end <= first:
-                continue
-            aligned = max(start - start % UNIT, first)
-            # a hole of the file may begin within the zeros that end an entry
-            data = read(segment.file, aligned, end + -end % UNIT - aligned, OF_DERIVED)
-            if data != bytes(len(data)):
-                yield (segment.start + aligned) // UNIT, data
+class _Stretch:
+    """The slots before `end` that were read last: of a short queue, all of them at once."""
+
+    def __init__(self, end: int) -> None:
+        self._end = end * UNIT
+        self._start = 0
+        self._data = b""
+
+    def read(self, segment: Segment, at: int, size: int) -> bytes:
+        """As `read` of the segment's file."""
+        first = segment.start + at - self._start
+        if not 0 <= first <= len(self._data) - size:
+            begin = at - at % _STRETCH
+            stop = max(at + size, min(begin + _STRETCH, self._end - segment.start))
+            self._data = read(segment.file, begin, stop - begin, OF_DERIVED)
+            self._start = segment.start + begin
+            first = at - begin
+        return self._data[first : first + size]
 
 
 FrameCheck = Callable[[int, int, str, int, int], bool]
@@ -96,16 +104,19 @@ class ConsumeQueue:
         topic: str,
         queue_id: int,
         advice: tuple[Advice, ...] = (),
+        files: QueueFiles | None = None,
     ) -> None:
         self.topic = topic
         self._advice = advice
         self.queue_id = queue_id
-        self.series = SegmentSeries(disk, directory, segment_bytes, durable=False)
+        files = QueueFiles(disk) if files is None else files
+        self.series = SegmentSeries(disk, directory, segment_bytes, files)
         self.max_offset = 0
         self.min_offset = 0
         self.since = 0
         self.first = 0
         self.is_starting = False  # its files are read, because a bad sector must not be a SIGBUS
+        self._stretch: _Stretch | None = None  # while `recover` looks for the end
 
     @property
     def is_empty(self) -> bool:
@@ -127,7 +138,6 @@ class ConsumeQueue:
             at = pos - segment.start
             part = min(len(data), self.series.segment_bytes - at)
             segment.file.write(at, data[:part])
-            segment.dirty = True
             data = data[part:]
             pos += part
         self.max_offset = pos // UNIT
@@ -176,7 +186,6 @@ class ConsumeQueue:
             stop = min(segment.end, first * UNIT)
             count = (stop - pos) // UNIT
             segment.file.write(pos - segment.start, FILLER * count)
-            segment.dirty = True
             pos = stop
         self.max_offset = first
 
@@ -202,6 +211,8 @@ class ConsumeQueue:
         return offset, size, code
 
     def _slots(self, segment: Segment, at: int, size: int) -> bytes | memoryview:
+        if self._stretch is not None:
+            return self._stretch.read(segment, at, size)
         if self.is_starting:
             return read(segment.file, at, size, OF_DERIVED)
         return segment.view[at : at + size]
@@ -266,15 +277,31 @@ class ConsumeQueue:
         # Before anything is read: what the kernel reads ahead of a reader counts as written.
         written = [(segment, segment.file.written(0)) for segment in self.series.segments]
         low, high = self.series.start // UNIT, _end_of(written)
+        self._stretch = _Stretch(high)
         end = self.first_at_or_after(limit, low, high)
         while end > low and not self._is_sound(end - 1, limit, is_frame):
             end -= 1
-        whole = not any(
-            nothing_behind or self._names_frame(first, data, limit, is_frame)
-            for first, data in _slots_behind(end, written)
-        )
-        self._cut(end)
+        whole, is_clear = True, True
+        for first, data in self._slots_behind(end, written):
+            is_clear = False
+            whole &= not nothing_behind
+            whole = whole and not self._names_frame(first, data, limit, is_frame)
+        self._stretch = None
+        self._cut(end, is_clear=is_clear)
         return whole
+
+    def _slots_behind(self, index: int, written: Written) -> Iterator[tuple[int, bytes]]:
+        """Stretches of slots from `index` on that are not all empty, each with its first number."""
+        for segment, ranges in written:
+            first = max(index * UNIT - segment.start, 0)
+            for start, end in ranges:
+                aligned = max(start - start % UNIT, first)
+                if aligned >= end:
+                    continue
+                # a hole of the file may begin within the zeros that end an entry
+                data = bytes(self._slots(segment, aligned, end + -end % UNIT - aligned))
+                if data != bytes(len(data)):
+                    yield (segment.start + aligned) // UNIT, data
 
     def _names_frame(self, first: int, data: bytes, limit: int, is_frame: FrameCheck) -> bool:
         """Whether one of these slots, the first of which is `first`, holds an entry of ours."""
@@ -304,13 +331,14 @@ class ConsumeQueue:
             return 1 << 63
         return 0 if size == _FILLER_SIZE else offset + size
 
-    def _cut(self, end: int) -> None:
+    def _cut(self, end: int, *, is_clear: bool = False) -> None:
+        """Forget what is behind `end`, where zeros are already if `is_clear`."""
         pos = end * UNIT
         segment = self.series.find(pos)
         empty = pos == self.series.start
         self.series.drop_from(pos if empty or segment is None else pos + 1)
-        if segment is not None and not empty:
-            segment.dirty |= zero_tail(segment, pos - segment.start, OF_DERIVED)
+        if segment is not None and not empty and not is_clear:
+            zero_tail(segment, pos - segment.start, OF_DERIVED)
         if not self.series.segments:
             self._begin()
             return
@@ -333,7 +361,6 @@ class ConsumeQueue:
         """Close the files; the directory, which is to be deleted."""
         while self.series.segments:
             self.series.take_oldest()
-        self.series.new_names = False
         self._begin()
         return self.series.directory
 
@@ -372,13 +399,7 @@ class ConsumeQueue:
         """Blocking, may run beside `append`: what was put before is durable then, but for the
         names of new files."""
         for segment in self.series.segments[:]:
-            if segment.dirty:
-                segment.dirty = False  # first: what is written meanwhile goes with the next one
-                try:
-                    segment.file.flush(0, self.series.segment_bytes)
-                except OSError:
-                    segment.dirty = True
-                    raise
+            segment.file.flush(0, self.series.segment_bytes)
 
     def destroy(self) -> None:
         self.series.destroy()

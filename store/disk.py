@@ -2,15 +2,11 @@
 
 Two implementations exist: `NativeDisk` here (mmap, fdatasync, fcntl lock) and the simulator's
 page-model disk. A segment is allocated in full before it is mapped: a sparse mapping turns a full
-disk into SIGBUS. It gets its name only once it has its full size (O_TMPFILE + link), so that no
-crash leaves a short segment behind. Nothing here retries a failed sync: after an error the page
-cache may claim bytes the disk does not have.
-
-`write` uses the mapping for small pieces only: the kernel must take the write permission from every
-mapped page it writes back and interrupt the other processors for it, and the next store into that
-page faults. Measured for 1 GiB with one more running thread, synced every 160 MiB: 3.1 s of
-processor time through the mapping, 0.35 s with pwrite; but 3 us for a system call against 0.2 us
-for a kilobyte that is copied to a mapped page.
+disk into SIGBUS. Files of which there are many (`create_mapped`) have their full size as well, but
+room for what comes next only: `make_room` makes more before that is written. A file gets its name
+only once it has its full size (O_TMPFILE + link), so that no crash leaves a short one behind.
+Nothing here retries a failed sync: after an error the page cache may claim bytes the disk does not
+have.
 
 What is made here only its owner may read or write, whatever the umask is: messages, roles, offsets.
 """
@@ -18,27 +14,35 @@ What is made here only its owner may read or write, whatever the umask is: messa
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import enum
 import errno
 import fcntl
 import mmap
 import os
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from saturnmq.protocol.errors import DirectoryLocked, StoreDamaged
 from saturnmq.protocol.runtime import is_short_of_descriptors
+from saturnmq.store.files import (
+    Advice,
+    MappedFile,
+    NativeMapped,
+    NativeSegment,
+    ReadFile,
+    SegmentFile,
+    naming,
+    open_to_read,
+)
+
+__all__ = ["Advice", "Disk", "Entry", "Lock", "MappedFile", "NativeDisk", "ReadFile", "SegmentFile"]
 
 FILE_MODE, DIRECTORY_MODE = 0o600, 0o700
-MAPPED_WRITE = 2048  # above it a system call costs less than the share of a page's faults
-_MADV_POPULATE_WRITE = 23  # Linux 5.14; the mmap module does not name it
-_MLOCK_ONFAULT = 1
+_SYNCS = 8  # at a time
 _FLOCK = "@hhqqi4x"  # struct flock: type, whence, start, length, pid
-_ZEROS = memoryview(bytes(128 << 10))  # the kernel lets in one writer of a file at a time
 
 
 class Entry(NamedTuple):
@@ -59,77 +63,6 @@ def remedy(error: OSError) -> str:
     return "free space on the disk"
 
 
-class Advice(enum.Enum):
-    """What RocketMQ's options say about a mapping (store-format.md section 6)."""
-
-    WARM = "warm"  # every page in memory and writable before the first write
-    RANDOM = "random"  # no read-ahead
-    LOCK = "lock"  # pages that were touched stay in memory
-    UNLOCK = "unlock"
-
-
-class ReadFile(Protocol):
-    """A file that is only looked at: nothing is mapped, so a media error is an OSError and not a
-    SIGBUS, and a directory that may not be written to will do."""
-
-    path: str
-    size: int
-
-    def read(self, pos: int, n: int) -> bytes:
-        """At most `n` bytes from `pos`, fewer only at the file's end."""
-
-    def read_into(self, pos: int, buffer: memoryview) -> int:
-        """As `read`, into `buffer`: how many bytes it holds."""
-
-    def written(self, pos: int) -> list[tuple[int, int]]:
-        """The ranges from `pos` on that may hold something other than zeros."""
-
-    def close(self) -> None:
-        """Give it back; closing twice is no error."""
-
-
-class SegmentFile(Protocol):
-    """A file of fixed size whose bytes are one writable mapping."""
-
-    path: str
-    size: int
-    view: memoryview
-
-    def flush(self, start: int, end: int) -> None:
-        """Make [start, end) durable; blocking, callable from any thread; raises OSError."""
-
-    def write(self, pos: int, data: bytes | bytearray | memoryview) -> None:
-        """Write all of `data` at `pos`; `view` shows it at once. After an OSError any part of it
-        may be there."""
-
-    def zero(self, start: int, end: int) -> None:
-        """Write zeroes to [start, end); callable from any thread."""
-
-    def read(self, pos: int, n: int) -> bytes:
-        """Read without the mapping: a media error is an OSError here, not a SIGBUS."""
-
-    def read_into(self, pos: int, buffer: memoryview) -> int:
-        """As `read`, into `buffer`: how many bytes it holds, fewer only at the file's end."""
-
-    def forget(self, start: int, end: int) -> None:
-        """Drop what the page cache holds of [start, end) and need not write: the next read tells
-        what the disk has. After a failed sync the cache tells what it lost."""
-
-    def advise(self, advice: Advice) -> None:
-        """Tell the kernel how the mapping is used; blocking. A refused lock is an OSError."""
-
-    def written(self, pos: int) -> list[tuple[int, int]]:
-        """The ranges from `pos` on that may hold something other than zeros."""
-
-    def in_place(self) -> bool:
-        """Whether its path still names this very file, whole; callable from any thread. What is
-        written to a file that was deleted or replaced is gone when it is closed, however well it
-        was synced."""
-
-    def close(self) -> None:
-        """Unmap and close."""
-
-
 class Lock(Protocol):
     """A held directory lock."""
 
@@ -145,6 +78,11 @@ class Disk(Protocol):
     def exists(self, path: str) -> bool: ...
     def create_segment(self, path: str, size: int, durable: bool = True) -> SegmentFile: ...
     def open_segment(self, path: str, size: int) -> SegmentFile: ...
+    def create_mapped(self, path: str, size: int, room: int) -> MappedFile: ...
+    def open_mapped(self, path: str, size: int) -> MappedFile: ...
+    def make_room(self, path: str, start: int, end: int) -> None: ...
+    def sync_file(self, path: str) -> None: ...
+    def together(self, calls: Sequence[Callable[[], None]]) -> None: ...
     def open_readonly(self, path: str) -> ReadFile: ...
     def read_file(self, path: str) -> bytes: ...
     def write_file(self, path: str, data: bytes) -> None: ...
@@ -161,139 +99,26 @@ class Disk(Protocol):
     def mutex(self) -> AbstractContextManager[object]: ...
 
 
-@contextlib.contextmanager
-def _naming(path: str) -> Iterator[None]:
-    """The kernel names no file where it was given a descriptor: an operator must know which."""
-    try:
-        yield
-    except OSError as error:
-        error.filename = error.filename or path
-        raise
+_Made = TypeVar("_Made", bound=NativeMapped)
 
 
-class _NativeReadFile:
-    """A file by its descriptor; see `ReadFile`."""
-
-    def __init__(self, path: str, size: int, fd: int) -> None:
-        self.path = path
-        self.size = size
-        self._fd = fd
-
-    def read(self, pos: int, n: int) -> bytes:
-        with _naming(self.path):
-            return os.pread(self._fd, n, pos)
-
-    def read_into(self, pos: int, buffer: memoryview) -> int:
-        done = 0
-        with _naming(self.path):
-            while done < len(buffer):
-                count = os.preadv(self._fd, [buffer[done:]], pos + done)
-                if not count:
-                    break
-                done += count
-        return done
-
-    def written(self, pos: int) -> list[tuple[int, int]]:
-        # All of them before any is read: what the kernel reads ahead of a reader counts as written.
-        ranges = []
-        while pos < self.size:
-            try:
-                start = os.lseek(self._fd, pos, os.SEEK_DATA)
-            except OSError as error:
-                if error.errno == errno.ENXIO:  # nothing but a hole: allocated, never written
-                    break
-                raise
-            pos = os.lseek(self._fd, start, os.SEEK_HOLE)
-            ranges.append((start, pos))
-        return ranges
-
-    def close(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+def _mapped(path: str, size: int, fd: int) -> NativeMapped:
+    file = NativeMapped(path, size, fd)
+    # Or the first touch reads megabytes ahead: zeros, which wait in memory and count as written.
+    file.advise(Advice.RANDOM)
+    return file
 
 
-class _NativeSegment(_NativeReadFile):
-    """A mapped file; see `SegmentFile`."""
-
-    def __init__(self, path: str, size: int, fd: int) -> None:
-        super().__init__(path, size, fd)
-        self._map = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
-        self.view = memoryview(self._map)
-
-    def flush(self, start: int, end: int) -> None:
-        fd = self._fd
-        # Another thread may close it, before or meanwhile: whoever deletes a file needs none of it.
-        if end <= start or fd < 0:
-            return
-        try:
-            os.fdatasync(fd)  # releases the GIL and covers mapped pages
-        except OSError as error:
-            if error.errno != errno.EBADF or self._fd >= 0:
-                error.filename = self.path
-                raise
-
-    def write(self, pos: int, data: bytes | bytearray | memoryview) -> None:
-        size = len(data)
-        if size <= MAPPED_WRITE:
-            self.view[pos : pos + size] = data
-            return
-        try:
-            done = os.pwrite(self._fd, data, pos)
-            while done < size:
-                done += os.pwrite(self._fd, memoryview(data)[done:], pos + done)
-        except OSError as error:
-            error.filename = self.path
-            raise
-
-    def zero(self, start: int, end: int) -> None:
-        with _naming(self.path):
-            while start < end:
-                start += os.pwrite(self._fd, _ZEROS[: end - start], start)
-
-    def forget(self, start: int, end: int) -> None:
-        os.posix_fadvise(self._fd, start, end - start, os.POSIX_FADV_DONTNEED)
-
-    def in_place(self) -> bool:
-        try:
-            mine = os.fstat(self._fd)
-        except OSError as error:
-            if error.errno != errno.EBADF:
-                raise
-            return True  # its owner has closed it: it need not be anywhere
-        try:
-            there = os.stat(self.path)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        same = there.st_dev, there.st_ino, there.st_size
-        return same == (mine.st_dev, mine.st_ino, self.size)
-
-    def advise(self, advice: Advice) -> None:
-        if advice is Advice.RANDOM:
-            self._map.madvise(mmap.MADV_RANDOM)
-        elif advice is Advice.WARM:
-            self._map.madvise(_MADV_POPULATE_WRITE)
-        else:
-            first = ctypes.c_char.from_buffer(self._map)
-            lock = advice is Advice.LOCK
-            call = ctypes.CDLL(None, use_errno=True)
-            args = ctypes.c_void_p(ctypes.addressof(first)), ctypes.c_size_t(self.size)
-            failed = call.mlock2(*args, _MLOCK_ONFAULT) if lock else call.munlock(*args)
-            del first  # it would keep the mapping from closing
-            if failed:
-                number = ctypes.get_errno()
-                raise OSError(
-                    number,
-                    f"cannot lock {self.size} bytes in memory ({os.strerror(number)}): raise the "
-                    "limit (ulimit -l) or leave lockInMemory off",
-                    self.path,
-                )
-
-    def close(self) -> None:
-        super().close()
-        with contextlib.suppress(BufferError):  # someone holds a slice: unmapped when it goes
-            self.view.release()
-            self._map.close()
+def _open_sized(path: str, size: int) -> int:
+    fd = os.open(path, os.O_RDWR)
+    actual = os.fstat(fd).st_size
+    if actual != size:
+        os.close(fd)
+        raise StoreDamaged(
+            f"{path} is {actual} bytes long, the configured segment size is {size}: "
+            "set the size it was written with, or move the file away"
+        )
+    return fd
 
 
 # fcntl locks hold between processes only, and closing any descriptor of the file gives them up:
@@ -362,52 +187,114 @@ class NativeDisk:
         Without `durable` neither file nor name is synced: for files that can be built again, whose
         writer syncs both before it relies on them.
         """
-        directory = os.path.dirname(path)
+
+        def make(fd: int) -> NativeSegment:
+            os.posix_fallocate(fd, 0, size)
+            segment = NativeSegment(path, size, fd)
+            if durable:
+                os.fsync(fd)
+            return segment
+
+        segment, _ = self._create(path, make)
+        if durable:
+            try:
+                self.sync_dir(os.path.dirname(path))
+            except BaseException:
+                segment.close()
+                os.unlink(path)
+                raise
+        return segment
+
+    def create_mapped(self, path: str, size: int, room: int) -> MappedFile:
+        """As `create_segment` without `durable`, but only the first `room` bytes are allocated: no
+        others may be written before `make_room`."""
+
+        def make(fd: int) -> NativeMapped:
+            os.ftruncate(fd, size)
+            os.posix_fallocate(fd, 0, room)
+            return _mapped(path, size, fd)
+
+        mapped, fd = self._create(path, make)
+        os.close(fd)
+        return mapped
+
+    @staticmethod
+    def _create(path: str, make: Callable[[int], _Made]) -> tuple[_Made, int]:
+        """A new file, which `make` has made ready before it gets its name, and its descriptor."""
         named = False
         try:
-            fd = os.open(directory, os.O_TMPFILE | os.O_RDWR, FILE_MODE)
+            fd = os.open(os.path.dirname(path), os.O_TMPFILE | os.O_RDWR, FILE_MODE)
         except OSError as error:
             if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT):
                 raise
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, FILE_MODE)
             named = True
         try:
-            with _naming(path):
-                os.posix_fallocate(fd, 0, size)
-                segment = _NativeSegment(path, size, fd)
-                if durable:
-                    os.fsync(fd)
+            with naming(path):
+                made = make(fd)
             if not named:
                 # src_dir_fd makes Python use linkat with AT_SYMLINK_FOLLOW, which /proc needs
                 os.link(f"/proc/self/fd/{fd}", path, src_dir_fd=fd, follow_symlinks=True)
-                named = True
-            if durable:
-                self.sync_dir(directory)
-            return segment
         except BaseException:
             os.close(fd)
             if named:
                 with contextlib.suppress(OSError):
                     os.unlink(path)
             raise
+        return made, fd
 
     def open_segment(self, path: str, size: int) -> SegmentFile:
-        fd = os.open(path, os.O_RDWR)
-        actual = os.fstat(fd).st_size
-        if actual != size:
+        fd = _open_sized(path, size)
+        try:
+            return NativeSegment(path, size, fd)
+        except BaseException:
             os.close(fd)
-            raise StoreDamaged(
-                f"{path} is {actual} bytes long, the configured segment size is {size}: "
-                "set the size it was written with, or move the file away"
-            )
-        return _NativeSegment(path, size, fd)
+            raise
+
+    def open_mapped(self, path: str, size: int) -> MappedFile:
+        fd = _open_sized(path, size)
+        try:
+            return _mapped(path, size, fd)
+        finally:
+            os.close(fd)
+
+    def make_room(self, path: str, start: int, end: int) -> None:
+        """Blocking: allocate [start, end) of the file; what it holds stays. ENOSPC: on a full disk,
+        instead of a SIGBUS later."""
+        if start < end:
+            fd = os.open(path, os.O_RDWR)
+            try:
+                with naming(path):
+                    os.posix_fallocate(fd, start, end - start)
+            finally:
+                os.close(fd)
+
+    def sync_file(self, path: str) -> None:
+        """Blocking: make durable what the file holds."""
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            with naming(path):
+                os.fdatasync(fd)
+        finally:
+            os.close(fd)
+
+    def together(self, calls: Sequence[Callable[[], None]]) -> None:
+        """Blocking: syncs, side by side: those that wait for the disk at the same time share what
+        it does. The first error, when all have ended."""
+        if len(calls) <= _SYNCS:
+            for call in calls:
+                call()
+            return
+        with ThreadPoolExecutor(_SYNCS, thread_name_prefix="saturnmq-sync") as pool:
+            ended = [pool.submit(call) for call in calls]
+        for future in ended:
+            future.result()
 
     def open_readonly(self, path: str) -> ReadFile:
-        fd = os.open(path, os.O_RDONLY)
-        return _NativeReadFile(path, os.fstat(fd).st_size, fd)
+        return open_to_read(path)
 
     def read_file(self, path: str) -> bytes:
-        with _naming(path), open(path, "rb") as file:
+        with naming(path), open(path, "rb") as file:
             return file.read()
 
     def write_file(self, path: str, data: bytes) -> None:
@@ -416,7 +303,7 @@ class NativeDisk:
         self.sync_dir(os.path.dirname(path))
 
     def _write_synced(self, path: str, data: bytes) -> None:
-        with _naming(path), open(path, "wb", opener=_private) as file:
+        with naming(path), open(path, "wb", opener=_private) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -469,7 +356,7 @@ class NativeDisk:
     def sync_dir(self, directory: str) -> None:
         fd = os.open(directory or ".", os.O_RDONLY | os.O_DIRECTORY)
         try:
-            with _naming(directory):
+            with naming(directory):
                 os.fsync(fd)
         finally:
             os.close(fd)
@@ -492,7 +379,7 @@ class NativeDisk:
         _held_here.add(real)
         held = _NativeLock(fd, real)
         try:
-            with _naming(path):
+            with naming(path):
                 os.pwrite(fd, b"lock", 0)
                 os.fsync(fd)
         except OSError:

@@ -27,8 +27,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from saturnmq.protocol.errors import StoreDamaged
 from saturnmq.protocol.jhash import index_hash
 from saturnmq.protocol.kernels import COMPILED
-from saturnmq.store.disk import Disk, SegmentFile
+from saturnmq.store.disk import Disk, MappedFile
 from saturnmq.store.reading import OF_DERIVED, read
+from saturnmq.store.room import STEP, Room, Rooms
 
 log = logging.getLogger(__name__)
 
@@ -101,8 +102,10 @@ def name_of(stamp_ms: int) -> int:
 class IndexFile:
     """One file."""
 
-    def __init__(self, file: SegmentFile, slots: int, items: int) -> None:
+    def __init__(self, file: MappedFile, slots: int, items: int, room: Room | None = None) -> None:
+        """With `room` not all of the file has its place on the disk yet."""
         self.file = file
+        self._room = room
         self.slots = slots
         self.items = items
         self.header: list[int] = list(HEADER.unpack(read(file, 0, HEADER.size, OF_DERIVED)))
@@ -138,10 +141,17 @@ class IndexFile:
         self.header[:4] = [store_time, store_time, offset, offset]
 
     def insert(self, items: memoryview) -> int:
-        """Those of `items` (INCOMING each) for which there is room: how many."""
+        """Those of `items` (INCOMING each) that the file still takes: how many. OSError: the disk
+        has no room for them, none was put."""
+        self._claim(self.count + len(items) // INCOMING.size)
         done = insert_items(self.file.view, self.slots, self.items, self.header, items)
         HEADER.pack_into(self.file.view, 0, *self.header)
         return done
+
+    def _claim(self, count: int) -> None:
+        """Have room for so many items, and for all slots: a key may need any of them."""
+        if self._room is not None:
+            self._room.claim(0, 40 + 4 * self.slots + 20 * min(count, self.items))
 
     def offset_of(self, number: int) -> int:
         """Where the message of an item begins."""
@@ -154,6 +164,7 @@ class IndexFile:
         end = 40 + 4 * self.slots + ITEM.size * self.count
         for at in range(0, end, _READ):
             read(self.file, at, min(_READ, end - at), OF_DERIVED)
+        self._claim(self.count)
         self.header[4] = fill_slots(self.file.view, self.slots, self.count)
         HEADER.pack_into(self.file.view, 0, *self.header)
 
@@ -198,9 +209,16 @@ class Index:
     """All index files, oldest first."""
 
     def __init__(
-        self, disk: Disk, directory: str, slots: int, items: int, now_ms: Callable[[], int]
+        self,
+        disk: Disk,
+        directory: str,
+        slots: int,
+        items: int,
+        now_ms: Callable[[], int],
+        rooms: Rooms | None = None,
     ) -> None:
         self._disk = disk
+        self._rooms = Rooms(disk) if rooms is None else rooms
         self._directory = directory
         self._slots = slots
         self._items = items
@@ -238,13 +256,17 @@ class Index:
             if wrong:
                 self._disk.unlink(self._path(entry.name))
             else:
-                file = self._disk.open_segment(self._path(entry.name), entry.size)
-                self.files.append(IndexFile(file, self._slots, self._items))
+                path = self._path(entry.name)
+                self.files.append(self._file(self._disk.open_mapped(path, entry.size), 0))
         if not clean:
             self._unsynced = self.files[:]
 
     def _path(self, name: str) -> str:
         return posixpath.join(self._directory, name)
+
+    def _file(self, file: MappedFile, room: int) -> IndexFile:
+        place = Room(self._rooms, file.path, file.size, room)
+        return IndexFile(file, self._slots, self._items, place)
 
     def restore(self, name: int, header: bytes) -> None:
         """After a crash: back to what the checkpoint says was durable; without it to nothing."""
@@ -285,13 +307,13 @@ class Index:
         if self._last >= 0:
             view = self._fresh(view)
         while view:
-            if not self.files or self.files[-1].full:
-                try:
+            try:
+                if not self.files or self.files[-1].full:
                     self._roll()
-                except OSError:
-                    self.resume()  # the same items come again
-                    raise
-            view = view[self.files[-1].insert(view) * INCOMING.size :]
+                view = view[self.files[-1].insert(view) * INCOMING.size :]
+            except OSError:
+                self.resume()  # the same items come again
+                raise
 
     def _fresh(self, view: memoryview) -> memoryview:
         def offset_of(number: int) -> int:
@@ -315,8 +337,8 @@ class Index:
         # file that is gone must not be taken for another one.
         self._highest = max(name, self._highest + 1)
         path = self._path(f"{self._highest:017d}")
-        file = self._disk.create_segment(path, self.file_bytes, durable=False)
-        fresh = IndexFile(file, self._slots, self._items)
+        room = min(40 + 4 * self._slots + STEP, self.file_bytes)
+        fresh = self._file(self._disk.create_mapped(path, self.file_bytes, room), room)
         if previous is not None:
             fresh.follow(previous.end_offset, previous.end_time)
         self.files.append(fresh)

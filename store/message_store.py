@@ -31,11 +31,13 @@ from saturnmq.store.disk import Advice, Disk, Lock, remedy
 from saturnmq.store.groups import Groups, Marker, Part
 from saturnmq.store.indexfile import Index
 from saturnmq.store.lookup import GetResult, GetStatus, Lookup
+from saturnmq.store.queue_files import QueueFiles
 from saturnmq.store.queues import Queues
 from saturnmq.store.recovery import Recovery, recover
 from saturnmq.store.repair import check_repair, damaged_ranges
 from saturnmq.store.reput import Reput
 from saturnmq.store.resync import next_frame
+from saturnmq.store.room import Rooms
 from saturnmq.store.tombstones import Tombstone, read_tombstones
 from saturnmq.store.transient_pool import TransientStorePool
 from saturnmq.store.truncated import SideFile, SideFiles, Truncated
@@ -96,12 +98,14 @@ class MessageStore:
         )
         directory = posixpath.join(root, "consumequeue")
         warm = (Advice.WARM,) if config.warm_files else ()
-        queues = Queues(disk, directory, config.consumequeue_segment_bytes, advice=warm)
+        self._rooms = Rooms(disk)
+        files = QueueFiles(disk, self._rooms, config.queue_files_mapped)
+        queues = Queues(disk, directory, config.consumequeue_segment_bytes, warm, files)
         index: Index | None = None
         if config.index_enable:
             directory = posixpath.join(root, "index")
             slots, items = config.index_slots, config.index_items
-            index = Index(disk, directory, slots, items, runtime.now_ms)
+            index = Index(disk, directory, slots, items, runtime.now_ms, self._rooms)
         self._queues = queues
         self._derived = Derived(queues, index, config.delays_ms)
         self._abort = AbortMark(disk, root)
@@ -454,15 +458,22 @@ class MessageStore:
         return self._flushing
 
     def prepare_ahead(self) -> None:
-        """Blocking: zero ahead of the writer and create the segments that come next.
+        """Blocking: zero ahead of the writer and create the segments that come next, and make room
+        where queue and index files grow.
 
         OSError: there is no room for them now. A failed sync fences the store, as any does.
         """
         if self.failed is None and not self._closed:
+            self._rooms.make_ahead()
             try:
                 self._log.prepare_ahead()
             except LogFailed as error:
                 self._failed = self.failed or str(error)
+
+    @property
+    def wants_room(self) -> bool:
+        """A queue or index file waits for `prepare_ahead`."""
+        return bool(self._rooms.waiting)
 
     # dispatch
 

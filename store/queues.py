@@ -9,13 +9,13 @@ the same name goes on (`tombstones.py`).
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import posixpath
 from collections.abc import Iterator, Mapping
 
 from saturnmq.store.consumequeue import ConsumeQueue
 from saturnmq.store.disk import Advice, Disk
+from saturnmq.store.queue_files import QueueFiles
 from saturnmq.store.segments import SegmentsDamaged, WrongLength
 from saturnmq.store.tombstones import Tombstone
 
@@ -33,8 +33,10 @@ class Queues:
         directory: str,
         segment_bytes: int,
         advice: tuple[Advice, ...] = (),
+        files: QueueFiles | None = None,
     ) -> None:
         self._disk = disk
+        self._files = QueueFiles(disk) if files is None else files
         self._advice = advice
         self._directory = directory
         self._segment_bytes = segment_bytes + -segment_bytes % 20
@@ -50,6 +52,7 @@ class Queues:
         WrongLength.
         """
         damage: list[tuple[Key, SegmentsDamaged]] = []
+        self._files.trusted = clean
         for topic in self._disk.list(self._directory):
             if not topic.is_dir:
                 continue
@@ -59,9 +62,6 @@ class Queues:
                     queue.is_starting = True
                     try:
                         queue.series.load()
-                        queue.series.new_names = not clean
-                        for segment in queue.series.segments:
-                            segment.dirty = not clean
                     except SegmentsDamaged as error:
                         damage.append(((queue.topic, queue.queue_id), error))
         wrong = [error for _, error in damage if isinstance(error, WrongLength)]
@@ -80,28 +80,12 @@ class Queues:
 
     def flush(self) -> None:
         """Blocking, may run beside appends: entries put before are durable then."""
-        named = set()
-        new = [queue for queue in self if queue.series.new_names]
-        for queue in new:
-            queue.series.new_names = False
-            below_root = posixpath.dirname(queue.series.directory)
-            named |= {queue.series.directory, below_root, self._directory}
-            named.add(posixpath.dirname(self._directory))
-        try:
-            for queue in self:
-                queue.flush()
-            for directory in sorted(named):
-                with contextlib.suppress(FileNotFoundError):  # its topic was deleted meanwhile
-                    self._disk.sync_dir(directory)
-        except OSError:
-            for queue in new:
-                queue.series.new_names = True
-            raise
+        self._files.flush()
 
     def _make(self, topic: str, queue_id: int) -> ConsumeQueue:
         directory = posixpath.join(self._directory, topic, str(queue_id))
         queue = ConsumeQueue(
-            self._disk, directory, self._segment_bytes, topic, queue_id, self._advice
+            self._disk, directory, self._segment_bytes, topic, queue_id, self._advice, self._files
         )
         self.table[topic, queue_id] = queue
         if topic in self.tombstones:

@@ -13,9 +13,11 @@ import logging
 import posixpath
 from bisect import bisect_right
 from itertools import pairwise
+from typing import cast
 
 from saturnmq.protocol.errors import StoreDamaged
 from saturnmq.store.disk import Disk, Entry, SegmentFile
+from saturnmq.store.queue_files import QueueFiles
 from saturnmq.store.reading import read
 
 log = logging.getLogger(__name__)
@@ -37,33 +39,34 @@ def segment_name(start: int) -> str:
 
 
 class Segment:
-    """One file and its place; bytes below `prepared` are the writer's alone. `dirty`: something in
-    it may not be durable."""
+    """One file and its place; bytes below `prepared` are the writer's alone."""
 
-    __slots__ = ("dirty", "end", "file", "prepared", "start", "view")
+    __slots__ = ("end", "file", "prepared", "start")
 
     def __init__(self, start: int, file: SegmentFile) -> None:
         self.start = start
         self.end = start + file.size
         self.file = file
-        self.view = file.view
         self.prepared = 0
-        self.dirty = False
+
+    @property
+    def view(self) -> memoryview:
+        return self.file.view
 
 
 class SegmentSeries:
     """The segments of one log or queue, oldest first, without holes."""
 
     def __init__(
-        self, disk: Disk, directory: str, segment_bytes: int, *, durable: bool = True
+        self, disk: Disk, directory: str, segment_bytes: int, files: QueueFiles | None = None
     ) -> None:
+        """With `files` it is that of a queue."""
         self.disk = disk
         self.directory = directory
         self.segment_bytes = segment_bytes
         self.segments: list[Segment] = []
         self._starts: list[int] = []
-        self._durable = durable
-        self.new_names = False  # a file was created whose name is not durable
+        self._files = files
 
     def load(self) -> None:
         """Open every segment file of the directory."""
@@ -90,7 +93,8 @@ class SegmentSeries:
                     f"{path} does not follow {self.segments[-1].file.path}: a segment between "
                     "them is missing; restore it or move the older ones away"
                 )
-            self.add(Segment(start, self.disk.open_segment(path, self.segment_bytes)))
+            open_ = self.disk.open_segment if self._files is None else self._files.open
+            self.add(Segment(start, cast(SegmentFile, open_(path, self.segment_bytes))))
 
     def _entries(self) -> list[Entry]:
         entries = [e for e in self.disk.list(self.directory) if not e.is_dir]
@@ -148,10 +152,10 @@ class SegmentSeries:
     def create(self, start: int) -> Segment:
         """Allocate the segment that begins at `start` without adding it."""
         if not self.segments:
-            self.disk.make_dirs(self.directory, self._durable)
-        file = self.disk.create_segment(self.path_of(start), self.segment_bytes, self._durable)
-        self.new_names = not self._durable
-        return Segment(start, file)
+            self.disk.make_dirs(self.directory, durable=self._files is None)
+        create = self.disk.create_segment if self._files is None else self._files.create
+        file = create(self.path_of(start), self.segment_bytes)
+        return Segment(start, cast(SegmentFile, file))
 
     def find(self, offset: int) -> Segment | None:
         """The segment that holds the byte at `offset`."""
@@ -194,15 +198,12 @@ class SegmentSeries:
         return self.segments[-1].end if self.segments else 0
 
 
-def zero_tail(segment: Segment, pos: int, way_out: str, chunk: int = 1 << 20) -> bool:
-    """Zero what is not yet zero after `pos`; whether there was any."""
+def zero_tail(segment: Segment, pos: int, way_out: str, chunk: int = 1 << 20) -> None:
+    """Zero what is not yet zero after `pos`."""
     file = segment.file
     zeros = bytes(min(chunk, file.size - pos))
-    zeroed = False
     for start, end in file.written(pos):
         for at in range(start, end, chunk):
             count = min(chunk, end - at)
             if read(file, at, count, way_out) != zeros[:count]:
                 file.zero(at, at + count)
-                zeroed = True
-    return zeroed

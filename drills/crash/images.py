@@ -26,7 +26,17 @@ _FIXED = {
 }
 # Nothing changes there: the boundary before them is the one before the next change.
 READS = frozenset(
-    ("list", "exists", "read", "read_file", "open_segment", "free_space", "lock", "advise")
+    (
+        "list",
+        "exists",
+        "read",
+        "read_file",
+        "open_segment",
+        "open_readonly",
+        "free_space",
+        "lock",
+        "advise",
+    )
 )
 NESTED_MAX = 3
 

@@ -104,4 +104,6 @@ class Plan:
             delete_when=";".join(str(hour) for hour in range(24)),
             delete_batch_max=2,
             delete_grace_ms=2000,
+            # where there are several, they take turns
+            queue_files_mapped=1 if self.topics * self.queues > 3 else 1000,
         )

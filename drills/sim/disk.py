@@ -30,7 +30,7 @@ import errno
 import fnmatch
 import posixpath
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from saturnmq.drills.sim.pages import PAGE, SECTOR, Fates, Inode, Names, Outcome
@@ -143,7 +143,7 @@ class SimSegment:
         self._disk.begin("advise", self.path)
 
     def written(self, position: int) -> list[tuple[int, int]]:
-        return [(position, self.size)]
+        return self._inode.written(position)
 
     def close(self) -> None:
         with contextlib.suppress(BufferError):  # somebody holds a slice: it stays valid
@@ -401,6 +401,39 @@ class SimDisk:
                 raise
         return SimSegment(self, path, inode)
 
+    def create_mapped(self, path: str, size: int, room: int) -> SimSegment:
+        path = posixpath.normpath(path)
+        self.begin("create_segment", path)
+        self._require_dir(path)
+        if path in self._names.current:
+            raise FileExistsError(errno.EEXIST, "file exists", path)
+        self._require_space(path, room)
+        inode = Inode(bytearray(size), bytearray(size), self.now_ms(), sized=False, room=set())
+        inode.room = inode.missing_room(0, room)
+        self._names.add(path, inode)
+        return SimSegment(self, path, inode)
+
+    def open_mapped(self, path: str, size: int) -> SimSegment:
+        return self.open_segment(path, size)
+
+    def make_room(self, path: str, start: int, end: int) -> None:
+        path = posixpath.normpath(path)
+        self.begin("make_room", path)
+        inode = self._find(path)
+        missing = inode.missing_room(start, end)
+        self._require_space(path, PAGE * len(missing))
+        if inode.room is not None:
+            inode.room |= missing
+
+    def sync_file(self, path: str) -> None:
+        path = posixpath.normpath(path)
+        inode = self._find(path)
+        self.flush_pages(path, inode, 0, len(inode.current))
+
+    def together(self, calls: Sequence[Callable[[], None]]) -> None:
+        for call in calls:
+            call()
+
     def open_segment(self, path: str, size: int) -> SimSegment:
         path = posixpath.normpath(path)
         self.begin("open_segment", path)
@@ -518,7 +551,7 @@ class SimDisk:
 
     @property
     def used_bytes(self) -> int:
-        return sum(len(inode.current) for inode in self._names.current.values())
+        return sum(inode.used_bytes for inode in self._names.current.values())
 
 
 _check: type[Disk] = SimDisk  # the type checker compares both here

@@ -51,13 +51,15 @@ class Fates:
 
 @dataclass(slots=True)
 class Inode:
-    """One file. `sized`: its length is durable."""
+    """One file. `sized`: its length is durable. `room`: the pages that have their place on the
+    disk; None: all."""
 
     current: bytearray
     durable: bytearray
     mtime_ms: int
     sized: bool = True
     lies: dict[int, bytes] = field(default_factory=dict)
+    room: set[int] | None = None
 
     def copy(self) -> Inode:
         return Inode(
@@ -66,7 +68,35 @@ class Inode:
             self.mtime_ms,
             self.sized,
             dict(self.lies),
+            None if self.room is None else set(self.room),
         )
+
+    def missing_room(self, start: int, end: int) -> set[int]:
+        """The pages of [start, end) that have no place on the disk."""
+        if self.room is None:
+            return set()
+        return set(range(start // PAGE, (end + PAGE - 1) // PAGE)) - self.room
+
+    def _check_room(self, start: int, end: int) -> None:
+        """A store into a sparse part: on a full disk the kernel would end the process."""
+        if missing := self.missing_room(start, end):
+            raise AssertionError(f"SIGBUS: pages {sorted(missing)} are written without room")
+
+    @property
+    def used_bytes(self) -> int:
+        return len(self.current) if self.room is None else PAGE * len(self.room)
+
+    def written(self, pos: int) -> list[tuple[int, int]]:
+        """The ranges from `pos` on that have a place on the disk."""
+        if self.room is None:
+            return [(pos, len(self.current))]
+        found: list[tuple[int, int]] = []
+        for page in sorted(self.room):
+            start, end = max(page * PAGE, pos), min((page + 1) * PAGE, len(self.current))
+            if start < end:
+                joined = bool(found) and found[-1][1] == start
+                found.append((found.pop()[0] if joined else start, end))
+        return found
 
     def put(self, pos: int, data: bytes | bytearray | memoryview) -> None:
         """A write by system call: it makes its pages dirty, also those a failed flush left clean.
@@ -74,6 +104,7 @@ class Inode:
         a lie, as it does on an extent that was never written (§4 rule 3).
         """
         end = pos + len(data)
+        self._check_room(pos, end)
         self.current[pos:end] = data
         if self.lies:
             for page in range(pos // PAGE, (end + PAGE - 1) // PAGE):
@@ -110,6 +141,7 @@ class Inode:
         """Make the pages of [start, end) durable, except those that a failed flush left clean."""
         self.sized = True
         for page in self.dirty_pages(start, end):
+            self._check_room(page * PAGE, (page + 1) * PAGE)  # stored through the mapping
             self.write_back(page)
 
     def write_back(self, page: int) -> None:
@@ -138,7 +170,8 @@ class Inode:
         if self.current != self.durable:
             for page in self.dirty_pages():
                 self._settle(page, content, rng, outcome, fates)
-        return Inode(content, bytearray(content), self.mtime_ms)
+        room = None if self.room is None else _pages_in_use(content)  # the rest may be lost
+        return Inode(content, bytearray(content), self.mtime_ms, room=room)
 
     def _settle(
         self, page: int, content: bytearray, rng: random.Random, outcome: Outcome, fates: Fates
@@ -160,6 +193,15 @@ class Inode:
             content[begin:end] = self.current[begin:end]
         else:
             fates.dropped += 1
+
+
+def _pages_in_use(content: bytearray) -> set[int]:
+    zeros = bytes(PAGE)
+    return {
+        at // PAGE
+        for at in range(0, len(content), PAGE)
+        if content[at : at + PAGE] != zeros[: len(content) - at]
+    }
 
 
 @dataclass(slots=True)

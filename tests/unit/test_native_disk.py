@@ -18,7 +18,8 @@ from types import SimpleNamespace
 
 import pytest
 from saturnmq.protocol.errors import DirectoryLocked
-from saturnmq.store.disk import MAPPED_WRITE, Advice, NativeDisk
+from saturnmq.store.disk import Advice, NativeDisk
+from saturnmq.store.files import MAPPED_WRITE
 
 DISK = NativeDisk()
 
@@ -284,6 +285,10 @@ def test_a_segment_whose_making_fails_at_any_step_can_be_made_again(
         ("pwrite", lambda root: DISK.open_segment(f"{root}/0", 8192).write(0, bytes(8192))),
         ("pwrite", lambda root: DISK.open_segment(f"{root}/0", 8192).zero(0, 8192)),
         ("fdatasync", lambda root: DISK.open_segment(f"{root}/0", 8192).flush(0, 8192)),
+        ("posix_fallocate", lambda root: DISK.create_mapped(f"{root}/1", 8192, 4096)),
+        ("posix_fallocate", lambda root: DISK.make_room(f"{root}/0", 0, 8192)),
+        ("fdatasync", lambda root: DISK.sync_file(f"{root}/0")),
+        ("pread", lambda root: DISK.open_mapped(f"{root}/0", 8192).read(0, 1)),
     ],
 )
 def test_an_error_names_its_file(
