@@ -21,6 +21,9 @@ class Rooms:
 
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
+        # Room is made by one thread at a time. Where the file system cannot do it the C library
+        # writes zeros over zeros, and a writer must not come between.
+        self.mutex = disk.mutex()
         self.waiting: list[Room] = []  # for their next step
 
     def make_ahead(self) -> None:
@@ -33,30 +36,24 @@ class Rooms:
 
 
 class Room:
-    """That of one file. What lies before `known` bytes has its place."""
+    """That of one file, of which what lies before `known` has its place."""
 
-    __slots__ = ("_ahead", "_begin", "_end", "_path", "_rooms", "_size", "_waits")
+    __slots__ = ("_begin", "_end", "_path", "_rooms", "_size", "_waits")
 
     def __init__(self, rooms: Rooms, path: str, size: int, known: int = 0) -> None:
         self._rooms = rooms
         self._path = path
         self._size = size
         self._begin, self._end = 0, known  # all between them has its place
-        self._ahead = (0, 0)  # and all between these, which a thread sets
         self._waits = False
 
     def claim(self, start: int, end: int) -> None:
         """Have room for [start, end), which is about to be written. OSError: there is none."""
-        if not self._begin <= start <= self._end:
-            self._begin = self._end = start
-        if end > self._end:
-            begin, stop = self._ahead
-            if begin <= self._end < stop:
-                self._end = stop
-        if end > self._end:
-            stop = self._next(end)
-            self._rooms.disk.make_room(self._path, self._end, stop)
-            self._end = stop
+        if end > self._end or start < self._begin:
+            with self._rooms.mutex:
+                if not self._begin <= start <= self._end:
+                    self._begin = self._end = start
+                self._make(end)
         left = self._end - end
         if 2 * left < min(STEP, end) and self._end < self._size and not self._waits:
             self._waits = True
@@ -65,12 +62,12 @@ class Room:
     def make_next(self) -> None:
         """Blocking, beside `claim`."""
         self._waits = False
-        start = self._end
-        stop = self._next(start)
-        self._rooms.disk.make_room(self._path, start, stop)
-        self._ahead = start, stop
+        with self._rooms.mutex:
+            self._make(self._end + 1)
 
-    def _next(self, end: int) -> int:
-        """How far room is made for a file that is to have it up to `end`."""
-        stop = end + min(max(end, FIRST), STEP)
-        return min(stop + -stop % _BLOCK, self._size)
+    def _make(self, end: int) -> None:
+        if self._end < end <= self._size:
+            stop = end + min(max(end, FIRST), STEP)
+            stop = min(stop + -stop % _BLOCK, self._size)
+            self._rooms.disk.make_room(self._path, self._end, stop)
+            self._end = stop
