@@ -131,15 +131,14 @@ class ConsumeQueue:
         if not self.series.segments or first > self.max_offset:
             self._fill_to(first)
         entries = entries[(self.max_offset - first) * UNIT :]
-        data = memoryview(entries)
         pos = self.max_offset * UNIT
-        while data:
+        left = entries
+        while left:
             segment = self._segment(pos)
-            at = pos - segment.start
-            part = min(len(data), self.series.segment_bytes - at)
-            segment.file.write(at, data[:part])
-            data = data[part:]
-            pos += part
+            part = left[: segment.end - pos]
+            segment.file.write(pos - segment.start, part)
+            left = left[len(part) :]
+            pos += len(part)
         self.max_offset = pos // UNIT
         return entries
 

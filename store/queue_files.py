@@ -1,8 +1,9 @@
 """The files of all ConsumeQueues: thousands, few of which are in use at a time.
 
 A file is mapped when it is used first, and no descriptor of it is kept. When too many are mapped
-the least recently used one goes, but none with something in it that is not synced: the error of a
-late write would go with it. Room on the disk is made as a file grows (`room.py`).
+one goes that was not used since it was looked at last (second chance), but none with something in
+it that is not synced: the error of a late write would go with it. Room on the disk is made as a
+file grows (`room.py`).
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from saturnmq.store.room import FIRST, Room, Rooms
 
 MAPPED_MOST = 8192
 MAPPED_LIMIT = 16_000  # the kernel has 65,530 mappings for a process (vm.max_map_count)
-_LOOK = 16  # at so many of the oldest for one that may go
+_LOOK = 8  # at so many of the oldest for one that may go
+_CROWD = 4  # times as many are mapped at most, if none is synced meanwhile: a start makes thousands
 
 
 class QueueFile:
     """One file; see `SegmentFile`. For the owner of the store, but for `flush`."""
 
-    __slots__ = ("_files", "_mapping", "_room", "_syncing", "dirty", "path", "size")
+    __slots__ = ("_files", "_mapping", "_room", "_syncing", "dirty", "is_in_use", "path", "size")
 
     def __init__(
         self, files: QueueFiles, path: str, size: int, mapping: MappedFile | None, room: int
@@ -33,6 +35,7 @@ class QueueFile:
         self.path = path
         self.size = size
         self.dirty = False  # something may not be durable
+        self.is_in_use = True  # since it was looked at last
         self._syncing = False
         self._files = files
         self._mapping = mapping
@@ -41,7 +44,10 @@ class QueueFile:
     def _mapped(self) -> MappedFile:
         if self._mapping is None:
             self._mapping = self._files.disk.open_mapped(self.path, self.size)
-        self._files.used(self)
+            self._files.note_mapped(self)
+        self.is_in_use = True
+        if self._files.is_crowded:
+            self._files.unmap_some(self)
         return self._mapping
 
     @property
@@ -60,9 +66,12 @@ class QueueFile:
         return not (self.dirty or self._syncing)
 
     def write(self, pos: int, data: bytes | bytearray | memoryview) -> None:
-        self._room.claim(pos, pos + len(data))
+        room, end = self._room, pos + len(data)
+        if end > room.enough or pos < room.begin:
+            room.claim(pos, end)
         self._mapped().write(pos, data)
-        self._files.note_dirty(self)
+        if not self.dirty:
+            self._files.note_dirty(self)
 
     def zero(self, start: int, end: int) -> None:
         """Of what was written once."""
@@ -124,6 +133,7 @@ class QueueFiles:
         self.rooms = Rooms(disk) if rooms is None else rooms
         self._most = most
         self._mapped: OrderedDict[QueueFile, None] = OrderedDict()
+        self.is_crowded = False  # more are mapped than should be
         self.dirty: dict[QueueFile, None] = {}
         self._new: dict[str, None] = {}  # paths whose names may not be durable
         self.trusted = True  # files that are there are durable: not after a crash
@@ -140,22 +150,30 @@ class QueueFiles:
         room = min(FIRST, size)
         file = QueueFile(self, path, size, self.disk.create_mapped(path, size, room), room)
         self._new[path] = None
-        self.used(file)
+        self.note_mapped(file)
+        self.unmap_some(file)
         return file
 
-    def used(self, file: QueueFile) -> None:
-        """It is mapped, and the last one to go."""
+    def note_mapped(self, file: QueueFile) -> None:
         mapped = self._mapped
+        if len(mapped) >= _CROWD * self._most:
+            self.flush()
         mapped[file] = None
-        mapped.move_to_end(file)
+        self.is_crowded = len(mapped) > self._most
+
+    def unmap_some(self, file: QueueFile) -> None:
+        """Of those before `file`, which is in use."""
+        mapped = self._mapped
         for _ in range(_LOOK):
-            if len(mapped) <= self._most:
+            self.is_crowded = len(mapped) > self._most
+            if not self.is_crowded:
                 break
             oldest = next(iter(mapped))
-            if oldest.is_clean and oldest is not file:
+            if oldest.is_clean and not oldest.is_in_use and oldest is not file:
                 del mapped[oldest]
                 oldest.unmap()
             else:
+                oldest.is_in_use = False
                 mapped.move_to_end(oldest)
 
     def note_dirty(self, file: QueueFile) -> None:

@@ -38,24 +38,24 @@ class Rooms:
 class Room:
     """That of one file, of which what lies before `known` has its place."""
 
-    __slots__ = ("_begin", "_end", "_path", "_rooms", "_size", "_waits")
+    __slots__ = ("_end", "_path", "_rooms", "_size", "_waits", "begin", "enough")
 
     def __init__(self, rooms: Rooms, path: str, size: int, known: int = 0) -> None:
         self._rooms = rooms
         self._path = path
         self._size = size
-        self._begin, self._end = 0, known  # all between them has its place
+        self.begin, self._end = 0, known  # all between them has its place
         self._waits = False
+        self.enough = self._low()  # up to here nothing need be claimed
 
     def claim(self, start: int, end: int) -> None:
         """Have room for [start, end), which is about to be written. OSError: there is none."""
-        if end > self._end or start < self._begin:
+        if end > self._end or start < self.begin:
             with self._rooms.mutex:
-                if not self._begin <= start <= self._end:
-                    self._begin = self._end = start
+                if not self.begin <= start <= self._end:
+                    self.begin = self._end = start
                 self._make(end)
-        left = self._end - end
-        if 2 * left < min(STEP, end) and self._end < self._size and not self._waits:
+        if end > self.enough and not self._waits:
             self._waits = True
             self._rooms.waiting.append(self)
 
@@ -71,3 +71,10 @@ class Room:
             stop = min(stop + -stop % _BLOCK, self._size)
             self._rooms.disk.make_room(self._path, self._end, stop)
             self._end = stop
+            self.enough = self._low()
+
+    def _low(self) -> int:
+        """Behind this the next step is due: half of the last one is used up."""
+        if self._end == self._size:
+            return self._size
+        return max(self._end - STEP // 2, 2 * self._end // 3)

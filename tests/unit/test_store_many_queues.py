@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import shutil
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from saturnmq.drills.sim.disk import Outcome
 from saturnmq.protocol.batch import encode_batch
 from saturnmq.protocol.errors import ServiceNotAvailable
-from saturnmq.store.disk import NativeDisk
+from saturnmq.store.disk import MappedFile, NativeDisk
 from saturnmq.store.message_store import MessageStore, StoreConfig
 from saturnmq.store.queue_files import QueueFiles
 from store_rig import (
@@ -255,6 +256,30 @@ def test_so_many_queue_files_are_mapped_and_no_more(tmp_path: Path) -> None:
     store = real_store(tmp_path, queue_files_mapped=3)
     assert mapped_queues(tmp_path) == 0, "a start reads"
     assert bodies(store, 1, "topic-2") == [b"x"] * 3
+    store.close()
+
+
+def test_a_start_that_makes_all_queues_again_maps_no_crowd(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = real_store(tmp_path)
+    for topic in range(20):
+        store.put(message(b"x", f"topic-{topic}"))
+    dispatch(store)
+    store.close()
+    shutil.rmtree(tmp_path / "consumequeue")
+    mapped: list[int] = []
+    create = NativeDisk.create_mapped
+
+    def count(disk: NativeDisk, path: str, size: int, room: int) -> MappedFile:
+        mapped.append(mapped_queues(tmp_path))
+        return create(disk, path, size, room)
+
+    monkeypatch.setattr(NativeDisk, "create_mapped", count)
+    store = real_store(tmp_path, queue_files_mapped=2)
+    assert len(mapped) == 20
+    assert max(mapped) <= 4 * 2
+    assert all(bodies(store, 0, f"topic-{topic}") == [b"x"] for topic in range(20))
     store.close()
 
 
