@@ -54,7 +54,8 @@ def parts(index: Index) -> list[bytes]:
 
 
 def hits(index: Index, key: str, begin: int = 0, end: int = FAR) -> list[int]:
-    return list(index.candidates("T", key, begin, end))
+    found = index.candidates("T", key, begin, end)
+    return [offset for offset in found if offset is not None]  # None: looked at in vain
 
 
 def time_at(offset: int) -> int | None:
