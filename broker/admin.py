@@ -504,6 +504,7 @@ class AdminService:
             "flushBehindMs": str(self._flush_behind_ms()),
             "longestStopMs": str(round(1000 * c.loop_watch.longest_s)),
             "longestBusyStopMs": str(round(1000 * c.loop_watch.longest_busy_s)),
+            **c.connections.status(),
             "unforeseenFailures": str(c.failures.count),
             "lastUnforeseenFailure": c.failures.last,
             "refusesWrites": c.store.failed or c.store.refuses or self._deposed(),

@@ -58,6 +58,7 @@ from saturnmq.broker.topics import TopicTable, system_topics
 from saturnmq.broker.turn import Turn, confirm
 from saturnmq.broker.upkeep import Upkeep
 from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol.connections import Connections
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import (
     ConfigError,
@@ -112,7 +113,7 @@ class Broker:
         self._tasks: list[asyncio.Task[None]] = []
         self._gate = Gate(runtime)
         self._listeners: list[Listener] = []
-        self._endpoints: dict[Endpoint, None] = {}
+        self._connections = Connections(runtime, config.limits, self._dispatch, self._lost)
         self._handlers: dict[int, Handler] = {}
         self._closed = False
         self._cut_unsaved = self._sinks_cut = False  # tables do not know yet that the log was cut
@@ -217,6 +218,7 @@ class Broker:
             statistics=Statistics(runtime.monotonic(), runtime.now_ms()),
             failures=self.failures,
             loop_watch=self.loop_watch,
+            connections=self._connections,
             steps=Steps(runtime),
             aside=Aside(runtime),
         )
@@ -224,7 +226,7 @@ class Broker:
     async def _bind(self) -> None:
         """Listen first: clients are told the port, and frames store it."""
         config, runtime = self.config, self._runtime
-        listener = await runtime.listen(config.host, config.port, self._accept)
+        listener = await runtime.listen(config.host, config.port, self._connections.accept)
         self._listeners.append(listener)
         host, port = split_address(listener.address)
         everywhere = config.host in ("0.0.0.0", "::", "")
@@ -252,7 +254,8 @@ class Broker:
             )
         if config.fast_port and config.port > 2:
             try:
-                fast = await runtime.listen(config.host, config.port - 2, self._accept)
+                accept = self._connections.accept
+                fast = await runtime.listen(config.host, config.port - 2, accept)
                 self._listeners.append(fast)
             except OSError as error:
                 log.warning(
@@ -508,13 +511,7 @@ class Broker:
 
     # connections
 
-    def _accept(self) -> Endpoint:
-        endpoint = Endpoint(self._runtime, self._dispatch, self._lost, server=True)
-        self._endpoints[endpoint] = None
-        return endpoint
-
     def _lost(self, endpoint: Endpoint) -> None:
-        self._endpoints.pop(endpoint, None)
         if not self._closed:
             self._members.closed(endpoint)
 
@@ -659,6 +656,7 @@ class Broker:
             no_matter = slaves and not self.config.sync_flush and self._flush.keeps_up()
             self.context.ledger.expire(now, marks.appended if no_matter else marks.flushed)
             self._pulls.expire(now)
+            self._connections.expire(now)
             if now >= next_sample:
                 next_sample = now + SAMPLE_S
                 self.context.statistics.sample(now, self._runtime.now_ms(), self.context.topics)
@@ -709,8 +707,7 @@ class Broker:
                 self.failed = self.failed or lost
         if self._electing is not None:
             await self._electing.close()
-        for endpoint in list(self._endpoints):
-            endpoint.close()
+        self._connections.close("the broker shuts down")
         await self._runtime.run_blocking(self.store.close)
 
 

@@ -26,6 +26,7 @@ from saturnmq.broker.election import LEASE_S_MAX, LEASE_S_MIN, PRIORITY_MAX
 from saturnmq.broker.rocketmq_keys import OLDER_NAMES, REFUSED, WITHOUT_EFFECT
 from saturnmq.broker.topics import READ, WRITE
 from saturnmq.protocol.checked import INT64_MAX
+from saturnmq.protocol.connections import MEMORY_MIN, Limits
 from saturnmq.protocol.errors import ConfigError, nearest
 from saturnmq.protocol.route import QUEUES_MAX
 from saturnmq.protocol.settings import check_bounds, setting
@@ -81,6 +82,12 @@ class BrokerConfig:
     max_message_bytes: int = setting("maxMessageSize", 4 << 20)
     max_pending_acks: int = setting("maxPendingAcks", 100_000)
     max_held_pulls: int = setting("maxHeldPulls", 100_000)
+    # What peers may take of this process, ours but for the idle time (protocol/connections.py).
+    memory_budget_bytes: int = setting("memoryBudgetBytes", 512 << 20, MEMORY_MIN, INT64_MAX)
+    max_connections: int = setting("maxConnections", 16_384)
+    max_connections_per_address: int = setting("maxConnectionsPerAddress", 8_192)
+    max_idle_s: int = setting("serverChannelMaxIdleTimeSeconds", 120)
+    frame_timeout_s: int = setting("frameTimeoutSeconds", 30)  # to send a request
     flush_offsets_ms: int = setting("flushConsumerOffsetInterval", 5_000)
     client_expiry_ms: int = setting("channelExpiredTimeout", 120_000)
     slave_read: bool = setting("slaveReadEnable", True)
@@ -169,6 +176,16 @@ class BrokerConfig:
     @property
     def signing(self) -> Signing:
         return Signing(self.replication_secret, self.replication_secret_required)
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(
+            self.max_connections,
+            self.max_connections_per_address,
+            self.max_idle_s,
+            self.frame_timeout_s,
+            self.memory_budget_bytes,
+        )
 
     @property
     def ha_heartbeat_s(self) -> float:

@@ -21,6 +21,7 @@ from saturnmq.broker.role import Role
 from saturnmq.broker.statistics import Statistics
 from saturnmq.broker.topics import TopicTable
 from saturnmq.protocol.codes import ResponseCode
+from saturnmq.protocol.connections import Connections
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import NoPermission, SaturnError
 from saturnmq.protocol.loop_watch import LoopWatch
@@ -50,6 +51,7 @@ class Context:
     statistics: Statistics
     failures: Failures
     loop_watch: LoopWatch
+    connections: Connections
     steps: Steps
     aside: Aside
     master_confirmed: int | None = None  # on a slave: how far its master confirms, if it says so

@@ -203,8 +203,8 @@ _WITHOUT_EFFECT = {
         clientPooledByteBufAllocatorEnable clientSocketRcvBufSize clientSocketSndBufSize
         connectTimeoutMillis enableNetWorkFlowControl enableReconnectForGoAway
         enableShutdownGracefully maxReconnectIntervalTimeSeconds scanAvailableNameSrv
-        serverChannelMaxIdleTimeSeconds serverPooledByteBufAllocatorEnable serverSocketBacklog
-        serverSocketRcvBufSize serverSocketSndBufSize shutdownWaitTimeSeconds transferMsgByHeap
+        serverPooledByteBufAllocatorEnable serverSocketBacklog serverSocketRcvBufSize
+        serverSocketSndBufSize shutdownWaitTimeSeconds transferMsgByHeap
         useEpollNativeSelector vipChannelEnabled writeBufferHighWaterMark
         writeBufferLowWaterMark
     """,

@@ -78,6 +78,17 @@ def status(
             ],
         )
         for row in rows:
+            for count, what in (
+                ("memoryRefused", "requests"),
+                ("connectionsRefused", "connections"),
+            ):
+                if int(row.get(count, "0")):
+                    print(
+                        f"{row['broker']} {row['id']}: {row[count]} {what} were refused since its "
+                        f"start; {row['memoryUsedBytes']} of {row['memoryBudgetBytes']} bytes "
+                        f"(memoryBudgetBytes) and {row['connections']} of {row['connectionsMax']} "
+                        "connections (maxConnections) are in use"
+                    )
             if int(row.get("unforeseenFailures", "0")):
                 print(
                     f"{row['broker']} {row['id']}: {row['unforeseenFailures']} requests or tasks "

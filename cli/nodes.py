@@ -62,6 +62,31 @@ def nameserver(
     port: Annotated[
         int, typer.Option(envvar="SATURNMQ_PORT", min=0, max=65535, help="Port; 0 = any.")
     ] = 9876,
+    max_connections: Annotated[
+        int, typer.Option(envvar="SATURNMQ_MAX_CONNECTIONS", min=1, help="More are refused.")
+    ] = 16_384,
+    max_connections_per_address: Annotated[
+        int,
+        typer.Option(
+            envvar="SATURNMQ_MAX_CONNECTIONS_PER_ADDRESS", min=1, help="More of one are refused."
+        ),
+    ] = 8_192,
+    max_idle_s: Annotated[
+        int,
+        typer.Option(envvar="SATURNMQ_MAX_IDLE_S", min=1, help="Close a silent connection then."),
+    ] = 120,
+    frame_timeout_s: Annotated[
+        int,
+        typer.Option(
+            envvar="SATURNMQ_FRAME_TIMEOUT_S", min=1, help="Close one whose request is not whole."
+        ),
+    ] = 30,
+    memory_budget_bytes: Annotated[
+        int,
+        typer.Option(
+            envvar="SATURNMQ_MEMORY_BUDGET_BYTES", min=64 << 20, help="What peers may take of it."
+        ),
+    ] = 512 << 20,
     ready_file: ReadyFile = None,
     relieves: Relieves = "",
     log_file: LogFile = None,
@@ -70,12 +95,21 @@ def nameserver(
 ) -> None:
     """Run one nameserver until it is stopped."""
     from saturnmq.nameserver.server import NameServer
+    from saturnmq.protocol.connections import Limits
     from saturnmq.protocol.signing import Signing
 
     signing = Signing.of(os.environ)
 
+    limits = Limits(
+        max_connections,
+        max_connections_per_address,
+        max_idle_s,
+        frame_timeout_s,
+        memory_budget_bytes,
+    )
+
     def build(runtime: Any) -> Any:
-        return NameServer(runtime, host, port, hand_over(runtime, signing), signing)
+        return NameServer(runtime, host, port, hand_over(runtime, signing), signing, limits)
 
     _serve(build, ready_file, relieves, "nameserver", LogSettings(log_file, log_bytes, log_files))
 

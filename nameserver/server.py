@@ -22,6 +22,7 @@ from typing import Any
 
 from saturnmq.protocol import headers, jsonx
 from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.connections import Connections, Limits
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import (
     ForeignGroup,
@@ -48,8 +49,6 @@ log = logging.getLogger(__name__)
 
 DEFAULT_PORT = 9876
 SCAN_INTERVAL_S = 5.0
-# RocketMQ has no such limit; a connection costs us its receive buffer, so there must be one.
-CONNECTIONS_MAX = 4096
 # A client that does not read what it is told is closed; it asks anew when it comes back.
 UNREAD_MAX = 1 << 20
 # Who may ask for these, where nodes share a secret: only they. RocketMQ's mqadmin (1002) has none.
@@ -72,16 +71,17 @@ class NameServer:
         port: int = DEFAULT_PORT,
         hand_over: HandOver | None = None,
         signing: Signing = UNSIGNED,
+        limits: Limits | None = None,
     ) -> None:
-        """`signing`: under the secret of the brokers."""
+        """`signing`: under the secret of the brokers; `limits`: what peers may take."""
         self._runtime = runtime
         self._signing = signing
         self._challenges = Challenges(signing)
         self._host = host
         self._port = port
         self._listener: Listener | None = None
-        self._scan: asyncio.Task[None] | None = None
-        self._endpoints: set[Endpoint] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._connections = Connections(runtime, limits or Limits(), self._handle, self._closed)
         self._refused: dict[Endpoint, str] = {}  # the last refusal told in the log
         self.loop_watch = LoopWatch(runtime)
         self.routes = RouteTable()
@@ -112,6 +112,7 @@ class NameServer:
             code.UPDATE_NAMESRV_CONFIG: self._update_config,
             code.GET_NAMESRV_CONFIG: self._get_config,
             code.CONTROLLER_GET_METADATA_INFO: self._metadata,
+            code.GET_BROKER_RUNTIME_INFO: self._runtime_info,
         }
         self._controller = Controller(runtime, self.routes.addresses, hand_over)
         self._slow_handlers: dict[int, Callable[[Command, Any], Awaitable[Command]]] = {
@@ -128,22 +129,25 @@ class NameServer:
 
     async def start(self) -> None:
         """Listen; ConfigError when the port is taken."""
-        self._listener = await self._runtime.listen(self._host, self._port, self._accept)
+        accept = self._connections.accept
+        self._listener = await self._runtime.listen(self._host, self._port, accept)
         supervisor = Supervisor(self._runtime, _log_failure)
-        self._scan = supervisor.keep(self._scan_forever, name="nameserver-scan")
+        self._tasks = [
+            supervisor.keep(self._scan_forever, name="nameserver-scan"),
+            supervisor.keep(self._connections.run, name="connections"),
+        ]
         log.info("nameserver listens on %s", self._listener.address)
         if not is_loopback(self._listener.address):
             log.warning(EXPOSED, self._listener.address)
 
     async def close(self) -> None:
         """Stop listening and close every connection."""
-        if self._scan is not None:
-            self._scan.cancel()
-            self._scan = None
+        for task in self._tasks:
+            task.cancel()
+        self._tasks = []
         if self._listener is not None:
             self._listener.close()
-        for endpoint in list(self._endpoints):
-            endpoint.close("nameserver shuts down")
+        self._connections.close("nameserver shuts down")
 
     def _now_ms(self) -> int:
         """For the route table: steady, or a step of the wall clock would expire every broker. It
@@ -164,17 +168,7 @@ class NameServer:
                     live.connection.close("broker expired")
             self._tell_soon()
 
-    def _accept(self) -> Endpoint:
-        endpoint = Endpoint(self._runtime, self._handle, self._closed, server=True)
-        self._endpoints.add(endpoint)
-        if len(self._endpoints) > CONNECTIONS_MAX:
-            self._runtime.call_soon(
-                endpoint.abort, f"more than {CONNECTIONS_MAX} connections to this nameserver"
-            )
-        return endpoint
-
     def _closed(self, endpoint: Endpoint) -> None:
-        self._endpoints.discard(endpoint)
         self._refused.pop(endpoint, None)
         self._watches.forget(endpoint)
         for live in self.routes.connection_closed(endpoint):
@@ -398,6 +392,15 @@ class NameServer:
     def _update_config(self, endpoint: Endpoint, command: Command, _: headers.NoFields) -> Command:
         raise NoPermission("a running nameserver's settings are fixed: restart it with new options")
 
+    def _runtime_info(self, endpoint: Endpoint, command: Command, _: headers.NoFields) -> Command:
+        watch = self.loop_watch
+        table = {
+            **self._connections.status(),
+            "longestStopMs": str(round(1000 * watch.longest_s)),
+            "longestBusyStopMs": str(round(1000 * watch.longest_busy_s)),
+        }
+        return _json(command, {"table": table})
+
     def _get_config(self, endpoint: Endpoint, command: Command, _: headers.NoFields) -> Command:
         settings = {
             "bindAddress": self._host,
@@ -415,11 +418,7 @@ def _speaks_for(endpoint: Endpoint, live: LiveBroker) -> bool:
         return True
     if live.identity or not isinstance(live.connection, Endpoint):
         return False
-    return _host(endpoint) == _host(live.connection)
-
-
-def _host(endpoint: Endpoint) -> str:
-    return endpoint.peer_address.rpartition(":")[0]
+    return endpoint.peer_host == live.connection.peer_host
 
 
 def _log_failure(error: SaturnError) -> None:

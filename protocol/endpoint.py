@@ -17,6 +17,11 @@ of a large one that came to a client, a view of a buffer made for it, into which
 is sent. The receive buffer doubles only when it is full of a frame's own bytes, so a peer that
 merely announces 16 MiB makes us reserve nothing; it shrinks back after a run of small reads.
 
+Memory of a server. The receive buffer and the replies that a peer does not read are counted in the
+connection's budget. While a peer does not read, its requests are neither read nor handled. A
+request for which there is no memory is answered with SYSTEM_BUSY as soon as its header is there,
+and the rest of it is passed over.
+
 Failure. A malformed frame closes this connection only. A handler's SaturnError becomes its
 response code and text; any other exception is logged and becomes code 1. When the connection
 closes, every open request fails at once with ConnectionLost. A one-way request is never
@@ -25,9 +30,11 @@ answered, not even with an error.
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable
 from typing import Any, cast
 
+from .budget import Budget
 from .errors import ConnectionLost, MalformedFrame, RequestTimeout, SaturnError, error_for
 from .kernels import ResponseBuffer
 from .remoting import (
@@ -39,6 +46,7 @@ from .remoting import (
     encode_head,
     frame_size,
     parse_frame,
+    parse_start,
 )
 from .runtime import Handle, Runtime, Transport, join_address, split_address
 from .signing import UNSIGNED, Signing, ask_signed, unproven
@@ -53,6 +61,8 @@ RECEIVE_BUFFER = 256 * 1024
 LARGE_FRAME = 64 * 1024
 # So many reads without a large frame return the memory. Fewer would pump it on mixed traffic.
 SHRINK_AFTER_READS = 256
+LINGER_S = 5.0  # that the peer of a closed connection has to read the rest
+REST_S = 5.0  # after which a connection that nothing came over returns its buffer
 TIMER_GRAIN_S = 0.005
 # Requests of one connection in one turn of the loop, a few milliseconds: the others are read when
 # everybody else had their turn. A socket alone would give thousands, several buffers in a row.
@@ -74,9 +84,12 @@ class Endpoint(asyncio.BufferedProtocol):
         *,
         server: bool = False,
         on_batch_end: Callable[[], None] | None = None,
+        on_open: Callable[["Endpoint"], None] | None = None,
+        budget: Budget | None = None,
     ) -> None:
         self._runtime = runtime
         self._handler = handler
+        self._on_open = on_open
         self._on_close = on_close
         self._max_frame = max_frame
         self._server = server
@@ -86,14 +99,22 @@ class Endpoint(asyncio.BufferedProtocol):
         self.local_address = ""
         self.closed = False
         self.close_reason: str | None = None
+        self._halted = False  # no request is handled: it is closed, or the peer does not read
         self.last_received = runtime.monotonic()
         self.attachment: Any = None  # the owner's own record of this connection
         self._transport: Transport | None = None
         self._write: Callable[[list[Body]], None]  # from when there is a transport
+        self.budget = Budget(sys.maxsize, "no limit") if budget is None else budget
+        self._whole = self.budget.whole or self.budget
+        self.budget.hold(FIRST_BUFFER)
         self._view = memoryview(bytearray(FIRST_BUFFER))
         self._start = 0
         self._end = 0
         self._small_reads = 0
+        self._skip = 0  # bytes to come of a frame that was refused
+        self._unfinished_since = 0.0  # when the frame that is to come began; 0: none did
+        self._unread_since = 0.0  # when the peer stopped reading; 0: it reads
+        self._unread = 0  # bytes that wait for it, as they are counted
         self._large: memoryview | None = None  # a large frame that is coming in
         self._large_filled = 0
         self._opaque = 0
@@ -101,7 +122,6 @@ class Endpoint(asyncio.BufferedProtocol):
         self._timer: Handle | None = None
         self._timer_at = 0.0
         self._in_batch = False
-        self._is_full = False  # the peer does not read: no requests of it are read
         self._is_behind = False  # requests that were read wait for the next turn
         self._out: list[Body] = []
         self._out_size = 0
@@ -113,27 +133,36 @@ class Endpoint(asyncio.BufferedProtocol):
         self._write = self._runtime.writer(self._transport)
         self.peer_address = _address(transport.get_extra_info("peername"))
         self.local_address = _address(transport.get_extra_info("sockname"))
+        if self.closed:  # before the transport was there
+            self._transport.abort()
+            return
+        self.last_received = self._unfinished_since = self._runtime.monotonic()
+        if self._on_open is not None:
+            self._on_open(self)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         if self.close_reason is None:
             self.close_reason = str(exc) if exc else "closed by the peer"
+        self._halted = True
         self._shut()
 
     def close(self, reason: str = "closed on this side") -> None:
         """Send what is queued, then close. Open requests fail now."""
         if self.closed:
             return
-        self.close_reason = reason
+        self.close_reason, self._halted = reason, True
         if self._transport is not None:
             self._write_out()
             self._transport.close()
+            if self._server and self.unsent:  # of which nobody keeps account any more
+                self._runtime.call_later(LINGER_S, self._transport.abort)
         self._shut()
 
     def abort(self, reason: str = "aborted on this side") -> None:
         """Close without sending what is queued."""
         if self.closed:
             return
-        self.close_reason = reason
+        self.close_reason, self._halted = reason, True
         if self._transport is not None:
             self._transport.abort()
         self._shut()
@@ -143,6 +172,7 @@ class Endpoint(asyncio.BufferedProtocol):
             return
         self.closed = True
         self._out, self._out_size = [], 0
+        self.budget.close()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -156,6 +186,19 @@ class Endpoint(asyncio.BufferedProtocol):
         peer, why = self.peer_address or "the peer", self.close_reason or "not connected yet"
         return ConnectionLost(f"connection to {peer} lost ({why}) before the answer to {what}")
 
+    def refuse(self, why: SaturnError) -> None:
+        """Answer the next request with `why`, and close."""
+
+        def refuse(_: Endpoint, command: Command) -> None:
+            self.send(command.reply(why.code, str(why)), command)
+            self.close(str(why))
+
+        self._handler = refuse
+
+    @property
+    def peer_host(self) -> str:
+        return self.peer_address.rpartition(":")[0]
+
     @property
     def waiting(self) -> int:
         """Requests of ours that are not answered yet."""
@@ -168,23 +211,95 @@ class Endpoint(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         # Only a server may stop reading here: if both sides did, both could wait for the other.
-        if self._server:
-            self._is_full = True
+        if self._server and not self.closed:
+            self._unread_since, self._halted = self._runtime.monotonic(), True
+            self._count_unread()
             self._read_on()
 
     def resume_writing(self) -> None:
-        if self._server:
-            self._is_full = False
-            self._read_on()
+        if self._server and not self.closed:
+            self._unread_since, self._halted = 0.0, False
+            self.excuse(self._runtime.monotonic())
+            self._count_unread()
+            if self._start == self._end:
+                self._read_on()
+            elif not self._is_behind:
+                self._put_off()  # requests that were read before
 
     def _read_on(self) -> None:
         """Read, or read no more."""
         if self._transport is None or self.closed:
             return
-        if self._is_full or self._is_behind:
+        if self._unread_since or self._is_behind:
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
+
+    # -- what holds memory, or time --------------------------------------------------------------
+
+    def _count_unread(self) -> None:
+        unread = self.unsent
+        if unread != self._unread:
+            self.budget.hold(unread - self._unread)
+            self._unread = unread
+
+    def unfinished_s(self, now: float) -> float:
+        """For how long the next frame has been on its way; 0 if none is, or nobody reads it."""
+        since = self._unfinished_since
+        return now - since if since and not self._unread_since else 0.0
+
+    def unread_s(self, now: float) -> float:
+        """For how long the peer has taken nothing of what waits for it."""
+        return now - self._unread_since if self._unread_since else 0.0
+
+    def held_up_s(self, now: float) -> float:
+        """For how long it has held memory that others may need."""
+        large = len(self._view) > FIRST_BUFFER
+        return self.unread_s(now) or (self.unfinished_s(now) if large else 0.0)
+
+    def excuse(self, now: float) -> None:
+        """It could not be heard before: its time begins anew."""
+        self.last_received = now
+        self._unfinished_since = self._unfinished_since and now
+        self._unread_since = self._unread_since and now
+
+    def rest(self, now: float) -> None:
+        """Look after what it holds, now and then: count what waits for the peer, which reads if
+        that gets less; let a large buffer go that nothing lies in."""
+        if self._unread_since and self.unsent < self._unread:
+            self._unread_since = now
+        self._count_unread()
+        idle = now - self.last_received > REST_S
+        if idle and self._start == self._end and len(self._view) > FIRST_BUFFER:
+            self._replace(FIRST_BUFFER)
+
+    def give_way(self) -> None:
+        """Hold no more than an idle connection does."""
+        if self._unread_since:
+            self.abort(f"memory is short, and it does not read {self.unsent} bytes")
+        elif self._end - self._start < FIRST_BUFFER:
+            self._replace(FIRST_BUFFER)
+        else:
+            size = frame_size(self._view, self._start, self._end, self._max_frame)
+            self._pass_over(size, self.budget.refusal(size, "a request that comes in slowly"))
+            self._write_out()
+
+    def _pass_over(self, size: int, why: SaturnError) -> None:
+        """Answer the frame of `size` bytes that is coming in before it is here, and keep nothing of
+        it."""
+        view = self._view[self._start : self._end]
+        try:
+            command = parse_start(view)
+        except MalformedFrame as error:
+            command, why = None, error
+        if command is None or command.flag & FLAG_RESPONSE:
+            self.abort(str(why))
+            return
+        self.send(command.reply(why.code, str(why)), command)
+        self._skip = size - len(view)
+        self._start = self._end = 0
+        if len(self._view) > FIRST_BUFFER:
+            self._replace(FIRST_BUFFER)
 
     # -- receiving -------------------------------------------------------------------------------
 
@@ -206,6 +321,10 @@ class Endpoint(asyncio.BufferedProtocol):
             self._large = None
         else:
             self._end += nbytes
+            if self._skip:
+                passed = min(self._skip, self._end - self._start)
+                self._skip -= passed
+                self._start += passed
         self._take_frames(large)
 
     def _take_frames(self, large: memoryview | None = None) -> None:
@@ -213,10 +332,12 @@ class Endpoint(asyncio.BufferedProtocol):
         view, start, end = self._view, self._start, self._end
         self._in_batch = True
         needed = taken = 0
+        begin, whole = start, self._whole
+        busy = self.budget.overdrawn() if whole.used > whole.limit else None
         try:
             if large is not None:
                 self._receive(parse_frame(large), owned=True)
-            while self.close_reason is None:
+            while not self._halted:
                 size = frame_size(view, start, end, self._max_frame)
                 if size == 0 or start + size > end:
                     needed = size
@@ -227,6 +348,9 @@ class Endpoint(asyncio.BufferedProtocol):
                     break
                 command = parse_frame(view[start : start + size])
                 start += size
+                if busy is not None and not command.flag & FLAG_RESPONSE:
+                    self.send(command.reply(busy.code, str(busy)), command)
+                    continue
                 self._receive(command, owned=False)
         except MalformedFrame as error:
             log.warning("malformed frame from %s: %s", self.peer_address, error)
@@ -238,6 +362,12 @@ class Endpoint(asyncio.BufferedProtocol):
             self.on_batch_end()
         if self._out:
             self._write_out()
+        if start == end and not self._skip:
+            self._unfinished_since = 0.0
+        elif start > begin or not self._unfinished_since:
+            self._unfinished_since = self.last_received
+        if self._halted:
+            return
         if needed >= LARGE_FRAME and not self._server:
             self._large_filled = end - start
             self._large = memoryview(ResponseBuffer(needed))
@@ -276,7 +406,7 @@ class Endpoint(asyncio.BufferedProtocol):
         rest = end - start
         capacity = len(view)
         usual = self._usual_buffer
-        if end == capacity < usual:
+        if end == capacity < usual and self.budget.has_spare(usual - capacity):
             self._replace(usual)
             return
         if needed <= usual < capacity:
@@ -289,7 +419,13 @@ class Endpoint(asyncio.BufferedProtocol):
         if rest == 0:
             self._start = self._end = 0
         elif rest == capacity:
-            self._replace(min(capacity * 2, max(self._max_frame + 4, capacity + 1)))
+            larger = min(capacity * 2, max(self._max_frame + 4, capacity + 1))
+            if self.budget.has_room(larger - capacity):
+                self._replace(larger)
+            else:
+                why = self.budget.refusal(larger - capacity, f"a request of {needed} bytes")
+                self._pass_over(needed, why)
+                self._write_out()
         elif start and (end == capacity or start + needed > capacity):
             # The same memory on both sides: slice assignment between memoryviews moves correctly.
             view[:rest] = view[start:end]
@@ -297,6 +433,7 @@ class Endpoint(asyncio.BufferedProtocol):
 
     def _replace(self, capacity: int) -> None:
         # A new buffer, never a resized one: a forgotten view would make a resize raise.
+        self.budget.hold(capacity - len(self._view))
         fresh = memoryview(bytearray(capacity))
         rest = self._end - self._start
         fresh[:rest] = self._view[self._start : self._end]
@@ -410,6 +547,8 @@ class Endpoint(asyncio.BufferedProtocol):
             return
         self._out, self._out_size = [], 0
         self._write(out)
+        if self._unread_since:
+            self._count_unread()
 
     # -- time-outs -------------------------------------------------------------------------------
 

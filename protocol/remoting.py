@@ -195,15 +195,28 @@ def parse_frame(view: memoryview) -> Command:
         )
     if header_end > 8 + MAX_HEADER:
         raise MalformedFrame(f"header of {header_end - 8} bytes: the limit is {MAX_HEADER}")
-    kind = word >> 24
-    if kind == 0:
-        command = _parse_json_header(view[8:header_end])
-    elif kind == 1:
-        command = _parse_binary_header(view[8:header_end])
-    else:
-        raise MalformedFrame(f"header serialisation {kind}: only 0 (JSON) and 1 (binary) exist")
+    command = _parse_header(word >> 24, view[8:header_end])
     command.body = view[header_end:]
     return command
+
+
+def parse_start(view: memoryview) -> Command | None:
+    """The command whose frame begins so, without its body; None before its header is whole."""
+    if len(view) < 8:
+        return None
+    _, word = _PREFIX.unpack_from(view)
+    header_end = 8 + (word & 0xFFFFFF)
+    if header_end > min(len(view), 8 + MAX_HEADER):
+        return None
+    return _parse_header(word >> 24, view[8:header_end])
+
+
+def _parse_header(kind: int, header: memoryview) -> Command:
+    if kind == 0:
+        return _parse_json_header(header)
+    if kind == 1:
+        return _parse_binary_header(header)
+    raise MalformedFrame(f"header serialisation {kind}: only 0 (JSON) and 1 (binary) exist")
 
 
 def _parse_json_header(header: memoryview) -> Command:

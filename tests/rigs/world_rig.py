@@ -68,6 +68,7 @@ class World:
             root="/store",
             host=node.ip,
             port=changes.pop("port", 10911),
+            max_idle_s=changes.pop("max_idle_s", 10**9),  # `Remote` does not say that it lives
             ha_port=10912,
             register_ms=1000,
             default_topic_queues=8,

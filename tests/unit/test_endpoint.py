@@ -357,9 +357,12 @@ def test_a_flood_of_a_peer_that_does_not_read_waits_until_it_does() -> None:
         endpoint.pause_writing()
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert len(wire.sent()) == many
+        assert len(wire.sent()) == module.REQUESTS_AT_ONCE
         assert not wire.reading
         endpoint.resume_writing()
+        assert not wire.reading
+        await asyncio.sleep(0)
         assert wire.reading
+        assert len(wire.sent()) == many
 
     run(main)

@@ -1,0 +1,92 @@
+"""Memory that peers make a process hold: how much there may be, and who is refused beyond it.
+
+Pure accounting. Whoever is about to keep something for a peer takes its size from a budget first
+(`take`, which refuses, or `try_take`), and gives it back when it is kept no more. What is there
+already is counted without asking (`hold`): then the budget is over its limit, and whoever asks next
+is refused. A budget may be a part of another one: a connection's is of its process's, so one peer
+gets no more than its part, and all of them together no more than the whole.
+
+A budget that is short asks `relieve` first, which may end what has been held for too long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .errors import SystemBusy
+
+
+class Budget:
+    """Bytes: `used` of `limit`; `most` there have been at once; how often somebody was `refused`,
+    which the whole counts."""
+
+    __slots__ = ("limit", "most", "name", "refused", "relieve", "used", "whole")
+
+    def __init__(self, limit: int, name: str, whole: Budget | None = None) -> None:
+        """`name`: what the limit is called, for whoever is refused."""
+        self.limit = limit
+        self.name = name
+        self.whole = whole
+        self.used = self.most = self.refused = 0
+        self.relieve: Callable[[], None] = _nobody
+
+    def take(self, size: int, what: str) -> None:
+        """Count `size` bytes for `what`; SystemBusy if they are more than what is left."""
+        if not self.try_take(size):
+            raise self.refusal(size, what)
+
+    def try_take(self, size: int) -> bool:
+        """Count `size` bytes, if they are left."""
+        if not self.has_room(size):
+            return False
+        self.hold(size)
+        return True
+
+    def has_room(self, size: int) -> bool:
+        """Whether `size` bytes are left."""
+        return self._short(size) is None
+
+    def refusal(self, size: int, what: str) -> SystemBusy:
+        """Why so much cannot be taken."""
+        short = self._short(size) or self
+        (self.whole or self).refused += 1
+        return SystemBusy(
+            f"[OVERLOAD]{what} needs {size} bytes; of {short.limit} ({short.name}) {short.used} "
+            "are in use: try again later, send less at once, or raise the limit"
+        )
+
+    def _short(self, size: int) -> Budget | None:
+        """The budget that has less than `size` left."""
+        if self.used + size > self.limit:
+            self.relieve()
+            if self.used + size > self.limit:
+                return self
+        return None if self.whole is None else self.whole._short(size)
+
+    def overdrawn(self) -> SystemBusy | None:
+        """Why nothing can be begun that may need memory, if the whole is over its limit."""
+        short = (self.whole or self)._short(0)
+        return None if short is None else self.refusal(0, "a request")
+
+    def has_spare(self, size: int) -> bool:
+        """Whether half of the whole is free even with `size` more: for what is only quicker."""
+        whole = self if self.whole is None else self.whole
+        return whole.used + size <= whole.limit // 2
+
+    def hold(self, size: int) -> None:
+        """Count what is there already; below 0, what is there no more."""
+        self.used += size
+        self.most = max(self.most, self.used)
+        if self.whole is not None:
+            self.whole.hold(size)
+
+    def give_back(self, size: int) -> None:
+        self.hold(-size)
+
+    def close(self) -> None:
+        """Nothing of it is kept any more."""
+        self.give_back(self.used)
+
+
+def _nobody() -> None:
+    """There is nobody to be ended."""

@@ -1,0 +1,230 @@
+"""The connections of one server: how many there are, from where, and which of them must end.
+
+A connection beyond the limits, of the process or of its peer's address, is answered once, with
+SYSTEM_BUSY and the limit, and closed. One ends that
+
+- has not sent a whole request `frame_s` after it came, or after the first byte of that request;
+- has sent nothing for `idle_s` (RocketMQ's serverChannelMaxIdleTimeSeconds);
+- has not read for `frame_s` what waits for it.
+
+Memory. Each connection has a part of the process's budget: its receive buffer, and replies that its
+peer does not read. When that is short, whoever has left a request unfinished, or replies unread,
+for longer than a moment gives way, the oldest first (`Endpoint.give_way`): nobody who sends and
+reads at a usual speed does.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain, islice
+
+from .budget import Budget
+from .endpoint import Endpoint, Handler
+from .errors import SystemBusy
+from .runtime import Runtime
+
+log = logging.getLogger(__name__)
+
+SWEEP_S = 1.0  # between two looks at a connection
+SLICE = 1000  # connections that are looked at in one call
+REFUSING_MAX = 64  # that are told why at once; more are cut
+REFUSING_S = 3.0  # for which a refused one may take to ask something
+STOOD_S = 3.0  # this process stood still, if it looks at none for so long
+RELIEF_S = 0.1  # between two looks for who gives way
+SLOW_S = 1.0  # who needs less never gives way
+SHARE = 4  # a connection may hold this part of the process's memory
+MEMORY_MIN = 64 << 20  # so that one connection has room for a request of 16 MiB
+TELL_S = 10.0  # between two lines of the log
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the peers of one process may take."""
+
+    connections: int = 16_384
+    per_address: int = 8_192
+    idle_s: float = 120.0
+    frame_s: float = 30.0
+    memory_bytes: int = 512 << 20
+
+
+class Connections:
+    """Those that were accepted; `accept` makes the protocol object of one."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        limits: Limits,
+        handler: Handler,
+        on_close: Callable[[Endpoint], None],
+    ) -> None:
+        self._runtime = runtime
+        self.limits = limits
+        self._handler = handler
+        self._on_close = on_close
+        self._hosts: dict[Endpoint, str] = {}
+        self._by_host: Counter[str] = Counter()
+        self._refusing: dict[Endpoint, None] = {}
+        self._sweep: Iterator[Endpoint] = iter(())
+        self._next_sweep = self._next_relief = 0.0
+        self._called_at = runtime.monotonic()
+        self._said_at, self._unsaid = -TELL_S, 0
+        self.budget = Budget(limits.memory_bytes, "memoryBudgetBytes")
+        self.budget.relieve = self._relieve
+        self.refused = 0
+        self.ended = 0  # too slow, silent, or in the way when memory was short
+
+    def __len__(self) -> int:
+        return len(self._hosts)
+
+    def close(self, why: str) -> None:
+        """Close them all, when what waits for their peers is sent."""
+        for endpoint in [*self._hosts, *self._refusing]:
+            endpoint.close(why)
+
+    def accept(self) -> Endpoint:
+        part = Budget(
+            self.budget.limit // SHARE,
+            f"of one connection: memoryBudgetBytes / {SHARE}",
+            self.budget,
+        )
+        return Endpoint(
+            self._runtime,
+            self._handler,
+            self._left,
+            server=True,
+            on_open=self._came,
+            budget=part,
+        )
+
+    def _came(self, endpoint: Endpoint) -> None:
+        host = endpoint.peer_host
+        limits, count = self.limits, self._by_host[host]
+        if len(self._hosts) >= limits.connections:
+            why = f"{len(self._hosts)} connections are open, the limit is maxConnections"
+        elif count >= limits.per_address:
+            why = f"{count} connections of {host} are open, the limit is maxConnectionsPerAddress"
+        else:
+            self._hosts[endpoint] = host
+            self._by_host[host] = count + 1
+            return
+        self.refused += 1
+        why += ": close those that are not needed, or raise it"
+        self._tell("connection of %s refused: %s", endpoint.peer_address, why)
+        if len(self._refusing) >= REFUSING_MAX:
+            endpoint.abort(why)
+            return
+        self._refusing[endpoint] = None
+        endpoint.refuse(SystemBusy(why))
+
+    def _left(self, endpoint: Endpoint) -> None:
+        self._refusing.pop(endpoint, None)
+        host = self._hosts.pop(endpoint, None)
+        if host is None:
+            return
+        self._by_host[host] -= 1
+        if not self._by_host[host]:
+            del self._by_host[host]
+        self._on_close(endpoint)
+
+    # who must end
+
+    async def run(self) -> None:
+        """Until cancelled, for a server that has no such loop already."""
+        while True:
+            await self._runtime.sleep(SWEEP_S)
+            self.expire(self._runtime.monotonic())
+
+    def expire(self, now: float) -> None:
+        """End those that are overdue; to be called every second at least, each call looks at
+        some."""
+        stood_s, self._called_at = now - self._called_at, now
+        if stood_s > STOOD_S:
+            for endpoint in [*self._hosts, *self._refusing]:
+                endpoint.excuse(now)
+        looked_at = 0
+        for endpoint in islice(self._sweep, SLICE):
+            looked_at += 1
+            self._look_at(endpoint, now)
+        if looked_at < SLICE and now >= self._next_sweep:
+            self._next_sweep = now + SWEEP_S
+            self._sweep = chain(list(self._hosts), list(self._refusing))
+
+    def _look_at(self, endpoint: Endpoint, now: float) -> None:
+        if endpoint.closed:
+            return
+        limits = self.limits
+        endpoint.rest(now)
+        unfinished_s, unread_s = endpoint.unfinished_s(now), endpoint.unread_s(now)
+        silent_s = now - endpoint.last_received
+        if endpoint in self._refusing:
+            if unfinished_s > REFUSING_S or silent_s > REFUSING_S:
+                endpoint.abort("refused")
+        elif unread_s > limits.frame_s:
+            self._end(endpoint, f"has not read {endpoint.unsent} bytes for {unread_s:.0f} s")
+        elif unfinished_s > limits.frame_s:
+            self._end(
+                endpoint,
+                f"has sent no whole request within {limits.frame_s:g} s (frameTimeoutSeconds)",
+            )
+        elif not unread_s and silent_s > limits.idle_s:
+            self._end(
+                endpoint,
+                f"has sent nothing for {limits.idle_s:g} s (serverChannelMaxIdleTimeSeconds)",
+            )
+
+    def _end(self, endpoint: Endpoint, why: str) -> None:
+        self.ended += 1
+        self._tell("connection of %s ends: it %s", endpoint.peer_address, why)
+        endpoint.abort(why)
+
+    def _relieve(self) -> None:
+        """Memory is short."""
+        now = self._runtime.monotonic()
+        if now < self._next_relief:
+            return
+        self._next_relief = now + RELIEF_S
+        slow = [
+            (endpoint.held_up_s(now), number, endpoint)
+            for number, endpoint in enumerate(self._hosts)
+            if endpoint.held_up_s(now) > SLOW_S
+        ]
+        budget, enough = self.budget, self.budget.limit * 3 // 4
+        for seconds, _, endpoint in sorted(slow, reverse=True):
+            if budget.used <= enough:
+                break
+            self.ended += 1
+            self._tell(
+                "memory is short: %s gives way, who holds %d bytes for %.0f s",
+                endpoint.peer_address,
+                endpoint.budget.used,
+                seconds,
+            )
+            endpoint.give_way()
+
+    def _tell(self, text: str, *values: object) -> None:
+        """Not all of them: there may be thousands in a second."""
+        self._unsaid += 1
+        now = self._runtime.monotonic()
+        if now - self._said_at >= TELL_S:
+            log.warning(text + "; %d such cases since this was told last", *values, self._unsaid)
+            self._said_at, self._unsaid = now, 0
+
+    # figures
+
+    def status(self) -> dict[str, str]:
+        """As runtime information has it."""
+        budget = self.budget
+        return {
+            "connections": str(len(self)),
+            "connectionsMax": str(self.limits.connections),
+            "connectionsRefused": str(self.refused),
+            "connectionsEnded": str(self.ended),
+            "memoryBudgetBytes": str(budget.limit),
+            "memoryUsedBytes": str(budget.used),
+            "memoryMostUsedBytes": str(budget.most),
+            "memoryRefused": str(budget.refused),
+        }
