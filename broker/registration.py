@@ -3,10 +3,13 @@
 Each nameserver has its own task and its own connection, which stays open: a nameserver drops a
 broker the moment the connection of its last 103 closes. A registration carries the full topic
 table (with one topic only, a first registration would be refused) and goes out at start, every
-30 s and at once after a topic changed; `saturnWhole` tells our nameservers that topics missing in
-it are gone (RocketMQ's keep them until they are told). A slave learns its master's addresses from
-the answers; a master that was deposed, in which epoch and by whom (`saturnEpoch`). The version of
-the table carries the epoch as `stateVersion`: nameservers take no master of a lower one.
+30 s and at once after topics changed; `saturnWhole` tells our nameservers that topics missing in
+it are gone (RocketMQ's keep them until they are told). Topics that were made or changed since the
+nameserver took the table, over the same connection and in the same role, go out one by one, each
+with its version of the table: a nameserver that has forgotten the broker meanwhile refuses one that
+comes alone. A slave learns its master's addresses from the answers; a master that was deposed, in
+which epoch and by whom (`saturnEpoch`). The version of the table carries the epoch as
+`stateVersion`: nameservers take no master of a lower one.
 
 Broker and answer say of which group they are (`saturnIdentity`; empty: unknown). News of another
 group counts for nothing here. A nameserver where another group has this broker's name refuses the
@@ -22,13 +25,13 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from saturnmq.broker.context import Context
 from saturnmq.broker.identity import known
 from saturnmq.broker.kinship import is_foreign
 from saturnmq.broker.role import State
-from saturnmq.broker.topics import READ, WRITE
+from saturnmq.broker.topics import READ, WRITE, Topic
 from saturnmq.protocol import checked, jsonx
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint, connect
@@ -53,6 +56,20 @@ AGAIN_S = 0.1  # a nameserver that does not answer is not asked more often, what
 TIMEOUT_S = 3.0
 
 
+_Role = tuple[int, int, str]  # epoch, broker id, group
+
+
+class _Taken(NamedTuple):
+    """What a nameserver has of the table."""
+
+    version: int  # up to this change
+    role: _Role  # as which the broker registered
+    since: float  # the whole table went out then
+
+
+_NOTHING = _Taken(0, (0, 0, ""), 0.0)
+
+
 class Registration:
     def __init__(self, context: Context, ha_address: str) -> None:
         self._c = context
@@ -63,6 +80,7 @@ class Registration:
         self._changed = {name: asyncio.Event() for name in context.config.nameservers}
         self._asked: dict[str, list[asyncio.Future[None]]] = {name: [] for name in self._changed}
         self._endpoints: dict[str, Endpoint] = {}
+        self._taken: dict[str, _Taken] = {}
         self.registered: set[str] = set()
         # Which nameservers refuse this broker because another group has its name, and their words.
         self.foreign: dict[str, str] = {}
@@ -176,6 +194,7 @@ class Registration:
                         lambda _: changed.set(),
                     )
                     self._endpoints[nameserver] = endpoint
+                    self._taken.pop(nameserver, None)
                 answer = await self._register(nameserver, endpoint)
                 if nameserver not in self.registered:
                     log.info("registered at nameserver %s", nameserver)
@@ -224,14 +243,18 @@ class Registration:
         """What the nameserver answers about the group."""
         c = self._c
         config = c.config
-        version = {**c.topics.data_version, "stateVersion": c.role.leads_in}
+        role, now = self._role(), c.runtime.monotonic()
+        before, topic = self._news_for(nameserver, role, now)
+        told = c.topics.version if topic is None else before.version + 1
+        version = c.topics.data_version | {"stateVersion": c.role.leads_in}
+        version["counter"] -= c.topics.version - told
         body = jsonx.dumps(
             {
                 "filterServerList": [],
                 "topicConfigSerializeWrapper": {
                     "dataVersion": version,
                     "mappingDataVersion": version,
-                    "topicConfigTable": self._topics(),
+                    "topicConfigTable": self._topics(topic),
                     "topicQueueMappingDetailMap": {},
                     "topicQueueMappingInfoMap": {},
                 },
@@ -249,14 +272,31 @@ class Registration:
                 "compressed": "false",
                 "enableActingMaster": "false",
                 "saturnIdentity": known(c),
-                "saturnWhole": "true",
+                "saturnWhole": "true" if topic is None else "false",
             },
             body,
         )
+        self._taken.pop(nameserver, None)
         answer = await self._ask(nameserver, endpoint, request, TIMEOUT_S)
         if answer.command.code:
             raise error_for(answer.command.code, answer.command.remark)
+        self._taken[nameserver] = _Taken(told, role, now if topic is None else before.since)
+        if topic is not None and told != c.topics.version:
+            self._changed[nameserver].set()
         return answer
+
+    def _role(self) -> _Role:
+        role = self._c.role
+        return role.leads_in, role.broker_id, known(self._c)
+
+    def _news_for(self, nameserver: str, role: _Role, now: float) -> tuple[_Taken, Topic | None]:
+        """What this nameserver has, and the topic that it has not; None: it gets the table."""
+        taken = self._taken.get(nameserver)
+        if taken is None:
+            return _NOTHING, None
+        if role != taken.role or now - taken.since >= self._c.config.register_ms / 1000:
+            return taken, None
+        return taken, self._c.topics.next_change(taken.version)
 
     async def _ask(
         self, nameserver: str, endpoint: Endpoint, request: Command, timeout_s: float
@@ -269,9 +309,10 @@ class Registration:
             lambda command: endpoint.request(command, timeout_s),
         )
 
-    def _topics(self) -> dict[str, Any]:
+    def _topics(self, only: Topic | None) -> dict[str, Any]:
         """What clients may do with each topic here: nothing that the broker itself may not."""
-        table: dict[str, Any] = self._c.topics.snapshot()["topicConfigTable"]
+        topics = self._c.topics if only is None else (only,)
+        table = {topic.name: topic.to_json() for topic in topics}
         permission = self._c.config.permission
         if permission != READ | WRITE:
             table = {name: {**t, "perm": t["perm"] & permission} for name, t in table.items()}

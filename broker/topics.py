@@ -18,8 +18,10 @@ bit; the new topic gets min(asked, template's write queues) queues and loses the
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from saturnmq.broker.documents import Saveable, readable
@@ -38,11 +40,13 @@ from saturnmq.store.tombstones import Tombstone, tombstones_of
 INHERIT, WRITE, READ = 1, 2, 4
 AS_OF = "asOfTable"
 
+NEWS_MOST = 64  # topics that are told one by one, and not with the whole table
+
 LastEntries = Iterable[tuple[str, int, int]]
 """Of queues: topic, queue id, and where the frame of the last entry lies in the log."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Topic:
     name: str
     read_queues: int
@@ -57,6 +61,11 @@ class Topic:
         return max(self.read_queues, self.write_queues)
 
     def to_json(self) -> dict[str, Any]:
+        """Not to be changed."""
+        return self._document
+
+    @cached_property  # the whole table is written whenever one of thousands is made
+    def _document(self) -> dict[str, Any]:
         return {
             "attributes": dict(self.attributes),
             "order": self.order,
@@ -124,6 +133,8 @@ class TopicTable(Saveable):
         self.deleted: dict[str, Tombstone] = {}
         self._system: set[str] = set()
         self._counter = 0
+        self.version = 0  # counts changes since the start
+        self._news: deque[Topic | None] = deque(maxlen=NEWS_MOST)  # what they were about, if known
         self._timestamp = now_ms()
         self._told_ms = 0  # the time of the version that was loaded
 
@@ -193,7 +204,7 @@ class TopicTable(Saveable):
     def _put(self, topic: Topic, as_of: int) -> None:
         self._topics[topic.name] = topic
         self._as_of[topic.name] = as_of
-        self._touch()
+        self._touch(topic)
 
     def delete(self, name: str, tombstone: Tombstone) -> Callable[[], None]:
         """Take a topic out; what puts it back as it was, unless it was made again meanwhile."""
@@ -318,7 +329,7 @@ class TopicTable(Saveable):
             self.deleted[name] = tombstone.merged(self.deleted.get(name))
         self._timestamp = self._told_ms or self._timestamp
         if self._topics != old:
-            self._on_change()
+            self._tell()
         if (self._topics, self._as_of, self.deleted) != (old, marks, deleted):
             self.mark_dirty()
 
@@ -336,8 +347,19 @@ class TopicTable(Saveable):
                 self._as_of.pop(name, None)
             self._touch()
 
-    def _touch(self) -> None:
+    def next_change(self, version: int) -> Topic | None:
+        """The topic that was made or changed next after so many changes; None: there was no other,
+        or something else changed, or so much has since that the whole table is less."""
+        behind = self.version - version
+        return self._news[-behind] if 0 < behind <= len(self._news) else None
+
+    def _touch(self, topic: Topic | None = None) -> None:
         self._counter += 1
         self._timestamp = self._now_ms()
         self.mark_dirty()
+        self._tell(topic)
+
+    def _tell(self, topic: Topic | None = None) -> None:
+        self.version += 1
+        self._news.append(topic)
         self._on_change()

@@ -13,6 +13,7 @@ from saturnmq.broker.config import BrokerConfig
 from saturnmq.broker.context import Context
 from saturnmq.broker.registration import Registration
 from saturnmq.broker.role import Role, State
+from saturnmq.broker.topics import NEWS_MOST, Topic, TopicTable
 from saturnmq.drills.sim.runtime import SimRuntime
 from saturnmq.nameserver.server import SCAN_INTERVAL_S, NameServer
 from saturnmq.protocol import jsonx
@@ -22,6 +23,7 @@ from saturnmq.protocol.errors import SaturnError, TopicNotExist
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import TopicConfig
 from saturnmq.protocol.supervision import Supervisor
+from saturnmq.store.tombstones import Tombstone
 from world_rig import World, run
 
 OURS, THEIRS = "1" * 32, "2" * 32
@@ -55,14 +57,13 @@ class Member:
         if not broker_id:
             self.role.lead(0)
         self.address = f"{self.node.ip}:10911"
-        version = {"counter": 1, "timestamp": 1, "stateVersion": 0}
+        self.topics = TopicTable(lambda: 1, self._changed, lambda: 0)
+        self.topics.load({"topicConfigTable": TABLE, "dataVersion": {"counter": 1}})
         context = SimpleNamespace(
             config=config,
             runtime=self.node,
             role=self.role,
-            topics=SimpleNamespace(
-                data_version=version, snapshot=lambda: {"topicConfigTable": TABLE}
-            ),
+            topics=self.topics,
             address=self.address,
             store=SimpleNamespace(watermarks=SimpleNamespace(appended=1)),
         )
@@ -71,6 +72,9 @@ class Member:
         self.registration = Registration(cast(Context, context), f"{self.node.ip}:10912")
         self.registration.on_master = self._hear
         self._tasks = self.registration.start(Supervisor(self.node, die_of))
+
+    def _changed(self) -> None:
+        self.registration.topics_changed()
 
     def _hear(self, epoch: int, master: str, _: str) -> None:
         if self.role.is_slave:
@@ -516,5 +520,70 @@ def test_a_broker_can_ask_who_else_is_registered_under_its_name(
         assert await master.registration.members(1.0) == {other.address}
         wrong["brokerMemberGroup"] = []
         assert await master.registration.members(1.0) == {other.address}
+
+    run(body)
+
+
+def watch(server: NameServer) -> list[set[str]]:
+    """The topics of each registration from now on."""
+    seen: list[set[str]] = []
+    register = server.routes.register
+
+    def note(registration: Any, *args: Any) -> Any:
+        seen.append(set(registration.topics))
+        return register(registration, *args)
+
+    server.routes.register = note  # type: ignore[method-assign]
+    return seen
+
+
+def queues_of(server: NameServer, topic: str) -> int:
+    try:
+        return sum(data.write_queues for data in server.routes.route(topic).queues)
+    except TopicNotExist:
+        return 0
+
+
+def test_a_topic_that_is_made_or_changed_is_told_alone_and_the_table_at_the_usual_pace() -> None:
+    async def body(world: World) -> None:
+        server = await nameserver(world)
+        master = ours(world, server)
+        await until(world, lambda: addresses(server))
+        seen = watch(server)
+        for number in range(5):
+            master.topics.put(Topic(f"new-{number}", 2, 2))
+            await until(world, lambda number=number: queues_of(server, f"new-{number}") == 2)
+        master.topics.put(Topic("T", 8, 8))
+        await until(world, lambda: queues_of(server, "T") == 8)
+        assert [len(topics) for topics in seen] == [1] * 6
+        for queues in (1, 3):
+            master.topics.put(Topic("two", queues, queues))
+            master.topics.put(Topic("at-once", queues, queues))
+            await until(world, lambda queues=queues: queues_of(server, "at-once") == queues)
+            assert queues_of(server, "two") == queues
+        assert [len(topics) for topics in seen] == [1] * 10
+        for number in range(NEWS_MOST + 1):
+            master.topics.put(Topic("two", 5, number + 1))
+        await until(world, lambda: queues_of(server, "two") == NEWS_MOST + 1)
+        assert len(seen) == 11
+        assert len(seen[-1]) == len(TABLE) + 7
+        await asyncio.sleep(2 * PACE_S)
+        assert len(seen[-1]) == len(TABLE) + 7
+        master.topics.delete("new-0", Tombstone(0))
+        await until(world, lambda: not queues_of(server, "new-0"))
+
+    run(body)
+
+
+def test_a_nameserver_that_has_forgotten_the_broker_gets_the_table() -> None:
+    async def body(world: World) -> None:
+        server = await nameserver(world)
+        master = ours(world, server)
+        await until(world, lambda: addresses(server))
+        server.routes.unregister(NAME, master.address)
+        assert not queues_of(server, "T")
+        master.topics.put(Topic("new", 2, 2))
+        await until(world, lambda: queues_of(server, "new"), PACE_S / 2)
+        assert queues_of(server, "T") == 4
 
     run(body)
