@@ -65,7 +65,7 @@ def test_a_slave_that_is_promoted_right_after_a_deletion_does_not_bring_the_topi
     tmp_path: Path, recreated: bool
 ) -> None:
     async def body(runtime: NativeRuntime) -> None:
-        async with Group(runtime, tmp_path, slave_timeout_ms=200) as group:
+        async with Group(runtime, tmp_path) as group:
             assert await group.send_all(group.master, b"1", b"2") == [0, 0]
             client = await connected(runtime, group.master)
             place = {"consumerGroup": "G", "topic": "orders", "queueId": 0}
