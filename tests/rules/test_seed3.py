@@ -207,6 +207,7 @@ def test_row_3_08_log_queue_and_index_are_mapped(tmp_path: Path) -> None:
     store.put(message(keys="k"))
     store.close()
     store = open_store(NativeDisk(), root=root)
+    assert store.entries("T", 0, 0, 1), "a queue is mapped when it is used"
     maps = Path("/proc/self/maps").read_text()
     for directory in ("commitlog", "consumequeue/T/0", "index"):
         [file] = (tmp_path / directory).iterdir()
