@@ -383,7 +383,7 @@ class Broker:
             self._count,
         ]
         self._turn.on_visible += [pulls.wake]
-        self._turn.is_awaited = lambda: pulls.held_count > 0
+        self._turn.is_awaited = lambda: len(pulls.held) > 0
         ranges = RangeService(context)
         self._leaving = Leaving(context, self._master, self._slave)
         self._handlers = handlers(
@@ -514,6 +514,7 @@ class Broker:
     def _lost(self, endpoint: Endpoint) -> None:
         if not self._closed:
             self._members.closed(endpoint)
+            self._pulls.closed(endpoint)
 
     def _dispatch(self, endpoint: Endpoint, request: Command) -> None:
         handler = self._handlers.get(request.code)

@@ -17,15 +17,13 @@ client fails without one of the four.
 from __future__ import annotations
 
 import asyncio
-import heapq
 from collections import deque
 from collections.abc import Coroutine, Generator, Iterable, Sequence
-from dataclasses import dataclass
-from itertools import chain, count
 
 from saturnmq.broker.clients import BROADCASTING
 from saturnmq.broker.context import Context, answer, answer_failure, check_permission
 from saturnmq.broker.groups import Group
+from saturnmq.broker.held_pulls import HeldPulls, Pull
 from saturnmq.broker.positions import commit, lost_from, term_of
 from saturnmq.broker.subscriptions import is_long, of_group, of_request, read_ahead
 from saturnmq.broker.topics import READ, Topic
@@ -44,7 +42,6 @@ from saturnmq.protocol.errors import (
     TopicNotExist,
 )
 from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.sql92 import Sql
 from saturnmq.store.message_store import Arrival, GetResult
 
 PROGRESS_S = 0.3  # a pull is held at most so long when its filter has dropped something
@@ -53,6 +50,7 @@ NOTES_MAX = 1000  # steps of reput whose queues are remembered one by one
 BATCH_MAX = 32_768  # messages one pull may ask for
 BYTES_MAX = 8 << 20  # of one answer; the frame limit of a connection is 16 MiB
 JAVA_BATCH = 32  # what RocketMQ itself returns at most from memory
+FORGOTTEN = 200  # held pulls of a connection that is gone, in one turn
 LOOKED_AT = 32  # held pulls in one turn: half a millisecond
 SQL_WEIGHT = 16  # so many others take as long as one with a condition at most
 
@@ -69,23 +67,6 @@ CODES = {
 }
 
 
-@dataclass(slots=True, eq=False)
-class Pull:
-    endpoint: Endpoint
-    request: Command
-    header: headers.Pull
-    topic: str
-    queue_id: int
-    offset: int
-    max_count: int
-    max_bytes: int
-    codes: frozenset[int] | None
-    sql: Sql | None
-    group: Group
-    progress: bool = False  # its filter has dropped messages while it is held
-    done: bool = False
-
-
 Looking = Generator[None, None, None]
 """Looks at held pulls; yields between two turns of the loop."""
 
@@ -93,13 +74,10 @@ Looking = Generator[None, None, None]
 class PullService:
     def __init__(self, context: Context) -> None:
         self._c = context
-        self._held: dict[tuple[str, int], dict[Pull, None]] = {}
-        self._deadlines: list[tuple[float, int, Pull]] = []
-        self._serial = count()
+        self.held = HeldPulls(context.config.max_held_pulls)
         # Queues with new entries, and the log's offset up to which those reach.
         self._arrived: deque[tuple[int, dict[tuple[str, int], None]]] = deque()
         self._expiring: asyncio.Task[None] | None = None
-        self.held_count = 0
 
     def on_pull(self, endpoint: Endpoint, request: Command, header: headers.Pull) -> None:
         request.body = b""  # the request may outlive the read buffer
@@ -247,25 +225,39 @@ class PullService:
             pull.offset = result.next_begin_offset
             if not pull.progress:
                 pull.progress = True
-                self._answer_by(pull, PROGRESS_S)
-
-    def _answer_by(self, pull: Pull, seconds: float) -> None:
-        deadline = self._c.runtime.monotonic() + seconds
-        heapq.heappush(self._deadlines, (deadline, next(self._serial), pull))
+                self.held.move_up(pull, self._c.runtime.monotonic() + PROGRESS_S)
 
     def _hold(self, pull: Pull, seconds: float) -> None:
-        if self.held_count >= self._c.config.max_held_pulls:
-            raise SystemBusy(
-                f"{self.held_count} pulls are held, the limit is maxHeldPulls; retry later"
-            )
-        self._held.setdefault((pull.topic, pull.queue_id), {})[pull] = None
-        self._answer_by(pull, max(0.0, min(seconds, HOLD_MAX_S)))
-        self.held_count += 1
+        if pull.endpoint.closed:
+            return
+        held = self.held
+        if len(held) >= held.limit:
+            other = held.to_give_way(pull.endpoint)
+            if other is None:
+                raise SystemBusy(
+                    f"{len(held)} pulls are held, the limit is maxHeldPulls: try again later, or "
+                    "raise it"
+                )
+            held.forget(other)
+            self._answer_late(other)
+        held.add(pull, self._c.runtime.monotonic() + max(0.0, min(seconds, HOLD_MAX_S)))
+
+    def closed(self, endpoint: Endpoint) -> None:
+        """Nobody waits for the answers of this connection any more."""
+        pulls = self.held.of(endpoint)
+        if pulls:
+            self._do(self._forget(pulls))
+
+    def _forget(self, pulls: list[Pull]) -> Looking:
+        for number, pull in enumerate(pulls, 1):
+            self.held.forget(pull)
+            if not number % FORGOTTEN:
+                yield
 
     def arrived(self, dispatched: int, arrivals: Iterable[Arrival]) -> None:
         """Reput has built queue entries up to `dispatched`. What nobody may see yet is noted though
         nobody waits: a pull that comes meanwhile finds nothing, and is to be woken."""
-        if not self._held and dispatched <= self._c.visible:
+        if not len(self.held) and dispatched <= self._c.visible:
             return
         keys = {(a.topic, a.queue_id): None for a in arrivals}
         if len(self._arrived) >= NOTES_MAX:  # `confirmed` may stand still for hours
@@ -277,15 +269,13 @@ class PullService:
         visible = self._c.visible
         while self._arrived and self._arrived[0][0] <= visible:
             for key in self._arrived.popleft()[1]:
-                waiting = self._held.pop(key, None)
+                waiting = self.held.take_queue(key)
                 if waiting:
                     self._do(self._retry(waiting))
 
     def wake_all(self) -> None:
         """Look at every held pull again (after a role change, an offset reset, a close)."""
-        held, self._held = self._held, {}
-        if held:
-            self._do(self._retry(chain.from_iterable(held.values())))
+        self._do(self._retry(self.held.take_all()))
 
     def _do(self, work: Looking) -> asyncio.Task[None] | None:
         """One step at once, as most have no more; the task that does the others."""
@@ -304,22 +294,22 @@ class PullService:
                 yield
             looked += SQL_WEIGHT if pull.sql else 1
             if pull.done or pull.endpoint.closed:
-                self._finish(pull)
+                self.held.forget(pull)
                 continue
             if self._c.topics.get(pull.topic) is None:
-                self._finish(pull)
+                self.held.forget(pull)
                 gone = TopicNotExist(f"topic {pull.topic} was deleted")
                 answer(pull.endpoint, pull.request, pull.request.reply(gone.code, str(gone)))
                 continue
             if self._was_moved(pull):
-                self._finish(pull)
+                self.held.forget(pull)
                 continue
             result, code = self._read(pull)
             if self._worth_holding(result, code):
                 self._look_on(pull, result)
-                self._held.setdefault((pull.topic, pull.queue_id), {})[pull] = None
+                self.held.put_back(pull)
             else:
-                self._finish(pull)
+                self.held.forget(pull)
                 self._reply_result(pull, result, code)
 
     def expire(self, now: float) -> None:
@@ -329,29 +319,18 @@ class PullService:
 
     def _expire(self, now: float) -> Looking:
         looked = 0
-        while self._deadlines and self._deadlines[0][0] <= now:
-            pull = heapq.heappop(self._deadlines)[2]
-            if pull.done:
-                continue
+        while (pull := self.held.take_due(now)) is not None:
             if looked >= LOOKED_AT:
                 looked = 0
                 yield
             looked += SQL_WEIGHT if pull.sql else 1
-            self._finish(pull)
-            key = (pull.topic, pull.queue_id)
-            waiting = self._held.get(key, {})
-            if pull in waiting:
-                del waiting[pull]
-                if not waiting:
-                    del self._held[key]
-            if not pull.endpoint.closed:
-                result, code = self._read(pull)
-                self._reply_result(pull, result, code)
+            self._answer_late(pull)
 
-    def _finish(self, pull: Pull) -> None:
-        if not pull.done:
-            pull.done = True
-            self.held_count -= 1
+    def _answer_late(self, pull: Pull) -> None:
+        """With what there is."""
+        if not pull.endpoint.closed:
+            result, code = self._read(pull)
+            self._reply_result(pull, result, code)
 
     # answers
 

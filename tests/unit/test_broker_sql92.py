@@ -115,9 +115,11 @@ def test_a_held_pull_wakes_for_a_match_only(tmp_path: Path) -> None:
         held = asyncio.ensure_future(
             pull(client, 0, **SOME, sysFlag=6, suspendTimeoutMillis=20_000)
         )
-        await until(lambda: broker._pulls.held_count == 1)
+        await until(lambda: len(broker._pulls.held) == 1)
         await fill(client, broker, 100, 110)
-        await until(lambda: all(p.offset == 20 for w in broker._pulls._held.values() for p in w))
+        await until(
+            lambda: all(p.offset == 20 for w in broker._pulls.held.by_queue.values() for p in w)
+        )
         assert not held.done()
         await fill(client, broker, 12, 14)
         got = await held
