@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import logging
 import posixpath
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
+from saturnmq.protocol.kernels import Run
 from saturnmq.store.consumequeue import ConsumeQueue
 from saturnmq.store.disk import Advice, Disk
 from saturnmq.store.queue_files import QueueFiles
@@ -94,6 +95,15 @@ class Queues:
 
     def get_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
         return self.table.get((topic, queue_id)) or self._make(topic, queue_id)
+
+    def count_new(self, runs: Iterable[Run]) -> int:
+        """For how many of these queues files must be made."""
+        known = self.table
+        return sum(
+            1
+            for topic, queue_id, *_ in runs
+            if (queue := known.get((topic, queue_id))) is None or not queue.series.segments
+        )
 
     def raise_next(self, topic: str, queue_id: int, value: int) -> None:
         if value > self.next.get((topic, queue_id), 0):

@@ -19,6 +19,7 @@ from saturnmq.store.groups import Group, groups_in
 from saturnmq.store.resync import next_frame
 
 STEP_BYTES = 4 << 20
+NEW_QUEUES = 8  # in a step: the file system takes about a millisecond for the files of each
 _SIZE = struct.Struct(">i")
 
 
@@ -107,6 +108,11 @@ class Reput:
         if end < final and scan.next_pos == pos:  # it may be a frame longer than a step
             end = min(final, pos + max(STEP_BYTES, _SIZE.unpack_from(view, pos)[0]))
             scan = self._scan(view, pos, end, base, verify_crc)
+        while limit is not None and self._derived.queues.count_new(scan.runs) > NEW_QUEUES:
+            half = self._scan(view, pos, pos + (scan.next_pos - pos) // 2, base, verify_crc)
+            if half.next_pos == pos:
+                break
+            scan = half._replace(status="more")
         cut = scan.status == "end" and end - scan.next_pos < 8
         if pos < scan.next_pos and end < final and (cut or scan.status in ("more", "damage")):
             # the end may have cut a frame: the next step looks at it again, whole

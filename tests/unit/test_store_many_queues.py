@@ -17,6 +17,7 @@ from saturnmq.protocol.errors import ServiceNotAvailable
 from saturnmq.store.disk import MappedFile, NativeDisk
 from saturnmq.store.message_store import MessageStore, StoreConfig
 from saturnmq.store.queue_files import QueueFiles
+from saturnmq.store.reput import NEW_QUEUES
 from store_rig import (
     CONFIG,
     SEGMENT,
@@ -168,6 +169,27 @@ def test_room_is_made_before_the_writer_needs_it() -> None:
     assert made
     assert not late
     assert not store.wants_room
+
+
+def test_a_step_makes_the_files_of_a_few_queues_only() -> None:
+    disk = new_disk()
+    store = open_store(disk, config=WIDE)
+    for number in range(100):
+        store.put(message(b"x", f"topic-{number % 50}"))
+    made = [0]
+
+    def note(operation: str, path: str) -> None:
+        made[-1] += operation == "create_segment" and "/consumequeue/" in path
+
+    disk.step = note
+    while store.reput():
+        made.append(0)
+    assert sum(made) == 50
+    assert max(made) <= NEW_QUEUES
+    assert [bodies(store, 0, f"topic-{number}") for number in range(50)] == [[b"x"] * 2] * 50
+    store.put_batch("topic-new", 0, b"".join(encoded(b"x") for _ in range(50)))
+    assert len(store.reput()) == 1
+    store.close()
 
 
 def test_where_a_queue_has_no_room_sends_are_refused_until_it_has() -> None:
