@@ -29,7 +29,7 @@ UNIT = 20
 ENTRY = struct.Struct(">qiq")
 _FILLER_SIZE = 0x7FFFFFFF
 FILLER = ENTRY.pack(0, _FILLER_SIZE, 0)
-_STRETCH = UNIT * 800
+_STRETCH, _SHORT = UNIT * 800, UNIT * 32
 _FILLERS = FILLER * 512
 
 
@@ -74,19 +74,35 @@ class _Stretch:
 
     def __init__(self, end: int) -> None:
         self._end = end * UNIT
-        self._start = 0
-        self._data = b""
+        self._start = self._size = 0
+        self._data = b""  # behind it nothing but zeros
+
+    def used_up_to(self, segment: Segment, high: int) -> int:
+        """Before anything else is read: the number of the first slot behind the last that is not
+        empty, of a queue that is as short as that; `high`, of a longer one."""
+        size = high * UNIT - segment.start
+        if size > min(_STRETCH, segment.file.size):
+            return high
+        self.read(segment, 0, size)
+        self._data = self._data.rstrip(b"\0")
+        return -(-(segment.start + len(self._data)) // UNIT)
+
+    @property
+    def is_short(self) -> bool:
+        """It may be kept for each of thousands of queues."""
+        return len(self._data) <= _SHORT
 
     def read(self, segment: Segment, at: int, size: int) -> bytes:
         """As `read` of the segment's file."""
         first = segment.start + at - self._start
-        if not 0 <= first <= len(self._data) - size:
+        if not 0 <= first <= self._size - size:
             begin = at - at % _STRETCH
-            stop = max(at + size, min(begin + _STRETCH, self._end - segment.start))
+            most = min(begin + _STRETCH, self._end - segment.start, segment.file.size)
+            stop = max(at + size, most)
             self._data = read(segment.file, begin, stop - begin, OF_DERIVED)
-            self._start = segment.start + begin
+            self._start, self._size = segment.start + begin, stop - begin
             first = at - begin
-        return self._data[first : first + size]
+        return self._data[first : first + size].ljust(size, b"\0")
 
 
 FrameCheck = Callable[[int, int, str, int, int], bool]
@@ -116,7 +132,7 @@ class ConsumeQueue:
         self.since = 0
         self.first = 0
         self.is_starting = False  # its files are read, because a bad sector must not be a SIGBUS
-        self._stretch: _Stretch | None = None  # while `recover` looks for the end
+        self._stretch: _Stretch | None = None  # of a start
 
     @property
     def is_empty(self) -> bool:
@@ -128,6 +144,7 @@ class ConsumeQueue:
 
     def append(self, first: int, entries: bytes) -> bytes:
         """Put a run at its place; the new entries: what is there already stays."""
+        self._stretch = None
         if not self.series.segments or first > self.max_offset:
             self._fill_to(first)
         entries = entries[(self.max_offset - first) * UNIT :]
@@ -145,6 +162,7 @@ class ConsumeQueue:
     def restore(self, first: int, entries: bytes) -> int:
         """Blocking: put these entries where a gap left their places empty, durably; how many are in
         their places now."""
+        self._stretch = None
         count = len(entries) // UNIT
         placed = 0
         touched = set()
@@ -277,6 +295,8 @@ class ConsumeQueue:
         written = [(segment, segment.file.written(0)) for segment in self.series.segments]
         low, high = self.series.start // UNIT, _end_of(written)
         self._stretch = _Stretch(high)
+        if high > low:
+            high = self._stretch.used_up_to(self.series.segments[0], high)
         end = self.first_at_or_after(limit, low, high)
         while end > low and not self._is_sound(end - 1, limit, is_frame):
             end -= 1
@@ -285,9 +305,15 @@ class ConsumeQueue:
             is_clear = False
             whole &= not nothing_behind
             whole = whole and not self._names_frame(first, data, limit, is_frame)
-        self._stretch = None
+        if not (is_clear and self._stretch.is_short):
+            self._stretch = None
         self._cut(end, is_clear=is_clear)
         return whole
+
+    def started(self) -> None:
+        """All that a start looks at could be read."""
+        self.is_starting = False
+        self._stretch = None
 
     def _slots_behind(self, index: int, written: Written) -> Iterator[tuple[int, bytes]]:
         """Stretches of slots from `index` on that are not all empty, each with its first number."""
@@ -332,6 +358,8 @@ class ConsumeQueue:
 
     def _cut(self, end: int, *, is_clear: bool = False) -> None:
         """Forget what is behind `end`, where zeros are already if `is_clear`."""
+        if not is_clear:
+            self._stretch = None
         pos = end * UNIT
         segment = self.series.find(pos)
         empty = pos == self.series.start

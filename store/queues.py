@@ -77,7 +77,7 @@ class Queues:
     def started(self) -> None:
         """What there is could be read."""
         for queue in self:
-            queue.is_starting = False
+            queue.started()
 
     def flush(self) -> None:
         """Blocking, may run beside appends: entries put before are durable then."""
