@@ -113,7 +113,9 @@ class Broker:
         self._tasks: list[asyncio.Task[None]] = []
         self._gate = Gate(runtime)
         self._listeners: list[Listener] = []
-        self._connections = Connections(runtime, config.limits, self._dispatch, self._lost)
+        self._connections = Connections(
+            runtime, config.limits.within(disk.memory_bytes()), self._dispatch, self._lost
+        )
         self._handlers: dict[int, Handler] = {}
         self._closed = False
         self._cut_unsaved = self._sinks_cut = False  # tables do not know yet that the log was cut

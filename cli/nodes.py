@@ -96,6 +96,7 @@ def nameserver(
     """Run one nameserver until it is stopped."""
     from saturnmq.nameserver.server import NameServer
     from saturnmq.protocol.connections import Limits
+    from saturnmq.protocol.memory import memory_bytes
     from saturnmq.protocol.signing import Signing
 
     signing = Signing.of(os.environ)
@@ -109,7 +110,8 @@ def nameserver(
     )
 
     def build(runtime: Any) -> Any:
-        return NameServer(runtime, host, port, hand_over(runtime, signing), signing, limits)
+        within = limits.within(memory_bytes())
+        return NameServer(runtime, host, port, hand_over(runtime, signing), signing, within)
 
     _serve(build, ready_file, relieves, "nameserver", LogSettings(log_file, log_bytes, log_files))
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 
 from .budget import Budget
@@ -49,6 +49,18 @@ class Limits:
     idle_s: float = 120.0
     frame_s: float = 30.0
     memory_bytes: int = 512 << 20
+
+    def within(self, memory_bytes: int) -> Limits:
+        """These, of a process that has so much memory in all: half of it is for the rest."""
+        most = max(memory_bytes // 2, MEMORY_MIN)
+        if most >= self.memory_bytes:
+            return self
+        log.warning(
+            "memoryBudgetBytes is %d, half of the memory there is: %d were asked for",
+            most,
+            self.memory_bytes,
+        )
+        return replace(self, memory_bytes=most)
 
 
 class Connections:

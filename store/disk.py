@@ -26,6 +26,7 @@ from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol, TypeVar
 
 from saturnmq.protocol.errors import DirectoryLocked, StoreDamaged
+from saturnmq.protocol.memory import memory_bytes
 from saturnmq.protocol.runtime import is_short_of_descriptors
 from saturnmq.store.files import (
     Advice,
@@ -409,5 +410,5 @@ class NativeDisk:
         return (used + stat.f_bavail) * stat.f_frsize, stat.f_bavail * stat.f_frsize
 
     def memory_bytes(self) -> int:
-        """Physical memory of the machine: what its page cache can hold at most."""
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        """Of the machine, or of the container: what its page cache can hold at most."""
+        return memory_bytes()

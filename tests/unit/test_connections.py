@@ -357,6 +357,15 @@ def test_nothing_is_begun_while_the_budget_is_overdrawn() -> None:
     run(body)
 
 
+def test_half_of_the_memory_there_is_is_the_most(caplog: pytest.LogCaptureFixture) -> None:
+    asked = Limits(memory_bytes=512 << 20)
+    assert asked.within(1 << 30) == asked
+    assert not caplog.records
+    assert asked.within(600 << 20) == Limits(memory_bytes=300 << 20)
+    assert "memoryBudgetBytes is 314572800" in caplog.text
+    assert asked.within(1 << 20).memory_bytes == connections.MEMORY_MIN
+
+
 def test_limits_that_make_no_sense_are_refused() -> None:
     for changes, text in (
         ({"max_connections": 0}, "maxConnections is 0"),
