@@ -40,6 +40,7 @@ from saturnmq.broker.lookups import LookupService
 from saturnmq.broker.membership import MembershipService
 from saturnmq.broker.mending import Mending
 from saturnmq.broker.offsets import ConsumerOffsets
+from saturnmq.broker.positions import has_queue
 from saturnmq.broker.pull import PullService
 from saturnmq.broker.ranges import RangeService
 from saturnmq.broker.registration import Registration
@@ -452,6 +453,8 @@ class Broker:
         _read(files["delayOffset"], self._delays.load)
         if self.store.recovery.missing:
             self._delays.forget()
+        else:
+            context.offsets.keep(partial(has_queue, context))
         _read(files["sinks"], self._sinks.load)
         # The log may grow again over what it has lost: not over these tables.
         if self._sinks.dirty:

@@ -100,6 +100,19 @@ class ConsumerOffsets(ProgressTable[Place]):
         is_over = self._is_over
         self._drop([p for p, mark in self.progress if is_over(p.topic, p.queue_id, mark.offset)])
 
+    def keep(self, is_there: Callable[[str, int], bool]) -> None:
+        """Forget what was committed in queues that there are not: brokers once took that."""
+        places = [place for place, _ in self.progress if not is_there(place.topic, place.queue_id)]
+        if places:
+            log.warning(
+                "%d offsets are of queues that there are not, the first of queue %d of %s: they "
+                "are dropped",
+                len(places),
+                places[0].queue_id,
+                places[0].topic,
+            )
+        self._drop(places)
+
     def _drop(self, places: list[Place]) -> None:
         for place in places:
             del self.progress.marks[place]

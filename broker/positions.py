@@ -91,11 +91,19 @@ def check_queue(c: Context, topic: str, queue_id: int) -> None:
     known = c.topics.get(topic)
     if known is None:
         raise TopicNotExist(f"topic {topic} does not exist")
-    there = queue_id < known.queues or c.store.max_offset(topic, queue_id) > 0
-    if queue_id < 0 or not there:
+    if not has_queue(c, topic, queue_id):
         raise InvalidParameter(
             f"queue id {queue_id} of topic {topic} is out of range; it has {known.queues} queues"
         )
+
+
+def has_queue(c: Context, topic: str, queue_id: int) -> bool:
+    """Whether this queue is there, or was, as far as the log knows; of a topic that is not known
+    nobody can tell (its table may be older than another's): then it is."""
+    known = c.topics.get(topic)
+    if known is None or 0 <= queue_id < known.queues:
+        return True
+    return queue_id >= 0 and c.store.max_offset(topic, queue_id) > 0
 
 
 def commit(c: Context, header: Reader, place: tuple[str, str, int], offset: int) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from broker_rig import ask, config, connected, insist, pull, run, send, started, until
 from saturnmq.nameserver.server import NameServer
+from saturnmq.protocol import jsonx
 from saturnmq.protocol.batch import encode_batch_item
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import StoreDamaged
@@ -257,6 +258,29 @@ def test_a_table_of_another_shape_refuses_the_start(
             await started(runtime, config(tmp_path))
         file.unlink()
         await (await started(runtime, config(tmp_path))).close()
+
+    run(body)
+
+
+def test_offsets_of_queues_that_there_are_not_are_dropped_at_the_start(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        broker = await started(runtime, config(tmp_path))
+        client = await connected(runtime, broker)
+        await send(client, b"x", topic="T")
+        ext = {"consumerGroup": "G", "topic": "T", "queueId": 3, "commitOffset": 0}
+        assert (await ask(client, 15, ext)).code == 0
+        await broker.close()
+        file = tmp_path / "config" / "consumerOffset.json"
+        document = jsonx.loads(file.read_bytes())
+        document["offsetTable"]["T@G"] |= {str(queue): 0 for queue in (4, 5000, 2_000_000)}
+        document["offsetTable"]["elsewhere@G"] = {"0": 7}
+        file.write_bytes(jsonx.dumps(document))
+        broker = await started(runtime, config(tmp_path))
+        client = await connected(runtime, broker)
+        table = jsonx.loads((await ask(client, 43)).body)["offsetTable"]
+        assert table == {"T@G": {"3": 0}, "elsewhere@G": {"0": 7}}
+        await broker.close()
+        assert jsonx.loads(file.read_bytes())["offsetTable"] == table
 
     run(body)
 
