@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from saturnmq.broker.documents import readable
-from saturnmq.broker.progress import NOTHING, Mark, ProgressTable, marks_by_number
+from saturnmq.broker.progress import NOTHING, Mark, ProgressTable, mark_by_number
 from saturnmq.protocol import checked
 
 log = logging.getLogger(__name__)
@@ -127,10 +128,11 @@ class ConsumerOffsets(ProgressTable[Place]):
             parts = str(key).split(SEPARATOR)
             if len(parts) != 2:
                 return {}  # topic@group@broadcast of 5.x: not ours
-            of_key = checked.table(generations, key)
+            of_queue = partial(mark_by_number, generations=checked.table(generations, key))
+            table = checked.as_table(queues, "its entry")
             return {
                 Place(parts[0], parts[1], queue): mark
-                for queue, mark in marks_by_number(checked.as_table(queues, "its entry"), of_key)
+                for queue, mark in readable(table, of_queue, f"the offset of {key} in queue")
             }
 
         for some in readable(checked.table(document, "offsetTable"), read, "the offsets of"):

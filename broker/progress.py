@@ -43,13 +43,20 @@ def marks_by_number(
 ) -> Iterator[tuple[int, Mark]]:
     """Of a queue or a level, from `least` on, its mark. MalformedFrame: something cannot be."""
     for number, offset in offsets.items():
-        yield (
-            checked.as_integer(number, "its number", least, QUEUES_MAX),
-            Mark(
-                checked.integer(generations, number, 0),
-                checked.as_integer(offset, "its offset", least=-1),
-            ),
-        )
+        yield mark_by_number(number, offset, generations, least=least)
+
+
+def mark_by_number(
+    number: Any, offset: Any, generations: Mapping[str, Any], *, least: int = 0
+) -> tuple[int, Mark]:
+    """Of one queue or level. MalformedFrame: it cannot be."""
+    return (
+        checked.as_integer(number, "its number", least, QUEUES_MAX),
+        Mark(
+            checked.integer(generations, number, 0),
+            checked.as_integer(offset, "its offset", least=-1),
+        ),
+    )
 
 
 class Progress(Generic[K]):

