@@ -33,6 +33,7 @@ from saturnmq.broker.election import (
     Grant,
     Instruction,
     Memory,
+    Poll,
     Read,
     Renew,
     Revoke,
@@ -62,6 +63,8 @@ class Ballot:
     # Make this node the master, as `admin promote` does: its group and address, the addresses of
     # other members, and the campaign. A SaturnError says why it is not.
     promote: Callable[[str, str, list[str], Campaign], Awaitable[None]]
+    # A SaturnError says why such a promotion, by force or not, would be refused as things are.
+    check: Callable[[str, str, list[str], bool], Awaitable[None]]
 
 
 class SavedMemory(Saveable):
@@ -110,7 +113,7 @@ class ElectionService:
         wake: Callable[[], None],
     ) -> None:
         self._c = context
-        self._etcd, self._promote = ballot.etcd, ballot.promote
+        self._etcd, self._ballot = ballot.etcd, ballot
         self._saved = saved
         self._master, self._slave = master, slave
         self._tell = tell
@@ -128,7 +131,7 @@ class ElectionService:
             unclean=config.elect_unclean,
         )
         self._look = asyncio.Event()
-        self._campaign: asyncio.Task[None] | None = None
+        self._campaign: asyncio.Task[None] | None = None  # or a poll
         # Until then this master of that term needs nobody's word: asked for every turn.
         self._alone_until, self._alone_term = 0.0, 0
         self._told = ""
@@ -215,6 +218,8 @@ class ElectionService:
                     await etcd.revoke(lease)
                 case Commit(guards, writes):
                     await etcd.commit(guards, writes)
+                case Poll(force):
+                    self._campaign = self._c.runtime.spawn(self._poll(force), name="poll")
                 case Campaign():
                     work = self._run_campaign(what)
                     self._campaign = self._c.runtime.spawn(work, name="campaign")
@@ -230,15 +235,30 @@ class ElectionService:
     async def _run_campaign(self, campaign: Campaign) -> None:
         c = self._c
         log.warning("this node is %s", "preferred" if campaign.asks else "elected")
-        others = {*c.role.replicas.values(), *self._election.members()} - {c.address}
         try:
-            await self._promote(c.config.broker_name, c.address, sorted(others), campaign)
+            await self._ballot.promote(c.config.broker_name, c.address, self._others(), campaign)
         except (SaturnError, OSError) as error:
             log.error("elected, but not promoted in epoch %d: %s", campaign.epoch, error)
         finally:
             led = c.role.state is State.MASTER
             self._election.campaign_ended(c.runtime.monotonic(), led=led)
             self._look.set()
+
+    async def _poll(self, force: bool) -> None:
+        c, why = self._c, "it was not asked to its end"
+        try:
+            await self._ballot.check(c.config.broker_name, c.address, self._others(), force)
+            why = ""
+        except (SaturnError, OSError) as error:
+            why = f"this node cannot be elected: {error}"
+        finally:
+            self._election.polled(c.runtime.monotonic(), why)
+            self._look.set()
+
+    def _others(self) -> list[str]:
+        """The addresses of the other members, as this node and etcd know them."""
+        c = self._c
+        return sorted({*c.role.replicas.values(), *self._election.members()} - {c.address})
 
     def _note(self) -> None:
         """What follows from what the rules know now."""
@@ -260,19 +280,18 @@ class ElectionService:
         c = self._c
         role, store = c.role, c.store
         leads = role.state is State.MASTER
-        unfit = store.failed or role.lacks or ""
-        if not role.caught_up:
-            unfit = unfit or "it may lack what its group has confirmed"
         return Facts(
             leads=leads,
             follows=role.state is State.SLAVE,
+            deposed=role.state is State.FENCED,
             term=role.term,
             epoch=role.epoch,
             identity=role.identity if leads else known(c),
             end=store.watermarks.appended,
             required=role.required,
             hears_master=self._slave.hears_master(c.config.election_lease_s),
-            unfit=unfit,
+            unfit=store.failed or role.lacks or "",
+            may_lack=not role.caught_up,
             in_sync=self._master.in_sync() if leads else {},
             confirmed=store.watermarks.confirmed,
             replicas=frozenset(role.replicas.values()) - {c.address},

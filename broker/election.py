@@ -16,10 +16,14 @@ compare-and-swap. So one candidate at a time takes `holder`, and each is given a
 else got, to which it has a **claim**: until it leads, or has withdrawn because it does not, no
 master of a lower epoch takes the group back. It could not know whether the candidate leads.
 
-1. **Eligible** is who the record names in sync, has what the record says was confirmed, and may not
-   lack anything by its own knowledge; with `electUncleanMaster` anybody, by force. Priority elects
-   nobody: a preferred slave (`brokerElectionPriority`; a lower number is preferred) that is in sync
-   for SETTLE_S takes over from a living master by hand-over.
+1. **Eligible** is who the record names in sync, and has what the record says was confirmed; with
+   `electUncleanMaster` anybody, by force. A slave goes first that by its own knowledge lacks
+   nothing. One that may lack something since it was restarted, or a master that was deposed and
+   has heard of no new one, waits FORSAKEN_S longer: after a power cut there may be nobody else.
+   Such a node, and one whose last campaign failed, asks the members first whether the promotion
+   would be done (`Poll`), so that nobody uses epochs up for nothing. Priority elects nobody: a
+   preferred slave (`brokerElectionPriority`; a lower number is preferred) that is in sync for
+   SETTLE_S takes over from a living master by hand-over.
 2. **A slave that hears its master elects nobody**, whether or not `holder` is there: that master
    lives, and what it acknowledges its slaves have.
 3. **A master's lease** counts, for the master, from before it sent the renewal; for etcd from when
@@ -44,8 +48,8 @@ master of a lower epoch takes the group back. It could not know whether the cand
    not parse, or is of another group of this name, is not used either.
 
 `Election.step(now, facts)` says what to do next, one thing at a time; what came of it is told by
-`saw`, `granted`, `renewed`, `lost`, `failed` and `campaign_ended`. Whether a commit was done is not
-asked: a read says what is so.
+`saw`, `granted`, `renewed`, `lost`, `failed`, `polled` and `campaign_ended`. Whether a commit was
+done is not asked: a read says what is so.
 """
 
 from __future__ import annotations
@@ -68,6 +72,7 @@ SILENT_S = 3.0  # etcd has not answered for so long: it is away
 CONFIRMED_S = 2.0  # between two records that differ in what is confirmed only
 STAGGER_S = 0.5  # between two slaves of the same record: the first should not be disturbed
 BACK_OFF_S = 3.0  # after a campaign that failed, others have their turn
+FORSAKEN_S = 8.0  # a group whose slaves in sync elect nobody: another one may try
 SETTLE_S = 10.0  # a preferred slave is in sync for so long before it takes over
 HAND_OVER_AGAIN_S = 60.0
 MEMBERS_MAX = 100
@@ -141,6 +146,7 @@ class Facts:
 
     leads: bool = False
     follows: bool = False  # it is a slave
+    deposed: bool = False  # it led, is fenced, and does not know who leads
     term: int = 0  # the epoch that it leads, or its log has
     epoch: int = 0  # the highest that it knows of
     identity: str = ""
@@ -148,6 +154,7 @@ class Facts:
     required: int = 1  # copies that a send waits for
     hears_master: bool = False
     unfit: str = ""  # why it must not be promoted without force
+    may_lack: bool = False  # it was restarted, and has not caught up with a master since
     # A master's: its slaves that are in sync, with what they have; all that it ever had.
     in_sync: dict[str, int] = field(default_factory=dict)
     confirmed: int = 0
@@ -201,6 +208,13 @@ class Campaign:
 
 
 @dataclass(frozen=True, slots=True)
+class Poll:
+    """Ask whether a promotion of this node would be done, beside everything else; tell `polled`."""
+
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Follow:
     """There is a master of a higher epoch."""
 
@@ -209,7 +223,7 @@ class Follow:
     ha_address: str
 
 
-Instruction = Read | Grant | Renew | Revoke | Commit | Campaign | Follow
+Instruction = Read | Grant | Renew | Revoke | Commit | Poll | Campaign | Follow
 
 
 @dataclass
@@ -287,6 +301,10 @@ class Election:
         self._hand_over_at = 0.0
         self._tried = 0  # the epoch of the last campaign
         self.campaigning = False
+        self._polling = False
+        self._backed = False  # by the last poll: the members would take this node
+        self._distrusts = False  # its last campaign failed
+        self._opposed = ""  # why the last poll was against it
         self._stopped = False
 
     # what came of the instructions
@@ -338,8 +356,14 @@ class Election:
         self.error = error
         self._read_at = now + AGAIN_S
 
+    def polled(self, now: float, why: str) -> None:
+        """`why` the promotion would be refused; empty: it would be done."""
+        self._polling, self._backed, self._opposed = False, not why, why
+        if why:
+            self._not_before = now + BACK_OFF_S
+
     def campaign_ended(self, now: float, *, led: bool) -> None:
-        self.campaigning = False
+        self.campaigning, self._distrusts = False, not led
         if not led:
             self._not_before = now + BACK_OFF_S
             self._hand_over_at = now + HAND_OVER_AGAIN_S
@@ -361,6 +385,12 @@ class Election:
         """By what was read last."""
         held, lease = self._holder, self._lease
         return held is not None and lease is not None and held.lease == lease.id
+
+    @property
+    def _holds_from_before(self) -> bool:
+        """By a lease that it has as a master, not as a candidate."""
+        claims = self.record.claims if self.record is not None else {}
+        return self._is_holder and not self.campaigning and self._me not in claims
 
     def holds(self, now: float, facts: Facts) -> bool:
         """Whether this master may acknowledge whoever can be reached."""
@@ -415,7 +445,7 @@ class Election:
             return "the log is empty: there is nothing that another node could go on with"
         if not record.in_sync - {record.master} and not self._unclean:
             return "no slave is in sync"
-        return ""
+        return self._opposed
 
     def _foreign(self, facts: Facts) -> str:
         record = self.record
@@ -451,9 +481,9 @@ class Election:
             return follow
         if facts.leads:
             return self._as_master(now, facts)
-        if facts.follows:
+        if facts.follows or (facts.deposed and not self._holds_from_before):
             return self._as_slave(now, facts)
-        return None  # it finds out what it is, or waits for its new master
+        return None  # it finds out what it is; or whom it handed over to may be about to lead
 
     def _give_up(self) -> Revoke | None:
         """The lease, if there is one."""
@@ -549,17 +579,20 @@ class Election:
             return self._give_up()
         if self._lease is not None and self._holder is not None:
             return self._give_up()  # a campaign has failed, or somebody was quicker
-        if self._holder is not None:
-            self._free_since = None
-            return self._hand_over(now, facts, record)
-        if facts.hears_master:
-            self._free_since = None
-            return None
+        if self._holder is not None or facts.hears_master:
+            self._free_since, self._backed, self._opposed = None, False, ""
+            return self._hand_over(now, facts, record) if self._holder is not None else None
         if self._free_since is None:
             self._free_since = now
-        if now < max(self._not_before, self._free_since + self._rank(facts) * STAGGER_S):
+        if self._polling or now < max(self._not_before, self._free_since + self._waits_s(facts)):
             return None
-        return self._take(self._give_me(facts, record)) if record.given <= GIVEN_MAX else None
+        if record.given > GIVEN_MAX:
+            return None
+        trusts = not self._distrusts and (self._unclean or self._goes_first(facts))
+        if not self._backed and not trusts:
+            self._polling = True
+            return Poll(force=self._unclean)
+        return self._take(self._give_me(facts, record))
 
     def _claim(self, facts: Facts, record: Record) -> Instruction:
         """This node has got an epoch: it uses it once, or withdraws."""
@@ -567,7 +600,7 @@ class Election:
         may = self._prefers(facts, record) if asks else self._eligible(facts)
         epoch = record.claims[self._me]
         if may and epoch > self._tried:
-            self._tried, self.campaigning = epoch, True
+            self._tried, self.campaigning, self._backed = epoch, True, False
             return Campaign(epoch, force=self._unclean and not asks, asks=asks)
         others = {who: epoch for who, epoch in record.claims.items() if who != self._me}
         return self._commit(replace(record, claims=others))
@@ -577,26 +610,34 @@ class Election:
         epoch = next_term(max(record.given, facts.epoch))
         return replace(record, given=epoch, claims={**record.claims, self._me: epoch})
 
-    def _is_whole(self, facts: Facts) -> bool:
+    def _is_named(self, facts: Facts) -> bool:
+        """In sync by the record, and with what that has."""
         record = self.record
         if record is None or self._me not in record.in_sync:
             return False
         return facts.end >= record.confirmed and not facts.unfit
 
-    def _eligible(self, facts: Facts) -> bool:
-        return bool(facts.identity) and (self._unclean or self._is_whole(facts))
+    def _goes_first(self, facts: Facts) -> bool:
+        """Among those who may be elected."""
+        return facts.follows and not facts.may_lack and self._is_named(facts)
 
-    def _rank(self, facts: Facts) -> int:
-        """Among those who may be elected: each waits for those before it."""
+    def _eligible(self, facts: Facts) -> bool:
+        return bool(facts.identity) and (self._unclean or self._is_named(facts))
+
+    def _waits_s(self, facts: Facts) -> float:
+        """Since nobody holds the group: those before it have their turn."""
         record = self.record
         assert record is not None, "who is eligible has one"
         # The last master has just been lost.
         order = sorted(record.in_sync, key=lambda member: (member == record.master, member))
-        return order.index(self._me) if self._is_whole(facts) else len(order)
+        if self._unclean and not self._goes_first(facts):
+            return len(order) * STAGGER_S
+        waits_s = order.index(self._me) * STAGGER_S
+        return waits_s if self._goes_first(facts) else FORSAKEN_S + waits_s
 
     def _prefers(self, facts: Facts, record: Record) -> bool:
         led = self._holder is not None and facts.hears_master
-        return led and self._priority < record.priority and self._is_whole(facts)
+        return led and self._priority < record.priority and self._goes_first(facts)
 
     def _hand_over(self, now: float, facts: Facts, record: Record) -> Instruction | None:
         """Take over from a living master, if this node is the preferred one."""

@@ -182,7 +182,7 @@ def _ballot(settings: Any, runtime: Any) -> Any:
         return None
     from saturnmq.broker.electing import Ballot
     from saturnmq.broker.etcd.client import Access, GrpcEtcd
-    from saturnmq.client.promotion import promote_elected
+    from saturnmq.client.promotion import check_elected, promote_elected
 
     async def promote(group: str, me: str, others: list[str], campaign: Any) -> None:
         epoch, force, asks = campaign.epoch, campaign.force, campaign.asks
@@ -197,6 +197,9 @@ def _ballot(settings: Any, runtime: Any) -> Any:
             signing=settings.signing,
         )
 
+    async def check(group: str, me: str, others: list[str], force: bool) -> None:
+        await check_elected(runtime, group, me, others, force=force, signing=settings.signing)
+
     access = Access(
         endpoints=settings.etcd_endpoints,
         user=settings.etcd_user,
@@ -205,7 +208,7 @@ def _ballot(settings: Any, runtime: Any) -> Any:
         cert_file=settings.etcd_cert_file,
         key_file=settings.etcd_key_file,
     )
-    return Ballot(GrpcEtcd(access, runtime), promote)
+    return Ballot(GrpcEtcd(access, runtime), promote, check)
 
 
 def health(

@@ -120,6 +120,23 @@ async def promote_elected(
         await core.close()
 
 
+async def check_elected(
+    runtime: Runtime,
+    group: str,
+    me: str,
+    others: Sequence[str],
+    *,
+    force: bool,
+    signing: Signing = UNSIGNED,
+) -> None:
+    """Whether `promote_elected` would be refused as things are: a SaturnError says why."""
+    core = ClientCore(runtime, [me], signing=signing)
+    try:
+        await Promoter(core, group, force=force, addresses=[me, *others]).check(me)
+    finally:
+        await core.close()
+
+
 class Promoter:
     """One promotion."""
 
@@ -150,6 +167,28 @@ class Promoter:
 
     async def run(self, node: str | int) -> Promotion:
         """Make `node` the master; a SaturnError says why it is not, and what is so now."""
+        members, target = await self._find_with(node)
+        old = leader(members)
+        if self._asks:
+            return await self.hand_over(members, target)
+        self._epoch = self._next_epoch(members)
+        if old is not None:
+            try:
+                return await self._hand_over(old, target)
+            except _OldMasterGone as gone:
+                log.warning("%s does not hand over: %s", old.address, gone)
+                members = _of_one_group(await self._find(), target)
+                self._epoch = self._next_epoch(members)
+        return await self._take_over(members, target.address)
+
+    async def check(self, node: str | int) -> None:
+        """Raise what `run` would before it changes anything."""
+        members, target = await self._find_with(node)
+        if leader(members) is None:
+            self._check_take_over(members, target.address)
+
+    async def _find_with(self, node: str | int) -> tuple[list[Replica], Replica]:
+        """The members, and which of them is to lead."""
         members = await self._find()
         target = find_member(members, node)
         members = _of_one_group(members, target)
@@ -162,17 +201,7 @@ class Promoter:
             raise InvalidParameter(
                 f"{target.address} is the master of {self._group} already, in epoch {target.epoch}"
             )
-        if self._asks:
-            return await self.hand_over(members, target)
-        self._epoch = self._next_epoch(members)
-        if old is not None:
-            try:
-                return await self._hand_over(old, target)
-            except _OldMasterGone as gone:
-                log.warning("%s does not hand over: %s", old.address, gone)
-                members = _of_one_group(await self._find(), target)
-                self._epoch = self._next_epoch(members)
-        return await self._take_over(members, target.address)
+        return members, target
 
     async def _find(self) -> list[Replica]:
         if self._addresses:
@@ -286,10 +315,7 @@ class Promoter:
     # -- take-over -----------------------------------------------------------------------------
 
     async def _take_over(self, members: Sequence[Replica], target: str) -> Promotion:
-        reachable = [member for member in members if member.answers]
-        whole = {member.address for member in reachable if not member.may_lack}
-        self._members = len(members)
-        self._check(reachable, whole, target)  # before anything changes
+        reachable, whole = self._check_take_over(members, target)
         fenced = []
         for member in sorted(reachable, key=lambda member: member.address == target):
             try:
@@ -314,6 +340,16 @@ class Promoter:
                 f"succeeds: {error}"
             ) from error
         return self._done(master, "", handed_over=False)
+
+    def _check_take_over(
+        self, members: Sequence[Replica], target: str
+    ) -> tuple[list[Replica], set[str]]:
+        """Before anything changes: who answers, and who of them lacks nothing."""
+        reachable = [member for member in members if member.answers]
+        whole = {member.address for member in reachable if not member.may_lack}
+        self._members = len(members)
+        self._check(reachable, whole, target)
+        return reachable, whole
 
     def _check(self, members: Sequence[Replica], whole: Collection[str], address: str) -> None:
         """Whether those that answer are enough, and the target the furthest of them."""

@@ -20,7 +20,7 @@ from functools import partial
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.broker.electing import Ballot
 from saturnmq.broker.election import Campaign
-from saturnmq.client.promotion import promote_elected
+from saturnmq.client.promotion import check_elected, promote_elected
 from saturnmq.drills.sim import aftermath
 from saturnmq.drills.sim.allowance import Allowance
 from saturnmq.drills.sim.etcd import ETCD, EtcdStore, SimEtcd
@@ -130,14 +130,18 @@ class Cluster:
     def name_of(self, message_id: str) -> str:
         """The broker that gave this id."""
         host, _, _ = decode_message_id(message_id)
-        return next(node.name for node in [*self.brokers, *self.strangers] if node.ip == host)
+        return self.name_at(host)
+
+    def name_at(self, ip: str) -> str:
+        """The broker of that address: a client may meet one of elsewhere."""
+        return next(node.name for node in [*self.brokers, *self.strangers] if node.ip == ip)
 
     def _ballot(self, node: BrokerNode) -> Ballot | None:
         """What a node elects with, if there is an etcd."""
         if self.etcd is None:
             return None
         door = self._doors[node.name] = SimEtcd(self.etcd, node.runtime)
-        return Ballot(door, partial(self._elected, node))
+        return Ballot(door, partial(self._elected, node), partial(self._electable, node))
 
     async def _elected(
         self, node: BrokerNode, group: str, me: str, others: list[str], campaign: Campaign
@@ -160,6 +164,12 @@ class Cluster:
             self.operator.done += 1
         finally:
             order.ended = self.loop.time()
+
+    async def _electable(
+        self, node: BrokerNode, group: str, me: str, others: list[str], force: bool
+    ) -> None:
+        signing = Signing(self.plan.secret)
+        await check_elected(node.runtime, group, me, others, force=force, signing=signing)
 
     def _broker_config(self, node: BrokerNode) -> BrokerConfig:
         return self.config_of(node, self.nameservers)

@@ -145,8 +145,7 @@ class Sinks(Client):
                 self._core.refresh_soon(TOPIC)
                 await self.runtime.sleep(PAUSE_S)
                 continue
-            ip = address.partition(":")[0]
-            return next(node.name for node in self.cluster.brokers if node.ip == ip)
+            return self.cluster.name_at(address.partition(":")[0])
 
     def broken(self, where: str, group: str, values: Iterable[str]) -> list[str]:
         """G1 and G2 for the values that can be seen somewhere."""

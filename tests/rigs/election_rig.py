@@ -24,6 +24,7 @@ from saturnmq.broker.election import (
     Grant,
     Instruction,
     Memory,
+    Poll,
     Read,
     Renew,
     Revoke,
@@ -83,10 +84,11 @@ class Node:
             what = self.election.step(now, self.facts)
             if what is None:
                 break
-            heard = isinstance(what, Follow) and self.facts.follows  # a slave hears that often
+            told = self.facts.follows or self.facts.deposed  # it hears that often
+            heard = isinstance(what, Follow) and told
             if not isinstance(what, (Read, Renew)) and not heard:
                 did.append(what)
-            if isinstance(what, (Campaign, Follow)):
+            if isinstance(what, (Campaign, Follow, Poll)):
                 continue
             if self.reaches_etcd:
                 do(self.etcd, self.election, what, now)(now)
@@ -146,6 +148,7 @@ class Member:
     epoch: int = TERM
     log: list[tuple[int, int]] = field(default_factory=list)  # (term, number)
     master: str = ""  # whom it follows
+    deposed: bool = False  # and it does not know by whom
     heard_at: float = -100.0
     # As a master: what slaves reported, and reports on their way.
     reported: dict[str, int] = field(default_factory=dict)
@@ -247,7 +250,8 @@ class Group:
         }
         return Facts(
             leads=member.leads,
-            follows=not member.leads and member.promotion is None,
+            follows=not member.leads and not member.deposed and member.promotion is None,
+            deposed=member.deposed and member.promotion is None,
             term=member.term if member.leads else (member.log[-1][0] if member.log else 0),
             epoch=member.epoch,
             identity=IDENTITY,
@@ -285,6 +289,8 @@ class Group:
         what = member.election.step(clock, facts)
         if isinstance(what, Campaign):
             member.promotion, member.promoting_until = what, self.now + member.rng.uniform(0, 1)
+        elif isinstance(what, Poll):
+            member.election.polled(clock, "" if self._would_lead(member) else "it is behind")
         elif isinstance(what, Follow):
             self._hear_of(member, what.epoch, what.master.partition(":")[0])
         elif what is not None:
@@ -297,13 +303,24 @@ class Group:
         other = self.members[master]
         if other.term > member.term or not member.leads:
             member.leads, member.epoch = False, max(member.epoch, epoch)
-            member.master = master
+            member.master, member.deposed = master, False
 
     def _fence(self, member: Member, epoch: int) -> bool:
         if epoch <= member.epoch:
             return False
+        member.deposed |= member.leads
         member.epoch, member.leads, member.master = epoch, False, ""
         return True
+
+    def _reached(self, member: Member) -> list[Member]:
+        return [m for m in self.members.values() if m is member or self._reach(member, m)]
+
+    def _would_lead(self, member: Member) -> bool:
+        reached = self._reached(member)
+        furthest = max(((m.log[-1] if m.log else (0, 0)), len(m.log)) for m in reached)
+        mine = (member.log[-1] if member.log else (0, 0)), len(member.log)
+        enough = self.required == 1 or len(reached) >= len(self.NAMES) - self.required + 1
+        return enough and mine == furthest
 
     def _promote(self, member: Member) -> None:
         """What a promotion without force does, at its end, all at once."""
@@ -311,17 +328,13 @@ class Group:
         if self.now < (member.promoting_until or 0.0):
             return
         epoch, member.promotion = member.promotion.epoch, None
-        reached = [m for m in self.members.values() if m is member or self._reach(member, m)]
-        furthest = max(((m.log[-1] if m.log else (0, 0)), len(m.log)) for m in reached)
-        mine = (member.log[-1] if member.log else (0, 0)), len(member.log)
-        enough = self.required == 1 or len(reached) >= len(self.NAMES) - self.required + 1
-        led = False
-        if enough and mine == furthest:
-            fenced = [self._fence(m, epoch) for m in reached]
+        reached, led = self._reached(member), self._would_lead(member)
+        if led:
+            fenced = [self._fence(m, epoch) for m in reached]  # each of them, whatever comes of it
             led = all(fenced)
         if led:
             self.elections += 1
-            member.leads, member.term = True, epoch + 1_000
+            member.leads, member.deposed, member.term = True, False, epoch + 1_000
             member.epoch, member.master = member.term, ""
             member.reported, member.known = {}, {n for n in self.NAMES if n != member.name}
             member.reports.clear()

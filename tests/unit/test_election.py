@@ -12,6 +12,7 @@ from saturnmq.broker.election import (
     BACK_OFF_S,
     DRIFT,
     ETCD_ELECTION_S,
+    FORSAKEN_S,
     SETTLE_S,
     SILENT_S,
     STAGGER_S,
@@ -22,6 +23,7 @@ from saturnmq.broker.election import (
     Follow,
     Grant,
     Memory,
+    Poll,
     Record,
     Revoke,
     read_record,
@@ -216,10 +218,11 @@ def test_a_slave_in_sync_is_elected_when_the_lease_of_its_master_is_over() -> No
         ({}, True),
         ({"hears_master": True}, False),
         ({"end": 499}, False),  # it had that once
-        ({"unfit": "it may lack what its group has confirmed"}, False),
+        ({"unfit": "the disk failed"}, False),
+        ({"may_lack": True}, False),  # not before it was asked whether it would be promoted
         ({"identity": ""}, False),
         ({"identity": "f" * 32}, False),
-        ({"follows": False}, False),  # it is fenced, or finds out what it is
+        ({"follows": False}, False),  # it finds out what it is
     ],
 )
 def test_who_may_be_elected(facts: dict[str, Any], elected: bool) -> None:
@@ -272,6 +275,51 @@ def test_of_two_slaves_one_goes_first_and_the_other_when_it_fails() -> None:
         c.run(now)
     assert campaigns(c.did) == [Campaign(3 * TERM)], "another number than b had"
     assert len(campaigns(b.did)) == 1
+
+
+@pytest.mark.parametrize("facts", [{"may_lack": True}, {"follows": False, "deposed": True}])
+def test_who_may_lack_something_or_was_deposed_is_elected_if_nobody_else_is_and_the_members_agree(
+    facts: dict[str, Any],
+) -> None:
+    etcd = ModelEtcd()
+    registered(etcd, B)
+    node = slave(etcd)
+    node.know(**facts)
+    assert node.until(0.0, LEASE_S + FORSAKEN_S) == []
+    assert node.until(LEASE_S + FORSAKEN_S, LEASE_S + FORSAKEN_S + 2.0) == [Poll()]
+    now = LEASE_S + FORSAKEN_S + 2.0
+    node.election.polled(now, "another one has more")
+    assert node.election.trouble(now, node.facts) == "another one has more"
+    assert node.until(now, now + BACK_OFF_S) == []
+    now += BACK_OFF_S
+    assert node.run(now + 0.1) == [Poll()]
+    node.election.polled(now + 0.1, "")
+    did = node.until(now + 0.2, now + 1.0)
+    assert [type(what) for what in did] == [Grant, Commit, Campaign]
+    assert did[-1] == Campaign(2 * TERM)
+
+
+def test_a_deposed_master_keeps_its_lease_while_its_successor_may_be_about_to_lead() -> None:
+    etcd = ModelEtcd()
+    node = registered(etcd, B)
+    node.know(leads=False, deposed=True, may_lack=False)
+    assert node.until(0.1, LEASE_S - 0.2) == []
+    assert f"{PREFIX}holder" in etcd.read(PREFIX, LEASE_S - 0.2).items
+
+
+def test_after_a_campaign_that_failed_the_members_are_asked_before_another_epoch_is_used() -> None:
+    etcd = ModelEtcd()
+    registered(etcd, B)
+    node = slave(etcd)
+    assert campaigns(node.until(0.0, 5.0)) == [Campaign(2 * TERM)]
+    node.election.campaign_ended(5.0, led=False)
+    assert node.until(5.0, 20.0)[-1] == Poll()
+    for second in range(20, 200, 10):
+        node.election.polled(float(second), "nobody answers")
+        assert node.until(second + 0.1, second + 9.9) == [Poll()]
+    assert node.record.given == 2 * TERM
+    node.election.polled(200.0, "")
+    assert campaigns(node.until(200.1, 202.0)) == [Campaign(3 * TERM)]
 
 
 def test_no_master_takes_its_group_back_from_one_that_may_lead() -> None:
@@ -484,8 +532,11 @@ class ElectsAnybody(Election):
     def _eligible(self, facts: Facts) -> bool:
         return True
 
-    def _rank(self, facts: Facts) -> int:
-        return 0
+    def _goes_first(self, facts: Facts) -> bool:
+        return True
+
+    def _waits_s(self, facts: Facts) -> float:
+        return 0.0
 
 
 class AsksOnlyWhoIsThere(Election):
