@@ -364,6 +364,7 @@ class Broker:
         stages = Stages(
             self._disk,
             config.root,
+            context.connections.budget,
             max_bytes=config.stage_max_bytes,
             memory_bytes=config.stage_memory_bytes,
             total_bytes=config.stage_total_bytes,

@@ -1,7 +1,8 @@
 """Stages: what sinks have sent and not published yet, in memory and in files beside the log.
 
 A stage is one try of one partition: chunks of MessageBatch entries, in the order of their numbers.
-What all stages hold is kept in memory up to a limit, and beyond it in the files
+What all stages hold is kept in memory up to a limit, as long as half of the process's budget
+(`protocol/budget.py`) is free, and beyond it in the files
 `staging/<hash of the key>.<n>`, which grow with their stage. Nothing of it is ever synced, since a
 stage does not outlive the process that took it: whoever staged it is told that it is lost, and
 stages again. So the directory is emptied at every start.
@@ -17,12 +18,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
+from saturnmq.protocol.budget import Budget
 from saturnmq.protocol.errors import FlowControl, MessageIllegal, ServiceNotAvailable
 from saturnmq.store.disk import Disk, SegmentFile, remedy
 from saturnmq.store.message_store import Part
 
 log = logging.getLogger(__name__)
 
+CHUNK_BYTES = 1000  # that a chunk takes in memory beside its rows, wherever those are
 FIRST_FILE = 256 << 10
 FILE_MAX = 64 << 20
 
@@ -53,15 +56,23 @@ class Stages:
     """All stages of one broker. `remove` deletes files and may block: it is for a thread."""
 
     def __init__(
-        self, disk: Disk, root: str, *, max_bytes: int, memory_bytes: int, total_bytes: int
+        self,
+        disk: Disk,
+        root: str,
+        whole: Budget,
+        *,
+        max_bytes: int,
+        memory_bytes: int,
+        total_bytes: int,
     ) -> None:
+        """`whole`: of the process; the rest of it comes first, since there are the files."""
         self._disk = disk
         self._directory = posixpath.join(root, "staging")
         self._max_bytes = max_bytes
-        self._memory_bytes = memory_bytes
+        self._whole = whole
+        self._memory = Budget(memory_bytes, "stageMemoryBytes", whole)
         self._total_bytes = total_bytes
         self._stages: dict[Key, Stage] = {}
-        self._in_memory = 0
         self._used = 0  # bytes of files
 
     def clear(self) -> None:
@@ -92,14 +103,16 @@ class Stages:
                 f"partition {key.partition} has more than {self._max_bytes} bytes (stageMaxBytes): "
                 "raise the number of partitions, or the limit"
             )
+        if not self._whole.has_room(CHUNK_BYTES):
+            raise self._whole.refusal(CHUNK_BYTES, "a chunk of a stage")
         self._stages[key] = stage
-        if self._in_memory + size <= self._memory_bytes:
+        if self._memory.has_spare(size) and self._memory.try_take(size):
             read = partial(bytes, bytes(body))  # gives the same object each time
             stage.in_memory += size
-            self._in_memory += size
         else:
             read = self._write(stage, body)
         stage.parts.append(part(read))
+        self._whole.hold(CHUNK_BYTES)
         stage.bytes += size
         stage.rows += stage.parts[-1].count
         stage.used_at = now
@@ -144,8 +157,10 @@ class Stages:
     def drop(self, stage: Stage) -> list[str]:
         """Forget it; the files that `remove` is to delete."""
         self._stages.pop(stage.key, None)
-        self._in_memory -= stage.in_memory
+        self._memory.give_back(stage.in_memory)
+        self._whole.give_back(CHUNK_BYTES * len(stage.parts))
         stage.in_memory = 0
+        stage.parts.clear()
         paths = [file.path for file in stage.files]
         for file in stage.files:
             self._used -= file.size

@@ -34,13 +34,13 @@ from saturnmq.broker.send import TRANSACTION_MASK, SendService
 from saturnmq.broker.sinks import Published, SinkTable
 from saturnmq.broker.stages import Key, Stage, Stages
 from saturnmq.protocol import headers, jsonx
+from saturnmq.protocol.budget import Budget
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import (
     InvalidParameter,
     MessageIllegal,
     StageLost,
-    SystemBusy,
 )
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.topics import RETRY_PREFIX
@@ -49,6 +49,7 @@ from saturnmq.store.message_store import Marker, Part, Put
 log = logging.getLogger(__name__)
 
 PARKED_BYTES_MAX = 64 << 20
+PARKED_BYTES = 1500  # of one, beside its body
 # What appends to the log, or marks its end, and so waits while a group is being appended.
 APPENDING = frozenset(
     {
@@ -83,7 +84,9 @@ class StagingService:
         self._guard = guard  # a group that was begun is finished, though its caller is cancelled
         self._publishing = asyncio.Lock()
         self._parked: list[tuple[Endpoint, Command]] = []
-        self._parked_bytes = 0
+        self._parked_memory = Budget(
+            PARKED_BYTES_MAX, "of requests that wait for a group", context.connections.budget
+        )
 
     # requests
 
@@ -302,19 +305,14 @@ class StagingService:
 
     def park(self, endpoint: Endpoint, request: Command) -> None:
         """Handle this request when the group that is being appended is whole."""
-        size = len(request.body)
-        if self._parked_bytes + size > PARKED_BYTES_MAX:
-            raise SystemBusy(
-                f"[OVERLOAD]system busy, start flow control for a while: {self._parked_bytes} "
-                "bytes of sends wait for a group to be appended"
-            )
+        size = len(request.body) + PARKED_BYTES
+        self._parked_memory.take(size, "a request that waits for a group to be appended")
         request.body = bytes(request.body)
-        self._parked_bytes += size
         self._parked.append((endpoint, request))
 
     def _unpark(self) -> None:
         parked, self._parked = self._parked, []
-        self._parked_bytes = 0
+        self._parked_memory.close()
         for endpoint, request in parked:
             endpoint.handle(request)
 

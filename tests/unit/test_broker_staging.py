@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from broker_rig import ask, config, connected, run, send, started, until
+from saturnmq.broker import staging
 from saturnmq.broker.broker import Broker
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.client.blocking import LoopThread
@@ -253,6 +254,58 @@ def test_too_much_for_one_partition_or_for_the_broker_is_refused(tmp_path: Path)
             client, STAGE, {**key(7), "seq": 0, "topic": "none", "queueId": 0}, entries(b"x")
         )
         assert unknown.code == 17
+        await broker.close()
+
+    run(body)
+
+
+def test_what_is_staged_is_counted_in_the_memory_of_the_process_and_leaves_half_of_it(
+    tmp_path: Path,
+) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        broker, client = await ready(runtime, config(tmp_path))
+        budget = broker.context.connections.budget
+        before, files = budget.used, tmp_path / "staging"
+        await stage(client, 0, bytes(100_000))
+        assert budget.used - before >= 100_000
+        assert not files.exists()
+        taken = budget.limit // 2 - budget.used
+        budget.hold(taken)
+        await stage(client, 1, bytes(100_000))
+        assert files.exists(), "memory is scarce, so it goes into a file"
+        taken += budget.limit - budget.used
+        budget.hold(budget.limit - budget.used)
+        full = await stage(client, 2, b"x")
+        assert (full.code, "memoryBudgetBytes" in full.remark) == (2, True)
+        budget.give_back(taken)
+        await ask(client, ABORT, {"sink": "s", "epoch": 0})
+        assert budget.used - before < 400_000  # the receive buffer
+        assert broker._staging._stages._memory.used == 0
+        await broker.close()
+
+    run(body)
+
+
+def test_sends_that_wait_for_a_group_are_counted_and_refused_beyond_their_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "PARKED_BYTES_MAX", 3 * (staging.PARKED_BYTES + 200))
+
+    async def body(runtime: NativeRuntime) -> None:
+        broker, client = await ready(runtime, config(tmp_path))
+        chunks = [[b"%d-%d" % (n, m) for m in range(20)] for n in range(200)]
+        for n, chunk in enumerate(chunks):
+            await stage(client, n, *chunk)
+        publish = ask(client, PUBLISH, {**key(), **told(4000, *chunks)})
+        group = asyncio.ensure_future(publish)
+        while not broker.store.in_group:
+            await asyncio.sleep(0)
+        sends = [asyncio.ensure_future(send(client, bytes(100))) for _ in range(4)]
+        replies = [await each for each in sends]
+        assert [reply.code for reply in replies] == [0, 0, 0, 2]
+        assert "waits for a group" in str(replies[3].remark)
+        assert (await group).code == 0
+        assert broker._staging._parked_memory.used == 0
         await broker.close()
 
     run(body)
