@@ -44,7 +44,8 @@ def _nodes(client: Any, broker: str | None) -> list[Any]:
 def status(
     broker: Broker = None, nameserver: Nameserver = DEFAULT_NAMESERVER, as_json: AsJson = False
 ) -> None:
-    """How far each broker is, how full its disk is and whether it takes sends.
+    """How far each broker is, how full its disk is, for how long its loop stood still at most, and
+    whether it takes sends.
 
     Exit status 1 when one does not.
     """
@@ -63,7 +64,7 @@ def status(
     else:
         table(
             "",
-            ["broker", "id", "log from", "to", "flush behind", "disk", "sends"],
+            ["broker", "id", "log from", "to", "flush behind", "disk", "loop stood", "sends"],
             [
                 (
                     row["broker"],
@@ -72,6 +73,7 @@ def status(
                     row.get("commitLogMaxOffset", "-"),
                     f"{row.get('flushBehindMs', '-')} ms",
                     f"{100 * float(row.get('commitLogDiskRatio') or 0):.0f} %",
+                    f"{row.get('longestStopMs', '-')} ms",
                     row["refusesWrites"] or "taken",
                 )
                 for row in rows

@@ -39,6 +39,7 @@ from saturnmq.cli.free_ports import NoFreePortsError, free_block, is_free
 from saturnmq.cli.successor import STOP_TIMEOUT_S, start_time
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import nearest
+from saturnmq.protocol.loop_watch import long_stops_in
 
 STATE_FILE = "cluster.json"
 READY_FILE = "ready.json"
@@ -578,6 +579,15 @@ def _check_ports(node: Node) -> None:
 def _ready(node: Node) -> dict[str, Any]:
     """What the process that serves, or served last, wrote of itself."""
     return dict(json.loads((Path(node.data) / READY_FILE).read_text()))
+
+
+def long_stops(data: Path) -> list[str]:
+    """The nodes below `data` whose loops stood still for too long, as their logs tell."""
+    return [
+        f"{log.parent.name} for {busy} ms of processor time"
+        for log in sorted(data.rglob(f"{LOG_FILE}*"))
+        for busy in long_stops_in(log.read_text(errors="replace"))
+    ]
 
 
 def _tail(node: Node, count: int = 12) -> str:

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
 import stat
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -53,6 +55,7 @@ LogFiles = Annotated[
     ),
 ]
 LOG_BYTES, LOG_FILES = 16 << 20, 4
+SWITCH_S = 0.001
 
 
 def nameserver(
@@ -233,6 +236,8 @@ def _serve(
     node_log.start(settings)
 
     native.raise_descriptor_limit()
+    # A thread that computes may keep the interpreter from the loop for so long.
+    sys.setswitchinterval(SWITCH_S)
 
     async def main(runtime: Any) -> None:
         loop = asyncio.get_running_loop()
@@ -245,6 +250,10 @@ def _serve(
             pid, _, started = relieves.partition(":")
             relieve(int(pid), int(started))
         await server.start()
+        # The tables are there to stay: whoever looks for garbage need not look at them again and
+        # again, while the loop waits.
+        gc.collect()
+        gc.freeze()
         watch = runtime.spawn(server.loop_watch.run(), name="loop-watch")
         try:
             facts = {"address": server.address, "pid": os.getpid()}

@@ -199,7 +199,9 @@ class Admin:
         """What the broker at `address` tells of itself, as mqadmin's brokerStatus shows it.
 
         `refusesWrites` says why it takes no sends, empty if it does; `flushBehindMs` how long the
-        oldest message that is not on the disk has been waiting.
+        oldest message that is not on the disk has been waiting; `longestStopMs` for how long its
+        event loop stood still at most since it started, `longestBusyStopMs` for how long of that
+        it computed.
         """
         answer = await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO, {})
         return {str(k): str(v) for k, v in _table(answer, "table").items()}

@@ -434,7 +434,9 @@ class Admin(Facade[admin.Admin]):
         """What the broker at `address` tells of itself, as mqadmin's brokerStatus shows it.
 
         `refusesWrites` says why it takes no sends, empty if it does; `flushBehindMs` how long the
-        oldest message that is not on the disk has been waiting.
+        oldest message that is not on the disk has been waiting; `longestStopMs` for how long its
+        event loop stood still at most since it started, `longestBusyStopMs` for how long of that
+        it computed.
         """
         return self._wait(self._target.broker_status(address))
 

@@ -76,7 +76,7 @@ def loads_request(data: bytes | bytearray | memoryview) -> Any:
 
 
 def _with_quoted_keys(data: bytes) -> bytes:
-    parts = []
+    parts: list[bytes] = []
     position = 0
     while (found := _TO_INTEGER_KEY.match(data, position)) is not None:
         parts += found[1], b'"', found[2], b'"'

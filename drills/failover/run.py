@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from saturnmq.broker.config import BrokerConfig
-from saturnmq.cli.launcher import LauncherError
+from saturnmq.cli.launcher import LauncherError, long_stops
 from saturnmq.drills.failover import stores
 from saturnmq.drills.failover.backend import BROKER, NAMESERVER, Backend, DrillUnavailable
 from saturnmq.drills.failover.checker import (
@@ -137,6 +137,7 @@ def run_drill(
             report.effects = effects(history)
             report.latency_ms = latency_ms(history)
             report.timeline = timeline(history)
+        report.verdict.add("a node's loop stood still", long_stops(directory))
     except DrillUnavailable as problem:
         report.skipped = str(problem)
     except (LauncherError, SaturnError, OSError) as problem:  # a finding; the others go on

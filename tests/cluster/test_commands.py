@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from cluster_rig import check_loops
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 TIMEOUT_S = 60
@@ -56,7 +57,8 @@ class Shell:
 
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory):
-    run = Shell(tmp_path_factory.mktemp("commands") / "data")
+    data = tmp_path_factory.mktemp("commands") / "data"
+    run = Shell(data)
     up = ("cluster", "up", "--nameservers", "2", "--masters", "2", "--slaves", "1", "--json")
     sizes = ("mappedFileSizeCommitLog=8388608", "maxHashSlotNum=1000", "maxIndexNum=4000")
     facts = json.loads(run(*up, *(part for size in sizes for part in ("--set", size))))
@@ -66,6 +68,7 @@ def shell(tmp_path_factory):
         assert all(node["pid"] and node["grpc"] is None for node in facts["nodes"])
         run.environment["SATURNMQ_NAMESERVER"] = ",".join(facts["nameservers"])
         yield run
+        check_loops(data)
     finally:
         run("cluster", "down")
 

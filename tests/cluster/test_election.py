@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_rig import make_topic, running
+from cluster_rig import check_loops, make_topic, running
 from etcd_rig import need_etcd, running_etcd
 from saturnmq import Admin, Message, Producer, PullConsumer, SaturnError
 from saturnmq.broker.election import SETTLE_S
@@ -203,6 +203,7 @@ def test_cluster_up_starts_an_etcd_beside_its_nodes(tmp_path: Path) -> None:
         with Admin(cluster.nameservers) as admin:
             wait_until(lambda: ready(admin), "etcd is the one of before")
         saturnmq("cluster", "down", *data)
+        check_loops(tmp_path / "cluster")
         assert "an etcd of its own" in saturnmq("cluster", "up", "--slaves", "2", *data)
     finally:
         saturnmq("cluster", "down", *data)

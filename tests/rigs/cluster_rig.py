@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from saturnmq import Admin
-from saturnmq.cli.launcher import LocalCluster, Settings
+from saturnmq.cli.launcher import LocalCluster, Settings, long_stops
 from saturnmq.drills.failover.processes import SMALL_FILES
 
 
@@ -16,15 +16,23 @@ from saturnmq.drills.failover.processes import SMALL_FILES
 def running(directory: Path, settings: Settings | None = None) -> Iterator[LocalCluster]:
     """A cluster below `directory`, gone with all its files at the end. Those are small unless the
     settings say otherwise: they are allocated in full, and a whole suite of RocketMQ's own sizes
-    takes tens of gigabytes."""
+    takes tens of gigabytes. A test fails at the end if the loop of a node stood still."""
     settings = settings or Settings()
     settings.broker_options = SMALL_FILES | settings.broker_options
     cluster = LocalCluster.up(directory, settings)
     try:
         yield cluster
+        cluster.down()
+        check_loops(directory)
     finally:
         cluster.down()
         shutil.rmtree(directory)
+
+
+def check_loops(directory: Path) -> None:
+    """No loop of a node below `directory` stood still for long: 100 ms of processor time, which
+    says something of the node, however busy the machine is (protocol/loop_watch.py)."""
+    assert long_stops(directory) == []
 
 
 def make_topic(cluster: LocalCluster, name: str, queues: int) -> str:

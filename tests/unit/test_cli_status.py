@@ -40,3 +40,8 @@ def test_failures_that_nobody_foresaw_are_told_and_of_none_nothing(monkeypatch) 
         "broker-a 0: 3 requests or tasks failed in a way that nobody foresaw, the last: request "
         "30: KeyError: 'x'"
     ) in shown(monkeypatch, **told)
+
+
+def test_for_how_long_a_loop_stood_still_is_told(monkeypatch) -> None:
+    assert "loop stood" in shown(monkeypatch)
+    assert "123 ms" in shown(monkeypatch, longestStopMs="123")

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 from broker_rig import ask, config, connected, run, started, until
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.loop_watch import EVERY_S, LONG_S, TELL_S, LoopWatch
+from saturnmq.protocol.loop_watch import EVERY_S, LONG_S, TELL_S, LoopWatch, long_stops_in
 from saturnmq.protocol.native import NativeRuntime
 from saturnmq.protocol.runtime import Runtime
 
@@ -56,13 +56,19 @@ def test_long_stops_are_told_once_in_a_while_with_how_many_there_were(caplog) ->
     caplog.set_level(logging.WARNING)
     watched((LONG_S - 0.001, 0.0))
     assert not caplog.records
-    watched((LONG_S + 0.05, 0.12), (0.2, 0.0), (0.2, 0.0), (TELL_S, 1.0))
+    watched((LONG_S + 0.05, 0.09), (0.2, 0.0), (0.2, 0.0), (TELL_S, 0.05))
     assert [record.getMessage() for record in caplog.records] == [
-        "the event loop stood still for 150 ms, 120 of them processor time; the last request was "
+        "the event loop stood still for 150 ms, 90 of them processor time; the last request was "
         "one of code 0; 1 such stops since this was told last",
-        f"the event loop stood still for {TELL_S * 1000:.0f} ms, 1000 of them processor time; the "
+        f"the event loop stood still for {TELL_S * 1000:.0f} ms, 50 of them processor time; the "
         "last request was one of code 0; 3 such stops since this was told last",
     ]
+
+
+def test_each_stop_of_much_processor_time_is_told_and_found_in_the_log(caplog) -> None:
+    caplog.set_level(logging.WARNING)
+    watched((0.3, 0.0), (0.2, LONG_S), (0.2, LONG_S - 0.001), (5.0, 0.16))
+    assert long_stops_in(caplog.text) == [100, 160]
 
 
 def test_a_broker_tells_its_longest_stop(tmp_path: Path) -> None:
