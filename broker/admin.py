@@ -15,8 +15,9 @@ from saturnmq.broker import bodies, slices
 from saturnmq.broker.context import Context, answer, answer_failure
 from saturnmq.broker.delay import DelayService
 from saturnmq.broker.deletion import Deletion
-from saturnmq.broker.documents import Saveable
+from saturnmq.broker.documents import Document, Saveable, encode
 from saturnmq.broker.groups import Group
+from saturnmq.broker.offsets import Search
 from saturnmq.broker.positions import check_queue
 from saturnmq.broker.role import State
 from saturnmq.broker.topics import Topic
@@ -228,8 +229,8 @@ class AdminService:
             raise GroupNotExist(f"No group in this broker. group: {name}")
         answer(endpoint, request, request.reply(0, body=jsonx.dumps(group.document)))
 
-    def _topics_of(self, group: str) -> list[str]:
-        topics = dict.fromkeys(self._c.offsets.topics_of(group))
+    def _topics_of(self, group: str) -> Search:
+        topics = dict.fromkeys((yield from self._c.offsets.topics_of(group)))
         online = self._c.clients.consumers.get(group)
         if online is not None:
             topics |= dict.fromkeys(online.documents)
@@ -238,8 +239,11 @@ class AdminService:
     def on_consume_stats(
         self, endpoint: Endpoint, request: Command, header: headers.ConsumeStats
     ) -> None:
+        slices.answer_with(self._c, endpoint, request, self._consume_stats(request, header))
+
+    def _consume_stats(self, request: Command, header: headers.ConsumeStats) -> slices.Work:
         group = header.group
-        topics = self._topics_of(group) if header.topic is None else [header.topic]
+        topics = (yield from self._topics_of(group)) if header.topic is None else [header.topic]
         tps = self._c.statistics.group_rate(group, topics, self._c.runtime.monotonic())
 
         def made(queues: list[tuple[Topic, int]]) -> bytes:
@@ -261,8 +265,8 @@ class AdminService:
         def whole(table: bytes) -> bytes:
             return b'{"consumeTps":%b,"offsetTable":{%b}}' % (jsonx.dumps(tps), table)
 
-        work = slices.joined(request, slices.of(self._queues_of(topics), made), whole)
-        slices.answer_with(self._c, endpoint, request, work)
+        found = slices.of(self._queues_of(topics), made)
+        return (yield from slices.joined(request, found, whole))
 
     def _queues_of(self, topics: list[str]) -> Iterator[tuple[Topic, int]]:
         """Of queues that were taken away there is still what a group has not consumed."""
@@ -303,17 +307,22 @@ class AdminService:
     def on_who_consumes(
         self, endpoint: Endpoint, request: Command, header: headers.OfTopic
     ) -> None:
-        topic = header.topic
-        groups = {*self._c.clients.groups_of(topic), *self._c.offsets.groups_of(topic)}
-        body = jsonx.dumps({"groupList": sorted(groups)})
-        answer(endpoint, request, request.reply(0, body=body))
+        def work() -> slices.Work:
+            having = yield from self._c.offsets.groups_of(header.topic)
+            groups = {*self._c.clients.groups_of(header.topic), *having}
+            return request.reply(0, body=jsonx.dumps({"groupList": sorted(groups)}))
+
+        slices.answer_with(self._c, endpoint, request, work())
 
     def on_topics_of_consumer(
         self, endpoint: Endpoint, request: Command, header: headers.OfGroup
     ) -> None:
-        topics = self._topics_of(header.group)
-        body = jsonx.dumps({"brokerAddr": self._c.address, "topicList": topics})
-        answer(endpoint, request, request.reply(0, body=body))
+        def work() -> slices.Work:
+            topics = yield from self._topics_of(header.group)
+            body = jsonx.dumps({"brokerAddr": self._c.address, "topicList": topics})
+            return request.reply(0, body=body)
+
+        slices.answer_with(self._c, endpoint, request, work())
 
     # the tables slaves copy
 
@@ -336,33 +345,45 @@ class AdminService:
     ) -> None:
         if self._unchanged(endpoint, request, header, self._c.topics):
             return
-        document = self._c.topics.snapshot()
+        document = self._c.topics.document()
         document |= {
             "mappingDataVersion": document["dataVersion"],
             "topicQueueMappingDetailMap": {},
         }
-        ext = {"totalTopicNum": str(len(document["topicConfigTable"]))}
-        ext |= self._version_of(self._c.topics)
-        answer(endpoint, request, request.reply(0, ext=ext, body=jsonx.dumps(document)))
+        ext = {"totalTopicNum": str(len(self._c.topics))}
+        self._answer_table(endpoint, request, self._c.topics, document, ext)
+
+    def _answer_table(
+        self,
+        endpoint: Endpoint,
+        request: Command,
+        table: Saveable,
+        document: Document,
+        ext: dict[str, str],
+    ) -> None:
+        """With a document of the table as it is now."""
+        ext |= self._version_of(table)
+
+        def work() -> slices.Work:
+            body = yield from encode(document)
+            return request.reply(0, ext=ext, body=body)
+
+        slices.answer_with(self._c, endpoint, request, work())
 
     def on_all_groups(
         self, endpoint: Endpoint, request: Command, header: headers.CopyTable
     ) -> None:
-        if self._unchanged(endpoint, request, header, self._c.groups):
-            return
-        document = self._c.groups.snapshot()
-        ext = {"totalGroupNum": str(len(document["subscriptionGroupTable"]))}
-        ext |= self._version_of(self._c.groups)
-        answer(endpoint, request, request.reply(0, ext=ext, body=jsonx.dumps(document)))
+        groups = self._c.groups
+        if not self._unchanged(endpoint, request, header, groups):
+            ext = {"totalGroupNum": str(len(groups))}
+            self._answer_table(endpoint, request, groups, groups.document(), ext)
 
     def on_all_offsets(
         self, endpoint: Endpoint, request: Command, header: headers.CopyTable
     ) -> None:
-        if self._unchanged(endpoint, request, header, self._c.offsets):
-            return
-        body = jsonx.dumps(self._c.offsets.snapshot())
-        ext = self._version_of(self._c.offsets)
-        answer(endpoint, request, request.reply(0, ext=ext, body=body))
+        offsets = self._c.offsets
+        if not self._unchanged(endpoint, request, header, offsets):
+            self._answer_table(endpoint, request, offsets, offsets.document(), {})
 
     def on_all_delays(
         self, endpoint: Endpoint, request: Command, header: headers.CopyTable

@@ -179,8 +179,8 @@ class Broker:
         return store
 
     async def _start(self, config: BrokerConfig, runtime: Runtime) -> None:
-        self._saver = Saver(runtime, self._gate.guard)
         context = self._make_context()
+        self._saver = Saver(runtime, context.steps, self._gate.guard)
         self.context = context
         self._turn = Turn(context)
         context.appended = self._turn.wake

@@ -29,11 +29,12 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from saturnmq.broker.context import Context
 from saturnmq.broker.delivered import first_undelivered
+from saturnmq.broker.documents import Document, Row
 from saturnmq.broker.progress import Mark, ProgressTable, marks_by_number
 from saturnmq.broker.send import SendService
 from saturnmq.broker.waits import Entry, Waits
@@ -101,9 +102,9 @@ class DelayService(ProgressTable[int]):
         """Of the wall clock before the steady one."""
         return self._c.runtime.now_ms() - self._c.runtime.monotonic() * 1000
 
-    def snapshot(self) -> dict[str, Any]:
+    def document(self) -> Document:
         self.settle()
-        document = super().snapshot()
+        document = super().document()
         now, now_ms = self._c.runtime.monotonic(), document["dataVersion"]["timestamp"]
         table = {
             str(level): [
@@ -168,9 +169,11 @@ class DelayService(ProgressTable[int]):
         offsets = checked.table(document, "offsetTable")
         return dict(marks_by_number(offsets, checked.table(document, "generationTable"), least=1))
 
-    def tables_of(self, marks: list[tuple[int, Mark]]) -> tuple[dict[str, Any], dict[str, Any]]:
-        offsets = {str(level): mark.offset for level, mark in marks}
-        return offsets, {str(level): mark.generation for level, mark in marks if mark.generation}
+    def rows_of(self, marks: Mapping[int, Mark], *, generations: bool) -> Iterator[Row | None]:
+        for level, mark in sorted(marks.items()):
+            number = mark.generation if generations else mark.offset
+            if number or not generations:
+                yield str(level), number
 
     def begin(self) -> None:
         """Deliver from where the table says."""

@@ -22,7 +22,7 @@ from typing import Any
 from urllib.parse import quote
 
 from saturnmq.broker.context import Context
-from saturnmq.broker.documents import Saveable
+from saturnmq.broker.documents import Document, Saveable
 from saturnmq.broker.election import (
     READ_S,
     Campaign,
@@ -82,7 +82,7 @@ class SavedMemory(Saveable):
             self._noted = known
             self.mark_dirty()
 
-    def snapshot(self) -> dict[str, Any]:
+    def document(self) -> Document:
         memory = self.memory
         return {
             "cluster": memory.cluster,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from saturnmq.broker import bodies
-from saturnmq.broker.documents import Saveable, readable
+from saturnmq.broker.documents import Document, Rows, Saveable, readable
 from saturnmq.protocol import checked
 from saturnmq.protocol.checked import INT32_MAX
 from saturnmq.protocol.errors import MalformedFrame
@@ -95,6 +95,9 @@ class GroupTable(Saveable):
         self._timestamp = now_ms()
         self._told_ms = 0  # the time of the version that was loaded
 
+    def __len__(self) -> int:
+        return len(self._groups)
+
     def __iter__(self) -> Iterator[Group]:
         return iter(self._groups.values())
 
@@ -127,11 +130,12 @@ class GroupTable(Saveable):
     def data_version(self) -> dict[str, int]:
         return {"counter": self._counter, "stateVersion": 0, "timestamp": self._timestamp}
 
-    def snapshot(self) -> dict[str, Any]:
+    def document(self) -> Document:
+        groups = sorted(self._groups.items())
         return {
             "dataVersion": self.data_version,
             "forbiddenTable": self._forbidden,
-            "subscriptionGroupTable": {n: g.document for n, g in sorted(self._groups.items())},
+            "subscriptionGroupTable": Rows((name, group.document) for name, group in groups),
         }
 
     def load(self, document: Mapping[str, Any]) -> None:

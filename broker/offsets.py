@@ -15,17 +15,20 @@ back.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from saturnmq.broker.documents import readable
+from saturnmq.broker.documents import Row, readable
 from saturnmq.broker.progress import NOTHING, Mark, ProgressTable, mark_by_number
 from saturnmq.protocol import checked
 
 log = logging.getLogger(__name__)
 
 SEPARATOR = "@"
+STEP_PLACES = 5000  # that are looked at in one step: about a millisecond
+Search = Generator[None, None, list[str]]
+"""It yields between two steps, and returns names in their order."""
 
 
 class Place(NamedTuple):
@@ -80,11 +83,23 @@ class ConsumerOffsets(ProgressTable[Place]):
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
         return self.progress.offset(Place(topic, group, queue_id))
 
-    def topics_of(self, group: str) -> list[str]:
-        return sorted({place.topic for place, _ in self.progress if place.group == group})
+    def topics_of(self, group: str) -> Search:
+        """Finds the topics in which a group has offsets."""
+        return self._search(lambda place: place.topic if place.group == group else None)
 
-    def groups_of(self, topic: str) -> list[str]:
-        return sorted({place.group for place, _ in self.progress if place.topic == topic})
+    def groups_of(self, topic: str) -> Search:
+        """Finds the groups that have offsets in a topic."""
+        return self._search(lambda place: place.group if place.topic == topic else None)
+
+    def _search(self, name_of: Callable[[Place], str | None]) -> Search:
+        places = list(self.progress.marks)
+        found: set[str] = set()
+        for start in range(0, len(places), STEP_PLACES):
+            if start:
+                yield
+            names = map(name_of, places[start : start + STEP_PLACES])
+            found.update(name for name in names if name is not None)
+        return sorted(found)
 
     def items(self) -> Iterator[tuple[tuple[str, str], dict[int, int]]]:
         """(topic, group) and where it goes on in each queue."""
@@ -140,12 +155,12 @@ class ConsumerOffsets(ProgressTable[Place]):
         over = self._is_over
         return {at: m for at, m in marks.items() if not over(at.topic, at.queue_id, m.offset)}
 
-    def tables_of(self, marks: list[tuple[Place, Mark]]) -> tuple[dict[str, Any], dict[str, Any]]:
-        offsets: dict[str, Any] = {}
-        generations: dict[str, Any] = {}
-        for place, mark in marks:
-            key, queue = f"{place.topic}{SEPARATOR}{place.group}", str(place.queue_id)
-            offsets.setdefault(key, {})[queue] = mark.offset
-            if mark.generation:
-                generations.setdefault(key, {})[queue] = mark.generation
-        return offsets, generations
+    def rows_of(self, marks: Mapping[Place, Mark], *, generations: bool) -> Iterator[Row | None]:
+        table: dict[str, dict[str, int]] = {}
+        for place, mark in marks.items():
+            number = mark.generation if generations else mark.offset
+            if number or not generations:
+                queues = table.setdefault(f"{place.topic}{SEPARATOR}{place.group}", {})
+                queues[str(place.queue_id)] = number
+            yield None
+        yield from table.items()

@@ -21,7 +21,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from saturnmq.broker.documents import Saveable
+from saturnmq.broker.documents import Document, Row, Rows, Saveable
 from saturnmq.protocol import checked
 from saturnmq.protocol.route import QUEUES_MAX
 
@@ -116,21 +116,20 @@ class ProgressTable(Saveable, Generic[K]):
         """The marks in a document, ours or RocketMQ's."""
 
     @abstractmethod
-    def tables_of(self, marks: list[tuple[K, Mark]]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """offsetTable and generationTable (without the zeros)."""
+    def rows_of(self, marks: Mapping[K, Mark], *, generations: bool) -> Iterator[Row | None]:
+        """Those of offsetTable, or of generationTable, without the zeros."""
 
-    def snapshot(self) -> dict[str, Any]:
-        offsets, generations = self.tables_of(sorted(self.progress))
-        document: dict[str, Any] = {
+    def document(self) -> Document:
+        marks = self.progress.marks.copy()
+        document: Document = {
             "dataVersion": {
                 "counter": self.changes,
                 "stateVersion": 0,
                 "timestamp": self._now_ms(),
             },
-            "offsetTable": offsets,
+            "offsetTable": Rows(self.rows_of(marks, generations=False)),
+            "generationTable": Rows(self.rows_of(marks, generations=True), leave_out_empty=True),
         }
-        if generations:
-            document["generationTable"] = generations
         if self.progress.stale:
             document["stale"] = True
         return document

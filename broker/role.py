@@ -31,7 +31,7 @@ from enum import Enum
 from typing import Any
 
 from saturnmq.broker.config import BrokerConfig
-from saturnmq.broker.documents import Saveable, readable
+from saturnmq.broker.documents import Document, Saveable, readable
 from saturnmq.protocol import checked
 from saturnmq.protocol.epochs import EPOCH_MAX, TERM, ceiling, is_own
 
@@ -249,7 +249,7 @@ class Role(Saveable):
 
     # the file
 
-    def snapshot(self) -> dict[str, Any]:
+    def document(self) -> Document:
         return {
             "identity": self.identity,
             "decided": self.decided,

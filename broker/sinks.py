@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass, field
 from typing import Any
 
-from saturnmq.broker.documents import Saveable
+from saturnmq.broker.documents import Document, Saveable
 from saturnmq.protocol import checked
 from saturnmq.protocol.errors import MalformedFrame
 from saturnmq.protocol.topics import GROUPS_TOPIC
@@ -213,7 +213,7 @@ class SinkTable(Saveable):
 
     # the file
 
-    def snapshot(self) -> dict[str, Any]:
+    def document(self) -> Document:
         old = self._now_ms() - EXPIRY_MS
         self._sinks = {name: sink for name, sink in self._sinks.items() if sink.touched_ms > old}
         return {

@@ -27,7 +27,7 @@ def answer_with(c: Context, endpoint: Endpoint, request: Command, work: Work) ->
     answer. The work has no use of the request's body behind its first step."""
 
     async def go_on() -> None:
-        reply = await c.steps.run(work, lambda: not endpoint.closed)
+        reply = await c.steps.run_while(work, lambda: not endpoint.closed)
         if reply is not None:
             answer(endpoint, request, reply)
 

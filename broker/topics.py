@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from saturnmq.broker.documents import Saveable, readable
+from saturnmq.broker.documents import Document, Rows, Saveable, readable
 from saturnmq.protocol import checked
 from saturnmq.protocol.errors import (
     InvalidParameter,
@@ -137,6 +137,9 @@ class TopicTable(Saveable):
         self._news: deque[Topic | None] = deque(maxlen=NEWS_MOST)  # what they were about, if known
         self._timestamp = now_ms()
         self._told_ms = 0  # the time of the version that was loaded
+
+    def __len__(self) -> int:
+        return len(self._topics)
 
     def __iter__(self) -> Iterator[Topic]:
         return iter(self._topics.values())
@@ -278,12 +281,13 @@ class TopicTable(Saveable):
     def data_version(self) -> dict[str, int]:
         return {"counter": self._counter, "stateVersion": 0, "timestamp": self._timestamp}
 
-    def snapshot(self) -> dict[str, Any]:
+    def document(self) -> Document:
+        topics, deleted = sorted(self._topics.items()), sorted(self.deleted.items())
         return {
             "dataVersion": self.data_version,
-            "topicConfigTable": {name: t.to_json() for name, t in sorted(self._topics.items())},
+            "topicConfigTable": Rows((name, topic.to_json()) for name, topic in topics),
             AS_OF: dict(sorted(self._as_of.items())),
-            DELETED: {name: t.to_json() for name, t in sorted(self.deleted.items())},
+            DELETED: Rows((name, tombstone.to_json()) for name, tombstone in deleted),
         }
 
     def load(self, document: Mapping[str, Any]) -> None:

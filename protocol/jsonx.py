@@ -201,4 +201,9 @@ def dumps_mq_map(table: Mapping[Any, Any]) -> bytes:
 
 def mq_map(table: Mapping[Any, Any]) -> Any:
     """The same as a part of a larger body: `dumps({"offsetTable": mq_map(offsets)})`."""
-    return orjson.Fragment(dumps_mq_map(table))
+    return encoded(dumps_mq_map(table))
+
+
+def encoded(text: bytes) -> Any:
+    """JSON text as a part of a larger body."""
+    return orjson.Fragment(text)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Generator
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from .runtime import Runtime
 
@@ -57,11 +57,14 @@ class Steps:
             self._begin()
         await turn
 
-    async def run(
-        self, work: Generator[None, None, T], is_wanted: Callable[[], bool] = lambda: True
+    async def run(self, work: Generator[None, None, T]) -> T:
+        """What the work returns, which yields between two steps."""
+        return cast(T, await self.run_while(work, lambda: True))
+
+    async def run_while(
+        self, work: Generator[None, None, T], is_wanted: Callable[[], bool]
     ) -> T | None:
-        """What the work returns, which yields between two steps; None if it is not wanted any more
-        before it is done."""
+        """The same; None if the work is not wanted any more before it is done."""
         try:
             while True:
                 await self.next()

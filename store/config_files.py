@@ -51,4 +51,8 @@ class ConfigFile:
 
     def save(self, document: Any) -> None:
         """Replace the file; blocking."""
-        self._disk.replace_file(self.path, jsonx.dumps(document), keep_backup=True)
+        self.write(jsonx.dumps(document))
+
+    def write(self, text: bytes) -> None:
+        """The same with what is JSON already."""
+        self._disk.replace_file(self.path, text, keep_backup=True)

@@ -7,7 +7,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from saturnmq.broker.offsets import ConsumerOffsets
+from saturnmq.broker.offsets import ConsumerOffsets, Search
 from saturnmq.broker.progress import NOTHING, Mark, Progress
 
 MARKS = st.builds(Mark, st.integers(0, 6), st.integers(0, 20))
@@ -184,13 +184,21 @@ def test_within_a_generation_a_mark_moves_only_forward() -> None:
     assert table.marks == {0: Mark(2, 6)}
 
 
+def all_of(search: Search) -> list[str]:
+    while True:
+        try:
+            next(search)
+        except StopIteration as done:
+            return done.value
+
+
 def test_a_group_can_be_forgotten_and_the_others_go_on() -> None:
     table = offsets((0, 5), (1, 6))
     table.commit("h", "t", 0, 7)
     table.commit("h", "u", 2, 8)
-    assert table.groups_of("t") == ["g", "h"]
-    assert table.groups_of("u") == ["h"]
-    assert table.topics_of("h") == ["t", "u"]
+    assert all_of(table.groups_of("t")) == ["g", "h"]
+    assert all_of(table.groups_of("u")) == ["h"]
+    assert all_of(table.topics_of("h")) == ["t", "u"]
     table.clean()
     table.forget(group="g")
     assert table.dirty

@@ -426,6 +426,6 @@ def test_offsets_of_a_deleted_topic_come_back_with_no_table() -> None:
         other.commit("g", topic, 0, offset)
     other.commit("g", "again", 1, 10)
     table.merge(other.snapshot())
-    assert table.topics_of("g") == ["again", "other"]
+    assert {place.topic for place, _ in table.progress} == {"again", "other"}
     assert table.query("g", "again", 0) is None
     assert table.query("g", "again", 1) == 10

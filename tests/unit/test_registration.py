@@ -22,6 +22,7 @@ from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import SaturnError, TopicNotExist
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import TopicConfig
+from saturnmq.protocol.steps import Steps
 from saturnmq.protocol.supervision import Supervisor
 from saturnmq.store.tombstones import Tombstone
 from world_rig import World, run
@@ -64,6 +65,7 @@ class Member:
             runtime=self.node,
             role=self.role,
             topics=self.topics,
+            steps=Steps(self.node),
             address=self.address,
             store=SimpleNamespace(watermarks=SimpleNamespace(appended=1)),
         )

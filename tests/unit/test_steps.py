@@ -77,7 +77,7 @@ def test_who_was_cancelled_takes_nobody_s_turn() -> None:
 def test_work_that_nobody_wants_any_more_ends() -> None:
     async def body(steps: Steps) -> None:
         done: list[str] = []
-        assert await steps.run(writing("a", 100, done), lambda: len(done) < 3) is None
+        assert await steps.run_while(writing("a", 100, done), lambda: len(done) < 3) is None
         assert done == ["a", "a", "a"]
 
     run(body)
