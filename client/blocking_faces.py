@@ -21,7 +21,6 @@ from saturnmq.client.offset_store import COMMIT_INTERVAL_S
 from saturnmq.client.process_queue import Limits
 from saturnmq.client.producer import DEFAULT_NAMESERVER
 from saturnmq.client.promotion import Promotion
-from saturnmq.client.pulling import HOLD_S
 from saturnmq.client.push_consumer import CONSUME_TIMEOUT_S, INSTANCE
 from saturnmq.client.replicas import Replica
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
@@ -83,7 +82,7 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
         rebalance: str = "AVG",
         rebalance_interval_s: float = 20.0,
         commit_interval_s: float = COMMIT_INTERVAL_S,
-        hold_s: float = HOLD_S,
+        hold_s: float | None = None,
         max_cached_messages: int = Limits().messages,
         max_cached_bytes: int = Limits().bytes,
         verify_crc: bool = True,
@@ -110,8 +109,9 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
         rebalance: how members share queues: AVG, AVG_BY_CIRCLE, CONSISTENT_HASH or STICKY
         rebalance_interval_s: seconds between two looks at who the members are
         commit_interval_s: seconds between two commits of what is consumed
-        hold_s: seconds that a broker may hold a pull that finds nothing, 0.1 to 60; RocketMQ's
-            brokers look only every 5 s whether they are over
+        hold_s: seconds that a broker may hold a pull that finds nothing, 0.1 to 60; 15 by default,
+            longer with more than 1,500 queues; RocketMQ's brokers look only every 5 s whether they
+            are over
         max_cached_messages, max_cached_bytes: what is pulled ahead of the listener, for each queue
         verify_crc: check every message's CRC-32 of its body
         client_id: the name of this client among the members of its group; one that no other client
@@ -232,7 +232,7 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
         rebalance: str = "AVG",
         rebalance_interval_s: float = 20.0,
         commit_interval_s: float = COMMIT_INTERVAL_S,
-        hold_s: float = HOLD_S,
+        hold_s: float | None = None,
         max_cached_messages: int = 16384,
         max_cached_bytes: int = 32 << 20,
         verify_crc: bool = True,
@@ -248,8 +248,9 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
         rebalance: how members share queues: AVG, AVG_BY_CIRCLE, CONSISTENT_HASH or STICKY
         rebalance_interval_s: seconds between two looks at who the members are
         commit_interval_s: seconds between two commits
-        hold_s: seconds that a broker may hold a pull that finds nothing, 0.1 to 60; RocketMQ's
-            brokers look only every 5 s whether they are over
+        hold_s: seconds that a broker may hold a pull that finds nothing, 0.1 to 60; 15 by default,
+            longer with more than 1,500 queues; RocketMQ's brokers look only every 5 s whether they
+            are over
         max_cached_messages, max_cached_bytes: what is pulled ahead of poll(), for each queue
         verify_crc: check every message's CRC-32 of its body
         client_id: the name of this client among the members of its group; one that no other client

@@ -96,7 +96,7 @@ class Holdings:
             held = self.held[queue] = HeldQueue(queue)
             self._consumption.begin(held, asked_at)
             held.pulling = self._pull(held)
-        if left_over := self.locks.left_over({*self.held, *queues}):
+        if self._ordered and (left_over := self.locks.left_over({*self.held, *queues})):
             await self.locks.release(left_over)
             if self.locks.left_over({*self.held, *queues}):
                 return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from saturnmq.client.core import ClientCore
@@ -24,6 +24,9 @@ from saturnmq.protocol.subscription import Subscription
 log = logging.getLogger(__name__)
 
 UNSETTLED_S = 1.0
+
+Told = dict[tuple[str, ...], list[str] | None]
+"""In one round: of brokers, the members of the group that the first one names; None: none does."""
 
 
 class Member(Protocol):
@@ -69,24 +72,27 @@ class Membership:
         """One round over all topics; False if something has to be tried again soon."""
         member = self._member
         settled = True
-        topics = list(member.subscriptions)
-        stray = [queue for queue in member.held_queues() if queue.topic not in topics]
+        topics = dict.fromkeys(member.subscriptions)
+        held: dict[str, list[MessageQueue]] = {}
+        for queue in member.held_queues():
+            held.setdefault(queue.topic, []).append(queue)
+        stray = [queue for topic, queues in held.items() if topic not in topics for queue in queues]
         if stray:
             await member.give_up_queues(stray)
+        told: Told = {}
         for topic in topics:
-            mine = await self._share(topic)
+            mine = await self._share(topic, told)
             if mine is None:
                 settled = False
                 continue
-            held = [queue for queue in member.held_queues() if queue.topic == topic]
-            lost = [queue for queue in held if queue not in mine]
+            lost = [queue for queue in held.get(topic, ()) if queue not in mine]
             if lost:
                 await member.give_up_queues(lost)
             if not await member.take_queues(mine):
                 settled = False
         return settled
 
-    async def _share(self, topic: str) -> list[MessageQueue] | None:
+    async def _share(self, topic: str, told: Told) -> list[MessageQueue] | None:
         """My queues of `topic`; None if that cannot be said now."""
         try:
             queues = await find_queues(self._core, topic, self._member.baseline)
@@ -96,14 +102,16 @@ class Membership:
             return None
         if self._member.broadcasting:
             return list(queues)
-        clients = await self._members(topic)
+        names = tuple(sorted({q.broker_name for q in self._core.subscribe_queues(topic)}))
+        if names not in told:  # a consumer of hundreds of topics asks once
+            told[names] = await self._members(names)
+        clients = told[names]
         if clients is None:
             return None
         return assign(self._how, self._core.client_id, queues, clients)
 
-    async def _members(self, topic: str) -> list[str] | None:
-        """The group's client ids by the first broker of `topic` that answers; None if none does."""
-        names = sorted({queue.broker_name for queue in self._core.subscribe_queues(topic)})
+    async def _members(self, names: Iterable[str]) -> list[str] | None:
+        """The group's client ids by the first of these brokers that answers; None if none does."""
         for name in names:
             for _, address in sorted(self._core.routes.brokers().get(name, {}).items()):
                 request = Command.request(

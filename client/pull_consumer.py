@@ -30,7 +30,7 @@ from saturnmq.client.held_queue import HeldQueue
 from saturnmq.client.membership import Membership
 from saturnmq.client.offset_store import COMMIT_INTERVAL_S, OffsetStore, RemoteOffsets
 from saturnmq.client.process_queue import Limits
-from saturnmq.client.pulling import HOLD_S, Puller
+from saturnmq.client.pulling import Puller
 from saturnmq.client.starting import Baseline, ask_offset, start_offset
 from saturnmq.client.terms import note_term
 from saturnmq.protocol import topics
@@ -87,7 +87,7 @@ class PullConsumer:
         rebalance: str = "AVG",
         rebalance_interval_s: float = 20.0,
         commit_interval_s: float = COMMIT_INTERVAL_S,
-        hold_s: float = HOLD_S,
+        hold_s: float | None = None,
         max_cached_messages: int = 16_384,
         max_cached_bytes: int = 32 << 20,
         verify_crc: bool = True,
@@ -105,8 +105,9 @@ class PullConsumer:
         rebalance: how members share queues: AVG, AVG_BY_CIRCLE, CONSISTENT_HASH or STICKY
         rebalance_interval_s: seconds between two looks at who the members are
         commit_interval_s: seconds between two commits
-        hold_s: seconds that a broker may hold a pull that finds nothing, 0.1 to 60; RocketMQ's
-            brokers look only every 5 s whether they are over
+        hold_s: seconds that a broker may hold a pull that finds nothing, 0.1 to 60; 15 by default,
+            longer with more than 1,500 queues; RocketMQ's brokers look only every 5 s whether they
+            are over
         max_cached_messages, max_cached_bytes: what is pulled ahead of poll(), for each queue
         verify_crc: check every message's CRC-32 of its body
         client_id: the name of this client among the members of its group; one that no other client

@@ -41,6 +41,7 @@ OWN_COUNT, OWN_BYTES = 2048, 1 << 20
 OWN_LANGUAGE = "PYTHON"
 AVOID_S = 3.0
 HOLD_S = 15.0
+IDLE_PULLS = 100  # a second, of a consumer of many queues that was not told how long to wait
 HOLD_MIN_S, HOLD_MAX_S = 0.1, 60.0  # brokers hold no longer; shorter is no long polling any more
 # A broker looks for expired long polls every 5 s only; the client must outwait that.
 ANSWER_MARGIN_S = 10.0
@@ -95,14 +96,14 @@ class Puller:
         subscriptions: Mapping[str, Subscription],
         *,
         verify_crc: bool = True,
-        hold_s: float = HOLD_S,
+        hold_s: float | None = None,
         max_count: int = OWN_COUNT,
         max_bytes: int = OWN_BYTES,
     ) -> None:
         self._core = core
         self._group = group
         self._subscriptions = subscriptions
-        if not HOLD_MIN_S <= hold_s <= HOLD_MAX_S:
+        if hold_s is not None and not HOLD_MIN_S <= hold_s <= HOLD_MAX_S:
             raise ConfigError(
                 f"hold_s is {hold_s}: a broker may hold a pull for {HOLD_MIN_S:g} to "
                 f"{HOLD_MAX_S:g} seconds"
@@ -116,6 +117,9 @@ class Puller:
         self._own: set[str] = set()
         self._careful: dict[MessageQueue, Careful] = {}
         self._asking: dict[MessageQueue, tuple[int, str]] = {}
+
+    def _usual_hold(self) -> float:
+        return min(max(HOLD_S, len(self._asking) / IDLE_PULLS), HOLD_MAX_S)
 
     def misplaced(self, queue: MessageQueue) -> bool:
         """Whether a pull under way waits for a broker that has another role by now."""
@@ -152,7 +156,7 @@ class Puller:
         """Pulls once from `offset`, waiting up to `suspend_s`, `hold_s` by default, for a first
         message."""
         if suspend_s is None:
-            suspend_s = self._hold_s
+            suspend_s = self._usual_hold() if self._hold_s is None else self._hold_s
         if queue in self._careful:
             max_count = 1
         while True:

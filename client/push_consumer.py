@@ -40,7 +40,7 @@ from saturnmq.client.offset_store import (
     RemoteOffsets,
 )
 from saturnmq.client.process_queue import Chunk, Limits
-from saturnmq.client.pulling import HOLD_S, Puller
+from saturnmq.client.pulling import Puller
 from saturnmq.client.results import ConsumeResult
 from saturnmq.client.send_back import SendBack
 from saturnmq.client.starting import Baseline, start_offset
@@ -107,7 +107,7 @@ class PushConsumer:
         rebalance: str = "AVG",
         rebalance_interval_s: float = 20.0,
         commit_interval_s: float = COMMIT_INTERVAL_S,
-        hold_s: float = HOLD_S,
+        hold_s: float | None = None,
         max_cached_messages: int = Limits().messages,
         max_cached_bytes: int = Limits().bytes,
         verify_crc: bool = True,
@@ -137,8 +137,9 @@ class PushConsumer:
         rebalance: how members share queues: AVG, AVG_BY_CIRCLE, CONSISTENT_HASH or STICKY
         rebalance_interval_s: seconds between two looks at who the members are
         commit_interval_s: seconds between two commits of what is consumed
-        hold_s: seconds that a broker may hold a pull that finds nothing, 0.1 to 60; RocketMQ's
-            brokers look only every 5 s whether they are over
+        hold_s: seconds that a broker may hold a pull that finds nothing, 0.1 to 60; 15 by default,
+            longer with more than 1,500 queues; RocketMQ's brokers look only every 5 s whether they
+            are over
         max_cached_messages, max_cached_bytes: what is pulled ahead of the listener, for each queue
         verify_crc: check every message's CRC-32 of its body
         client_id: the name of this client among the members of its group; one that no other client

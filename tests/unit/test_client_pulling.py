@@ -146,6 +146,31 @@ def test_how_long_a_broker_may_hold_a_pull_is_bounded(hold_s: float, good: bool)
         Puller(Replicas(), "G", {}, hold_s=hold_s)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("queues", "seconds"), [(1, 15), (1500, 15), (2000, 20), (9000, 60)])
+def test_a_consumer_of_many_queues_waits_longer_at_each(queues: int, seconds: float) -> None:
+    async def body() -> None:
+        answers = asyncio.get_running_loop().create_future()
+        asked: list[str] = []
+
+        async def invoke(_: str, cmd: Command, timeout: float, *, ok: Any) -> Command:
+            asked.append(cmd.ext["suspendTimeoutMillis"])
+            await answers
+            return reply(cmd)
+
+        world = Replicas()
+        world.invoke = invoke  # type: ignore[method-assign]
+        pulls = [world.puller.pull(MessageQueue("T", "a", number), 0) for number in range(queues)]
+        tasks = [asyncio.ensure_future(pull) for pull in pulls]
+        await asyncio.sleep(0)
+        answers.set_result(None)
+        await asyncio.gather(*tasks)
+        await world.puller.pull(Q0, 0)
+        assert abs(int(asked[queues - 1]) / 1000 - seconds) <= 0.05
+        assert asked[-1] == "15000"
+
+    asyncio.run(body())
+
+
 def test_the_suggested_replica_is_asked_and_without_a_suggestion_the_master() -> None:
     world = Replicas(MASTER, SLAVE, THIRD)
     for suggested, expected in [(2, MASTER), (1, THIRD), (5, SLAVE), (None, MASTER), (0, MASTER)]:

@@ -129,6 +129,15 @@ def test_a_share_stays_while_no_broker_can_tell_and_other_topics_are_looked_afte
     assert not group.round()
 
 
+def test_of_many_topics_a_broker_is_asked_once_a_round() -> None:
+    topics = [f"T{number}" for number in range(20)]
+    group = Group(*topics, "U")
+    group.queues |= {topic: [MessageQueue(topic, name, 0) for name in "ab"] for topic in topics}
+    assert group.round()
+    assert group.asked == ["a0", "b0"], "U is at b only"
+    assert len(group.held) == 41
+
+
 def test_who_broadcasts_takes_everything_and_asks_nobody() -> None:
     group = Group()
     group.broadcasting = True
