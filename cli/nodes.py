@@ -56,6 +56,7 @@ LogFiles = Annotated[
 ]
 LOG_BYTES, LOG_FILES = 16 << 20, 4
 SWITCH_S = 0.001
+COLLECT_AFTER = 10_000  # objects
 
 
 def nameserver(
@@ -251,9 +252,11 @@ def _serve(
             relieve(int(pid), int(started))
         await server.start()
         # The tables are there to stay: whoever looks for garbage need not look at them again and
-        # again, while the loop waits.
+        # again, while the loop waits. Nor often at what comes later, topics and held pulls by the
+        # thousand: almost all that a server makes goes when nobody refers to it any more.
         gc.collect()
         gc.freeze()
+        gc.set_threshold(COLLECT_AFTER, 50, 50)
         watch = runtime.spawn(server.loop_watch.run(), name="loop-watch")
         try:
             facts = {"address": server.address, "pid": os.getpid()}
