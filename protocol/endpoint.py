@@ -68,6 +68,7 @@ TIMER_GRAIN_S = 0.005
 # everybody else had their turn. A socket alone would give thousands, several buffers in a row.
 REQUESTS_AT_ONCE = 100
 
+_UNHEARD = memoryview(bytearray(4096))  # what still comes over closed connections
 Handler = Callable[["Endpoint", Command], None]
 ResultCallback = Callable[[Command | SaturnError], None]
 
@@ -172,6 +173,8 @@ class Endpoint(asyncio.BufferedProtocol):
             return
         self.closed = True
         self._out, self._out_size = [], 0
+        # At once: this object and its transport know each other, and go when that is noticed.
+        self._view, self._start, self._end = _UNHEARD, 0, 0
         self.budget.close()
         if self._timer is not None:
             self._timer.cancel()

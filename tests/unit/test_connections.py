@@ -4,7 +4,9 @@ how much memory their peers may take."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import struct
+import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -273,6 +275,27 @@ def test_many_that_promise_16_mib_and_dribble_take_no_more_than_the_budget() -> 
         assert (large.code, large.ext) == (0, {"size": str(4 << 20)})
 
     run(body, memory_bytes=64 << 20)
+
+
+def test_a_connection_that_ends_leaves_no_buffer_behind() -> None:
+    async def body(served: Served) -> None:
+        gc.disable()
+        try:
+            tracemalloc.start()
+            before, _ = tracemalloc.get_traced_memory()
+            dribblers = Dribblers(served, 3 << 20)
+            await dribblers.add(3)
+            await served.until(lambda: served.all.budget.used >= 12 << 20)
+            dribblers.close()
+            dribblers.opened.clear()
+            await served.until(lambda: not len(served.all))
+            after, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+            gc.enable()
+        assert after - before < 4 << 20
+
+    run(body)
 
 
 def test_whose_request_has_no_room_is_told_so_and_goes_on() -> None:
