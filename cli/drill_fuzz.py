@@ -18,6 +18,7 @@ PROCESSES = ("broker", "nameserver")
 IN_PROCESS = {  # module of drills.fuzz, class
     "sql92": ("sql", "Conditions"),
     "files": ("files", "Files"),
+    "store": ("store", "Store"),
 }
 TARGETS = (*PROCESSES, *IN_PROCESS)
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, cast
 from saturnmq.pipeline.access import Decoding, Where
 from saturnmq.pipeline.plan import Range
 from saturnmq.pipeline.reading import Tally, decoder, subscription
+from saturnmq.protocol.checked import INT32_MAX
 from saturnmq.protocol.codes import PERM_INHERIT, PERM_READ
 from saturnmq.protocol.errors import ConfigError, StoreDamaged, nearest
 from saturnmq.protocol.frame import Frame, decode_frame
@@ -37,6 +38,7 @@ from saturnmq.store.cuts import cut
 from saturnmq.store.disk import NativeDisk, SegmentFile
 from saturnmq.store.log_files import SegmentFiles
 from saturnmq.store.lookup import first_stored_from
+from saturnmq.store.reading import number_of
 from saturnmq.store.segments import Segment
 from saturnmq.store.sifting import PASSED, sift
 from saturnmq.store.tombstones import Tombstone, read_tombstones
@@ -108,9 +110,9 @@ class StoreDirectory:
         if config is not None and config.perm & PERM_READ:
             ids.update(range(config.read_queues))
         for directory in directories(self._disk, self._path("consumequeue", topic)):
-            name = posixpath.basename(directory)
-            if name.isdecimal():
-                ids.add(int(name))
+            queue_id = number_of(posixpath.basename(directory), INT32_MAX)
+            if queue_id is not None:
+                ids.add(queue_id)
         return [MessageQueue(topic, self._where.broker_name, number) for number in sorted(ids)]
 
     def _topic_configs(self) -> dict[str, TopicConfig]:

@@ -1121,7 +1121,7 @@ cdef class ReceivedMessage:
     @property
     def delay_level(self):
         level = self.properties.get("DELAY", "0")
-        return int(level) if level.isascii() and level.isdigit() else 0
+        return int(level) if level.isascii() and level.isdigit() and len(level) < 10 else 0
 
     @property
     def born_host(self):

@@ -109,7 +109,7 @@ class ReceivedMessage:
     @property
     def delay_level(self) -> int:
         text = self.properties.get("DELAY", "0")
-        return int(text) if text.isascii() and text.isdigit() else 0
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 
     @property
     def born_host(self) -> str:

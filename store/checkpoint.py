@@ -44,6 +44,7 @@ _OURS_BEFORE = struct.Struct(">8sqqqq40s")
 MAGIC = b"SATURN03"
 MAGIC_BEFORE = b"SATURN02"
 NO_INDEX, INDEX_UNKNOWN = 0, -1
+INDEX_NAME_MAX = 1 << 62  # the next file has a greater one, which must be a number of 64 bits
 _WAY_OUT = (
     "replace the disk and copy the directory from a slave, or delete this file: then all of the "
     "log is read, and nobody knows what of it was durable"
@@ -84,6 +85,8 @@ class Checkpoint:
         if layout is not None and data[_crc_at(layout) :][:4] == _crc(data, layout):
             _, found.derived, found.queues, found.flushed, *more = layout.unpack_from(data, 64)
             found.index_name, found.index_header, *more = more
+            if found.index_name > INDEX_NAME_MAX:
+                found.index_name = INDEX_UNKNOWN
             if more:
                 identity, found.start, found.promised = more
                 found.identity = identity.hex() if any(identity) else ""

@@ -29,6 +29,7 @@ from saturnmq.store.commitlog import CommitLog
 from saturnmq.store.config import StoreConfig
 from saturnmq.store.derived import Derived
 from saturnmq.store.disk import Disk
+from saturnmq.store.reading import number_of
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +124,8 @@ class Cleaner:
 
     def _end_of(self, path: str) -> int:
         name = posixpath.basename(path).removesuffix(".delete")
-        return int(name) + self._log.segment_bytes if name.isdigit() else -1
+        start = number_of(name)
+        return -1 if start is None else start + self._log.segment_bytes
 
     def look(self) -> Space:
         """Measure the disk. What waits for its end counts as free already."""

@@ -35,6 +35,7 @@ from saturnmq.store.transient_pool import TransientStorePool
 
 BLANK_MAGIC = -875286124
 BLANK = struct.Struct(">ii")
+BLANK_BYTES = BLANK.size
 _STEP = 512 << 10
 _LEAD = 4 << 20  # how far before a writer that overtook it the window begins anew
 _STAGING = 512 << 10  # it grows to the largest batch
@@ -141,6 +142,10 @@ class CommitLog:
         """Up to here the log can be read."""
         return self._committed if self._pool is not None else self.end
 
+    def may_end_at(self, offset: int) -> bool:
+        """Whether a BLANK fits behind it; there is one behind the last frame of every segment."""
+        return offset % self.segment_bytes <= self.segment_bytes - BLANK_BYTES
+
     def room(self, size: int) -> tuple[Segment, int]:
         """The segment and position where `size` bytes go, which fit a segment with a BLANK behind
         them; rolls to the next segment if needed.
@@ -150,7 +155,7 @@ class CommitLog:
         segment = self._current()
         pos = self.end - segment.start
         left = self.segment_bytes - pos
-        if size + 8 > left:
+        if size + BLANK_BYTES > left:
             fresh = self._next(segment.end)  # before the BLANK: a full disk changes nothing
             self._write(segment, pos, BLANK.pack(left, BLANK_MAGIC))
             self.end = segment.end

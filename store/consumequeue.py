@@ -19,6 +19,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from saturnmq.protocol.frame import FRAME_BYTES_MIN
 from saturnmq.protocol.kernels import COMPILED
 from saturnmq.store.disk import Advice, Disk
 from saturnmq.store.queue_files import QueueFiles
@@ -28,6 +29,7 @@ from saturnmq.store.segments import Segment, SegmentSeries, zero_tail
 UNIT = 20
 ENTRY = struct.Struct(">qiq")
 _FILLER_SIZE = 0x7FFFFFFF
+OFFSET_MAX = (1 << 63) // UNIT - 1  # whose place in the queue is a number of 64 bits
 FILLER = ENTRY.pack(0, _FILLER_SIZE, 0)
 _STRETCH, _SHORT = UNIT * 800, UNIT * 32
 _FILLERS = FILLER * 512
@@ -141,6 +143,13 @@ class ConsumeQueue:
             return not self.series.segments
         low = self.series.start // UNIT
         return self.first_at_or_after(self.since, low, self.max_offset) == self.max_offset
+
+    def may_go_on(self, first: int, physical: int) -> bool:
+        """Whether the message at this place of the log may have the number `first`, behind the
+        queue's end: those between were lost, and there was room for them."""
+        last = self.entry(self.max_offset - 1)
+        since = 0 if last is None else last[0]
+        return first - self.max_offset <= max(physical - since, 0) // FRAME_BYTES_MIN
 
     def append(self, first: int, entries: bytes) -> bytes:
         """Put a run at its place; the new entries: what is there already stays."""

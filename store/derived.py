@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from saturnmq.protocol.kernels import Run, Scan
+from saturnmq.store.consumequeue import ENTRY, OFFSET_MAX
 from saturnmq.store.delay_levels import DEFAULT_DELAYS_MS
 from saturnmq.store.indexfile import Index, IndexMark
 from saturnmq.store.queues import Queues
@@ -70,11 +71,29 @@ class Derived:
 
     def _runs(self, scan: Scan) -> Iterator[Run]:
         for run in without_deleted(scan.runs, self.queues.tombstones):
-            topic = run[0]
-            if "/" in topic or topic.startswith("."):  # a file name from the network
-                log.error("messages of topic %r are not dispatched: no name of a topic", topic)
-                continue
-            yield run
+            if why := self._wrong_with(run):
+                log.error("messages of topic %r are not dispatched: %s", run[0], why)
+            else:
+                yield run
+
+    def _wrong_with(self, run: Run) -> str:
+        """Why frames cannot be what they say they are: whoever wrote the log, or what damaged it,
+        must not make files elsewhere, or without end."""
+        topic, queue_id, first, count, entries = run
+        if "/" in topic or "\0" in topic or topic.startswith("."):  # a file name from the network
+            return "no name of a topic"
+        if queue_id < 0 or not 0 <= first <= OFFSET_MAX - count:
+            return f"no queue has the number {queue_id}, or an offset {first}"
+        queue = self.queues.table.get((topic, queue_id))
+        if queue is None or first <= queue.max_offset or not queue.series.segments:
+            return ""
+        place = ENTRY.unpack_from(entries)[0]
+        if queue.may_go_on(first, place):
+            return ""
+        return (
+            f"queue {queue_id} ends at {queue.max_offset}, and between its last message and "
+            f"{place} in the log there is no room for all up to {first}"
+        )
 
     def flush(self) -> IndexMark | None:
         """Blocking, may run beside `append`: what was added before is durable then."""

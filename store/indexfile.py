@@ -27,8 +27,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from saturnmq.protocol.errors import StoreDamaged
 from saturnmq.protocol.jhash import index_hash
 from saturnmq.protocol.kernels import COMPILED
+from saturnmq.store.checkpoint import INDEX_NAME_MAX
 from saturnmq.store.disk import Disk, MappedFile
-from saturnmq.store.reading import OF_DERIVED, read
+from saturnmq.store.reading import OF_DERIVED, number_of, read
 from saturnmq.store.room import STEP, Room, Rooms
 
 log = logging.getLogger(__name__)
@@ -239,7 +240,10 @@ class Index:
 
         When all have another length they were written with other settings: StoreDamaged.
         """
-        entries = [e for e in self._disk.list(self._directory) if not e.is_dir and e.name.isdigit()]
+        listed = self._disk.list(self._directory)
+        entries = [
+            e for e in listed if not e.is_dir and number_of(e.name, INDEX_NAME_MAX) is not None
+        ]
         wrong = [e for e in entries if e.size != self.file_bytes]
         if wrong and len(wrong) == len(entries) and any(e.size for e in wrong):
             raise StoreDamaged(

@@ -35,6 +35,7 @@ from saturnmq.protocol.frame import (
 from saturnmq.protocol.kernels import Scan, scan_frames
 from saturnmq.store.delay_levels import DEFAULT_DELAYS_MS
 from saturnmq.store.disk import Disk, ReadFile
+from saturnmq.store.reading import number_of
 
 PAGE = 4096
 _STRETCH = 4 << 20
@@ -84,10 +85,10 @@ class SegmentFiles:
             path = posixpath.join(self.directory, entry.name)
             if entry.is_dir:
                 continue
-            if not entry.name.isdigit():
+            if (start := number_of(entry.name)) is None:
                 self.odd.append(Odd(path, "its name is no offset"))
             else:
-                files.append(Found(int(entry.name), entry.size, path))
+                files.append(Found(start, entry.size, path))
         return files
 
     def _add(self, file: Found, last: bool) -> None:

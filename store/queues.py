@@ -13,10 +13,12 @@ import logging
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping
 
+from saturnmq.protocol.checked import INT32_MAX
 from saturnmq.protocol.kernels import Run
 from saturnmq.store.consumequeue import ConsumeQueue
 from saturnmq.store.disk import Advice, Disk
 from saturnmq.store.queue_files import QueueFiles
+from saturnmq.store.reading import number_of
 from saturnmq.store.segments import SegmentsDamaged, WrongLength
 from saturnmq.store.tombstones import Tombstone
 
@@ -58,8 +60,9 @@ class Queues:
             if not topic.is_dir:
                 continue
             for entry in self._disk.list(posixpath.join(self._directory, topic.name)):
-                if entry.is_dir and entry.name.isdigit():
-                    queue = self._make(topic.name, int(entry.name))
+                queue_id = number_of(entry.name, INT32_MAX)
+                if entry.is_dir and queue_id is not None:
+                    queue = self._make(topic.name, queue_id)
                     queue.is_starting = True
                     try:
                         queue.series.load()

@@ -1,14 +1,17 @@
 """Reads of a start: with read(), because behind a mapping a bad sector would be a SIGBUS. One that
-fails is a StoreDamaged that names the file, the place and what an operator can do.
+fails is a StoreDamaged that names the file, the place and what an operator can do. And which names
+of files are numbers.
 """
 
 from __future__ import annotations
 
 import errno
 
+from saturnmq.protocol.checked import INT64_MAX
 from saturnmq.protocol.errors import StoreDamaged
 from saturnmq.store.disk import ReadFile
 
+_DIGITS = 20  # of the name of a segment
 OF_LOG = "replace the disk and copy the directory from a slave, or set this file aside"
 OF_DERIVED = "replace the disk, or move its directory away: it is built again from the log"
 
@@ -35,3 +38,11 @@ def is_bad_sector(error: OSError) -> bool:
 def cannot_be_read(path: str, error: OSError, way_out: str, pos: int = -1) -> StoreDamaged:
     place = f" at {pos}" if pos >= 0 else ""
     return StoreDamaged(f"{path} cannot be read{place}: {error}; {way_out}")
+
+
+def number_of(name: str, most: int = INT64_MAX) -> int | None:
+    """The number that a file or a directory is named by; None: it is none that a broker writes."""
+    if not (name.isascii() and name.isdigit() and len(name) <= _DIGITS):
+        return None
+    number = int(name)
+    return number if number <= most else None

@@ -130,7 +130,7 @@ def _start(
     """Cut queues and index to what can be trusted; the offset to read from."""
     oldest, end = commitlog.start, commitlog.series.end
     queues, index = derived.queues, derived.index
-    known = oldest <= checkpoint.derived <= end
+    known = oldest <= checkpoint.derived <= end and commitlog.may_end_at(checkpoint.derived)
     limit = end if clean or not known else checkpoint.derived
     ours = clean and known
     damaged = [

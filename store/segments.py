@@ -18,7 +18,7 @@ from typing import cast
 from saturnmq.protocol.errors import StoreDamaged
 from saturnmq.store.disk import Disk, Entry, SegmentFile
 from saturnmq.store.queue_files import QueueFiles
-from saturnmq.store.reading import read
+from saturnmq.store.reading import number_of, read
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ class SegmentSeries:
         entries = [e for e in self.disk.list(self.directory) if not e.is_dir]
         entries.sort(key=lambda e: e.name)
         for entry in entries:
-            if not entry.name.isdigit() or len(entry.name) != len(segment_name(0)):
+            if number_of(entry.name) is None or len(entry.name) != len(segment_name(0)):
                 path = posixpath.join(self.directory, entry.name)
                 raise StoreDamaged(
                     f"{path} is no segment (its name is no offset of 20 digits): move it away"

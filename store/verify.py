@@ -23,6 +23,7 @@ from saturnmq.store.checkpoint import MAGIC, MAGIC_BEFORE, PAGE, AbortMark, Chec
 from saturnmq.store.disk import Disk
 from saturnmq.store.findings import CERTAIN, Finding, Findings, Trust
 from saturnmq.store.log_files import NOTHING, Gap, LogReader, SegmentFiles, Stretch
+from saturnmq.store.reading import number_of
 from saturnmq.store.segments import SET_ASIDE
 from saturnmq.store.tombstones import read_tombstones
 from saturnmq.store.truncated import SideFile, find, find_all
@@ -113,7 +114,11 @@ def found_sizes(disk: Disk, root: str, sizes: Sizes) -> Sizes:
     )
     del lengths[0]
     queue_file_bytes = max(lengths, key=lengths.__getitem__, default=_DEFAULTS.queue_file_bytes)
-    files = [entry for entry in disk.list(posixpath.join(root, "index")) if entry.name.isdigit()]
+    files = [
+        entry
+        for entry in disk.list(posixpath.join(root, "index"))
+        if number_of(entry.name) is not None
+    ]
     told = (IndexSizes.of(e.size, sizes.index_slots, sizes.index_items) for e in files)
     index = next((size for size in told if size is not None), None)
     return Sizes(

@@ -21,6 +21,7 @@ from saturnmq.protocol.kernels import COMPILED
 from saturnmq.store.disk import Disk, ReadFile
 from saturnmq.store.findings import CERTAIN, Findings, Trust
 from saturnmq.store.indexfile import HEADER, INCOMING, ITEM
+from saturnmq.store.reading import number_of
 
 _PIECE = 1 << 15  # items read at once
 _BEYOND = "index: items that are no key of their message (RocketMQ 5.4 indexes tags)"
@@ -114,7 +115,7 @@ class IndexCheck:
         self._found = [
             (posixpath.join(directory, entry.name), entry.size)
             for entry in disk.list(directory)
-            if not entry.is_dir and entry.name.isdigit() and entry.size
+            if not entry.is_dir and number_of(entry.name) is not None and entry.size
         ]
         if self._found and not any(IndexSizes.of(size, *sizes) for _, size in self._found):
             path, size = self._found[0]

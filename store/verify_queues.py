@@ -10,11 +10,13 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterable
 
+from saturnmq.protocol.checked import INT32_MAX
 from saturnmq.protocol.frame_reference import SCHEDULE_TOPIC, Run
 from saturnmq.store.consumequeue import ENTRY, FILLER, UNIT
 from saturnmq.store.disk import Disk
 from saturnmq.store.findings import Findings, Trust
 from saturnmq.store.log_files import SegmentFiles
+from saturnmq.store.reading import number_of
 from saturnmq.store.tombstones import without_deleted
 
 _CHUNK = 64 << 10
@@ -186,8 +188,9 @@ class QueueChecks:
         for topic in disk.list(directory):
             if topic.is_dir:
                 for queue in disk.list(posixpath.join(directory, topic.name)):
-                    if queue.is_dir and queue.name.isdigit():
-                        self._make(topic.name, int(queue.name))
+                    queue_id = number_of(queue.name, INT32_MAX)
+                    if queue.is_dir and queue_id is not None:
+                        self._make(topic.name, queue_id)
 
     def _make(self, topic: str, queue_id: int) -> QueueCheck:
         directory = posixpath.join(self._directory, topic, str(queue_id))

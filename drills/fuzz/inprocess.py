@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import random
 import resource
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -18,12 +19,17 @@ from typing import Any, Protocol
 
 ROUND = 1_000
 BUSY_S_MAX = 0.5  # of processor time in one execution
+HANGS_S = 5.0  # an execution that takes longer is ended
 GROWTH_MB_MAX = 512
 SHOWN = 1_000  # characters of a violation
 
 
 class Violation(Exception):
     """What an execution should not have done."""
+
+
+class Hangs(Exception):
+    """An execution that was ended here; where it was is told with it."""
 
 
 class Target(Protocol):
@@ -101,9 +107,11 @@ def _rounds(
 def _round(report: Report, make: Callable[[int], Target], seed: int) -> None:
     target = make(seed)
     number = 0
+    signal.signal(signal.SIGVTALRM, _hangs)
     try:
         for number in range(1, ROUND + 1):
             rng = random.Random((seed << 32) + number)
+            signal.setitimer(signal.ITIMER_VIRTUAL, HANGS_S)
             began = time.thread_time()
             report.outcomes[target.execute(rng)] += 1
             busy_ms = int((time.thread_time() - began) * 1000)
@@ -114,13 +122,19 @@ def _round(report: Report, make: Callable[[int], Target], seed: int) -> None:
         target.close()
     except Exception as error:
         _violated(report, seed, f"execution {number}: {_named(error)}")
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+
+
+def _hangs(*_: object) -> None:
+    raise Hangs(f"it does not end within {HANGS_S:g} s of processor time")
 
 
 def _named(error: Exception) -> str:
     if isinstance(error, Violation):
         return str(error)
     trace, at = error.__traceback__, ""
-    while trace is not None:
+    while trace is not None and trace.tb_frame.f_code is not _hangs.__code__:
         at = f" at {trace.tb_frame.f_code.co_filename.rsplit('/', 2)[-1]}:{trace.tb_lineno}"
         trace = trace.tb_next
     return f"{type(error).__name__}: {error}{at}"

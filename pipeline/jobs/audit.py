@@ -35,6 +35,7 @@ from saturnmq.pipeline.jobs.log_file import LogFile, gaps_and_end, log_files
 from saturnmq.pipeline.jobs.manifest import Archive, DataFile, Ranges, covered, hour_name
 from saturnmq.pipeline.jobs.tasks import Progress, run, run_grouped
 from saturnmq.pipeline.plan import Plan, Range, pack
+from saturnmq.protocol.checked import INT32_MAX
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.message_queue import MessageQueue
 from saturnmq.store.checkpoint import Checkpoint
@@ -42,6 +43,7 @@ from saturnmq.store.consumequeue import UNIT
 from saturnmq.store.disk import NativeDisk
 from saturnmq.store.findings import Finding, Findings
 from saturnmq.store.log_files import NOTHING, LogReader, SegmentFiles
+from saturnmq.store.reading import number_of
 from saturnmq.store.verify import UNKNOWN, Sizes, directories, found_sizes, trust_in
 from saturnmq.store.verify_queues import QueueCheck
 
@@ -210,9 +212,9 @@ class _Log:
         source = posixpath.join(self._root, "consumequeue")
         for topic in directories(self._disk, source):
             for queue in directories(self._disk, topic):
-                name = posixpath.basename(queue)
-                if name.isdigit():
-                    ranges[posixpath.basename(topic), int(name)] = []
+                queue_id = number_of(posixpath.basename(queue), INT32_MAX)
+                if queue_id is not None:
+                    ranges[posixpath.basename(topic), queue_id] = []
         for each in found:
             for name_and_id, first, end in each.runs:
                 ranges[name_and_id].append((first, end))

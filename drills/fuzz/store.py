@@ -1,0 +1,239 @@
+"""The files of a store, spoiled: opened and recovered, read, written to, checked by `store check`.
+
+Half of the spoiled frames and checkpoints have a checksum that is right, so that the values behind
+it are believed. What a start takes it can read, append to and close; the next start takes it, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import struct
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+from saturnmq.drills.crash.images import Clock, open_store
+from saturnmq.drills.fuzz.mutations import NUMBERS, spoiled, spoiled_in_place
+from saturnmq.drills.fuzz.scene import disk_of, files_of
+from saturnmq.drills.sim.disk import SimDisk
+from saturnmq.protocol.batch import encode_batch_item
+from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.frame import CRC_PROPERTY_BYTES, crc32, crc_property_of
+from saturnmq.store.checkpoint import MAGIC
+from saturnmq.store.message_store import MessageStore, Part, PendingMessage, StoreConfig
+from saturnmq.store.verify import check
+
+ROOT = "/store"
+CONFIG = StoreConfig(
+    root=ROOT,
+    commitlog_segment_bytes=4096,
+    consumequeue_segment_bytes=20 * 10,
+    index_slots=20,
+    index_items=30,
+    zero_ahead_bytes=4096,
+)
+LOG, QUEUES, INDEX = ROOT + "/commitlog/", ROOT + "/consumequeue/", ROOT + "/index/"
+CHECKPOINT, ABORT = ROOT + "/checkpoint", ROOT + "/abort"
+TOPICS = ("orders", "bills")
+MESSAGES = 40
+# Of a frame, where numbers lie, and of how many bytes (IPv4 hosts; protocol/frame.py).
+FIELDS = (
+    (0, 4), (4, 4), (8, 4), (12, 4), (16, 4), (20, 8), (28, 8), (36, 4), (40, 8), (56, 8), (72, 4),
+    (76, 8), (84, 4),
+)  # fmt: skip
+PAGE_NUMBERS = (*range(0, 40, 8), *range(72, 104, 8), 160, 168)
+READS_MAX = 200  # of one queue
+
+
+class Store:
+    """The target."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._clock = Clock()
+        self._files = filled(seed, self._clock)
+        self._frames = _frames(self._files)
+
+    def close(self) -> None:
+        pass
+
+    def execute(self, rng: random.Random) -> str:
+        files = dict(self._files)
+        for _ in range(rng.choice((1, 1, 2, 5))):
+            self._spoil(rng, files)
+        if rng.random() < 0.5:
+            files[ABORT] = b"1"
+        disk = disk_of(files, self._seed)
+        with contextlib.suppress(SaturnError):
+            check(disk, ROOT)
+        try:
+            self._live(rng, disk)
+            disk.locks.clear()
+            self._live(rng, disk)
+        except SaturnError as error:
+            return f"refused: {type(error).__name__}"
+        return "taken"
+
+    # spoiling
+
+    def _spoil(self, rng: random.Random, files: dict[str, bytes]) -> None:
+        ways: tuple[Callable[[random.Random, dict[str, bytes]], None], ...] = (
+            self._frame, self._frame, self._entry, self._index, self._page, self._any, self._names,
+        )  # fmt: skip
+        rng.choice(ways)(rng, files)
+
+    def _frame(self, rng: random.Random, files: dict[str, bytes]) -> None:
+        path, at, size = rng.choice(self._frames)
+        data = files.get(path, b"")
+        frame = bytearray(data[at : at + size])
+        if len(frame) < size:
+            return
+        if rng.random() < 0.8:
+            place, width = rng.choice(FIELDS)
+            frame[place : place + width] = _number(rng, width)
+        else:
+            frame[:] = spoiled_in_place(rng, bytes(frame))
+        if rng.random() < 0.5:
+            body_size = int.from_bytes(frame[84:88], "big")
+            frame[8:12] = crc32(frame[88 : 88 + body_size]).to_bytes(4, "big")
+            frame[-CRC_PROPERTY_BYTES:] = crc_property_of(crc32(frame[:-CRC_PROPERTY_BYTES]))
+        files[path] = data[:at] + bytes(frame) + data[at + size :]
+
+    def _entry(self, rng: random.Random, files: dict[str, bytes]) -> None:
+        path = _one(rng, files, QUEUES)
+        at = rng.randrange(max(len(files[path]) // 20, 1)) * 20
+        place, width = rng.choice(((0, 8), (8, 4), (12, 8)))
+        files[path] = _replaced(files[path], at + place, _number(rng, width))
+
+    def _index(self, rng: random.Random, files: dict[str, bytes]) -> None:
+        path = _one(rng, files, INDEX)
+        places = (*range(0, 32, 8), 32, 36, *range(40, 40 + 4 * CONFIG.index_slots, 4))
+        items = 40 + 4 * CONFIG.index_slots
+        at = rng.choice(places)
+        if rng.random() < 0.5:
+            at = items + 20 * rng.randrange(CONFIG.index_items) + rng.choice((0, 4, 12, 16))
+        files[path] = _replaced(files[path], at, _number(rng, rng.choice((4, 8))))
+
+    def _page(self, rng: random.Random, files: dict[str, bytes]) -> None:
+        page = bytearray(files.get(CHECKPOINT, b"").ljust(4096, b"\0"))
+        at = rng.choice(PAGE_NUMBERS)
+        page[at : at + 8] = _number(rng, 8)
+        if rng.random() < 0.7 and page[64:72] == MAGIC:
+            page[176:180] = zlib.crc32(page[:176]).to_bytes(4, "big")
+        files[CHECKPOINT] = bytes(page)
+
+    def _any(self, rng: random.Random, files: dict[str, bytes]) -> None:
+        path = rng.choice(sorted(files))
+        files[path] = (spoiled_in_place if rng.random() < 0.7 else spoiled)(rng, files[path])
+
+    def _names(self, rng: random.Random, files: dict[str, bytes]) -> None:
+        path = rng.choice(sorted(files))
+        directory, _, name = path.rpartition("/")
+        data = files.pop(path)
+        way = rng.randrange(4)
+        if way == 0:
+            return
+        if way == 1:
+            name = "".join(rng.choice("0123456789") for _ in range(rng.choice((1, 17, 20, 40))))
+        elif way == 2:
+            name = rng.choice(("x", "-1", "0" * 20, "9" * 20, "\u0663", ".tmp", name + ".bak"))
+        else:
+            files[path] = data
+            directory = rng.choice((QUEUES + "orders/x", QUEUES + "new/" + "9" * 30, QUEUES + "a"))
+        files[f"{directory}/{name}"] = data
+
+    # living
+
+    def _live(self, rng: random.Random, disk: SimDisk) -> None:
+        store = open_store(CONFIG, disk, self._clock)
+        try:
+            while store.reput():
+                pass
+            self._read(rng, store)
+            for topic in TOPICS:
+                store.put(PendingMessage(topic, 0, b"more", b"TAGS\x01a\x02KEYS\x01k\x02"))
+            while store.reput():
+                pass
+            self._read(rng, store)
+            store.flush_derived()
+            store.checkpoint()
+        finally:
+            store.close()
+
+    def _read(self, rng: random.Random, store: MessageStore) -> None:
+        for topic, queue_id in store.queues():
+            offset = store.min_offset(topic, queue_id)
+            for _ in range(READS_MAX):
+                found = store.get_message(topic, queue_id, offset, 32)
+                if found.next_begin_offset <= offset:
+                    break
+                offset = found.next_begin_offset
+            store.offset_by_time(topic, queue_id, self._clock.ms - 10)
+            store.store_time_of(topic, queue_id, store.max_offset(topic, queue_id) - 1)
+            store.offset_at(topic, queue_id, store.watermarks.start)
+        for topic in TOPICS:
+            store.query_by_key(topic, "k", 3, 0, 1 << 62)
+        store.message_at(rng.randrange(max(store.watermarks.appended, 1)))
+        first, end = store.markers
+        for number in range(first, min(end, first + 10)):
+            store.marker(number)
+
+
+def filled(seed: int, clock: Clock) -> dict[str, bytes]:
+    """The files of a store of some segments, stopped in order."""
+    disk = SimDisk(random.Random(seed))
+    store = open_store(CONFIG, disk, clock)
+    for number in range(MESSAGES):
+        properties = b"TAGS\x01a\x02KEYS\x01k%s\x02" % (b"" if number % 3 else b" k%d" % number)
+        store.put(PendingMessage(TOPICS[number % 2], number % 3, b"x" * (number % 40), properties))
+        clock.ms += 1
+        if number % 20 == 10:
+            for _ in store.append_group(b'{"kind":"group","sink":"s"}', [_part(store)]):
+                pass
+    while store.reput():
+        pass
+    ticket = store.begin_flush()
+    if ticket is not None:
+        ticket.run()
+        store.complete_flush(ticket)
+    store.flush_derived()
+    store.checkpoint()
+    store.close()
+    return files_of(disk)
+
+
+def _part(store: MessageStore) -> Part:
+    batch = bytearray()
+    encode_batch_item(batch, b"of a group", b"TAGS\x01a\x02")
+    data = bytes(batch)
+    count, size = store.measure_part("orders", data)
+    return Part("orders", 0, count, size, lambda: data)
+
+
+def _frames(files: dict[str, bytes]) -> list[tuple[str, int, int]]:
+    """Path, place and size of each frame of the log."""
+    found = []
+    for path, data in sorted(files.items()):
+        at = 0
+        while path.startswith(LOG) and at + 8 <= len(data):
+            size, magic = struct.unpack_from(">iI", data, at)
+            if magic & 0xFFFF0000 != 0xDAA30000:
+                break
+            found.append((path, at, size))
+            at += size
+    return found
+
+
+def _one(rng: random.Random, files: dict[str, bytes], directory: str) -> str:
+    found = sorted(path for path in files if path.startswith(directory))
+    return rng.choice(found or sorted(files))
+
+
+def _replaced(data: bytes, at: int, value: bytes) -> bytes:
+    return data[:at] + value + data[at + len(value) :]
+
+
+def _number(rng: random.Random, width: int) -> bytes:
+    number: Any = rng.choice((*NUMBERS, 100, 8192, 8191, 1 << 40))
+    return ((number + rng.choice((-1, 0, 0, 1))) % (1 << 8 * width)).to_bytes(width, "big")
