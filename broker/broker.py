@@ -10,6 +10,7 @@ then the store (which removes its `abort` mark).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -704,7 +705,8 @@ class Broker:
             before = -1
             while before < marks.dispatched:
                 before = marks.dispatched
-                self.store.reput()
+                with contextlib.suppress(SaturnError):  # damage: the turn has told it
+                    self.store.reput()
             self._executor.note_floor()
             self.context.role.note_floor()
             await self._saver.save_changed()

@@ -19,6 +19,7 @@ IN_PROCESS = {  # module of drills.fuzz, class
     "sql92": ("sql", "Conditions"),
     "files": ("files", "Files"),
     "store": ("store", "Store"),
+    "ha": ("replication", "Replication"),
 }
 TARGETS = (*PROCESSES, *IN_PROCESS)
 

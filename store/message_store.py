@@ -935,8 +935,7 @@ class MessageStore:
             return
         try:
             if self.failed is None:
-                while self.reput():
-                    pass
+                self._dispatch(self.watermarks.appended)
                 self._flushing = None
                 ticket = self.begin_flush()
                 self._closed = True
@@ -948,8 +947,7 @@ class MessageStore:
                     else:
                         self.complete_flush(ticket)
                 if self.failed is None:
-                    while self.reput():  # what a transient pool held until now
-                        pass
+                    self._dispatch(self.watermarks.appended)  # what a transient pool held until now
                     self.flush_derived()
                     self.checkpoint()
                     if self.watermarks.dispatched == self._log.end and not self.in_group:

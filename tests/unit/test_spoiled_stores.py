@@ -7,6 +7,7 @@ from __future__ import annotations
 import posixpath
 
 import pytest
+import world_rig
 from saturnmq.protocol.errors import ServiceNotAvailable
 from saturnmq.protocol.frame import encode_frame
 from saturnmq.protocol.received import ReceivedMessage
@@ -14,6 +15,7 @@ from saturnmq.store.checkpoint import Checkpoint
 from saturnmq.store.reading import number_of
 from saturnmq.store.verify import Sizes, check
 from store_rig import CONFIG, SEGMENT, bodies, dispatch, flush, message, new_disk, open_store
+from world_rig import World, saved_json
 
 ROOT = CONFIG.root
 
@@ -155,3 +157,19 @@ def test_a_checkpoint_that_ends_the_log_where_no_blank_fits_is_not_believed(left
 def test_a_delay_level_that_is_no_number_is_none(level: str) -> None:
     frame = frame_at(0, 0, properties=f"DELAY\x01{level}\x02".encode())
     assert ReceivedMessage(frame).delay_level == 0
+
+
+def test_a_broker_whose_log_holds_what_is_no_frame_ends_in_order() -> None:
+    """As the master that a slave follows may send it: the end saved no table, and kept the lock."""
+
+    async def body(world: World) -> None:
+        broker = await world.broker(role="SLAVE", broker_id=1)
+        broker.store.append_raw(0, b"x" * 300)
+        broker.context.offsets.commit("g", "t", 0, 7)
+        await broker.close()
+        assert world.disk.locks == {}
+        assert broker.store.watermarks.flushed == 300
+        assert world.disk.exists("/store/abort"), "the next start looks at all of the log"
+        assert saved_json(world.disk, "consumerOffset.json")["offsetTable"] == {"t@g": {"0": 7}}
+
+    world_rig.run(body)
