@@ -23,12 +23,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
 from saturnmq.broker.context import Context
-from saturnmq.broker.documents import Row, Rows
+from saturnmq.broker.documents import EncodedRows, Rows
 from saturnmq.broker.identity import known
 from saturnmq.broker.kinship import is_foreign
 from saturnmq.broker.role import State
@@ -249,7 +249,7 @@ class Registration:
         told = c.topics.version if topic is None else before.version + 1
         version = c.topics.data_version | {"stateVersion": c.role.leads_in}
         version["counter"] -= c.topics.version - told
-        topics = await c.steps.run(Rows(self._topics(topic)).encoded())
+        topics = await c.steps.run(self._rows(topic).encoded())
         if self._role() != role:  # it says nothing of what it was meanwhile
             return await self._register(nameserver, endpoint)
         body = jsonx.dumps(
@@ -313,16 +313,15 @@ class Registration:
             lambda command: endpoint.request(command, timeout_s),
         )
 
-    def _topics(self, only: Topic | None) -> Iterator[Row]:
+    def _rows(self, only: Topic | None) -> Rows:
         """What clients may do with each topic here: nothing that the broker itself may not."""
         topics = [*self._c.topics] if only is None else [only]
-        return map(self._row, topics)
-
-    def _row(self, topic: Topic) -> Row:
-        document, permission = topic.to_json(), self._c.config.permission
-        if permission != READ | WRITE:
-            document = {**document, "perm": document["perm"] & permission}
-        return topic.name, document
+        permission = self._c.config.permission
+        if permission == READ | WRITE:
+            return EncodedRows(topic.row for topic in topics)
+        return Rows(
+            (topic.name, {**topic.to_json(), "perm": topic.perm & permission}) for topic in topics
+        )
 
     def _hear(self, ext: dict[str, str]) -> None:
         """Who is the master, as this nameserver knows it. MalformedFrame: what nobody can be."""

@@ -24,8 +24,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from saturnmq.broker.documents import Document, Rows, Saveable, readable
-from saturnmq.protocol import checked
+from saturnmq.broker.documents import Document, EncodedRows, Rows, Saveable, readable
+from saturnmq.protocol import checked, jsonx
 from saturnmq.protocol.errors import (
     InvalidParameter,
     MalformedFrame,
@@ -60,12 +60,12 @@ class Topic:
     def queues(self) -> int:
         return max(self.read_queues, self.write_queues)
 
-    def to_json(self) -> dict[str, Any]:
-        """Not to be changed."""
-        return self._document
-
     @cached_property  # the whole table is written whenever one of thousands is made
-    def _document(self) -> dict[str, Any]:
+    def row(self) -> bytes:
+        """Its part of the table's JSON text."""
+        return jsonx.dumps({self.name: self.to_json()})[1:-1]
+
+    def to_json(self) -> dict[str, Any]:
         return {
             "attributes": dict(self.attributes),
             "order": self.order,
@@ -282,11 +282,12 @@ class TopicTable(Saveable):
         return {"counter": self._counter, "stateVersion": 0, "timestamp": self._timestamp}
 
     def document(self) -> Document:
-        topics, deleted = sorted(self._topics.items()), sorted(self.deleted.items())
+        topics = [self._topics[name] for name in sorted(self._topics)]
+        deleted = sorted(self.deleted.items())
         return {
             "dataVersion": self.data_version,
-            "topicConfigTable": Rows((name, topic.to_json()) for name, topic in topics),
-            AS_OF: dict(sorted(self._as_of.items())),
+            "topicConfigTable": EncodedRows(topic.row for topic in topics),
+            AS_OF: {name: self._as_of[name] for name in sorted(self._as_of)},
             DELETED: Rows((name, tombstone.to_json()) for name, tombstone in deleted),
         }
 
