@@ -5,12 +5,15 @@ answered with). Kept in memory: this nameserver has no disk, so the table is emp
 restart. As in RocketMQ a namespace whose keys were all deleted still exists.
 """
 
+from saturnmq.protocol import jsonx
 from saturnmq.protocol.errors import InvalidParameter, QueryNotFound
 
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
-# Anybody may write here, so the table is bounded: entries, and bytes of one key and value.
+# Anybody may write here, so the table is bounded: entries, characters of one key and value, and
+# bytes of all as JSON: a broker is answered with a whole namespace when it registers, in one frame.
 ENTRIES_MAX = 10_000
 ENTRY_BYTES_MAX = 64 * 1024
+BYTES_MAX = 4 << 20
 
 
 class KvConfig:
@@ -19,16 +22,27 @@ class KvConfig:
     def __init__(self) -> None:
         self._spaces: dict[str, dict[str, str]] = {}
         self._count = 0
+        self._bytes = 0
 
     def put(self, namespace: str, key: str, value: str) -> None:
         size = len(namespace) + len(key) + len(value)
         if size > ENTRY_BYTES_MAX:
             raise InvalidParameter(f"entry of {size} characters: the limit is {ENTRY_BYTES_MAX}")
         space = self._spaces.get(namespace, {})
-        if key not in space:
-            if self._count >= ENTRIES_MAX:
-                raise InvalidParameter(f"{self._count} entries are stored: delete some first (102)")
-            self._count += 1
+        if key not in space and self._count >= ENTRIES_MAX:
+            raise InvalidParameter(f"{self._count} entries are stored: delete some first (102)")
+        more = _encoded(key, value)
+        if key in space:
+            more -= _encoded(key, space[key])
+        if namespace not in self._spaces:  # it stays when it is empty
+            more += _encoded(namespace, "")
+        if self._bytes + more > BYTES_MAX:
+            raise InvalidParameter(
+                f"entry of {more} bytes: {self._bytes} of {BYTES_MAX} are stored, delete some "
+                "first (102)"
+            )
+        self._bytes += more
+        self._count += key not in space
         self._spaces[namespace] = space
         space[key] = value
 
@@ -39,9 +53,15 @@ class KvConfig:
         return value
 
     def delete(self, namespace: str, key: str) -> None:
-        if self._spaces.get(namespace, {}).pop(key, None) is not None:
+        value = self._spaces.get(namespace, {}).pop(key, None)
+        if value is not None:
             self._count -= 1
+            self._bytes -= _encoded(key, value)
 
     def table(self, namespace: str) -> dict[str, str] | None:
         """The namespace's entries, or None when it was never written."""
         return self._spaces.get(namespace)
+
+
+def _encoded(key: str, value: str) -> int:
+    return len(jsonx.dumps({key: value}))

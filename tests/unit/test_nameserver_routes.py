@@ -8,7 +8,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from saturnmq.nameserver.kv import KvConfig
+from saturnmq.nameserver.kv import ORDER_TOPIC_CONFIG, KvConfig
 from saturnmq.nameserver.registration import Registration, parse_registration
 from saturnmq.nameserver.routes import RouteTable
 from saturnmq.protocol import jsonx
@@ -418,6 +418,30 @@ def test_missing_body_is_an_empty_table_of_version_zero() -> None:
 def test_bad_registration_is_a_typed_error(body: bytes, ext: dict[str, str]) -> None:
     with pytest.raises(SaturnError):
         parsed(command(body, **ext))
+
+
+def test_kv_config_fits_the_reply_to_a_broker_whatever_is_put_into_it() -> None:
+    kv = KvConfig()
+
+    def fill(text: str) -> None:
+        for key in range(1000):
+            kv.put(ORDER_TOPIC_CONFIG, str(key), text)
+
+    def leave_empty() -> None:
+        for number in range(1000):
+            namespace = f"{number}" + "n" * 60_000
+            kv.put(namespace, "k", "v")
+            kv.delete(namespace, "k")
+
+    for text in ("x" * 64_000, "\u0001" * 64_000):  # which JSON writes as one byte, and as six
+        with pytest.raises(InvalidParameter, match="of 4194304 are stored, delete some first"):
+            fill(text)
+        assert 3 << 20 < len(jsonx.dumps({"table": kv.table(ORDER_TOPIC_CONFIG)})) < 5 << 20
+        kv.put(ORDER_TOPIC_CONFIG, "0", "short")  # in its place
+        for key in range(1000):
+            kv.delete(ORDER_TOPIC_CONFIG, str(key))
+    with pytest.raises(InvalidParameter, match="are stored"):
+        leave_empty()
 
 
 def test_kv_config_is_bounded_and_an_emptied_namespace_exists() -> None:
