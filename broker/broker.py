@@ -93,6 +93,7 @@ log = logging.getLogger(__name__)
 
 TELL_S = 2.0  # how often a long recovery tells how far it is
 SAMPLE_S = 1.0  # between two notes of the statistics
+COLD_READS = 2  # at once: the other threads are for flushes, and what else must not wait
 TICK_S = 0.1  # how late a deadline may be noticed
 
 
@@ -225,6 +226,7 @@ class Broker:
             connections=self._connections,
             steps=Steps(runtime),
             aside=Aside(runtime),
+            cold_reads=Aside(runtime, COLD_READS),
         )
 
     async def _bind(self) -> None:

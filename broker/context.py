@@ -23,14 +23,14 @@ from saturnmq.broker.topics import TopicTable
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.connections import Connections
 from saturnmq.protocol.endpoint import Endpoint
-from saturnmq.protocol.errors import NoPermission, SaturnError
+from saturnmq.protocol.errors import NoPermission, SaturnError, SystemError_
 from saturnmq.protocol.loop_watch import LoopWatch
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.runtime import Runtime
 from saturnmq.protocol.signing import LetIn
 from saturnmq.protocol.steps import Aside, Steps
 from saturnmq.store.epochs import Epochs
-from saturnmq.store.message_store import MessageStore
+from saturnmq.store.message_store import GetResult, MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +54,7 @@ class Context:
     connections: Connections
     steps: Steps
     aside: Aside
+    cold_reads: Aside
     master_confirmed: int | None = None  # on a slave: how far its master confirms, if it says so
     appended: Callable[[], None] = lambda: None  # tells the turn that the log grew
     enough_replicas: Callable[[], bool] = lambda: True
@@ -81,6 +82,21 @@ class Context:
         room on the disk."""
         marks = self.store.watermarks
         return min(marks.confirmed, self.store.border(marks.dispatched))
+
+
+def cached(c: Context, result: GetResult) -> Awaitable[None] | None:
+    """None if the messages of a result can be sent at once. Else what to wait for before: the loop
+    would wait for the disk, and with it everybody. SystemError_: the disk cannot read them."""
+    if c.store.is_cached(result):
+        return None
+
+    async def read() -> None:
+        try:
+            await c.cold_reads.run(c.store.cache, result)
+        except OSError as error:
+            raise SystemError_(f"the log cannot be read there: {error}") from error
+
+    return read()
 
 
 def answer(endpoint: Endpoint, request: Command, reply: Command) -> None:

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Coroutine, Generator, Iterable, Sequence
 
 from saturnmq.broker.clients import BROADCASTING
-from saturnmq.broker.context import Context, answer, answer_failure, check_permission
+from saturnmq.broker.context import Context, answer, answer_failure, cached, check_permission
 from saturnmq.broker.groups import Group
 from saturnmq.broker.held_pulls import HeldPulls, Pull
 from saturnmq.broker.positions import commit, lost_from, term_of
@@ -335,6 +335,18 @@ class PullService:
     # answers
 
     def _reply_result(self, pull: Pull, result: GetResult, code: int) -> None:
+        reading = cached(self._c, result) if code == ResponseCode.SUCCESS else None
+        if reading is None:
+            self._reply_with(pull, result, code)
+            return
+
+        async def reply() -> None:
+            await reading
+            self._reply_with(pull, result, code)
+
+        self._answer_later(pull.endpoint, pull.request, reply())
+
+    def _reply_with(self, pull: Pull, result: GetResult, code: int) -> None:
         self._c.statistics.pulled(pull.header.group, pull.topic, result.count)
         self._reply(
             pull,

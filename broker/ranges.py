@@ -17,10 +17,11 @@ condition looks at as many messages as that takes a few milliseconds (store/sift
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from functools import partial
 
 from saturnmq.broker import slices
-from saturnmq.broker.context import Context, answer, answer_failure
+from saturnmq.broker.context import Context, answer, answer_failure, cached
 from saturnmq.broker.pull import BYTES_MAX, CODES
 from saturnmq.broker.subscriptions import is_long, of_request, read_ahead
 from saturnmq.protocol import headers, jsonx
@@ -30,6 +31,7 @@ from saturnmq.protocol.errors import InvalidParameter
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.subscription import SQL_EXPRESSION
 from saturnmq.store.cuts import cut
+from saturnmq.store.message_store import GetResult
 
 ROWS_MAX = 65_536  # of a chunk and of a piece
 ENTRIES_MAX = 131_072  # weighed for one request, a last piece beyond them
@@ -46,20 +48,40 @@ class RangeService:
         self._c = context
 
     def on_read(self, endpoint: Endpoint, request: Command, header: headers.ReadQueue) -> None:
-        if header.expression_type != SQL_EXPRESSION and not is_long(header):
-            answer(endpoint, request, self._read(request, header))
-            return
-
-        async def read() -> None:
-            if is_long(header):
-                await read_ahead(self._c, header)
-            await self._c.steps.next()
-            answer(endpoint, request, self._read(request, header))
-
         request.body = b""
-        self._c.runtime.spawn(answer_failure(self._c, endpoint, request, read()), name="range")
+        if header.expression_type == SQL_EXPRESSION or is_long(header):
+            work = self._read_later(endpoint, request, header)
+        else:
+            result = self._read(header)
+            reading = cached(self._c, result)
+            if reading is None:
+                answer(endpoint, request, self._reply(request, header, result))
+                return
+            work = self._reply_later(endpoint, request, header, result, reading)
+        self._c.runtime.spawn(answer_failure(self._c, endpoint, request, work), name="range")
 
-    def _read(self, request: Command, header: headers.ReadQueue) -> Command:
+    async def _read_later(
+        self, endpoint: Endpoint, request: Command, header: headers.ReadQueue
+    ) -> None:
+        if is_long(header):
+            await read_ahead(self._c, header)
+        await self._c.steps.next()
+        result = self._read(header)
+        await self._reply_later(endpoint, request, header, result, cached(self._c, result))
+
+    async def _reply_later(
+        self,
+        endpoint: Endpoint,
+        request: Command,
+        header: headers.ReadQueue,
+        result: GetResult,
+        reading: Awaitable[None] | None,
+    ) -> None:
+        if reading is not None:
+            await reading
+        answer(endpoint, request, self._reply(request, header, result))
+
+    def _read(self, header: headers.ReadQueue) -> GetResult:
         topic, queue_id = header.topic, header.queue_id
         self._c.topics.readable(topic, queue_id)
         offset, end = header.offset, header.end
@@ -67,8 +89,7 @@ class RangeService:
             raise InvalidParameter(f"offsets {offset} to {end}: offset < end is wanted")
         max_bytes = max(1, min(header.max_bytes, BYTES_MAX))
         subscription = of_request(self._c, topic, header)
-        store = self._c.store
-        result = store.get_message(
+        return self._c.store.get_message(
             topic,
             queue_id,
             offset,
@@ -80,8 +101,10 @@ class RangeService:
             end=end,
             sql=subscription.sql,
         )
+
+    def _reply(self, request: Command, header: headers.ReadQueue, result: GetResult) -> Command:
         code = CODES[result.status.name]
-        if code == ResponseCode.PULL_OFFSET_MOVED and offset >= result.min_offset:
+        if code == ResponseCode.PULL_OFFSET_MOVED and header.offset >= result.min_offset:
             code = ResponseCode.PULL_NOT_FOUND  # behind the end: a slave may lag
         pieces = result.pieces if code == ResponseCode.SUCCESS else ()
         if len(pieces) > PARTS_MAX:
@@ -89,7 +112,9 @@ class RangeService:
         told = {
             "nextBeginOffset": str(result.next_begin_offset),
             "minOffset": str(result.min_offset),
-            "maxOffset": str(store.visible_end(topic, queue_id, self._c.visible)),
+            "maxOffset": str(
+                self._c.store.visible_end(header.topic, header.queue_id, self._c.visible)
+            ),
         }
         body = pieces[0] if pieces else b""
         return request.reply(code, result.status.name, told, body, pieces[1:])

@@ -22,11 +22,11 @@ T = TypeVar("T")
 
 
 class Aside:
-    """One thing at a time in a thread."""
+    """One thing at a time in a thread, or a few that wait for a disk."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, at_once: int = 1) -> None:
         self._runtime = runtime
-        self._working = asyncio.Lock()
+        self._working = asyncio.Semaphore(at_once)
 
     async def run(self, function: Callable[..., T], *args: Any) -> T:
         async with self._working:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import errno
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from saturnmq.protocol.errors import StoreDamaged, SystemBusy
@@ -38,6 +38,7 @@ BLANK = struct.Struct(">ii")
 BLANK_BYTES = BLANK.size
 _STEP = 512 << 10
 _LEAD = 4 << 20  # how far before a writer that overtook it the window begins anew
+_NEAR = 128 << 10  # what lies between is read ahead anyway
 _STAGING = 512 << 10  # it grows to the largest batch
 
 
@@ -70,6 +71,23 @@ def _gone(file: SegmentFile) -> OSError:
         "as long as this process lives",
         file.path,
     )
+
+
+Range = tuple[int, int]
+"""A stretch of the log, from and to."""
+
+
+def _joined(ranges: Sequence[Range]) -> Iterator[Range]:
+    """Ascending stretches, as few as there is a reason to tell apart."""
+    first = end = -1
+    for start, stop in ranges:
+        if first >= 0 and start - end > _NEAR:
+            yield first, end
+            first = -1
+        first = start if first < 0 else first
+        end = stop
+    if first >= 0:
+        yield first, end
 
 
 class CommitLog:
@@ -372,6 +390,24 @@ class CommitLog:
         pos = offset - segment.start
         stop = min(pos + limit, end - segment.start, self.segment_bytes)
         return segment.view[pos:stop]
+
+    def is_cached(self, ranges: Sequence[Range]) -> bool:
+        """Whether who looks at these bytes waits for no disk."""
+        return all(
+            segment.file.is_cached(start, stop) for segment, start, stop in self._within(ranges)
+        )
+
+    def cache(self, ranges: Sequence[Range]) -> None:
+        """Blocking, callable from any thread: read them into memory. OSError: a bad sector."""
+        for segment, start, stop in self._within(ranges):
+            segment.file.cache(start, stop)
+
+    def _within(self, ranges: Sequence[Range]) -> Iterator[tuple[Segment, int, int]]:
+        """The stretches in their segments; what lies between two and is little with them."""
+        for start, stop in _joined(ranges):
+            segment = self.series.find(start)
+            if segment is not None:
+                yield segment, start - segment.start, min(stop - segment.start, self.segment_bytes)
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
         """Bytes from `offset` into `buffer`, to the end of their segment at most; how many. Read

@@ -27,6 +27,8 @@ _MLOCK_ONFAULT = 1
 _MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000
 _MS_SYNC = 4
+_READ = 256 << 10
+_SAMPLE = 64 << 10
 _ZEROS = memoryview(bytes(128 << 10))  # the kernel lets in one writer of a file at a time
 
 
@@ -101,6 +103,12 @@ class SegmentFile(MappedFile, Protocol):
     def forget(self, start: int, end: int) -> None:
         """Drop what the page cache holds of [start, end) and need not write: the next read tells
         what the disk has. After a failed sync the cache tells what it lost."""
+
+    def is_cached(self, start: int, end: int) -> bool:
+        """Whether memory holds [start, end): who looks at `view` there waits for no disk."""
+
+    def cache(self, start: int, end: int) -> None:
+        """Blocking, callable from any thread: have memory hold it. A media error is an OSError."""
 
     def in_place(self) -> bool:
         """Whether its path still names this very file, whole; callable from any thread. What is
@@ -296,6 +304,29 @@ class NativeSegment(NativeReadFile, NativeMapped):
 
     def forget(self, start: int, end: int) -> None:
         os.posix_fadvise(self._fd, start, end - start, os.POSIX_FADV_DONTNEED)
+
+    def is_cached(self, start: int, end: int) -> bool:
+        # mincore counts pages that are still being read. Some are asked for, not all: what is read
+        # ahead of a reader comes in larger pieces.
+        byte = bytearray(1)
+        try:
+            for pos in (*range(start, end, _SAMPLE), end - 1):
+                os.preadv(self._fd, [byte], pos, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:  # closed, or a file system that cannot tell: who reads finds out
+            return True
+        return True
+
+    def cache(self, start: int, end: int) -> None:
+        buffer = memoryview(bytearray(min(_READ, end - start)))
+        try:
+            while start < end and (count := os.preadv(self._fd, [buffer[: end - start]], start)):
+                start += count
+        except OSError as error:
+            if error.errno != errno.EBADF:  # else it was closed meanwhile
+                error.filename = self.path
+                raise
 
     def in_place(self) -> bool:
         try:

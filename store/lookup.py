@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from saturnmq.protocol.frame import Frame, decode_frame
 from saturnmq.protocol.kernels import COMPILED
 from saturnmq.protocol.sql92 import Sql
-from saturnmq.store.commitlog import CommitLog
+from saturnmq.store.commitlog import CommitLog, Range
 from saturnmq.store.consumequeue import ENTRY, FILLER, UNIT, ConsumeQueue
 from saturnmq.store.indexfile import Index
 from saturnmq.store.queues import Queues
@@ -29,6 +29,8 @@ from saturnmq.store.sifting import PASSED, sift
 
 # One step of a search for a key, in microseconds: an item of the index, a frame, its bytes.
 STEP_WORK, ITEM_WORK, FRAME_WORK, WORK_BYTES = 1000, 1, 20, 1024
+RECENT = 64 << 20  # bytes at the end of the log
+LARGE = 256 << 10  # of one read
 _NO_LIMITS = 1 << 31, 128 << 20  # messages and bytes that no request gets beyond
 _FILLER_SIZE = ENTRY.unpack(FILLER)[1]
 
@@ -59,6 +61,7 @@ class GetResult:
     pieces: Sequence[memoryview] = ()
     count: int = 0
     suggest_slave: bool = False
+    runs: Sequence[Range] = ()  # where the pieces lie in the log
 
     @property
     def data(self) -> bytes:
@@ -216,7 +219,18 @@ class Lookup:
         # Frames that touch each other lie in one segment: behind its last one there is a BLANK.
         views = [log.read(first, stop - first) for first, stop in runs]
         pieces = [view for view in views if view is not None]
-        return GetResult(status, offset + scanned, low, high, pieces, count, last < cached)
+        following = offset + scanned
+        return GetResult(status, following, low, high, pieces, count, last < cached, runs)
+
+    def is_cached(self, result: GetResult) -> bool:
+        """Whether the pieces of a result can be sent at once, without waiting for the disk. What
+        was written a moment ago can; what else is large cannot, even if memory holds it: who looks
+        at its first bytes after a long time waits for every page."""
+        runs = result.runs
+        if not runs or runs[0][0] >= self._log.end - RECENT:
+            return True
+        size = sum(len(piece) for piece in result.pieces)
+        return size < LARGE and self._log.is_cached(runs)
 
     @property
     def _cached_from(self) -> int:

@@ -801,6 +801,14 @@ class MessageStore:
         limit = self._log.end if visible is None else visible
         return self._lookup.query_by_key(topic, key, most, begin, end, limit)
 
+    def is_cached(self, result: GetResult) -> bool:
+        """Whether the messages of a result are in memory; see `lookup.Lookup`."""
+        return self._lookup.is_cached(result)
+
+    def cache(self, result: GetResult) -> None:
+        """Blocking, callable from any thread: read them into memory. OSError: a bad sector."""
+        self._log.cache(result.runs)
+
     def indexed_until(self) -> tuple[int, int]:
         """Store time and offset of the last message in the index; zeroes while there is none."""
         return self._lookup.indexed_until()

@@ -136,6 +136,12 @@ class SimSegment:
         self._disk.begin("forget", self.path)
         self._inode.forget(start, end)
 
+    def is_cached(self, start: int, end: int) -> bool:
+        return True
+
+    def cache(self, start: int, end: int) -> None:
+        raise AssertionError("all of it is in memory")
+
     def in_place(self) -> bool:
         return self._disk.names_file(self.path, self._inode)
 

@@ -545,3 +545,20 @@ def test_a_lock_by_another_name_is_the_same_lock(root: str) -> None:
     assert DISK.locked(f"{root}/lock")
     again.release()
     assert not DISK.locked(f"{root}/lock")
+
+
+def test_memory_can_be_asked_for_what_it_holds_and_to_hold_more(tmp_path: Path) -> None:
+    disk = NativeDisk()
+    segment = disk.create_segment(str(tmp_path / f"{0:020d}"), 4 << 20)
+    segment.write(0, b"x" * (4 << 20))
+    segment.flush(0, 4 << 20)
+    assert segment.is_cached(0, 4 << 20)
+    segment.forget(0, 4 << 20)
+    if segment.is_cached(3 << 20, 4 << 20):
+        pytest.skip("this file system is in memory, or cannot tell")
+    segment.cache(3 << 20, (3 << 20) + 5)
+    assert segment.is_cached(3 << 20, (3 << 20) + 5)
+    segment.cache(0, 4 << 20)
+    assert segment.is_cached(0, 4 << 20)
+    segment.close()
+    segment.cache(0, 4 << 20)  # nobody reads it any more
