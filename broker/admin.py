@@ -20,6 +20,7 @@ from saturnmq.broker.groups import Group
 from saturnmq.broker.offsets import Search
 from saturnmq.broker.positions import check_queue
 from saturnmq.broker.role import State
+from saturnmq.broker.table_memory import GROUP, TOPIC
 from saturnmq.broker.topics import Topic
 from saturnmq.protocol import checked, headers, jsonx
 from saturnmq.protocol.endpoint import Endpoint
@@ -132,6 +133,8 @@ class AdminService:
                 attributes[key] = value
             elif item[0] == "-":
                 attributes.pop(key, None)
+        if known is None:
+            self._c.tables.take(TOPIC, f"topic {name}")
         self._c.topics.put(
             Topic(
                 name,
@@ -206,7 +209,10 @@ class AdminService:
 
     def on_create_group(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
         self._writable()
-        self._c.groups.put(Group(*bodies.group(request)))
+        group = Group(*bodies.group(request))
+        if self._c.groups.get(group.name) is None:
+            self._c.tables.take(GROUP, f"group {group.name}")
+        self._c.groups.put(group)
         self._answer_behind(endpoint, request, self._saved(self._c.groups))
 
     def on_delete_group(

@@ -55,6 +55,7 @@ from saturnmq.broker.sinks import SinkTable
 from saturnmq.broker.stages import Stages
 from saturnmq.broker.staging import APPENDING, StagingService
 from saturnmq.broker.statistics import Statistics
+from saturnmq.broker.table_memory import GROUP, LOCK, MEMBER, OFFSET, TOPIC, TableMemory
 from saturnmq.broker.table_sync import TableSync
 from saturnmq.broker.topics import TopicTable, system_topics
 from saturnmq.broker.turn import Turn, confirm
@@ -184,6 +185,13 @@ class Broker:
         context = self._make_context()
         self._saver = Saver(runtime, context.steps, self._gate.guard)
         self.context = context
+        context.tables.counts = {
+            OFFSET: context.offsets.__len__,
+            GROUP: context.groups.__len__,
+            TOPIC: lambda: len(context.topics) + len(context.topics.deleted),
+            MEMBER: context.clients.__len__,
+            LOCK: context.locks.__len__,
+        }
         self._turn = Turn(context)
         context.appended = self._turn.wake
         self._load_role()
@@ -205,17 +213,25 @@ class Broker:
 
     def _make_context(self) -> Context:
         config, runtime = self.config, self._runtime
+        tables = TableMemory(self._connections.budget)
         topics = TopicTable(
-            runtime.now_ms, self._topics_changed, lambda: self.store.watermarks.appended
+            runtime.now_ms,
+            self._topics_changed,
+            lambda: self.store.watermarks.appended,
+            partial(tables.take, TOPIC),
         )
         return Context(
             config=config,
             runtime=runtime,
             store=self.store,
             topics=topics,
-            groups=GroupTable(runtime.now_ms, auto_create=config.auto_create_groups),
+            groups=GroupTable(
+                runtime.now_ms,
+                auto_create=config.auto_create_groups,
+                room_for=partial(tables.take, GROUP),
+            ),
             clients=ClientTable(config.client_expiry_ms / 1000),
-            offsets=ConsumerOffsets(runtime.now_ms, topics.is_over),
+            offsets=ConsumerOffsets(runtime.now_ms, topics.is_over, partial(tables.take, OFFSET)),
             locks=QueueLocks(),
             ledger=AckLedger(config.max_pending_acks),
             role=Role(config),
@@ -224,6 +240,7 @@ class Broker:
             failures=self.failures,
             loop_watch=self.loop_watch,
             connections=self._connections,
+            tables=tables,
             steps=Steps(runtime),
             aside=Aside(runtime),
             cold_reads=Aside(runtime, COLD_READS),
@@ -669,6 +686,7 @@ class Broker:
             self._connections.expire(now)
             if now >= next_sample:
                 next_sample = now + SAMPLE_S
+                self.context.tables.count()
                 self.context.statistics.sample(now, self._runtime.now_ms(), self.context.topics)
             if now >= next_scan:
                 next_scan = now + 10

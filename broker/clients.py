@@ -53,6 +53,21 @@ class ClientTable:
         self.consumers: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[Endpoint, Member]] = {}
 
+    def __len__(self) -> int:
+        """Members of groups and subscriptions of these."""
+        consumers = self.consumers.values()
+        return sum(map(len, self.producers.values())) + sum(
+            len(group.members) + len(group.documents) for group in consumers
+        )
+
+    def unknown(self, endpoint: Endpoint, beat: Heartbeat) -> int:
+        """Of how many groups in it the connection is no member yet."""
+        producing = (self.producers.get(name, ()) for name in beat.producer_groups)
+        consuming = (self.consumers.get(each.group) for each in beat.consumers)
+        return sum(endpoint not in members for members in producing) + sum(
+            group is None or endpoint not in group.members for group in consuming
+        )
+
     def heartbeat(
         self,
         endpoint: Endpoint,

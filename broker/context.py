@@ -19,6 +19,7 @@ from saturnmq.broker.locks import QueueLocks
 from saturnmq.broker.offsets import ConsumerOffsets
 from saturnmq.broker.role import Role
 from saturnmq.broker.statistics import Statistics
+from saturnmq.broker.table_memory import TableMemory
 from saturnmq.broker.topics import TopicTable
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.connections import Connections
@@ -52,6 +53,7 @@ class Context:
     failures: Failures
     loop_watch: LoopWatch
     connections: Connections
+    tables: TableMemory
     steps: Steps
     aside: Aside
     cold_reads: Aside

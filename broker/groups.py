@@ -86,8 +86,16 @@ class Group:
 
 
 class GroupTable(Saveable):
-    def __init__(self, now_ms: Callable[[], int], *, auto_create: bool) -> None:
+    def __init__(
+        self,
+        now_ms: Callable[[], int],
+        *,
+        auto_create: bool,
+        room_for: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`room_for` refuses a new group if there is no room for it."""
         self._now_ms = now_ms
+        self._room_for = room_for
         self._auto_create = auto_create
         self._groups = {name: Group(name) for name in sorted(SYSTEM_GROUPS)}
         self._forbidden: dict[str, dict[str, int]] = {}
@@ -109,6 +117,7 @@ class GroupTable(Saveable):
         found = self._groups.get(name)
         if found is None and self._auto_create:
             found = Group(check_group(name))
+            self._room_for(f"group {name}")
             self.put(found)
         return found
 

@@ -16,25 +16,47 @@ LOCK_SECONDS = 60.0
 class QueueLocks:
     def __init__(self) -> None:
         self._owners: dict[str, dict[MessageQueue, tuple[str, float]]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
 
     def lock(
         self, group: str, client_id: str, queues: Iterable[MessageQueue], now: float
     ) -> list[MessageQueue]:
         """The queues that now belong to `client_id`."""
         owners = self._owners.setdefault(group, {})
+        before = len(owners)
         granted = []
         for queue in queues:
             owner, until = owners.get(queue, (client_id, 0.0))
             if owner == client_id or until <= now:
                 owners[queue] = (client_id, now + LOCK_SECONDS)
                 granted.append(queue)
+        self._count += len(owners) - before
         return granted
+
+    def unknown(self, group: str, queues: Iterable[MessageQueue]) -> int:
+        """How many of these nobody has asked for lately."""
+        owners = self._owners.get(group, {})
+        return sum(queue not in owners for queue in queues)
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
         owners = self._owners.get(group, {})
         for queue in queues:
             if queue in owners and owners[queue][0] == client_id:
                 del owners[queue]
+                self._count -= 1
+
+    def expire(self, now: float) -> None:
+        """Forget those that are free for anyone."""
+        for group in list(self._owners):
+            owners = {queue: held for queue, held in self._owners[group].items() if held[1] > now}
+            self._count -= len(self._owners[group]) - len(owners)
+            if owners:
+                self._owners[group] = owners
+            else:
+                del self._owners[group]
 
     def holds_any(self, group: str, now: float) -> bool:
         """Whether the group consumes in order at present."""

@@ -12,6 +12,7 @@ from saturnmq.broker import bodies, slices
 from saturnmq.broker.clients import CLUSTERING, ConsumerGroup, Member
 from saturnmq.broker.context import Context, answer, answer_failure
 from saturnmq.broker.subscriptions import check_enabled
+from saturnmq.broker.table_memory import LOCK, MEMBER
 from saturnmq.protocol import headers, jsonx
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
@@ -42,6 +43,9 @@ class MembershipService:
 
     def _heard(self, endpoint: Endpoint, request: Command, beat: bodies.Heartbeat) -> None:
         c = self._c
+        new = c.clients.unknown(endpoint, beat)
+        if new:
+            c.tables.take(MEMBER * new, f"a heartbeat with {new} groups that are new")
         for consumer in beat.consumers:
             group = c.groups.get_or_create(consumer.group)
             if group is not None and not c.role.is_slave and group.retry_queues > 0:
@@ -74,6 +78,7 @@ class MembershipService:
         for endpoint in self._c.clients.expired(now):
             endpoint.close()
             self.closed(endpoint)
+        self._c.locks.expire(now)
 
     def _notify(self, groups: list[str]) -> None:
         for name in groups:
@@ -114,6 +119,9 @@ class MembershipService:
     def on_lock(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
         def take(asked: bodies.Locks) -> None:
             now = self._c.runtime.monotonic()
+            new = self._c.locks.unknown(asked.group, asked.queues)
+            if new:
+                self._c.tables.take(LOCK * new, f"a lock of {new} queues")
             granted = self._c.locks.lock(asked.group, asked.client_id, asked.queues, now)
             body = jsonx.dumps({"lockOKMQSet": [mq_json(q) for q in granted]})
             answer(endpoint, request, request.reply(0, body=body))

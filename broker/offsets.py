@@ -47,8 +47,11 @@ class ConsumerOffsets(ProgressTable[Place]):
         self,
         now_ms: Callable[[], int],
         is_over: Callable[[str, int, int], bool] = lambda *_: False,
+        room_for: Callable[[str], None] = lambda _: None,
     ) -> None:
+        """`room_for` refuses an offset in one more queue if there is no room for it."""
         super().__init__(now_ms)
+        self._room_for = room_for
         self._is_over = is_over
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
@@ -57,6 +60,8 @@ class ConsumerOffsets(ProgressTable[Place]):
         known = self.progress.marks.get(place)
         if known is not None and (known.generation & 1 or offset <= known.offset):
             return offset == known.offset
+        if known is None:
+            self._room_for(f"the offset of group {group} in queue {queue_id} of {topic}")
         self.progress.advance(place, offset)
         self.mark_dirty()
         return True
@@ -79,6 +84,9 @@ class ConsumerOffsets(ProgressTable[Place]):
         self.progress.marks[place] = Mark(known.generation + 1, known.offset)
         self.mark_dirty()
         return known.offset
+
+    def __len__(self) -> int:
+        return len(self.progress.marks)
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
         return self.progress.offset(Place(topic, group, queue_id))

@@ -124,8 +124,11 @@ class TopicTable(Saveable):
         now_ms: Callable[[], int],
         on_change: Callable[[], None],
         log_end: Callable[[], int],
+        room_for: Callable[[str], None] = lambda _: None,
     ) -> None:
+        """`room_for` refuses one more topic if there is no room for it."""
         self._now_ms = now_ms
+        self._room_for = room_for
         self._on_change = on_change  # registers at the nameservers at once
         self._log_end = log_end
         self._topics: dict[str, Topic] = {}
@@ -266,6 +269,7 @@ class TopicTable(Saveable):
             write_queues=queues,
             perm=template.perm & ~INHERIT,
         )
+        self._room_for(f"topic {name}")
         self.put(topic)
         return topic
 
