@@ -35,6 +35,7 @@ from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.topics import check_topic, dlq_topic, retry_topic
 
+RESET = 32  # queues in one step: each of them may be searched for a time
 HIDDEN = "******"  # instead of a secret
 
 
@@ -294,21 +295,35 @@ class AdminService:
         timestamp, wanted, exact = header.timestamp, header.queue_id, header.offset
         if wanted >= 0:
             check_queue(self._c, topic.name, wanted)
-        table = {}
-        for queue_id in range(topic.read_queues) if wanted < 0 else (wanted,):
-            low, high = self._bounds(topic.name, queue_id)
-            if exact >= 0:
-                offset = min(max(exact, low), high)
-            elif timestamp < 0:
-                offset = high
-            else:
-                offset = self._c.store.offset_by_time(topic.name, queue_id, timestamp, "LOWER")
-            online = self._c.clients.consumers.get(group) is not None
-            self._c.offsets.reset(group, topic.name, queue_id, offset, notify=online)
-            table[self._mq(topic.name, queue_id)] = offset
-        self._wake_pulls()
-        body = jsonx.dumps({"offsetTable": jsonx.mq_map(table)})
-        self._answer_behind(endpoint, request, self._saved(self._c.offsets), body=body)
+
+        def made(queue_ids: list[int]) -> bytes:
+            table = {}
+            for queue_id in queue_ids:
+                low, high = self._bounds(topic.name, queue_id)
+                if exact >= 0:
+                    offset = min(max(exact, low), high)
+                elif timestamp < 0:
+                    offset = high
+                else:
+                    offset = self._c.store.offset_by_time(topic.name, queue_id, timestamp, "LOWER")
+                online = self._c.clients.consumers.get(group) is not None
+                self._c.offsets.reset(group, topic.name, queue_id, offset, notify=online)
+                table[self._mq(topic.name, queue_id)] = offset
+            return jsonx.dumps_mq_map(table)[1:-1]
+
+        queues = range(topic.read_queues) if wanted < 0 else (wanted,)
+        found = slices.of(queues, made, RESET)
+        work = slices.joined(request, found, lambda table: b'{"offsetTable":{%b}}' % table)
+
+        async def reset() -> None:
+            reply = await self._c.steps.run(work)
+            self._wake_pulls()
+            await self._saved(self._c.offsets)
+            answer(endpoint, request, reply)
+
+        request.body = b""
+        answered = answer_failure(self._c, endpoint, request, reset())
+        self._c.runtime.spawn(answered, name="reset-offset")
 
     def on_who_consumes(
         self, endpoint: Endpoint, request: Command, header: headers.OfTopic
@@ -351,28 +366,28 @@ class AdminService:
     ) -> None:
         if self._unchanged(endpoint, request, header, self._c.topics):
             return
-        document = self._c.topics.document()
-        document |= {
-            "mappingDataVersion": document["dataVersion"],
-            "topicQueueMappingDetailMap": {},
-        }
-        ext = {"totalTopicNum": str(len(self._c.topics))}
-        self._answer_table(endpoint, request, self._c.topics, document, ext)
+
+        def more(document: Document) -> Document:
+            version = document["dataVersion"]
+            return {"mappingDataVersion": version, "topicQueueMappingDetailMap": {}}
+
+        count = {"totalTopicNum": str(len(self._c.topics))}
+        self._answer_table(endpoint, request, self._c.topics, count, more)
 
     def _answer_table(
         self,
         endpoint: Endpoint,
         request: Command,
         table: Saveable,
-        document: Document,
         ext: dict[str, str],
+        more: Callable[[Document], Document] = lambda _: {},
     ) -> None:
-        """With a document of the table as it is now."""
-        ext |= self._version_of(table)
+        """With the table, and `more`, as it is when the work begins."""
 
         def work() -> slices.Work:
-            body = yield from encode(document)
-            return request.reply(0, ext=ext, body=body)
+            version, document = self._version_of(table), table.document()
+            body = yield from encode(document | more(document))
+            return request.reply(0, ext=ext | version, body=body)
 
         slices.answer_with(self._c, endpoint, request, work())
 
@@ -381,15 +396,14 @@ class AdminService:
     ) -> None:
         groups = self._c.groups
         if not self._unchanged(endpoint, request, header, groups):
-            ext = {"totalGroupNum": str(len(groups))}
-            self._answer_table(endpoint, request, groups, groups.document(), ext)
+            self._answer_table(endpoint, request, groups, {"totalGroupNum": str(len(groups))})
 
     def on_all_offsets(
         self, endpoint: Endpoint, request: Command, header: headers.CopyTable
     ) -> None:
         offsets = self._c.offsets
         if not self._unchanged(endpoint, request, header, offsets):
-            self._answer_table(endpoint, request, offsets, offsets.document(), {})
+            self._answer_table(endpoint, request, offsets, {})
 
     def on_all_delays(
         self, endpoint: Endpoint, request: Command, header: headers.CopyTable

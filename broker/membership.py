@@ -6,6 +6,7 @@ in the list. A group's retry topic appears with its first heartbeat.
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterable
 from typing import Any
 
 from saturnmq.broker import bodies, slices
@@ -29,11 +30,13 @@ from saturnmq.protocol.subscription import TAG_EXPRESSION, Subscription
 from saturnmq.protocol.topics import retry_topic
 
 CLIENT_ANSWER_S = 10.0
+TOLD_AT_ONCE = 50  # members of a group: about a millisecond
 
 
 class MembershipService:
     def __init__(self, context: Context) -> None:
         self._c = context
+        self._telling: dict[str, bool] = {}  # large groups; whether they have changed since
 
     def on_heartbeat(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
         def take(beat: bodies.Heartbeat) -> None:
@@ -88,12 +91,27 @@ class MembershipService:
                 continue
             if settings is not None and not settings.notify_changes:
                 continue
-            for endpoint in group.members:
-                endpoint.oneway(
-                    Command.request(
-                        RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": name}
-                    )
-                )
+            if len(group.members) <= TOLD_AT_ONCE:
+                _tell(name, group.members)
+            elif name in self._telling:
+                self._telling[name] = True
+            else:
+                self._telling[name] = False
+                self._c.runtime.spawn(self._c.steps.run(self._tell_all(name)), name="tell-group")
+
+    def _tell_all(self, name: str) -> Generator[None, None, None]:
+        """Tells the members of a large group. When it changes meanwhile, they are told once more,
+        however often it does."""
+        again = True
+        while again:
+            self._telling[name] = False
+            group = self._c.clients.consumers.get(name)
+            members = [] if group is None else list(group.members)
+            for start in range(0, len(members), TOLD_AT_ONCE):
+                _tell(name, members[start : start + TOLD_AT_ONCE])
+                yield
+            again = self._telling[name]
+        del self._telling[name]
 
     def on_consumer_list(
         self, endpoint: Endpoint, request: Command, header: headers.OfConsumerGroup
@@ -179,6 +197,13 @@ class MembershipService:
             raise SystemError_(f"the producer group[{name}] not exist")
         body = jsonx.dumps({"connectionSet": _connections(members)})
         answer(endpoint, request, request.reply(0, body=body))
+
+
+def _tell(group: str, members: Iterable[Endpoint]) -> None:
+    for endpoint in members:
+        endpoint.oneway(
+            Command.request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
+        )
 
 
 def mq_json(queue: MessageQueue) -> dict[str, Any]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 from broker_rig import ask, config, connected, pull, run, send, started, until
 from saturnmq.broker import bodies, slices
+from saturnmq.broker.membership import TOLD_AT_ONCE
 from saturnmq.broker.pull import LOOKED_AT
 from saturnmq.protocol import jsonx
 from saturnmq.protocol.codes import RequestCode, ResponseCode
@@ -181,6 +184,62 @@ def test_a_large_body_is_read_beside_others(tmp_path: Path) -> None:
         assert len(broker.context.clients.consumers["G"].subscriptions) == len(topics)
         too_large = await ask(client, RequestCode.HEART_BEAT, {}, b" " * (bodies.BODY_MAX + 1))
         assert too_large.code == ResponseCode.INVALID_PARAMETER, too_large.remark
+        for endpoint in (client, other):
+            endpoint.close()
+        await broker.close()
+
+    run(body)
+
+
+def test_members_of_a_large_group_are_told_of_many_changes_a_few_times(tmp_path: Path) -> None:
+    many = 3 * TOLD_AT_ONCE
+
+    async def body(runtime: NativeRuntime) -> None:
+        broker = await started(runtime, config(tmp_path))
+        told: Counter[int] = Counter()
+        members = [await connected(runtime, broker) for _ in range(many)]
+        for number, member in enumerate(members):
+            member._handler = lambda *_, number=number: told.update([number])
+        beats = [
+            ask(member, RequestCode.HEART_BEAT, {}, jsonx.dumps(beat(f"c{number}")))
+            for number, member in enumerate(members)
+        ]
+        assert {reply.code for reply in await asyncio.gather(*beats)} == {0}
+        await until(lambda: not broker._members._telling and len(told) == many)
+        assert max(told.values()) < many // 2, "a join is not told by itself"
+        told.clear()
+        members.pop().close()
+        await until(lambda: len(told) == many - 1)
+        assert set(told.values()) == {1}
+        for member in members:
+            member.close()
+        await broker.close()
+
+    def beat(client_id: str) -> dict[str, Any]:
+        consumer = {"groupName": "G", "messageModel": "CLUSTERING"}
+        return {"clientID": client_id, "consumerDataSet": [consumer]}
+
+    run(body)
+
+
+def test_a_reset_of_many_queues_is_done_between_others(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        broker = await started(runtime, config(tmp_path))
+        client, other = await connected(runtime, broker), await connected(runtime, broker)
+        many = 2000
+        count = {"topic": "T", "readQueueNums": many, "writeQueueNums": many}
+        assert (await ask(client, RequestCode.UPDATE_AND_CREATE_TOPIC, count)).code == 0
+        group = jsonx.dumps({"groupName": "G"})
+        code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+        assert (await ask(client, code, {}, group)).code == 0
+        asked = {"topic": "T", "group": "G", "timestamp": 0, "isForce": "true"}
+        much = asyncio.ensure_future(ask(client, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, asked))
+        await asyncio.sleep(0)
+        assert (await ask(other, RequestCode.GET_BROKER_HA_STATUS)).code == 0
+        assert len(broker.context.offsets.progress.marks) < many
+        reply = await much
+        assert reply.code == 0, reply.remark
+        assert len(jsonx.loads(reply.body)["offsetTable"]) == many
         for endpoint in (client, other):
             endpoint.close()
         await broker.close()
