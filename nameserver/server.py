@@ -2,7 +2,8 @@
 encodes.
 
 Codes served are the keys of `_handlers`; all others are answered 3. Every request is answered at
-once, on the loop, without a task; but 1002 and 1006, for which brokers are asked (`controller.py`).
+once, on the loop, without a task; but 1002 and 1006, for which brokers are asked (`controller.py`),
+and a registration with a large table, which is read in a thread.
 A broker's entry lives as long as the connection of its last registration, so a killed broker leaves
 the routes within the time the kernel needs to close its sockets; a silent one is found by the scan.
 Route JSON always has quoted broker ids, whatever version asks (remoting.md 3.4).
@@ -17,6 +18,7 @@ connection, or, with RocketMQ's brokers, from the host that it registered from.
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -29,6 +31,7 @@ from saturnmq.protocol.errors import (
     NoPermission,
     QueryNotFound,
     SaturnError,
+    SystemError_,
     UnsupportedRequest,
 )
 from saturnmq.protocol.headers import HEADERS
@@ -37,11 +40,12 @@ from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import DataVersion
 from saturnmq.protocol.runtime import EXPOSED, Listener, Runtime, is_loopback
 from saturnmq.protocol.signing import UNSIGNED, Challenges, Signing
+from saturnmq.protocol.steps import Aside
 from saturnmq.protocol.supervision import Supervisor
 
 from .controller import Controller, HandOver
 from .kv import ORDER_TOPIC_CONFIG, KvConfig
-from .registration import parse_registration
+from .registration import Registration, parse_registration
 from .routes import LiveBroker, RouteTable
 from .watches import Watches
 
@@ -51,6 +55,7 @@ DEFAULT_PORT = 9876
 SCAN_INTERVAL_S = 5.0
 # A client that does not read what it is told is closed; it asks anew when it comes back.
 UNREAD_MAX = 1 << 20
+QUICK_BYTES = 64 << 10  # of a registration that is read at once: about two milliseconds
 # Who may ask for these, where nodes share a secret: only they. RocketMQ's mqadmin (1002) has none.
 OF_MEMBERS = frozenset(
     {
@@ -84,6 +89,8 @@ class NameServer:
         self._connections = Connections(runtime, limits or Limits(), self._handle, self._closed)
         self._refused: dict[Endpoint, str] = {}  # the last refusal told in the log
         self.loop_watch = LoopWatch(runtime)
+        self._aside = Aside(runtime)
+        self._reading: Counter[Endpoint] = Counter()  # registrations of each connection
         self.routes = RouteTable()
         self.kv = KvConfig()
         self._watches = Watches()
@@ -191,6 +198,12 @@ class NameServer:
             raise UnsupportedRequest(f" request type {command.code} not supported")
         header = _header(command)
         self.loop_watch.last_request = command.code
+        is_large = len(command.body) > QUICK_BYTES or endpoint in self._reading
+        if command.code == RequestCode.REGISTER_BROKER and is_large:
+            self._reading[endpoint] += 1
+            command.body = bytes(command.body)
+            self._runtime.spawn(self._register_large(endpoint, command, header), name="register")
+            return
         try:
             reply = handler(endpoint, command, header)
             endpoint.send(self._signing.sign_answer(command, reply), command)
@@ -218,7 +231,29 @@ class NameServer:
     def _register(
         self, endpoint: Endpoint, command: Command, header: headers.RegisterBroker
     ) -> Command:
-        registration = parse_registration(header, command.body)
+        return self._take(endpoint, command, parse_registration(header, command.body))
+
+    async def _register_large(
+        self, endpoint: Endpoint, command: Command, header: headers.RegisterBroker
+    ) -> None:
+        """The table is read in a thread, and those of one connection one behind the other. What is
+        of a connection that is closed by then is not taken: its end has taken out its broker."""
+        try:
+            registration = await self._aside.run(parse_registration, header, command.body)
+            if endpoint.closed:
+                return
+            reply = self._signing.sign_answer(command, self._take(endpoint, command, registration))
+        except SaturnError as error:
+            reply = command.reply(error.code, remark=str(error))
+        except Exception as error:
+            log.exception("a registration from %s failed", endpoint.peer_address)
+            reply = command.reply(SystemError_.code, remark=f"{type(error).__name__}: {error}")
+        finally:
+            self._reading -= Counter([endpoint])
+            self._tell_soon()
+        endpoint.send(reply, command)
+
+    def _take(self, endpoint: Endpoint, command: Command, registration: Registration) -> Command:
         known = self.routes.live(registration.name, registration.address)
         try:
             result = self.routes.register(registration, self._now_ms(), endpoint)

@@ -261,3 +261,42 @@ def test_port_in_use_is_a_clear_error_and_serve_reports_its_address() -> None:
         task.cancel()
 
     served(main)
+
+
+MANY = tuple(f"topic-{number}" for number in range(10_000))
+
+
+def test_a_registration_with_many_topics_is_read_beside_others_and_those_behind_it_wait() -> None:
+    async def main(runtime: NativeRuntime, server: NameServer, client: Endpoint) -> None:
+        broker = await connect(runtime, *split_address(server.address))
+        large = asyncio.ensure_future(ask(broker, 103, BROKER, body(MANY)))
+        fewer = asyncio.ensure_future(ask(broker, 103, BROKER | {"saturnWhole": "true"}, newer()))
+        await asyncio.sleep(0)
+        little = asyncio.ensure_future(ask(client, 106))
+        done, _ = await asyncio.wait([large, fewer, little], return_when=asyncio.FIRST_COMPLETED)
+        assert done == {little}
+        assert (await large).code == (await fewer).code == 0
+        found = jsonx.loads((await ask(client, 206)).body)["topicList"]
+        assert set(found) == set(TOPICS)
+        bad = await ask(broker, 103, BROKER, b"{" * (1 << 17))
+        assert bad.code == 1, bad.remark
+        broker.close()
+
+    def newer() -> bytes:
+        return body().replace(b'"counter":1', b'"counter":2')
+
+    served(main)
+
+
+def test_a_registration_whose_connection_is_closed_meanwhile_leaves_no_route() -> None:
+    async def main(runtime: NativeRuntime, server: NameServer, client: Endpoint) -> None:
+        broker = await connect(runtime, *split_address(server.address))
+        broker.oneway(Command.request(103, BROKER, body(MANY)))
+        broker.close()
+        while not server._reading:
+            await asyncio.sleep(0)
+        while server._reading:
+            await asyncio.sleep(0.005)
+        assert jsonx.loads((await ask(client, 206)).body)["topicList"] == []
+
+    served(main)
