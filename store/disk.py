@@ -282,12 +282,17 @@ class NativeDisk:
     def together(self, calls: Sequence[Callable[[], None]]) -> None:
         """Blocking: syncs, side by side: those that wait for the disk at the same time share what
         it does. The first error, when all have ended."""
-        if len(calls) <= _SYNCS:
-            for call in calls:
+        left = iter(calls)
+
+        def work() -> None:
+            for call in left:  # a list's iterator gives each to one thread
                 call()
+
+        if len(calls) <= _SYNCS:
+            work()
             return
         with ThreadPoolExecutor(_SYNCS, thread_name_prefix="saturnmq-sync") as pool:
-            ended = [pool.submit(call) for call in calls]
+            ended = [pool.submit(work) for _ in range(_SYNCS)]
         for future in ended:
             future.result()
 
