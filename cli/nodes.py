@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import signal
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from saturnmq.cli import node_log
+from saturnmq.cli import garbage, node_log
 from saturnmq.cli.launcher import write_ready
 from saturnmq.cli.node_log import LogSettings
 from saturnmq.cli.output import fail
@@ -251,13 +250,9 @@ def _serve(
             pid, _, started = relieves.partition(":")
             relieve(int(pid), int(started))
         await server.start()
-        # The tables are there to stay: whoever looks for garbage need not look at them again and
-        # again, while the loop waits. Nor often at what comes later, topics and held pulls by the
-        # thousand: almost all that a server makes goes when nobody refers to it any more.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(COLLECT_AFTER, 50, 50)
+        garbage.begin()
         watch = runtime.spawn(server.loop_watch.run(), name="loop-watch")
+        tidying = runtime.spawn(_tidy(runtime), name="garbage")
         try:
             facts = {"address": server.address, "pid": os.getpid()}
             if hasattr(server, "ha_address"):
@@ -268,11 +263,18 @@ def _serve(
             await stop.wait()
         finally:
             watch.cancel()
+            tidying.cancel()
             await _closed(server.close())
         if failed := getattr(server, "failed", None):
             fail(f"the {what} had stopped taking writes: {failed}")
 
     native.run(main)
+
+
+async def _tidy(runtime: Any) -> None:
+    while True:
+        await runtime.sleep(garbage.EVERY_S)
+        garbage.look()
 
 
 async def _closed(result: Awaitable[None] | None) -> None:
