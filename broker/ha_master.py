@@ -40,6 +40,7 @@ from saturnmq.protocol.runtime import Listener
 
 log = logging.getLogger(__name__)
 
+CONNECTIONS_MAX = 256  # slaves, and whoever else dials
 AT_ONCE = 4 << 20  # bytes that one turn of the loop sends to one slave
 
 
@@ -59,7 +60,7 @@ class SlaveConnection(asyncio.BufferedProtocol):
         self.is_named = False  # this node's file says that it belongs to the group
         self.next: int | None = None  # first byte not sent yet; None before it is known
         self.reported = ha.Report(-1)
-        self.last_read = self.last_write = 0.0
+        self.opened = self.last_read = self.last_write = 0.0
         self.sent_bytes = 0
         self.sent_per_s = 0
         self.lag = Lag()
@@ -70,18 +71,26 @@ class SlaveConnection(asyncio.BufferedProtocol):
     # the connection
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if len(self._master.connections) >= CONNECTIONS_MAX:
+            log.error(
+                "%d connections are open to the port of slaves: one more is refused",
+                CONNECTIONS_MAX,
+            )
+            transport.abort()
+            return
         self._transport = transport
         self._send = self._master.writer(transport)
         transport.set_write_buffer_limits(0)  # `resume_writing` when all of it has left
-        self.last_read = self.last_write = self._budget_at = self._master.now()
+        self.opened = self.last_read = self.last_write = self._budget_at = self._master.now()
         peer = transport.get_extra_info("peername")
         self.address = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
         self._master.connections.append(self)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._transport = None
-        if self in self._master.connections:
-            self._master.connections.remove(self)
+        if self not in self._master.connections:
+            return
+        self._master.connections.remove(self)
         log.info("slave %s is gone (%s)", self.name, exc or "closed")
         self._master.left(self)
 
@@ -101,6 +110,10 @@ class SlaveConnection(asyncio.BufferedProtocol):
     def broker_id(self) -> int:
         """0 for a Java slave: it does not say."""
         return self.join.broker_id if self.join is not None else 0
+
+    def heard_at(self) -> float:
+        """When it gave its last sign of life: bytes are none before they tell what it is."""
+        return self.last_read if self.greeted or self.ours is False else self.opened
 
     @property
     def is_replica(self) -> bool:
@@ -546,7 +559,7 @@ class HaMaster:
             await self._c.runtime.sleep(pause)
             now = self.now()
             for connection in list(self.connections):
-                if now - connection.last_read > config.ha_idle_ms / 1000:
+                if now - connection.heard_at() > config.ha_idle_ms / 1000:
                     log.warning("slave %s is silent, closing", connection.name)
                     connection.close()
                     continue

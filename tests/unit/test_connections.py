@@ -14,6 +14,7 @@ from typing import Any
 
 import broker_rig
 import pytest
+from saturnmq.broker import ha_master
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol import connections, jsonx
@@ -236,6 +237,67 @@ def test_who_never_reads_ends() -> None:
         writer.close()
 
     run(body, frame_s=1, idle_s=1000)
+
+
+def test_a_connection_that_is_refused_before_it_is_open_does_not_stay() -> None:
+    async def body(served: Served) -> None:
+        def accept() -> Endpoint:
+            endpoint = Endpoint(served.runtime, None, server=True)
+            endpoint.abort("there is no room")
+            return endpoint
+
+        listener = await served.runtime.listen("127.0.0.1", 0, accept)
+        client = await connect(served.runtime, *split_address(listener.address))
+        await served.until(lambda: client.closed)
+        listener.close()
+
+    run(body)
+
+
+def test_what_a_closed_connection_does_not_read_is_kept_for_a_moment_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(endpoint_module, "LINGER_S", 0.1)
+
+    async def body(served: Served) -> None:
+        reader, writer = await served.open()
+        writer.write(b"".join(encode(Command(REPLY, {"n": "15000"}, opaque=1))))
+        await served.until(lambda: served.all.budget.used > 1 << 20)
+        served.all.close("this server ends")
+        await asyncio.sleep(0.3)
+        got = 0
+        while part := await reader.read(1 << 20):
+            got += len(part)
+        assert got < 15_000 << 10
+        writer.close()
+
+    run(body)
+
+
+@pytest.mark.parametrize("said", [b"", b"\0"])
+def test_who_dials_the_port_of_slaves_and_says_nothing_whole_does_not_stay(
+    tmp_path: Path, said: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ha_master, "CONNECTIONS_MAX", 1)
+
+    async def body(runtime: NativeRuntime) -> None:
+        settings = broker_rig.config(tmp_path, ha_idle_ms=200, ha_heartbeat_ms=20)
+        broker = await broker_rig.started(runtime, settings)
+        _, writer = await asyncio.open_connection(*split_address(broker.ha_address))
+        await broker_rig.until(lambda: len(broker._master.connections) == 1)
+        further, second = await asyncio.open_connection(*split_address(broker.ha_address))
+        assert await further.read() == b""
+        assert len(broker._master.connections) == 1
+        began = runtime.monotonic()
+        while broker._master.connections and not writer.is_closing():
+            writer.write(said)
+            await asyncio.sleep(0.05)
+            assert runtime.monotonic() - began < 5
+        for each in (writer, second):
+            each.close()
+        await broker.close()
+
+    broker_rig.run(body)
 
 
 class Dribblers:
