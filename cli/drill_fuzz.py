@@ -20,6 +20,7 @@ IN_PROCESS = {  # module of drills.fuzz, class
     "files": ("files", "Files"),
     "store": ("store", "Store"),
     "ha": ("replication", "Replication"),
+    "client": ("client", "Client"),
 }
 TARGETS = (*PROCESSES, *IN_PROCESS)
 

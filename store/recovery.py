@@ -201,8 +201,9 @@ class _Places:
             return True
         segment = offset - offset % self._log.segment_bytes
         if segment not in self._damaged:
-            end = min(segment + self._log.segment_bytes, self._flushed)
-            self._damaged[segment] = damaged_ranges(self._log, segment, end, self._flushed)
+            limit = min(self._flushed, self._log.series.end)  # segments may be missing behind it
+            end = min(segment + self._log.segment_bytes, limit)
+            self._damaged[segment] = damaged_ranges(self._log, segment, end, limit)
         for start, end in self._damaged[segment]:
             if start <= offset and offset + size <= end:
                 self._found.gaps.append((start, end))
