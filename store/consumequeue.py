@@ -144,12 +144,12 @@ class ConsumeQueue:
         low = self.series.start // UNIT
         return self.first_at_or_after(self.since, low, self.max_offset) == self.max_offset
 
-    def may_go_on(self, first: int, physical: int) -> bool:
-        """Whether the message at this place of the log may have the number `first`, behind the
-        queue's end: those between were lost, and there was room for them."""
+    def may_end_at(self, end: int, physical: int) -> bool:
+        """Whether the queue may end at `end` with a message that ends at this place of the log, and
+        so have lost some before that: whether there is room for all from the last that it has."""
         last = self.entry(self.max_offset - 1)
         since = 0 if last is None else last[0]
-        return first - self.max_offset <= max(physical - since, 0) // FRAME_BYTES_MIN
+        return (1 + end - self.max_offset) * FRAME_BYTES_MIN <= physical - since
 
     def append(self, first: int, entries: bytes) -> bytes:
         """Put a run at its place; the new entries: what is there already stays."""

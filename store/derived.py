@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from saturnmq.protocol.kernels import Run, Scan
-from saturnmq.store.consumequeue import ENTRY, OFFSET_MAX
+from saturnmq.store.consumequeue import ENTRY, OFFSET_MAX, UNIT
 from saturnmq.store.delay_levels import DEFAULT_DELAYS_MS
 from saturnmq.store.indexfile import Index, IndexMark
 from saturnmq.store.queues import Queues
@@ -87,12 +87,12 @@ class Derived:
         queue = self.queues.table.get((topic, queue_id))
         if queue is None or first <= queue.max_offset or not queue.series.segments:
             return ""
-        place = ENTRY.unpack_from(entries)[0]
-        if queue.may_go_on(first, place):
+        last, size, _ = ENTRY.unpack_from(entries, len(entries) - UNIT)
+        if queue.may_end_at(first + count, last + size):
             return ""
         return (
             f"queue {queue_id} ends at {queue.max_offset}, and between its last message and "
-            f"{place} in the log there is no room for all up to {first}"
+            f"{last + size} in the log there is no room for all before {first + count}"
         )
 
     def flush(self) -> IndexMark | None:

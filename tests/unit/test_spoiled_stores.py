@@ -51,7 +51,7 @@ def test_a_frame_far_behind_the_end_of_its_queue_makes_no_files_up_to_there(
     end = store.watermarks.appended
     store.append_raw(end, frame_at(end, queue_offset))
     dispatch(store)
-    assert "there is no room for all up to" in caplog.text or "an offset" in caplog.text
+    assert "there is no room for all before" in caplog.text or "an offset" in caplog.text
     store.put(message(b"next"))
     dispatch(store)
     assert bodies(store) == [b"first", b"next"]
