@@ -508,7 +508,7 @@ class AdminService:
     def runtime_info(self) -> Mapping[str, str]:
         c = self._c
         marks = c.store.watermarks
-        now = c.runtime.now_ms()
+        now, truncated = c.runtime.now_ms(), c.store.truncated()
         zero = dict.fromkeys(
             (
                 "sendThreadPoolQueueHeadWaitTimeMills",
@@ -550,8 +550,8 @@ class AdminService:
             "lastUnforeseenFailure": c.failures.last,
             "refusesWrites": c.store.failed or c.store.refuses or self._deposed(),
             "brokerEpoch": str(c.role.epoch),
-            "truncatedFiles": str(len(c.store.truncated())),
-            "truncatedBytes": str(sum(side.size for side in c.store.truncated())),
+            "truncatedFiles": str(len(truncated)),
+            "truncatedBytes": str(sum(side.size for side in truncated)),
             "damagedRanges": ";".join(f"{a}-{b}" for a, b in c.store.recovery.gaps),
             "dispatchBehindBytes": str(marks.appended - marks.dispatched),
             "remainHowManyDataToFlush": f"{marks.appended - marks.flushed} B",

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 import typer
 from saturnmq.cli.drill_fuzz import fuzz
+from saturnmq.cli.drill_hostile import hostile
 from saturnmq.cli.drill_simulate import simulate
 from saturnmq.cli.output import AsJson, emit, fail, progress_bar, table
 
@@ -36,7 +37,9 @@ Mode = Annotated[
 ]
 Seed = Annotated[int | None, typer.Option(min=0, help="Run this seed only.")]
 Seeds = Annotated[str | None, typer.Option(metavar="A-B", help="Run these seeds.")]
-Minutes = Annotated[float, typer.Option(min=0.1, help="Length of random-mix.")]
+Minutes = Annotated[
+    float, typer.Option(min=0.1, help="Length of random-mix, or of hostile-clients.")
+]
 Report = Annotated[
     Path | None, typer.Option("--report", metavar="FILE.html", help="Write a page with plots.")
 ]
@@ -61,6 +64,7 @@ def drill() -> None:
 @app.command("list")
 def list_drills(as_json: AsJson = False) -> None:
     """The drills, and which of them this machine cannot run."""
+    from saturnmq.drills import hostile as clients
     from saturnmq.drills.failover.plans import DRILLS
     from saturnmq.drills.failover.processes import Processes
 
@@ -69,6 +73,7 @@ def list_drills(as_json: AsJson = False) -> None:
     for drill in DRILLS.values():
         reasons = [reason for f in drill.features if (reason := machine.why_not(f))]
         rows.append({"drill": drill.name, "what": drill.text, "skipped here": "; ".join(reasons)})
+    rows.append({"drill": clients.NAME, "what": clients.TEXT, "skipped here": ""})
     if as_json:
         emit(rows)
     else:
@@ -88,7 +93,15 @@ def run_one(
     compose: Compose = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run one drill: a real cluster under load, its faults, and the verdict on its history."""
+    """Run one drill: a real cluster under load, its faults, and the verdict on its history.
+
+    hostile-clients has neither seeds nor modes: --minutes is the time of all its attacks.
+    """
+    from saturnmq.drills import hostile as clients
+
+    if name == clients.NAME:
+        hostile(minutes, as_json)
+        return
     _drills([name], seed, seeds, mode, minutes, report, keep, election, compose, as_json)
 
 

@@ -64,9 +64,11 @@ SHRINK_AFTER_READS = 256
 LINGER_S = 5.0  # that the peer of a closed connection has to read the rest
 REST_S = 5.0  # after which a connection that nothing came over returns its buffer
 TIMER_GRAIN_S = 0.005
-# Requests of one connection in one turn of the loop, a few milliseconds: the others are read when
-# everybody else had their turn. A socket alone would give thousands, several buffers in a row.
+# Of one connection in one turn of the loop: so many requests, or, if they take long, as many as end
+# within so many seconds and one. The others are read when everybody else had their turn. A socket
+# alone would give thousands, several buffers in a row.
 REQUESTS_AT_ONCE = 100
+TURN_S = 0.002
 
 _UNHEARD = memoryview(bytearray(4096))  # what still comes over closed connections
 Handler = Callable[["Endpoint", Command], None]
@@ -335,6 +337,7 @@ class Endpoint(asyncio.BufferedProtocol):
         view, start, end = self._view, self._start, self._end
         self._in_batch = True
         needed = taken = 0
+        over = 0.0
         begin, whole = start, self._whole
         busy = self.budget.overdrawn() if whole.used > whole.limit else None
         try:
@@ -346,9 +349,12 @@ class Endpoint(asyncio.BufferedProtocol):
                     needed = size
                     break
                 taken += 1
-                if taken > REQUESTS_AT_ONCE and self._server:
-                    self._put_off()
-                    break
+                if taken > 1 and self._server:
+                    now = self._runtime.monotonic()
+                    over = over or now + TURN_S
+                    if taken > REQUESTS_AT_ONCE or now >= over:
+                        self._put_off()
+                        break
                 command = parse_frame(view[start : start + size])
                 start += size
                 if busy is not None and not command.flag & FLAG_RESPONSE:

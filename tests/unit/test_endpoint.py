@@ -349,6 +349,23 @@ def test_of_a_flood_of_requests_a_turn_has_some_and_reading_goes_on_when_none_is
     run(main)
 
 
+def test_of_requests_that_take_long_a_turn_has_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TURN_S", 0.0)
+
+    async def main(_: NativeRuntime) -> None:
+        served: list[int] = []
+        endpoint, wire = wired(lambda _, command: served.append(command.opaque), server=True)
+        feed(endpoint, b"".join(frame(10, b"", opaque) for opaque in range(5)))
+        counts = [len(served)]
+        while not wire.reading:
+            await asyncio.sleep(0)
+            counts.append(len(served))
+        assert served == [*range(5)]
+        assert counts[:5] == [1, 2, 3, 4, 5]
+
+    run(main)
+
+
 def test_a_flood_of_a_peer_that_does_not_read_waits_until_it_does() -> None:
     async def main(_: NativeRuntime) -> None:
         endpoint, wire = wired(server=True)
