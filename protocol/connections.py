@@ -25,6 +25,7 @@ from .budget import Budget
 from .endpoint import Endpoint, Handler
 from .errors import SystemBusy
 from .runtime import Runtime
+from .turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +78,7 @@ class Connections:
         self.limits = limits
         self._handler = handler
         self._on_close = on_close
+        self._turns = Turns(runtime)
         self._hosts: dict[Endpoint, str] = {}
         self._by_host: Counter[str] = Counter()
         self._refusing: dict[Endpoint, None] = {}
@@ -108,6 +110,7 @@ class Connections:
             self._handler,
             self._left,
             server=True,
+            turns=self._turns,
             on_open=self._came,
             budget=part,
         )

@@ -50,6 +50,7 @@ from .remoting import (
 )
 from .runtime import Handle, Runtime, Transport, join_address, split_address
 from .signing import UNSIGNED, Signing, ask_signed, unproven
+from .turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -64,11 +65,7 @@ SHRINK_AFTER_READS = 256
 LINGER_S = 5.0  # that the peer of a closed connection has to read the rest
 REST_S = 5.0  # after which a connection that nothing came over returns its buffer
 TIMER_GRAIN_S = 0.005
-# Of one connection in one turn of the loop: so many requests, or, if they take long, as many as end
-# within so many seconds and one. The others are read when everybody else had their turn. A socket
-# alone would give thousands, several buffers in a row.
-REQUESTS_AT_ONCE = 100
-TURN_S = 0.002
+REQUESTS_AT_ONCE = 100  # of one connection in one turn of a server's loop, if it has time (Turns)
 
 _UNHEARD = memoryview(bytearray(4096))  # what still comes over closed connections
 Handler = Callable[["Endpoint", Command], None]
@@ -86,6 +83,7 @@ class Endpoint(asyncio.BufferedProtocol):
         max_frame: int = MAX_FRAME,
         *,
         server: bool = False,
+        turns: Turns | None = None,
         on_batch_end: Callable[[], None] | None = None,
         on_open: Callable[["Endpoint"], None] | None = None,
         budget: Budget | None = None,
@@ -96,6 +94,7 @@ class Endpoint(asyncio.BufferedProtocol):
         self._on_close = on_close
         self._max_frame = max_frame
         self._server = server
+        self._turns = (turns or Turns(runtime)) if server else None
         self._usual_buffer = RECEIVE_BUFFER if server else LARGE_FRAME
         self.on_batch_end = on_batch_end
         self.peer_address = ""
@@ -216,20 +215,20 @@ class Endpoint(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         # Only a server may stop reading here: if both sides did, both could wait for the other.
-        if self._server and not self.closed:
+        if self._turns is not None and not self.closed:
             self._unread_since, self._halted = self._runtime.monotonic(), True
             self._count_unread()
             self._read_on()
 
     def resume_writing(self) -> None:
-        if self._server and not self.closed:
+        if self._turns is not None and not self.closed:
             self._unread_since, self._halted = 0.0, False
             self.excuse(self._runtime.monotonic())
             self._count_unread()
             if self._start == self._end:
                 self._read_on()
             elif not self._is_behind:
-                self._put_off()  # requests that were read before
+                self._put_off(self._turns)  # requests that were read before
 
     def _read_on(self) -> None:
         """Read, or read no more."""
@@ -337,7 +336,6 @@ class Endpoint(asyncio.BufferedProtocol):
         view, start, end = self._view, self._start, self._end
         self._in_batch = True
         needed = taken = 0
-        over = 0.0
         begin, whole = start, self._whole
         busy = self.budget.overdrawn() if whole.used > whole.limit else None
         try:
@@ -349,12 +347,10 @@ class Endpoint(asyncio.BufferedProtocol):
                     needed = size
                     break
                 taken += 1
-                if taken > 1 and self._server:
-                    now = self._runtime.monotonic()
-                    over = over or now + TURN_S
-                    if taken > REQUESTS_AT_ONCE or now >= over:
-                        self._put_off()
-                        break
+                turns = self._turns if taken > 1 else None
+                if turns is not None and (taken > REQUESTS_AT_ONCE or turns.is_over()):
+                    self._put_off(turns)
+                    break
                 command = parse_frame(view[start : start + size])
                 start += size
                 if busy is not None and not command.flag & FLAG_RESPONSE:
@@ -385,11 +381,11 @@ class Endpoint(asyncio.BufferedProtocol):
         else:
             self._make_room(needed)
 
-    def _put_off(self) -> None:
-        """The other requests in the buffer are handled in the next turn."""
+    def _put_off(self, turns: Turns) -> None:
+        """The other requests in the buffer are handled in a later turn."""
         self._is_behind = True
         self._read_on()
-        self._runtime.call_soon(self._go_on)
+        turns.wait(self._go_on)
 
     def _go_on(self) -> None:
         if not self.closed:

@@ -1,5 +1,5 @@
 """The attackers: `python -m saturnmq.drills.hostile.attacks NAME HOST:PORT SECONDS TARGET` runs one
-of them, and prints what it did.
+of them. It prints a line when it has begun, and in the end what it did.
 
 They speak by hand, over bare sockets: a client of ours would keep to the rules. They run at the
 lowest priority, for on a network they have processors of their own.
@@ -26,6 +26,7 @@ from saturnmq.protocol.runtime import split_address
 
 TOPIC = "besieged"
 CHUNK = 1 << 16
+BEGIN_S = 30.0  # a busy machine may take so long to make a connection
 REFUSALS = (OSError, EOFError, asyncio.IncompleteReadError)
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -39,12 +40,17 @@ class Attacker:
         self.is_broker = target == "broker"
         self.done: Counter[str] = Counter()
         self._seconds = seconds
+        self._begun = asyncio.Event()
 
     async def run(self, name: str) -> None:
-        """It goes on until its time is over, whatever the node does."""
+        """From its first connection on it goes on for so long, whatever the node does."""
+        attack = asyncio.ensure_future(ATTACKS[name](self))
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._seconds):
-                await ATTACKS[name](self)
+            async with asyncio.timeout(BEGIN_S):
+                await self._begun.wait()
+            print("begun", flush=True)
+            await asyncio.sleep(self._seconds)
+        attack.cancel()
 
     async def many(self, count: int, one: Callable[[], Awaitable[None]]) -> None:
         """So many of them at once, each again when its connection has ended."""
@@ -62,6 +68,7 @@ class Attacker:
     async def connect(self) -> Streams:
         streams = await asyncio.open_connection(self.host, self.port)
         self.done["connections"] += 1
+        self._begun.set()
         return streams
 
     def requests(self, count: int, *codes: RequestCode, **ext: str) -> bytes:
@@ -218,9 +225,13 @@ def main(name: str, address: str, seconds: str, target: str) -> None:
         Path("/proc/self/autogroup").write_text("19")
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    attacker = Attacker(address, target, float(seconds))
-    asyncio.run(attacker.run(name))
-    print(json.dumps(attacker.done))
+    print(json.dumps(asyncio.run(attacked(name, address, target, float(seconds)))))
+
+
+async def attacked(name: str, address: str, target: str, seconds: float) -> dict[str, int]:
+    attacker = Attacker(address, target, seconds)
+    await attacker.run(name)
+    return attacker.done
 
 
 if __name__ == "__main__":

@@ -183,13 +183,14 @@ class _Siege:
         attacker = None
         if attack != "none":
             module = "saturnmq.drills.hostile.attacks"
-            seconds, address = str(self._seconds + 1.0), self._node.address
+            seconds, address = str(self._seconds), self._node.address
             attacker = subprocess.Popen(
                 [sys.executable, "-m", module, attack, address, seconds, self._target],
                 stdout=subprocess.PIPE,
                 start_new_session=True,
             )
-            await client.ask_for(1.0)  # it has begun by then
+            assert attacker.stdout is not None, "it is a pipe"
+            await asyncio.to_thread(attacker.stdout.readline)  # it has begun
         watching = asyncio.create_task(self._watch())
         took = sorted(await client.ask_for(self._seconds))
         watching.cancel()
@@ -213,8 +214,6 @@ class _Siege:
 
     async def _stop_ms(self, runtime: Runtime) -> int:
         """The longest stop of the node's loop; -1 if it does not say."""
-        if self._target != "broker":
-            return 0
         try:
             endpoint = await connect(runtime, *split_address(self._node.address))
             command = Command.request(RequestCode.GET_BROKER_RUNTIME_INFO)

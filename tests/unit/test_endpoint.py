@@ -3,12 +3,14 @@
 import asyncio
 import struct
 from collections.abc import Awaitable, Callable
+from functools import partial
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from saturnmq.protocol import endpoint as module
+from saturnmq.protocol import turns
 from saturnmq.protocol.endpoint import RECEIVE_BUFFER, Endpoint, connect
 from saturnmq.protocol.errors import (
     ConfigError,
@@ -67,7 +69,18 @@ def echo(endpoint: Endpoint, command: Command) -> None:
     endpoint.send(command.reply(ext=command.ext, body=bytes(command.body)), command)
 
 
+class Still:
+    """A runtime on which a turn of the loop takes no time, and does not end."""
+
+    def monotonic(self) -> float:
+        return 1.0
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        pass
+
+
 def wired(handler: module.Handler | None = echo, **options: object) -> tuple[Endpoint, Wire]:
+    options.setdefault("turns", turns.Turns(Still()))  # type: ignore[arg-type]
     endpoint = Endpoint(NativeRuntime(), handler, **options)  # type: ignore[arg-type]
     wire = Wire()
     endpoint.connection_made(wire)
@@ -329,10 +342,15 @@ def test_every_response_code_has_one_error_and_unknown_codes_keep_their_number()
     assert "4242" in str(error_for(4242, None))
 
 
-def test_of_a_flood_of_requests_a_turn_has_some_and_reading_goes_on_when_none_is_left() -> None:
-    async def main(_: NativeRuntime) -> None:
+def test_of_a_flood_of_requests_a_turn_has_some_and_reading_goes_on_when_none_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(turns, "TURN_S", 60.0)
+
+    async def main(runtime: NativeRuntime) -> None:
         served: list[int] = []
-        endpoint, wire = wired(lambda _, command: served.append(command.opaque), server=True)
+        handler = lambda _, command: served.append(command.opaque)  # noqa: E731
+        endpoint, wire = wired(handler, server=True, turns=turns.Turns(runtime))
         many = 10 * module.REQUESTS_AT_ONCE
         feed(endpoint, b"".join(frame(10, b"x" * 50, opaque) for opaque in range(many)))
         assert not wire.reading
@@ -349,26 +367,58 @@ def test_of_a_flood_of_requests_a_turn_has_some_and_reading_goes_on_when_none_is
     run(main)
 
 
-def test_of_requests_that_take_long_a_turn_has_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "TURN_S", 0.0)
+def test_of_requests_that_take_long_a_turn_has_fewer_whatever_connections_they_are_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(turns, "TURN_S", 0.0)
 
-    async def main(_: NativeRuntime) -> None:
-        served: list[int] = []
-        endpoint, wire = wired(lambda _, command: served.append(command.opaque), server=True)
-        feed(endpoint, b"".join(frame(10, b"", opaque) for opaque in range(5)))
-        counts = [len(served)]
-        while not wire.reading:
+    async def main(runtime: NativeRuntime) -> None:
+        served: list[str] = []
+        shared = turns.Turns(runtime)
+        floods = []
+        for name in "abc":
+            handler = partial(lambda name, _, command: served.append(name), name)
+            endpoint, wire = wired(handler, server=True, turns=shared)
+            feed(endpoint, b"".join(frame(10, b"", opaque) for opaque in range(4)))
+            floods.append(wire)
+        assert served == ["a", "b", "c"], "the first of a read is served at once"
+        patient, _ = wired(lambda _, command: served.append("d"), server=True, turns=shared)
+        feed(patient, frame(10, b"", 1))
+        assert served == ["a", "b", "c", "d"]
+        while not all(wire.reading for wire in floods):
             await asyncio.sleep(0)
-            counts.append(len(served))
-        assert served == [*range(5)]
-        assert counts[:5] == [1, 2, 3, 4, 5]
+        assert len(served) == 13
 
     run(main)
 
 
-def test_a_flood_of_a_peer_that_does_not_read_waits_until_it_does() -> None:
-    async def main(_: NativeRuntime) -> None:
-        endpoint, wire = wired(server=True)
+def test_connections_in_line_are_served_in_turn() -> None:
+    async def main(runtime: NativeRuntime) -> None:
+        line, served = turns.Turns(runtime), ""
+
+        def go_on(name: str, more: int) -> None:
+            nonlocal served
+            served += name
+            if more:
+                line.wait(partial(go_on, name, more - 1))
+
+        for name in "abc":
+            line.wait(partial(go_on, name, 2))
+        assert served == ""
+        while len(served) < 9:
+            await asyncio.sleep(0)
+        assert served == "abcabcabc"
+
+    run(main)
+
+
+def test_a_flood_of_a_peer_that_does_not_read_waits_until_it_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(turns, "TURN_S", 60.0)
+
+    async def main(runtime: NativeRuntime) -> None:
+        endpoint, wire = wired(server=True, turns=turns.Turns(runtime))
         many = module.REQUESTS_AT_ONCE + 1
         feed(endpoint, b"".join(frame(10, b"", opaque) for opaque in range(many)))
         endpoint.pause_writing()
