@@ -144,7 +144,7 @@ def test_every_handler_of_a_broker_gets_the_header_that_the_schema_names() -> No
 
 
 def test_nobody_else_reads_the_fields_of_a_request() -> None:
-    reads = re.compile(r"\b(?:request|command|cmd)\.ext\b")
+    reads = re.compile(r"\b(?:request|command|cmd)\.ext\b(?! = \{\})")  # or lets them go
     found = {
         f"{path.relative_to(ROOT)}: {line.strip()}"
         for folder in ("broker", "nameserver")
