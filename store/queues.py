@@ -101,12 +101,13 @@ class Queues:
 
     def count_new(self, runs: Iterable[Run]) -> int:
         """For how many of these queues files must be made."""
-        known = self.table
-        return sum(
-            1
-            for topic, queue_id, *_ in runs
-            if (queue := known.get((topic, queue_id))) is None or not queue.series.segments
-        )
+        known = self.table.get
+        new = 0
+        for run in runs:
+            queue = known(run[:2])
+            if queue is None or not queue.series.segments:
+                new += 1
+        return new
 
     def raise_next(self, topic: str, queue_id: int, value: int) -> None:
         if value > self.next.get((topic, queue_id), 0):

@@ -108,7 +108,7 @@ class Reput:
         if end < final and scan.next_pos == pos:  # it may be a frame longer than a step
             end = min(final, pos + max(STEP_BYTES, _SIZE.unpack_from(view, pos)[0]))
             scan = self._scan(view, pos, end, base, verify_crc)
-        while limit is not None and self._derived.queues.count_new(scan.runs) > NEW_QUEUES:
+        while limit is not None and self._makes_many(scan):
             half = self._scan(view, pos, pos + (scan.next_pos - pos) // 2, base, verify_crc)
             if half.next_pos == pos:
                 break
@@ -132,6 +132,11 @@ class Reput:
         return Step(
             offset, scan.status, scan.why, scan.last_store_ts, scan.messages, arrivals, groups
         )
+
+    def _makes_many(self, scan: Scan) -> bool:
+        """Whether more new queues get messages than a step may make files for."""
+        runs = scan.runs
+        return len(runs) > NEW_QUEUES and self._derived.queues.count_new(runs) > NEW_QUEUES
 
     def _scan(self, view: memoryview, pos: int, end: int, base: int, verify_crc: bool) -> Scan:
         index = self._derived.index is not None
