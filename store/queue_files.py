@@ -69,7 +69,11 @@ class QueueFile:
         room, end = self._room, pos + len(data)
         if end > room.enough or pos < room.begin:
             room.claim(pos, end)
-        self._mapped().write(pos, data)
+        mapping = self._mapping
+        if mapping is None or self._files.is_crowded:
+            mapping = self._mapped()
+        self.is_in_use = True
+        mapping.write(pos, data)
         if not self.dirty:
             self._files.note_dirty(self)
 
