@@ -29,6 +29,7 @@ from saturnmq.store.segments import Segment, SegmentSeries, zero_tail
 UNIT = 20
 ENTRY = struct.Struct(">qiq")
 _FILLER_SIZE = 0x7FFFFFFF
+UNEXPLAINED_MAX = 100  # numbers missing in a queue
 OFFSET_MAX = (1 << 63) // UNIT - 1  # whose place in the queue is a number of 64 bits
 FILLER = ENTRY.pack(0, _FILLER_SIZE, 0)
 _STRETCH, _SHORT = UNIT * 800, UNIT * 32
@@ -146,10 +147,12 @@ class ConsumeQueue:
 
     def may_end_at(self, end: int, physical: int) -> bool:
         """Whether the queue may end at `end` with a message that ends at this place of the log, and
-        so have lost some before that: whether there is room for all from the last that it has."""
+        so have lost some before that: whether there is room for all from the last that it has. A
+        few may be missing for reasons that nobody knows."""
         last = self.entry(self.max_offset - 1)
         since = 0 if last is None else last[0]
-        return (1 + end - self.max_offset) * FRAME_BYTES_MIN <= physical - since
+        room = max(physical - since, 0) // FRAME_BYTES_MIN
+        return 1 + end - self.max_offset <= max(room, UNEXPLAINED_MAX)
 
     def append(self, first: int, entries: bytes) -> bytes:
         """Put a run at its place; the new entries: what is there already stays."""

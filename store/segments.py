@@ -88,6 +88,11 @@ class SegmentSeries:
                     f"{path} is {entry.size} bytes long, the configured segment size is "
                     f"{self.segment_bytes}: set the size it was written with, or move it away"
                 )
+            if start % self.segment_bytes:
+                raise SegmentsDamaged(
+                    f"{path} begins at no multiple of {self.segment_bytes}, the size of a segment: "
+                    "restore its name, or move it away"
+                )
             if self.segments and start != self.segments[-1].end:
                 raise SegmentsDamaged(
                     f"{path} does not follow {self.segments[-1].file.path}: a segment between "

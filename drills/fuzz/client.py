@@ -45,6 +45,7 @@ from saturnmq.protocol.message import Message, MessageQueue, ReceivedMessage
 from saturnmq.protocol.remoting import Command, FrameDecoder, encode, encode_head
 from saturnmq.protocol.runtime import split_address
 
+QUEUES_MAX = 1_000  # of a topic, to be read
 LIES = 0.3  # of the answers
 BOUND_S = 180.0  # of virtual time, of one call
 CONSUMES_S = 3.0
@@ -429,7 +430,19 @@ def _bent_json(rng: random.Random, body: bytes) -> bytes:
             document["brokerDatas"] *= rng.choice((2, 5000))
     for _ in range(rng.choice((1, 1, 3))):
         document = bent(rng, document)
+    for data in _readable(document):
+        data["readQueueNums"] = min(data["readQueueNums"], QUEUES_MAX)
     return written(document)
+
+
+def _readable(document: Any) -> list[dict[str, Any]]:
+    """Those of a route that say how many can be read: a consumer reads as many as it is told."""
+    queues = document.get("queueDatas") if isinstance(document, dict) else None
+    return [
+        data
+        for data in (queues if isinstance(queues, list) else [])
+        if isinstance(data, dict) and type(data.get("readQueueNums")) is int
+    ]
 
 
 def _bent_frames(rng: random.Random, body: bytes) -> bytes:
