@@ -37,7 +37,7 @@ def test_what_was_alive_at_a_collection_is_not_looked_at_again(collector: None) 
     first.other, second.other = second, first
     cycle = weakref.ref(first)
     del first, second
-    kept = [[number] for number in range(garbage.OLD * 10_000)]
+    kept = [[number] for number in range(2 * garbage.YOUNG * garbage.MIDDLE)]
     garbage.look()
     assert cycle() is None
     assert gc.get_freeze_count() >= frozen + len(kept)
