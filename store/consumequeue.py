@@ -81,14 +81,16 @@ class _Stretch:
         self._data = b""  # behind it nothing but zeros
 
     def used_up_to(self, segment: Segment, high: int) -> int:
-        """Before anything else is read: the number of the first slot behind the last that is not
-        empty, of a queue that is as short as that; `high`, of a longer one."""
+        """Before anything else is read: the number of the first slot that is empty, of a queue that
+        is as short as that; `high`, of a longer one."""
         size = high * UNIT - segment.start
         if size > min(_STRETCH, segment.file.size):
             return high
         self.read(segment, 0, size)
         self._data = self._data.rstrip(b"\0")
-        return -(-(segment.start + len(self._data)) // UNIT)
+        # An entry has a size: so many zeros begin in the hash before an empty slot, or are it.
+        hole = self._data.find(bytes(UNIT))
+        return -(-(segment.start + (len(self._data) if hole < 0 else hole)) // UNIT)
 
     @property
     def is_short(self) -> bool:
