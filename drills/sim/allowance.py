@@ -39,6 +39,7 @@ class Allowance:
     nameservers: Sequence[NameServerNode] = ()
     # By group: when all its nodes had all of its log again, after losses.
     healed: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    helped: Sequence[tuple[str, float]] = ()  # groups for which an operator had to name a master
 
     def may_go(self, group: str, at: float, by: str | None) -> bool:
         """Whether what was promised at this time, `by` the broker of this name if that is known,
@@ -68,7 +69,7 @@ class Allowance:
         """Whether two nodes may have acknowledged one after the other in this time. Where no copy
         is waited for, and no lease is needed, or an operator insisted, a deposed master may not
         know it yet."""
-        return any(
+        return any(name == group and since <= at <= until for name, at in self.helped) or any(
             order.node.group == group
             and order.at <= until
             and (order.ended >= since or self._may_not_know(order))

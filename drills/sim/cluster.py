@@ -91,6 +91,7 @@ class Cluster:
         self.strangers: list[BrokerNode] = []  # brokers that do not belong here
         # When each group's nodes were seen to have all of its log.
         self.healed = {group: [0.0] for group in self.groups}
+        self._helped: list[tuple[str, float]] = []
         self.readers: list[Reader] = []
         for group in READERS:
             self.history.reader(group)
@@ -105,7 +106,12 @@ class Cluster:
             if name in plan.scenes
         ]
         self.allowance = Allowance(
-            plan, self.brokers, self.operator.promotions, self.nameservers, self.healed
+            plan,
+            self.brokers,
+            self.operator.promotions,
+            self.nameservers,
+            self.healed,
+            self._helped,
         )
         self.faults = Faults(self)
 
@@ -378,6 +384,7 @@ class Cluster:
         for node in chosen:  # none of it counts as an order that may lose something
             self.trace.note("promoted by force", node.name)
             promote = self.operator.admin.promote
+            self._helped.append((node.group, self.loop.time()))
             await self.operator.runtime.run(promote(node.group, node.address, force=True))
         return True
 

@@ -125,19 +125,26 @@ class Sinks(Client):
         if rng.random() < LEFT:
             return False
         told = {"chunks": str(chunks), "rows": str(len(values)), "bytes": str(size)}
-        by = await self._ask(key.group, RequestCode.PUBLISH, ext | told)
+        by, answer = await self._ask(key.group, RequestCode.PUBLISH, ext | told)
         self.cluster.trace.note("publish", f"{key} {by}")
-        self.acknowledged[key] = Acknowledged(self.runtime.loop.time(), by)
+        acknowledged = Acknowledged(self.runtime.loop.time(), by)
+        if answer.ext.get("duplicate") == "true":  # it promises what was promised before
+            self.acknowledged.setdefault(key, acknowledged)
+        else:
+            self.acknowledged[key] = acknowledged
         return True
 
-    async def _ask(self, group: str, code: int, ext: dict[str, str], body: bytes = b"") -> str:
-        """The node that carried it out, at last; StageLost if none can."""
+    async def _ask(
+        self, group: str, code: int, ext: dict[str, str], body: bytes = b""
+    ) -> tuple[str, Command]:
+        """The node that carried it out, at last, and its answer; StageLost if none can."""
         while True:
             address = self._core.broker_address(group) or ""
             try:
                 if not address:
                     raise ConnectionLost(f"{group} has no master")
-                await self._core.invoke(address, Command.request(code, ext, body), TIMEOUT_S)
+                command = Command.request(code, ext, body)
+                answer = await self._core.invoke(address, command, TIMEOUT_S)
             except StageLost:
                 raise
             except SaturnError as error:
@@ -145,7 +152,7 @@ class Sinks(Client):
                 self._core.refresh_soon(TOPIC)
                 await self.runtime.sleep(PAUSE_S)
                 continue
-            return self.cluster.name_at(address.partition(":")[0])
+            return self.cluster.name_at(address.partition(":")[0]), answer
 
     def broken(self, where: str, group: str, values: Iterable[str]) -> list[str]:
         """G1 and G2 for the values that can be seen somewhere."""
