@@ -46,6 +46,7 @@ from targets import Target
 SOFT_LIMIT = 1024
 MAKING, SENDING = 64, 256  # requests at a time
 SENDERS = 64
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")  # in which the kernel counts processor time
 CHUNK = 100_000  # messages that are sent before those of the chunk before are waited for
 TOPICS_OF_A_CONSUMER = 500
 BROKER = "master-0"
@@ -265,7 +266,7 @@ def throughput(run: Run, scale: Scale, topics: list[str]) -> None:
         one.append(single)
         many.append(spread)
         ratios.append(100 * spread / single)
-        costs.append(cost_of_many / cost)
+        costs.append(cost_of_many / max(cost, TICK_S))
         alone.append(cost)
     by_one, by_many = [], []
     for _ in range(scale.rounds):

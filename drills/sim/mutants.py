@@ -222,7 +222,7 @@ _ALL: tuple[Mutant, ...] = (
         "epoch-in-memory",
         "epochs and promises are not on the disk when they are acted on",
         "I7, I1: a restarted node has forgotten them",
-        (Patch(Epochs, "_save", _nothing), Patch(Role, "snapshot", lambda original: lambda s: {})),
+        (Patch(Epochs, "_save", _nothing), Patch(Role, "document", lambda original: lambda s: {})),
     ),
     Mutant(
         "restart-without-tail",

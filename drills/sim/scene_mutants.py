@@ -91,11 +91,11 @@ def _one_attempt_more(original: Any) -> Any:
 
 
 def _no_tombstones(original: Any) -> Any:
-    def snapshot(self: TopicTable) -> dict[str, Any]:
-        document: dict[str, Any] = original(self)
-        return document | {TOMBSTONES: {}}
+    def document(self: TopicTable) -> dict[str, Any]:
+        made: dict[str, Any] = original(self)
+        return made | {TOMBSTONES: {}}
 
-    return snapshot
+    return document
 
 
 def _from_zero(original: Any) -> Any:
@@ -253,7 +253,7 @@ _TABLE: dict[str, tuple[str, str, tuple[Patch, ...], tuple[str, ...], dict[str, 
     "deletion-unwritten": (
         "the topic table does not say on the disk, or to slaves, what was deleted",
         "I1 there again: a restart builds the queues from the log",
-        (Patch(TopicTable, "snapshot", _no_tombstones),),
+        (Patch(TopicTable, "document", _no_tombstones),),
         ("recreating",),
         _RESTARTS,
     ),

@@ -15,6 +15,7 @@ import time
 
 import pytest
 from saturnmq.cli import drill as commands
+from saturnmq.drills import hostile
 from saturnmq.drills.failover import clock, network
 from saturnmq.drills.failover.drill import Drill, Run
 from saturnmq.drills.failover.history import History
@@ -128,7 +129,7 @@ def test_a_drill_about_lost_disks_is_skipped_where_nothing_has_two_copies():
 def test_the_list_names_every_drill(capsys):
     commands.list_drills(as_json=True)
     rows = json.loads(capsys.readouterr().out)
-    assert [row["drill"] for row in rows] == list(DRILLS)
+    assert [row["drill"] for row in rows] == [*DRILLS, hostile.NAME]
 
 
 @pytest.mark.skipif(clock.why_not() is not None, reason=str(clock.why_not()))

@@ -222,6 +222,8 @@ class Node:
         role.term = self.disk.epochs[-1].number if self.disk.epochs else 0
         if disk.role is not None:
             role.load(disk.role)
+            # Names stand for addresses here, which those of the file are not.
+            role.replicas = {int(i): name for i, name in disk.role["replicas"].items()}
         self._agree(role)
         damaged = [disk.start + i for i, each in enumerate(disk.log) if each == DAMAGED]
         self.gaps = tuple((at, at + 1) for at in damaged)

@@ -79,6 +79,7 @@ class Machine:
             ha_port=PORT + 1,
             root="/store",
             default_topic_queues=1,
+            max_idle_s=10**9,  # who asks now and then only does not say that it lives
             store_options={
                 "commitlog_segment_bytes": SEGMENT,
                 "consumequeue_segment_bytes": 20 * 1000,

@@ -300,6 +300,8 @@ class SlaveIsPromotedBesideItsMaster(SlaveIsPromoted):
     async def again(self) -> None:
         if not self.whole():
             await super().again()
+        if leads(self.a) and not self.whole():  # the other one is promised to an epoch of nobody
+            assert await self.promote(self.a) == ""
 
 
 ENDINGS: dict[str, Callable[[Machine], Awaitable[None]] | None] = {
