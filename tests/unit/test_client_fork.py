@@ -154,8 +154,14 @@ async def main():
             "commit": lambda: puller.commit({MessageQueue("T", "broker-a", 0): 1}),
             "topics": admin.list_topics,
         }
-        return {name: outcome(lambda: asyncio.new_event_loop().run_until_complete(use()))
-                for name, use in uses.items()}
+        def run(use):
+            loop = asyncio.new_event_loop()
+            try:
+                return loop.run_until_complete(use())
+            finally:
+                loop.close()
+
+        return {name: outcome(lambda: run(use)) for name, use in uses.items()}
 
     print(json.dumps(in_child(work)))
     await producer.send(Message("T", b"still"))
