@@ -10,8 +10,8 @@ checks what it did: each message was acknowledged, and consumed once.
 - consume: by consumers of 500 topics each
 - restart: of the broker, in order and after kill -9, until it serves
 - throughput, when all queues have files: 1 KiB messages to one topic, and over 1,000, in turn, in
-  batches as the producer makes them and of 64 senders that wait for each answer; the median of
-  three rounds
+  batches as the producer makes them and of 64 senders that wait for each answer; and to one topic
+  beside 5,000 idle connections; the median of three rounds
 
 Beside the times of the clock stand those of the processors: on a busy machine they say more.
 """
@@ -24,6 +24,7 @@ import json
 import os
 import resource
 import shutil
+import socket
 import statistics
 import subprocess
 import sys
@@ -31,7 +32,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,7 +41,9 @@ from saturnmq import Producer as BlockingProducer
 from saturnmq.aio import Admin, Message, Producer, PushConsumer
 from saturnmq.cli.bench import machine
 from saturnmq.cli.launcher import LocalCluster, Node
+from saturnmq.drills.figures import memory_mb
 from saturnmq.protocol.errors import RequestTimeout, SystemBusy
+from saturnmq.protocol.runtime import split_address
 from targets import Target
 
 SOFT_LIMIT = 1024
@@ -59,6 +62,7 @@ TARGETS = {
     "start after a clean stop, s": Target(10, at_most=True),
     "start after kill -9, s": Target(10, at_most=True),
     "produce over 1,000 topics, % of one": Target(70),
+    "produce beside 5,000 idle connections, % of none": Target(90),
 }
 
 
@@ -71,25 +75,18 @@ class Scale(NamedTuple):
     spread: int  # topics of the throughput
     messages: int
     sends: int  # one by one
+    idle: int  # connections
     rounds: int
 
 
-FULL = Scale(10_000, 8, 200, 1_000, 500_000, 20_000, 3)
-QUICK = Scale(40, 2, 5, 20, 2_000, 200, 1)
+FULL = Scale(10_000, 8, 200, 1_000, 500_000, 20_000, 5_000, 3)
+QUICK = Scale(40, 2, 5, 20, 2_000, 200, 50, 1)
 
 
 def used_s(node: Node) -> float:
     """Processor time since its start."""
     fields = Path(f"/proc/{node.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def status(node: Node, field: str) -> float:
-    """MB of a field of /proc/PID/status."""
-    for line in Path(f"/proc/{node.pid}/status").read_text().splitlines():
-        if line.startswith(field + ":"):
-            return int(line.split()[1]) / 1024
-    raise KeyError(field)
+    return (int(fields[11]) + int(fields[12])) * TICK_S
 
 
 def disk_mb(directory: str) -> float:
@@ -256,6 +253,37 @@ async def send_one_by_one(run: Run, topics: list[str], count: int) -> float:
         return count / (time.monotonic() - begun)
 
 
+@contextmanager
+def idle_connections(run: Run, count: int) -> Iterator[None]:
+    """So many are open to the broker all the time, and say nothing."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with ExitStack() as closing:
+        closing.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        sockets = [
+            closing.enter_context(socket.create_connection(split_address(run.broker.address)))
+            for _ in range(count)
+        ]
+        yield
+        for each in sockets:
+            each.setblocking(False)
+            with suppress(BlockingIOError):
+                raise AssertionError(f"the broker ended an idle connection: {each.recv(1)!r}")
+
+
+def beside_idle(run: Run, scale: Scale, topic: str) -> None:
+    rates, shares = [], []
+    for _ in range(scale.rounds):
+        without, _ = produce(run, [topic], scale.messages)
+        with idle_connections(run, scale.idle):
+            beside, _ = produce(run, [topic], scale.messages)
+        rates.append(beside)
+        shares.append(100 * beside / without)
+    what = f"produce beside {scale.idle:,} idle connections"
+    run.note(f"{what}, messages/s", statistics.median(rates))
+    run.note(f"{what}, % of none", statistics.median(shares))
+
+
 def throughput(run: Run, scale: Scale, topics: list[str]) -> None:
     one, many, ratios, costs, alone = [], [], [], [], []
     # All queues first: to make their files is not what is measured.
@@ -296,12 +324,13 @@ def measure(run: Run, scale: Scale, *, each_queue: bool) -> None:
     parts = ("make, s", "send, s", "consume, s")
     run.note("made, sent and consumed, s", sum(run.figures[part] for part in parts))
     run.note("disk, MB", disk_mb(run.broker.data))
-    run.note("memory of the broker at most, MB", status(run.broker, "VmHWM"))
-    run.note("memory of the nameserver at most, MB", status(run.cluster.nodes[0], "VmHWM"))
+    run.note("memory of the broker at most, MB", memory_mb(run.broker.pid or 0))
+    run.note("memory of the nameserver at most, MB", memory_mb(run.cluster.nodes[0].pid or 0))
     run.note("open files of the broker", len(os.listdir(f"/proc/{run.broker.pid}/fd")))
     restart(run)
-    run.note("memory after the start, MB", status(run.broker, "VmHWM"))
+    run.note("memory after the start, MB", memory_mb(run.broker.pid or 0))
     throughput(run, scale, topics)
+    beside_idle(run, scale, topics[0])
     run.note("requests that were tried again", run.tried_again)
 
 

@@ -15,12 +15,11 @@ from saturnmq.broker import bodies, slices
 from saturnmq.broker.context import Context, answer, answer_failure
 from saturnmq.broker.delay import DelayService
 from saturnmq.broker.deletion import Deletion
-from saturnmq.broker.documents import Document, Saveable, encode
+from saturnmq.broker.documents import Document, Saveable, Told, encode
 from saturnmq.broker.groups import Group
 from saturnmq.broker.offsets import Search
-from saturnmq.broker.positions import check_queue
+from saturnmq.broker.positions import check_queue, log_of
 from saturnmq.broker.role import State
-from saturnmq.broker.table_memory import GROUP, TOPIC
 from saturnmq.broker.topics import Topic
 from saturnmq.protocol import checked, headers, jsonx
 from saturnmq.protocol.endpoint import Endpoint
@@ -34,6 +33,7 @@ from saturnmq.protocol.errors import (
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.topics import check_topic, dlq_topic, retry_topic
+from saturnmq.protocol.turns import OncePerTurn
 
 RESET = 32  # queues in one step: each of them may be searched for a time
 HIDDEN = "******"  # instead of a secret
@@ -65,6 +65,11 @@ class AdminService:
         self._copy_tables = copy_tables
         self._started_ms = started_ms
         self._began_at = context.store.watermarks.appended
+        self._topics_told = Told(context.topics, _mapping)
+        self._groups_told = Told(context.groups, lambda _: {})
+        self._runtime_info = OncePerTurn(
+            context.runtime, lambda: jsonx.dumps({"table": self.runtime_info()})
+        )
         # Names this process in the versions of its tables: no other one ever gives the same.
         self._stamp = f"{started_ms:x}.{context.runtime.random.getrandbits(32):08x}"
 
@@ -134,19 +139,17 @@ class AdminService:
                 attributes[key] = value
             elif item[0] == "-":
                 attributes.pop(key, None)
-        if known is None:
-            self._c.tables.take(TOPIC, f"topic {name}")
-        self._c.topics.put(
-            Topic(
-                name,
-                header.read_queues,
-                header.write_queues,
-                header.perm,
-                header.sys_flag,
-                header.order,
-                attributes,
-            )
+        topic = Topic(
+            name,
+            header.read_queues,
+            header.write_queues,
+            header.perm,
+            header.sys_flag,
+            header.order,
+            attributes,
         )
+        self._c.topics.make_room(topic)
+        self._c.topics.put(topic)
         self._answer_behind(endpoint, request, self._saved(self._c.topics))
 
     def on_delete_topic(
@@ -211,8 +214,7 @@ class AdminService:
     def on_create_group(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
         self._writable()
         group = Group(*bodies.group(request))
-        if self._c.groups.get(group.name) is None:
-            self._c.tables.take(GROUP, f"group {group.name}")
+        self._c.groups.make_room(group)
         self._c.groups.put(group)
         self._answer_behind(endpoint, request, self._saved(self._c.groups))
 
@@ -222,10 +224,14 @@ class AdminService:
         self._writable()
         name = header.group
         self._c.groups.delete(name)
-        if header.clean_offset:
-            self._c.offsets.forget(group=name)
         deletion = self._deletion.delete([retry_topic(name), dlq_topic(name)])
-        self._answer_behind(endpoint, request, self._deleted(deletion, self._c.groups))
+
+        async def delete() -> None:
+            if header.clean_offset:
+                await self._c.steps.run(self._c.offsets.forget({name}))
+            await self._deleted(deletion, self._c.groups)
+
+        self._answer_behind(endpoint, request, delete())
 
     def on_group_config(
         self, endpoint: Endpoint, request: Command, header: headers.OfGroup
@@ -367,43 +373,51 @@ class AdminService:
         if self._unchanged(endpoint, request, header, self._c.topics):
             return
 
-        def more(document: Document) -> Document:
-            version = document["dataVersion"]
-            return {"mappingDataVersion": version, "topicQueueMappingDetailMap": {}}
-
         count = {"totalTopicNum": str(len(self._c.topics))}
-        self._answer_table(endpoint, request, self._c.topics, count, more)
-
-    def _answer_table(
-        self,
-        endpoint: Endpoint,
-        request: Command,
-        table: Saveable,
-        ext: dict[str, str],
-        more: Callable[[Document], Document] = lambda _: {},
-    ) -> None:
-        """With the table, and `more`, as it is when the work begins."""
-
-        def work() -> slices.Work:
-            version, document = self._version_of(table), table.document()
-            body = yield from encode(document | more(document))
-            return request.reply(0, ext=ext | version, body=body)
-
-        slices.answer_with(self._c, endpoint, request, work())
+        self._answer_table(endpoint, request, self._c.topics, self._topics_told, count)
 
     def on_all_groups(
         self, endpoint: Endpoint, request: Command, header: headers.CopyTable
     ) -> None:
         groups = self._c.groups
         if not self._unchanged(endpoint, request, header, groups):
-            self._answer_table(endpoint, request, groups, {"totalGroupNum": str(len(groups))})
+            count = {"totalGroupNum": str(len(groups))}
+            self._answer_table(endpoint, request, groups, self._groups_told, count)
+
+    def _answer_table(
+        self,
+        endpoint: Endpoint,
+        request: Command,
+        table: Saveable,
+        told: Told,
+        ext: dict[str, str],
+    ) -> None:
+        text = told.text()
+        if text is not None:
+            reply = request.reply(0, ext=ext | self._version_of(table), body=text)
+            answer(endpoint, request, reply)
+            return
+
+        def work() -> slices.Work:
+            version = self._version_of(table)
+            body = yield from told.encoded()
+            return request.reply(0, ext=ext | version, body=body)
+
+        slices.answer_with(self._c, endpoint, request, work())
 
     def on_all_offsets(
         self, endpoint: Endpoint, request: Command, header: headers.CopyTable
     ) -> None:
         offsets = self._c.offsets
-        if not self._unchanged(endpoint, request, header, offsets):
-            self._answer_table(endpoint, request, offsets, {})
+        if self._unchanged(endpoint, request, header, offsets):
+            return
+
+        def work() -> slices.Work:
+            ext = self._version_of(offsets) | log_of(self._c)
+            body = yield from encode(offsets.document())
+            return request.reply(0, ext=ext, body=body)
+
+        slices.answer_with(self._c, endpoint, request, work())
 
     def on_all_delays(
         self, endpoint: Endpoint, request: Command, header: headers.CopyTable
@@ -472,8 +486,7 @@ class AdminService:
         answer(endpoint, request, request.reply(0))
 
     def on_runtime_info(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
-        body = jsonx.dumps({"table": self.runtime_info()})
-        answer(endpoint, request, request.reply(0, body=body))
+        answer(endpoint, request, request.reply(0, body=self._runtime_info()))
 
     def _deposed(self) -> str:
         """Why this node takes no writes though it was a master; a slave never does."""
@@ -543,8 +556,7 @@ class AdminService:
             "commitLogDiskRatio": f"{c.store.space_percent / 100}",
             "consumeQueueDiskRatio": f"{c.store.space_percent / 100}",
             "flushBehindMs": str(self._flush_behind_ms()),
-            "longestStopMs": str(round(1000 * c.loop_watch.longest_s)),
-            "longestBusyStopMs": str(round(1000 * c.loop_watch.longest_busy_s)),
+            **c.loop_watch.status(),
             **c.connections.status(),
             "unforeseenFailures": str(c.failures.count),
             "lastUnforeseenFailure": c.failures.last,
@@ -562,6 +574,11 @@ class AdminService:
         """The store time of the oldest message of the log; -1 if there is none."""
         frame = self._c.store.message_at(self._c.store.watermarks.start)
         return -1 if frame is None else decode_frames(frame)[0].store_timestamp
+
+
+def _mapping(document: Document) -> Document:
+    """What RocketMQ tells of queues that lie at several brokers: there are none."""
+    return {"mappingDataVersion": document["dataVersion"], "topicQueueMappingDetailMap": {}}
 
 
 def _property(value: Any) -> str:

@@ -6,7 +6,7 @@ bounds. What a table keeps of a body can be written as JSON again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
@@ -31,8 +31,12 @@ RETRY_QUEUES_MAX = 1_024  # of one group
 TAGS_MAX = 10_000  # in one expression
 BODY_MAX = 1 << 20  # bytes: ten times what a client of a hundred groups says
 
+PRODUCERS, SUBSCRIPTIONS, QUEUES = 500, 25, 250  # that are read in one step: about half a ms
+
 P = ParamSpec("P")
 R = TypeVar("R")
+Reading = Generator[None, None, R]
+"""It yields between two steps, and returns what was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,17 @@ def _refusing(read: Callable[P, R]) -> Callable[P, R]:
     return refuse
 
 
+def _refusing_in_steps(read: Callable[P, Reading[R]]) -> Callable[P, Reading[R]]:
+    @wraps(read)
+    def refuse(*args: P.args, **kwargs: P.kwargs) -> Reading[R]:
+        try:
+            return (yield from read(*args, **kwargs))
+        except MalformedFrame as error:
+            raise InvalidParameter(f"the body: {error}") from None
+
+    return refuse
+
+
 def document(request: Command) -> dict[str, Any]:
     """The JSON object in a request's body."""
     if len(request.body) > BODY_MAX:
@@ -93,33 +108,59 @@ def document(request: Command) -> dict[str, Any]:
     return found
 
 
-@_refusing
-def heartbeat(request: Command) -> Heartbeat:
+@_refusing_in_steps
+def heartbeat(request: Command) -> Reading[Heartbeat]:
     """Of a client."""
     body = document(request)
     producers = checked.items(body, "producerDataSet", GROUPS_MAX)
     consumers = checked.items(body, "consumerDataSet", GROUPS_MAX)
+    yield
+    producing = yield from _each(_producer, producers, PRODUCERS)
+    consuming: list[Consumer] = []
+    step = 0
+    for each in consumers:
+        consuming.append((yield from _consumer(checked.as_table(each, "a consumer"))))
+        step += 1 + len(consuming[-1].subscriptions)
+        if step >= SUBSCRIPTIONS:
+            step = 0
+            yield
     return Heartbeat(
         checked.text(body, "clientID", ""),
-        tuple(
-            checked.text(checked.as_table(each, "a producer"), "groupName", "")
-            for each in producers
-        ),
-        tuple(_consumer(checked.as_table(each, "a consumer")) for each in consumers),
+        tuple(producing),
+        tuple(consuming),
         bool(body.get("withoutSub")),
     )
 
 
-def _consumer(data: Mapping[str, Any]) -> Consumer:
+def _each(read: Callable[[Any], R], items: Sequence[Any], size: int) -> Reading[list[R]]:
+    """Each item as it is read, so many in a step."""
+    found: list[R] = []
+    for start in range(0, len(items), size):
+        if start:
+            yield
+        found += map(read, items[start : start + size])
+    return found
+
+
+def _producer(data: object) -> str:
+    return checked.text(checked.as_table(data, "a producer"), "groupName", "")
+
+
+def _subscription(data: object) -> tuple[dict[str, Any], Subscription | SubscriptionParseFailed]:
+    found = subscription(checked.as_table(data, "a subscription"))
+    return found, _parsed(found)
+
+
+def _consumer(data: Mapping[str, Any]) -> Reading[Consumer]:
     subscribed = checked.items(data, "subscriptionDataSet", SUBSCRIPTIONS_MAX)
-    documents = [subscription(checked.as_table(each, "a subscription")) for each in subscribed]
+    found = yield from _each(_subscription, subscribed, SUBSCRIPTIONS)
     return Consumer(
         check_group(checked.text(data, "groupName", "")),
         checked.text(data, "consumeType", ""),
         checked.text(data, "messageModel", ""),
         checked.text(data, "consumeFromWhere", ""),
-        tuple(documents),
-        tuple(_parsed(each) for each in documents),
+        tuple(document for document, _ in found),
+        tuple(parsed for _, parsed in found),
     )
 
 
@@ -145,28 +186,32 @@ def subscription(data: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-@_refusing
+@_refusing_in_steps
 def subscription_to_check(
     request: Command,
-) -> tuple[dict[str, Any], Subscription | SubscriptionParseFailed]:
+) -> Reading[tuple[dict[str, Any], Subscription | SubscriptionParseFailed]]:
     """CHECK_CLIENT_CONFIG 46: the subscription that a client would have."""
-    wanted = subscription(checked.table(document(request), "subscriptionData"))
-    return wanted, _parsed(wanted)
+    body = document(request)
+    yield
+    return _subscription(checked.table(body, "subscriptionData"))
 
 
-@_refusing
-def locks(request: Command) -> Locks:
+@_refusing_in_steps
+def locks(request: Command) -> Reading[Locks]:
     """Which queues somebody wants."""
     body = document(request)
-    queues = checked.items(body, "mqSet", QUEUES_LOCKED_MAX)
+    named = checked.items(body, "mqSet", QUEUES_LOCKED_MAX)
+    yield
+    queues = yield from _each(_queue, named, QUEUES)
     return Locks(
         checked.text(body, "consumerGroup", ""),
         checked.text(body, "clientId", ""),
-        tuple(_queue(checked.as_table(each, "a queue")) for each in queues),
+        tuple(queues),
     )
 
 
-def _queue(data: Mapping[str, Any]) -> MessageQueue:
+def _queue(value: object) -> MessageQueue:
+    data = checked.as_table(value, "a queue")
     return MessageQueue(
         checked.text(data, "topic"),
         checked.text(data, "brokerName"),

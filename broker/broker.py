@@ -99,7 +99,12 @@ TICK_S = 0.1  # how late a deadline may be noticed
 
 
 SENDS = frozenset(
-    {RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.SEND_BATCHES,
+    }
 )
 
 
@@ -233,7 +238,7 @@ class Broker:
             clients=ClientTable(config.client_expiry_ms / 1000),
             offsets=ConsumerOffsets(runtime.now_ms, topics.is_over, partial(tables.take, OFFSET)),
             locks=QueueLocks(),
-            ledger=AckLedger(config.max_pending_acks),
+            ledger=AckLedger(config.max_pending_acks, self._connections.budget),
             role=Role(config),
             epochs=Epochs.load(self._disk, config.root, self.store.watermarks.appended),
             statistics=Statistics(runtime.monotonic(), runtime.now_ms()),
@@ -332,7 +337,7 @@ class Broker:
         self._table_sync = TableSync(
             context, delays, deletion.apply, lambda: self._slave.master_address
         )
-        mending = Mending(context, self._cut)
+        mending = Mending(context, self._repair)
         self._slave = HaSlave(
             context,
             self._links,
@@ -444,6 +449,7 @@ class Broker:
             wake=self._turn.wake,
         )
         context.witnesses, context.unelected = electing.witnesses, electing.refuses
+        context.counts = electing.counts
         context.had_by = self._master.had_by
         self._failover.no_failover = electing.trouble
 
@@ -635,6 +641,10 @@ class Broker:
     async def _cut_torn(self) -> None:
         await self._cut(self.store.truncate_torn)
 
+    async def _repair(self, repair: Callable[[], Any]) -> None:
+        await self._cut(repair)
+        self._sinks.read_again()
+
     async def _cut(self, cut: Callable[[], Any]) -> None:
         """The turn and long work rest meanwhile: what they would look at may be about to go."""
 
@@ -644,6 +654,7 @@ class Broker:
 
         try:
             await self._gate.alone(cut, rest)
+            self._turn.tell(self.store.take_untold())
             self._cut_unsaved = True
             await self._save_cut()
         finally:
@@ -682,6 +693,7 @@ class Broker:
             marks, slaves = self.store.watermarks, self.context.waits_for_copies
             no_matter = slaves and not self.config.sync_flush and self._flush.keeps_up()
             self.context.ledger.expire(now, marks.appended if no_matter else marks.flushed)
+            self.context.ledger.count()
             self._pulls.expire(now)
             self._connections.expire(now)
             if now >= next_sample:
@@ -692,6 +704,11 @@ class Broker:
                 next_scan = now + 10
                 self._members.expire(now)
                 self._staging.expire(now)
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
 
     async def close(self, *, clean: bool = True) -> None:
         """Stop serving; with `clean` flush and save everything first."""

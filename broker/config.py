@@ -26,8 +26,8 @@ from saturnmq.broker.election import LEASE_S_MAX, LEASE_S_MIN, PRIORITY_MAX
 from saturnmq.broker.rocketmq_keys import OLDER_NAMES, REFUSED, WITHOUT_EFFECT
 from saturnmq.broker.topics import READ, WRITE
 from saturnmq.protocol.checked import INT64_MAX
-from saturnmq.protocol.connections import MEMORY_MIN, Limits
 from saturnmq.protocol.errors import ConfigError, nearest
+from saturnmq.protocol.limits import MEMORY_MIN, Limits
 from saturnmq.protocol.route import QUEUES_MAX
 from saturnmq.protocol.settings import check_bounds, setting
 from saturnmq.protocol.signing import Signing
@@ -65,7 +65,7 @@ class BrokerConfig:
     ha_max_gap_bytes: int = setting("haMaxGapNotInSync", 256 << 20, 0, INT64_MAX)
     ha_max_lag_ms: int = setting("haMaxTimeSlaveNotCatchup", 15_000)
     ha_flow_control: bool = setting("haFlowControlEnable", False)
-    # to one slave
+    # To one slave at most.
     ha_max_bytes_per_s: int = setting("maxHaTransferByteInSecond", 100 << 20, 1, INT64_MAX)
     sync_from_last_file: bool = setting("syncFromLastFile", False)  # an empty slave skips the rest
     ha_transfer_bytes: int = setting("haTransferBatchSize", 1 << 20)
@@ -83,11 +83,13 @@ class BrokerConfig:
     max_pending_acks: int = setting("maxPendingAcks", 100_000)
     max_held_pulls: int = setting("maxHeldPulls", 100_000)
     # What peers may take of this process, ours but for the idle time (protocol/connections.py).
-    memory_budget_bytes: int = setting("memoryBudgetBytes", 512 << 20, MEMORY_MIN, INT64_MAX)
-    max_connections: int = setting("maxConnections", 16_384)
-    max_connections_per_address: int = setting("maxConnectionsPerAddress", 8_192)
-    max_idle_s: int = setting("serverChannelMaxIdleTimeSeconds", 120)
-    frame_timeout_s: int = setting("frameTimeoutSeconds", 30)  # to send a request
+    memory_budget_bytes: int = setting(
+        "memoryBudgetBytes", Limits.memory_bytes, MEMORY_MIN, INT64_MAX
+    )
+    max_connections: int = setting("maxConnections", Limits.connections)
+    max_connections_per_address: int = setting("maxConnectionsPerAddress", Limits.per_address)
+    max_idle_s: int = setting("serverChannelMaxIdleTimeSeconds", Limits.idle_s)
+    frame_timeout_s: int = setting("frameTimeoutSeconds", Limits.frame_s)  # to send a request
     flush_offsets_ms: int = setting("flushConsumerOffsetInterval", 5_000)
     client_expiry_ms: int = setting("channelExpiredTimeout", 120_000)
     slave_read: bool = setting("slaveReadEnable", True)
@@ -104,12 +106,10 @@ class BrokerConfig:
     etcd_ca_file: str = setting("etcdCaFile", "")  # turns TLS on
     etcd_cert_file: str = setting("etcdCertFile", "")
     etcd_key_file: str = setting("etcdKeyFile", "")
-    election_lease_s: int = setting(
-        "electionLeaseS", 3, LEASE_S_MIN, LEASE_S_MAX
-    )  # a dead master is noticed after this
-    election_priority: int = setting(
-        "brokerElectionPriority", PRIORITY_MAX, 0, PRIORITY_MAX
-    )  # lower: preferred
+    # A dead master is noticed after this.
+    election_lease_s: int = setting("electionLeaseS", 3, LEASE_S_MIN, LEASE_S_MAX)
+    # Lower is preferred: such a slave takes over from a living master.
+    election_priority: int = setting("brokerElectionPriority", PRIORITY_MAX, 0, PRIORITY_MAX)
     elect_unclean: bool = setting("electUncleanMaster", False)  # one that may lack messages, too
     # Signs what nodes tell each other (protocol/signing.py); empty: nothing is signed.
     replication_secret: str = setting("replicationSecret", "", repr=False)

@@ -65,6 +65,7 @@ class Context:
     # it should not be sent anything (electing.py).
     witnesses: Callable[[], frozenset[str]] = frozenset
     had_by: Callable[[frozenset[str]], int] = lambda _: 0
+    counts: Callable[[str], bool] = lambda _: True  # the slave of this address, for its ack mode
     unelected: Callable[[], str] = lambda: ""
     flush_keeps_up: Callable[[], bool] = lambda: True
     let_in: LetIn = field(default_factory=LetIn)  # while signatures are not required

@@ -290,7 +290,7 @@ class DelayService(ProgressTable[int]):
             return 0
         queue_id = int(properties.get(names.REAL_QID, "0"))
         # A topic that nobody deleted is missing where the master died before its table was copied.
-        self._c.topics.ensure(topic, queue_id + 1)
+        self._c.topics.ensure(topic, queue_id + 1, is_owed=True)
         put = self._sends.store_message(
             topic,
             queue_id,

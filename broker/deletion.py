@@ -69,7 +69,7 @@ class Deletion:
         c = self._c
         async with self._removing:
             c.store.bury(c.topics.deleted)
-            c.offsets.forget_deleted()
+            await c.steps.run(c.offsets.forget_deleted())
             self._wake_pulls()
             try:
                 await self._checkpoint()

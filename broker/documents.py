@@ -140,6 +140,38 @@ class Saveable(ABC):
         return made
 
 
+class Versioned(Saveable):
+    """One whose document has a version."""
+
+    @property
+    @abstractmethod
+    def data_version(self) -> dict[str, int]: ...
+
+
+class Told:
+    """A table that changes seldom, as it is told: encoded once for all who ask between two
+    changes."""
+
+    def __init__(self, table: Versioned, more: Callable[[Document], Document]) -> None:
+        self._table = table
+        self._more = more
+        self._state: object = None
+        self._text = b""
+
+    def text(self) -> bytes | None:
+        """None: it has changed since it was encoded."""
+        return self._text if self._state == self._now() else None
+
+    def encoded(self) -> Generator[None, None, bytes]:
+        state, document = self._now(), self._table.document()
+        text = yield from encode(document | self._more(document))
+        self._state, self._text = state, text
+        return text
+
+    def _now(self) -> object:
+        return self._table.changes, self._table.data_version
+
+
 class Saver:
     """Writes tables to their files when they changed."""
 

@@ -9,6 +9,7 @@ through restarts is in `config/election.json`:
 | cluster | the id of etcd's cluster |
 | revision | etcd was there at least |
 | recordChanged | the revision of the newest record of this group that was seen |
+| members | the addresses that it named as members |
 | forgot | why this etcd is not believed any more, until the file and its .bak are removed |
 """
 
@@ -37,6 +38,7 @@ from saturnmq.broker.election import (
     Read,
     Renew,
     Revoke,
+    addresses,
 )
 from saturnmq.broker.etcd.door import Etcd, EtcdError, LeaseLost
 from saturnmq.broker.ha_master import HaMaster
@@ -88,6 +90,7 @@ class SavedMemory(Saveable):
             "cluster": memory.cluster,
             "revision": memory.revision,
             "recordChanged": memory.record_changed,
+            "members": sorted(memory.members),
             "forgot": memory.forgot,
         }
 
@@ -96,6 +99,7 @@ class SavedMemory(Saveable):
             checked.integer(document, "cluster", 0, most=UINT64_MAX),
             checked.integer(document, "revision", 0),
             checked.integer(document, "recordChanged", 0),
+            addresses(document, "members"),
             checked.text(document, "forgot", ""),
         )
 
@@ -147,6 +151,11 @@ class ElectionService:
         if now < self._alone_until and role.term == self._alone_term:
             return NOBODY
         return self._election.witnesses(now, self._facts())
+
+    def counts(self, address: str) -> bool:
+        """Whether the reports of this slave count for an acknowledgement."""
+        counting = self._election.counting(self._c.role.identity)
+        return not counting or address in counting
 
     def refuses(self) -> str:
         """Why this master should take no writes: who could be elected would not have them."""
@@ -265,6 +274,7 @@ class ElectionService:
         facts, now = self._facts(), self._c.runtime.monotonic()
         self._alone_term = facts.term
         self._alone_until = self._election.holds_until(facts)
+        self._master.recount()
         self._wake_turn()
         self._saved.note()
         trouble = self._election.trouble(now, facts)

@@ -9,7 +9,7 @@ etcd holds two keys for each group, below /saturnmq/CLUSTER/GROUP/:
 | key | value | lives |
 |---|---|---|
 | holder | the address of who leads, or is about to | as long as its lease |
-| record | `Record`: the group's identity, its master, who is in sync | for good |
+| record | `Record`: the group's identity, its members, its master, who is in sync | for good |
 
 Whoever changes the record says which revision of it and of `holder` it has seen: a
 compare-and-swap. So one candidate at a time takes `holder`, and each is given an epoch that nobody
@@ -40,7 +40,9 @@ master of a lower epoch takes the group back. It could not know whether the cand
    So etcd may be away for long; there is just no fail-over meanwhile, which the status says.
 5. **The in-sync set** in the record shrinks when a slave falls behind or leaves, but never below
    the copies that a send waits for: while fewer are in sync nothing is acknowledged, so those that
-   were in it lack nothing. `confirmed` in the record is what each of them has reported.
+   were in it lack nothing. `confirmed` in the record is what each of them has reported. A slave
+   counts for an acknowledgement when the record names it as a member: a candidate that did not
+   know of it would fence too few, and not ask the one that has the message.
 6. **etcd may have forgotten**: revisions that went back, or another cluster's id, mean that it was
    restored or replaced. What it says of who was in sync is old then: nothing is done with it,
    loudly, until an operator has removed `config/election.json` and its `.bak`, and the old record,
@@ -54,7 +56,9 @@ done is not asked: a read says what is so.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from saturnmq.broker.etcd.door import Guard, Item, Lease, Put, Snapshot
 from saturnmq.protocol import checked, jsonx
@@ -93,6 +97,7 @@ class Record:
     confirmed: int  # up to there each of them has the log
     claims: dict[str, int]  # epochs that candidates were given, who have not withdrawn
     priority: int = PRIORITY_MAX  # the master's
+    members: frozenset[str] = frozenset()  # addresses, that of the master among them
 
     def to_bytes(self) -> bytes:
         return jsonx.dumps(
@@ -106,6 +111,7 @@ class Record:
                 "given": self.given,
                 "claims": self.claims,
                 "inSync": sorted(self.in_sync),
+                "members": sorted(self.members),
                 "confirmed": self.confirmed,
                 "priority": self.priority,
             }
@@ -117,7 +123,6 @@ def read_record(value: bytes) -> Record:
     document = checked.document(value)
     if checked.integer(document, "version") != 1:
         raise MalformedFrame(f"version {document['version']} of a record is not known here")
-    in_sync = checked.items(document, "inSync", MEMBERS_MAX)
     given = checked.integer(document, "given", least=1, most=EPOCH_MAX)
     record = Record(
         identity=checked.identity(document, "identity"),
@@ -125,19 +130,24 @@ def read_record(value: bytes) -> Record:
         ha_address=checked.as_address(checked.text(document, "haAddress")),
         epoch=checked.integer(document, "epoch", least=1, most=EPOCH_MAX),
         given=given,
-        in_sync=frozenset(
-            checked.as_address(checked.as_text(each, "a member")) for each in in_sync
-        ),
+        in_sync=addresses(document, "inSync"),
         confirmed=checked.integer(document, "confirmed"),
         claims={
             checked.as_address(member): checked.as_integer(epoch, "a claim", least=1, most=given)
             for member, epoch in checked.table(document, "claims").items()
         },
         priority=checked.integer(document, "priority", most=PRIORITY_MAX),
+        members=addresses(document, "members"),
     )
     if not record.identity or record.given < record.epoch or len(record.claims) > MEMBERS_MAX:
         raise MalformedFrame(f"epoch {record.epoch} of group {record.identity!r} cannot be")
     return record
+
+
+def addresses(document: Mapping[str, Any], name: str) -> frozenset[str]:
+    """The list of addresses under `name`. MalformedFrame: it is none."""
+    each = checked.items(document, name, MEMBERS_MAX)
+    return frozenset(checked.as_address(checked.as_text(one, "a member")) for one in each)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +243,7 @@ class Memory:
     cluster: int = 0
     revision: int = 0
     record_changed: int = 0  # the revision of the newest record that was seen
+    members: frozenset[str] = frozenset()  # whom that named; empty: there was none
     forgot: str = ""  # why this etcd is not believed any more
 
     def check(self, snapshot: Snapshot, record: Item | None) -> None:
@@ -292,6 +303,7 @@ class Election:
         # In sync by a commit that may still be done: it cannot once the record has changed.
         self._offered: frozenset[str] = frozenset()
         self._offered_on = 0
+        self._first: frozenset[str] = frozenset()  # members that the group's first record names
         self._recorded_at = 0.0
         self._followed = 0  # the revision of the record whose master was told
         # A slave's.
@@ -327,6 +339,8 @@ class Election:
                 f"the key {self.record_key} in etcd is not what a broker writes ({error}): remove "
                 "it, and the master writes it anew"
             )
+        if not self.refused:
+            self.memory.members = self.members()
 
     def changed(self) -> None:
         """A watch has told something of the keys: read them."""
@@ -405,7 +419,16 @@ class Election:
     def members(self) -> frozenset[str]:
         """Who belongs to the group, as the record has it."""
         record = self.record
-        return frozenset() if record is None else record.in_sync | {record.master}
+        if record is None:
+            return frozenset()
+        return record.members | record.in_sync | {record.master}
+
+    def counting(self, identity: str) -> frozenset[str]:
+        """The slaves of this master that may count for an acknowledgement: whoever could be elected
+        knows of them. Empty: all, because nobody else could be."""
+        if self._foreign(identity):
+            return frozenset()
+        return (self.memory.members or self._first) - {self._me}
 
     def witnesses(self, now: float, facts: Facts) -> frozenset[str]:
         """Who must have a message before this master acknowledges it, beside those that the ack
@@ -414,7 +437,7 @@ class Election:
             return frozenset()
         record = self.record
         electable = facts.replicas
-        if record is not None and not self.refused and not self._foreign(facts):
+        if record is not None and not self.refused and not self._foreign(facts.identity):
             named = record.in_sync | self._offered
             electable = electable | named if self._unclean else named
         return electable - {self._me}
@@ -430,7 +453,7 @@ class Election:
             return f"a question to etcd failed: {self.error}"
         if record is None:
             return "no master has registered this group in etcd yet"
-        if foreign := self._foreign(facts):
+        if foreign := self._foreign(facts.identity):
             return foreign
         if record.given > GIVEN_MAX:
             return f"epoch {record.given} was given away, and there are none above {EPOCH_MAX}"
@@ -447,13 +470,13 @@ class Election:
             return "no slave is in sync"
         return self._opposed
 
-    def _foreign(self, facts: Facts) -> str:
+    def _foreign(self, identity: str) -> str:
         record = self.record
-        if record is None or not facts.identity or record.identity == facts.identity:
+        if record is None or not identity or record.identity == identity:
             return ""
         return (
             f"{self.record_key} in etcd is of group {record.identity}, this node of "
-            f"{facts.identity}: two groups have one name. Give one another brokerName; if the "
+            f"{identity}: two groups have one name. Give one another brokerName; if the "
             "other is gone for good, remove the key"
         )
 
@@ -475,7 +498,7 @@ class Election:
             return Read()
         if self.error:
             return None
-        if self.refused or self._foreign(facts):
+        if self.refused or self._foreign(facts.identity):
             return self._give_up()
         if follow := self._follow(facts):
             return follow
@@ -506,6 +529,8 @@ class Election:
     def _commit(self, record: Record, *writes: Put) -> Commit:
         """Change the record, and what else, if nobody has changed anything since."""
         self._offered, self._offered_on = self._offered | record.in_sync, self._record_changed
+        if self.record is None:
+            self._first = record.members
         self.changed()
         holder = self._holder.changed if self._holder is not None else 0
         return Commit(
@@ -558,6 +583,7 @@ class Election:
             confirmed=confirmed,
             claims=claims,
             priority=self._priority,
+            members=in_sync | facts.replicas,
         )
 
     def _claimed(self, facts: Facts) -> str:

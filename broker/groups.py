@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from saturnmq.broker import bodies
-from saturnmq.broker.documents import Document, Rows, Saveable, readable
-from saturnmq.protocol import checked
+from saturnmq.broker.documents import Document, Rows, Versioned, readable
+from saturnmq.broker.table_memory import TableText
+from saturnmq.protocol import checked, jsonx
 from saturnmq.protocol.checked import INT32_MAX
 from saturnmq.protocol.errors import MalformedFrame
 from saturnmq.protocol.route import DataVersion
@@ -40,11 +41,19 @@ DEFAULTS: dict[str, Any] = {
 class Group:
     """One group's settings, as RocketMQ's document."""
 
-    __slots__ = ("document", "name")
+    __slots__ = ("_size", "document", "name")
 
     def __init__(self, name: str, document: Mapping[str, Any] | None = None) -> None:
         self.name = name
         self.document: dict[str, Any] = {**DEFAULTS, **(document or {}), "groupName": name}
+        self._size = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of its part of the table's JSON text."""
+        if not self._size:
+            self._size = len(jsonx.dumps({self.name: self.document}))
+        return self._size
 
     @property
     def consume_enable(self) -> bool:
@@ -85,7 +94,7 @@ class Group:
         return bool(self.document["notifyConsumerIdsChangedEnable"])
 
 
-class GroupTable(Saveable):
+class GroupTable(Versioned):
     def __init__(
         self,
         now_ms: Callable[[], int],
@@ -102,6 +111,7 @@ class GroupTable(Saveable):
         self._counter = 0
         self._timestamp = now_ms()
         self._told_ms = 0  # the time of the version that was loaded
+        self._text = TableText("groups", lambda: (group.size for group in self))
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -117,7 +127,7 @@ class GroupTable(Saveable):
         found = self._groups.get(name)
         if found is None and self._auto_create:
             found = Group(check_group(name))
-            self._room_for(f"group {name}")
+            self.make_room(found)
             self.put(found)
         return found
 
@@ -125,13 +135,26 @@ class GroupTable(Saveable):
         """Whether an operator has forbidden the group to read this topic."""
         return bool(self._forbidden.get(group, {}).get(topic, 0) & READ_FORBIDDEN)
 
+    def make_room(self, group: Group) -> None:
+        """SystemBusy: the table has none for it, be it new or changed."""
+        if group.name not in self._groups:
+            self._room_for(f"group {group.name}")
+        self._text.check(self._more(group))
+
+    def _more(self, group: Group) -> int:
+        before = self._groups.get(group.name)
+        return group.size - (before.size if before else 0)
+
     def put(self, group: Group) -> None:
+        self._text.grow(self._more(group))
         self._groups[group.name] = group
         self._touch()
 
     def delete(self, name: str) -> bool:
-        if self._groups.pop(name, None) is None:
+        group = self._groups.pop(name, None)
+        if group is None:
             return False
+        self._text.grow(-group.size)
         self._touch()
         return True
 
@@ -153,6 +176,7 @@ class GroupTable(Saveable):
         forbidden = checked.table(document, "forbiddenTable")
         table = checked.table(document, "subscriptionGroupTable")
         self._groups |= {group.name: group for group in readable(table, _group, "group")}
+        self._text.count()
         self._forbidden = dict(readable(forbidden, _forbidden, "what is forbidden to group"))
         self._counter, self._told_ms = version.counter, version.timestamp
 

@@ -18,7 +18,8 @@ A slave is in sync while it is less than haMaxGapNotInSync bytes and haMaxTimeSl
 behind; it comes back when it is less than a second behind. `replicated` = the offset that enough
 slaves have reported (inSyncReplicas - 1; with allAckInSyncStateSet all that are in sync) - as
 flushed, with SYNC_FLUSH, so that sync x sync means flushed on both; and only of slaves that
-`config/role.json` names, durably. Of a Java slave nobody knows what is flushed: what it has counts.
+`config/role.json` names, durably, and who could be elected knows of. Of a Java slave nobody knows
+what is flushed: what it has counts.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ from saturnmq.protocol.runtime import Listener
 log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 256  # slaves, and whoever else dials
-AT_ONCE = 4 << 20  # bytes that one turn of the loop sends to one slave
+AT_ONCE = 1 << 20  # bytes that one turn of the loop sends to one slave
+READ_AHEAD = 4 << 20  # bytes of the older log that a worker reads at a time, before they are sent
 
 
 class SlaveConnection(asyncio.BufferedProtocol):
@@ -64,6 +66,8 @@ class SlaveConnection(asyncio.BufferedProtocol):
         self.sent_bytes = 0
         self.sent_per_s = 0
         self.lag = Lag()
+        self._read_to = 0  # by a worker, from `next` on
+        self._reading = False
         self._rolled = 0
         self._told = -1  # the newest `confirmed` that was sent
         self._budget, self._budget_at = 0.0, 0.0
@@ -223,7 +227,7 @@ class SlaveConnection(asyncio.BufferedProtocol):
 
     def go_on(self, offset: int) -> None:
         """From here on the log is sent."""
-        self.next = offset
+        self.next, self._read_to = offset, 0
         self.lag.begin(offset, self._master.now())
         log.info("slave %s joins at offset %d", self.name, offset)
         if not self.ours and self._master.waits_for_flush:
@@ -264,6 +268,9 @@ class SlaveConnection(asyncio.BufferedProtocol):
             if self.sent_bytes - begun >= AT_ONCE:
                 self._master.soon(self.push)
                 return
+            if self.next >= self._read_to and not self._master.is_recent(self.next):
+                self._read_ahead()
+                return
             data = self._master.read(self.next)
             if data is None or not len(data):
                 self._nothing_to_send()
@@ -279,6 +286,23 @@ class SlaveConnection(asyncio.BufferedProtocol):
             self.next += size
             self.sent_bytes += size
             self._budget -= size
+
+    def _read_ahead(self) -> None:
+        """A worker reads what comes next: the loop would wait for the disk."""
+        if not self._reading:
+            self._reading = True
+            assert self.next is not None, "it asked for the log"
+            self._master.read_ahead(self.next, self._was_read)
+
+    def _was_read(self, start: int, end: int, error: OSError | None) -> None:
+        self._reading = False
+        if error is not None:
+            log.error("slave %s: the log cannot be read there: %s: closing", self.name, error)
+            self.close()
+            return
+        if self.next == start:  # else it has joined anew
+            self._read_to = end
+        self.push()
 
     def _nothing_to_send(self) -> None:
         assert self.next is not None
@@ -365,6 +389,23 @@ class HaMaster:
 
     def read(self, offset: int) -> bytes | memoryview | None:
         return self._c.store.read_log(offset, self._batch)
+
+    def is_recent(self, offset: int) -> bool:
+        return self._c.store.is_recent(offset)
+
+    def read_ahead(self, offset: int, done: Callable[[int, int, OSError | None], None]) -> None:
+        """Have a worker read the log from there, and tell `done` how far."""
+        c = self._c
+
+        async def read() -> None:
+            end, error = offset, None
+            try:
+                end = await c.cold_reads.run(c.store.cache_log, offset, READ_AHEAD)
+            except OSError as problem:
+                error = problem
+            done(offset, end, error)
+
+        c.runtime.spawn(read(), name="read-for-slave")
 
     def confirmed(self, sent: int) -> int:
         """How far a slave's consumers may see of what it has been sent. Where an acknowledgement
@@ -525,12 +566,17 @@ class HaMaster:
         needed = role.required - 1
         if needed <= 0 or role.state not in (State.MASTER, State.FENCED):
             return  # what a fenced master still had to acknowledge may become so
+        counting = [c for c in replicas if c.is_named and self._counts(c)]
         if self._c.config.all_ack:
-            needed = max(needed, sum(c.lag.in_sync for c in replicas if c.is_named))
-        have = sorted((c.have for c in replicas if c.is_named), reverse=True)
+            needed = max(needed, sum(c.lag.in_sync for c in counting))
+        have = sorted((c.have for c in counting), reverse=True)
         if len(have) >= needed:
             self.watermarks.replicated = min(have[needed - 1], self.watermarks.appended)
             self._on_replicated()
+
+    def _counts(self, connection: SlaveConnection) -> bool:
+        """A slave of RocketMQ's is no member that could be asked."""
+        return connection.join is None or self._c.counts(connection.join.address)
 
     def _look(self, connection: SlaveConnection) -> None:
         """Let a slave into the in-sync set, or out of it."""

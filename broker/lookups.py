@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from saturnmq.broker import slices
 from saturnmq.broker.context import Context, answer
-from saturnmq.broker.positions import beginning, check_queue, commit, term_of
+from saturnmq.broker.positions import beginning, check_queue, commit, log_of
 from saturnmq.protocol import headers
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import (
@@ -46,10 +46,8 @@ class LookupService:
                 f"Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first: group {group} "
                 f"has no offset for queue {queue_id} of {topic}"
             )
-        found = {"offset": str(offset)}
-        if not self._c.role.is_slave:  # whose table may be of a later epoch than its log
-            found |= term_of(self._c, header, first=True)
-        answer(endpoint, request, request.reply(0, ext=found))
+        of_log = self._c.offsets.of_log or log_of(self._c)
+        answer(endpoint, request, request.reply(0, ext={"offset": str(offset), **of_log}))
 
     def _check_whole(self) -> None:
         if lacks := self._c.role.lacks:

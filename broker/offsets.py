@@ -15,20 +15,28 @@ back.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
 from saturnmq.broker.documents import Row, readable
 from saturnmq.broker.progress import NOTHING, Mark, ProgressTable, mark_by_number
+from saturnmq.broker.table_memory import check_text, fits_frame
 from saturnmq.protocol import checked
+from saturnmq.protocol.steps import at_once
 
 log = logging.getLogger(__name__)
 
 SEPARATOR = "@"
 STEP_PLACES = 5000  # that are looked at in one step: about a millisecond
+STEP_READ = 500  # that are read in one step, the same
 Search = Generator[None, None, list[str]]
 """It yields between two steps, and returns names in their order."""
+Forgetting = Generator[None, None, None]
+"""It yields between two steps."""
+
+
+NUMBER_BYTES = 30  # of a queue and an offset in the table's text
 
 
 class Place(NamedTuple):
@@ -37,6 +45,12 @@ class Place(NamedTuple):
     topic: str
     group: str
     queue_id: int
+
+
+def _pair_bytes(pair: tuple[str, str]) -> int:
+    """Of its entry in the table's text, without numbers."""
+    topic, group = pair
+    return len(topic) + len(group) + len('"@":{},')
 
 
 class ConsumerOffsets(ProgressTable[Place]):
@@ -53,6 +67,13 @@ class ConsumerOffsets(ProgressTable[Place]):
         super().__init__(now_ms)
         self._room_for = room_for
         self._is_over = is_over
+        # Of which log they are (`positions.log_of`), if not of this node's: a slave's table may be
+        # ahead of its log, and of a later epoch.
+        self.of_log: dict[str, str] = {}
+        self._pairs: set[tuple[str, str]] = set()  # topic and group
+        self._text_bytes = 0  # of the table, as others are told it
+        self._counted = 0  # the number of offsets that it is of
+        self._some_are_gone = False  # pairs that are counted may have no offsets
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """False if it would move back (or a reset is pending)."""
@@ -61,14 +82,39 @@ class ConsumerOffsets(ProgressTable[Place]):
         if known is not None and (known.generation & 1 or offset <= known.offset):
             return offset == known.offset
         if known is None:
-            self._room_for(f"the offset of group {group} in queue {queue_id} of {topic}")
+            self._make_room(place)
         self.progress.advance(place, offset)
         self.mark_dirty()
         return True
 
+    def _make_room(self, place: Place) -> None:
+        """For one more offset. SystemBusy: there is no memory for it, or slaves could not be told
+        all in one frame."""
+        topic, group, queue_id = place
+        self._room_for(f"the offset of group {group} in queue {queue_id} of {topic}")
+        if self._counted != len(self.progress.marks):
+            self._count_pairs()
+        pair = topic, group
+        more = NUMBER_BYTES + (0 if pair in self._pairs else _pair_bytes(pair))
+        if self._some_are_gone and not fits_frame(self._text_bytes + more):
+            self._count_pairs()
+            more = NUMBER_BYTES + (0 if pair in self._pairs else _pair_bytes(pair))
+        check_text("consumer offsets", self._text_bytes, more)
+        self._pairs.add(pair)
+        self._text_bytes += more
+        self._counted += 1
+
+    def _count_pairs(self) -> None:
+        self._pairs = {(place.topic, place.group) for place in self.progress.marks}
+        self._counted = len(self.progress.marks)
+        self._text_bytes = NUMBER_BYTES * self._counted + sum(map(_pair_bytes, self._pairs))
+        self._some_are_gone = False
+
     def reset(self, group: str, topic: str, queue_id: int, offset: int, *, notify: bool) -> None:
         """Set the offset whatever it was; with `notify` the next pull is told to move."""
         place = Place(topic, group, queue_id)
+        if place not in self.progress.marks:
+            self._make_room(place)
         known = self.progress.marks.get(place, NOTHING)
         generation = (known.generation + 1) | 1 if notify else (known.generation | 1) + 1
         self.progress.marks[place] = Mark(generation, offset)
@@ -116,34 +162,55 @@ class ConsumerOffsets(ProgressTable[Place]):
             table.setdefault((place.topic, place.group), {})[place.queue_id] = mark.offset
         return iter(table.items())
 
-    def forget(self, *, group: str) -> None:
-        self._drop([place for place, _ in self.progress if place.group == group])
+    def forget(self, groups: Collection[str]) -> Forgetting:
+        """Forgets the offsets of these groups."""
+        return self._drop(lambda place, _: place.group in groups)
 
-    def forget_deleted(self) -> None:
-        """A topic was deleted."""
+    def forget_deleted(self) -> Forgetting:
+        """Forgets the offsets in topics that were deleted."""
         is_over = self._is_over
-        self._drop([p for p, mark in self.progress if is_over(p.topic, p.queue_id, mark.offset)])
+        return self._drop(lambda at, mark: is_over(at.topic, at.queue_id, mark.offset))
 
     def keep(self, is_there: Callable[[str, int], bool]) -> None:
         """Forget what was committed in queues that there are not: brokers once took that."""
-        places = [place for place, _ in self.progress if not is_there(place.topic, place.queue_id)]
-        if places:
+
+        def is_gone(place: Place, _: Mark) -> bool:
+            return not is_there(place.topic, place.queue_id)
+
+        gone = next((place for place, mark in self.progress if is_gone(place, mark)), None)
+        if gone is not None:
+            before = len(self)
+            at_once(self._drop(is_gone))
             log.warning(
                 "%d offsets are of queues that there are not, the first of queue %d of %s: they "
                 "are dropped",
-                len(places),
-                places[0].queue_id,
-                places[0].topic,
+                before - len(self),
+                gone.queue_id,
+                gone.topic,
             )
-        self._drop(places)
 
-    def _drop(self, places: list[Place]) -> None:
-        for place in places:
-            del self.progress.marks[place]
-        if places:
-            self.mark_dirty()
+    def _drop(self, is_gone: Callable[[Place, Mark], bool]) -> Forgetting:
+        """Each is looked at as it is when its step comes; what comes meanwhile stays."""
+        places = list(self.progress.marks)
+        for start in range(0, len(places), STEP_PLACES):
+            if start:
+                yield
+            marks, before = self.progress.marks, len(self)
+            for place in places[start : start + STEP_PLACES]:
+                mark = marks.get(place)
+                if mark is not None and is_gone(place, mark):
+                    del marks[place]
+            if gone := before - len(self):
+                self._counted -= gone
+                self._text_bytes -= NUMBER_BYTES * gone
+                self._some_are_gone = True
+                self.mark_dirty()
 
     def marks_of(self, document: Mapping[str, Any]) -> dict[Place, Mark]:
+        return at_once(self.read(document))
+
+    def read(self, document: Mapping[str, Any]) -> Generator[None, None, dict[Place, Mark]]:
+        """Reads the marks in a document; yields between two steps."""
         marks: dict[Place, Mark] = {}
         generations = checked.table(document, "generationTable")
 
@@ -158,8 +225,17 @@ class ConsumerOffsets(ProgressTable[Place]):
                 for queue, mark in readable(table, of_queue, f"the offset of {key} in queue")
             }
 
+        step = 0
         for some in readable(checked.table(document, "offsetTable"), read, "the offsets of"):
-            marks |= some
+            marks |= self.of_topics(some)
+            step += 1 + len(some)
+            if step >= STEP_READ:
+                step = 0
+                yield
+        return marks
+
+    def of_topics(self, marks: Mapping[Place, Mark]) -> dict[Place, Mark]:
+        """Those of these that are of no topic that was deleted."""
         over = self._is_over
         return {at: m for at, m in marks.items() if not over(at.topic, at.queue_id, m.offset)}
 

@@ -22,19 +22,21 @@ from saturnmq.store.epochs import Epoch
 NO_TERM = -1
 
 
-def term_of(c: Context, header: Reader, *, first: bool = False) -> dict[str, str]:
-    """The fields of an answer, to a request with this header, that say of which log it is: the
-    epoch and, until the client says them itself, those that led to it. Java clients, which say no
-    epoch, get the one alone, but for the `first` answer that a client begins with.
-    """
+def log_of(c: Context) -> dict[str, str]:
+    """The fields of an answer that say of which log it is: the epoch, and those that led to it.
+    Empty: this log has none yet."""
     term = c.role.term
-    said = {"saturnTerm": str(term)}
-    if header.term == term and header.epochs is not None:
-        return said
-    if first or header.term is not None:
-        led = epochs.to_text(each for each in c.epochs.entries if each.number <= term)
-        said["saturnEpochs"] = led
-    return said
+    led = epochs.to_text(each for each in c.epochs.entries if each.number <= term)
+    return {"saturnTerm": str(term), "saturnEpochs": led} if led else {}
+
+
+def term_of(c: Context, header: Reader) -> dict[str, str]:
+    """The same, of an answer to a request with this header: the epoch, and those that led to it
+    until the client says them itself. Java clients, which say no epoch, get the one alone."""
+    term = c.role.term
+    if header.term is None or (header.term == term and header.epochs is not None):
+        return {"saturnTerm": str(term)}
+    return {"saturnTerm": str(term), **log_of(c)}
 
 
 def beginning(first: int, low: int, in_memory: bool) -> int | None:

@@ -142,7 +142,11 @@ class ProgressTable(Saveable, Generic[K]):
     def merge(self, document: Mapping[str, Any]) -> None:
         """Take over what another node knows better: a slave its master's table, a master that of a
         slave which has just joined."""
-        if document.get("stale") is not True and self.progress.merge(self.marks_of(document)):
+        self.take(document, self.marks_of(document))
+
+    def take(self, document: Mapping[str, Any], marks: Mapping[K, Mark]) -> None:
+        """The same, of marks that were read in the document."""
+        if document.get("stale") is not True and self.progress.merge(marks):
             self.mark_dirty()
 
     def clamp(self, end_of: Callable[[K], int]) -> list[tuple[K, int, int]]:

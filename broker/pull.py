@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine, Generator, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+from functools import partial
 
 from saturnmq.broker.clients import BROADCASTING
 from saturnmq.broker.context import Context, answer, answer_failure, cached, check_permission
@@ -271,11 +272,11 @@ class PullService:
             for key in self._arrived.popleft()[1]:
                 waiting = self.held.take_queue(key)
                 if waiting:
-                    self._do(self._retry(waiting))
+                    self._do(self._each(waiting, self._retry))
 
     def wake_all(self) -> None:
         """Look at every held pull again (after a role change, an offset reset, a close)."""
-        self._do(self._retry(self.held.take_all()))
+        self._do(self._each(self.held.take_all(), self._retry))
 
     def _do(self, work: Looking) -> asyncio.Task[None] | None:
         """One step at once, as most have no more; the task that does the others."""
@@ -285,46 +286,43 @@ class PullService:
             return None
         return self._c.runtime.spawn(self._c.steps.run(work), name="held-pulls")
 
-    def _retry(self, waiting: Iterable[Pull]) -> Looking:
-        """Looks at each of them; those that wait on are held again."""
+    @staticmethod
+    def _each(pulls: Iterable[Pull], look: Callable[[Pull], None]) -> Looking:
+        """Looks at so many of them in a turn."""
         looked = 0
-        for pull in waiting:
+        for pull in pulls:
             if looked >= LOOKED_AT:
                 looked = 0
                 yield
             looked += SQL_WEIGHT if pull.sql else 1
-            if pull.done or pull.endpoint.closed:
-                self.held.forget(pull)
-                continue
-            if self._c.topics.get(pull.topic) is None:
-                self.held.forget(pull)
-                gone = TopicNotExist(f"topic {pull.topic} was deleted")
-                answer(pull.endpoint, pull.request, pull.request.reply(gone.code, str(gone)))
-                continue
-            if self._was_moved(pull):
-                self.held.forget(pull)
-                continue
-            result, code = self._read(pull)
-            if self._worth_holding(result, code):
-                self._look_on(pull, result)
-                self.held.put_back(pull)
-            else:
-                self.held.forget(pull)
-                self._reply_result(pull, result, code)
+            look(pull)
+
+    def _retry(self, pull: Pull) -> None:
+        """Look again at one that was taken; if it waits on it is held again."""
+        if pull.done or pull.endpoint.closed:
+            self.held.forget(pull)
+            return
+        if self._c.topics.get(pull.topic) is None:
+            self.held.forget(pull)
+            gone = TopicNotExist(f"topic {pull.topic} was deleted")
+            answer(pull.endpoint, pull.request, pull.request.reply(gone.code, str(gone)))
+            return
+        if self._was_moved(pull):
+            self.held.forget(pull)
+            return
+        result, code = self._read(pull)
+        if self._worth_holding(result, code):
+            self._look_on(pull, result)
+            self.held.put_back(pull)
+        else:
+            self.held.forget(pull)
+            self._reply_result(pull, result, code)
 
     def expire(self, now: float) -> None:
         """Answer the pulls whose suspend time is over with what there is."""
         if self._expiring is None or self._expiring.done():
-            self._expiring = self._do(self._expire(now))
-
-    def _expire(self, now: float) -> Looking:
-        looked = 0
-        while (pull := self.held.take_due(now)) is not None:
-            if looked >= LOOKED_AT:
-                looked = 0
-                yield
-            looked += SQL_WEIGHT if pull.sql else 1
-            self._answer_late(pull)
+            due = iter(partial(self.held.take_due, now), None)
+            self._expiring = self._do(self._each(due, self._answer_late))
 
     def _answer_late(self, pull: Pull) -> None:
         """With what there is."""

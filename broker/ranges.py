@@ -37,6 +37,7 @@ ROWS_MAX = 65_536  # of a chunk and of a piece
 ENTRIES_MAX = 131_072  # weighed for one request, a last piece beyond them
 PIECES_MAX = 4096  # of one answer
 RANGES_MAX = 10_000  # of one request
+RANGES_BYTES = RANGES_MAX * 50  # that they take
 # The system takes no more parts in one write; a copy costs less than several writes.
 PARTS_MAX = 512
 
@@ -162,7 +163,7 @@ class RangeService:
 
 def _ranges(request: Command) -> list[tuple[int, int, int]]:
     """The ranges of the body, the first one last."""
-    value = jsonx.loads_request(request.body) if request.body else []
+    value = jsonx.loads_strict(request.body, RANGES_BYTES) if request.body else []
     if not isinstance(value, list) or len(value) > RANGES_MAX:
         raise InvalidParameter(f"the body must be a list of at most {RANGES_MAX} ranges")
     found = []

@@ -45,6 +45,7 @@ from saturnmq.protocol.supervision import Supervisor
 
 log = logging.getLogger(__name__)
 
+PAUSE_MAX_S = 60.0  # as in RocketMQ: nameservers end who is silent for 120 s
 RETRY_S = 1.0
 # All that counts of the answer of a nameserver that should sign and does not: where to dial.
 # Whoever answers there has to prove itself.
@@ -87,6 +88,7 @@ class Registration:
         self.foreign: dict[str, str] = {}
         self._said: dict[str, str] = {}  # of nameservers that fail: the last line in the log
         self._knows_master = False
+        self._pause_s = min(context.config.register_ms / 1000, PAUSE_MAX_S)
         self._is_empty = not context.store.watermarks.appended
         self._newest = 0  # the epoch of a master that any nameserver has told of
 
@@ -183,7 +185,7 @@ class Registration:
         endpoint: Endpoint | None = None
         while True:
             changed.clear()
-            pause = c.config.register_ms / 1000
+            pause = self._pause_s
             if c.role.is_slave and not self._knows_master:
                 pause = min(pause, RETRY_S)  # it started before its master
             try:
@@ -298,7 +300,7 @@ class Registration:
         taken = self._taken.get(nameserver)
         if taken is None:
             return _NOTHING, None
-        if role != taken.role or now - taken.since >= self._c.config.register_ms / 1000:
+        if role != taken.role or now - taken.since >= self._pause_s:
             return taken, None
         return taken, self._c.topics.next_change(taken.version)
 

@@ -53,6 +53,7 @@ def served(s: Services) -> dict[RequestCode, Typed]:
         code.SEND_MESSAGE: s.sends.on_send,
         code.SEND_MESSAGE_V2: s.sends.on_send,
         code.SEND_BATCH_MESSAGE: s.sends.on_send,
+        code.SEND_BATCHES: s.sends.on_send_batches,
         code.PULL_MESSAGE: s.pulls.on_pull,
         code.LITE_PULL_MESSAGE: s.pulls.on_pull,
         code.CONSUMER_SEND_MSG_BACK: s.retries.on_send_back,

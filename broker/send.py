@@ -1,4 +1,4 @@
-"""Sends: SEND_MESSAGE 10, SEND_MESSAGE_V2 310, SEND_BATCH_MESSAGE 320.
+"""Sends: SEND_MESSAGE 10, SEND_MESSAGE_V2 310, SEND_BATCH_MESSAGE 320, and SEND_BATCHES 390040.
 
 Checks come in RocketMQ's order (remoting §2.1): order topic on an unwriteable broker 16, bad
 name 29, a topic only the broker writes 16, unknown and not creatable 17, queue id out of range 29.
@@ -21,6 +21,7 @@ from saturnmq.broker.delay_levels import schedule
 from saturnmq.broker.topics import WRITE, Topic
 from saturnmq.protocol import headers
 from saturnmq.protocol import properties as names
+from saturnmq.protocol.batches import HOST, PartAnswer, decode_parts, encode_answers
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import (
@@ -29,6 +30,7 @@ from saturnmq.protocol.errors import (
     InvalidParameter,
     MessageIllegal,
     NoPermission,
+    SaturnError,
     SystemBusy,
     TopicNotExist,
 )
@@ -84,7 +86,9 @@ class SendService:
 
     def on_send(self, endpoint: Endpoint, request: Command, header: headers.Send) -> None:
         self.check_ready()
-        topic, queue_id = self.checked_queue(header)
+        topic, queue_id = self.checked_queue(
+            header.topic, header.queue_id, header.default_topic, header.default_queues
+        )
         if not request.body:
             raise MessageIllegal("the message body is empty; send at least one byte")
         if request.code == RequestCode.SEND_BATCH_MESSAGE or header.batch:
@@ -92,11 +96,12 @@ class SendService:
         else:
             self._send_single(endpoint, request, header, topic, queue_id)
 
-    def checked_queue(self, header: headers.Send) -> tuple[Topic, int]:
-        """The queue that a header names, with its topic, which is made if that may be; a
-        SaturnError says why there is none."""
+    def checked_queue(
+        self, name: str, queue_id: int, default_topic: str = "", default_queues: int = 4
+    ) -> tuple[Topic, int]:
+        """The queue that is meant (a negative id: any), with its topic, which is made if that may
+        be; a SaturnError says why there is none."""
         c = self._c
-        name = header.topic
         topic = c.topics.get(name)
         if topic is None:
             check_topic(name)
@@ -105,8 +110,7 @@ class SendService:
         if name in NOT_SENDABLE:
             raise NoPermission(f"topic {name} is written by the broker only")
         if topic is None:
-            topic = self._create(header)
-        queue_id = header.queue_id
+            topic = self._create(name, default_topic, default_queues)
         if queue_id < 0:
             queue_id = c.runtime.random.randrange(max(topic.write_queues, 1))
         if queue_id >= topic.queues:
@@ -116,8 +120,8 @@ class SendService:
             )
         return topic, queue_id
 
-    def _create(self, header: headers.Send) -> Topic:
-        c, name = self._c, header.topic
+    def _create(self, name: str, default_topic: str, default_queues: int) -> Topic:
+        c = self._c
         if name.startswith(RETRY_PREFIX):
             group = c.groups.get_or_create(name.removeprefix(RETRY_PREFIX))
             if group is None:
@@ -125,7 +129,7 @@ class SendService:
             return c.topics.ensure(name, max(group.retry_queues, 1))
         created = None
         if c.config.auto_create_topics:
-            created = c.topics.auto_create(name, header.default_topic, header.default_queues)
+            created = c.topics.auto_create(name, default_topic, default_queues)
         if created is None:
             raise TopicNotExist(
                 f"topic[{name}] not exist, apply first please! (create it with `saturnmq topic "
@@ -214,8 +218,7 @@ class SendService:
         queue_id: int,
     ) -> None:
         c = self._c
-        if topic.name.startswith(RETRY_PREFIX):
-            raise MessageIllegal(f"a batch cannot go to {topic.name}; send its messages singly")
+        _check_batch(topic)
         batch_properties = header.properties
         put = c.store.put_batch(
             topic.name,
@@ -248,6 +251,44 @@ class SendService:
             put,
             wait=_waits(batch_properties),
         )
+
+    def on_send_batches(
+        self, endpoint: Endpoint, request: Command, header: headers.SendBatches
+    ) -> None:
+        """Each batch is stored or refused by itself; all are answered when the last that is stored
+        is as safe as the ack mode has it."""
+        self.check_ready()
+        c = self._c
+        limit = c.config.max_message_bytes
+        if len(request.body) > limit:
+            raise MessageIllegal(
+                f"the batches of a request are {len(request.body)} bytes long, the limit is "
+                f"{limit}: send fewer in one"
+            )
+        born_host, store_host = self.host(endpoint.peer_address), c.store_host
+        default_topic, default_queues = header.default_topic, header.default_queues
+        answers, end = [], 0
+        for name, wanted, sys_flag, born_ms, body in decode_parts(request.body):
+            try:
+                topic, queue_id = self.checked_queue(name, wanted, default_topic, default_queues)
+                _check_batch(topic)
+                put = c.store.put_batch(
+                    name,
+                    queue_id,
+                    body,
+                    sys_flag=sys_flag & ~TRANSACTION_MASK,
+                    born_timestamp=born_ms or c.runtime.now_ms(),
+                    born_host=born_host,
+                    store_host=store_host,
+                )
+            except SaturnError as error:
+                answers.append(PartAnswer(error.code, wanted, rest=str(error).encode()))
+                continue
+            end = put.end_offset
+            sizes = _big_endian(put.sizes)
+            answers.append(PartAnswer(0, queue_id, put.queue_offset, put.physical_offset, sizes))
+        ext = {**self._reply_ext, HOST: self._id_prefix}
+        self.answer_at(endpoint, request.reply(0, ext=ext, body=encode_answers(answers)), end)
 
     def _batch_message_ids(self, put: Put, *, in_full: bool) -> str:
         """All ids, comma-joined, as Java has it; our own client asks for the first id and the sizes
@@ -347,6 +388,11 @@ class SendService:
                 found = bytes(8)
             self._hosts[address] = found
         return found
+
+
+def _check_batch(topic: Topic) -> None:
+    if topic.name.startswith(RETRY_PREFIX):
+        raise MessageIllegal(f"a batch cannot go to {topic.name}; send its messages singly")
 
 
 def _waits(properties: str) -> bool:

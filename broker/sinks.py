@@ -66,6 +66,13 @@ class Sink:
     brokers_end: int = 0
     epochs: dict[int, dict[int, Published]] = field(default_factory=dict)
 
+    def ends_with(self, epoch: int) -> int:
+        """Which epoch is the last that is over, if somebody says that `epoch` is. Of the next one
+        this broker may have nothing. One beyond it that it has nothing of tells no more: it would
+        make rows of all epochs before it duplicates that nobody ever sent."""
+        newest = max(self.finished, *self.epochs, -1)
+        return epoch if epoch <= newest + 1 else newest
+
     def take(self, marker: Marker, fact: Mapping[str, Any]) -> None:
         """Learn what a marker says; learning it twice changes nothing."""
         self.first = min(self.first, marker.start)
@@ -151,6 +158,11 @@ class SinkTable(Saveable):
             if marker is not None:
                 self.take(marker)
         self._next = max(self._next, end)
+
+    def read_again(self) -> None:
+        """Damage was mended: markers may lie where there were none."""
+        self._next = 0
+        self.catch_up()
 
     def take(self, marker: Marker) -> None:
         """Take a marker; of a group as soon as all of it is in the log."""

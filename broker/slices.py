@@ -12,9 +12,13 @@ from typing import Any, TypeVar
 from saturnmq.broker.context import Context, answer, answer_failure
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.steps import at_once
+from saturnmq.protocol.subscription import SQL_EXPRESSION
 
 QUEUES = 256  # of one slice: about a millisecond
 QUICK_BYTES = 4096  # of a body that is read at once
+CONDITION_BYTES = 1024  # of one with SQL92 conditions, which take longer to parse
+STEP_BYTES = 64 << 10  # of one whose JSON is decoded in one step
 
 T = TypeVar("T")
 
@@ -27,7 +31,10 @@ def answer_with(c: Context, endpoint: Endpoint, request: Command, work: Work) ->
     answer. The work has no use of the request's body behind its first step."""
 
     async def go_on() -> None:
-        reply = await c.steps.run_while(work, lambda: not endpoint.closed)
+        try:
+            reply = await c.steps.run_while(work, lambda: not endpoint.closed)
+        finally:
+            endpoint.end_work()
         if reply is not None:
             answer(endpoint, request, reply)
 
@@ -38,6 +45,7 @@ def answer_with(c: Context, endpoint: Endpoint, request: Command, work: Work) ->
             answer(endpoint, request, done.value)
             return
     request.body = b""
+    endpoint.begin_work()
     c.runtime.spawn(answer_failure(c, endpoint, request, go_on()), name="answer-in-steps")
 
 
@@ -66,20 +74,33 @@ def read_body(
     c: Context,
     endpoint: Endpoint,
     request: Command,
-    read: Callable[[Command], T],
+    read: Callable[[Command], Generator[None, None, T]],
     take: Callable[[T], None],
 ) -> None:
-    """Have `take` answer what `read` finds in the request's body; a large one is read in a thread,
-    and nobody has it if its connection is closed by then. An error of them is the answer."""
-    if len(request.body) <= QUICK_BYTES:
-        take(read(request))
+    """Have `take` answer what `read` finds in the request's body, which may need steps; nobody has
+    it if the connection is closed by then. An error of them is the answer.
+
+    A thread reads what no step has room for: a large document, conditions. It is no help
+    otherwise: the loop waits for the interpreter while a thread has it, also while the thread waits
+    for a processor."""
+    size, body = len(request.body), bytes(request.body)
+    conditions = SQL_EXPRESSION.encode() in body
+    if size <= (CONDITION_BYTES if conditions else QUICK_BYTES):
+        take(at_once(read(request)))
         return
-    request.body = bytes(request.body)
+    request.body = body
 
     async def read_and_take() -> None:
-        found = await c.aside.run(read, request)
-        request.body = b""
+        try:
+            if conditions or size > STEP_BYTES:
+                found = await c.aside.run(lambda: at_once(read(request)))
+            else:
+                found = await c.steps.run(read(request))
+        finally:
+            request.body = b""
+            endpoint.end_work()
         if not endpoint.closed:
             take(found)
 
+    endpoint.begin_work()
     c.runtime.spawn(answer_failure(c, endpoint, request, read_and_take()), name="read-body")

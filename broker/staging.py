@@ -31,7 +31,7 @@ from collections.abc import Awaitable, Callable
 
 from saturnmq.broker.context import Context, answer, answer_failure
 from saturnmq.broker.send import TRANSACTION_MASK, SendService
-from saturnmq.broker.sinks import Published, SinkTable
+from saturnmq.broker.sinks import Published, Sink, SinkTable
 from saturnmq.broker.stages import Key, Stage, Stages
 from saturnmq.protocol import headers, jsonx
 from saturnmq.protocol.budget import Budget
@@ -56,6 +56,7 @@ APPENDING = frozenset(
         RequestCode.SEND_MESSAGE,
         RequestCode.SEND_MESSAGE_V2,
         RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.SEND_BATCHES,
         RequestCode.CONSUMER_SEND_MSG_BACK,
         RequestCode.FINISH_EPOCH,
         RequestCode.SINK_STATE,
@@ -115,8 +116,7 @@ class StagingService:
         c = self._c
         if header.topic.startswith(RETRY_PREFIX):
             raise MessageIllegal(f"a sink cannot write to {header.topic}; name another topic")
-        send = headers.Send(topic=header.topic, queue_id=header.queue_id)
-        topic, queue_id = self._sends.checked_queue(send)
+        topic, queue_id = self._sends.checked_queue(header.topic, header.queue_id)
         born_host = self._sends.host(endpoint.peer_address)
         sys_flag = header.sys_flag & ~TRANSACTION_MASK
         born_timestamp = header.born_timestamp or c.runtime.now_ms()
@@ -140,12 +140,13 @@ class StagingService:
 
     def on_finish(self, endpoint: Endpoint, request: Command, header: headers.FinishEpoch) -> None:
         self._sends.check_ready()
-        name, epoch = header.sink, header.epoch
+        name = header.sink
+        sink = self._sinks.get(name) or Sink(0, 0)  # nothing is known of it
+        epoch = sink.ends_with(header.epoch)
         for stage in self._stages:
             if stage.key.sink == name and stage.key.epoch <= epoch:
                 self._drop(stage)
-        sink = self._sinks.get(name)
-        if sink is not None and epoch <= sink.finished:
+        if epoch <= sink.finished:
             end = sink.finished_end
         else:
             end = self._mark({"kind": "finished", "sink": name, "epoch": epoch})

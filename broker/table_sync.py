@@ -13,7 +13,8 @@ it back its log (`adopt`). Else topics and groups are the master's alone, but fo
 what this node deleted while it was master stays deleted, and its new master hears of it
 (`TopicTable`). Offsets and delays are merged (`progress.py`); back, too, when a slave joins that
 may have served consumers meanwhile. The delay progress of a master counts once this log has what
-the master's had then: before, the delivered copies may be missing here.
+the master's had then: before, the delivered copies may be missing here. Offsets count at once, and
+are told with the epochs of the master's log: this one may lack what they say was consumed.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from saturnmq.broker.role import State
 from saturnmq.protocol import checked, jsonx
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint, connect
+from saturnmq.protocol.epochs import term_in
 from saturnmq.protocol.errors import MalformedFrame, SaturnError, SystemBusy, error_for
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.runtime import split_address
@@ -68,6 +70,7 @@ class TableSync:
         # What the master called each table last, and our changes to it when we had taken it over.
         self._known: dict[int, tuple[str, int]] = {}
         self._groups: set[str] = set()  # that the master had when it was asked last
+        self._gone: set[str] = set()  # that it has no more, and whose offsets are here still
         # Delays, from this log offset on, and when they were heard of.
         self._waiting: tuple[int, dict[str, Any], float] | None = None
         self._knows_waits = False  # those of what its log had when it joined its master
@@ -123,6 +126,7 @@ class TableSync:
             self.close()
             self._known.clear()
             self._groups.clear()
+            self._gone.clear()
             self._waiting = None
             self._endpoint, self._address = (
                 await connect(c.runtime, *split_address(address)),
@@ -136,7 +140,14 @@ class TableSync:
         await self._copy(
             endpoint, code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, c.groups, self._take_groups
         )
-        await self._copy(endpoint, code.GET_ALL_CONSUMER_OFFSET, c.offsets, c.offsets.merge)
+        if self._gone:
+            await c.steps.run(c.offsets.forget(self._gone))
+            self._gone = set()
+        reply = await self._copy(
+            endpoint, code.GET_ALL_CONSUMER_OFFSET, c.offsets, self._take_offsets
+        )
+        if reply is not None:
+            c.offsets.of_log = term_in(reply)
         self._take_delays()
         await self._copy(endpoint, code.GET_ALL_DELAY_OFFSET, self._delays, None)
         self._take_delays()
@@ -149,40 +160,55 @@ class TableSync:
         endpoint: Endpoint,
         code: int,
         table: Saveable,
-        take: Callable[[dict[str, Any]], None] | None,
-    ) -> None:
+        take: Callable[[dict[str, Any]], Awaitable[None]] | None,
+    ) -> Command | None:
+        """The answer; None: nothing has changed."""
         version, changes = self._known.get(code, ("", -1))
         ext = {"saturnKnown": version} if version and changes == table.changes else {}
         follows = self._follows()
         reply = await self._ask(endpoint, code, ext)
-        if self._follows() != follows:  # it may have been promoted: then its own tables count
-            raise SystemBusy(f"this node follows {self._address} no more: its answer came too late")
+        self._check_follows(follows)
         if reply.ext.get("saturnLeads") == "false":
             raise SystemBusy(f"{self._address} leads the group no more, or not yet")
         if reply.ext.get("saturnUnchanged") == "true":
-            return
+            return None
         document = _document(reply)
         if take is None:
             self._compare_levels(reply.ext.get("saturnDelayLevels"))
             end = int(reply.ext.get("saturnLogEnd", "0"))
             self._waiting = end, document, self._c.runtime.monotonic()
         else:
-            take(document)
+            await take(document)
         self._known[code] = reply.ext.get("saturnVersion", ""), table.changes
+        return reply
 
     def _follows(self) -> tuple[State, int, str]:
         """As what, in which epoch, and whom."""
         return self._c.role.state, self._c.role.epoch, self._master()
 
-    def _take_topics(self, as_of: int, document: dict[str, Any]) -> None:
+    def _check_follows(self, before: tuple[State, int, str]) -> None:
+        """SystemBusy: it follows another one by now, or was promoted: its own tables count then."""
+        if self._follows() != before:
+            raise SystemBusy(f"this node follows {self._address} no more: its answer came too late")
+
+    async def _take_topics(self, as_of: int, document: dict[str, Any]) -> None:
         self._c.topics.replace_all(document, as_of)
         self._c.topics.restore(self._c.store.last_entries())  # what came meanwhile
 
-    def _take_groups(self, document: dict[str, Any]) -> None:
+    async def _take_groups(self, document: dict[str, Any]) -> None:
         self._c.groups.replace_all(document)
         had, self._groups = self._groups, {group.name for group in self._c.groups}
-        for name in had - self._groups:
-            self._c.offsets.forget(group=name)
+        self._gone = (self._gone | had) - self._groups
+
+    async def _take_offsets(self, document: dict[str, Any]) -> None:
+        """They are read in steps, and taken in one."""
+        c, follows = self._c, self._follows()
+        changes = c.topics.changes
+        marks = await c.steps.run(c.offsets.read(document))
+        self._check_follows(follows)
+        if c.topics.changes != changes:  # one may have been deleted meanwhile
+            marks = c.offsets.of_topics(marks)
+        c.offsets.take(document, marks)
 
     def _compare_levels(self, theirs: str | None) -> None:
         ours = self._c.store.config.delay_levels
@@ -268,7 +294,7 @@ class TableSync:
         finally:
             endpoint.close()
         if _counter(topics) > c.topics.data_version["counter"]:
-            self._take_topics(c.store.watermarks.appended, topics)
+            await self._take_topics(c.store.watermarks.appended, topics)
             if c.store.tombstones != c.topics.deleted:
                 await self._delete()
         if _counter(groups) > c.groups.data_version["counter"]:
@@ -287,6 +313,7 @@ class TableSync:
 
     def _clamp(self) -> list[tuple[Place, int, int]]:
         store = self._c.store
+        self._c.offsets.of_log = {}
         self._delays.clamp(lambda level: store.max_offset(SCHEDULE_TOPIC, level - 1))
         return self._c.offsets.clamp(lambda at: store.max_offset(at.topic, at.queue_id))
 

@@ -24,7 +24,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from saturnmq.broker.documents import Document, EncodedRows, Rows, Saveable, readable
+from saturnmq.broker.documents import Document, EncodedRows, Rows, Versioned, readable
+from saturnmq.broker.table_memory import TableText
 from saturnmq.protocol import checked, jsonx
 from saturnmq.protocol.errors import (
     InvalidParameter,
@@ -118,7 +119,12 @@ def system_topics(
     return topics
 
 
-class TopicTable(Saveable):
+def _tombstone_bytes(name: str, tombstone: Tombstone | None) -> int:
+    """About what it takes of the table's text."""
+    return 0 if tombstone is None else len(name) + 40 + 30 * len(tombstone.next)
+
+
+class TopicTable(Versioned):
     def __init__(
         self,
         now_ms: Callable[[], int],
@@ -140,6 +146,7 @@ class TopicTable(Saveable):
         self._news: deque[Topic | None] = deque(maxlen=NEWS_MOST)  # what they were about, if known
         self._timestamp = now_ms()
         self._told_ms = 0  # the time of the version that was loaded
+        self._text = TableText("topics, and deleted ones that the log still has,", self._sizes)
 
     def __len__(self) -> int:
         return len(self._topics)
@@ -207,28 +214,54 @@ class TopicTable(Saveable):
         if self._topics.get(topic.name) != topic:
             self._put(topic, self._log_end())
 
+    def make_room(self, topic: Topic) -> None:
+        """SystemBusy: the table has none for it, be it new or changed."""
+        if topic.name not in self._topics:
+            self._room_for(f"topic {topic.name}")
+        self._text.check(self._more(topic))
+
+    def _more(self, topic: Topic) -> int:
+        before = self._topics.get(topic.name)
+        return len(topic.row) - (len(before.row) if before else 0)
+
     def _put(self, topic: Topic, as_of: int) -> None:
+        self._text.grow(self._more(topic))
         self._topics[topic.name] = topic
         self._as_of[topic.name] = as_of
         self._touch(topic)
 
     def delete(self, name: str, tombstone: Tombstone) -> Callable[[], None]:
         """Take a topic out; what puts it back as it was, unless it was made again meanwhile."""
-        topic, as_of = self._topics.pop(name, None), self._as_of.pop(name, 0)
+        topic, as_of = self._take_out(name), self._as_of.pop(name, 0)
         before = self.deleted.get(name)
-        self.deleted[name] = tombstone
+        self._bury(name, tombstone)
         self._touch()
 
         def undo() -> None:
-            if before is None:
-                self.deleted.pop(name, None)
-            else:
-                self.deleted[name] = before
+            self._bury(name, before)
             if topic is not None and name not in self._topics:
+                self._text.grow(self._more(topic))
                 self._topics[name], self._as_of[name] = topic, as_of
             self._touch()
 
         return undo
+
+    def _take_out(self, name: str) -> Topic | None:
+        topic = self._topics.pop(name, None)
+        if topic is not None:
+            self._text.grow(-len(topic.row))
+        return topic
+
+    def _bury(self, name: str, tombstone: Tombstone | None) -> None:
+        """Its tombstone is this one, or none, from now on."""
+        before = self.deleted.pop(name, None)
+        self._text.grow(_tombstone_bytes(name, tombstone) - _tombstone_bytes(name, before))
+        if tombstone is not None:
+            self.deleted[name] = tombstone
+
+    def _sizes(self) -> Iterator[int]:
+        yield from (len(topic.row) for topic in self)
+        yield from (_tombstone_bytes(name, each) for name, each in self.deleted.items())
 
     def is_over(self, name: str, queue_id: int, offset: int) -> bool:
         """Whether this offset is of a topic that was deleted: of one that was made again, whether
@@ -252,7 +285,7 @@ class TopicTable(Saveable):
         """The log begins here now: nothing in it is of a topic that was deleted before."""
         for name in [n for n, t in self.deleted.items() if t.end <= log_start]:
             if name not in self._topics:  # which would not know where its queues begin
-                del self.deleted[name]
+                self._bury(name, None)
                 self.mark_dirty()
 
     def auto_create(self, name: str, template_name: str, asked_queues: int) -> Topic | None:
@@ -269,15 +302,20 @@ class TopicTable(Saveable):
             write_queues=queues,
             perm=template.perm & ~INHERIT,
         )
-        self._room_for(f"topic {name}")
+        self.make_room(topic)
         self.put(topic)
         return topic
 
-    def ensure(self, name: str, queues: int, perm: int = READ | WRITE) -> Topic:
-        """A topic the broker itself needs (retry, DLQ)."""
+    def ensure(
+        self, name: str, queues: int, perm: int = READ | WRITE, *, is_owed: bool = False
+    ) -> Topic:
+        """A topic the broker itself needs (retry, DLQ). SystemBusy: the table has no room for its
+        text, and it is not owed to a message that was taken."""
         found = self._topics.get(name)
         if found is None:
             found = Topic(name, queues, queues, perm)
+            if not is_owed:
+                self._text.check(self._more(found))
             self.put(found)
         return found
 
@@ -310,6 +348,7 @@ class TopicTable(Saveable):
         for topic, as_of in readable(table, read, "topic"):
             self._topics[topic.name], self._as_of[topic.name] = topic, as_of
         self.deleted |= deleted
+        self._text.count()
         self._counter = version.counter
         self._told_ms = version.timestamp
 
@@ -333,9 +372,9 @@ class TopicTable(Saveable):
         if DELETED not in document:
             named = self._topics.keys() | checked.table(document, "topicConfigTable").keys()
             for name in old.keys() - named:
-                self.deleted[name] = Tombstone(as_of)
+                self._bury(name, Tombstone(as_of))
         for name, tombstone in deleted.items():
-            self.deleted[name] = tombstone.merged(self.deleted.get(name))
+            self._bury(name, tombstone.merged(self.deleted.get(name)))
         self._timestamp = self._told_ms or self._timestamp
         if self._topics != old:
             self._tell()
@@ -350,9 +389,9 @@ class TopicTable(Saveable):
             if tombstone == self.deleted.get(name):
                 continue
             is_newer = max(self._made_at(name), last_of(name)) >= tombstone.end
-            self.deleted[name] = tombstone
+            self._bury(name, tombstone)
             if not is_newer:
-                self._topics.pop(name, None)
+                self._take_out(name)
                 self._as_of.pop(name, None)
             self._touch()
 

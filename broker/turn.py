@@ -21,7 +21,7 @@ whether this node still is the master. A slave's is what its master says.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from saturnmq.broker.context import Context
 from saturnmq.broker.role import State
@@ -116,9 +116,13 @@ class Turn:
                 self.damaged = str(error)
                 log.critical("messages from here on cannot be consumed: %s", error)
             return
+        self.tell(arrivals)
+
+    def tell(self, arrivals: Sequence[Arrival]) -> None:
+        """All who listen hear of new entries."""
         if arrivals:
             for hear in self.on_arrivals:
-                hear(store.watermarks.dispatched, arrivals)
+                hear(self._c.store.watermarks.dispatched, arrivals)
 
 
 def confirm(c: Context) -> None:

@@ -21,6 +21,7 @@ IN_PROCESS = {  # module of drills.fuzz, class
     "store": ("store", "Store"),
     "ha": ("replication", "Replication"),
     "client": ("client", "Client"),
+    "blocking": ("blocking", "Blocking"),
 }
 TARGETS = (*PROCESSES, *IN_PROCESS)
 
@@ -31,12 +32,15 @@ def fuzz(
     ] = "all",
     minutes: Annotated[float, typer.Option(min=0.01, help="Time for each target.")] = 1.0,
     seed: Annotated[int | None, typer.Option(min=0, help="One round of this seed only.")] = None,
+    first_seed: Annotated[int, typer.Option(min=0, help="Of the first round.")] = 1,
     as_json: AsJson = False,
 ) -> None:
     """Requests, frames, files and conditions with values at, below and above their bounds."""
     if target not in (*TARGETS, "all"):
         fail(f"no target {target!r}; there are {', '.join(TARGETS)} and all")
-    reports = [_fuzzed(each, minutes, seed) for each in (TARGETS if target == "all" else (target,))]
+    seeds = range(first_seed, 1 << 31) if seed is None else range(seed, seed + 1)
+    targets = TARGETS if target == "all" else (target,)
+    reports = [_fuzzed(each, minutes, seeds) for each in targets]
     if as_json:
         emit([report.to_json() for report in reports])
     else:
@@ -46,8 +50,7 @@ def fuzz(
         raise typer.Exit(1)
 
 
-def _fuzzed(target: str, minutes: float, seed: int | None) -> Any:
-    seeds = range(1, 1 << 31) if seed is None else range(seed, seed + 1)
+def _fuzzed(target: str, minutes: float, seeds: range) -> Any:
     if target in IN_PROCESS:
         return _in_process(target, minutes, seeds)
     return _against_a_process(target, minutes, seeds)
@@ -71,7 +74,8 @@ def _in_process(target: str, minutes: float, seeds: range) -> Any:
 
 def _against_a_process(target: str, minutes: float, seeds: range) -> Any:
     from saturnmq.cli.launcher import LocalCluster, Settings
-    from saturnmq.drills.fuzz.run import Fuzzer, memory_mb
+    from saturnmq.drills.figures import memory_mb
+    from saturnmq.drills.fuzz.run import Fuzzer
     from saturnmq.protocol import native
     from saturnmq.store.disk import NativeDisk
     from saturnmq.store.verify import check

@@ -21,6 +21,7 @@ from saturnmq.cli.launcher import write_ready
 from saturnmq.cli.node_log import LogSettings
 from saturnmq.cli.output import fail
 from saturnmq.cli.successor import relieve
+from saturnmq.protocol.limits import MEMORY_MIN, Limits
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +56,6 @@ LogFiles = Annotated[
 ]
 LOG_BYTES, LOG_FILES = 16 << 20, 4
 SWITCH_S = 0.001
-COLLECT_AFTER = 10_000  # objects
 
 
 def nameserver(
@@ -67,29 +67,29 @@ def nameserver(
     ] = 9876,
     max_connections: Annotated[
         int, typer.Option(envvar="SATURNMQ_MAX_CONNECTIONS", min=1, help="More are refused.")
-    ] = 16_384,
+    ] = Limits.connections,
     max_connections_per_address: Annotated[
         int,
         typer.Option(
             envvar="SATURNMQ_MAX_CONNECTIONS_PER_ADDRESS", min=1, help="More of one are refused."
         ),
-    ] = 8_192,
+    ] = Limits.per_address,
     max_idle_s: Annotated[
         int,
         typer.Option(envvar="SATURNMQ_MAX_IDLE_S", min=1, help="Close a silent connection then."),
-    ] = 120,
+    ] = Limits.idle_s,
     frame_timeout_s: Annotated[
         int,
         typer.Option(
             envvar="SATURNMQ_FRAME_TIMEOUT_S", min=1, help="Close one whose request is not whole."
         ),
-    ] = 30,
+    ] = Limits.frame_s,
     memory_budget_bytes: Annotated[
         int,
         typer.Option(
-            envvar="SATURNMQ_MEMORY_BUDGET_BYTES", min=64 << 20, help="What peers may take of it."
+            envvar="SATURNMQ_MEMORY_BUDGET_BYTES", min=MEMORY_MIN, help="What peers may take of it."
         ),
-    ] = 512 << 20,
+    ] = Limits.memory_bytes,
     ready_file: ReadyFile = None,
     relieves: Relieves = "",
     log_file: LogFile = None,
@@ -98,7 +98,6 @@ def nameserver(
 ) -> None:
     """Run one nameserver until it is stopped."""
     from saturnmq.nameserver.server import NameServer
-    from saturnmq.protocol.connections import Limits
     from saturnmq.protocol.memory import memory_bytes
     from saturnmq.protocol.signing import Signing
 

@@ -95,8 +95,8 @@ class ClientCore:
         self._connections: dict[str, Endpoint] = {}
         self._address_of: dict[Endpoint, str] = {}
         self._connecting: dict[str, asyncio.Future[Endpoint]] = {}
-        # Of the log that a group has last read a queue of, what `term_in` says: to be told to the
-        # next broker.
+        # Of the log that a group has last read a queue of, what `epochs.term_in` says: to be told
+        # to the next broker.
         self.terms: Terms = {}
         self._greeted: set[str] = set()
         self._greeting: set[str] = set()  # a heartbeat to these is on its way

@@ -17,9 +17,10 @@ from functools import partial
 from typing import Protocol
 
 from saturnmq.client.core import ClientCore
-from saturnmq.client.terms import note_term, term_in
+from saturnmq.client.terms import note_term
 from saturnmq.protocol import checked, jsonx
 from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol.epochs import term_in
 from saturnmq.protocol.errors import (
     ClientForked,
     ConfigError,

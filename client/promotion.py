@@ -23,7 +23,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from saturnmq.client.core import ClientCore
 from saturnmq.client.replicas import Replica, ask_node, ask_state, find_members, find_replicas
@@ -405,13 +405,14 @@ class Promoter:
     async def _change(
         self, code: RequestCode, address: str, *, force: bool = False, end: int = 0
     ) -> Replica:
-        """FENCE or PROMOTE in the epoch of this promotion; the state of the node after it. It is
-        refused if the node's log no longer reaches to `end`."""
+        """FENCE or PROMOTE in the epoch of this promotion; the state of the node after it, whatever
+        it calls itself. It is refused if the node's log no longer reaches to `end`."""
         ext = {"epoch": str(self._epoch), "force": "true" if force else "false", "end": str(end)}
         if self._insists:
             ext["insist"] = "true"
         command = Command.request(code, ext)
-        return await ask_node(self._core, address, command, CHANGE_TIMEOUT_S)
+        state = await ask_node(self._core, address, command, CHANGE_TIMEOUT_S)
+        return replace(state, address=address)
 
     def _done(self, master: Replica, old: str, *, handed_over: bool) -> Promotion:
         epoch, start = master.epochs[-1] if master.epochs else (master.epoch, master.end)

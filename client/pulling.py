@@ -19,7 +19,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from saturnmq.client.core import ClientCore
-from saturnmq.client.terms import term_in
 from saturnmq.protocol import checked, kernels
 from saturnmq.protocol.codes import (
     PULL_COMMIT_OFFSET,
@@ -28,6 +27,7 @@ from saturnmq.protocol.codes import (
     RequestCode,
     ResponseCode,
 )
+from saturnmq.protocol.epochs import term_in
 from saturnmq.protocol.errors import ConfigError, MalformedFrame, RouteNotFound, SaturnError
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 from saturnmq.protocol.remoting import Command

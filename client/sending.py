@@ -7,6 +7,7 @@ Rules, in RocketMQ's terms (remoting.md 2.1, 4):
   was refused without being stored (no master now) is repeated for `send_timeout` in all
 - a part-filled batch leaves only when none of its lane is in flight to that broker, full ones up to
   `in_flight` of them: what queues while the last batch is under way goes together
+- small batches of several lanes go to a broker in one request (carriers.py)
 - pinned batches (sharding key, selector, queue) go one at a time, and a failed one is repeated on
   its own queue until `delivery_timeout`, so that their order holds; what follows waits behind it
 - a queue that is gone, because its topic was made smaller, is answered with 29: the batch goes to a
@@ -24,10 +25,13 @@ from __future__ import annotations
 
 import copy
 import logging
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from saturnmq.client.accumulator import Accumulator, Lane, Pin, not_in_time
+from saturnmq.client.carriers import SMALL_BYTES, Carrier, Carriers
 from saturnmq.client.core import ClientCore
 from saturnmq.client.faults import DEFAULT_TABLE, FaultStrategy, LatencyTable
 from saturnmq.client.leftovers import Leftovers
@@ -36,6 +40,7 @@ from saturnmq.client.placing import KeyQueues
 from saturnmq.client.results import STATUS_OF_CODE, SendStatus
 from saturnmq.protocol import checked
 from saturnmq.protocol.batch import SIZES
+from saturnmq.protocol.batches import HOST, decode_answers, encode_parts
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import (
@@ -95,13 +100,31 @@ class Sender:
         self.key_queues = KeyQueues(core, options.absence_timeout, self._keys_moved)
         self.leftovers = Leftovers()
         self.closed = False
+        self._carriers = Carriers()
+        self._loading = False
         self._failed_at: dict[str, str | None] = {}  # broker name -> its master's address then
         core.on_route_change(self._route_changed)
 
     def pump(self) -> None:
         """Send what may be sent of the lanes that got something."""
-        for lane in self.accumulator.take_dirty():
+        self._together(self._pump_lanes, self.accumulator.take_dirty())
+
+    def _pump_lanes(self, lanes: Iterable[Lane]) -> None:
+        for lane in lanes:
             self.pump_lane(lane)
+
+    def _together(self, work: Callable[..., None], *args: Any) -> None:
+        """The small batches that this work sends leave together at its end."""
+        if self._loading:
+            work(*args)
+            return
+        self._loading = True
+        try:
+            work(*args)
+        finally:
+            self._loading = False
+            for carrier in self._carriers.leaving():
+                self._leave(carrier)
 
     def pump_lane(self, lane: Lane) -> None:
         head = self.accumulator.head
@@ -134,7 +157,11 @@ class Sender:
         if lane.pinned is not None:
             if lane.in_flight or (lane.pinned.chosen and self.leftovers.hold_back(lane)):
                 return None
-            return self._bound_to(lane.pinned)
+            bound_to = self._bound_to(lane.pinned)
+            if not whole and not self._carriers.has_room(bound_to.broker_name):
+                self._carriers.stand_in_line(lane, [bound_to.broker_name])
+                return None
+            return bound_to
         queues = self.core.publish_queues(lane.topic)
         if not queues:
             self._resolve(lane)
@@ -144,12 +171,22 @@ class Sender:
         now = self.runtime.monotonic()
         count = len(queues)
         start = lane.next_queue
+        crowded: set[str] = set()
         for step in range(count):
             queue = queues[(start + step) % count]
             name = queue.broker_name
-            if self.faults.available(name, now) and in_flight.get(name, 0) < limit:
-                lane.next_queue = (start + step + 1) % count
-                return queue
+            if (
+                name not in crowded
+                and self.faults.available(name, now)
+                and in_flight.get(name, 0) < limit
+            ):
+                if whole or self._carriers.has_room(name):
+                    lane.next_queue = (start + step + 1) % count
+                    return queue
+                crowded.add(name)
+        if crowded:
+            self._carriers.stand_in_line(lane, crowded)
+            return None
         return self._least_bad(lane, queues, limit)
 
     def _bound_to(self, pin: Pin) -> MessageQueue:
@@ -273,23 +310,90 @@ class Sender:
         self._transmit(batch, queue, endpoint)
 
     def _transmit(self, batch: OutBatch, queue: MessageQueue, endpoint: Endpoint) -> None:
-        command = self.command(batch, queue)
+        if batch.single or batch.attempts > 1 or batch.bytes > SMALL_BYTES:
+            self._send(batch, queue, endpoint)
+        else:
+            self._together(self._carriers.load, batch, queue, endpoint)
 
+    def _leave(self, carrier: Carrier) -> None:
+        if len(carrier.batches) == 1:
+            [(batch, queue)] = carrier.batches
+            self._send(batch, queue, carrier.endpoint, carrier)
+            return
+        ext = {
+            "a": self.group,
+            "c": "TBW102",
+            "d": str(self.core.default_topic_queues),
+            "n": carrier.broker,
+        }
+        command = Command(int(RequestCode.SEND_BATCHES), ext, encode_parts(carrier.parts()))
+        self._ask(
+            carrier.endpoint,
+            command,
+            [batch for batch, _ in carrier.batches],
+            partial(self._together, self._carried, carrier),
+        )
+
+    def _send(
+        self,
+        batch: OutBatch,
+        queue: MessageQueue,
+        endpoint: Endpoint,
+        carrier: Carrier | None = None,
+    ) -> None:
         def answered(result: Command | SaturnError) -> None:
+            if carrier is not None:
+                self._arrived(carrier)
             if isinstance(result, SaturnError):
-                if isinstance(result, RequestTimeout) and endpoint.last_received < batch.sent_at:
-                    # Nothing at all came: a new connection is faster than this one's back-off.
-                    endpoint.abort("no answer in time")
                 self._failed(batch, queue, result)
             else:
-                self._answered(batch, queue, result)
+                self._answered(batch, queue, self.read_answer(batch, queue, result))
 
-        left = batch.deadline - batch.sent_at
+        self._ask(endpoint, self.command(batch, queue), [batch], partial(self._together, answered))
+
+    def _ask(
+        self,
+        endpoint: Endpoint,
+        command: Command,
+        batches: Sequence[OutBatch],
+        answered: Callable[[Command | SaturnError], None],
+    ) -> None:
+        sent_at = batches[0].sent_at
+        left = min(batch.deadline for batch in batches) - sent_at
         timeout = min(self.options.send_timeout, max(left, 0.05))
+
+        def check(result: Command | SaturnError) -> None:
+            if isinstance(result, RequestTimeout) and endpoint.last_received < sent_at:
+                # Nothing at all came: a new connection is faster than this one's back-off.
+                endpoint.abort("no answer in time")
+            answered(result)
+
         try:
-            endpoint.request_callback(command, timeout, answered)
+            endpoint.request_callback(command, timeout, check)
         except SaturnError as error:  # too large for a frame
-            self._over(batch, queue, error)
+            answered(error)
+
+    def _arrived(self, carrier: Carrier) -> None:
+        """Who stands in line for its broker may leave."""
+        self._carriers.arrived(carrier)
+        while (lane := self._carriers.next_in_line(carrier.broker)) is not None:
+            self.pump_lane(lane)
+
+    def _carried(self, carrier: Carrier, result: Command | SaturnError) -> None:
+        """The answer for several batches."""
+        self._arrived(carrier)
+        if isinstance(result, SaturnError):
+            for batch, queue in carrier.batches:
+                self._failed(batch, queue, result)
+        elif result.code not in STATUS_OF_CODE and result.code not in RETRY_CODES:
+            # The request is not known there, or not wanted: that says nothing of a single batch.
+            self._carriers.take_none(carrier.endpoint)
+            for batch, queue in carrier.batches:
+                self._send(batch, queue, carrier.endpoint)
+        else:
+            errors = read_answers(carrier, result)
+            for (batch, queue), error in zip(carrier.batches, errors, strict=True):
+                self._answered(batch, queue, error)
 
     def command(self, batch: OutBatch, queue: MessageQueue) -> Command:
         """The request that carries `batch` to `queue`."""
@@ -316,8 +420,7 @@ class Sender:
         code = RequestCode.SEND_MESSAGE_V2 if single else RequestCode.SEND_BATCH_MESSAGE
         return Command(int(code), ext, batch.body)
 
-    def _answered(self, batch: OutBatch, queue: MessageQueue, response: Command) -> None:
-        error = self.read_answer(batch, queue, response)
+    def _answered(self, batch: OutBatch, queue: MessageQueue, error: SaturnError | None) -> None:
         if error is not None:
             self._refused(batch, queue, error)
             return
@@ -490,6 +593,36 @@ class Sender:
     def _move(self, lane: Lane, old: MessageQueue, new: MessageQueue) -> None:
         self._landed(lane, old)
         lane.in_flight[new.broker_name] = lane.in_flight.get(new.broker_name, 0) + 1
+
+
+def read_answers(carrier: Carrier, response: Command) -> list[SaturnError | None]:
+    """Put what the broker says of stored batches into them; for each why it is not stored."""
+    status = STATUS_OF_CODE.get(response.code)
+    if status is None:
+        return [error_for(response.code, response.remark)] * len(carrier.batches)
+    try:
+        answers = decode_answers(response.body, len(carrier.batches))
+        for answer in answers:
+            checked.as_integer(answer.queue_id, "a queue id", -1, QUEUES_MAX)
+            checked.as_integer(answer.queue_offset, "a queue offset")
+            checked.as_integer(answer.physical_offset, "a physical offset")
+    except MalformedFrame as error:
+        nonsense = f"{carrier.broker} answers a send with nonsense: {error}"
+        return [SystemError_(nonsense)] * len(carrier.batches)
+    host = response.ext.get(HOST) or ""
+    errors: list[SaturnError | None] = []
+    for (batch, queue), answer in zip(carrier.batches, answers, strict=True):
+        if answer.code:
+            errors.append(error_for(answer.code, answer.rest.decode(errors="replace")))
+            continue
+        batch.status = status
+        batch.first_offset = answer.queue_offset
+        batch.offset_ids = f"{host}{answer.physical_offset:016X}"
+        batch.sizes = answer.rest
+        if answer.queue_id != queue.queue_id:
+            batch.queue = MessageQueue(queue.topic, queue.broker_name, answer.queue_id)
+        errors.append(None)
+    return errors
 
 
 def _pause(batch: OutBatch) -> float:

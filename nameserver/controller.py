@@ -34,6 +34,7 @@ from saturnmq.protocol.errors import (
     SystemBusy,
     UnsupportedRequest,
 )
+from saturnmq.protocol.header_fields import NAME_MAX
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.runtime import Runtime
 
@@ -41,6 +42,7 @@ log = logging.getLogger(__name__)
 
 ASK_S = 2.0  # how long all masters have together
 NAMES_MAX = 1_000  # of groups in one question
+BODY_MAX = NAMES_MAX * (NAME_MAX + 3)  # bytes that they take
 AT_ONCE = 16  # masters that are asked at the same time, whoever asks for them
 WAITING_MAX = 64  # questions
 GROUP = "saturnmq"  # of controllers, which RocketMQ's configuration names
@@ -96,7 +98,7 @@ class Controller:
             self._waiting -= 1
 
     async def _sync_state(self, command: Command) -> Command:
-        names = jsonx.loads_request(command.body) if len(command.body) else []
+        names = jsonx.loads_strict(command.body, BODY_MAX) if len(command.body) else []
         if not isinstance(names, list) or len(names) > NAMES_MAX:
             raise MalformedFrame(f"the body is no list of at most {NAMES_MAX} broker names")
         wanted = list(dict.fromkeys(checked.as_text(name, "a broker name") for name in names))

@@ -106,7 +106,7 @@ def _parse_packed(body: bytes) -> tuple[DataVersion, list[TopicConfig]]:
         position = start + size
         return data[start:position]
 
-    version = DataVersion.from_json(jsonx.loads_request(take()))
+    version = DataVersion.from_json(jsonx.loads_strict(take(), UNPACKED_MAX))
     (count,) = _I32.unpack_from(data, position)
     position += 4
     topics = []
@@ -122,7 +122,7 @@ def _parse_packed(body: bytes) -> tuple[DataVersion, list[TopicConfig]]:
         if len(parts) > 4:
             fields["topicFilterType"] = parts[4]
         if len(parts) > 5 and parts[5]:
-            fields["attributes"] = jsonx.loads_request(parts[5].encode())
+            fields["attributes"] = jsonx.loads_strict(parts[5].encode(), UNPACKED_MAX)
         topic = TopicConfig.from_json(fields)
         topics.append(topic)
     return version, topics

@@ -133,6 +133,7 @@ class RouteTable:
         self._terms: dict[tuple[str, str], Term] = {}
         self._claims = Claims()
         self.changed: dict[str, None] = {}
+        self.changes = 0  # counts whatever a view may show
 
     # -- brokers ---------------------------------------------------------------------------------
 
@@ -144,6 +145,7 @@ class RouteTable:
         ForeignGroup: the broker name belongs to another group; InvalidParameter: no master of it
         can have this epoch. Nothing was taken then.
         """
+        self.changes += 1
         self._check_group(broker, now_ms, connection)
         group = self._brokers.get(broker.name)
         holder = None if group is None else group.addresses.get(broker.broker_id)
@@ -297,6 +299,7 @@ class RouteTable:
 
     def unregister(self, name: str, address: str) -> None:
         """Forget one broker process; unknown ones are no error."""
+        self.changes += 1
         self._live.pop((name, address), None)
         group = self._brokers.get(name)
         if group is None or address not in group.addresses.values():
@@ -324,6 +327,7 @@ class RouteTable:
         """Remove the brokers whose last registration came over this connection."""
         for key in [key for key, it in self._deposed.items() if it.connection is connection]:
             del self._deposed[key]
+            self.changes += 1
         gone = [live for live in self._live.values() if live.connection is connection]
         for live in gone:
             self.unregister(live.name, live.address)
@@ -333,6 +337,7 @@ class RouteTable:
         """Remove the brokers that were silent for longer than they promised to be."""
         for key in [key for key, it in self._deposed.items() if it.until_ms < now_ms]:
             del self._deposed[key]
+            self.changes += 1
         gone = [
             live for live in self._live.values() if live.last_seen_ms + live.timeout_ms < now_ms
         ]
@@ -348,6 +353,14 @@ class RouteTable:
     def live(self, name: str, address: str) -> LiveBroker | None:
         """The broker process of this name at this address, if it is in the routes."""
         return self._live.get((name, address))
+
+    def unknown(self, broker: Registration) -> int:
+        """How many of its topics have no entry of its name yet."""
+        return sum(broker.name not in self._topics.get(topic, ()) for topic in broker.topics)
+
+    def __len__(self) -> int:
+        """Entries: a topic at a broker name is one, and each broker process."""
+        return sum(map(len, self._topics.values())) + len(self._live)
 
     # -- topics ----------------------------------------------------------------------------------
 
@@ -393,6 +406,7 @@ class RouteTable:
     def _drop(self, topic: str, broker_name: str) -> None:
         """The topic is not at this broker name any more."""
         queues = self._topics[topic]
+        self.changes += 1
         del queues[broker_name]
         self.changed[topic] = None
         if not queues:

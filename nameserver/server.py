@@ -23,18 +23,21 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from saturnmq.protocol import headers, jsonx
+from saturnmq.protocol.budget import Budget
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.connections import Connections, Limits
+from saturnmq.protocol.connections import Connections
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import (
     ForeignGroup,
     NoPermission,
     QueryNotFound,
     SaturnError,
+    SystemBusy,
     SystemError_,
     UnsupportedRequest,
 )
 from saturnmq.protocol.headers import HEADERS
+from saturnmq.protocol.limits import Limits
 from saturnmq.protocol.loop_watch import LoopWatch
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import DataVersion
@@ -42,6 +45,7 @@ from saturnmq.protocol.runtime import EXPOSED, Listener, Runtime, is_loopback
 from saturnmq.protocol.signing import UNSIGNED, Challenges, Signing
 from saturnmq.protocol.steps import Aside
 from saturnmq.protocol.supervision import Supervisor
+from saturnmq.protocol.turns import OncePerTurn
 
 from .controller import Controller, HandOver
 from .kv import ORDER_TOPIC_CONFIG, KvConfig
@@ -55,6 +59,9 @@ DEFAULT_PORT = 9876
 SCAN_INTERVAL_S = 5.0
 # A client that does not read what it is told is closed; it asks anew when it comes back.
 UNREAD_MAX = 1 << 20
+SHARE = 4  # routes may have this part of the process's memory, and watches
+ROUTE_BYTES = 400  # of a topic at one broker name: 340 were measured
+VERSION_BYTES = 1024  # of a table, as a broker tells it: a hundred
 QUICK_BYTES = 64 << 10  # of a registration that is read at once: about two milliseconds
 # Who may ask for these, where nodes share a secret: only they. RocketMQ's mqadmin (1002) has none.
 OF_MEMBERS = frozenset(
@@ -86,14 +93,18 @@ class NameServer:
         self._port = port
         self._listener: Listener | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self.loop_watch = LoopWatch(runtime)
+        self._figures = OncePerTurn(runtime, self._encoded_figures)
         self._connections = Connections(runtime, limits or Limits(), self._handle, self._closed)
         self._refused: dict[Endpoint, str] = {}  # the last refusal told in the log
-        self.loop_watch = LoopWatch(runtime)
         self._aside = Aside(runtime)
         self._reading: Counter[Endpoint] = Counter()  # registrations of each connection
         self.routes = RouteTable()
+        self._told: dict[int, tuple[int, bytes]] = {}  # by request code: views, as of which change
         self.kv = KvConfig()
-        self._watches = Watches()
+        whole, share = self._connections.budget, f"memoryBudgetBytes / {SHARE}"
+        self._memory_of_routes = Budget(whole.limit // SHARE, f"of routes: {share}", whole)
+        self._watches = Watches(Budget(whole.limit // SHARE, f"of watches: {share}", whole))
         self._telling = False
         self._scanned_at = runtime.monotonic()
         self._stood_s = 0.0  # for how long this process stood still, in all
@@ -169,6 +180,8 @@ class NameServer:
             now = self._runtime.monotonic()
             self._stood_s += max(0.0, now - self._scanned_at - 2 * SCAN_INTERVAL_S)
             self._scanned_at = now
+            size = ROUTE_BYTES * len(self.routes)  # they go in many ways
+            self._memory_of_routes.hold(size - self._memory_of_routes.used)
             for live in self.routes.expire(self._now_ms()):
                 self._log_gone(live, f"silent for more than {live.timeout_ms} ms")
                 if isinstance(live.connection, Endpoint):
@@ -190,8 +203,7 @@ class NameServer:
             return
         slow = self._slow_handlers.get(command.code)
         if slow is not None:
-            asked = slow(command, _header(command))
-            self._runtime.spawn(self._answer(endpoint, command, asked), name="controller")
+            self._answer_later(endpoint, command, slow(command, _header(command)))
             return
         handler = self._handlers.get(command.code)
         if handler is None:
@@ -201,14 +213,33 @@ class NameServer:
         is_large = len(command.body) > QUICK_BYTES or endpoint in self._reading
         if command.code == RequestCode.REGISTER_BROKER and is_large:
             self._reading[endpoint] += 1
-            command.body = bytes(command.body)
-            self._runtime.spawn(self._register_large(endpoint, command, header), name="register")
+            self._answer_later(endpoint, command, self._register_large(endpoint, command, header))
             return
         try:
             reply = handler(endpoint, command, header)
             endpoint.send(self._signing.sign_answer(command, reply), command)
         finally:
             self._tell_soon()
+
+    def _answer_later(
+        self, endpoint: Endpoint, command: Command, asked: Awaitable[Command]
+    ) -> None:
+        command.body = bytes(command.body)  # the request outlives the read buffer
+
+        async def answer() -> None:
+            try:
+                reply = await asked
+            except SaturnError as error:
+                reply = command.reply(error.code, remark=str(error))
+            except Exception as error:
+                log.exception("request %d from %s failed", command.code, endpoint.peer_address)
+                reply = command.reply(SystemError_.code, remark=f"{type(error).__name__}: {error}")
+            finally:
+                endpoint.end_work()
+            endpoint.send(reply, command)
+
+        endpoint.begin_work()
+        self._runtime.spawn(answer(), name=f"request-{command.code}")
 
     # -- telling ---------------------------------------------------------------------------------
 
@@ -235,30 +266,32 @@ class NameServer:
 
     async def _register_large(
         self, endpoint: Endpoint, command: Command, header: headers.RegisterBroker
-    ) -> None:
+    ) -> Command:
         """The table is read in a thread, and those of one connection one behind the other. What is
         of a connection that is closed by then is not taken: its end has taken out its broker."""
         try:
             registration = await self._aside.run(parse_registration, header, command.body)
             if endpoint.closed:
-                return
-            reply = self._signing.sign_answer(command, self._take(endpoint, command, registration))
-        except SaturnError as error:
-            reply = command.reply(error.code, remark=str(error))
-        except Exception as error:
-            log.exception("a registration from %s failed", endpoint.peer_address)
-            reply = command.reply(SystemError_.code, remark=f"{type(error).__name__}: {error}")
+                return command.reply()
+            return self._signing.sign_answer(command, self._take(endpoint, command, registration))
         finally:
             self._reading -= Counter([endpoint])
             self._tell_soon()
-        endpoint.send(reply, command)
 
     def _take(self, endpoint: Endpoint, command: Command, registration: Registration) -> Command:
         known = self.routes.live(registration.name, registration.address)
+        new = ROUTE_BYTES * (self.routes.unknown(registration) + (known is None))
+        try:
+            self._memory_of_routes.take(new, f"the registration of broker {registration.name}")
+        except SystemBusy as error:
+            self._log_refused(endpoint, str(error))
+            raise
         try:
             result = self.routes.register(registration, self._now_ms(), endpoint)
-        except ForeignGroup as error:
-            self._log_refused(endpoint, str(error))
+        except SaturnError as error:
+            self._memory_of_routes.give_back(new)
+            if isinstance(error, ForeignGroup):
+                self._log_refused(endpoint, str(error))
             raise
         if result.taken:
             self._refused.pop(endpoint, None)
@@ -327,7 +360,7 @@ class NameServer:
         self, endpoint: Endpoint, command: Command, header: headers.QueryVersion
     ) -> Command:
         live = self._named(header)
-        theirs = jsonx.loads_request(command.body) if len(command.body) else None
+        theirs = jsonx.loads_strict(command.body, VERSION_BYTES) if len(command.body) else None
         version = DataVersion.from_json(theirs if isinstance(theirs, dict) else None)
         if live is None or not _speaks_for(endpoint, live):  # it has to register
             return command.reply(ext={"changed": "true"})
@@ -350,7 +383,7 @@ class NameServer:
         return _json(command, self.routes.route(header.topic).to_json())
 
     def _cluster_info(self, endpoint: Endpoint, command: Command, _: headers.NoFields) -> Command:
-        return _json(command, self.routes.cluster_info())
+        return self._view(command, self.routes.cluster_info)
 
     def _member_group(
         self, endpoint: Endpoint, command: Command, header: headers.MemberGroup
@@ -358,7 +391,15 @@ class NameServer:
         return _json(command, self.routes.member_group(header.cluster, header.broker_name))
 
     def _topics(self, endpoint: Endpoint, command: Command, _: headers.NoFields) -> Command:
-        return _json(command, {"topicList": self.routes.topics()})
+        return self._view(command, lambda: {"topicList": self.routes.topics()})
+
+    def _view(self, command: Command, view: Callable[[], Any]) -> Command:
+        """Of the whole table: encoded once for all who ask before it changes."""
+        changes, body = self._told.get(command.code, (-1, b""))
+        if changes != self.routes.changes:
+            body = jsonx.dumps(view())
+            self._told[command.code] = self.routes.changes, body
+        return command.reply(body=body)
 
     def _topics_by_cluster(
         self, endpoint: Endpoint, command: Command, header: headers.OfCluster
@@ -392,15 +433,6 @@ class NameServer:
     def _metadata(self, endpoint: Endpoint, command: Command, _: headers.NoFields) -> Command:
         return self._controller.metadata(command, self.address)
 
-    async def _answer(
-        self, endpoint: Endpoint, command: Command, asked: Awaitable[Command]
-    ) -> None:
-        try:
-            reply = await asked
-        except SaturnError as error:
-            reply = command.reply(error.code, remark=str(error))
-        endpoint.send(reply, command)
-
     # -- key-value and own configuration ---------------------------------------------------------
 
     def _put_kv(self, endpoint: Endpoint, command: Command, header: headers.PutKey) -> Command:
@@ -428,13 +460,11 @@ class NameServer:
         raise NoPermission("a running nameserver's settings are fixed: restart it with new options")
 
     def _runtime_info(self, endpoint: Endpoint, command: Command, _: headers.NoFields) -> Command:
-        watch = self.loop_watch
-        table = {
-            **self._connections.status(),
-            "longestStopMs": str(round(1000 * watch.longest_s)),
-            "longestBusyStopMs": str(round(1000 * watch.longest_busy_s)),
-        }
-        return _json(command, {"table": table})
+        return command.reply(body=self._figures())
+
+    def _encoded_figures(self) -> bytes:
+        table = {**self._connections.status(), **self.loop_watch.status()}
+        return jsonx.dumps({"table": table})
 
     def _get_config(self, endpoint: Endpoint, command: Command, _: headers.NoFields) -> Command:
         settings = {

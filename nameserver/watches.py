@@ -8,16 +8,19 @@ watch, and its asker finds changes by polling, as RocketMQ's clients do.
 
 from collections.abc import Iterable
 
+from saturnmq.protocol.budget import Budget
 from saturnmq.protocol.endpoint import Endpoint
 
 PER_CONNECTION_MAX = 4096
 TOTAL_MAX = 1 << 18
+WATCH_BYTES = 400  # of one: 370 were measured
 
 
 class Watches:
     """Topics by connection, and back. Iterated in the order of the requests, never by hash."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: Budget) -> None:
+        self._memory = memory
         self._watchers: dict[str, dict[Endpoint, None]] = {}
         self._topics: dict[Endpoint, dict[str, None]] = {}
         self._count = 0
@@ -26,6 +29,8 @@ class Watches:
         """Tell `endpoint` of changes of `topic`, if there is room for that."""
         mine = self._topics.get(endpoint, {})
         if topic in mine or len(mine) >= PER_CONNECTION_MAX or self._count >= TOTAL_MAX:
+            return
+        if not self._memory.try_take(WATCH_BYTES):
             return
         self._topics.setdefault(endpoint, mine)[topic] = None
         self._watchers.setdefault(topic, {})[endpoint] = None
@@ -39,6 +44,7 @@ class Watches:
             if not watchers:
                 del self._watchers[topic]
             self._count -= 1
+            self._memory.give_back(WATCH_BYTES)
 
     def of(self, topics: Iterable[str]) -> dict[Endpoint, list[str]]:
         """Which of `topics` each connection is to be told of."""

@@ -40,8 +40,9 @@ class Channel:
         self.address = address
         try:
             self._socket = socket.create_connection(split_address(address), timeout_s)
-        except OSError as error:
-            raise ConnectFailed(f"no connection to {address}: {error.strerror or error}") from error
+        except (OSError, ValueError) as error:  # a route may say that it is anywhere
+            why = getattr(error, "strerror", None) or error
+            raise ConnectFailed(f"no connection to {address}: {why}") from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.settimeout(None)
         forks.tell(self)
@@ -50,7 +51,6 @@ class Channel:
         self._start = self._end = 0
         self._opaque = self._code = 0
         self._unanswered: deque[int] = deque()  # opaques
-        self._asked_at = 0.0
         self._used_at = self._now()
 
     def idle_s(self) -> float:
@@ -84,24 +84,22 @@ class Channel:
             parts += (encode_head(command), command.body)
         if timeout_s != self._timeout_s:
             self._set_timeout(timeout_s)
-        self._asked_at = self._now()
         try:
             self._send(parts)
         except OSError as error:
             raise self._failure(error) from error
 
     def answer(self) -> Command:
-        """The response to the first of what was asked and is not answered; its body is valid until
-        the next call."""
+        """The response to the first of what was asked and is not answered, waited for from now on;
+        its body is valid until the next call."""
+        until = self._now() + self._timeout_s
         try:
             while True:
-                response = self._receive()
+                response = self._receive(until)
                 if response.flag & FLAG_RESPONSE and response.opaque == self._unanswered[0]:
                     self._unanswered.popleft()
                     self._used_at = self._now()
                     return response
-                if self._now() - self._asked_at > self._timeout_s:
-                    raise TimeoutError
         except OSError as error:
             raise self._failure(error) from error
 
@@ -130,8 +128,9 @@ class Channel:
                 self._socket.sendall(memoryview(part)[max(0, sent) :])
             sent -= len(part)
 
-    def _receive(self) -> Command:
-        """The next frame; its body lies in the buffer, whose front it leaves at the next call."""
+    def _receive(self, until: float) -> Command:
+        """The next frame; its body lies in the buffer, whose front it leaves at the next call.
+        TimeoutError if more has to come after `until`, as when a peer sends byte by byte."""
         rest = self._end - self._start
         if rest and self._start:
             self._view[:rest] = self._view[self._start : self._end]
@@ -144,6 +143,8 @@ class Channel:
                 larger = memoryview(bytearray(min(size, MAX_FRAME + 4)))
                 larger[: self._end] = self._view[: self._end]
                 self._view = larger
+            if self._now() > until:
+                raise TimeoutError
             count = self._socket.recv_into(self._view[self._end :])
             if not count:
                 raise ConnectionResetError("closed by the peer")

@@ -136,6 +136,7 @@ class RequestCode(IntEnum):
     FINISH_EPOCH = 390032
     ABORT_STAGE = 390033
     SINK_STATE = 390034
+    SEND_BATCHES = 390040
 
 
 class ResponseCode(IntEnum):

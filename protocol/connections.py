@@ -1,6 +1,7 @@
 """The connections of one server: how many there are, from where, and which of them must end.
 
-A connection beyond the limits, of the process or of its peer's address, is answered once, with
+A connection beyond the limits, of the process or of its peer's address (or IPv6 network, /64), is
+answered once, with
 SYSTEM_BUSY and the limit, and closed. One ends that
 
 - has not sent a whole request `frame_s` after it came, or after the first byte of that request;
@@ -18,12 +19,13 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from ipaddress import IPv6Address
 from itertools import chain, islice
 
 from .budget import Budget
 from .endpoint import Endpoint, Handler
 from .errors import SystemBusy
+from .limits import Limits
 from .runtime import Runtime
 from .turns import Turns
 
@@ -37,31 +39,19 @@ STOOD_S = 3.0  # this process stood still, if it looks at none for so long
 RELIEF_S = 0.1  # between two looks for who gives way
 SLOW_S = 1.0  # who needs less never gives way
 SHARE = 4  # a connection may hold this part of the process's memory
-MEMORY_MIN = 64 << 20  # so that one connection has room for a request of 16 MiB
 TELL_S = 10.0  # between two lines of the log
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What the peers of one process may take."""
-
-    connections: int = 16_384
-    per_address: int = 8_192
-    idle_s: float = 120.0
-    frame_s: float = 30.0
-    memory_bytes: int = 512 << 20
-
-    def within(self, memory_bytes: int) -> Limits:
-        """These, of a process that has so much memory in all: half of it is for the rest."""
-        most = max(memory_bytes // 2, MEMORY_MIN)
-        if most >= self.memory_bytes:
-            return self
-        log.warning(
-            "memoryBudgetBytes is %d, half of the memory there is: %d were asked for",
-            most,
-            self.memory_bytes,
-        )
-        return replace(self, memory_bytes=most)
+def network(host: str) -> str:
+    """Whose connections count together: of an IPv4 address; of an IPv6 network of 64 bits, since
+    one machine may have all of its addresses."""
+    try:
+        address = IPv6Address(host.strip("[]").partition("%")[0])
+    except ValueError:
+        return host
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return f"{IPv6Address(int(address) >> 64 << 64)}/64"
 
 
 class Connections:
@@ -116,7 +106,7 @@ class Connections:
         )
 
     def _came(self, endpoint: Endpoint) -> None:
-        host = endpoint.peer_host
+        host = network(endpoint.peer_host)
         limits, count = self.limits, self._by_host[host]
         if len(self._hosts) >= limits.connections:
             why = f"{len(self._hosts)} connections are open, the limit is maxConnections"

@@ -66,6 +66,7 @@ LINGER_S = 5.0  # that the peer of a closed connection has to read the rest
 REST_S = 5.0  # after which a connection that nothing came over returns its buffer
 TIMER_GRAIN_S = 0.005
 REQUESTS_AT_ONCE = 100  # of one connection in one turn of a server's loop, if it has time (Turns)
+WORKS_MAX = 16  # long works for one connection: then it waits with what else it asked
 
 _UNHEARD = memoryview(bytearray(4096))  # what still comes over closed connections
 Handler = Callable[["Endpoint", Command], None]
@@ -117,6 +118,7 @@ class Endpoint(asyncio.BufferedProtocol):
         self._unfinished_since = 0.0  # when the frame that is to come began; 0: none did
         self._unread_since = 0.0  # when the peer stopped reading; 0: it reads
         self._unread = 0  # bytes that wait for it, as they are counted
+        self._works = 0  # requests of it that are answered in steps
         self._large: memoryview | None = None  # a large frame that is coming in
         self._large_filled = 0
         self._opaque = 0
@@ -216,25 +218,50 @@ class Endpoint(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         # Only a server may stop reading here: if both sides did, both could wait for the other.
         if self._turns is not None and not self.closed:
-            self._unread_since, self._halted = self._runtime.monotonic(), True
+            self._unread_since = self._runtime.monotonic()
             self._count_unread()
-            self._read_on()
+            self._halt()
 
     def resume_writing(self) -> None:
         if self._turns is not None and not self.closed:
-            self._unread_since, self._halted = 0.0, False
-            self.excuse(self._runtime.monotonic())
+            self._unread_since = 0.0
             self._count_unread()
-            if self._start == self._end:
-                self._read_on()
-            elif not self._is_behind:
-                self._put_off(self._turns)  # requests that were read before
+            self._go_on_if_free(self._turns)
+
+    def begin_work(self) -> None:
+        """A request is answered in steps, or by a thread. While `WORKS_MAX` are, no other is
+        handled: it would wait in line, with many others, and take memory."""
+        self._works += 1
+        if self._works >= WORKS_MAX and self._turns is not None and not self.closed:
+            self._halt()
+
+    def end_work(self) -> None:
+        """It is answered, or nobody waits for the answer."""
+        self._works -= 1
+        if self._works == WORKS_MAX - 1 and self._turns is not None and not self.closed:
+            self._go_on_if_free(self._turns)
+
+    def _halt(self) -> None:
+        self._halted = True
+        self._read_on()
+
+    def _go_on_if_free(self, turns: Turns) -> None:
+        """Handle requests again, unless something else keeps it from that."""
+        if self._unread_since or self._works >= WORKS_MAX:
+            return
+        self._halted = False
+        self.excuse(self._runtime.monotonic())
+        if self._start == self._end:
+            self._start = self._end = 0
+            self._read_on()
+        elif not self._is_behind:
+            self._put_off(turns)  # requests that were read before
 
     def _read_on(self) -> None:
         """Read, or read no more."""
         if self._transport is None or self.closed:
             return
-        if self._unread_since or self._is_behind:
+        if self._halted or self._is_behind:
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
@@ -250,7 +277,7 @@ class Endpoint(asyncio.BufferedProtocol):
     def unfinished_s(self, now: float) -> float:
         """For how long the next frame has been on its way; 0 if none is, or nobody reads it."""
         since = self._unfinished_since
-        return now - since if since and not self._unread_since else 0.0
+        return now - since if since and not self._halted else 0.0
 
     def unread_s(self, now: float) -> float:
         """For how long the peer has taken nothing of what waits for it."""

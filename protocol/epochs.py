@@ -18,6 +18,10 @@ text, `100000-0,200000-4096`. It tells them to the next broker that it asks.
 import re
 from collections.abc import Iterable
 
+from . import checked
+from .errors import MalformedFrame
+from .remoting import Command
+
 EPOCH_MAX = (1 << 31) - 1  # what RocketMQ's brokers can read
 TERM = 100_000
 OPENER = 1_000
@@ -71,3 +75,16 @@ def from_text(text: str) -> list[tuple[int, int]] | None:
     found = [_TOLD.fullmatch(each) for each in text.split(",", TOLD_MAX)]
     told = [(int(each[1]), int(each[2])) for each in found if each is not None]
     return told if len(told) == len(found) <= TOLD_MAX else None
+
+
+def term_in(answer: Command) -> dict[str, str]:
+    """The fields in which a broker of ours says from which log it answers: the epoch, and those
+    that led to it unless it was told them. Empty: another broker, which does not say so."""
+    if "saturnTerm" not in answer.ext:
+        return {}
+    said = {"saturnTerm": str(checked.integer(answer.ext, "saturnTerm", least=-1))}
+    if led := checked.text(answer.ext, "saturnEpochs", ""):
+        if from_text(led) is None:
+            raise MalformedFrame(f"saturnEpochs is {led[:80]!r}, not the epochs of a log")
+        said["saturnEpochs"] = led
+    return said

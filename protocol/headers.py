@@ -75,6 +75,14 @@ class Send(Header):
 
 
 @header
+class SendBatches(Header):
+    """SEND_BATCHES 390040: of topics that do not exist yet (protocol/batches.py)."""
+
+    default_topic: str = name("c", default="")
+    default_queues: int = int32("d", default=4)
+
+
+@header
 class SendBack(Header):
     """CONSUMER_SEND_MSG_BACK 36."""
 
@@ -474,6 +482,7 @@ HEADERS: dict[RequestCode, type[Header]] = {
     _C.SEND_MESSAGE: Send,
     _C.SEND_MESSAGE_V2: Send,
     _C.SEND_BATCH_MESSAGE: Send,
+    _C.SEND_BATCHES: SendBatches,
     _C.CONSUMER_SEND_MSG_BACK: SendBack,
     _C.PULL_MESSAGE: Pull,
     _C.LITE_PULL_MESSAGE: Pull,

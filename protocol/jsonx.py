@@ -23,6 +23,7 @@ import orjson
 
 from .errors import MalformedFrame
 
+QUOTED_MAX = 65_536  # integer keys of one request: a tenth of a second
 MAX_DEPTH = 64  # deeper bodies do not exist; without a limit a peer could overflow our stack
 
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -46,7 +47,7 @@ MqKey = tuple[
 def loads(data: bytes | bytearray | memoryview) -> Any:
     """The value of a JSON body; MalformedFrame when it is neither strict nor fastjson's JSON."""
     try:
-        return loads_request(data)
+        return _loads_quoted(data)
     except MalformedFrame:
         pass
     try:
@@ -62,25 +63,44 @@ def loads(data: bytes | bytearray | memoryview) -> Any:
 
 
 def loads_request(data: bytes | bytearray | memoryview) -> Any:
-    """The value of a JSON body that is strict but for integer keys; MalformedFrame when it is
+    """The value of a JSON body that is strict but for some integer keys; MalformedFrame when it is
     none."""
+    return _loads_quoted(data, QUOTED_MAX)
+
+
+def _loads_quoted(data: bytes | bytearray | memoryview, most: int | None = None) -> Any:
     try:
         return orjson.loads(data)
     except ValueError as error:
         reason = error
-    quoted = _with_quoted_keys(bytes(data))
+    quoted = _with_quoted_keys(bytes(data), most)
     try:
         return orjson.loads(quoted)
     except ValueError:
         raise MalformedFrame(f"not JSON: {reason}") from None
 
 
-def _with_quoted_keys(data: bytes) -> bytes:
+def loads_strict(data: bytes | bytearray | memoryview, most: int) -> Any:
+    """The value of a JSON body of at most `most` bytes and no integer keys; MalformedFrame when it
+    is none."""
+    if len(data) > most:
+        raise MalformedFrame(
+            f"{len(data)} bytes of JSON, the limit is {most}: say less in one request"
+        )
+    try:
+        return orjson.loads(data)
+    except ValueError as error:
+        raise MalformedFrame(f"not JSON: {error}") from None
+
+
+def _with_quoted_keys(data: bytes, most: int | None = None) -> bytes:
     parts: list[bytes] = []
     position = 0
     while (found := _TO_INTEGER_KEY.match(data, position)) is not None:
         parts += found[1], b'"', found[2], b'"'
         position = found.end()
+        if most is not None and len(parts) > 4 * most:
+            raise MalformedFrame(f"more than {most} keys are integers: write them as texts")
     return b"".join([*parts, data[position:]])
 
 

@@ -36,6 +36,13 @@ class LoopWatch:
         self._unsaid = 0  # long stops since the last line
         self._said_at = -TELL_S
 
+    def status(self) -> dict[str, str]:
+        """The figures that a node tells of it."""
+        return {
+            "longestStopMs": str(round(1000 * self.longest_s)),
+            "longestBusyStopMs": str(round(1000 * self.longest_busy_s)),
+        }
+
     async def run(self) -> None:
         """Until cancelled."""
         runtime = self._runtime

@@ -331,9 +331,10 @@ class NativeRuntime:
             raise ConnectFailed(
                 f"no connection to {join_address(host, port)} within {CONNECT_TIMEOUT_S:g} s"
             ) from None
-        except OSError as error:
+        except (OSError, ValueError) as error:  # what is no host name cannot be encoded
             raise ConnectFailed(
-                f"no connection to {join_address(host, port)}: {error.strerror or error}"
+                f"no connection to {join_address(host, port)}: "
+                f"{getattr(error, 'strerror', None) or error}"
             ) from error
         sock = transport.get_extra_info("socket")
         if sock is not None:

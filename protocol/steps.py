@@ -21,6 +21,16 @@ from .runtime import Runtime
 T = TypeVar("T")
 
 
+def at_once(work: Generator[None, None, T]) -> T:
+    """What the work returns; all of its steps are done now."""
+    try:
+        while True:
+            next(work)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+
+
 class Aside:
     """One thing at a time in a thread, or a few that wait for a disk."""
 

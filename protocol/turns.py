@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 from .runtime import Runtime
 
-TURN_S = 0.002
+T = TypeVar("T")
+
+TURN_S = 0.001
 
 
 class Turns:
@@ -43,3 +46,19 @@ class Turns:
             self._line.popleft()()
             if self.is_over():
                 return
+
+
+class OncePerTurn(Generic[T]):
+    """What `make` makes, which has no arguments: for all who ask in one turn of the loop it is made
+    once. So a flood of one question costs little more than reading it."""
+
+    def __init__(self, runtime: Runtime, make: Callable[[], T]) -> None:
+        self._runtime = runtime
+        self._make = make
+        self._made: list[T] = []
+
+    def __call__(self) -> T:
+        if not self._made:
+            self._made.append(self._make())
+            self._runtime.call_soon(self._made.clear)
+        return self._made[0]

@@ -402,6 +402,15 @@ class CommitLog:
         for segment, start, stop in self._within(ranges):
             segment.file.cache(start, stop)
 
+    def cache_from(self, offset: int, limit: int) -> int:
+        """The same, of so much from there, to the end of its segment at most; where that ends."""
+        segment = self.series.find(offset)
+        if segment is None:  # it was deleted: who reads finds out
+            return offset + limit
+        end = min(offset + limit, segment.end)
+        segment.file.cache(offset - segment.start, end - segment.start)
+        return end
+
     def _within(self, ranges: Sequence[Range]) -> Iterator[tuple[Segment, int, int]]:
         """The stretches in their segments; what lies between two and is little with them."""
         for start, stop in _joined(ranges):

@@ -152,7 +152,7 @@ class ConsumeQueue:
         so have lost some before that: whether there is room for all from the last that it has. A
         few may be missing for reasons that nobody knows."""
         last = self.entry(self.max_offset - 1)
-        since = 0 if last is None else last[0]
+        since = 0 if last is None else max(last[0], 0)  # a spoiled entry may say anything
         room = max(physical - since, 0) // FRAME_BYTES_MIN
         return 1 + end - self.max_offset <= max(room, UNEXPLAINED_MAX)
 

@@ -190,7 +190,28 @@ def _last_error(path: str) -> OSError:
     return OSError(number, os.strerror(number), path)
 
 
-class NativeMapped:
+class ReadOpened:
+    """The reads of a file that no descriptor is kept of: it is opened for each of them."""
+
+    __slots__ = ()
+
+    def _open_to_read(self) -> ReadFile:
+        raise NotImplementedError
+
+    def read(self, pos: int, n: int) -> bytes:
+        with contextlib.closing(self._open_to_read()) as file:
+            return file.read(pos, n)
+
+    def read_into(self, pos: int, buffer: memoryview) -> int:
+        with contextlib.closing(self._open_to_read()) as file:
+            return file.read_into(pos, buffer)
+
+    def written(self, pos: int) -> list[tuple[int, int]]:
+        with contextlib.closing(self._open_to_read()) as file:
+            return file.written(pos)
+
+
+class NativeMapped(ReadOpened):
     """A mapped file that no descriptor is kept of; see `MappedFile`."""
 
     def __init__(self, path: str, size: int, fd: int) -> None:
@@ -220,20 +241,8 @@ class NativeMapped:
         if failed:
             raise _last_error(self.path)
 
-    def _opened(self) -> contextlib.closing[NativeReadFile]:
-        return contextlib.closing(open_to_read(self.path))
-
-    def read(self, pos: int, n: int) -> bytes:
-        with self._opened() as file:
-            return file.read(pos, n)
-
-    def read_into(self, pos: int, buffer: memoryview) -> int:
-        with self._opened() as file:
-            return file.read_into(pos, buffer)
-
-    def written(self, pos: int) -> list[tuple[int, int]]:
-        with self._opened() as file:
-            return file.written(pos)
+    def _open_to_read(self) -> ReadFile:
+        return open_to_read(self.path)
 
     def write(self, pos: int, data: bytes | bytearray | memoryview) -> None:
         self.view[pos : pos + len(data)] = data
@@ -249,18 +258,16 @@ class NativeMapped:
         else:
             first = ctypes.c_char.from_buffer(self._map)
             lock = advice is Advice.LOCK
-            call = ctypes.CDLL(None, use_errno=True)
             args = ctypes.c_void_p(ctypes.addressof(first)), ctypes.c_size_t(self.size)
-            failed = call.mlock2(*args, _MLOCK_ONFAULT) if lock else call.munlock(*args)
+            failed = _LIBC.mlock2(*args, _MLOCK_ONFAULT) if lock else _LIBC.munlock(*args)
             del first  # it would keep the mapping from closing
             if failed:
-                number = ctypes.get_errno()
-                raise OSError(
-                    number,
-                    f"cannot lock {self.size} bytes in memory ({os.strerror(number)}): raise the "
-                    "limit (ulimit -l) or leave lockInMemory off",
-                    self.path,
+                error = _last_error(self.path)
+                error.strerror = (
+                    f"cannot lock {self.size} bytes in memory ({error.strerror}): raise the "
+                    "limit (ulimit -l) or leave lockInMemory off"
                 )
+                raise error
 
     def close(self) -> None:
         with contextlib.suppress(BufferError):  # someone holds a slice: unmapped when it goes

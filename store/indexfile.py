@@ -110,6 +110,7 @@ class IndexFile:
         self.slots = slots
         self.items = items
         self.header: list[int] = list(HEADER.unpack(read(file, 0, HEADER.size, OF_DERIVED)))
+        self.header[4] = min(max(self.header[4], 0), slots)
         self.header[5] = min(max(self.header[5], 1), items)
 
     @property
@@ -273,10 +274,12 @@ class Index:
         return IndexFile(file, self._slots, self._items, place)
 
     def restore(self, name: int, header: bytes) -> None:
-        """After a crash: back to what the checkpoint says was durable; without it to nothing."""
+        """After a crash: back to what the checkpoint says was durable; to nothing without it, or
+        if that cannot be.
+        """
         self._highest = max(self._highest, name)
         known = [index.name for index in self.files]
-        if name not in known:
+        if name not in known or not 0 < HEADER.unpack(header)[5] <= self._items:
             self.destroy()
             return
         while self.files[-1].name > name:

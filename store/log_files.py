@@ -236,7 +236,7 @@ class LogReader:
         self._cut_from = cut_from
         self._limit = files.end if limit is None else min(limit, files.end)
         self._index = index
-        self._buffer = memoryview(bytearray(_STRETCH))
+        self._buffer = memoryview(b"")
 
     def read(self, begin: int) -> Iterator[Stretch | Gap]:
         """Everything from `begin`, where a frame should begin, to the end."""

@@ -227,10 +227,14 @@ class Lookup:
         was written a moment ago can; what else is large cannot, even if memory holds it: who looks
         at its first bytes after a long time waits for every page."""
         runs = result.runs
-        if not runs or runs[0][0] >= self._log.end - RECENT:
+        if not runs or self.is_recent(runs[0][0]):
             return True
         size = sum(len(piece) for piece in result.pieces)
         return size < LARGE and self._log.is_cached(runs)
+
+    def is_recent(self, offset: int) -> bool:
+        """Whether what is in the log from there on was written a moment ago."""
+        return offset >= self._log.end - RECENT
 
     @property
     def _cached_from(self) -> int:
@@ -364,7 +368,7 @@ def _time_of(queue: ConsumeQueue, index: int, time_at: TimeAt) -> int | None:
 
 def _carries(data: bytes, topic: str, key: str) -> bool:
     frame = decode_frame(data, 0, None, False)
-    if not isinstance(frame, Frame) or bytes(frame.topic).decode() != topic:
+    if not isinstance(frame, Frame) or frame.topic != topic.encode():
         return False
     names = frame.properties
     return names.get("UNIQ_KEY") == key or key in names.get("KEYS", "").split(" ")

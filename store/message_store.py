@@ -123,6 +123,7 @@ class MessageStore:
         )
         self._cleaner = Cleaner(disk, self._log, self._derived, config)
         self._dispatched_ts = 0
+        self._untold: list[Arrival] = []  # dispatched by `_dispatch`
         self._flushing: FlushTicket | None = None
         self._raw_end = 0  # a slave's bytes up to here may end within a frame
         self._whole_frames = 0  # the last frame's border known when the flush under way began
@@ -510,6 +511,11 @@ class MessageStore:
                 return step.arrivals
         return []
 
+    def take_untold(self) -> list[Arrival]:
+        """What a cut dispatched on its way, once: no caller of `reput` has heard of it."""
+        untold, self._untold = self._untold, []
+        return untold
+
     def _skip_damage(self, why: str) -> None:
         """A slave may get what its master's disk had lost: go on behind it, and say so."""
         offset = self.watermarks.dispatched
@@ -813,6 +819,15 @@ class MessageStore:
         """Store time and offset of the last message in the index; zeroes while there is none."""
         return self._lookup.indexed_until()
 
+    def is_recent(self, offset: int) -> bool:
+        """Whether what is in the log from there on was written a moment ago."""
+        return self._lookup.is_recent(offset)
+
+    def cache_log(self, offset: int, limit: int) -> int:
+        """Blocking, callable from any thread: read so much of the log into memory, within one
+        segment; where that ends. OSError: a bad sector."""
+        return self._log.cache_from(offset, limit)
+
     def read_log(self, offset: int, limit: int) -> memoryview | None:
         """Raw bytes within one segment, up to appended; valid until the next call."""
         return self._log.read(offset, limit)
@@ -922,8 +937,8 @@ class MessageStore:
     def _dispatch(self, offset: int) -> None:
         """Dispatch up to `offset` at least, as far as there are whole frames."""
         try:
-            while self.watermarks.dispatched < offset and self.reput():
-                pass
+            while self.watermarks.dispatched < offset and (arrivals := self.reput()):
+                self._untold += arrivals
         except SaturnError as error:
             log.error("dispatch ends at %d: %s", self.watermarks.dispatched, error)
 

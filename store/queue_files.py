@@ -15,7 +15,8 @@ from collections.abc import Iterable
 from functools import partial
 
 from saturnmq.protocol.errors import SystemBusy
-from saturnmq.store.disk import Advice, Disk, MappedFile, remedy
+from saturnmq.store.disk import Advice, Disk, MappedFile, ReadFile, remedy
+from saturnmq.store.files import ReadOpened
 from saturnmq.store.room import FIRST, Room, Rooms
 
 MAPPED_MOST = 8192
@@ -24,7 +25,7 @@ _LOOK = 8  # at so many of the oldest for one that may go
 _CROWD = 4  # times as many are mapped at most, if none is synced meanwhile: a start makes thousands
 
 
-class QueueFile:
+class QueueFile(ReadOpened):
     """One file; see `SegmentFile`. For the owner of the store, but for `flush`."""
 
     __slots__ = ("_files", "_mapping", "_room", "_syncing", "dirty", "is_in_use", "path", "size")
@@ -102,17 +103,8 @@ class QueueFile:
         finally:
             self._syncing = False
 
-    def read(self, pos: int, n: int) -> bytes:
-        with contextlib.closing(self._files.disk.open_readonly(self.path)) as file:
-            return file.read(pos, n)
-
-    def read_into(self, pos: int, buffer: memoryview) -> int:
-        with contextlib.closing(self._files.disk.open_readonly(self.path)) as file:
-            return file.read_into(pos, buffer)
-
-    def written(self, pos: int) -> list[tuple[int, int]]:
-        with contextlib.closing(self._files.disk.open_readonly(self.path)) as file:
-            return file.written(pos)
+    def _open_to_read(self) -> ReadFile:
+        return self._files.disk.open_readonly(self.path)
 
     def advise(self, advice: Advice) -> None:
         if advice is Advice.WARM:

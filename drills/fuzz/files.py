@@ -1,7 +1,7 @@
 """The small files of a broker, and the offsets of a broadcasting consumer: spoiled, then read.
 
 A reader takes what is there or refuses it by a typed error. What it has taken it can write, and
-read again as the same. One execution in so many starts a whole broker with the file: it refuses to,
+read again as the same. One input in so many starts a whole broker with the file: it refuses to,
 by name, or it serves, and its tables are saved.
 """
 
@@ -39,7 +39,8 @@ from saturnmq.store.config_files import ConfigFile
 from saturnmq.store.epochs import Epochs
 from saturnmq.store.message_store import MessageStore, StoreConfig
 
-STARTS = 250  # of so many executions one starts a broker
+STARTS = 250  # of so many inputs one starts a broker
+BYTES_MAX = 1 << 20  # of a file: what is there 50 times may be so within another that is
 SERVES_S = 5.0  # of virtual time
 CONFIG = ROOT + "/config/"
 EPOCHS, CHECKPOINT = ROOT + "/epochFileCheckpoint", ROOT + "/checkpoint"
@@ -50,7 +51,13 @@ SINK = {
 }  # fmt: skip
 WRITTEN: dict[str, Any] = {
     CONFIG + "sinks.json": {"end": 0, "next": 0, "sinks": {"s": SINK}},
-    CONFIG + "election.json": {"cluster": 7, "revision": 3, "recordChanged": 2, "forgot": ""},
+    CONFIG + "election.json": {
+        "cluster": 7,
+        "revision": 3,
+        "recordChanged": 2,
+        "members": ["10.0.0.1:10911"],
+        "forgot": "",
+    },
 }
 LOCAL = {MessageQueue("orders", "broker-a", 0): 7}
 
@@ -83,18 +90,18 @@ class Files:
     def close(self) -> None:
         self._store.close()
 
-    def execute(self, rng: random.Random) -> str:
+    def turn(self, rng: random.Random) -> list[str]:
         name = rng.choice(self._names)
         path = name if name.startswith("/") else f"{CONFIG}{name}.json"
         data = self._another(rng, path)
         if rng.randrange(STARTS) == 0 and path.startswith(ROOT):
-            return self._start(path, data)
+            return [self._start(path, data)]
         self._disk.write_file(path, data)
         try:
             self._readers[name]()
         except SaturnError:
-            return f"{name}: refused"
-        return f"{name}: read"
+            return [f"{name}: refused"]
+        return [f"{name}: read"]
 
     def _another(self, rng: random.Random, path: str) -> bytes:
         data = self._files[path]
@@ -108,7 +115,7 @@ class Files:
         document = json.loads(data)
         for _ in range(rng.choice((1, 1, 2, 4))):
             document = bent(rng, document)
-        return written(document)
+        return written(document)[:BYTES_MAX]
 
     # the readers
 
@@ -151,8 +158,7 @@ class Files:
                 broker = await scene.broker(disk, nameserver)
             except SaturnError:
                 return "a broker refuses to start"
-            await _served(scene, broker, nameserver)
-            return "a broker serves"
+            return await _served(scene, broker, nameserver)
 
         try:
             return scene.run(body)
@@ -160,18 +166,20 @@ class Files:
             scene.close()
 
 
-async def _served(scene: Scene, broker: Broker, nameserver: str) -> None:
+async def _served(scene: Scene, broker: Broker, nameserver: str) -> str:
     await scene.node("time").sleep(SERVES_S)
     if broker.failures.count:
         raise Violation(f"it failed in a way that nobody foresaw: {broker.failures.last}")
+    state = broker.context.role.state_name
     client = scene.node("client")
     async with Admin(nameserver, runtime=client) as admin:
-        if broker.context.role.name != "SLAVE":
+        if state == "master":
             await admin.create_topic("another", 1)
             await admin.route("another")
     await broker.close()
     if broker.failed:
         raise Violation(f"it ends badly: {broker.failed}")
+    return f"a broker serves, {state}"
 
 
 def lived(seed: int) -> dict[str, bytes]:

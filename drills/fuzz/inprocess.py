@@ -1,8 +1,9 @@
-"""Targets that live in this process: so many executions of a seed are a round.
+"""Targets that live in this process: so many turns of a seed are a round.
 
-A target is made anew for each round, so a seed repeats what it found. An execution ends as it
-should, which the target names for the count, or it raises `Violation`; any other exception is one,
-too, and so is an execution that takes too much processor time, or memory.
+A target is made anew for each round, so a seed repeats what it found. In a turn it gives the code
+under test one spoiled input or some, and names how each ended that was looked at: these are the
+executions. It raises `Violation` for what should not be; any other exception is one, too, and so is
+a turn that takes too much processor time, or memory.
 """
 
 from __future__ import annotations
@@ -17,26 +18,26 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-ROUND = 1_000
-BUSY_S_MAX = 2.0  # of processor time in one execution
-HANGS_S = 5.0  # an execution that takes longer is ended
+ROUND = 1_000  # turns
+BUSY_S_MAX = 2.0  # of processor time in one turn
+HANGS_S = 5.0  # a turn that takes longer is ended
 GROWTH_MB_MAX = 512
 SHOWN = 1_000  # characters of a violation
 
 
 class Violation(Exception):
-    """What an execution should not have done."""
+    """What the code under test should not have done."""
 
 
 class Hangs(Exception):
-    """An execution that was ended here; where it was is told with it."""
+    """A turn that was ended here; where it was is told with it."""
 
 
 class Target(Protocol):
     """What is fuzzed."""
 
-    def execute(self, rng: random.Random) -> str:
-        """Do one thing; how it ended."""
+    def turn(self, rng: random.Random) -> list[str]:
+        """How each input ended that the code under test has looked at."""
 
     def close(self) -> None:
         """The round is over; Violation: it has left something."""
@@ -64,7 +65,7 @@ class Report:
             ("executions", f"{self.executions:,}"),
             ("in a second", f"{per_s:,.0f}"),
             *((outcome, f"{count:,}") for outcome, count in self.outcomes.most_common()),
-            ("longest execution, of processor time", f"{self.longest_busy_ms} ms"),
+            ("longest turn, of processor time", f"{self.longest_busy_ms} ms"),
             ("memory grew by", f"{self.memory_growth_mb} MB"),
         ]
 
@@ -113,15 +114,16 @@ def _round(report: Report, make: Callable[[int], Target], seed: int) -> None:
             rng = random.Random((seed << 32) + number)
             signal.setitimer(signal.ITIMER_VIRTUAL, HANGS_S)
             began = time.thread_time()
-            report.outcomes[target.execute(rng)] += 1
+            outcomes = target.turn(rng)
             busy_ms = int((time.thread_time() - began) * 1000)
-            report.executions += 1
+            report.outcomes.update(outcomes)
+            report.executions += len(outcomes)
             report.longest_busy_ms = max(report.longest_busy_ms, busy_ms)
             if busy_ms > BUSY_S_MAX * 1000:
                 raise Violation(f"it took {busy_ms} ms of processor time")
         target.close()
     except Exception as error:
-        _violated(report, seed, f"execution {number}: {_named(error)}")
+        _violated(report, seed, f"turn {number}: {_named(error)}")
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from saturnmq.drills.fuzz.mutations import bent, spoiled, written
 from saturnmq.protocol.batch import encode_batch_item
+from saturnmq.protocol.batches import PARTS_MAX, Part, encode_parts
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.header_fields import Choice, Field, Flag, Header, Identity, Number, Text
 from saturnmq.protocol.headers import HEADERS
@@ -137,13 +138,31 @@ class RequestMaker:
             case _:
                 return rng.choice(ANYTHING)
 
+    def _part(self) -> Part:
+        rng = self._rng
+        body = self._batch()
+        return Part(
+            topic=rng.choice(TOPICS if rng.random() < RIGHT else (*NAMES, "x" * 300)),
+            queue_id=rng.choice((-(1 << 31), -1, 0, 1, 3, 4, 65_536, (1 << 31) - 1)),
+            sys_flag=rng.choice((0, 1, 0x10, 0x30, 1 << 30, -1)),
+            born_ms=rng.choice((-(1 << 63), -1, 0, 1, 1_700_000_000_000, (1 << 63) - 1)),
+            body=body if rng.random() < RIGHT else spoiled(rng, body),
+        )
+
+    def _batch(self) -> bytes:
+        rng = self._rng
+        batch = bytearray()
+        for _ in range(rng.randrange(1, 4)):
+            encode_batch_item(batch, rng.randbytes(rng.randrange(40)), b"TAGS\x01a\x02")
+        return bytes(batch)
+
     def _body(self, code: RequestCode) -> bytes:
         rng = self._rng
         if code in SENDS or code == RequestCode.STAGE:
-            batch = bytearray()
-            for _ in range(rng.randrange(1, 4)):
-                encode_batch_item(batch, rng.randbytes(rng.randrange(40)), b"TAGS\x01a\x02")
-            body = bytes(batch)
+            body = self._batch()
+            return body if rng.random() < RIGHT else spoiled(rng, body)
+        if code == RequestCode.SEND_BATCHES:
+            body = encode_parts(self._part() for _ in range(rng.choice((1, 2, 8, PARTS_MAX + 1))))
             return body if rng.random() < RIGHT else spoiled(rng, body)
         if code not in BODIES:
             return b"" if rng.random() < RIGHT else rng.randbytes(20)

@@ -11,9 +11,9 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
+from saturnmq.drills.figures import STOP_MS_MAX, runtime_information
 from saturnmq.drills.fuzz.requests import RequestMaker
 from saturnmq.protocol import checked
 from saturnmq.protocol.codes import RequestCode
@@ -27,7 +27,6 @@ ROUND = 2_000
 AT_ONCE = 100
 ANSWER_S = 2.0  # a pull may be held for longer: it is left
 ALIVE_S = 10.0
-STOP_MS_MAX = 100  # of processor time in one stop of a node's loop
 LEFT_OUT = {RequestCode.FENCE, RequestCode.PROMOTE}
 OF_NAMESERVERS = set(HEADERS) & {
     RequestCode.REGISTER_BROKER,
@@ -73,19 +72,15 @@ class Report:
         return {**self.__dict__, "answers": {str(c): n for c, n in sorted(self.answers.items())}}
 
     def rows(self) -> list[tuple[str, str]]:
-        rows = [
+        return [
             ("requests", f"{self.requests:,}"),
             ("held", f"{self.held:,}"),
             ("connections closed by it", f"{self.lost:,}"),
             *((f"answered {code}", f"{count:,}") for code, count in sorted(self.answers.items())),
             ("most memory", f"{self.memory_mb} MB"),
+            ("longest stop of its loop", f"{self.longest_stop_ms} ms"),
+            ("of processor time", f"{self.longest_busy_stop_ms} ms"),
         ]
-        if self.target == "broker":
-            rows += [
-                ("longest stop of its loop", f"{self.longest_stop_ms} ms"),
-                ("of processor time", f"{self.longest_busy_stop_ms} ms"),
-            ]
-        return rows
 
 
 class Fuzzer:
@@ -135,22 +130,14 @@ class Fuzzer:
         """Whether the node serves, and how it is."""
         report = self.report
         again = f"again: saturnmq drill fuzz {report.target} --seed {seed}"
-        code = RequestCode.GET_BROKER_RUNTIME_INFO
-        if not self._is_broker:
-            code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
         try:
-            endpoint = await self._connected()
-            reply = await endpoint.request(Command.request(code), ALIVE_S)
-            endpoint.close()
+            told = await runtime_information(self._runtime, self._address, ALIVE_S)
         except (SaturnError, OSError) as error:
             report.violations.append(f"it does not serve any more: {error}; {again}")
             return
-        if not self._is_broker:
-            return
-        told = checked.table(checked.document(reply.body), "table")
         report.longest_stop_ms = checked.integer(told, "longestStopMs")
         report.longest_busy_stop_ms = checked.integer(told, "longestBusyStopMs")
-        if checked.integer(told, "unforeseenFailures"):
+        if checked.integer(told, "unforeseenFailures", 0):  # which a nameserver does not count
             last = checked.text(told, "lastUnforeseenFailure")
             report.violations.append(f"it failed in a way that nobody foresaw: {last}; {again}")
         if report.longest_busy_stop_ms > STOP_MS_MAX:
@@ -158,11 +145,3 @@ class Fuzzer:
                 f"its loop stood still for {report.longest_busy_stop_ms} ms of processor time, "
                 f"{STOP_MS_MAX} are allowed; {again}"
             )
-
-
-def memory_mb(pid: int) -> int:
-    """The most memory that a process has had."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) // 1024
-    return 0

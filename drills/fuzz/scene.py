@@ -1,4 +1,4 @@
-"""Brokers and nameservers in virtual time, as long as one execution or one round lasts."""
+"""Brokers and nameservers in virtual time, as long as one turn or one round lasts."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from saturnmq.drills.sim.disk import SimDisk
 from saturnmq.drills.sim.loop import SimLoop
 from saturnmq.drills.sim.network import SimNetwork
 from saturnmq.drills.sim.runtime import SimRuntime
+from saturnmq.drills.sim.trace import Trace
 from saturnmq.nameserver.server import NameServer
 
 ROOT = "/store"
@@ -26,12 +27,19 @@ SMALL = {
 T = TypeVar("T")
 
 
+class Untraced(Trace):
+    """Of steps that nobody compares."""
+
+    def note(self, kind: str, text: str = "", data: bytes | memoryview = b"") -> None:
+        pass
+
+
 class Scene:
     """Machines on one simulated network. `run` as often as need be, then `close`."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        self.loop = SimLoop(random.Random(seed))
+        self.loop = SimLoop(random.Random(seed), Untraced())
         self._network = SimNetwork(self.loop, seed)
         self.nodes: list[SimRuntime] = []
 

@@ -36,11 +36,11 @@ class Conditions:
     def __init__(self, seed: int) -> None:
         pass
 
-    def execute(self, rng: random.Random) -> str:
+    def turn(self, rng: random.Random) -> list[str]:
         message = {name: rng.choice(TEXTS) for name in NAMES if rng.random() < 0.7}
         if rng.random() < 0.6:
-            return self._compared(drawn(rng), message)
-        return self._spoiled(rng, message)
+            return [self._compared(drawn(rng), message)]
+        return [self._spoiled(rng, message)]
 
     def close(self) -> None:
         pass

@@ -28,15 +28,16 @@ ROOT = "/store"
 CONFIG = StoreConfig(
     root=ROOT,
     commitlog_segment_bytes=4096,
-    consumequeue_segment_bytes=20 * 10,
-    index_slots=20,
-    index_items=30,
+    consumequeue_segment_bytes=20 * 4,
+    index_slots=10,
+    index_items=16,
     zero_ahead_bytes=4096,
 )
-LOG, QUEUES, INDEX = ROOT + "/commitlog/", ROOT + "/consumequeue/", ROOT + "/index/"
+BUILT = LOG, QUEUES, INDEX = ROOT + "/commitlog/", ROOT + "/consumequeue/", ROOT + "/index/"
 CHECKPOINT, ABORT = ROOT + "/checkpoint", ROOT + "/abort"
-TOPICS = ("orders", "bills")
-MESSAGES = 40
+MESSAGES = 14
+BODY_MAX = 1_000  # so few messages fill some segments
+QUEUES_OF = {"orders": 2, "bills": 1}
 # Of a frame, where numbers lie, and of how many bytes (IPv4 hosts; protocol/frame.py).
 FIELDS = (
     (0, 4), (4, 4), (8, 4), (12, 4), (16, 4), (20, 8), (28, 8), (36, 4), (40, 8), (56, 8), (72, 4),
@@ -44,6 +45,7 @@ FIELDS = (
 )  # fmt: skip
 PAGE_NUMBERS = (*range(0, 40, 8), *range(72, 104, 8), 160, 168)
 READS_MAX = 200  # of one queue
+ROTS = 4  # of a start
 
 
 class Store:
@@ -53,27 +55,49 @@ class Store:
         self._seed = seed
         self._clock = Clock()
         self._files = filled(seed, self._clock)
+        self._disk = disk_of(self._files, seed)
         self._frames = _frames(self._files)
+        log = sorted(path for path in self._files if path.startswith(LOG))
+        self._places = [
+            CONFIG.commitlog_segment_bytes * log.index(p) + at for p, at, _ in self._frames
+        ]
 
     def close(self) -> None:
         pass
 
-    def execute(self, rng: random.Random) -> str:
+    def turn(self, rng: random.Random) -> list[str]:
         files = dict(self._files)
         for _ in range(rng.choice((1, 1, 2, 5))):
             self._spoil(rng, files)
         if rng.random() < 0.5:
             files[ABORT] = b"1"
-        disk = disk_of(files, self._seed)
+        disk = self._changed(files)
         with contextlib.suppress(SaturnError):
             check(disk, ROOT)
-        try:
-            self._live(rng, disk)
+        outcomes: list[str] = []
+        for is_first in (True, False):
+            try:
+                store = open_store(CONFIG, disk, self._clock)
+            except SaturnError as error:
+                return [*outcomes, f"a start refused: {type(error).__name__}"]
+            try:
+                _reput(store)
+                outcomes += self._live(rng, store, disk) if is_first else self._live_again(store)
+            finally:
+                store.close()
             disk.locks.clear()
-            self._live(rng, disk)
-        except SaturnError as error:
-            return f"refused: {type(error).__name__}"
-        return "taken"
+        return outcomes
+
+    def _changed(self, files: dict[str, bytes]) -> SimDisk:
+        """A disk with these files: most of them are as they were."""
+        disk = self._disk.kill_image(random.Random(self._seed))
+        for path in self._files.keys() - files.keys():
+            disk.unlink(path)
+        for path, data in files.items():
+            if self._files.get(path) is not data:
+                disk.make_dirs(path.rpartition("/")[0])
+                disk.write_file(path, data)
+        return disk
 
     # spoiling
 
@@ -145,54 +169,101 @@ class Store:
 
     # living
 
-    def _live(self, rng: random.Random, disk: SimDisk) -> None:
-        store = open_store(CONFIG, disk, self._clock)
-        try:
-            while store.reput():
-                pass
-            self._read(rng, store)
-            for topic in TOPICS:
-                store.put(PendingMessage(topic, 0, b"more", b"TAGS\x01a\x02KEYS\x01k\x02"))
-            while store.reput():
-                pass
-            self._read(rng, store)
-            store.flush_derived()
-            store.checkpoint()
-        finally:
-            store.close()
-
-    def _read(self, rng: random.Random, store: MessageStore) -> None:
+    def _live(self, rng: random.Random, store: MessageStore, disk: SimDisk) -> list[str]:
         for topic, queue_id in store.queues():
-            offset = store.min_offset(topic, queue_id)
-            for _ in range(READS_MAX):
-                found = store.get_message(topic, queue_id, offset, 32)
-                if found.next_begin_offset <= offset:
-                    break
-                offset = found.next_begin_offset
-            store.offset_by_time(topic, queue_id, self._clock.ms - 10)
-            store.store_time_of(topic, queue_id, store.max_offset(topic, queue_id) - 1)
-            store.offset_at(topic, queue_id, store.watermarks.start)
-        for topic in TOPICS:
+            self._read_queue(store, topic, queue_id)
+        for topic in QUEUES_OF:
             store.query_by_key(topic, "k", 3, 0, 1 << 62)
         store.message_at(rng.randrange(max(store.watermarks.appended, 1)))
         first, end = store.markers
         for number in range(first, min(end, first + 10)):
             store.marker(number)
+        outcomes = self._rots(rng, store, disk)
+        return [self._append(store), *outcomes]
+
+    def _rots(self, rng: random.Random, store: MessageStore, disk: SimDisk) -> list[str]:
+        """Spoils files under the running store, one after the other."""
+        files = {path: disk.content(path) for path in disk.paths() if path.startswith(BUILT)}
+        return [self._rot(rng, store, disk, files) for _ in range(ROTS if files else 0)]
+
+    def _rot(
+        self, rng: random.Random, store: MessageStore, disk: SimDisk, files: dict[str, bytes]
+    ) -> str:
+        """Spoils a file, reads, and puts it back."""
+        spoiled_files = dict(files)
+        rng.choice((self._frame, self._frame, self._entry, self._index))(rng, spoiled_files)
+        for path, data in files.items():
+            if spoiled_files[path] is not data:
+                disk.open_segment(path, len(data)).write(0, spoiled_files[path][: len(data)])
+        try:
+            self._read(rng, store)
+        except SaturnError as error:
+            return f"a read refused: {type(error).__name__}"
+        finally:
+            for path, data in files.items():
+                disk.open_segment(path, len(data)).write(0, data)
+        return "a read answered"
+
+    def _read(self, rng: random.Random, store: MessageStore) -> None:
+        topic, queue_id = rng.choice(sorted(store.queues()) or [("orders", 0)])
+        self._read_queue(store, topic, queue_id)
+        store.query_by_key(topic, "k", 3, 0, 1 << 62)
+        store.message_at(rng.choice(self._places))
+
+    def _live_again(self, store: MessageStore) -> list[str]:
+        """The next start takes what the first has taken: that is no input of its own."""
+        for topic in QUEUES_OF:
+            self._read_queue(store, topic, 0)
+        self._append(store)
+        return []
+
+    def _append(self, store: MessageStore) -> str:
+        outcome = "a start taken"
+        try:
+            for topic in QUEUES_OF:
+                store.put(PendingMessage(topic, 0, b"more", b"TAGS\x01a\x02KEYS\x01k\x02"))
+        except SaturnError as error:
+            outcome = f"a start that takes no messages: {type(error).__name__}"
+        _reput(store)
+        for topic in QUEUES_OF:
+            store.get_message(topic, 0, store.max_offset(topic, 0) - 1, 32)
+        store.flush_derived()
+        store.checkpoint()
+        return outcome
+
+    def _read_queue(self, store: MessageStore, topic: str, queue_id: int) -> None:
+        offset = store.min_offset(topic, queue_id)
+        for _ in range(READS_MAX):
+            found = store.get_message(topic, queue_id, offset, 32)
+            if found.next_begin_offset <= offset:
+                break
+            offset = found.next_begin_offset
+        store.offset_by_time(topic, queue_id, self._clock.ms - 10)
+        store.store_time_of(topic, queue_id, store.max_offset(topic, queue_id) - 1)
+        store.offset_at(topic, queue_id, store.watermarks.start)
+
+
+def _reput(store: MessageStore) -> None:
+    while store.reput():
+        pass
 
 
 def filled(seed: int, clock: Clock) -> dict[str, bytes]:
     """The files of a store of some segments, stopped in order."""
-    disk = SimDisk(random.Random(seed))
+    rng = random.Random(seed)
+    disk = SimDisk(rng)
     store = open_store(CONFIG, disk, clock)
     for number in range(MESSAGES):
         properties = b"TAGS\x01a\x02KEYS\x01k%s\x02" % (b"" if number % 3 else b" k%d" % number)
-        store.put(PendingMessage(TOPICS[number % 2], number % 3, b"x" * (number % 40), properties))
+        topic = ("orders", "orders", "bills")[number % 3]
+        queue_id = number % QUEUES_OF[topic]
+        body = b"x" * rng.choice((0, 40, BODY_MAX))
+        store.put(PendingMessage(topic, queue_id, body, properties))
         clock.ms += 1
-        if number % 20 == 10:
+        if number == MESSAGES // 2:
             for _ in store.append_group(b'{"kind":"group","sink":"s"}', [_part(store)]):
                 pass
-    while store.reput():
-        pass
+    _reput(store)
     ticket = store.begin_flush()
     if ticket is not None:
         ticket.run()

@@ -17,7 +17,7 @@ import socket
 import struct
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 from saturnmq.protocol.codes import RequestCode
@@ -73,9 +73,12 @@ class Attacker:
 
     def requests(self, count: int, *codes: RequestCode, **ext: str) -> bytes:
         """So many frames, one after the other, of these codes in turn."""
-        self.done["requests"] += count
-        commands = (Command.request(codes[each % len(codes)], ext) for each in range(count))
-        return b"".join(bytes(part) for command in commands for part in encode(command))
+        return self.frames(Command.request(codes[each % len(codes)], ext) for each in range(count))
+
+    def frames(self, commands: Iterable[Command]) -> bytes:
+        parts = [b"".join(bytes(part) for part in encode(command)) for command in commands]
+        self.done["requests"] += len(parts)
+        return b"".join(parts)
 
     def big_questions(self) -> tuple[RequestCode, ...]:
         """Those with long answers."""
@@ -197,9 +200,7 @@ class Attacker:
             while True:
                 client = f"c-{self.done['requests']}"
                 body = json.dumps({"clientID": client, "producerDataSet": groups}).encode()
-                self.done["requests"] += 1
-                command = Command.request(RequestCode.HEART_BEAT, {}, body)
-                writer.write(b"".join(bytes(part) for part in encode(command)))
+                writer.write(self.frames([Command.request(RequestCode.HEART_BEAT, {}, body)]))
                 await writer.drain()
                 await asyncio.sleep(0)
 

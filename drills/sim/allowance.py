@@ -46,6 +46,8 @@ class Allowance:
         may be gone from the log of its group.
         """
         nodes = self.nodes_of(group)
+        if by is not None and by not in {node.name for node in nodes}:
+            return False  # a broker of another cluster: nothing of theirs is promised to ours
         for begin, end in pairwise([-math.inf, *self.healed.get(group, ()), math.inf]):
             held = max(at, begin)  # since then they all had it, if anybody had
             lacking = [node.name for node in nodes if end >= at and self._lacks(node, held, end)]

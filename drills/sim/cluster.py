@@ -74,6 +74,7 @@ class Cluster:
         self.history = History()
         self.calm = False  # the faults are over
         self._over = False  # the nodes are being stopped
+        self._known_at = 0.0  # every nameserver knows this cluster's brokers, every client a route
         self.quiet_s = 0.0
         self.states: Counter[str] = Counter()
         self.stored: dict[Place, str] = {}
@@ -306,7 +307,7 @@ class Cluster:
         if self.sinks.rows and not self._over and self._looks % LOOK_EVERY == 0:
             for node in self.brokers:
                 broker = node.serving
-                if broker is not None and not broker.context.role.lacks:
+                if broker is not None and not broker.closed and not broker.context.role.lacks:
                     visible = broker.context.visible
                     seen = aftermath.stored(broker.store, node.group, visible)
                     values = [value for _, value in seen if value is not None]
@@ -319,6 +320,8 @@ class Cluster:
         # The queues that a dead member of an ordered group had locked are nobody's for a minute.
         locked = self.plan.ordered and self.faults.made["consumer killed"]
         held_s = HOLD_MS / 1000 if self.strangers else 0.0
+        misled_s = self.plan.route_s + held_s if self.strangers else 0.0  # clients have no route
+        self._known_at = calm_at + misled_s
         liveness_s = LIVENESS_S + held_s
         delivery_s = max(LOCK_S if locked else 0.0, liveness_s)
         helped = False
@@ -342,7 +345,6 @@ class Cluster:
                 await asyncio.sleep(0.1)
             self.trace.note("calm.past", what)
         # What is to come later; the verdict says whether it had to.
-        misled_s = self.plan.route_s + held_s if self.strangers else 0.0  # clients have no route
         deadline = self.loop.time() + LATER_S + misled_s
         while self.loop.time() < deadline and not (self._nothing_to_come() and self._caught_up()):
             await asyncio.sleep(0.1)
@@ -409,7 +411,7 @@ class Cluster:
             return
         for scene in self.scenes:
             try:
-                async with asyncio.timeout(scene.patience_s):
+                async with asyncio.timeout_at(self._since() + scene.patience_s):
                     await scene.encore()
             except TimeoutError:
                 self.problems.append(
@@ -419,7 +421,7 @@ class Cluster:
                 return
         for scene in self.scenes:
             await self._until_done(scene)
-        deadline = self.loop.time() + LIVENESS_S
+        deadline = self._since() + LIVENESS_S
         while not self._caught_up():
             if self.loop.time() > deadline:
                 self.problems.append(f"I12 {LIVENESS_S:g} s after the encores: slaves lag")
@@ -427,7 +429,7 @@ class Cluster:
             await asyncio.sleep(0.1)
 
     async def _until_done(self, scene: Scene) -> None:
-        since = self.loop.time()
+        since = self._since()
         while missing := scene.waits_for():
             if self.loop.time() - since > scene.patience_s:
                 self.problems.append(
@@ -436,6 +438,10 @@ class Cluster:
                 )
                 return
             await asyncio.sleep(SCENE_LOOK_S)
+
+    def _since(self) -> float:
+        """When patience with scenes begins: now, but not before they can be known."""
+        return max(self.loop.time(), self._known_at)
 
     def _in_trouble(self) -> bool:
         return any(problem.startswith("I12") for problem in self.problems)

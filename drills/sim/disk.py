@@ -32,6 +32,7 @@ import posixpath
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from saturnmq.drills.sim.pages import PAGE, SECTOR, Fates, Inode, Names, Outcome
 from saturnmq.drills.sim.trace import Trace
@@ -41,6 +42,7 @@ from saturnmq.store.disk import Advice, Disk, Entry
 __all__ = ["PAGE", "SECTOR", "FaultPlan", "Outcome", "PowerLoss", "SimDisk", "SimSegment"]
 
 USUAL = Outcome()
+normpath = lru_cache(posixpath.normpath)  # the same names again and again
 _ROOTS = frozenset(("", ".", "/"))
 
 
@@ -361,7 +363,7 @@ class SimDisk:
         return contextlib.nullcontext()
 
     def list(self, directory: str) -> list[Entry]:
-        directory = posixpath.normpath(directory)
+        directory = normpath(directory)
         self.begin("list", directory)
         prefix = "" if directory == "." else directory.rstrip("/") + "/"
         start = len(prefix)
@@ -378,19 +380,19 @@ class SimDisk:
         return sorted(entries)
 
     def make_dirs(self, directory: str, durable: bool = True) -> None:
-        path = posixpath.normpath(directory)
+        path = normpath(directory)
         self.begin("make_dirs", path)
         while path not in self._dirs:
             self._dirs[path] = True
             path = posixpath.dirname(path)
 
     def exists(self, path: str) -> bool:
-        path = posixpath.normpath(path)
+        path = normpath(path)
         self.begin("exists", path)
         return path in self._names.current or path in self._dirs
 
     def create_segment(self, path: str, size: int, durable: bool = True) -> SimSegment:
-        path = posixpath.normpath(path)
+        path = normpath(path)
         self.begin("create_segment", path)
         self._require_dir(path)
         if path in self._names.current:
@@ -408,7 +410,7 @@ class SimDisk:
         return SimSegment(self, path, inode)
 
     def create_mapped(self, path: str, size: int, room: int) -> SimSegment:
-        path = posixpath.normpath(path)
+        path = normpath(path)
         self.begin("create_segment", path)
         self._require_dir(path)
         if path in self._names.current:
@@ -423,7 +425,7 @@ class SimDisk:
         return self.open_segment(path, size)
 
     def make_room(self, path: str, start: int, end: int) -> None:
-        path = posixpath.normpath(path)
+        path = normpath(path)
         self.begin("make_room", path)
         inode = self._find(path)
         missing = inode.missing_room(start, end)
@@ -432,7 +434,7 @@ class SimDisk:
             inode.room |= missing
 
     def sync_file(self, path: str) -> None:
-        path = posixpath.normpath(path)
+        path = normpath(path)
         inode = self._find(path)
         self.flush_pages(path, inode, 0, len(inode.current))
 
@@ -441,7 +443,7 @@ class SimDisk:
             call()
 
     def open_segment(self, path: str, size: int) -> SimSegment:
-        path = posixpath.normpath(path)
+        path = normpath(path)
         self.begin("open_segment", path)
         inode = self._find(path)
         if len(inode.current) != size:
@@ -451,17 +453,17 @@ class SimDisk:
         return SimSegment(self, path, inode)
 
     def open_readonly(self, path: str) -> SimSegment:
-        path = posixpath.normpath(path)
+        path = normpath(path)
         self.begin("open_readonly", path)
         return SimSegment(self, path, self._find(path))
 
     def read_file(self, path: str) -> bytes:
-        path = posixpath.normpath(path)
+        path = normpath(path)
         self.begin("read_file", path)
         return bytes(self._find(path).current)
 
     def write_file(self, path: str, data: bytes) -> None:
-        path = posixpath.normpath(path)
+        path = normpath(path)
         self._write_synced(path, data)
         self.sync_dir(posixpath.dirname(path))
 
@@ -478,7 +480,7 @@ class SimDisk:
         self.flush_pages(path, inode, 0, len(data))
 
     def replace_file(self, path: str, data: bytes, keep_backup: bool = True) -> None:
-        path = posixpath.normpath(path)
+        path = normpath(path)
         self._write_synced(path + ".tmp", data)
         if keep_backup and path in self._names.current:
             self.begin("link", path + ".bak")
@@ -487,8 +489,8 @@ class SimDisk:
         self.sync_dir(posixpath.dirname(path))
 
     def rename(self, old: str, new: str) -> None:
-        new = posixpath.normpath(new)
-        old = posixpath.normpath(old)
+        new = normpath(new)
+        old = normpath(old)
         self._rename(old, new)
         self.sync_dir(posixpath.dirname(new))
         if posixpath.dirname(old) != posixpath.dirname(new):
@@ -501,14 +503,14 @@ class SimDisk:
         self._names.move(old, new)
 
     def unlink(self, path: str) -> None:
-        path = posixpath.normpath(path)
+        path = normpath(path)
         self.begin("unlink", path)
         if path in self._names.current:
             self._names.remove(path)
             self.sync_dir(posixpath.dirname(path))
 
     def remove_tree(self, path: str, durable: bool = True) -> None:
-        path = posixpath.normpath(path)
+        path = normpath(path)
         self.begin("remove_tree", path)
         for child in sorted(self._names.current, reverse=True):
             if child.startswith(path + "/"):
@@ -520,12 +522,12 @@ class SimDisk:
                 del self._dirs[child]
 
     def sync_dir(self, directory: str) -> None:
-        directory = posixpath.normpath(directory)
+        directory = normpath(directory)
         self.begin("sync_dir", directory)
         self._names.sync(directory)
 
     def lock(self, path: str) -> SimLock:
-        path = posixpath.normpath(path)
+        path = normpath(path)
         self.begin("lock", path)
         self._require_dir(path)
         if path in self.locks:
@@ -539,7 +541,7 @@ class SimDisk:
         return SimLock(self, path)
 
     def locked(self, path: str) -> bool:
-        path = posixpath.normpath(path)
+        path = normpath(path)
         self.begin("locked", path)
         return path in self.locks
 

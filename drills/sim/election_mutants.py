@@ -18,6 +18,10 @@ def _nobody(original: Any) -> Any:
     return lambda self: frozenset()
 
 
+def _anybody(original: Any) -> Any:
+    return lambda self, address: True
+
+
 def _by_mode(original: Any) -> Any:
     return property(lambda self: self.role.required > 1)
 
@@ -63,6 +67,8 @@ ELECTION_BIAS: dict[str, dict[str, Any]] = {
     "record-overwritten": _elected(kill=6, partition=6, pause=6),
     "elected-out-of-sync": _elected(kill=9, slaves_cut_off=9)
     | {"slaves": 2, "copies": 2, "gap_s": 1.0},
+    "stranger-counts": _elected(slaves_cut_off=3)
+    | {"copies": 2, "rare": {"new_slave": 9}, "gap_s": 2.0, "away": 1.0, "safety_s": 40.0},
     "old-backup-believed": _elected(etcd_restored=6, kill=3),
     "watch-ends-when-compacted": _elected(etcd_compacted=6, kill=3),
 }
@@ -91,6 +97,12 @@ _ALL: tuple[Mutant, ...] = (
         "who is not in sync is elected, too, by force (electUncleanMaster, which is off)",
         "I1: a slave that lagged when the others were gone for a moment",
         (Patch(Election, "__init__", _unclean),),
+    ),
+    Mutant(
+        "stranger-counts",
+        "a new slave counts before the record names it",
+        "I1: the other one, cut off meanwhile, is elected without what both had confirmed",
+        (Patch(ElectionService, "counts", _anybody),),
     ),
     Mutant(
         "old-backup-believed",

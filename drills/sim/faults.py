@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from saturnmq.drills.sim.cluster import Cluster
 
 SLOW_DISK_S = 0.5  # at most, per operation
+STARTS = 20  # of a broker, until one succeeds; as long as its disk is full none does
 
 
 class Faults:
@@ -39,7 +41,7 @@ class Faults:
         self.rng = random.Random(f"{cluster.seed}/faults")
         self.made: Counter[str] = Counter()
         self._over = asyncio.Event()
-        self._restarting = asyncio.Lock()
+        self.restarting = asyncio.Lock()
         self._kinds: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
             "kill": self._kill,
             "power_loss": self._power_loss,
@@ -156,12 +158,13 @@ class Faults:
         await self.last(rng.uniform(0.0, 2 * away))
         if change is not None:
             await change()
-        for attempt in range(20):
-            inside = plan.weights["power_loss_inside"] and attempt < 3 and not self.over
+        for attempt in itertools.count(1):
+            inside = plan.weights["power_loss_inside"] and attempt <= 3 and not self.over
             if inside and rng.random() < 0.3:
                 self.note("power lost while recovering", node.name)
                 node.lose_power_inside(rng.randint(1, 80))
-            if await node.boot():
+            has_room = not node.is_short_of_room
+            if await node.boot() or (has_room and attempt >= STARTS):
                 break
             await node.settle()
             await asyncio.sleep(rng.uniform(0.0, 1.0))
@@ -196,7 +199,7 @@ class Faults:
         await self.restart(nodes, self.rng.choice((0.1, 2.0, 10.0)))
 
     async def restart(self, nodes: Sequence[NameServerNode], away_s: float) -> None:
-        async with self._restarting:  # one kills no node that another one starts
+        async with self.restarting:  # one kills no node that another one starts
             for node in nodes:
                 self.note("nameserver killed", node.name)
                 await node.kill()

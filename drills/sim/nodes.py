@@ -88,6 +88,7 @@ class NameServerNode:
         self.signing = Signing(world.plan.secret)
         self.runtime: SimRuntime | None = None
         self.died_at: list[float] = []
+        self._server: NameServer | None = None
         self._incarnation = 0
 
     async def boot(self) -> None:
@@ -96,13 +97,18 @@ class NameServerNode:
             self.runtime = self.world.runtime(self.name, self.ip, self._incarnation)
             server = NameServer(self.runtime, self.ip, NAMESERVER_PORT, signing=self.signing)
             await self.runtime.spawn(server.start(), name="start")
+            self._server = server
+
+    def knows(self, name: str) -> bool:
+        """Whether it runs, and a broker of this name is registered there."""
+        return self._server is not None and bool(self._server.routes.addresses(name))
 
     async def kill(self) -> None:
         if self.runtime is not None:
             self.died_at.append(self.world.loop.time())
             self.runtime.power_off()
             await self.runtime.settle()
-            self.runtime = None
+            self.runtime = self._server = None
 
 
 class BrokerNode:
@@ -297,6 +303,11 @@ class BrokerNode:
         """Whether it is a slave."""
         broker = self.serving
         return broker is not None and broker.context.role.state is State.SLAVE
+
+    @property
+    def is_short_of_room(self) -> bool:
+        """Whether a fault keeps its disk small."""
+        return self.disk.total_bytes < DISK_BYTES
 
     @property
     def log_end(self) -> int:

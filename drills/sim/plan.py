@@ -69,6 +69,7 @@ ENABLED = (
     "recreating",
     "retrying",
     "shrinking",
+    "spreading",
     "taking-long",
 )
 SCENE = 0.1

@@ -70,13 +70,26 @@ class Strangers:
             return
         # Nameservers that know of nothing believe who comes first: only a master that waits for
         # copies, and has no slave here, takes nothing from clients then.
-        if self._rng.random() < 0.3 and self._cluster.plan.copies > 1:
-            await self._faults.restart(self._cluster.nameservers, 0.0)
-        foreign.moves_here(self._rng.random() < 0.5)
+        forget = self._rng.random() < 0.3
+        dials = self._rng.random() < 0.5
+        if self._cluster.plan.copies > 1:
+            if forget:
+                await self._faults.restart(self._cluster.nameservers, 0.0)
+            foreign.moves_here(dials)
+            await self._stay(kind, node)
+        else:
+            async with self._faults.restarting:
+                if all(each.knows(group) for each in self._cluster.nameservers):
+                    foreign.moves_here(dials)
+                    await self._stay(kind, node)
+                else:
+                    self._cluster.trace.note("fault.left-out", f"{kind}: a nameserver is new")
+        await foreign.abandon()
+
+    async def _stay(self, kind: str, node: BrokerNode) -> None:
         self._faults.note(kind, node.name)
         await node.boot()
         await self._faults.last(self._rng.choice((1.0, 5.0, 15.0)))
-        await foreign.abandon()
 
     async def _cloned_node(self) -> None:
         """A slave is started from a copy of another one's disk, and has its id."""

@@ -24,4 +24,5 @@ def test_the_figures_of_many_topics_can_be_measured_again(tmp_path: Path) -> Non
     assert all(figures[name] > 0 for name in aims)
     assert figures["open files of the broker"] < 100
     assert figures["produce over 20 topics, % of one"] > 0
+    assert figures["produce beside 50 idle connections, % of none"] > 0
     assert not list(tmp_path.iterdir()), "what it made is gone"

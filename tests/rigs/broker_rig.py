@@ -32,6 +32,11 @@ def config(root: Path, **changes: Any) -> BrokerConfig:
     return replace(base, store_options=options, **changes)
 
 
+def slave_config(root: Path, master: Broker, broker_id: int = 1, **changes: Any) -> BrokerConfig:
+    changes = {"role": "SLAVE", "ha_master_address": master.ha_address, **changes}
+    return config(root, broker_id=broker_id, **changes)
+
+
 def run(body: Callable[[NativeRuntime], Awaitable[None]]) -> None:
     async def main() -> None:
         async with asyncio.timeout(60):

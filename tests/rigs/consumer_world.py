@@ -8,6 +8,7 @@ import random
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
+from frame_rig import plain_frame
 from saturnmq.broker.locks import QueueLocks
 from saturnmq.client.pull_consumer import PullConsumer
 from saturnmq.client.push_consumer import PushConsumer
@@ -16,7 +17,6 @@ from saturnmq.drills.sim.loop import SimLoop
 from saturnmq.drills.sim.network import SimNetwork
 from saturnmq.drills.sim.runtime import SimRuntime
 from saturnmq.protocol.errors import ConnectionLost, SaturnError, error_for
-from saturnmq.protocol.frame import encode_frame
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.properties import encode_properties
 from saturnmq.protocol.remoting import Command
@@ -71,18 +71,12 @@ class World:
         if tag:
             properties["TAGS"] = tag
         log = self.frames[queue]
-        frame = encode_frame(
+        frame = plain_frame(
             physical_offset=self.physical,
             queue_offset=len(log),
             queue_id=queue_id,
-            flag=0,
-            sys_flag=0,
-            born_timestamp=1,
             born_host=HOST,
-            store_timestamp=1,
             store_host=HOST,
-            reconsume_times=0,
-            prepared_offset=0,
             body=body,
             topic=self.topic.encode(),
             properties=bytes(encode_properties(properties)),

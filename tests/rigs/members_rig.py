@@ -43,6 +43,7 @@ class Member:
         self.lacks = ""
         self.unanswered = 0  # bytes whose senders wait; one question after it is fenced fewer
         self.priority = None  # of an election
+        self.renamed = ""  # the address that it tells once it was fenced
 
     async def start(self, host="127.0.0.1"):
         self.listener = await self.group.runtime.listen(
@@ -78,6 +79,7 @@ class Member:
                 self.group.waited = [member.unanswered for member in self.group.members]
             elif self.role != "slave":
                 self.role = "fenced"
+            self.address = self.renamed or self.address
         elif self.role == "slave" and self.group.replicates:
             master = self.group.members[0]
             self.end = min(master.end, self.end + 100)

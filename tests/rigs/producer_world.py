@@ -10,11 +10,14 @@ from typing import Any
 
 from saturnmq.client.outgoing import SendHandle
 from saturnmq.client.producer import ProducerEngine
+from saturnmq.client.results import STATUS_OF_CODE
 from saturnmq.client.routes import RouteTable
 from saturnmq.client.sending import ProducerOptions
 from saturnmq.drills.sim.loop import SimLoop
 from saturnmq.drills.sim.network import SimNetwork
 from saturnmq.drills.sim.runtime import SimRuntime
+from saturnmq.protocol.batches import HOST, PartAnswer, decode_parts, encode_answers
+from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import ConnectFailed, RequestTimeout, SaturnError
 from saturnmq.protocol.message import Message, MessageQueue
 from saturnmq.protocol.remoting import Command
@@ -44,6 +47,7 @@ class Line:
     """A connection; a broker needs a millisecond to answer."""
 
     last_received = -1.0
+    closed = False
 
     def __init__(self, world: Cluster, address: str) -> None:
         self.world = world
@@ -52,6 +56,9 @@ class Line:
     def request_callback(
         self, command: Command, timeout: float, answered: Callable[[Command | SaturnError], None]
     ) -> None:
+        if command.code == RequestCode.SEND_BATCHES:
+            self._answer_batches(command, timeout, answered)
+            return
         sent = Sent(self.world.now, command.ext["n"], self.address, command, timeout)
         self.world.sent.append(sent)
         answer = self.world.answer(sent)
@@ -67,8 +74,39 @@ class Line:
             reply = command.reply(code, "said so", {**place, **ext}, body)
         later(self.world.takes_s(sent), answered, reply)
 
+    def _answer_batches(
+        self, command: Command, timeout: float, answered: Callable[[Command | SaturnError], None]
+    ) -> None:
+        """As if each had come in a request of its own; what keeps one answer back keeps all."""
+        self.world.carried.append(len(decode_parts(command.body)))
+        if not self.world.speaks_batches:
+            reply = command.reply(3, f" request type {command.code} not supported")
+            self.world.runtime.call_later(0.001, answered, reply)
+            return
+        answers, status, takes_s = [], 0, 0.0
+        failed: SaturnError | None = None
+        for part in decode_parts(command.body):
+            ext = {**command.ext, "b": part.topic, "e": str(part.queue_id)}
+            single = Command(RequestCode.SEND_BATCH_MESSAGE, ext, bytes(part.body))
+            sent = Sent(self.world.now, ext["n"], self.address, single, timeout)
+            self.world.sent.append(sent)
+            answer = self.world.answer(sent)
+            takes_s = max(takes_s, timeout if answer is None else self.world.takes_s(sent))
+            if answer is None:
+                failed = RequestTimeout(f"{self.address} is silent")
+            elif isinstance(answer, SaturnError):
+                failed = answer
+            elif isinstance(answer, dict) or answer in STATUS_OF_CODE:
+                status = max(status, answer if isinstance(answer, int) else 0)
+                answers.append(PartAnswer(0, part.queue_id))
+            else:
+                answers.append(PartAnswer(answer, part.queue_id, rest=b"said so"))
+        stored = command.reply(status, "", {HOST: "AB"}, encode_answers(answers))
+        self.world.runtime.call_later(takes_s, answered, failed or stored)
+
     def abort(self, reason: str) -> None:
         assert reason == "no answer in time"
+        self.closed = True
         self.world.lines.pop(self.address)
 
 
@@ -87,6 +125,8 @@ class Cluster:
         self.lines: dict[str, Line] = {}
         self.down: set[str] = set()  # addresses that nobody listens at
         self.sent: list[Sent] = []
+        self.speaks_batches = True
+        self.carried: list[int] = []  # batches in each request of several
         self.refreshed: list[str] = []
         self.asked: list[tuple[float, bool]] = []
         self.created: list[bool] = []  # whether who asked would have the topic created

@@ -18,6 +18,7 @@ FOUND = {
     "recreating": (1, 6),  # deleted topics that came back
     "shrinking": (1, 2, 3),  # keys over queues that are gone, as mutants
     "taking-long": (1, 2),  # two owners of an ordered queue
+    "spreading": (1, 5),  # small batches of many queues; a look at a store that was closed
     "misbehaving": (2, 3),  # nonsense that counted as success, SystemExit
 }
 

@@ -36,6 +36,7 @@ FOUND_AT = {
     "lease-not-asked": 136,
     "record-overwritten": 40,
     "elected-out-of-sync": 11,
+    "stranger-counts": 15,
     "old-backup-believed": 2,
     "watch-ends-when-compacted": 4,
     "one-epoch-for-all-starts": 17,

@@ -246,6 +246,34 @@ def test_an_offset_outside_the_queue_is_answered_with_where_to_go_on(tmp_path, o
     asyncio.run(main())
 
 
+SIXTY_NINES = b"9" * 60
+
+
+def test_topics_and_groups_with_numbers_that_cannot_be_keep_no_table_from_being_saved(tmp_path):
+    async def main() -> None:
+        async with world(tmp_path) as one:
+            for name in ("perm", "readQueueNums", "writeQueueNums", "topicSysFlag"):
+                lie = {"topic": "lie", "perm": 6, "readQueueNums": 1, "writeQueueNums": 1}
+                answer = await one.ask(17, lie | {name: "9" * 400})
+                assert answer.code == InvalidParameter.code
+                assert name in answer.remark
+            for name in ("retryQueueNums", "retryMaxTimes", "brokerId", "groupSysFlag"):
+                answer = await one.ask(
+                    200, {}, b'{"groupName":"lie","%b":%b}' % (name.encode(), SIXTY_NINES)
+                )
+                assert answer.code == InvalidParameter.code
+                assert name in answer.remark
+            # Answered when the table is on the disk.
+            assert (await one.ask(200, {}, b'{"groupName":"G","newer":%b}' % SIXTY_NINES)).code == 0
+            await one.admin.create_topic("second", queues=1)
+            saved = ConfigFile(NativeDisk(), f"{one.config.root}/config/subscriptionGroup.json")
+            table = (saved.load() or {})["subscriptionGroupTable"]
+            assert ("G" in table, "lie" in table) == (True, False)
+            assert one.broker.failures.count == 0
+
+    asyncio.run(main())
+
+
 async def refused(one: World, config: BrokerConfig) -> SaturnError:
     second = Broker(config, one.runtime, NativeDisk())
     with pytest.raises(SaturnError) as caught:
@@ -323,6 +351,7 @@ def test_a_damaged_configuration_or_an_unknown_key(path, text, hint):
 FAR = 999_999_999  # a number that an epoch can have, and this group's cannot
 NO_NUMBER = [{"epoch": lie} for lie in ("9" * 400, "-1", "x", str(1 << 31), "", FAR)]
 AN_EPOCH = {"epoch": 200_000}
+NO_STATE = (b"{}", b"[]", b"7", b"", b"{", b"\xff", b"[" * 5000)
 
 
 def part(broker: Broker) -> dict[str, Any]:
@@ -567,12 +596,15 @@ def test_nodes_whose_states_cannot_be_are_not_heard(tmp_path: Path) -> None:
         async with asyncio.timeout(30):
             runtime = NativeRuntime()
             asked: set[int] = set()
+            answers = [*LIES, *NO_STATE]
             state = {"role": "master", "epoch": 200_000, "epochs": [], "brokerName": "broker-a"}
 
-            def liar(number: int, lie: dict[str, Any]) -> Callable[[], Endpoint]:
+            def liar(number: int, lie: dict[str, Any] | bytes) -> Callable[[], Endpoint]:
+                if not isinstance(lie, bytes):
+                    lie = jsonx.dumps({**state, "address": "127.0.0.1:1", **lie})
+
                 def tell(endpoint: Endpoint, request: Command) -> None:
-                    told = {**state, "address": "127.0.0.1:1", **lie}
-                    endpoint.send(request.reply(0, body=jsonx.dumps(told)))
+                    endpoint.send(request.reply(0, body=lie))
                     asked.add(number)
 
                 return lambda: Endpoint(runtime, tell, server=True)
@@ -581,14 +613,14 @@ def test_nodes_whose_states_cannot_be_are_not_heard(tmp_path: Path) -> None:
             broker = Broker(config, runtime, NativeDisk())
             await broker.start()
             await insist(broker)
-            for number, lie in enumerate(LIES, 1):
+            for number, lie in enumerate(answers, 1):
                 listener = await runtime.listen("127.0.0.1", 0, liar(number, lie))
                 broker.context.role.knows(number, listener.address)
             await broker.close()
             broker = Broker(config, runtime, NativeDisk())
             before = ConfigFile(NativeDisk(), f"{config.root}/config/role.json").load()
             await broker.start()
-            assert asked == set(range(1, len(LIES) + 1))
+            assert asked == set(range(1, len(answers) + 1))
             assert broker.replica_state()["role"] == "recovering", "nobody has told it anything"
             assert before is not None
             assert broker.context.role.epoch == before["epoch"]

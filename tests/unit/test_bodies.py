@@ -12,6 +12,7 @@ from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import InvalidParameter
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.steps import at_once
 
 SUBSCRIPTION = {
     "classFilterMode": False,
@@ -41,13 +42,25 @@ LOCKS = {
 }
 
 
+def read_heartbeat(request: Command) -> bodies.Heartbeat:
+    return at_once(bodies.heartbeat(request))
+
+
+def read_locks(request: Command) -> bodies.Locks:
+    return at_once(bodies.locks(request))
+
+
+def read_subscription_to_check(request: Command) -> Any:
+    return at_once(bodies.subscription_to_check(request))
+
+
 def request(body: Any) -> Command:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     return Command.request(RequestCode.HEART_BEAT, {}, raw)
 
 
 def test_a_heartbeat_is_read_with_numbers_as_numbers() -> None:
-    beat = bodies.heartbeat(request(BEAT))
+    beat = read_heartbeat(request(BEAT))
     assert (beat.client_id, beat.producer_groups, beat.liveness_only) == ("me", ("writers",), False)
     (consumer,) = beat.consumers
     assert (consumer.group, consumer.message_model) == ("readers", "CLUSTERING")
@@ -56,8 +69,8 @@ def test_a_heartbeat_is_read_with_numbers_as_numbers() -> None:
 
 
 def test_a_heartbeat_may_leave_everything_out() -> None:
-    assert bodies.heartbeat(request({})) == bodies.Heartbeat("", (), (), liveness_only=False)
-    found = bodies.heartbeat(request({"consumerDataSet": [{"groupName": "G"}], "withoutSub": True}))
+    assert read_heartbeat(request({})) == bodies.Heartbeat("", (), (), liveness_only=False)
+    found = read_heartbeat(request({"consumerDataSet": [{"groupName": "G"}], "withoutSub": True}))
     assert found.liveness_only
     assert found.consumers == (bodies.Consumer("G", "", "", "", ()),)
 
@@ -77,7 +90,7 @@ def test_a_heartbeat_may_leave_everything_out() -> None:
 )
 def test_a_heartbeat_of_another_shape_is_refused_by_name(change: Any, told: str) -> None:
     with pytest.raises(InvalidParameter, match=told):
-        bodies.heartbeat(request({**BEAT, **change}))
+        read_heartbeat(request({**BEAT, **change}))
 
 
 @pytest.mark.parametrize(
@@ -93,12 +106,12 @@ def test_a_heartbeat_of_another_shape_is_refused_by_name(change: Any, told: str)
 )
 def test_a_subscription_of_another_shape_is_refused_by_name(change: Any, told: str) -> None:
     with pytest.raises(InvalidParameter, match=told):
-        bodies.subscription_to_check(request({"subscriptionData": {**SUBSCRIPTION, **change}}))
+        read_subscription_to_check(request({"subscriptionData": {**SUBSCRIPTION, **change}}))
 
 
 def test_locks_are_read_and_of_another_shape_refused() -> None:
     queue = MessageQueue("orders", "broker-a", 1)
-    assert bodies.locks(request(LOCKS)) == bodies.Locks("readers", "me", (queue,))
+    assert read_locks(request(LOCKS)) == bodies.Locks("readers", "me", (queue,))
     for change, told in (
         ({"mqSet": [{"topic": "orders"}]}, "brokerName is None, not a text"),
         ({"mqSet": [{**LOCKS["mqSet"][0], "queueId": -1}]}, "queueId is -1, not a number from 0"),
@@ -106,7 +119,7 @@ def test_locks_are_read_and_of_another_shape_refused() -> None:
         ({"clientId": {}}, "clientId is a JSON dict"),
     ):
         with pytest.raises(InvalidParameter, match=told):
-            bodies.locks(request({**LOCKS, **change}))
+            read_locks(request({**LOCKS, **change}))
 
 
 @pytest.mark.parametrize("raw", [b"", b"7", b"[]", b"{", b'"x"', b"\xff", b'{"a":' * 2000])
@@ -155,3 +168,16 @@ def test_settings_that_could_not_be_written_within_their_table_are_refused(depth
         return
     with pytest.raises(InvalidParameter, match="Recursion limit"):
         bodies.group(sent)
+
+
+def test_a_large_body_is_read_in_steps() -> None:
+    consumers = [{**CONSUMER, "subscriptionDataSet": [SUBSCRIPTION] * 200}, *[CONSUMER] * 100]
+    work = bodies.heartbeat(request({**BEAT, "consumerDataSet": consumers}))
+    steps = sum(1 for _ in work)
+    assert steps > 300 / bodies.SUBSCRIPTIONS
+    beat = read_heartbeat(request({**BEAT, "consumerDataSet": consumers}))
+    assert [len(each.subscriptions) for each in beat.consumers] == [200, *[1] * 100]
+    queues = [{**LOCKS["mqSet"][0], "queueId": number} for number in range(1_000)]
+    steps = sum(1 for _ in bodies.locks(request({**LOCKS, "mqSet": queues})))
+    assert steps >= 1_000 / bodies.QUEUES
+    assert len(read_locks(request({**LOCKS, "mqSet": queues})).queues) == 1_000

@@ -7,8 +7,9 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from saturnmq.broker.offsets import ConsumerOffsets, Search
+from saturnmq.broker.offsets import STEP_PLACES, STEP_READ, ConsumerOffsets
 from saturnmq.broker.progress import NOTHING, Mark, Progress
+from saturnmq.protocol.steps import at_once
 
 MARKS = st.builds(Mark, st.integers(0, 6), st.integers(0, 20))
 TABLES = st.dictionaries(st.integers(0, 3), MARKS)
@@ -184,22 +185,44 @@ def test_within_a_generation_a_mark_moves_only_forward() -> None:
     assert table.marks == {0: Mark(2, 6)}
 
 
-def all_of(search: Search) -> list[str]:
-    while True:
-        try:
-            next(search)
-        except StopIteration as done:
-            return done.value
-
-
 def test_a_group_can_be_forgotten_and_the_others_go_on() -> None:
     table = offsets((0, 5), (1, 6))
     table.commit("h", "t", 0, 7)
     table.commit("h", "u", 2, 8)
-    assert all_of(table.groups_of("t")) == ["g", "h"]
-    assert all_of(table.groups_of("u")) == ["h"]
-    assert all_of(table.topics_of("h")) == ["t", "u"]
+    assert at_once(table.groups_of("t")) == ["g", "h"]
+    assert at_once(table.groups_of("u")) == ["h"]
+    assert at_once(table.topics_of("h")) == ["t", "u"]
     table.clean()
-    table.forget(group="g")
+    at_once(table.forget({"g"}))
     assert table.dirty
     assert dict(table.items()) == {("t", "h"): {0: 7}, ("u", "h"): {2: 8}}
+
+
+@pytest.mark.parametrize("why", ["group", "topic"])
+def test_many_offsets_are_forgotten_in_steps_and_what_comes_meanwhile_stays(why: str) -> None:
+    table = ConsumerOffsets(lambda: 1, lambda topic, _, offset: topic == "gone" and offset < 10)
+    many = 3 * STEP_PLACES
+    for queue_id in range(many):
+        table.commit("g", "gone", queue_id, 5)
+    table.commit("h", "stays", 0, 5)
+    table.clean()
+    work = table.forget({"g"}) if why == "group" else table.forget_deleted()
+    next(work)
+    assert len(table) == many + 1 - STEP_PLACES
+    assert table.dirty
+    table.commit("g", "gone", 0, 12)
+    assert sum(1 for _ in work) >= 2
+    assert dict(table.items()) == {("gone", "g"): {0: 12}, ("stays", "h"): {0: 5}}
+
+
+def test_a_large_table_is_read_in_steps() -> None:
+    table = offsets()
+    document = {"offsetTable": {f"t@g{number}": {"0": 5} for number in range(4 * STEP_READ)}}
+    assert sum(1 for _ in table.read(document)) >= 4
+    assert len(table) == 0
+    marks = at_once(table.read(document))
+    assert len(marks) == 4 * STEP_READ
+    table.take({"stale": True}, marks)
+    assert len(table) == 0
+    table.take(document, marks)
+    assert len(table) == 4 * STEP_READ

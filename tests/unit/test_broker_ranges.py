@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -117,6 +118,10 @@ def test_cuts_cover_the_ranges_within_the_limits(tmp_path: Path) -> None:
         assert found == [[0, 5, pieces[0][2]], [2, 0, 15]]
         bad = await ask(client, CUT, ext, b'[[0,"a",2]]')
         assert (bad.code, "no range" in bad.remark) == (29, True)
+        begun = time.thread_time()
+        large = await ask(client, CUT, ext, b"{" + b"1:1," * (1 << 20))
+        assert time.thread_time() - begun < 1.0, "quoting its keys takes two seconds"
+        assert (large.code, "the limit is" in large.remark) == (1, True)
         await broker.close()
 
     run(body)

@@ -10,12 +10,14 @@ import pytest
 from saturnmq.broker.broker import Broker
 from saturnmq.protocol import compression
 from saturnmq.protocol.batch import encode_batch_item
+from saturnmq.protocol.batches import Part, PartAnswer, decode_answers, encode_parts
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.message import ReceivedMessage
 from saturnmq.protocol.remoting import Command
 from world_rig import NOW, Remote, World, new_disk, run
 
 TRANSACTION = 0xC
+STORED = (0, 10, 11, 12)
 SYNC_FLUSH = {"flush_disk_type": "SYNC_FLUSH"}
 FIELDS = {"a": "P", "b": "T", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0, "i": ""}
 LONG = {
@@ -191,6 +193,127 @@ def test_a_batch_is_stored_as_it_came_and_answered_with_the_ids_of_all() -> None
         assert (await batch(client, i="UNIQ_KEY\x01U")).ext["transactionId"] == "U"
         refused = await batch(client, topic="%RETRY%G")
         assert (refused.code, "singly" in str(refused.remark)) == (13, True)
+        await broker.close()
+
+    run(body)
+
+
+async def batches(client: Remote, *parts: Part, **more: Any) -> tuple[Command, list[PartAnswer]]:
+    reply = await client.ask(390040, {"a": "P", "c": "TBW102", "d": 4, **more}, encode_parts(parts))
+    return reply, list(decode_answers(reply.body, len(parts))) if reply.code in STORED else []
+
+
+def part(
+    *bodies: bytes, topic: str = "T", queue: int = 0, sys_flag: int = 0, born: int = 1
+) -> Part:
+    data = bytearray()
+    for body in bodies:
+        encode_batch_item(data, body, b"KEYS\x01k\x02", 0, True)
+    return Part(topic, queue, sys_flag, born, bytes(data))
+
+
+def test_batches_of_one_request_are_stored_as_each_would_be_in_its_own() -> None:
+    async def body(world: World) -> None:
+        parts = [
+            part(b"a", b"b", queue=1, sys_flag=TRANSACTION | 1 << 5, born=7),
+            part(b"c", topic="U", queue=2),
+            part(b"d", queue=1),
+        ]
+        logs = []
+        for together in (True, False):
+            broker = await world.broker(new_disk())
+            client = await world.connect(broker.address)
+            for topic in ("T", "U"):
+                await batch(client, 1, topic)
+            begin = broker.store.watermarks.appended
+            if together:
+                reply, answers = await batches(client, *parts)
+                assert reply.ext["saturnHost"] == broker.context.store_host.hex().upper()
+            else:
+                for one in parts:
+                    ext = {"b": one.topic, "e": one.queue_id, "f": one.sys_flag, "g": one.born_ms}
+                    single = await client.ask(
+                        320, {**FIELDS, **ext, "saturnSizes": "true"}, one.body
+                    )
+                    answer = answers.pop(0)
+                    assert (answer.code, str(answer.queue_id)) == (0, single.ext["queueId"])
+                    assert str(answer.queue_offset) == single.ext["queueOffset"]
+                    assert single.ext["msgId"].endswith(f"{answer.physical_offset:016X}")
+                    assert answer.rest == bytes(single.body)
+            await stored(world, broker, queue=1)
+            end = broker.store.watermarks.appended
+            frames = broker.store.get_message("T", 1, 0, 10).data
+            found = [(m.body, m.sys_flag, m.born_timestamp) for m in decode_frames(frames, True)]
+            logs.append((end - begin, found))
+            assert [row[0] for row in found] == [b"a", b"b", b"d"]
+            await broker.close()
+        assert logs[0] == logs[1]
+
+    run(body)
+
+
+def test_a_batch_that_cannot_be_stored_keeps_no_other_from_it() -> None:
+    async def body(world: World) -> None:
+        broker = await world.broker()
+        client = await world.connect(broker.address)
+        await batch(client, 1)
+        bent = part(b"bent")._replace(body=b"\0" * 30)
+        reply, answers = await batches(
+            client,
+            part(b"first"),
+            part(b"x", queue=99),
+            part(b"x", topic="%RETRY%G"),
+            part(b"x", topic="SCHEDULE_TOPIC_XXXX"),
+            part(b"x", topic="no such"),
+            bent,
+            part(b"new", topic="N", queue=3),
+            part(b"last", queue=-1),
+            c="TBW102",
+            d=8,
+        )
+        assert reply.code == 0
+        codes = [answer.code for answer in answers]
+        assert (codes[0], codes[6], codes[7]) == (0, 0, 0)
+        assert 0 not in codes[1:6]
+        assert b"out of range" in answers[1].rest
+        assert b"singly" in answers[2].rest
+        assert (await stored(world, broker, "N", 3)).body == b"new"
+        assert answers[7].queue_id in range(4)
+        assert (await stored(world, broker, "T", answers[7].queue_id)).body == b"last"
+        none, answers = await batches(client, part(b"x", queue=99))
+        assert (none.code, len(answers)) == (0, 1)
+        await broker.close()
+
+    run(body)
+
+
+def test_a_request_of_batches_that_is_none_or_too_long_is_refused_whole() -> None:
+    async def body(world: World) -> None:
+        broker = await world.broker(max_message_bytes=10_000)
+        client = await world.connect(broker.address)
+        end = broker.store.watermarks.appended
+        for data in (b"", b"x", encode_parts([part(b"x")])[:-1], encode_parts([part(b"x")] * 129)):
+            reply = await client.ask(390040, {}, data)
+            assert reply.code == 1, reply.remark
+        reply, _ = await batches(client, part(b"x" * 5000), part(b"x" * 5000))
+        assert (reply.code, "the limit is 10000" in str(reply.remark)) == (13, True)
+        assert broker.store.watermarks.appended == end
+        await broker.close()
+
+    run(body)
+
+
+def test_batches_are_acknowledged_when_the_last_is_as_safe_as_is_asked_for() -> None:
+    async def body(world: World) -> None:
+        broker = await world.broker(flush_disk_type="SYNC_FLUSH", sync_flush_timeout_ms=800)
+        machine = world.nodes[-1]
+        client = await world.connect(broker.address)
+        reply, answers = await batches(client, part(b"a"), part(b"b", queue=1))
+        assert reply.code == 0
+        assert broker.store.watermarks.flushed == broker.store.watermarks.appended
+        machine.blocking_latency_s = (2.0, 2.0)
+        reply, answers = await batches(client, part(b"a"), part(b"b", queue=1))
+        assert (reply.code, [answer.queue_offset for answer in answers]) == (10, [1, 1])
         await broker.close()
 
     run(body)

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 from broker_rig import ask, config, connected, pull, run, started, until
+from frame_rig import plain_frame
 from hypothesis import given
 from hypothesis import strategies as st
 from saturnmq.broker.broker import Broker
 from saturnmq.protocol.batch import encode_batch_item
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
-from saturnmq.protocol.frame import Frame, decode_frame, encode_frame, frame_properties
+from saturnmq.protocol.frame import Frame, decode_frame, frame_properties
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.native import NativeRuntime
 from saturnmq.protocol.properties import decode_properties
@@ -217,23 +218,7 @@ def test_a_broker_may_be_told_to_look_at_no_conditions(tmp_path: Path) -> None:
 
 
 def frame(physical: int, properties: bytes, body: bytes = b"b", **more) -> bytes:
-    return encode_frame(
-        physical_offset=physical,
-        queue_offset=0,
-        queue_id=0,
-        flag=0,
-        sys_flag=more.get("sys_flag", 0),
-        born_timestamp=1,
-        born_host=more.get("born_host", bytes(8)),
-        store_timestamp=1,
-        store_host=more.get("store_host", bytes(8)),
-        reconsume_times=0,
-        prepared_offset=0,
-        body=body,
-        topic=more.get("topic", b"T"),
-        properties=properties,
-        crc_property=more.get("crc_property", False),
-    )
+    return plain_frame(physical_offset=physical, body=body, properties=properties, **more)
 
 
 @given(st.binary(max_size=40), st.booleans(), st.booleans(), st.integers(1, 300), st.booleans())

@@ -134,6 +134,28 @@ def test_a_finished_epoch_is_over_for_whoever_comes_late(tmp_path: Path) -> None
     run(body)
 
 
+def test_an_epoch_far_behind_what_was_published_makes_no_duplicates_of_those_before_it(
+    tmp_path: Path,
+) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        broker, client = await ready(runtime, config(tmp_path))
+        for epoch in range(3):
+            for far in ((1 << 62) - 1, epoch + 2):
+                assert (await ask(client, FINISH, {"sink": "s", "epoch": far})).code == 0
+            assert (await stage(client, 0, b"row", epoch=epoch)).ext == {"chunks": "1"}
+            published = await ask(client, PUBLISH, {**key(epoch), **told(1, [b"row"])})
+            assert (published.code, published.ext["duplicate"]) == (0, "false")
+        for _ in range(2):
+            assert (await ask(client, FINISH, {"sink": "s", "epoch": 3})).code == 0
+        late = await ask(client, PUBLISH, {**key(3, 7), **told(1, [b"row"])})
+        assert late.ext["duplicate"] == "true", "of the next one another broker has all"
+        await settled(broker)
+        assert bodies_of(broker) == [b"row"] * 3
+        await broker.close()
+
+    run(body)
+
+
 def test_what_is_known_survives_a_restart_with_its_file_and_without(tmp_path: Path) -> None:
     async def body(runtime: NativeRuntime) -> None:
         for life in range(3):
@@ -175,6 +197,49 @@ def test_what_a_cut_took_from_the_log_is_published_anew(tmp_path: Path) -> None:
             assert again.ext["duplicate"] == duplicate
         await settled(broker)
         assert bodies_of(broker) == [b"kept", b"cut"]
+        await broker.close()
+
+    run(body)
+
+
+def test_what_is_put_back_behind_a_cut_is_known_before_writes_are_taken_again(
+    tmp_path: Path,
+) -> None:
+    """A master whose disk lost the front of its log copies it back, then its own end."""
+
+    async def body(runtime: NativeRuntime) -> None:
+        broker, client = await ready(runtime, config(tmp_path))
+        await stage(client, 0, b"row")
+        assert (await ask(client, PUBLISH, {**key(), **told(1, [b"row"])})).code == 0
+        await settled(broker)
+        doors, end = broker._executor._doors, broker.store.watermarks.appended
+        await doors.cut(0, "its front is missing")
+        [side] = broker.store.truncated()
+        await doors.put_back(side)
+        await doors.cut_torn()
+        assert broker.store.watermarks.appended == end
+        await stage(client, 0, b"row", attempt="b")
+        again = await ask(client, PUBLISH, {**key(attempt="b"), **told(1, [b"row"])})
+        assert again.ext["duplicate"] == "true"
+        assert bodies_of(broker) == [b"row"]
+        await broker.close()
+
+    run(body)
+
+
+def test_a_marker_that_was_damaged_counts_when_it_is_mended(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        broker, client = await ready(runtime, config(tmp_path))
+        await stage(client, 0, b"row")
+        assert (await ask(client, PUBLISH, {**key(), **told(1, [b"row"])})).code == 0
+        await settled(broker)
+        # A start that found damage there passed over the marker.
+        end = broker.store.watermarks.appended
+        broker._sinks.load({"end": end, "next": 1, "sinks": {}})
+        await broker._repair(lambda: None)
+        await stage(client, 0, b"row", attempt="b")
+        again = await ask(client, PUBLISH, {**key(attempt="b"), **told(1, [b"row"])})
+        assert again.ext["duplicate"] == "true"
         await broker.close()
 
     run(body)
@@ -306,6 +371,27 @@ def test_sends_that_wait_for_a_group_are_counted_and_refused_beyond_their_limit(
         assert "waits for a group" in str(replies[3].remark)
         assert (await group).code == 0
         assert broker._staging._parked_memory.used == 0
+        await broker.close()
+
+    run(body)
+
+
+@pytest.mark.parametrize("lie", [{"bornTimestamp": "9" * 400}, {"sysFlag": 1 << 40}], ids=list)
+def test_what_no_message_can_have_is_not_staged_and_sends_go_on(
+    tmp_path: Path, lie: dict[str, Any]
+) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        broker, client = await ready(runtime, config(tmp_path))
+        refused = await stage(client, 0, b"never", **lie)
+        assert (refused.code, next(iter(lie)) in refused.remark) == (29, True)
+        lost = await ask(client, PUBLISH, {**key(), **told(1, [b"never"])})
+        assert (lost.code, "it has 0 chunks" in lost.remark) == (StageLost.code, True)
+        assert (await send(client, b"sent")).code == 0
+        assert (await stage(client, 0, b"row", attempt="b")).ext == {"chunks": "1"}
+        published = await ask(client, PUBLISH, {**key(attempt="b"), **told(1, [b"row"])})
+        assert (published.code, published.ext["duplicate"]) == (0, "false")
+        await settled(broker)
+        assert bodies_of(broker) == [b"sent", b"row"]
         await broker.close()
 
     run(body)

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from saturnmq.broker.ack import AckLedger
+from saturnmq.broker.ack import ACK_BYTES, AckLedger
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.broker.delay_levels import schedule
 from saturnmq.broker.locks import QueueLocks
 from saturnmq.broker.offsets import ConsumerOffsets
 from saturnmq.broker.topics import Topic, TopicTable, system_topics
+from saturnmq.protocol.budget import Budget
 from saturnmq.protocol.errors import ConfigError, InvalidParameter, NoPermission, TopicNotExist
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.properties import decode_properties
@@ -178,10 +179,15 @@ def test_each_change_of_the_topics_makes_a_new_version_and_what_changes_nothing_
 
 def test_the_ledger_answers_in_log_order_and_names_what_was_late() -> None:
     wire: Any = Wire()
-    ledger = AckLedger(10)
+    memory = Budget(1 << 20, "all")
+    ledger = AckLedger(10, memory)
     for end in (10, 20, 30):
         ledger.add(end, 5.0, wire, Command(0))
+    ledger.count()
+    assert memory.used == 3 * ACK_BYTES
     assert ledger.release(20) == 2
+    ledger.count()
+    assert memory.used == ACK_BYTES
     assert [c.code for c in wire.sent] == [0, 0]
     assert ledger.expire(4.9, None) == 0
     assert ledger.expire(5.0, 25) == 1

@@ -1,5 +1,8 @@
 """What callers without a loop share: pooled things, connections, nameservers asked in turn."""
 
+import asyncio
+import contextlib
+import socket
 import threading
 from types import SimpleNamespace
 from typing import ClassVar
@@ -358,3 +361,44 @@ class TestNameservers:
         said = rf"no answer of any nameserver of {cluster.address} .option endpoints.: check that"
         with pytest.raises(NameserversUnreachable, match=said):
             nameservers.route("other")
+
+
+def test_an_answer_that_drips_in_is_waited_for_no_longer_than_one_that_does_not_come() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        over = threading.Event()
+
+        def drip() -> None:
+            peer, _ = listener.accept()
+            with peer, contextlib.suppress(OSError):
+                peer.recv(1000)
+                peer.sendall((1000).to_bytes(4, "big"))
+                while not over.wait(0.01):
+                    peer.sendall(b"x")
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        channel = Channel(NativeRuntime(), address, 5.0)
+        try:
+            with pytest.raises(RequestTimeout, match=r"in 0\.1 s"):
+                channel.request(Command.request(RequestCode.SINK_STATE), 0.1)
+        finally:
+            channel.close()
+            over.set()
+            thread.join()
+
+
+@pytest.mark.parametrize("address", ["", "x", "127.0.0.1:99999", "a..b:1", "x" * 70 + ":1"])
+def test_an_address_that_is_none_is_one_where_nobody_answers(address: str) -> None:
+    """A route may tell it, and so may another broker."""
+    with pytest.raises(ConnectFailed, match="no connection to"):
+        Channel(NativeRuntime(), address, 5.0)
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 70, "a\0b"])
+def test_a_name_that_no_host_can_have_is_one_where_nobody_answers(host: str) -> None:
+    async def connect() -> None:
+        with pytest.raises(ConnectFailed, match="no connection to"):
+            await NativeRuntime().connect(host, 1, asyncio.Protocol())
+
+    asyncio.run(connect())

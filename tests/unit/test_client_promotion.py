@@ -169,6 +169,20 @@ def test_who_never_had_everything_is_promoted_by_force_only(why, role):
     run(test, required=1, lost=[0])
 
 
+@pytest.mark.parametrize("name", ["elsewhere:1", "that of the target"])
+def test_a_node_that_tells_another_address_once_it_is_fenced_is_the_one_that_was_asked(name):
+    async def test(group, admin):
+        _, target, other = group.members
+        address = target.address
+        other.renamed = address if name == "that of the target" else name
+        target.renamed = "" if name == "that of the target" else name
+        result = await admin.promote(GROUP, address)
+        assert result.master == address
+        assert target.role == "master"
+
+    run(test, ends=(200, 200, 200), lost=[0])
+
+
 def test_a_take_over_that_fails_says_that_nobody_leads():
     async def test(group, admin):
         group.members[1].refuse = {RequestCode.PROMOTE: "its disk is full"}

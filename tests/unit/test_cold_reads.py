@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_rig import ask, config, connected, pull, run, send, started
+from broker_rig import ask, config, connected, pull, run, send, slave_config, started, until
+from saturnmq.broker import ha_master
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.native import NativeRuntime
@@ -91,5 +92,68 @@ def test_a_bad_sector_is_told_to_the_one_who_reads_there(
         assert broker.failures.count == 0
         client.close()
         await broker.close()
+
+    run(body)
+
+
+def test_others_are_served_while_the_disk_reads_for_a_slave_that_lags(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookup, "RECENT", 0)
+    monkeypatch.setattr(ha_master, "READ_AHEAD", 3000)
+    may_read = threading.Semaphore(0)
+    read_from: list[int] = []
+    cache = NativeSegment.cache
+
+    def slow(segment: NativeSegment, start: int, end: int) -> None:
+        read_from.append(start)
+        assert may_read.acquire(timeout=30)
+        cache(segment, start, end)
+
+    monkeypatch.setattr(NativeSegment, "cache", slow)
+
+    async def body(runtime: NativeRuntime) -> None:
+        master = await started(runtime, config(tmp_path / "m", role="ASYNC_MASTER"))
+        client = await connected(runtime, master)
+        for _ in range(5):
+            await send(client, BODY)
+        slave = await started(runtime, slave_config(tmp_path / "s", master))
+        await until(lambda: bool(read_from))
+        assert (await send(client, BODY)).code == 0
+        assert slave.store.watermarks.appended == 0
+        may_read.release()
+        await until(lambda: slave.store.watermarks.appended > 0)
+        may_read.release(1000)
+        end = master.store.watermarks.appended
+        await until(lambda: slave.store.watermarks.appended == end)
+        assert read_from == sorted(set(read_from)), "each part once"
+        client.close()
+        await slave.close()
+        await master.close()
+
+    run(body)
+
+
+def test_a_slave_for_which_the_disk_cannot_read_is_told_of_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(lookup, "RECENT", 0)
+
+    def bad(segment: NativeSegment, start: int, end: int) -> None:
+        raise OSError(errno.EIO, "Input/output error", segment.path)
+
+    monkeypatch.setattr(NativeSegment, "cache", bad)
+
+    async def body(runtime: NativeRuntime) -> None:
+        master = await started(runtime, config(tmp_path / "m", role="ASYNC_MASTER"))
+        client = await connected(runtime, master)
+        await send(client, BODY)
+        slave = await started(runtime, slave_config(tmp_path / "s", master))
+        await until(lambda: "the log cannot be read there" in caplog.text)
+        assert slave.store.watermarks.appended == 0
+        assert (await send(client, BODY)).code == 0
+        client.close()
+        await slave.close()
+        await master.close()
 
     run(body)

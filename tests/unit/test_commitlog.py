@@ -8,9 +8,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from frame_rig import plain_frame
 from saturnmq.drills.sim.disk import SimDisk, SimSegment
 from saturnmq.protocol.errors import StoreDamaged, SystemBusy
-from saturnmq.protocol.frame import encode_frame
 from saturnmq.store.commitlog import CommitLog
 from saturnmq.store.disk import Advice, NativeDisk
 from saturnmq.store.transient_pool import TransientStorePool
@@ -340,27 +340,8 @@ def test_a_read_ends_with_its_segment_and_with_the_log() -> None:
 
 
 def frame(offset: int = 0, size: int = 0, **fields) -> bytes:
-    """Of `size` bytes if that is given."""
-
-    def encoded(body: bytes) -> bytes:
-        known = {
-            "physical_offset": offset,
-            "queue_offset": 5,
-            "queue_id": 3,
-            "flag": 0,
-            "sys_flag": 0,
-            "born_timestamp": 1,
-            "born_host": bytes(8),
-            "store_timestamp": 2,
-            "store_host": bytes(8),
-            "reconsume_times": 0,
-            "prepared_offset": 0,
-            "topic": b"T",
-            "properties": b"",
-        }
-        return encode_frame(**{**known, **fields, "body": body})
-
-    return encoded(bytes(max(size - len(encoded(b"")), 0)))
+    known = {"physical_offset": offset, "queue_offset": 5, "queue_id": 3}
+    return plain_frame(size, **known, **fields)
 
 
 def test_a_frame_is_told_by_its_place_its_size_and_its_queue() -> None:

@@ -19,9 +19,10 @@ from saturnmq.broker.config import BrokerConfig
 from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol import connections, jsonx
 from saturnmq.protocol import endpoint as endpoint_module
-from saturnmq.protocol.connections import Connections, Limits
+from saturnmq.protocol.connections import Connections
 from saturnmq.protocol.endpoint import Endpoint, connect
 from saturnmq.protocol.errors import ConfigError
+from saturnmq.protocol.limits import MEMORY_MIN, Limits
 from saturnmq.protocol.native import NativeRuntime, new_event_loop
 from saturnmq.protocol.remoting import Command, FrameDecoder, encode
 from saturnmq.protocol.runtime import split_address
@@ -116,6 +117,48 @@ def test_a_connection_beyond_a_limit_is_told_it_and_closed(
         assert (await ask(await served.connect())).code == 0
 
     run(body, **limits)
+
+
+class From(asyncio.Transport):
+    """A transport of a peer at this address."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__({"peername": (host, 4711)})
+
+    def writelines(self, list_of_data: object) -> None:
+        pass
+
+    def abort(self) -> None:
+        pass
+
+    close = abort
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def pause_reading(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "refused"),
+    [
+        ("2001:db8::1", "2001:db8::ffff:2", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("fe80::1%eth0", "fe80::2%eth0", True),
+        ("::ffff:192.0.2.1", "192.0.2.1", True),
+        ("::ffff:192.0.2.1", "::ffff:192.0.2.2", False),
+        ("192.0.2.1", "192.0.2.2", False),
+    ],
+)
+def test_addresses_of_one_ipv6_network_count_as_one(first: str, then: str, refused: bool) -> None:
+    async def body(served: Served) -> None:
+        for host in (first, then):
+            served.all.accept().connection_made(From(host))
+        assert served.all.refused == refused
+        assert len(served.all) == 2 - refused
+
+    run(body, per_address=1)
 
 
 def test_those_who_are_refused_and_ask_nothing_do_not_stay(
@@ -448,7 +491,7 @@ def test_half_of_the_memory_there_is_is_the_most(caplog: pytest.LogCaptureFixtur
     assert not caplog.records
     assert asked.within(600 << 20) == Limits(memory_bytes=300 << 20)
     assert "memoryBudgetBytes is 314572800" in caplog.text
-    assert asked.within(1 << 20).memory_bytes == connections.MEMORY_MIN
+    assert asked.within(1 << 20).memory_bytes == MEMORY_MIN
 
 
 def test_limits_that_make_no_sense_are_refused() -> None:

@@ -8,16 +8,19 @@ from typing import Any
 
 import pytest
 from broker_rig import ask, config, connected, run, started
-from saturnmq.broker.documents import STEP_ROWS, Document, Rows, Saveable, encode
+from saturnmq.broker.documents import STEP_ROWS, Document, Rows, Told, Versioned, encode
 from saturnmq.protocol import jsonx
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.native import NativeRuntime
 from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.steps import at_once
 
 MANY = 10 * STEP_ROWS
 
 
-class Table(Saveable):
+class Table(Versioned):
+    data_version = {"counter": 1}  # noqa: RUF012
+
     def document(self) -> Document:
         rows: list[Any] = [None] * STEP_ROWS + [(f"k{n}", n) for n in range(MANY)]
         nothing: list[Any] = [None]
@@ -30,17 +33,26 @@ class Table(Saveable):
 
 
 def test_a_document_is_encoded_in_steps_and_is_its_snapshot() -> None:
-    work, steps = encode(Table().document()), 0
-    while True:
-        try:
-            next(work)
-        except StopIteration as done:
-            text = done.value
-            break
-        steps += 1
-    assert steps >= 11
+    assert sum(1 for _ in encode(Table().document())) >= 11
+    text = at_once(encode(Table().document()))
     wanted = {"n": 1, "rows": {f"k{n}": n for n in range(MANY)}, "none": {}}
     assert jsonx.loads(text) == wanted == Table().snapshot()
+
+
+def test_a_table_is_told_again_as_it_was_encoded_until_it_changes() -> None:
+    table = Table()
+    told = Told(table, lambda document: {"twice": document["n"]})
+    assert told.text() is None
+    text = at_once(told.encoded())
+    assert jsonx.loads(text) == {**table.snapshot(), "twice": 1}
+    assert told.text() is text
+    table.mark_dirty()
+    assert told.text() is None
+    work = told.encoded()
+    next(work)
+    table.mark_dirty()
+    at_once(work)
+    assert told.text() is None, "it changed meanwhile"
 
 
 @pytest.mark.parametrize("saved", [True, False])

@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from election_rig import IDENTITY, LEASE_S, PREFIX, TERM, Group, Node, address, master, slave
+from election_rig import IDENTITY, LEASE_S, PREFIX, TERM, Group, Node, address, do, master, slave
 from etcd_model import ModelEtcd
+from saturnmq.broker.electing import SavedMemory
 from saturnmq.broker.election import (
     BACK_OFF_S,
     DRIFT,
@@ -29,6 +30,7 @@ from saturnmq.broker.election import (
     read_record,
 )
 from saturnmq.broker.etcd.door import Guard, Item, Put, Snapshot
+from saturnmq.protocol import jsonx
 from saturnmq.protocol.epochs import EPOCH_MAX
 from saturnmq.protocol.errors import MalformedFrame
 
@@ -64,7 +66,8 @@ def test_a_master_takes_its_group_and_says_who_is_in_sync() -> None:
     assert holder.lease
     record = read_record(etcd.items[f"{PREFIX}record"].value)
     assert not etcd.items[f"{PREFIX}record"].lease, "it outlives the master"
-    assert record == Record(IDENTITY, A, "a:10912", TERM, TERM, frozenset({A, B}), 480, {})
+    both = frozenset({A, B})
+    assert record == Record(IDENTITY, A, "a:10912", TERM, TERM, both, 480, {}, members=both)
     assert not node.election.trouble(0.1, node.facts)
     assert not node.run(0.2)
 
@@ -379,11 +382,66 @@ def test_nobody_else_asks_for_a_hand_over(facts: dict[str, Any]) -> None:
     assert not campaigns(node.did)
 
 
+# who counts
+
+
+def test_a_new_slave_counts_when_who_could_be_elected_knows_of_it() -> None:
+    etcd = ModelEtcd()
+    node, b = registered(etcd, B), slave(etcd)
+    assert node.election.counting(IDENTITY) == frozenset({B})
+    node.reaches_etcd = False
+    node.know(in_sync={C: 500}, replicas=frozenset({B, C}))
+    node.until(0.1, 1.5)
+    assert node.election.counting(IDENTITY) == frozenset({B}), "b could be elected, alone"
+    b.run(1.5)
+    assert b.election.members() == frozenset({A, B})
+    node.reaches_etcd = True
+    node.until(1.5, 3.0)
+    assert node.election.counting(IDENTITY) == frozenset({B, C})
+    node.know(in_sync={B: 500})
+    node.until(3.0, 4.5)
+    b.until(3.0, 4.5)
+    assert b.record.in_sync == frozenset({A, B})
+    assert b.election.members() == frozenset({A, B, C}), "it may have what b lacks"
+
+
+def test_all_slaves_count_where_nobody_else_could_be_elected() -> None:
+    node = master(ModelEtcd())
+    assert node.election.counting(IDENTITY) == frozenset(), "there is no record"
+    node.run(0.0)
+    assert node.election.counting(IDENTITY) == frozenset()
+    node.know(in_sync={B: 500}, replicas=frozenset({B}))
+    node.run(0.1)
+    assert node.election.counting("f" * 32) == frozenset(), "that record is of another group"
+
+
+def test_the_first_record_counts_before_its_master_knows_that_it_is_written() -> None:
+    node = master(ModelEtcd())
+    node.know(replicas=frozenset({B}))
+    commit = None
+    while not isinstance(commit, Commit):
+        if commit is not None:
+            do(node.etcd, node.election, commit, 0.0)(0.0)
+        commit = node.election.step(0.0, node.facts)
+    assert node.election.counting(IDENTITY) == frozenset({B})
+
+
+def test_who_counts_is_known_through_a_restart_without_etcd() -> None:
+    etcd, saved = ModelEtcd(), SavedMemory()
+    registered(etcd, B, memory=saved.memory)
+    again = SavedMemory()
+    again.load(jsonx.loads(jsonx.dumps(saved.document())))
+    node = master(etcd, memory=again.memory)
+    node.reaches_etcd = False
+    node.until(1.0, 2.0)
+    assert node.election.counting(IDENTITY) == frozenset({B})
+
+
 # etcd that is not what it was
 
 
 def forgetful(**changes: int) -> tuple[Memory, Snapshot]:
-    memory = Memory(cluster=7, revision=50, record_changed=40)
+    memory = Memory(cluster=7, revision=50, record_changed=40, members=frozenset({B, C}))
     record = Record(IDENTITY, A, "a:1", TERM, TERM, frozenset({A, B}), 5, {})
     item = Item(record.to_bytes(), 3, changes.get("record_changed", 40))
     found = Snapshot(
@@ -417,6 +475,7 @@ def test_an_etcd_that_has_forgotten_is_refused_for_good(
     assert not isinstance(node.election.step(2.1, node.facts), (Grant, Commit))
     leads = Facts(leads=True, term=TERM, identity=IDENTITY, replicas=frozenset({C}))
     assert again.witnesses(2.0, leads) == frozenset({C}), "not what that record says"
+    assert again.counting(IDENTITY) == frozenset({C}), "as it was before"
 
 
 def test_an_etcd_that_goes_on_is_believed() -> None:
@@ -427,7 +486,17 @@ def test_an_etcd_that_goes_on_is_believed() -> None:
     assert (memory.revision, memory.record_changed) == (51, 51)
 
 
-GOOD = Record(IDENTITY, A, "a:10912", TERM, 2 * TERM, frozenset({A, B}), 5, {B: 2 * TERM})
+GOOD = Record(
+    IDENTITY,
+    A,
+    "a:10912",
+    TERM,
+    2 * TERM,
+    frozenset({A, B}),
+    5,
+    {B: 2 * TERM},
+    members=frozenset({A, B, C}),
+)
 
 
 def test_a_record_is_read_as_it_was_written() -> None:
@@ -450,6 +519,7 @@ def test_a_record_is_read_as_it_was_written() -> None:
         (b'"master":"a:10911"', b'"master":"a"'),
         (b'"master":"a:10911"', b'"master":7'),
         (b'"inSync":[', b'"inSync":[7,'),
+        (b'"members":[', b'"members":["a",'),
         (b'"priority":2147483647', b'"priority":-1'),
         (b"{", b"["),
         (b"}", b""),

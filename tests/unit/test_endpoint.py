@@ -433,3 +433,75 @@ def test_a_flood_of_a_peer_that_does_not_read_waits_until_it_does(
         assert len(wire.sent()) == many
 
     run(main)
+
+
+def test_who_has_many_long_works_under_way_waits_with_what_else_it_asks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(turns, "TURN_S", 60.0)
+
+    async def main(runtime: NativeRuntime) -> None:
+        served: list[int] = []
+
+        def begin(endpoint: Endpoint, command: Command) -> None:
+            served.append(command.opaque)
+            endpoint.begin_work()
+
+        async def a_turn() -> None:
+            for _ in range(3):
+                await asyncio.sleep(0)
+
+        endpoint, wire = wired(begin, server=True, turns=turns.Turns(runtime))
+        most = module.WORKS_MAX
+        feed(endpoint, b"".join(frame(10, b"", opaque) for opaque in range(most + 2)))
+        await a_turn()
+        assert served == [*range(most)]
+        assert not wire.reading
+        endpoint.end_work()
+        await a_turn()
+        assert served == [*range(most + 1)]
+        endpoint.pause_writing()
+        endpoint.end_work()
+        await a_turn()
+        assert served == [*range(most + 1)], "it does not read what it asked for"
+        endpoint.resume_writing()
+        await a_turn()
+        assert served == [*range(most + 2)]
+        assert not wire.reading, "there are as many again"
+        endpoint.end_work()
+        await a_turn()
+        assert wire.reading
+
+    run(main)
+
+
+def test_a_buffer_that_was_full_of_requests_has_room_when_their_works_are_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(turns, "TURN_S", 60.0)
+    monkeypatch.setattr(module, "WORKS_MAX", 1)
+    endpoint, wire = wired(lambda endpoint, _: endpoint.begin_work(), server=True)
+    short = frame(10)
+    feed(endpoint, frame(10, bytes(module.FIRST_BUFFER - len(short))))
+    assert not wire.reading
+    endpoint.end_work()
+    assert wire.reading
+    feed(endpoint, short)
+    assert not wire.reading
+
+
+def test_what_many_ask_for_in_one_turn_is_made_once() -> None:
+    async def main(runtime: NativeRuntime) -> None:
+        made: list[int] = []
+
+        def make() -> int:
+            made.append(len(made))
+            return made[-1]
+
+        once = turns.OncePerTurn(runtime, make)
+        assert [once(), once(), once()] == [0, 0, 0]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert once() == 1
+
+    run(main)

@@ -351,6 +351,18 @@ def test_a_slave_without_the_confirmed_log_is_promoted_by_force_only(tmp_path: P
     run(body)
 
 
+def test_a_slave_that_nobody_knows_who_could_be_elected_does_not_count(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        async with Group(runtime, tmp_path, slave_timeout_ms=100) as group:
+            context, slave = group.master.context, group.slave.address
+            context.counts = lambda address: address != slave
+            assert (await group.send_all(group.master, b"0"))[0] in (11, 12)
+            context.counts = lambda address: address == slave
+            assert await group.send_all(group.master, b"1") == [0]
+
+    run(body)
+
+
 @pytest.mark.parametrize("position", [3, 2])
 def test_a_consumer_goes_on_before_what_was_lost(tmp_path: Path, position: int) -> None:
     """A new message got the offset of a lost one: who had read that must not skip it (I4)."""

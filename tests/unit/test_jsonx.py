@@ -99,6 +99,17 @@ def test_a_request_is_strict_but_for_integer_keys() -> None:
             jsonx.loads_request(wrong)
 
 
+def test_a_request_has_so_many_integer_keys_and_no_more() -> None:
+    def with_keys(count: int) -> bytes:
+        return b"{%b}" % b",".join(b"%d:0" % number for number in range(count))
+
+    assert len(jsonx.loads_request(with_keys(jsonx.QUOTED_MAX))) == jsonx.QUOTED_MAX
+    one_more = with_keys(jsonx.QUOTED_MAX + 1)
+    with pytest.raises(MalformedFrame, match="write them as texts"):
+        jsonx.loads_request(one_more)
+    assert len(jsonx.loads(one_more)) == jsonx.QUOTED_MAX + 1, "a file or an answer may have them"
+
+
 @settings(max_examples=60)
 @given(values)
 def test_quoting_integer_keys_leaves_everything_else_as_it_is(value: object) -> None:

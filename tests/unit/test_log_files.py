@@ -8,6 +8,7 @@ import random
 import struct
 
 import pytest
+from frame_rig import plain_frame
 from saturnmq.drills.sim.disk import SimDisk, SimSegment
 from saturnmq.protocol.frame import (
     BLANK_MAGIC,
@@ -16,7 +17,6 @@ from saturnmq.protocol.frame import (
     End,
     Frame,
     NeedMore,
-    encode_frame,
 )
 from saturnmq.store.log_files import NOTHING, PAGE, UNREADABLE, Gap, LogReader, SegmentFiles
 from store_rig import new_disk
@@ -27,26 +27,9 @@ LOG = "/log"
 
 def frame(at: int, size: int = 100, *, crc_property: bool = False, topic: bytes = b"T") -> bytes:
     """A frame of `size` bytes for the place `at`."""
-    least = 91 + len(topic) + (len(topic) > 127) + 20 * crc_property
-    made = encode_frame(
-        physical_offset=at,
-        queue_offset=at,
-        queue_id=0,
-        flag=0,
-        sys_flag=0,
-        born_timestamp=1,
-        born_host=bytes(8),
-        store_timestamp=1,
-        store_host=bytes(8),
-        reconsume_times=0,
-        prepared_offset=0,
-        body=b"x" * (size - least),
-        topic=topic,
-        properties=b"",
-        crc_property=crc_property,
+    return plain_frame(
+        size, physical_offset=at, queue_offset=at, crc_property=crc_property, topic=topic
     )
-    assert len(made) == size
-    return made
 
 
 def blank(size: int, claimed: int | None = None) -> bytes:

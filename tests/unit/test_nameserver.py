@@ -2,13 +2,18 @@
 
 import asyncio
 import struct
+import time
 from collections.abc import Awaitable, Callable
 
 import pytest
+from saturnmq.nameserver import server as module
 from saturnmq.nameserver.server import NameServer, serve
+from saturnmq.nameserver.watches import WATCH_BYTES, Watches
 from saturnmq.protocol import jsonx
+from saturnmq.protocol.budget import Budget
 from saturnmq.protocol.endpoint import Endpoint, connect
 from saturnmq.protocol.errors import ConfigError
+from saturnmq.protocol.limits import Limits
 from saturnmq.protocol.native import NativeRuntime
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import TopicConfig
@@ -237,6 +242,18 @@ def test_bad_requests_get_typed_answers_and_the_connection_lives(
     served(main)
 
 
+@pytest.mark.parametrize("code", [322, 1006])
+def test_bodies_larger_than_anybody_needs_are_refused_before_they_are_read(code: int) -> None:
+    async def main(runtime: NativeRuntime, server: NameServer, client: Endpoint) -> None:
+        begun = time.thread_time()
+        reply = await ask(client, code, BROKER, b"{" + b"1:1," * (1 << 20))
+        assert time.thread_time() - begun < 1.0
+        assert reply.code == 1
+        assert "bytes of JSON, the limit is" in str(reply.remark)
+
+    served(main)
+
+
 def test_malformed_frame_costs_its_sender_the_connection_and_nobody_else() -> None:
     async def main(runtime: NativeRuntime, server: NameServer, client: Endpoint) -> None:
         host, port = split_address(server.address)
@@ -300,3 +317,45 @@ def test_a_registration_whose_connection_is_closed_meanwhile_leaves_no_route() -
         assert jsonx.loads((await ask(client, 206)).body)["topicList"] == []
 
     served(main)
+
+
+def test_routes_and_watches_have_a_part_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ROUTE_BYTES", 4 << 20)
+
+    async def main(runtime: NativeRuntime) -> None:
+        server = NameServer(runtime, "127.0.0.1", 0, limits=Limits(memory_bytes=64 << 20))
+        await server.start()
+        address = split_address(server.address)
+        client, first, second = [await connect(runtime, *address) for _ in range(3)]
+        assert (await ask(first, 103, BROKER, body())).code == 0
+        other = BROKER | {"brokerName": "broker-b", "brokerAddr": "127.0.0.1:10921"}
+        refused = await ask(second, 103, other, body())
+        assert refused.code == 2
+        assert "of routes: memoryBudgetBytes / 4" in str(refused.remark)
+        assert (await ask(first, 103, BROKER, body())).code == 0, "nothing of it is new"
+        assert (await ask(client, 105, {"topic": "T"})).code == 0
+        first.close()
+        await eventually(client, 105, {"topic": "T"}, 17)
+        while (await ask(second, 103, other, body())).code:  # counted anew when it scans
+            await asyncio.sleep(0.01)
+        await server.close()
+
+    async def limited() -> None:
+        async with asyncio.timeout(20):
+            await main(NativeRuntime())
+
+    monkeypatch.setattr(module, "SCAN_INTERVAL_S", 0.05)
+    asyncio.run(limited())
+
+
+def test_a_watch_for_which_there_is_no_memory_is_none() -> None:
+    memory = Budget(2 * WATCH_BYTES, "all")
+    watches = Watches(memory)
+    one, other = Endpoint(NativeRuntime(), None), Endpoint(NativeRuntime(), None)
+    for endpoint, topic in ((one, "a"), (one, "a"), (one, "b"), (other, "a")):
+        watches.add(endpoint, topic)
+    assert watches.of(["a", "b"]) == {one: ["a", "b"]}
+    watches.forget(one)
+    assert memory.used == 0
+    watches.add(other, "a")
+    assert watches.of(["a", "b"]) == {other: ["a"]}

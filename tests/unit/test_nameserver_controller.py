@@ -190,6 +190,23 @@ def test_a_nameserver_without_means_elects_nobody(tmp_path: Path) -> None:
     run(body)
 
 
+def test_what_fails_unforeseen_while_a_master_is_elected_is_answered(tmp_path: Path) -> None:
+    async def hand_over(group: str, addresses: list[str], broker_id: int) -> str:
+        raise RuntimeError(f"{group} upsets it")
+
+    async def body(runtime: NativeRuntime) -> None:
+        group = Group(runtime, tmp_path)
+        group.nameserver = NameServer(runtime, "127.0.0.1", 0, hand_over)
+        async with group:
+            name, endpoint = group.master.config.broker_name, await nameserver(group)
+            reply = await elect(endpoint, name, 1)
+            assert reply.code == ResponseCode.SYSTEM_ERROR
+            assert reply.remark == f"RuntimeError: {name} upsets it"
+            endpoint.close()
+
+    run(body)
+
+
 @pytest.mark.parametrize("body", [b"{}", b"[1]", b"nothing", b"[" + b'"a",' * 1000 + b'"a"]'])
 def test_what_is_no_list_of_names_is_refused(tmp_path: Path, body: bytes) -> None:
     async def asks(runtime: NativeRuntime) -> None:

@@ -3,6 +3,7 @@
 import struct
 import zlib
 from collections.abc import Callable
+from copy import deepcopy
 
 import pytest
 from hypothesis import settings
@@ -325,6 +326,7 @@ class RouteMachine(RuleBasedStateMachine):
         self.table = RouteTable()
         self.alive: dict[str, tuple[str, int, int]] = {}
         self.shown: dict[str, object] = {}
+        self.views: dict[int, object] = {}
         self.connections = [object() for _ in range(3)]
 
     @rule(name=st.sampled_from("ab"), broker_id=st.integers(0, 2), link=st.integers(0, 2))
@@ -354,6 +356,11 @@ class RouteMachine(RuleBasedStateMachine):
         differ = {t for t in {*now, *self.shown} if now.get(t) != self.shown.get(t)}
         assert set(self.table.take_changed()) >= differ
         self.shown = now
+
+    @invariant()
+    def views_change_with_the_count_of_changes(self) -> None:
+        view = self.table.topics(), self.table.cluster_info(), self.table.system_topics()
+        assert self.views.setdefault(self.table.changes, deepcopy(view)) == view
 
 
 TestRouteMachine = RouteMachine.TestCase

@@ -19,6 +19,7 @@ from types import SimpleNamespace
 import pytest
 from saturnmq.protocol.errors import DirectoryLocked
 from saturnmq.protocol.memory import memory_bytes
+from saturnmq.store import files
 from saturnmq.store.disk import Advice, NativeDisk
 from saturnmq.store.files import MAPPED_WRITE
 
@@ -461,9 +462,6 @@ def test_memory_that_cannot_be_locked_is_told_with_the_way_out(
     class Library:
         answer = 0
 
-        def __init__(self, _name: None, use_errno: bool) -> None:
-            assert use_errno
-
         def mlock2(self, _start: ctypes.c_void_p, size: ctypes.c_size_t, *flags: int) -> int:
             return self.called("mlock2", size, flags)
 
@@ -475,7 +473,7 @@ def test_memory_that_cannot_be_locked_is_told_with_the_way_out(
             ctypes.set_errno(errno.ENOMEM)
             return self.answer
 
-    monkeypatch.setattr(ctypes, "CDLL", Library)
+    monkeypatch.setattr(files, "_LIBC", Library())
     segment.advise(Advice.LOCK)
     segment.advise(Advice.UNLOCK)
     assert calls == [("mlock2", 8192, (1,)), ("munlock", 8192, ())]  # 1: when they are touched

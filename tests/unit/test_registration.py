@@ -42,7 +42,13 @@ class Member:
     """The registration of a broker, and what it hears: the broker itself is not there."""
 
     def __init__(
-        self, world: World, identity: str, nameservers: list[str], broker_id: int, epoch: int
+        self,
+        world: World,
+        identity: str,
+        nameservers: list[str],
+        broker_id: int,
+        epoch: int,
+        pace_s: int = PACE_S,
     ) -> None:
         self.node = world.node(f"broker-{len(world.nodes)}")
         config = BrokerConfig(
@@ -50,7 +56,7 @@ class Member:
             broker_id=broker_id,
             host=self.node.ip,
             role="SLAVE" if broker_id else "ASYNC_MASTER",
-            register_ms=PACE_S * 1000,
+            register_ms=pace_s * 1000,
             nameservers=tuple(nameservers),
         )
         self.role = Role(config)
@@ -587,5 +593,23 @@ def test_a_nameserver_that_has_forgotten_the_broker_gets_the_table() -> None:
         master.topics.put(Topic("new", 2, 2))
         await until(world, lambda: queues_of(server, "new"), PACE_S / 2)
         assert queues_of(server, "T") == 4
+
+    run(body)
+
+
+def test_a_broker_that_is_to_register_seldom_does_before_nameservers_end_its_connection() -> None:
+    async def body(world: World) -> None:
+        server = await nameserver(world)
+        member = Member(world, OURS, [server.address], 0, 100_000, pace_s=3_600)
+        await until(world, lambda: addresses(server))
+        live = server.routes.live(NAME, member.address)
+        assert live is not None
+        first = live.connection
+        seen = watch(server)
+        await asyncio.sleep(400)
+        assert len(seen) == 6
+        again = server.routes.live(NAME, member.address)
+        assert again is not None
+        assert again.connection is first
 
     run(body)

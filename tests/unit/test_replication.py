@@ -7,7 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_rig import SMALL, config, connected, insist, pull, run, send, started, until
+from broker_rig import (
+    SMALL,
+    config,
+    connected,
+    insist,
+    pull,
+    run,
+    send,
+    slave_config,
+    started,
+    until,
+)
+from saturnmq.broker import flush
 from saturnmq.broker.broker import Broker
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.broker.replication.events import Ask, Paused
@@ -30,11 +42,6 @@ def log_of(broker: Broker) -> bytes:
         parts.append(bytes(data))
         at += len(data)
     return b"".join(parts)
-
-
-def slave_config(root: Path, master: Broker, broker_id: int = 1, **changes: Any) -> BrokerConfig:
-    changes = {"role": "SLAVE", "ha_master_address": master.ha_address, **changes}
-    return config(root, broker_id=broker_id, **changes)
 
 
 class JavaSlave(asyncio.Protocol):
@@ -151,6 +158,28 @@ def test_without_a_lease_consumers_of_a_slave_see_only_what_who_could_be_elected
         await until(lambda: one.store.watermarks.confirmed == end)
         assert (await pull(reader, 1)).code == 0
         await one.close()
+        await master.close()
+
+    run(body)
+
+
+def test_a_send_that_misses_its_slave_does_not_blame_a_disk_that_it_does_not_wait_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flush, "BOUND_S", 1000.0)
+
+    async def body(runtime: NativeRuntime) -> None:
+        settings = config(
+            tmp_path, role="SYNC_MASTER", flush_interval_ms=60_000, slave_timeout_ms=50
+        )
+        master = await started(runtime, settings)
+        client, slave = await connected(runtime, master), await java_slave(master)
+        slave.report(0)
+        await until(lambda: master.context.copies_in_sync() == 2)
+        assert (await send(client, b"on no disk")).code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+        marks = master.store.watermarks
+        assert marks.flushed < marks.appended
+        slave.transport.close()
         await master.close()
 
     run(body)

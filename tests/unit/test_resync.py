@@ -5,7 +5,8 @@ from __future__ import annotations
 import struct
 
 import pytest
-from saturnmq.protocol.frame import BLANK_MAGIC, MAGIC_V1, encode_frame
+from frame_rig import plain_frame
+from saturnmq.protocol.frame import BLANK_MAGIC, MAGIC_V1
 from saturnmq.store import resync
 from saturnmq.store.resync import next_frame
 from saturnmq.store.segments import SegmentSeries
@@ -16,24 +17,7 @@ FIRST = 3000  # a log whose first segments are deleted
 
 
 def frame(at: int, size: int, topic: bytes = b"T") -> bytes:
-    made = encode_frame(
-        physical_offset=at,
-        queue_offset=0,
-        queue_id=0,
-        flag=0,
-        sys_flag=0,
-        born_timestamp=1,
-        born_host=bytes(8),
-        store_timestamp=1,
-        store_host=bytes(8),
-        reconsume_times=0,
-        prepared_offset=0,
-        body=b"x" * (size - 91 - len(topic) - (len(topic) > 127)),
-        topic=topic,
-        properties=b"",
-    )
-    assert len(made) == size
-    return made
+    return plain_frame(size, physical_offset=at, topic=topic)
 
 
 def blank(size: int) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from saturnmq.protocol.frame import encode_frame
+from frame_rig import plain_frame
 from saturnmq.protocol.sql92 import Sql
 from saturnmq.store.consumequeue import ENTRY, FILLER
 from saturnmq.store.sifting import (
@@ -19,22 +19,7 @@ FAR = 1 << 40
 
 
 def frame(number: int, properties: bytes) -> bytes:
-    return encode_frame(
-        physical_offset=0,
-        queue_offset=0,
-        queue_id=0,
-        flag=0,
-        sys_flag=0,
-        born_timestamp=1,
-        born_host=bytes(8),
-        store_timestamp=1,
-        store_host=bytes(8),
-        reconsume_times=0,
-        prepared_offset=0,
-        body=b"x",
-        topic=b"T",
-        properties=b"n\x01%d\x02" % number + properties,
-    )
+    return plain_frame(body=b"x", properties=b"n\x01%d\x02" % number + properties)
 
 
 def codes(

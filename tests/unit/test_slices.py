@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from itertools import product
 from pathlib import Path
@@ -15,6 +16,7 @@ from saturnmq.broker.membership import TOLD_AT_ONCE
 from saturnmq.broker.pull import LOOKED_AT
 from saturnmq.protocol import jsonx
 from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol.endpoint import WORKS_MAX
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.native import NativeRuntime
 from saturnmq.protocol.remoting import Command
@@ -244,6 +246,60 @@ def test_a_reset_of_many_queues_is_done_between_others(tmp_path: Path) -> None:
         assert len(jsonx.loads(reply.body)["offsetTable"]) == many
         for endpoint in (client, other):
             endpoint.close()
+        await broker.close()
+
+    run(body)
+
+
+def test_of_long_answers_that_one_connection_asks_for_few_are_under_way(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        broker = await started(runtime, config(tmp_path))
+        client, other = await connected(runtime, broker), await connected(runtime, broker)
+        count = {"topic": "T", "readQueueNums": 1024, "writeQueueNums": 1024}
+        assert (await ask(client, RequestCode.UPDATE_AND_CREATE_TOPIC, count)).code == 0
+        asked = [client.request(Command.request(STATS, {"topic": "T"}), 10.0) for _ in range(50)]
+        most = 0
+        while not all(answer.done() for answer in asked):
+            under_way = [task.get_name() for task in asyncio.all_tasks()].count("answer-in-steps")
+            most = max(most, under_way)
+            await asyncio.sleep(0)
+        assert 1 < most <= WORKS_MAX
+        assert {(await answer).code for answer in asked} == {0}
+        assert (await ask(other, STATS, {"topic": "T"})).code == 0
+        await broker.close()
+
+    run(body)
+
+
+@pytest.mark.parametrize("kind", ["TAG", "SQL92"])
+def test_a_heartbeat_of_many_groups_is_read_in_steps_and_conditions_are_in_a_thread(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        broker = await started(runtime, config(tmp_path, enable_property_filter=True))
+        client = await connected(runtime, broker)
+        in_threads = []
+
+        async def run_aside(function: Any, *args: Any) -> Any:
+            in_threads.append(function)
+            return function(*args)
+
+        monkeypatch.setattr(broker.context.aside, "run", run_aside)
+        subscription = {"topic": "T", "subString": "a > 1", "expressionType": kind}
+        consumer = {"groupName": "G", "subscriptionDataSet": [subscription]}
+        producers = [{"groupName": f"group-{number}"} for number in range(1_000)]
+        beat = {"clientID": "me", "producerDataSet": producers, "consumerDataSet": [consumer]}
+        request = Command.request(RequestCode.HEART_BEAT, {}, json.dumps(beat).encode())
+        assert (await client.request(request, 10.0)).code == 0
+        assert len(broker.context.clients.producers) == 1_000
+        assert len(in_threads) == (kind == "SQL92")
+        condition = " OR ".join(["a > 1"] * 200)
+        subscription |= {"subString": condition, "subVersion": 1}
+        beat = {"clientID": "me", "consumerDataSet": [consumer]}
+        request = Command.request(RequestCode.HEART_BEAT, {}, json.dumps(beat).encode())
+        assert len(request.body) < slices.QUICK_BYTES
+        assert (await client.request(request, 10.0)).code == 0
+        assert len(in_threads) == 2 * (kind == "SQL92")
         await broker.close()
 
     run(body)

@@ -138,10 +138,15 @@ def test_a_role_that_cannot_be_is_refused(document: dict[str, Any]) -> None:
         Role(BrokerConfig(root="/store")).load(document)
 
 
-def test_a_replica_that_nobody_could_reach_is_left_out_of_the_role() -> None:
+def test_a_replica_that_nobody_could_reach_is_left_out_of_the_role_and_told(caplog) -> None:
     role = Role(BrokerConfig(root="/store"))
     role.load({"replicas": {"1": "nowhere", "x": "h:1", "0": "h:1", "2": 5, "3": "h:1"}})
     assert role.replicas == {3: "h:1"}
+    told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert [line.partition(" is left out: ")[0] for line in told] == [
+        f"replica '{broker_id}'" for broker_id in ("1", "x", "0", "2")
+    ]
+    assert "'nowhere'" in told[0]
 
 
 @pytest.mark.parametrize("name", ["cluster", "revision", "recordChanged", "forgot"])

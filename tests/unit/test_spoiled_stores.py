@@ -5,11 +5,13 @@ found (`drills/fuzz/store.py`). A start refuses them by name, or serves the rest
 from __future__ import annotations
 
 import posixpath
+import struct
 
 import pytest
 import world_rig
+from frame_rig import plain_frame
+from saturnmq.drills.sim.disk import SimDisk
 from saturnmq.protocol.errors import ServiceNotAvailable
-from saturnmq.protocol.frame import encode_frame
 from saturnmq.protocol.received import ReceivedMessage
 from saturnmq.store.checkpoint import Checkpoint
 from saturnmq.store.reading import number_of
@@ -20,21 +22,19 @@ from world_rig import World, saved_json
 ROOT = CONFIG.root
 
 
-def frame_at(offset: int, queue_offset: int, queue: int = 0, properties: bytes = b"") -> bytes:
-    return encode_frame(
+def frame_at(
+    offset: int,
+    queue_offset: int,
+    queue: int = 0,
+    properties: bytes = b"",
+    topic: bytes = b"T",
+) -> bytes:
+    return plain_frame(
         physical_offset=offset,
         queue_offset=queue_offset,
         queue_id=queue,
-        flag=0,
-        sys_flag=0,
-        born_timestamp=1,
-        born_host=bytes(8),
-        store_timestamp=1,
-        store_host=bytes(8),
-        reconsume_times=0,
-        prepared_offset=0,
         body=b"lie",
-        topic=b"T",
+        topic=topic,
         properties=properties,
         crc_property=True,
     )
@@ -55,6 +55,23 @@ def test_a_frame_far_behind_the_end_of_its_queue_makes_no_files_up_to_there(
     store.put(message(b"next"))
     dispatch(store)
     assert bodies(store) == [b"first", b"next"]
+
+
+def test_an_entry_before_the_log_makes_no_room_for_a_frame_far_behind(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    disk = new_disk()
+    store = open_store(disk)
+    store.put(message(b"first"))
+    dispatch(store)
+    queue = disk.open_segment(
+        ROOT + "/consumequeue/T/0/" + "0" * 20, CONFIG.consumequeue_segment_bytes
+    )
+    queue.write(0, struct.pack(">q", -(1 << 63)))
+    end = store.watermarks.appended
+    store.append_raw(end, frame_at(end, (1 << 31) - 1))
+    dispatch(store)
+    assert "there is no room for all before" in caplog.text
 
 
 def test_a_queue_that_lost_messages_goes_on_behind_them() -> None:
@@ -117,7 +134,8 @@ def test_a_name_is_a_number_as_brokers_write_it() -> None:
     assert (number_of("8", 8), number_of("9", 8)) == (8, None)
 
 
-def test_a_checkpoint_that_names_an_index_file_beyond_64_bits_says_nothing_of_the_index() -> None:
+def filled() -> tuple[SimDisk, Checkpoint]:
+    """The disk of a stopped store with one message, and its checkpoint."""
     disk = new_disk()
     store = open_store(disk)
     store.put(message(b"one"))
@@ -125,28 +143,53 @@ def test_a_checkpoint_that_names_an_index_file_beyond_64_bits_says_nothing_of_th
     flush(store)
     store.flush_derived()
     store.close()
-    page = Checkpoint.load(disk, ROOT)
+    disk.locks.clear()
+    return disk, Checkpoint.load(disk, ROOT)
+
+
+def test_a_checkpoint_that_names_an_index_file_beyond_64_bits_says_nothing_of_the_index() -> None:
+    disk, page = filled()
     page.index_name = (1 << 63) - 1
     page.save(disk, ROOT)
-    disk.locks.clear()
     store = open_store(disk)
     store.checkpoint()
     assert len(store.query_by_key("T", "k", 9, 0, 1 << 62)) == 1
 
 
-@pytest.mark.parametrize("left", [1, 7])
-def test_a_checkpoint_that_ends_the_log_where_no_blank_fits_is_not_believed(left: int) -> None:
+@pytest.mark.parametrize("count", [-1, 0, CONFIG.index_items + 1, (1 << 31) - 1])
+def test_a_checkpoint_that_counts_items_which_no_index_file_has_says_nothing_of_the_index(
+    count: int,
+) -> None:
+    disk, page = filled()
+    page.index_header = page.index_header[:36] + struct.pack(">i", count)
+    page.save(disk, ROOT)
+    disk.write_file(ROOT + "/abort", b"1")
+    store = open_store(disk)
+    assert len(store.query_by_key("T", "k", 9, 0, 1 << 62)) == 1
+
+
+@pytest.mark.parametrize("used", [-1, CONFIG.index_slots, (1 << 31) - 1])
+def test_an_index_file_that_counts_slots_which_it_has_not_takes_more_items(used: int) -> None:
     disk = new_disk()
     store = open_store(disk)
     store.put(message(b"one"))
     dispatch(store)
-    flush(store)
-    store.flush_derived()
     store.close()
-    page = Checkpoint.load(disk, ROOT)
+    (path,) = (path for path in disk.paths() if "/index/" in path)
+    data = disk.content(path)
+    disk.write_file(path, data[:32] + struct.pack(">i", used) + data[36:])
+    disk.locks.clear()
+    store = open_store(disk)
+    store.put(message(b"next", key="another"))
+    dispatch(store)
+    assert len(store.query_by_key("T", "another", 9, 0, 1 << 62)) == 1
+
+
+@pytest.mark.parametrize("left", [1, 7])
+def test_a_checkpoint_that_ends_the_log_where_no_blank_fits_is_not_believed(left: int) -> None:
+    disk, page = filled()
     page.derived = page.flushed = SEGMENT - left
     page.save(disk, ROOT)
-    disk.locks.clear()
     store = open_store(disk)
     with pytest.raises(ServiceNotAvailable, match="lacks the bytes"):
         store.put(message(b"next" * 100))
@@ -173,3 +216,55 @@ def test_a_broker_whose_log_holds_what_is_no_frame_ends_in_order() -> None:
         assert saved_json(world.disk, "consumerOffset.json")["offsetTable"] == {"t@g": {"0": 7}}
 
     world_rig.run(body)
+
+
+def test_damage_that_goes_on_into_a_segment_that_is_missing_ends_where_the_log_does() -> None:
+    """The start after a crash failed by an assertion."""
+    disk = new_disk()
+    store = open_store(disk)
+    ends = []
+    while store.watermarks.appended < SEGMENT:
+        ends.append(store.watermarks.appended)
+        store.put(message(b"x" * 100))
+    dispatch(store)
+    flush(store)
+    store.flush_derived()
+    store.checkpoint()
+    store.close()
+    log, queue = ROOT + "/commitlog/", ROOT + "/consumequeue/T/0/" + "0" * 20
+    disk.unlink(log + f"{SEGMENT:020}")
+    first = disk.content(log + "0" * 20)
+    disk.write_file(log + "0" * 20, first[: ends[-2] + 24] + b"\x7f" + first[ends[-2] + 25 :])
+    disk.write_file(queue, bytes(400))
+    disk.write_file(ROOT + "/abort", b"1")
+    disk.locks.clear()
+    store = open_store(disk)
+    assert bodies(store) == [b"x" * 100] * (len(ends) - 2)
+
+
+def test_a_file_of_a_queue_whose_name_lies_between_two_entries_is_damage() -> None:
+    """A start searched it without end."""
+    disk = new_disk()
+    store = open_store(disk)
+    store.put(message(b"one"))
+    dispatch(store)
+    store.close()
+    queue = ROOT + "/consumequeue/T/0/"
+    disk.rename(queue + "0" * 20, queue + "01517092857710819369")
+    disk.locks.clear()
+    store = open_store(disk)
+    assert bodies(store) == [b"one"]
+
+
+def test_a_frame_that_was_spoiled_under_the_store_keeps_no_key_from_being_found() -> None:
+    """A topic that is no text any more, with a checksum that is right, made the search fail."""
+    disk = new_disk()
+    store = open_store(disk)
+    for body in (b"one", b"two"):
+        store.put(message(body))
+    dispatch(store)
+    lie = frame_at(0, 0, properties=message(b"").properties, topic=b"\xcd")
+    assert 2 * len(lie) == store.watermarks.appended
+    disk.open_segment(ROOT + "/commitlog/" + "0" * 20, SEGMENT).write(0, lie)
+    (found,) = store.query_by_key("T", "k", 9, 0, 1 << 62)
+    assert b"two" in found

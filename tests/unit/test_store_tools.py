@@ -17,13 +17,13 @@ from array import array
 from pathlib import Path
 
 import pytest
+from frame_rig import plain_frame
 from hypothesis import given
 from hypothesis import strategies as st
 from saturnmq.cli.main import app
 from saturnmq.cli.store_dump import Wanted, queue_entries
 from saturnmq.drills.sim.disk import PowerLoss, SimDisk
 from saturnmq.protocol.errors import DirectoryLocked, StoreDamaged
-from saturnmq.protocol.frame import encode_frame
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.store.checkpoint import Checkpoint
 from saturnmq.store.consumequeue import FILLER
@@ -248,23 +248,7 @@ def test_a_frame_at_a_wrong_place_is_damage_though_all_its_checksums_hold(disk: 
     starts = frame_starts(disk)
     size = starts[4] - starts[3]
     frame = disk.read_file("/store" + LOG)[starts[3] : starts[4]]
-    body_bytes = size - 91 - 2
-    moved = encode_frame(
-        physical_offset=starts[3] + 1,
-        queue_offset=1,
-        queue_id=0,
-        flag=0,
-        sys_flag=0,
-        born_timestamp=0,
-        born_host=bytes(8),
-        store_timestamp=1,
-        store_host=bytes(8),
-        reconsume_times=0,
-        prepared_offset=0,
-        body=bytes(body_bytes),
-        topic=b"T0",
-        properties=b"",
-    )
+    moved = plain_frame(size, physical_offset=starts[3] + 1, queue_offset=1, topic=b"T0")
     assert len(moved) == len(frame)
     change(disk, "/store" + LOG, starts[3], moved)
     first = checked(disk).damage[0]
@@ -472,22 +456,7 @@ def test_fillers_before_and_between_entries_are_sound() -> None:
     store = MessageStore.open(config("/store"), door, Clock())
     for queue_offset in (30, 31, 35):  # as a slave gets it whose master had deleted the rest
         end = store.watermarks.appended
-        frame = encode_frame(
-            physical_offset=end,
-            queue_offset=queue_offset,
-            queue_id=0,
-            flag=0,
-            sys_flag=0,
-            born_timestamp=0,
-            born_host=bytes(8),
-            store_timestamp=1_700_000_000_000,
-            store_host=bytes(8),
-            reconsume_times=0,
-            prepared_offset=0,
-            body=b"body",
-            topic=b"T0",
-            properties=b"",
-        )
+        frame = plain_frame(physical_offset=end, queue_offset=queue_offset, topic=b"T0")
         store.append_raw(end, frame)
     store.close()
     report = checked(door)

@@ -208,6 +208,9 @@ def test_a_torn_frame_is_cut_before_a_slave_becomes_master(extra: int) -> None:
     at = place_of(master, 50)
     copy_to(slave, bytes_of(master, 0, at + extra))
     assert slave.truncate_torn() == extra
+    told = b"".join(arrival.entries for arrival in slave.take_untold())
+    assert len(told) == 20 * 50
+    assert not slave.take_untold()
     assert slave.watermarks.appended == at
     assert [side.size for side in slave.truncated()] == [extra]
     slave.put(message(b"first of the new epoch"))

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
+import pytest
 from broker_rig import ask, config, connected, run, send, started
+from saturnmq.broker import table_memory
 from saturnmq.broker.locks import QueueLocks
+from saturnmq.broker.offsets import ConsumerOffsets
+from saturnmq.broker.topics import Topic, TopicTable
 from saturnmq.protocol import jsonx
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.errors import SystemBusy
+from saturnmq.protocol.header_fields import NAME_MAX
 from saturnmq.protocol.message_queue import MessageQueue
 from saturnmq.protocol.native import NativeRuntime
-from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.remoting import MAX_FRAME, Command
+from saturnmq.protocol.route import QUEUES_MAX
+from saturnmq.protocol.steps import at_once
+from saturnmq.store.tombstones import Tombstone
 
 
 def beat_of(group: str) -> bytes:
@@ -80,6 +92,137 @@ def test_beyond_their_part_of_the_memory_tables_take_nothing_new_and_serve_what_
         await broker.close()
 
     run(body)
+
+
+def test_topics_and_groups_that_could_not_be_told_in_one_frame_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """260 changes of the attributes of one topic, and no nameserver could be told the table: the
+    broker was out of all routes two minutes later, for good."""
+
+    async def body(runtime: NativeRuntime) -> None:
+        broker = await started(runtime, config(tmp_path))
+        client = await connected(runtime, broker)
+        topics = await text_of(client, RequestCode.GET_ALL_TOPIC_CONFIG)
+        groups = await text_of(client, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        monkeypatch.setattr(table_memory, "TEXT_BYTES", max(topics, groups) + 20_000)
+
+        async def topic(name: str, attribute: str = "") -> Command:
+            ext = {"topic": name, "perm": 6, "readQueueNums": 1, "writeQueueNums": 1}
+            return await ask(client, 17, {**ext, "attributes": attribute})
+
+        async def group(name: str, more: int = 0) -> Command:
+            return await ask(client, 200, body=jsonx.dumps({"groupName": name, "x": "x" * more}))
+
+        for number in range(3):
+            assert (await topic("T", f"+{number}={'x' * 6000}")).code == 0
+        for number in range(3):
+            assert (await group(f"G{number}", 6000)).code == 0
+        refused = [
+            await topic("T", f"+more={'x' * 6000}"),
+            await topic("U", f"+more={'x' * 6000}"),
+            await group("G", 6000),
+            await group("G0", 12_000),
+        ]
+        assert [reply.code for reply in refused] == [2] * len(refused)
+        assert all("could not be told in one frame" in str(reply.remark) for reply in refused)
+        assert (await topic("T", "-0")).code == 0
+        assert (await group("G0")).code == 0
+        assert (await topic("U", f"+more={'x' * 6000}")).code == 0
+        assert (await group("G", 6000)).code == 0
+        assert (await ask(client, 215, {"topic": "U"})).code == 0
+        assert (await ask(client, 207, {"groupName": "G"})).code == 0
+        assert (await topic("V", f"+more={'x' * 6000}")).code == 0
+        assert (await group("H", 6000)).code == 0
+        beats = [await ask(client, 34, body=beat_of(f"{'y' * 100}{n}")) for n in range(40)]
+        codes = [reply.code for reply in beats]
+        assert codes == sorted(codes)
+        assert (codes[0], codes[-1]) == (0, 2), "a group has a topic, too"
+        await broker.close()
+
+    run(body)
+
+
+def test_topics_that_are_made_and_deleted_again_and_again_fill_the_table_until_the_log_forgets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(table_memory, "TEXT_BYTES", 100_000)
+    table = TopicTable(lambda: 1, lambda: None, lambda: 1 << 50)
+
+    def remake(start: int) -> None:
+        for number in range(start, start + 10_000):
+            topic = Topic(f"t{number}", 1, 1)
+            table.make_room(topic)
+            table.put(topic)
+            last = Tombstone(1 << 50, dict.fromkeys(range(number % 50), 1 << 60))
+            table.delete(topic.name, last)()  # it could not be saved
+            table.delete(topic.name, last)
+
+    for start in (0, 10_000):
+        with pytest.raises(SystemBusy, match="deleted ones that the log still has"):
+            remake(start)
+        assert len(table) == 0
+        assert len(table.deleted) > 100
+        assert 80_000 < len(jsonx.dumps(table.snapshot())) < 105_000
+        copy = TopicTable(lambda: 1, lambda: None, lambda: 1 << 50)
+        copy.replace_all(table.snapshot(), as_of=1)
+        with pytest.raises(SystemBusy):
+            copy.make_room(Topic("another", 1, 1, attributes={"x": "x" * 2000}))
+        table.forget_deleted(1 << 51)
+
+
+SMALL = 1 << 20
+
+
+def test_offsets_that_slaves_could_not_be_told_in_one_frame_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(table_memory, "TEXT_BYTES", SMALL)
+    offsets = ConsumerOffsets(lambda: 1)
+    topics = [f"{number:0100}" for number in range(4)]
+    pairs = product(topics, (f"{number:0100}" for number in range(SMALL // 100)))
+
+    def fill(table: ConsumerOffsets) -> None:
+        for topic, group in pairs:
+            table.commit(group, topic, QUEUES_MAX, 1 << 60)
+
+    with pytest.raises(SystemBusy, match="the consumer offsets of this broker"):
+        fill(offsets)
+    assert len(offsets) > 4_000
+    assert 0.95 * SMALL < len(jsonx.dumps(offsets.snapshot())) < 1.01 * SMALL
+    again = ConsumerOffsets(lambda: 1)
+    again.load(offsets.snapshot())
+    for table in (offsets, again):
+        with pytest.raises(SystemBusy):
+            fill(table)
+        assert table.commit(f"{0:0100}", topics[0], QUEUES_MAX, (1 << 60) + 1), "it is there"
+        at_once(table.forget({f"{0:0100}"}))
+        assert table.commit(f"{0:0100}", topics[0], 1, 1)
+
+
+async def text_of(client: Endpoint, code: int) -> int:
+    return len((await ask(client, code)).body)
+
+
+def test_a_table_of_the_longest_names_fits_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = table_memory.TEXT_BYTES / MAX_FRAME
+    monkeypatch.setattr(table_memory, "TEXT_BYTES", SMALL)
+    table = TopicTable(lambda: 1 << 40, lambda: None, lambda: 1 << 50)
+    topics = (Topic(f"{n:0{NAME_MAX}}", QUEUES_MAX, QUEUES_MAX) for n in range(SMALL // 255))
+
+    def fill() -> None:
+        for topic in topics:
+            table.make_room(topic)
+            table.put(topic)
+
+    with pytest.raises(SystemBusy, match="delete some"):
+        fill()
+    assert len(table) > 1_500
+    assert parts * len(jsonx.dumps(table.snapshot())) < SMALL
+    again = TopicTable(lambda: 1, lambda: None, lambda: 1)
+    again.load(table.snapshot())
+    with pytest.raises(SystemBusy):
+        again.make_room(next(topics))
 
 
 def test_locks_that_are_over_are_forgotten() -> None:

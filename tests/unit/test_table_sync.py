@@ -12,6 +12,7 @@ import pytest
 from broker_rig import ask, config, connected, insist, run, send, started, until
 from saturnmq.broker import table_sync
 from saturnmq.broker.broker import Broker
+from saturnmq.broker.offsets import STEP_READ
 from saturnmq.broker.table_sync import JAVA_PAUSE_S, TableSync
 from saturnmq.protocol import jsonx
 from saturnmq.protocol.codes import RequestCode
@@ -19,6 +20,7 @@ from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.errors import MalformedFrame, SystemBusy
 from saturnmq.protocol.native import NativeRuntime
 from saturnmq.protocol.remoting import Command
+from saturnmq.store.tombstones import Tombstone
 
 TABLES = (
     RequestCode.GET_ALL_TOPIC_CONFIG,
@@ -138,6 +140,35 @@ def test_a_java_master_is_asked_less_often(tmp_path: Path) -> None:
     run(body)
 
 
+def test_a_slave_tells_of_which_log_its_offsets_are(tmp_path: Path) -> None:
+    """Its own may lack what they say was consumed, and then somebody else's messages get there."""
+
+    async def body(runtime: NativeRuntime) -> None:
+        code, place = RequestCode.GET_ALL_CONSUMER_OFFSET, {"topic": "orders", "queueId": 0}
+        master = await FakeMaster().start(runtime)
+        master.tables[code] = {"offsetTable": {"orders@G": {"0": 7}}}
+        broker = await started(runtime, config(tmp_path, role="SLAVE", broker_id=1))
+        endpoint = await connected(runtime, broker)
+        await sync_of(broker).copy_from(master.address)
+        kept = await ask(endpoint, 14, {"consumerGroup": "G", **place})
+        assert kept.ext == {"offset": "7"}, "nobody has said so"
+        of_log = {"saturnTerm": "200000", "saturnEpochs": "100000-0,200000-512"}
+        master.ext[code] = of_log
+        await sync_of(broker).copy_from(master.address)
+        kept = await ask(endpoint, 14, {"consumerGroup": "G", **place})
+        assert kept.ext == {"offset": "7", **of_log}
+        await insist(broker)
+        kept = await ask(endpoint, 14, {"consumerGroup": "G", **place})
+        own = broker.context.epochs.entries
+        led = ",".join(f"{number}-{start}" for number, start in own)
+        assert kept.ext["saturnEpochs"] == led, "the offset is of what this master has"
+        told = (await ask(endpoint, code)).ext
+        assert (told["saturnTerm"], told["saturnEpochs"]) == (str(own[-1].number), led)
+        await broker.close()
+
+    run(body)
+
+
 @pytest.mark.parametrize(
     "table", [{"offsetTable": 5}, {"offsetTable": {}, "generationTable": ["x"]}]
 )
@@ -247,6 +278,51 @@ def test_the_answer_of_an_old_master_comes_too_late_for_who_leads_now(
         assert broker.context.topics.get("mine") is not None
         assert broker.context.offsets.query("G", "orders", 0) == known
         assert (held == RequestCode.GET_ALL_DELAY_OFFSET) == (known is not None)
+        await broker.close()
+
+    run(body)
+
+
+def test_who_leads_before_an_answer_is_read_takes_nothing_of_it(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        master = await FakeMaster().start(runtime)
+        many = {f"orders@G{number}": {"0": 60} for number in range(3 * STEP_READ)}
+        master.tables[RequestCode.GET_ALL_CONSUMER_OFFSET] = {"offsetTable": many}
+        broker = await started(runtime, config(tmp_path, role="SLAVE", broker_id=1))
+        broker.context.steps.rest(True)
+        copying = asyncio.create_task(sync_of(broker).copy_from(master.address))
+        await until(lambda: RequestCode.GET_ALL_CONSUMER_OFFSET in [c.code for c in master.asked])
+        await insist(broker)
+        broker.context.steps.rest(False)
+        with pytest.raises(SystemBusy, match="came too late"):
+            await copying
+        assert len(broker.context.offsets) == 0
+        await broker.close()
+
+    run(body)
+
+
+def test_offsets_of_a_topic_that_is_deleted_while_they_are_read_are_not_taken(
+    tmp_path: Path,
+) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        master = await FakeMaster().start(runtime)
+        offsets = {"orders@G": {"0": 60}, "other@G": {"0": 7}}
+        master.tables[RequestCode.GET_ALL_CONSUMER_OFFSET] = {"offsetTable": offsets}
+        broker = await started(runtime, config(tmp_path, role="SLAVE", broker_id=1))
+        offsets_of, topics = broker.context.offsets, broker.context.topics
+        read = offsets_of.read
+
+        def read_slowly(document: dict[str, Any]) -> Any:
+            marks = yield from read(document)
+            topics.delete("orders", Tombstone(0, {0: 100}))
+            yield
+            return marks
+
+        offsets_of.read = read_slowly  # type: ignore[method-assign]
+        await sync_of(broker).copy_from(master.address)
+        assert offsets_of.query("G", "orders", 0) is None
+        assert offsets_of.query("G", "other", 0) == 7
         await broker.close()
 
     run(body)

@@ -6,9 +6,10 @@ import struct
 from collections.abc import Iterable
 
 import pytest
+from frame_rig import plain_frame
 from saturnmq.drills.sim.disk import SimDisk
 from saturnmq.protocol.errors import StoreDamaged
-from saturnmq.protocol.frame import BLANK_MAGIC, encode_frame
+from saturnmq.protocol.frame import BLANK_MAGIC
 from saturnmq.store.checkpoint import MAGIC, MAGIC_BEFORE, PAGE, Checkpoint
 from saturnmq.store.consumequeue import ENTRY
 from saturnmq.store.findings import CERTAIN, Finding
@@ -34,25 +35,14 @@ LOG = f"/store/commitlog/{FIRST:020d}"
 def frame(
     at: int, size: int = 200, *, topic: str = "T", queue_id: int = 0, number: int = 0, time: int = 1
 ) -> bytes:
-    name = topic.encode()
-    made = encode_frame(
+    return plain_frame(
+        size,
         physical_offset=at,
         queue_offset=number,
         queue_id=queue_id,
-        flag=0,
-        sys_flag=0,
-        born_timestamp=1,
-        born_host=bytes(8),
         store_timestamp=time,
-        store_host=bytes(8),
-        reconsume_times=0,
-        prepared_offset=0,
-        body=b"x" * (size - 91 - len(name)),
-        topic=name,
-        properties=b"",
+        topic=topic.encode(),
     )
-    assert len(made) == size
-    return made
 
 
 def blank(size: int) -> bytes:

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from frame_rig import plain_frame
 from saturnmq.drills.sim.disk import SimDisk, SimSegment
 from saturnmq.protocol.errors import StoreDamaged
-from saturnmq.protocol.frame import End, Frame, Outcome, decode_frame, encode_frame
+from saturnmq.protocol.frame import End, Frame, Outcome, decode_frame
 from saturnmq.store import verify_index
 from saturnmq.store.findings import CERTAIN, Findings, Trust
 from saturnmq.store.indexfile import INCOMING, ITEM, Index
@@ -72,24 +73,7 @@ def frame_at(offset: int) -> Outcome:
     """The log has a frame where MESSAGES say, of their times."""
     for at, time, _ in MESSAGES:
         if at == offset:
-            return decode_frame(
-                encode_frame(
-                    physical_offset=at,
-                    queue_offset=0,
-                    queue_id=0,
-                    flag=0,
-                    sys_flag=0,
-                    born_timestamp=1,
-                    born_host=bytes(8),
-                    store_timestamp=time,
-                    store_host=bytes(8),
-                    reconsume_times=0,
-                    prepared_offset=0,
-                    body=b"",
-                    topic=b"T",
-                    properties=b"",
-                )
-            )
+            return decode_frame(plain_frame(physical_offset=at, store_timestamp=time))
     return End()
 
 

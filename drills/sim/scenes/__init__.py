@@ -6,6 +6,7 @@ from saturnmq.drills.sim.scenes.recreating import Recreating
 from saturnmq.drills.sim.scenes.retrying import Misbehaving, Retrying
 from saturnmq.drills.sim.scenes.scene import Scene
 from saturnmq.drills.sim.scenes.shrinking import Shrinking
+from saturnmq.drills.sim.scenes.spreading import Spreading
 from saturnmq.drills.sim.scenes.taking_long import TakingLong
 
 __all__ = ["SCENES", "Scene"]
@@ -19,4 +20,5 @@ SCENES: dict[str, type[Scene]] = {
     "retrying": Retrying,
     "shrinking": Shrinking,
     "taking-long": TakingLong,
+    "spreading": Spreading,  # the last: those before are drawn as they were
 }

@@ -1,0 +1,120 @@
+"""Several batches, of several queues, in one request (SEND_BATCHES 390040, ours).
+
+RocketMQ's batch has messages of one queue. A producer that writes to a thousand topics sends a
+thousand small requests instead of a few large ones, and each costs both sides more than its
+messages do. Here the batches of many queues travel together and each stands for itself: what is
+wrong with one keeps none of the others from being stored.
+
+The body of the request, each part:
+
+    i32 queue id | i32 system flag | i64 born, ms | u16 n, topic | i32 n, the batch (batch.py)
+
+The body of the answer, a part for each, in their order:
+
+    i32 code | i32 queue id | i64 queue offset | i64 physical offset of the first | i32 n, the rest
+
+The rest is an i32 for each frame with its size; of a part that is not stored, the remark. The
+answer's own code is that of all parts that are stored (0, or 10 to 12: stored, but not as safe as
+asked for), or an error, and then nothing is. `saturnHost` has the first half of their offset ids.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from .errors import MalformedFrame
+
+PARTS_MAX = 128  # a broker handles a request in one piece, so it must not be long
+HOST = "saturnHost"
+TOPIC_BYTES_MAX = 255
+
+_PART = struct.Struct(">iiqHi")
+_ANSWER = struct.Struct(">iiqqi")
+
+
+class Part(NamedTuple):
+    """A batch for one queue."""
+
+    topic: str
+    queue_id: int
+    sys_flag: int
+    born_ms: int
+    body: Any  # bytes-like
+
+
+class PartAnswer(NamedTuple):
+    """What became of it."""
+
+    code: int
+    queue_id: int
+    queue_offset: int = 0
+    physical_offset: int = 0
+    rest: bytes = b""
+
+
+def encode_parts(parts: Iterable[Part]) -> bytes:
+    """The body of a request."""
+    pieces: list[Any] = []
+    for topic, queue_id, sys_flag, born_ms, body in parts:
+        name = topic.encode()
+        pieces += (_PART.pack(queue_id, sys_flag, born_ms, len(name), len(body)), name, body)
+    return b"".join(pieces)
+
+
+def decode_parts(body: Any) -> list[Part]:
+    """The parts of a request; their bodies are views. MalformedFrame: it is none."""
+    view, at = memoryview(body), 0
+    parts: list[Part] = []
+    while at < len(view):
+        if len(parts) == PARTS_MAX:
+            raise MalformedFrame(f"a request has more than {PARTS_MAX} batches: send fewer in one")
+        if len(view) - at < _PART.size:
+            raise MalformedFrame(f"batch {len(parts)} ends in its head, at byte {len(view)}")
+        queue_id, sys_flag, born_ms, named, size = _PART.unpack_from(view, at)
+        begin = at + _PART.size + named
+        at = begin + size
+        if size < 0 or at > len(view) or not 0 < named <= TOPIC_BYTES_MAX or sys_flag < 0:
+            raise MalformedFrame(
+                f"batch {len(parts)} has a topic of {named} bytes, flag {sys_flag} and {size} "
+                f"bytes, where {max(len(view) - begin, 0)} are left"
+            )
+        topic = _text(view[begin - named : begin])
+        parts.append(Part(topic, queue_id, sys_flag, born_ms, view[begin:at]))
+    if not parts:
+        raise MalformedFrame("a request has no batch")
+    return parts
+
+
+def encode_answers(answers: Iterable[PartAnswer]) -> bytes:
+    """The body of an answer."""
+    return b"".join(
+        piece
+        for code, queue_id, queue_offset, physical, rest in answers
+        for piece in (_ANSWER.pack(code, queue_id, queue_offset, physical, len(rest)), rest)
+    )
+
+
+def decode_answers(body: Any, count: int) -> Sequence[PartAnswer]:
+    """What became of `count` parts. MalformedFrame: it is no such answer."""
+    data, at, answers = bytes(body), 0, []
+    for number in range(count):
+        if len(data) - at < _ANSWER.size:
+            raise MalformedFrame(f"answer {number} of {count} ends in its head")
+        code, queue_id, queue_offset, physical, size = _ANSWER.unpack_from(data, at)
+        at += _ANSWER.size
+        if not 0 <= size <= len(data) - at:
+            raise MalformedFrame(f"answer {number} of {count} has {size} bytes, not {len(data)}")
+        answers.append(PartAnswer(code, queue_id, queue_offset, physical, data[at : at + size]))
+        at += size
+    if at != len(data):
+        raise MalformedFrame(f"{len(data) - at} bytes follow {count} answers")
+    return answers
+
+
+def _text(name: memoryview) -> str:
+    try:
+        return str(name, "utf-8")
+    except UnicodeDecodeError as error:
+        raise MalformedFrame(f"the topic of a batch is no UTF-8: {error}") from None
