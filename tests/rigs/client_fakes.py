@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from saturnmq.protocol import jsonx
 from saturnmq.protocol.batch import iterate_batch
-from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.properties import decode_properties
 from saturnmq.protocol.remoting import Command
@@ -40,6 +40,9 @@ class FakeBroker:
 
     def serve(self, endpoint, cmd):
         self.requests.append((cmd.code, dict(cmd.ext)))
+        if cmd.code == RequestCode.SEND_BATCHES:  # as RocketMQ's brokers answer ours
+            endpoint.send(cmd.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED), cmd)
+            return
         sends = (RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_MESSAGE_V2)
         if cmd.code not in sends:
             endpoint.send(cmd.reply(), cmd)
@@ -62,6 +65,10 @@ class FakeBroker:
         ext = {"msgId": ids, "queueId": str(queue), "queueOffset": str(first)}
         code = 0 if verdict is None else verdict[0]
         endpoint.send(cmd.reply(code, ext=ext), cmd)
+
+    def sent(self, code):
+        """The fields of the requests with this code."""
+        return [ext for each, ext in self.requests if each == code]
 
     def bodies(self):
         return [body for log in self.log.values() for body, _ in log]

@@ -544,10 +544,10 @@ def test_a_step_of_the_clock_deletes_no_messages_and_forgets_no_sink(step_ms: in
         for number in range(40):
             await machine.send((b"%05d " % number) * 10_000)
         finish = RequestCode.FINISH_EPOCH
-        assert (await machine.ask(finish, {"sink": "s", "epoch": 4})).code == 0
+        assert (await machine.ask(finish, {"sink": "s", "epoch": 0})).code == 0
         assert machine.broker.store.watermarks.appended > 2 * SEGMENT
         machine.step(step_ms + step_ms // 100)
-        await machine.ask(finish, {"sink": "t", "epoch": 1})  # so the table is saved
+        await machine.ask(finish, {"sink": "t", "epoch": 0})  # so the table is saved
         await asyncio.sleep(300)
         assert machine.broker.store.watermarks.start == 0
         assert machine.broker._sinks.get("s") is not None

@@ -4,6 +4,7 @@ import client_fakes as fakes
 import pytest
 from saturnmq.client.blocking import LoopThread
 from saturnmq.protocol.batch import encode_batch
+from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import ConnectionLost, TopicNotExist
 from saturnmq.protocol.message_queue import MessageQueue
 
@@ -71,7 +72,8 @@ def test_chunks_go_round_and_named_queues_are_obeyed(cluster):
     assert stored(cluster) == sorted([b"%d" % n for n in range(8)] + [b"x", b"y"])
     assert all(len(broker.bodies()) >= 4 for broker in cluster.brokers.values())
     assert [body for body, _ in cluster.brokers["b"].log[1]][-2:] == [b"x", b"y"]
-    assert ("769", "5") in [(ext["f"], ext["g"]) for _, ext in cluster.brokers["b"].requests if ext]
+    batches = cluster.brokers["b"].sent(RequestCode.SEND_BATCH_MESSAGE)
+    assert ("769", "5") in [(ext["f"], ext["g"]) for ext in batches]
 
 
 def test_a_refusal_or_a_dead_broker_costs_no_row(cluster):
