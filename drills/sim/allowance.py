@@ -48,6 +48,8 @@ class Allowance:
         nodes = self.nodes_of(group)
         if by is not None and by not in {node.name for node in nodes}:
             return False  # a broker of another cluster: nothing of theirs is promised to ours
+        if by is not None:
+            at = self._given_at(by, at)
         for begin, end in pairwise([-math.inf, *self.healed.get(group, ()), math.inf]):
             held = max(at, begin)  # since then they all had it, if anybody had
             lacking = [node.name for node in nodes if end >= at and self._lacks(node, held, end)]
@@ -62,7 +64,16 @@ class Allowance:
 
     def lacks(self, name: str, at: float) -> bool:
         """Whether the copy that this node had at this time may be gone from its disk."""
-        return self._lacks(next(node for node in self.nodes if node.name == name), at)
+        return self._lacks(self._node(name), self._given_at(name, at))
+
+    def _given_at(self, by: str, at: float) -> float:
+        """When the promise that a sender had at this time left its broker, at the latest: what was
+        under way when the broker died still arrives."""
+        downs = self._node(by).past.down
+        return min([at, *(down.start for down in downs if down.start <= at < down.end)])
+
+    def _node(self, name: str) -> BrokerNode:
+        return next(node for node in self.nodes if node.name == name)
 
     def nodes_of(self, group: str) -> list[BrokerNode]:
         return [node for node in self.nodes if node.group == group]

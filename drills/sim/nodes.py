@@ -68,6 +68,8 @@ class Past:
     aged_at: list[float] = field(default_factory=list)
     # Within these nothing was flushed: down, frozen, or a slow disk.
     idle: list[Span] = field(default_factory=list)
+    # Within these its process was dead; they are among `idle`.
+    down: list[Span] = field(default_factory=list)
     # When its wall clock stepped.
     steps: list[float] = field(default_factory=list)
     # Within these it could not hear of others: frozen, or behind a partition.
@@ -235,6 +237,7 @@ class BrokerNode:
         self._frozen.end = min(self._frozen.end, self.now)
         self._down = Span(self.now)
         self.past.idle.append(self._down)
+        self.past.down.append(self._down)
         self.runtime.power_off(reset_peers_after=reset_peers_after)
         self.off.set()
 

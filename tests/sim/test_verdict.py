@@ -150,6 +150,17 @@ def test_a_power_loss_may_take_what_the_mode_leaves_unsynced(
     assert case.kinds() == ([] if allowed else ["I1"])
 
 
+@pytest.mark.parametrize(("up_again_s", "allowed"), [(5.0, True), (-0.001, False)])
+def test_an_answer_that_was_under_way_when_its_broker_died_was_given_before(
+    up_again_s: float, allowed: bool
+) -> None:
+    case = lost()
+    died_at = ACKED_AT - 0.002
+    case.nodes[0].past.losses.append(Span(died_at, died_at))
+    case.nodes[0].past.down.append(Span(died_at, ACKED_AT + up_again_s))
+    assert case.kinds() == ([] if allowed else ["I1"])
+
+
 def test_a_frozen_process_flushes_nothing() -> None:
     case = lost()
     case.nodes[0].past.idle.append(Span(ACKED_AT + 0.1, ACKED_AT + 20.0))
