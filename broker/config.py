@@ -29,7 +29,7 @@ from saturnmq.protocol.checked import INT64_MAX
 from saturnmq.protocol.errors import ConfigError, nearest
 from saturnmq.protocol.limits import MEMORY_MIN, Limits
 from saturnmq.protocol.route import QUEUES_MAX
-from saturnmq.protocol.settings import check_bounds, setting
+from saturnmq.protocol.settings import OURS, check_bounds, setting
 from saturnmq.protocol.signing import Signing
 from saturnmq.store.message_store import StoreConfig
 
@@ -41,79 +41,152 @@ FLUSH_TYPES = ("ASYNC_FLUSH", "SYNC_FLUSH")
 class BrokerConfig:
     """Everything a broker is told at start; nothing changes it afterwards."""
 
-    broker_name: str = setting("brokerName", "broker-a")
+    broker_name: str = setting("brokerName", "broker-a", rocketmq="the host's name")
+    """The name of the group that a master and its slaves are. No other group may have it."""
     cluster_name: str = setting("brokerClusterName", "DefaultCluster")
+    """The cluster that the group belongs to; tools list brokers by it."""
     broker_id: int = setting("brokerId", 0, 0, INT64_MAX)
-    host: str = setting("bindAddress", "127.0.0.1")
-    advertised_host: str = setting("brokerIP1", "")  # what clients are told; empty: `host`
-    ha_advertised_host: str = setting("brokerIP2", "")  # what slaves are told; empty: the same
+    """0 is a master, any other number a slave. 1 if only `brokerRole` says SLAVE."""
+    host: str = setting("bindAddress", "127.0.0.1", rocketmq="0.0.0.0")
+    """The address to listen on. Clients are not authenticated, so other machines are let in only
+    on request."""
+    advertised_host: str = setting("brokerIP1", "", rocketmq="the first address of the host")
+    """The address that clients are told; empty: `bindAddress`."""
+    ha_advertised_host: str = setting("brokerIP2", "", rocketmq="the first address of the host")
+    """The address that slaves are told; empty: the one that clients are told."""
     port: int = setting("listenPort", 10911, 0, 65_535)
+    """The port for clients; 0 is any free port."""
     ha_port: int = setting("haListenPort", 10912, 0, 65_535)
-    fast_port: bool = setting("fastPortEnable", True)  # listen on port - 2 too, as Java slaves need
+    """The port for slaves; `listenPort` + 1 if only that is given."""
+    fast_port: bool = setting("fastPortEnable", True, rocketmq=OURS)
+    """Also listen on `listenPort` - 2, which RocketMQ always does and its slaves need."""
     ha_master_address: str = setting("haMasterAddress", "")
+    """The master to follow, `HOST:PORT` of its port for slaves; empty: ask the nameservers."""
     nameservers: tuple[str, ...] = setting("namesrvAddr", ())
-    root: str = setting("storePathRootDir", "store")
+    """The nameservers to register with, `HOST:PORT`, separated by semicolons or commas."""
+    root: str = setting("storePathRootDir", "store", rocketmq="~/store")
+    """The directory of the broker: log, queues, index, tables."""
     role: str = setting("brokerRole", "ASYNC_MASTER")
+    """ASYNC_MASTER acknowledges what it has, SYNC_MASTER what `inSyncReplicas` copies have; or
+    SLAVE."""
     flush_disk_type: str = setting("flushDiskType", "ASYNC_FLUSH")
-    in_sync_replicas: int = setting("inSyncReplicas", 0, 0)  # 0: 2 for SYNC_MASTER, else 1
-    min_in_sync_replicas: int = setting("minInSyncReplicas", 1)  # fewer: sends are refused
-    all_ack: bool = setting("allAckInSyncStateSet", False)  # wait for every slave in sync
-    total_replicas: int = setting("totalReplicas", 0, 0)  # copies there are at most; 0: not known
+    """SYNC_FLUSH acknowledges what is on the disk, ASYNC_FLUSH what is in the page cache."""
+    in_sync_replicas: int = setting("inSyncReplicas", 0, 0, rocketmq="1")
+    """The copies that a send waits for, the master's own included. 0 is 2 for a SYNC_MASTER, which
+    otherwise would wait for nobody, and 1 else."""
+    min_in_sync_replicas: int = setting("minInSyncReplicas", 1)
+    """Sends are refused while fewer copies than this are in sync."""
+    all_ack: bool = setting("allAckInSyncStateSet", False)
+    """A send waits for every slave that is in sync, not only for `inSyncReplicas`."""
+    total_replicas: int = setting("totalReplicas", 0, 0, rocketmq="1")
+    """The copies that the group has at most. A mode that needs more is refused at the start; 0 is
+    not known."""
     sync_flush_timeout_ms: int = setting("syncFlushTimeout", 5_000)
+    """A send that is not on the disk by then is answered FLUSH_DISK_TIMEOUT."""
     slave_timeout_ms: int = setting("slaveTimeout", 3_000)
-    flush_interval_ms: int = setting("flushIntervalCommitLog", 200)
+    """A send without its copies by then is answered FLUSH_SLAVE_TIMEOUT."""
+    flush_interval_ms: int = setting("flushIntervalCommitLog", 200, rocketmq="500")
+    """The time between two syncs of the log under ASYNC_FLUSH. With 200 ms a power cut costs less
+    than half a second of acknowledgements even when one sync is slow."""
     ha_max_gap_bytes: int = setting("haMaxGapNotInSync", 256 << 20, 0, INT64_MAX)
+    """A slave that is further behind is not in sync."""
     ha_max_lag_ms: int = setting("haMaxTimeSlaveNotCatchup", 15_000)
+    """A slave that has not been at the end of the log for so long is not in sync."""
     ha_flow_control: bool = setting("haFlowControlEnable", False)
-    # To one slave at most.
+    """Whether `maxHaTransferByteInSecond` counts."""
     ha_max_bytes_per_s: int = setting("maxHaTransferByteInSecond", 100 << 20, 1, INT64_MAX)
-    sync_from_last_file: bool = setting("syncFromLastFile", False)  # an empty slave skips the rest
-    ha_transfer_bytes: int = setting("haTransferBatchSize", 1 << 20)
+    """What one slave is sent at most."""
+    sync_from_last_file: bool = setting("syncFromLastFile", False)
+    """An empty slave begins with the newest segment of its master's log and lacks the rest."""
+    ha_transfer_bytes: int = setting("haTransferBatchSize", 1 << 20, rocketmq="32768")
+    """One frame of the log to a slave at most. Larger frames cost the event loop fewer turns."""
     ha_heartbeat_ms: int = setting("haSendHeartbeatInterval", 5_000)
+    """The time between two signs of life to a slave; with etcd a third of the lease at most."""
     ha_idle_ms: int = setting("haHousekeepingInterval", 20_000)
-    ha_reconnect_ms: int = setting("haReconnectInterval", 200)
-    slave_sync_ms: int = setting("slaveSyncInterval", 1_000)  # of a Java master: 10 s at least
+    """A replication connection over which nothing came for so long is closed."""
+    ha_reconnect_ms: int = setting("haReconnectInterval", 200, rocketmq=OURS)
+    """The time before a slave dials its master again. RocketMQ waits 5 s."""
+    slave_sync_ms: int = setting("slaveSyncInterval", 1_000, rocketmq=OURS)
+    """The time between two looks at the master's tables (topics, groups, offsets). Of a Java
+    master it is 10 s at least, which is RocketMQ's own pace."""
     register_ms: int = setting("registerNameServerPeriod", 30_000)
+    """The time between two registrations; 60 s at most, whatever is set."""
     default_topic_queues: int = setting("defaultTopicQueueNums", 8, 1, QUEUES_MAX)
+    """The queues of a topic that the first send creates, at most; the client asks for a number."""
     auto_create_topics: bool = setting("autoCreateTopicEnable", True)
+    """The first send to a topic creates it."""
     auto_create_groups: bool = setting("autoCreateSubscriptionGroup", True)
-    permission: int = setting("brokerPermission", READ | WRITE)  # as of a topic; 4: being drained
+    """The first consumer of a group creates it."""
+    permission: int = setting("brokerPermission", READ | WRITE)
+    """2 is write, 4 is read, 6 is both. 4 takes the broker out of the writers' routes."""
     region: str = setting("regionId", "DefaultRegion")
+    """The region that answers and messages name for RocketMQ's traces."""
     max_message_bytes: int = setting("maxMessageSize", 4 << 20)
-    max_pending_acks: int = setting("maxPendingAcks", 100_000)
-    max_held_pulls: int = setting("maxHeldPulls", 100_000)
-    # What peers may take of this process, ours but for the idle time (protocol/connections.py).
+    """A larger message is refused."""
+    max_pending_acks: int = setting("maxPendingAcks", 100_000, rocketmq=OURS)
+    """The sends that may wait for their acknowledgement; one more is refused."""
+    max_held_pulls: int = setting("maxHeldPulls", 100_000, rocketmq=OURS)
+    """The pulls that may wait for messages; then connections share the places."""
     memory_budget_bytes: int = setting(
-        "memoryBudgetBytes", Limits.memory_bytes, MEMORY_MIN, INT64_MAX
+        "memoryBudgetBytes", Limits.memory_bytes, MEMORY_MIN, INT64_MAX, rocketmq=OURS
     )
-    max_connections: int = setting("maxConnections", Limits.connections)
-    max_connections_per_address: int = setting("maxConnectionsPerAddress", Limits.per_address)
+    """The memory that is held for peers. One connection gets a quarter, so the least leaves room
+    for one request of 16 MiB."""
+    max_connections: int = setting("maxConnections", Limits.connections, rocketmq=OURS)
+    """The connections of the process; one more is answered SYSTEM_BUSY and closed."""
+    max_connections_per_address: int = setting(
+        "maxConnectionsPerAddress", Limits.per_address, rocketmq=OURS
+    )
+    """The connections from one IPv4 address, or from one IPv6 network (/64)."""
     max_idle_s: int = setting("serverChannelMaxIdleTimeSeconds", Limits.idle_s)
-    frame_timeout_s: int = setting("frameTimeoutSeconds", Limits.frame_s)  # to send a request
+    """A client connection over which nothing came for so long is closed."""
+    frame_timeout_s: int = setting("frameTimeoutSeconds", Limits.frame_s, rocketmq=OURS)
+    """The time to send one request whole, and to read anything of what waits."""
     flush_offsets_ms: int = setting("flushConsumerOffsetInterval", 5_000)
+    """The time between two saves of the offsets of groups."""
     client_expiry_ms: int = setting("channelExpiredTimeout", 120_000)
-    slave_read: bool = setting("slaveReadEnable", True)
-    enable_property_filter: bool = setting("enablePropertyFilter", True)  # RocketMQ's is false
-    # Of one partition of a sink; of all in memory, beyond it in files; of all.
-    stage_max_bytes: int = setting("stageMaxBytes", 256 << 20, 1, INT64_MAX)
-    stage_memory_bytes: int = setting("stageMemoryBytes", 256 << 20, 0, INT64_MAX)
-    stage_total_bytes: int = setting("stageTotalBytes", 4 << 30, 0, INT64_MAX)
-    stage_lease_ms: int = setting("stageLease", 600_000)  # a stage that nobody adds to is dropped
-    offset_check_in_slave: bool = setting("offsetCheckInSlave", False)  # else it corrects nobody
-    etcd_endpoints: tuple[str, ...] = setting("etcdEndpoints", ())  # empty: nobody is elected
-    etcd_user: str = setting("etcdUser", "")
-    etcd_password: str = setting("etcdPassword", "", repr=False)
-    etcd_ca_file: str = setting("etcdCaFile", "")  # turns TLS on
-    etcd_cert_file: str = setting("etcdCertFile", "")
-    etcd_key_file: str = setting("etcdKeyFile", "")
-    # A dead master is noticed after this.
-    election_lease_s: int = setting("electionLeaseS", 3, LEASE_S_MIN, LEASE_S_MAX)
-    # Lower is preferred: such a slave takes over from a living master.
+    """A client without a heartbeat for so long is no member of its groups any more."""
+    slave_read: bool = setting("slaveReadEnable", True, rocketmq="false")
+    """A slave serves consumers, which they need while their master is gone."""
+    enable_property_filter: bool = setting("enablePropertyFilter", True, rocketmq="false")
+    """The broker evaluates SQL92 conditions. It does so in steps, so they stop nobody else."""
+    stage_max_bytes: int = setting("stageMaxBytes", 256 << 20, 1, INT64_MAX, rocketmq=OURS)
+    """What one partition of an exactly-once sink may stage. Sends wait while it goes into the log
+    (35 to 60 ms of processor time for 64 MiB)."""
+    stage_memory_bytes: int = setting("stageMemoryBytes", 256 << 20, 0, INT64_MAX, rocketmq=OURS)
+    """What all sinks may stage in memory; the rest goes into files."""
+    stage_total_bytes: int = setting("stageTotalBytes", 4 << 30, 0, INT64_MAX, rocketmq=OURS)
+    """What all sinks may stage in memory and files."""
+    stage_lease_ms: int = setting("stageLease", 600_000, rocketmq=OURS)
+    """A stage that nobody adds to for so long is dropped."""
+    offset_check_in_slave: bool = setting("offsetCheckInSlave", False)
+    """A slave corrects consumers whose offset is out of its range; else only a master does."""
+    etcd_endpoints: tuple[str, ...] = setting("etcdEndpoints", (), rocketmq=OURS)
+    """The members of the etcd through which the group elects its master; empty: nobody is
+    elected."""
+    etcd_user: str = setting("etcdUser", "", rocketmq=OURS)
+    """The user at etcd; it needs to read and write below `/saturnmq/`."""
+    etcd_password: str = setting("etcdPassword", "", rocketmq=OURS, repr=False)
+    """Its password."""
+    etcd_ca_file: str = setting("etcdCaFile", "", rocketmq=OURS)
+    """The certificates that etcd's own is checked with; turns TLS on."""
+    etcd_cert_file: str = setting("etcdCertFile", "", rocketmq=OURS)
+    """This broker's certificate for etcd."""
+    etcd_key_file: str = setting("etcdKeyFile", "", rocketmq=OURS)
+    """The key of that certificate."""
+    election_lease_s: int = setting("electionLeaseS", 3, LEASE_S_MIN, LEASE_S_MAX, rocketmq=OURS)
+    """A master that is silent for so long is replaced. etcd's own clients cannot go below 2, and
+    the master's share is less."""
     election_priority: int = setting("brokerElectionPriority", PRIORITY_MAX, 0, PRIORITY_MAX)
-    elect_unclean: bool = setting("electUncleanMaster", False)  # one that may lack messages, too
-    # Signs what nodes tell each other (protocol/signing.py); empty: nothing is signed.
-    replication_secret: str = setting("replicationSecret", "", repr=False)
-    replication_secret_required: bool = setting("replicationSecretRequired", True)
+    """Lower is preferred: such a slave, in sync for 10 s, takes over from a living master."""
+    elect_unclean: bool = setting("electUncleanMaster", False, rocketmq=OURS)
+    """A node that may lack acknowledged messages may be elected, too; RocketMQ's controller calls
+    it `enableElectUncleanMaster`."""
+    replication_secret: str = setting("replicationSecret", "", rocketmq=OURS, repr=False)
+    """Signs what nodes and operators tell each other; empty: nothing is signed. Better set in the
+    environment than in a file."""
+    replication_secret_required: bool = setting("replicationSecretRequired", True, rocketmq=OURS)
+    """Refuse what is not signed. False while a running cluster is being given a secret."""
     store_options: Mapping[str, Any] = field(default_factory=dict)
     passed_over: tuple[str, ...] = ()  # settings of the file that have no meaning here
 

@@ -138,7 +138,9 @@ def broker(
     config: Annotated[
         Path | None,
         typer.Option(
-            "--config", "-c", help="broker.toml, or RocketMQ's own broker.conf; see the README."
+            "--config",
+            "-c",
+            help="broker.toml, or RocketMQ's own broker.conf; keys: docs/configuration.md.",
         ),
     ] = None,
     ready_file: ReadyFile = None,

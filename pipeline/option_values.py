@@ -1,12 +1,15 @@
 """How the options of source and sink are written: one reader for each kind of value.
 
 A reader takes the option's name and its text, stripped. Its error names both and what to write.
+An `Option` is a row of docs/configuration.md, which tools/configuration.py writes.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from saturnmq.protocol.errors import ConfigError, nearest
 
@@ -46,28 +49,48 @@ def read_flag(name: str, value: str) -> bool:
     return value.lower() == "true"
 
 
-def read_number(least: int, most: int = 1 << 62) -> Callable[[str, str], int]:
-    def read(name: str, value: str) -> int:
-        if not re.fullmatch(r"[+-]?\d+", value) or not least <= int(value) <= most:
-            limit = f"from {least} to {most}" if most < 1 << 62 else f"from {least} on"
+@dataclass(frozen=True)
+class Number:
+    """Reads a whole number within bounds."""
+
+    least: int
+    most: int = 1 << 62
+
+    def __call__(self, name: str, value: str) -> int:
+        if not re.fullmatch(r"[+-]?\d+", value) or not self.least <= int(value) <= self.most:
+            limit = _limit(self.least, self.most)
             raise ConfigError(f"option {name} is {value!r}; write a whole number {limit}")
         return int(value)
 
-    return read
+    @property
+    def allowed(self) -> str:
+        return f"a number {_limit(self.least, self.most)}"
 
 
-def read_bytes(least: int, most: int = 1 << 62) -> Callable[[str, str], int]:
-    def read(name: str, value: str) -> int:
+@dataclass(frozen=True)
+class Size:
+    """Reads a number of bytes within bounds, such as 1048576 or 1m."""
+
+    least: int
+    most: int = 1 << 62
+
+    def __call__(self, name: str, value: str) -> int:
         match = re.fullmatch(r"(\d+)\s*([kmg]?)(?:i?b)?", value.lower())
         size = int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[match[2]] if match else -1
-        if not least <= size <= most:
-            limit = f"from {least} to {most}" if most < 1 << 62 else f"from {least} on"
+        if not self.least <= size <= self.most:
             raise ConfigError(
-                f"option {name} is {value!r}; write bytes {limit}, such as {1 << 20} or 1m"
+                f"option {name} is {value!r}; write bytes {_limit(self.least, self.most)}, such as "
+                f"{1 << 20} or 1m"
             )
         return size
 
-    return read
+    @property
+    def allowed(self) -> str:
+        return f"bytes {_limit(self.least, self.most)}, such as 1m"
+
+
+def _limit(least: int, most: int) -> str:
+    return f"from {least} to {most}" if most < 1 << 62 else f"from {least} on"
 
 
 def read_duration(name: str, value: str) -> int:
@@ -78,15 +101,47 @@ def read_duration(name: str, value: str) -> int:
     return int(match[1]) * unit[match[2] or "ms"]
 
 
-def read_one_of(*known: str) -> Callable[[str, str], str]:
-    def read(name: str, value: str) -> str:
-        for word in known:
+class OneOf:
+    """Reads one of some words, in any case."""
+
+    def __init__(self, *known: str) -> None:
+        self.known = known
+
+    def __call__(self, name: str, value: str) -> str:
+        for word in self.known:
             if word.lower() == value.lower():
                 return word
-        hint = nearest(value, known)
-        raise ConfigError(f"option {name} is {value!r}{hint}; it is one of {', '.join(known)}")
+        hint = nearest(value, self.known)
+        raise ConfigError(f"option {name} is {value!r}{hint}; it is one of {', '.join(self.known)}")
 
-    return read
+    @property
+    def allowed(self) -> str:
+        return ", ".join(self.known)
+
+
+@dataclass(frozen=True)
+class Option:
+    """How an option is read and what it is for; `default` is written as a user would write it."""
+
+    read: Callable[[str, str], Any]
+    about: str
+    default: str = ""
+    values: str = ""
+    """What may be written, if `read` does not know it."""
+
+    @property
+    def allowed(self) -> str:
+        if isinstance(self.read, Number | Size | OneOf):
+            return self.read.allowed
+        return self.values or _ALLOWED[self.read]
+
+
+_ALLOWED: dict[Callable[[str, str], Any], str] = {
+    read_text: "text",
+    read_words: "words, with commas between",
+    read_flag: "true, false",
+    read_duration: "a time such as 500ms, 30s, 15m",
+}
 
 
 def check_nameservers(addresses: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""What the source can be told (docs/pipeline.md has the table). Pure.
+"""The options of the source (docs/configuration.md has the table). Pure.
 
 Options come with lower-case names, as Spark hands them over. The error of an unknown one names the
 nearest that exists, or what another connector's option of that name is called here.
@@ -29,12 +29,13 @@ from saturnmq.pipeline.access import (
 )
 from saturnmq.pipeline.columns import Columns, select
 from saturnmq.pipeline.option_values import (
+    Number,
+    OneOf,
+    Option,
+    Size,
     check_nameservers,
-    read_bytes,
     read_duration,
     read_flag,
-    read_number,
-    read_one_of,
     read_text,
     read_words,
     unknown,
@@ -147,56 +148,145 @@ def _offsets_of(*words: str) -> Callable[[str, str], Position]:
 
 
 def _time(name: str, value: str) -> Position:
-    return Position(timestamp=read_number(0)(name, value), option=name)
+    return Position(timestamp=Number(0)(name, value), option=name)
 
 
 def _times(name: str, value: str) -> Position:
     return Position(timestamps=_offsets.parse_times(value, name), option=name)
 
 
-_READERS: dict[str, Callable[[str, str], Any]] = {
-    "endpoints": read_text,
-    "store": read_text,
-    "brokerName": read_text,
-    "trustTail": read_flag,
-    "subscribe": _topics,
-    "topic": _topics,
-    "subscribePattern": _pattern,
-    "assign": lambda _name, value: tuple(_offsets.parse_assignment(value)),
-    "startingOffsets": _offsets_of(EARLIEST, LATEST, GROUP),
-    "endingOffsets": _offsets_of(LATEST),
-    "startingTimestamp": _time,
-    "endingTimestamp": _time,
-    "startingOffsetsByTimestamp": _times,
-    "endingOffsetsByTimestamp": _times,
-    "startingOffsetsByTimestampStrategy": read_one_of(ERROR, LATEST),
-    "failOnDataLoss": read_flag,
-    "waitForTopic": read_flag,
-    "partitions": read_number(1),
-    "minPartitions": read_number(1),
-    "maxRecordsPerPartition": read_number(1),
-    "maxBytesPerPartition": read_bytes(1),
-    "maxOffsetsPerTrigger": read_number(1),
-    "minOffsetsPerTrigger": read_number(1),
-    "maxBytesPerTrigger": read_bytes(1),
-    "maxTriggerDelay": read_duration,
-    "group": _group,
-    "columns": read_words,
-    "includeBody": read_flag,
-    "includeProperties": read_flag,
-    "mode": read_one_of(*MODES),
-    "decompress": read_flag,
-    "verify": read_flag,
-    "subExpression": read_text,
-    "expressionType": read_one_of(TAG_EXPRESSION, SQL_EXPRESSION),
-    "readFrom": read_one_of(MASTER, SLAVE, ANY),
-    "chunkBytes": read_bytes(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX),
-    "pullTimeoutMs": read_number(1),
-    "fetchOffset.numRetries": read_number(0),
-    "fetchOffset.retryIntervalMs": read_number(0),
-    "pushdown": read_flag,
+_JSON = "JSON by topic, broker and queue"
+OPTIONS: dict[str, Option] = {
+    "endpoints": Option(
+        read_text,
+        "The nameservers of the cluster to read; this or `store`.",
+        values="HOST:PORT,...",
+    ),
+    "store": Option(
+        read_text,
+        "The directory of a broker (`storePathRootDir`), SaturnMQ's or RocketMQ's. It is only "
+        "read, never locked, also beside a running broker.",
+        values="a path",
+    ),
+    "brokerName": Option(
+        read_text, "With `store`: the name in the column `brokerName`.", STORE_BROKER, "text"
+    ),
+    "trustTail": Option(
+        read_flag,
+        "With `store`: read to the last whole message instead of to what is confirmed. A store of "
+        "RocketMQ whose broker runs or was killed can only be read with it.",
+        "false",
+    ),
+    "subscribe": Option(
+        _topics,
+        "The topics. Exactly one of `subscribe`, `subscribePattern` and `assign` is needed.",
+        values="topics, with commas between",
+    ),
+    "topic": Option(_topics, "The same as `subscribe`.", values="topics, with commas between"),
+    "subscribePattern": Option(
+        _pattern, "All topics whose name matches.", values="a regular expression"
+    ),
+    "assign": Option(
+        lambda _name, value: tuple(_offsets.parse_assignment(value)),
+        "These queues only.",
+        values='JSON such as {"orders":{"broker-a":[0,1]}}',
+    ),
+    "startingOffsets": Option(
+        _offsets_of(EARLIEST, LATEST, GROUP),
+        "The first message to read: `group` is where the option `group` is. A stream begins at the "
+        "latest by default.",
+        EARLIEST,
+        f"earliest, latest, group, or {_JSON}",
+    ),
+    "endingOffsets": Option(
+        _offsets_of(LATEST), "Of a batch: where it ends.", LATEST, f"latest, or {_JSON}"
+    ),
+    "startingTimestamp": Option(
+        _time,
+        "Each queue from its first message stored then or later. It outranks the other starts.",
+        values="milliseconds since 1970",
+    ),
+    "endingTimestamp": Option(
+        _time, "Of a batch: the same for its end.", values="milliseconds since 1970"
+    ),
+    "startingOffsetsByTimestamp": Option(_times, "The start in time, by queue.", values=_JSON),
+    "endingOffsetsByTimestamp": Option(
+        _times, "Of a batch: its end in time, by queue.", values=_JSON
+    ),
+    "startingOffsetsByTimestampStrategy": Option(
+        OneOf(ERROR, LATEST), "Where no message is that late: fail, or begin at the end.", ERROR
+    ),
+    "failOnDataLoss": Option(
+        read_flag,
+        "Messages that are gone before they were read are an error; else they are logged.",
+        "true",
+    ),
+    "waitForTopic": Option(
+        read_flag, "A topic that does not exist yet counts as an empty one.", "false"
+    ),
+    "partitions": Option(
+        Number(1),
+        "The tasks to fill; fewer where there is little to read. The cores of the driver by "
+        "default, so set it on a cluster.",
+    ),
+    "minPartitions": Option(Number(1), "The tasks at least."),
+    "maxRecordsPerPartition": Option(Number(1), "The messages of a task at most."),
+    "maxBytesPerPartition": Option(Size(1), "The bytes of a task at most.", "128m"),
+    "maxOffsetsPerTrigger": Option(
+        Number(1),
+        "Of a stream: the messages of a trigger at most, shared over the queues by what each has "
+        "waiting.",
+    ),
+    "minOffsetsPerTrigger": Option(
+        Number(1), "Of a stream: wait for so many, but not longer than `maxTriggerDelay`."
+    ),
+    "maxBytesPerTrigger": Option(Size(1), "Of a stream: the bytes of a trigger at most."),
+    "maxTriggerDelay": Option(read_duration, "How long `minOffsetsPerTrigger` may wait.", "15m"),
+    "group": Option(
+        _group,
+        "The group whose offsets `startingOffsets=group` begins at; a stream commits its progress "
+        "to it.",
+        values="a group",
+    ),
+    "columns": Option(read_words, "The columns to read (see the pipeline page)."),
+    "includeBody": Option(read_flag, "Read the column `body`.", "true"),
+    "includeProperties": Option(read_flag, "Read the column `properties`.", "false"),
+    "mode": Option(
+        OneOf(*MODES),
+        "What a damaged message does: end the query, be left out and counted, or be a row of nulls "
+        "that says why in `_corrupt`.",
+        FAILFAST,
+    ),
+    "decompress": Option(read_flag, "Unpack compressed bodies.", "true"),
+    "verify": Option(read_flag, "Check the checksum of each message.", "false"),
+    "subExpression": Option(
+        read_text,
+        "Tags, `A || B`, or a condition over properties, `sql:price > 100.0`. Brokers evaluate it, "
+        "or the task that reads a store directory.",
+        "*",
+    ),
+    "expressionType": Option(
+        OneOf(TAG_EXPRESSION, SQL_EXPRESSION),
+        "What `subExpression` is, without the prefix `sql:`.",
+        TAG_EXPRESSION,
+    ),
+    "readFrom": Option(OneOf(MASTER, SLAVE, ANY), "Which brokers to read from.", MASTER),
+    "chunkBytes": Option(
+        Size(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX), "What one request asks for.", "2m"
+    ),
+    "pullTimeoutMs": Option(Number(1), "The milliseconds that a request may take.", "120000"),
+    "fetchOffset.numRetries": Option(
+        Number(0), "How often a request that failed is tried again.", "10"
+    ),
+    "fetchOffset.retryIntervalMs": Option(Number(0), "The milliseconds between two tries.", "1000"),
+    "pushdown": Option(
+        read_flag,
+        "Of a batch: conditions on `queueId`, `queueOffset` and `storeTimestamp` narrow what is "
+        "read. It needs `spark.sql.python.filterPushdown.enabled=true`.",
+        "false",
+    ),
 }
-NAMES = tuple(_READERS)
+NAMES = tuple(OPTIONS)
 _BY_LOWER = {name.lower(): name for name in NAMES}
 
 # What other connectors call what is here.
@@ -241,7 +331,7 @@ def parse(given: Mapping[str, str], *, streaming: bool | None) -> SourceOptions:
         name = _BY_LOWER.get(key.lower())
         if name is None:
             raise unknown("source", key, NAMES, _ELSEWHERE)
-        values[name] = _READERS[name](name, str(text).strip())
+        values[name] = OPTIONS[name].read(name, str(text).strip())
     if streaming is not None:
         _refuse(values, _BATCH_ONLY if streaming else _STREAM_ONLY, streaming)
     subscribe, pattern, assign = _which(values)

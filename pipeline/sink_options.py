@@ -1,4 +1,4 @@
-"""What the sink can be told, and the columns it takes (docs: pipeline.md).
+"""The options of the sink (docs/configuration.md has the table) and the columns it takes.
 
 Options come with lower-case names, as Spark hands them over; the error of an unknown one names the
 nearest that exists. Columns are checked against the schema of the rows before a task runs. Pure.
@@ -6,16 +6,18 @@ nearest that exists. Columns are checked against the schema of the rows before a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from saturnmq.pipeline.option_values import (
+    Number,
+    OneOf,
+    Option,
+    Size,
     check_nameservers,
-    read_bytes,
     read_flag,
-    read_number,
-    read_one_of,
     read_words,
     unknown,
 )
@@ -91,8 +93,7 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
         name = _BY_LOWER.get(key.lower())
         if name is None:
             raise unknown("sink", key, NAMES, _ELSEWHERE)
-        field, read = _OPTIONS[name]
-        values[field] = read(name, text.strip())
+        values[_FIELDS[name]] = OPTIONS[name].read(name, text.strip())
     if "endpoints" not in values:
         raise ConfigError("option endpoints is missing; give nameservers, as HOST:9876,HOST:9876")
     options = SinkOptions(**values)
@@ -176,7 +177,7 @@ def _endpoints(_name: str, text: str) -> str:
 
 
 def _compression(name: str, text: str) -> int | None:
-    chosen = read_one_of(NONE, *compression.NAMES)(name, text)
+    chosen = OneOf(NONE, *compression.NAMES)(name, text)
     return None if chosen == NONE else compression.NAMES[chosen]
 
 
@@ -186,22 +187,66 @@ def _write_id(name: str, text: str) -> str:
     return text
 
 
-_OPTIONS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
-    "endpoints": ("endpoints", _endpoints),
-    "topic": ("topic", lambda _, text: check_topic(text)),
-    "delivery": ("delivery", read_one_of(AT_LEAST_ONCE, EXACTLY_ONCE)),
-    "queueSelector": ("queue_selector", read_one_of(ROUND_ROBIN, SHARDING_KEY, COLUMN)),
-    "chunkBytes": ("chunk_bytes", read_bytes(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX)),
-    "ackMode": ("ack_mode", read_one_of(ALL, STORED)),
-    "compression": ("compression", _compression),
-    "compressionThreshold": ("compression_threshold", read_bytes(1, CHUNK_BYTES_MAX)),
-    "producerGroup": ("producer_group", lambda _, text: check_group(text)),
-    "retryTimeoutMs": ("retry_timeout_ms", read_number(1, 86_400_000)),
-    "writeId": ("write_id", _write_id),
-    "brokers": ("brokers", lambda name, text: tuple(sorted(set(read_words(name, text))))),
-    "ignoreExtraColumns": ("ignore_extra_columns", read_flag),
+OPTIONS: dict[str, Option] = {
+    "endpoints": Option(
+        _endpoints, "The nameservers of the cluster to write to.", values="HOST:PORT,..."
+    ),
+    "topic": Option(
+        lambda _, text: check_topic(text),
+        "The topic, which must exist. It outranks the column `topic`.",
+        values="a topic",
+    ),
+    "delivery": Option(
+        OneOf(AT_LEAST_ONCE, EXACTLY_ONCE),
+        "Whether a repeated task repeats its rows.",
+        AT_LEAST_ONCE,
+    ),
+    "queueSelector": Option(
+        OneOf(ROUND_ROBIN, SHARDING_KEY, COLUMN),
+        "How a row finds its queue: in turn, by `shardingKey`, or by the columns `queueId` and "
+        "`brokerName`. By default what the columns suggest.",
+    ),
+    "chunkBytes": Option(Size(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX), "The bytes of a request.", "1m"),
+    "ackMode": Option(
+        OneOf(ALL, STORED),
+        "`all`: acknowledged as the broker's own mode has it (flushed, replicated). `stored`: that "
+        "the master has it is enough.",
+        ALL,
+    ),
+    "compression": Option(
+        _compression,
+        "How bodies are compressed.",
+        NONE,
+        ", ".join((NONE, *compression.NAMES)),
+    ),
+    "compressionThreshold": Option(
+        Size(1, CHUNK_BYTES_MAX), "Bodies from this size on are compressed.", "4096"
+    ),
+    "producerGroup": Option(
+        lambda _, text: check_group(text), "The producer group.", "saturnmq-spark", "a group"
+    ),
+    "retryTimeoutMs": Option(
+        Number(1, 86_400_000),
+        "The milliseconds that a broker that is away is waited for.",
+        "120000",
+    ),
+    "writeId": Option(
+        _write_id,
+        "Of an exactly-once batch: a job that repeats the id adds nothing. One of this write by "
+        "default.",
+        values="1 to 120 printable characters",
+    ),
+    "brokers": Option(
+        lambda name, text: tuple(sorted(set(read_words(name, text)))),
+        "Of an exactly-once write: the brokers that may take part. Those of the route by default.",
+        values="broker names, with commas between",
+    ),
+    "ignoreExtraColumns": Option(
+        read_flag, "Drop columns that the sink does not know; else they are an error.", "false"
+    ),
 }
-NAMES: tuple[str, ...] = tuple(_OPTIONS)
+_FIELDS = {name: re.sub("[A-Z]", lambda found: f"_{found[0].lower()}", name) for name in OPTIONS}
+NAMES: tuple[str, ...] = tuple(OPTIONS)
 _BY_LOWER = {name.lower(): name for name in NAMES}
 
 # What other connectors call what is here.

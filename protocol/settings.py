@@ -1,6 +1,9 @@
 """The settings of a node: fields of a dataclass, each with RocketMQ's name for it and, if it is a
 number, its least and greatest value. RocketMQ takes any number and fails later, or deletes what it
 should keep.
+
+The string below a field says what the setting does. The end of a field's name is its unit (`_ms`,
+`_s`, `_hours`, `_bytes`, `_ratio`). tools/configuration.py writes docs/configuration.md from both.
 """
 
 from __future__ import annotations
@@ -11,16 +14,21 @@ from typing import Any
 from saturnmq.protocol.checked import INT32_MAX
 from saturnmq.protocol.errors import ConfigError
 
+OURS = "ours"  # of a key that RocketMQ does not know
+
 
 def setting(
     key: str,
     default: Any = dataclasses.MISSING,
     least: float = 1,
     most: float = INT32_MAX,
+    *,
+    rocketmq: str = "",
     **options: Any,
 ) -> Any:
-    """A field whose name is `key` in a broker.conf; the bounds are those of a number."""
-    metadata = {"key": key, "bounds": (least, most)}
+    """A field whose name is `key` in a broker.conf; the bounds are those of a number. `rocketmq` is
+    RocketMQ's own default where it is another one, or `OURS`."""
+    metadata = {"key": key, "bounds": (least, most), "rocketmq": rocketmq}
     return dataclasses.field(default=default, metadata=metadata, **options)
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from saturnmq.protocol.checked import INT64_MAX
 from saturnmq.protocol.errors import ConfigError
-from saturnmq.protocol.settings import check_bounds, setting
+from saturnmq.protocol.settings import OURS, check_bounds, setting
 from saturnmq.store.delay_levels import DEFAULT_LEVELS, parse_levels
 from saturnmq.store.lookup import ReadLimits
 from saturnmq.store.queue_files import MAPPED_LIMIT, MAPPED_MOST
@@ -23,51 +23,95 @@ class DiskLevels(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
-    """Sizes in bytes, places, limits."""
+    """Everything that a store is told at its start; nothing changes it afterwards."""
 
-    root: str = setting("storePathRootDir", "store")
+    root: str = setting("storePathRootDir", "store", rocketmq="~/store")
+    """The directory of the broker: log, queues, index, tables."""
     commitlog_segment_bytes: int = setting("mappedFileSizeCommitLog", 1 << 30)
+    """The size of a segment of the log. A log that was written with another size is refused."""
     consumequeue_segment_bytes: int = setting("mappedFileSizeConsumeQueue", 6_000_000)
+    """The size of a file of a queue, 20 bytes for each message."""
     index_enable: bool = setting("messageIndexEnable", True)
+    """Messages can be found by key and id."""
     index_slots: int = setting("maxHashSlotNum", 5_000_000)
+    """The hash slots of an index file."""
     index_items: int = setting("maxIndexNum", 20_000_000)
+    """The entries of an index file."""
     max_message_bytes: int = setting("maxMessageSize", 4_194_304)
-    crc_property: bool = setting("enabledAppendPropCRC", True)
-    zero_ahead_bytes: int = setting("zeroAheadBytes", 64 << 20, 0)
-    sync_zeros: bool = setting("syncZeros", False)
-    # Deletion: hours, hours of the day, percent of the disk, ms. While `disk_enough_bytes`
-    # are free no percentage counts (0: they always do, as in RocketMQ). `clean_forcibly` deletes
-    # what has not expired, on a short disk: true at RocketMQ, and in its broker.conf.
+    """A larger message is refused."""
+    crc_property: bool = setting("enabledAppendPropCRC", True, rocketmq="false")
+    """Each message carries a checksum over header, topic, body and properties; without it only the
+    body has one, and damage elsewhere is not found."""
+    zero_ahead_bytes: int = setting("zeroAheadBytes", 64 << 20, 0, rocketmq=OURS)
+    """How far ahead of the writer the log is zeroed, so that no append waits for the file system;
+    0: not at all."""
+    sync_zeros: bool = setting("syncZeros", False, rocketmq=OURS)
+    """The zeros are synced as they are written. SYNC_FLUSH turns it on, so that no sync of a send
+    carries them."""
     file_reserved_hours: int = setting("fileReservedTime", 72, 0)
+    """Segments that were last written longer ago are deleted, at the hour of `deleteWhen`."""
     delete_when: str = setting("deleteWhen", "04")
+    """The local hours of the day at which expired segments are deleted, separated by semicolons."""
     disk_max_used_ratio: int = setting("diskMaxUsedSpaceRatio", 75, 0, 100)
+    """While the disk is used beyond this, expired segments are deleted at any hour. 10 to 95
+    counts, as at RocketMQ."""
     disk_clean_forcibly_ratio: int = setting("diskSpaceCleanForciblyRatio", 85, 0, 100)
+    """While the disk is used beyond this, `cleanFileForciblyEnable` deletes what has not expired.
+    30 to 85 counts, as at RocketMQ."""
     disk_warning_ratio: int = setting("diskSpaceWarningLevelRatio", 90, 0, 100)
-    disk_enough_bytes: int = setting("diskSpaceEnoughBytes", 0, 0, INT64_MAX)
-    clean_forcibly: bool = setting("cleanFileForciblyEnable", False)
+    """While the disk is used beyond this, sends are refused. 35 to 90 counts, as at RocketMQ."""
+    disk_enough_bytes: int = setting("diskSpaceEnoughBytes", 0, 0, INT64_MAX, rocketmq=OURS)
+    """While so much is free no percentage counts. 0: they always count. `cluster up` sets 1 GiB, so
+    that a nearly full large disk does not stop it."""
+    clean_forcibly: bool = setting("cleanFileForciblyEnable", False, rocketmq="true")
+    """A short disk deletes the oldest messages even if they have not expired. A broker.conf has
+    RocketMQ's default; everything else keeps messages and refuses sends."""
     clean_interval_ms: int = setting("cleanResourceInterval", 10_000)
+    """The time between two looks at what is to be deleted."""
     delete_batch_max: int = setting("deleteFileBatchMax", 10)
-    delete_grace_ms: int = setting("deleteGraceTime", 60_000, 0)
-    # memory
-    queue_files_mapped: int = setting("queueFilesMapped", MAPPED_MOST, 1, MAPPED_LIMIT)
+    """The segments that one look deletes at most."""
+    delete_grace_ms: int = setting("deleteGraceTime", 60_000, 0, rocketmq=OURS)
+    """A deleted segment lies in `deleted/` for so long; none, while the disk is short."""
+    queue_files_mapped: int = setting(
+        "queueFilesMapped", MAPPED_MOST, 1, MAPPED_LIMIT, rocketmq=OURS
+    )
+    """The queue files that are mapped at once; those least used give way. The kernel allows a
+    process 65,530 maps."""
     transient_pool: bool = setting("transientStorePoolEnable", False)
-    # Two buffers at least: the next segment needs one while the one before is being written.
+    """Appends go to buffers of our own before the page cache. A killed process loses what is in
+    them, also what was acknowledged."""
     transient_pool_size: int = setting("transientStorePoolSize", 5, 2)
+    """The buffers, each of a segment's size. The next segment needs one while the one before is
+    being written, so two at least."""
     transient_fail_fast: bool = setting("fastFailIfNoBufferInStorePool", False)
+    """Refuse sends while no buffer is free; else the log is written without one."""
     commit_interval_ms: int = setting("commitIntervalCommitLog", 200)
+    """The time between two writes of these buffers to the page cache."""
     warm_files: bool = setting("warmMapedFileEnable", False)
-    lock_in_memory: bool = setting("lockInMemory", False)
+    """Each queue file is brought into memory before it is first written."""
+    lock_in_memory: bool = setting("lockInMemory", False, rocketmq=OURS)
+    """Segments are locked in memory (mlock)."""
     read_ahead: bool = setting("dataReadAheadEnable", True)
-    # Percent of the machine's memory that the newest part of the log is taken to be cached in.
+    """The kernel reads ahead in the log; false for consumers that read here and there."""
     access_in_memory_ratio: int = setting("accessMessageInMemoryMaxRatio", 40, 0, 100)
+    """The part of the machine's memory that the newest part of the log is taken to be cached in.
+    In a container the container's memory counts."""
     in_memory_count: int = setting("maxTransferCountOnMessageInMemory", 32)
+    """The messages that one pull returns at most from that part."""
     in_memory_bytes: int = setting("maxTransferBytesOnMessageInMemory", 262_144)
+    """What one pull returns at most from that part."""
     on_disk_count: int = setting("maxTransferCountOnMessageInDisk", 8)
+    """The messages that one pull returns at most from older parts."""
     on_disk_bytes: int = setting("maxTransferBytesOnMessageInDisk", 65_536)
+    """What one pull returns at most from older parts."""
     filter_bytes: int = setting("maxFilterMessageSize", 16_000)
+    """The queue entries that one filtered pull looks at, 20 bytes each."""
     delay_levels: str = setting("messageDelayLevel", DEFAULT_LEVELS)
+    """How long each delay level waits (s, m, h, d), from level 1 on. Alike on master and slaves."""
     query_count: int = setting("maxMsgsNumBatch", 64)
+    """The messages that one search by key returns at most."""
     unique_key_count: int = setting("defaultQueryMaxNum", 32)
+    """The messages that one search by id returns at most."""
 
     def __post_init__(self) -> None:
         check_bounds(self)
