@@ -27,19 +27,6 @@ def test_the_map_names_files_that_exist() -> None:
     assert not missing
 
 
-def test_the_documents_name_tests_that_exist() -> None:
-    root = Path(__file__).parents[2]
-    named: dict[str, set[str]] = {}
-    for document in [*root.glob("*.md"), *root.glob("docs/*.md")]:
-        for path, name in re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", document.read_text()):
-            named.setdefault(path, set()).add(name)
-    assert len(named["tests/unit/test_slices.py"]) >= 4
-    for path, names in named.items():
-        text = (root / path).read_text()
-        defined = {*re.findall(r"^(?:async )?def (test_\w+)\(", text, re.MULTILINE), ""}
-        assert names <= defined, path
-
-
 def test_each_row_of_what_was_withstood_names_a_test() -> None:
     text = (Path(__file__).parents[2] / "docs" / "withstood.md").read_text()
     rows = [line for line in text.splitlines() if line.startswith("| ")]
