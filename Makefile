@@ -43,7 +43,7 @@ lint: .stamps/dev
 	$(VENV)/bin/ruff format --check .
 	$(PY) tools/blocking_faces.py --check
 	$(PY) tools/configuration.py --check
-	cd $(VENV) && bin/mypy -p saturnmq.protocol -p saturnmq.store -p saturnmq.nameserver -p saturnmq.client -p saturnmq.pipeline --config-file ../pyproject.toml
+	cd $(VENV) && bin/mypy -p saturnmq.runtime -p saturnmq.protocol -p saturnmq.store -p saturnmq.nameserver -p saturnmq.client -p saturnmq.pipeline --config-file ../pyproject.toml
 	cd $(VENV) && bin/lint-imports --config ../pyproject.toml
 
 # Which tests would notice a changed operator: make mutation MODULES="store/lookup.py broker/offsets.py"

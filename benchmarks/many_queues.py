@@ -42,8 +42,8 @@ from saturnmq.aio import Admin, Message, Producer, PushConsumer
 from saturnmq.cli.bench import machine
 from saturnmq.cli.launcher import LocalCluster, Node
 from saturnmq.drills.figures import memory_mb
-from saturnmq.protocol.errors import RequestTimeout, SystemBusy
-from saturnmq.protocol.runtime import split_address
+from saturnmq.runtime.door import split_address
+from saturnmq.runtime.errors import RequestTimeout, SystemBusy
 from targets import Target
 
 SOFT_LIMIT = 1024

@@ -42,7 +42,7 @@ from typing import Any, NamedTuple
 from saturnmq import Admin, Message, Producer
 from saturnmq.cli.bench import machine
 from saturnmq.cli.launcher import LocalCluster, Node, Settings
-from saturnmq.protocol import jsonx
+from saturnmq.protocol import fastjson
 from saturnmq.protocol.channel import Channel
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.remoting import Command
@@ -97,7 +97,7 @@ class Asker:
 
     def ask(self, code: int) -> dict[str, Any]:
         reply = self._channel.request(Command.request(code, {}), ANSWER_S)
-        document: dict[str, Any] = jsonx.loads(bytes(reply.body))
+        document: dict[str, Any] = fastjson.loads(bytes(reply.body))
         return document
 
     def info(self) -> dict[str, str]:

@@ -36,7 +36,7 @@ from saturnmq import Admin, Message, SaturnError, aio
 from saturnmq.cli.bench import machine
 from saturnmq.cli.launcher import LocalCluster, Settings
 from saturnmq.cli.rolling import Upgrade
-from saturnmq.protocol import native
+from saturnmq.runtime import native
 
 TOPIC = "upgraded"
 SIZE = 1024

@@ -19,11 +19,11 @@ from kernel_figures import best, main
 from saturnmq.protocol import kernels
 from saturnmq.protocol.batch import encode_batch_item
 from saturnmq.store.delay_levels import DEFAULT_DELAYS_MS
-from saturnmq.store.derived import Derived
+from saturnmq.store.derived.derived import Derived
+from saturnmq.store.derived.indexfile import Index
+from saturnmq.store.derived.queues import Queues
 from saturnmq.store.disk import NativeDisk
-from saturnmq.store.indexfile import Index
 from saturnmq.store.message_store import MessageStore, StoreConfig
-from saturnmq.store.queues import Queues
 from targets import Target
 
 BATCH_BYTES = 1 << 20  # what our client sends at most

@@ -18,63 +18,55 @@ from ipaddress import ip_address
 from itertools import count
 from typing import Any
 
-from saturnmq.broker.ack import AckLedger
-from saturnmq.broker.admin import AdminService
-from saturnmq.broker.cleaning import CleaningService
-from saturnmq.broker.clients import ClientTable
+from saturnmq.broker.commit.ack import AckLedger
+from saturnmq.broker.commit.advance import Turn, confirm
+from saturnmq.broker.commit.cleaning import CleaningService
+from saturnmq.broker.commit.flush import FlushService
+from saturnmq.broker.commit.gate import Gate
+from saturnmq.broker.commit.retention import RetentionClock
+from saturnmq.broker.commit.upkeep import Upkeep
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.broker.context import Context
-from saturnmq.broker.delay import DelayService
-from saturnmq.broker.deletion import Deletion
-from saturnmq.broker.documents import Saver
-from saturnmq.broker.electing import Ballot, ElectionService, SavedMemory
-from saturnmq.broker.failover import FailoverService
+from saturnmq.broker.delay.delivery import DelayService
+from saturnmq.broker.exactly_once.sinks import SinkTable
+from saturnmq.broker.exactly_once.stages import Stages
+from saturnmq.broker.exactly_once.staging import APPENDING, StagingService
 from saturnmq.broker.failures import Failures
-from saturnmq.broker.flush import FlushService
-from saturnmq.broker.gate import Gate
-from saturnmq.broker.groups import GroupTable
-from saturnmq.broker.ha_master import HaMaster
-from saturnmq.broker.ha_slave import HaSlave
-from saturnmq.broker.leaving import Leaving
-from saturnmq.broker.locks import QueueLocks
-from saturnmq.broker.lookups import LookupService
-from saturnmq.broker.membership import MembershipService
-from saturnmq.broker.mending import Mending
-from saturnmq.broker.offsets import ConsumerOffsets
-from saturnmq.broker.positions import has_queue
-from saturnmq.broker.pull import PullService
-from saturnmq.broker.ranges import RangeService
+from saturnmq.broker.handlers.admin import AdminService
+from saturnmq.broker.handlers.membership import MembershipService
+from saturnmq.broker.handlers.pull import PullService
+from saturnmq.broker.handlers.queries import LookupService
+from saturnmq.broker.handlers.ranges import RangeService
+from saturnmq.broker.handlers.requests import Handler, Services, handlers
+from saturnmq.broker.handlers.retry import RetryService
+from saturnmq.broker.handlers.send import SendService
 from saturnmq.broker.registration import Registration
+from saturnmq.broker.replication.elector import Ballot, ElectionService, SavedMemory
 from saturnmq.broker.replication.executor import Doors, Executor
-from saturnmq.broker.requests import Handler, Services, handlers
-from saturnmq.broker.retention import RetentionClock
-from saturnmq.broker.retry import RetryService
-from saturnmq.broker.role import Role
-from saturnmq.broker.send import SendService
-from saturnmq.broker.sinks import SinkTable
-from saturnmq.broker.stages import Stages
-from saturnmq.broker.staging import APPENDING, StagingService
-from saturnmq.broker.statistics import Statistics
-from saturnmq.broker.table_memory import GROUP, LOCK, MEMBER, OFFSET, TOPIC, TableMemory
-from saturnmq.broker.table_sync import TableSync
-from saturnmq.broker.topics import TopicTable, system_topics
-from saturnmq.broker.turn import Turn, confirm
-from saturnmq.broker.upkeep import Upkeep
+from saturnmq.broker.replication.failover import FailoverService
+from saturnmq.broker.replication.ha_master import HaMaster
+from saturnmq.broker.replication.ha_slave import HaSlave
+from saturnmq.broker.replication.leaving import Leaving
+from saturnmq.broker.replication.mending import Mending
+from saturnmq.broker.replication.role import Role
+from saturnmq.broker.replication.table_sync import TableSync
+from saturnmq.broker.tables.clients import ClientTable
+from saturnmq.broker.tables.deletion import Deletion
+from saturnmq.broker.tables.locks import QueueLocks
+from saturnmq.broker.tables.lost_offsets import has_queue
+from saturnmq.broker.tables.offsets import ConsumerOffsets
+from saturnmq.broker.tables.statistics import Statistics
+from saturnmq.broker.tables.subscription_groups import GroupTable
+from saturnmq.broker.tables.table_memory import GROUP, LOCK, MEMBER, OFFSET, TOPIC, TableMemory
+from saturnmq.broker.tables.table_persistence import Saver
+from saturnmq.broker.tables.topics import TopicTable, system_topics
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.connections import Connections
 from saturnmq.protocol.endpoint import Endpoint
-from saturnmq.protocol.errors import (
-    ConfigError,
-    MalformedFrame,
-    SaturnError,
-    StoreDamaged,
-    SystemBusy,
-    UnsupportedRequest,
-)
 from saturnmq.protocol.ids import UniqueIds, encode_host
-from saturnmq.protocol.loop_watch import LoopWatch
 from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.runtime import (
+from saturnmq.protocol.signing import Challenges
+from saturnmq.runtime.door import (
     EXPOSED,
     Listener,
     Runtime,
@@ -82,12 +74,20 @@ from saturnmq.protocol.runtime import (
     join_address,
     split_address,
 )
-from saturnmq.protocol.signing import Challenges
-from saturnmq.protocol.steps import Aside, Steps
-from saturnmq.protocol.supervision import Supervisor
+from saturnmq.runtime.errors import (
+    ConfigError,
+    MalformedFrame,
+    SaturnError,
+    StoreDamaged,
+    SystemBusy,
+    UnsupportedRequest,
+)
+from saturnmq.runtime.loop_watch import LoopWatch
+from saturnmq.runtime.steps import Aside, Steps
+from saturnmq.runtime.supervision import Supervisor
 from saturnmq.store.config_files import ConfigFile
 from saturnmq.store.disk import Disk
-from saturnmq.store.epochs import Epochs
+from saturnmq.store.log.epochs import Epochs
 from saturnmq.store.message_store import Arrival, MessageStore, Truncated
 
 log = logging.getLogger(__name__)

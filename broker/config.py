@@ -22,15 +22,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from saturnmq.broker.election import LEASE_S_MAX, LEASE_S_MIN, PRIORITY_MAX
+from saturnmq.broker.replication.election import LEASE_S_MAX, LEASE_S_MIN, PRIORITY_MAX
 from saturnmq.broker.rocketmq_keys import OLDER_NAMES, REFUSED, WITHOUT_EFFECT
-from saturnmq.broker.topics import READ, WRITE
+from saturnmq.broker.tables.topics import READ, WRITE
 from saturnmq.protocol.checked import INT64_MAX
-from saturnmq.protocol.errors import ConfigError, nearest
 from saturnmq.protocol.limits import MEMORY_MIN, Limits
 from saturnmq.protocol.route import QUEUES_MAX
 from saturnmq.protocol.settings import OURS, check_bounds, setting
 from saturnmq.protocol.signing import Signing
+from saturnmq.runtime.errors import ConfigError, nearest
 from saturnmq.store.message_store import StoreConfig
 
 ROLES = ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE")

@@ -10,27 +10,27 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from saturnmq.broker.ack import AckLedger
-from saturnmq.broker.clients import ClientTable
+from saturnmq.broker.commit.ack import AckLedger
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.broker.failures import Failures
-from saturnmq.broker.groups import GroupTable
-from saturnmq.broker.locks import QueueLocks
-from saturnmq.broker.offsets import ConsumerOffsets
-from saturnmq.broker.role import Role
-from saturnmq.broker.statistics import Statistics
-from saturnmq.broker.table_memory import TableMemory
-from saturnmq.broker.topics import TopicTable
+from saturnmq.broker.replication.role import Role
+from saturnmq.broker.tables.clients import ClientTable
+from saturnmq.broker.tables.locks import QueueLocks
+from saturnmq.broker.tables.offsets import ConsumerOffsets
+from saturnmq.broker.tables.statistics import Statistics
+from saturnmq.broker.tables.subscription_groups import GroupTable
+from saturnmq.broker.tables.table_memory import TableMemory
+from saturnmq.broker.tables.topics import TopicTable
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.connections import Connections
 from saturnmq.protocol.endpoint import Endpoint
-from saturnmq.protocol.errors import NoPermission, SaturnError, SystemError_
-from saturnmq.protocol.loop_watch import LoopWatch
 from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.runtime import Runtime
 from saturnmq.protocol.signing import LetIn
-from saturnmq.protocol.steps import Aside, Steps
-from saturnmq.store.epochs import Epochs
+from saturnmq.runtime.door import Runtime
+from saturnmq.runtime.errors import NoPermission, SaturnError, SystemError_
+from saturnmq.runtime.loop_watch import LoopWatch
+from saturnmq.runtime.steps import Aside, Steps
+from saturnmq.store.log.epochs import Epochs
 from saturnmq.store.message_store import GetResult, MessageStore
 
 log = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 """Failures that nobody foresaw, in a request or a background task: each is a bug of ours.
 
 A request that fails so is answered with SYSTEM_ERROR (1). A task that fails so begins again after a
-pause (`protocol/supervision.py`). Both are logged with their trace and counted, and the broker's
+pause (`runtime/supervision.py`). Both are logged with their trace and counted, and the broker's
 status tells them. Tasks after whose failure data is in doubt are not among these: they write the
 log or change the node's role, and the process ends with them (`Runtime.spawn`).
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from saturnmq.protocol.errors import SaturnError
+from saturnmq.runtime.errors import SaturnError
 
 log = logging.getLogger(__name__)
 

@@ -28,20 +28,20 @@ from functools import partial
 from typing import NamedTuple
 
 from saturnmq.broker.context import Context
-from saturnmq.broker.documents import EncodedRows, Rows
-from saturnmq.broker.identity import known
-from saturnmq.broker.kinship import is_foreign
-from saturnmq.broker.role import State
-from saturnmq.broker.topics import READ, WRITE, Topic
-from saturnmq.protocol import checked, jsonx
+from saturnmq.broker.replication.identity import known
+from saturnmq.broker.replication.kinship import is_foreign
+from saturnmq.broker.replication.role import State
+from saturnmq.broker.tables.table_persistence import EncodedRows, Rows
+from saturnmq.broker.tables.topics import READ, WRITE, Topic
+from saturnmq.protocol import checked, fastjson
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint, connect
-from saturnmq.protocol.errors import ForeignGroup, MalformedFrame, SaturnError, error_for
 from saturnmq.protocol.kernels import crc32
 from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.runtime import split_address
 from saturnmq.protocol.signing import KEY, UNSIGNED_WORDS, VARIABLE, Answer, ask_signed
-from saturnmq.protocol.supervision import Supervisor
+from saturnmq.runtime.door import split_address
+from saturnmq.runtime.errors import ForeignGroup, MalformedFrame, SaturnError, error_for
+from saturnmq.runtime.supervision import Supervisor
 
 log = logging.getLogger(__name__)
 
@@ -254,13 +254,13 @@ class Registration:
         topics = await c.steps.run(self._rows(topic).encoded())
         if self._role() != role:  # it says nothing of what it was meanwhile
             return await self._register(nameserver, endpoint)
-        body = jsonx.dumps(
+        body = fastjson.dumps(
             {
                 "filterServerList": [],
                 "topicConfigSerializeWrapper": {
                     "dataVersion": version,
                     "mappingDataVersion": version,
-                    "topicConfigTable": jsonx.encoded(topics),
+                    "topicConfigTable": fastjson.encoded(topics),
                     "topicQueueMappingDetailMap": {},
                     "topicQueueMappingInfoMap": {},
                 },

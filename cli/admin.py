@@ -18,7 +18,7 @@ from saturnmq.cli.output import (
     table,
 )
 from saturnmq.cli.topics import admin
-from saturnmq.protocol.errors import nearest
+from saturnmq.runtime.errors import nearest
 
 app = typer.Typer(help="Look after brokers.", no_args_is_help=True)
 

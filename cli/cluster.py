@@ -10,8 +10,8 @@ import typer
 from saturnmq._version import VERSION
 from saturnmq.cli.launcher import LocalCluster, Settings, default_data
 from saturnmq.cli.output import AsJson, DryRun, emit, fail, shared_secret, table
-from saturnmq.protocol.runtime import split_addresses
 from saturnmq.protocol.signing import KEY, VARIABLE
+from saturnmq.runtime.door import split_addresses
 
 app = typer.Typer(
     help="Start, watch, break and stop a cluster on this machine.", no_args_is_help=True

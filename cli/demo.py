@@ -88,7 +88,7 @@ def demo(
 
 
 def _run(main: Callable[[], Any]) -> None:
-    from saturnmq.protocol import native
+    from saturnmq.runtime import native
 
     async def with_runtime(_runtime: Any) -> None:
         await main()

@@ -137,12 +137,12 @@ def _drills(
 ) -> None:
     from saturnmq.drills.failover.compose import Compose as Containers
     from saturnmq.drills.failover.drill import MIX_MINUTES
-    from saturnmq.drills.failover.page import page
+    from saturnmq.drills.failover.html import page
     from saturnmq.drills.failover.plans import DRILLS
     from saturnmq.drills.failover.processes import Processes
     from saturnmq.drills.failover.report import DrillsReport
     from saturnmq.drills.failover.run import MODES, run_drill
-    from saturnmq.protocol.errors import nearest
+    from saturnmq.runtime.errors import nearest
 
     modes = list(MODES) if mode == "each" else mode.split(",")
     for word, known in ((names[0], DRILLS), *((each, MODES) for each in modes)):

@@ -76,9 +76,9 @@ def _against_a_process(target: str, minutes: float, seeds: range) -> Any:
     from saturnmq.cli.launcher import LocalCluster, Settings
     from saturnmq.drills.figures import memory_mb
     from saturnmq.drills.fuzz.run import Fuzzer
-    from saturnmq.protocol import native
+    from saturnmq.runtime import native
     from saturnmq.store.disk import NativeDisk
-    from saturnmq.store.verify import check
+    from saturnmq.store.inspect.verify import check
 
     end = time.monotonic() + 60 * minutes
     with TemporaryDirectory(prefix="saturnmq-fuzz-") as root, progress_bar() as bar:

@@ -56,7 +56,7 @@ def find(
     --from and --to narrow both. The id of a message is found with its topic, or without when it is
     an offset id, which names the broker.
     """
-    from saturnmq.client.message_finding import RESULTS
+    from saturnmq.client.admin.message_finding import RESULTS
 
     if None not in (place, topic) and place != topic:
         fail(f"TOPIC {place!r} and --topic {topic!r}: give one of them")

@@ -22,7 +22,7 @@ from saturnmq.cli.output import (
     time_ms,
 )
 from saturnmq.cli.topics import admin, message_count, named
-from saturnmq.protocol.errors import nearest
+from saturnmq.runtime.errors import nearest
 
 group_app = typer.Typer(
     help="Create, list and describe groups; set their offsets.", no_args_is_help=True

@@ -10,8 +10,8 @@ import socket
 import sys
 
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.errors import ConnectFailed, ConnectionLost, SaturnError
 from saturnmq.protocol.remoting import Command, FrameDecoder, encode_head
+from saturnmq.runtime.errors import ConnectFailed, ConnectionLost, SaturnError
 
 TIMEOUT_S = 3.0
 

@@ -38,8 +38,8 @@ from saturnmq.cli import local_etcd
 from saturnmq.cli.free_ports import NoFreePortsError, free_block, is_free
 from saturnmq.cli.successor import STOP_TIMEOUT_S, start_time
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.errors import nearest
-from saturnmq.protocol.loop_watch import long_stops_in
+from saturnmq.runtime.errors import nearest
+from saturnmq.runtime.loop_watch import long_stops_in
 
 STATE_FILE = "cluster.json"
 READY_FILE = "ready.json"
@@ -629,7 +629,7 @@ def _registered(host: str, port: int) -> set[str]:
 
 def _ask(host: str, port: int, code: RequestCode) -> dict[str, Any]:
     """The document in which a node answers `code`, by hand: no client, and no loop, is needed."""
-    from saturnmq.protocol import jsonx
+    from saturnmq.protocol import fastjson
 
     header = json.dumps(
         {"code": int(code), "language": "PYTHON", "version": 493, "opaque": 1, "flag": 0}
@@ -638,7 +638,7 @@ def _ask(host: str, port: int, code: RequestCode) -> dict[str, Any]:
         link.sendall((4 + len(header)).to_bytes(4, "big") + len(header).to_bytes(4, "big") + header)
         reply = _exactly(link, int.from_bytes(_exactly(link, 4), "big"))
     header_length = int.from_bytes(reply[:4], "big") & 0xFFFFFF
-    document = jsonx.loads(reply[4 + header_length :])
+    document = fastjson.loads(reply[4 + header_length :])
     if not isinstance(document, dict):
         raise ValueError(f"{host}:{port} answers code {code} with no document")
     return document

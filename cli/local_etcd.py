@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from saturnmq.protocol.runtime import join_address
+from saturnmq.runtime.door import join_address
 
 PROGRAM = "etcd"  # found in PATH
 PORTS = 2  # for clients, and the next one for other members

@@ -110,7 +110,7 @@ def main() -> None:
     if not __debug__:
         # Assertions guard the store's invariants and must be on; -O and PYTHONOPTIMIZE drop them.
         sys.exit("saturnmq: does not run under python -O or PYTHONOPTIMIZE: it drops assertions")
-    from saturnmq.protocol.errors import SaturnError
+    from saturnmq.runtime.errors import SaturnError
 
     # An end from outside is an orderly one too: offsets committed, clusters of a demo stopped.
     for number in (signal.SIGTERM, signal.SIGHUP):

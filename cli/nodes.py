@@ -98,8 +98,8 @@ def nameserver(
 ) -> None:
     """Run one nameserver until it is stopped."""
     from saturnmq.nameserver.server import NameServer
-    from saturnmq.protocol.memory import memory_bytes
     from saturnmq.protocol.signing import Signing
+    from saturnmq.runtime.memory import memory_bytes
 
     signing = Signing.of(os.environ)
 
@@ -120,8 +120,8 @@ def nameserver(
 
 def hand_over(runtime: Any, signing: Any) -> Any:
     """How a nameserver that is asked to elect a master does it; `mqadmin` waits 3 s."""
+    from saturnmq.client.admin.handover import Succession
     from saturnmq.client.core import ClientCore
-    from saturnmq.client.handover import Succession
 
     async def change(group: str, addresses: list[str], broker_id: int) -> str:
         core = ClientCore(runtime, addresses, signing=signing)  # members are asked, no nameserver
@@ -184,9 +184,9 @@ def _ballot(settings: Any, runtime: Any) -> Any:
     """What a broker that is given an etcd elects with; None without one."""
     if not settings.etcd_endpoints:
         return None
-    from saturnmq.broker.electing import Ballot
     from saturnmq.broker.etcd.client import Access, GrpcEtcd
-    from saturnmq.client.promotion import check_elected, promote_elected
+    from saturnmq.broker.replication.elector import Ballot
+    from saturnmq.client.admin.promotion import check_elected, promote_elected
 
     async def promote(group: str, me: str, others: list[str], campaign: Any) -> None:
         epoch, force, asks = campaign.epoch, campaign.force, campaign.asks
@@ -232,7 +232,7 @@ def _serve(
     what: str,
     settings: LogSettings,
 ) -> None:
-    from saturnmq.protocol import native
+    from saturnmq.runtime import native
 
     node_log.start(settings)
 

@@ -38,7 +38,7 @@ TIME_HELP = "ISO 8601 (local time unless it says a zone) or milliseconds since 1
 
 def addresses(text: str) -> list[str]:
     """`a:1,b:2` or RocketMQ's `a:1;b:2` as a list."""
-    from saturnmq.protocol.runtime import split_addresses
+    from saturnmq.runtime.door import split_addresses
 
     found = split_addresses(text)
     for part in found:

@@ -364,7 +364,7 @@ def _where(
     store: Path | None, broker_name: str, trust_tail: bool, nameserver: str, read_from: str
 ) -> Where:
     from saturnmq.pipeline.access import ANY, MASTER, SLAVE, Where
-    from saturnmq.protocol.errors import nearest
+    from saturnmq.runtime.errors import nearest
 
     if store is not None:
         return Where.store(str(store), broker_name=broker_name, trust_tail=trust_tail)

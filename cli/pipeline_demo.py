@@ -26,7 +26,7 @@ from saturnmq.cli import flights
 from saturnmq.cli.launcher import LocalCluster, Settings
 from saturnmq.cli.output import AsJson, emit, fail, table
 from saturnmq.cli.tally import Delays
-from saturnmq.protocol.errors import SaturnError
+from saturnmq.runtime.errors import SaturnError
 
 DEPARTURES = "flight-departures"
 DELAYS = "departure-delays"

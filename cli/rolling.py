@@ -15,11 +15,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from saturnmq.cli.launcher import LauncherError, LocalCluster, Node
-from saturnmq.protocol.errors import SaturnError
+from saturnmq.runtime.errors import SaturnError
 
 if TYPE_CHECKING:
     from saturnmq import Admin
-    from saturnmq.client.replicas import Replica
+    from saturnmq.client.admin.replicas import Replica
 
 WHOLE_S = 60.0  # a group is whole by then
 LOOK_S = 0.1

@@ -27,7 +27,7 @@ from saturnmq.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from saturnmq.store.verify import Report, Sizes
+    from saturnmq.store.inspect.verify import Report, Sizes
 
 app = typer.Typer(
     help="Look into a store directory, ours or RocketMQ's: check, dump, rebuild.",
@@ -72,7 +72,7 @@ def check_store(
     status 1 if anything is damaged. Of a file that a truncation wrote, every frame.
     """
     from saturnmq.store.disk import NativeDisk
-    from saturnmq.store.verify import check, check_side_file
+    from saturnmq.store.inspect.verify import check, check_side_file
 
     look = check_side_file if directory.is_file() else check
     sizes = sizes_of(segment_bytes, queue_file_bytes, index_slots, index_items)
@@ -139,8 +139,8 @@ def rebuild_store(
     No broker may run there. If it is interrupted, the next start of a broker does it all.
     """
     from saturnmq.store.disk import NativeDisk
-    from saturnmq.store.rebuild import rebuild
-    from saturnmq.store.verify import open_log
+    from saturnmq.store.inspect.rebuild import rebuild
+    from saturnmq.store.inspect.verify import open_log
 
     disk = NativeDisk()
     sizes = sizes_of(segment_bytes, queue_file_bytes, index_slots, index_items)
@@ -267,7 +267,7 @@ def restore_truncated(
     anything is damaged, or could not be sent.
     """
     from saturnmq.cli import store_restore
-    from saturnmq.protocol.errors import SaturnError
+    from saturnmq.runtime.errors import SaturnError
     from saturnmq.store.disk import NativeDisk
 
     wanted = store_restore.Wanted(
@@ -319,6 +319,6 @@ def _print_summary(found: dict[str, Any], as_json: bool) -> None:
 
 
 def sizes_of(segment: int, queue_file: int, index_slots: int, index_items: int) -> Sizes:
-    from saturnmq.store.verify import Sizes
+    from saturnmq.store.inspect.verify import Sizes
 
     return Sizes(segment, queue_file, index_slots, index_items)

@@ -13,18 +13,18 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from saturnmq.protocol.errors import MalformedFrame, StoreDamaged
+from saturnmq.protocol.fastjson import loads
 from saturnmq.protocol.frame import Frame
-from saturnmq.protocol.jsonx import loads
 from saturnmq.protocol.kernels import ReceivedMessage, decode_frames
-from saturnmq.store.checkpoint import AbortMark, Checkpoint
-from saturnmq.store.consumequeue import ENTRY, FILLER, UNIT
+from saturnmq.runtime.errors import MalformedFrame, StoreDamaged
+from saturnmq.store.derived.consumequeue import ENTRY, FILLER, UNIT
+from saturnmq.store.derived.indexfile import HEADER, ITEM
 from saturnmq.store.disk import Disk
-from saturnmq.store.indexfile import HEADER, ITEM
-from saturnmq.store.log_files import NOTHING, Gap, LogReader, SegmentFiles
-from saturnmq.store.truncated import find_all
-from saturnmq.store.verify import Sizes, directories, found_sizes, open_frames, open_log
-from saturnmq.store.verify_index import IndexSizes
+from saturnmq.store.inspect.verify import Sizes, directories, found_sizes, open_frames, open_log
+from saturnmq.store.inspect.verify_index import IndexSizes
+from saturnmq.store.log.log_files import NOTHING, Gap, LogReader, SegmentFiles
+from saturnmq.store.log.truncated import find_all
+from saturnmq.store.recovery.checkpoint import AbortMark, Checkpoint
 
 _BODY_SHOWN = 60
 _HEADER_NAMES = ("begin_time", "end_time", "begin_offset", "end_offset", "used_slots", "count")

@@ -19,9 +19,8 @@ from typing import Any, NamedTuple
 
 from saturnmq.cli.output import bytes_bar, table
 from saturnmq.cli.store import finding_line
-from saturnmq.client.core import ClientCore
-from saturnmq.client.replicas import brokers_in
-from saturnmq.client.restoring import (
+from saturnmq.client.admin.replicas import brokers_in
+from saturnmq.client.admin.restoring import (
     Item,
     Purpose,
     Restorer,
@@ -29,21 +28,22 @@ from saturnmq.client.restoring import (
     delay_levels_at,
     purpose,
 )
-from saturnmq.protocol import native
+from saturnmq.client.core import ClientCore
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.errors import RouteNotFound, SaturnError
 from saturnmq.protocol.frame import Frame, decode_frame
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.message import ReceivedMessage
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.topics import GROUPS_TOPIC
+from saturnmq.runtime import native
+from saturnmq.runtime.errors import RouteNotFound, SaturnError
 from saturnmq.store.delay_levels import DEFAULT_LEVELS, parse_levels
 from saturnmq.store.disk import Disk
-from saturnmq.store.findings import Finding
-from saturnmq.store.groups import read_marker
-from saturnmq.store.log_files import LogReader, Stretch
-from saturnmq.store.truncated import DIRECTORY, SideFile, Truncated, find, find_all
-from saturnmq.store.verify import Progress, Sizes, check_side_file, open_log
+from saturnmq.store.inspect.verify import Progress, Sizes, check_side_file, open_log
+from saturnmq.store.inspect.verify_report import Finding
+from saturnmq.store.log.atomic_batches import read_marker
+from saturnmq.store.log.log_files import LogReader, Stretch
+from saturnmq.store.log.truncated import DIRECTORY, SideFile, Truncated, find, find_all
 
 CHUNK_MESSAGES = 1000
 CHUNK_BYTES = 16 << 20

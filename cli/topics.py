@@ -22,7 +22,7 @@ from saturnmq.cli.output import (
     table,
     tell_names,
 )
-from saturnmq.protocol.errors import nearest
+from saturnmq.runtime.errors import nearest
 
 topic_app = typer.Typer(help="Create, list, describe and delete topics.", no_args_is_help=True)
 TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION")
@@ -53,7 +53,7 @@ def user_topics(client: Any) -> list[str]:
 @contextlib.contextmanager
 def named(topic: str, client: Any) -> Iterator[None]:
     """An unknown topic is answered with the nearest one that exists."""
-    from saturnmq.protocol.errors import RouteNotFound, TopicNotExist
+    from saturnmq.runtime.errors import RouteNotFound, TopicNotExist
 
     try:
         yield
@@ -218,7 +218,7 @@ def delete(
 
 def message_count(client: Any, topic: str) -> int:
     """The messages of a topic that there need not be."""
-    from saturnmq.protocol.errors import RouteNotFound, TopicNotExist
+    from saturnmq.runtime.errors import RouteNotFound, TopicNotExist
 
     try:
         return sum(row.max_offset - row.min_offset for row in client.describe_topic(topic))

@@ -16,20 +16,20 @@ from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from saturnmq.client import at_exit
-from saturnmq.client import producer as async_producer
-from saturnmq.client.accumulator import Pin
 from saturnmq.client.core import ErrorListener
-from saturnmq.client.express import Express
-from saturnmq.client.faults import LatencyTable
-from saturnmq.client.outgoing import OutBatch, SendHandle, SendResult
-from saturnmq.client.producer import ProducerEngine, Selector
-from saturnmq.client.sending import ProducerOptions
-from saturnmq.protocol import forks
-from saturnmq.protocol.errors import ClientClosed, RequestTimeout
+from saturnmq.client.producer import at_exit
+from saturnmq.client.producer import producer as async_producer
+from saturnmq.client.producer.accumulator import Pin
+from saturnmq.client.producer.batch import OutBatch, SendHandle, SendResult
+from saturnmq.client.producer.direct_send import Express
+from saturnmq.client.producer.faults import LatencyTable
+from saturnmq.client.producer.producer import ProducerEngine, Selector
+from saturnmq.client.producer.sending import ProducerOptions
 from saturnmq.protocol.message import Message, MessageQueue
-from saturnmq.protocol.native import NativeRuntime, new_event_loop
 from saturnmq.protocol.properties import SHARDING_KEY
+from saturnmq.runtime import forks
+from saturnmq.runtime.errors import ClientClosed, RequestTimeout
+from saturnmq.runtime.native import NativeRuntime, new_event_loop
 
 T = TypeVar("T")
 
@@ -405,7 +405,7 @@ class Producer:
 
     def queues(self, topic: str) -> list[MessageQueue]:
         """The queues of `topic` that sharding keys are hashed over now: those it has for writing
-        (client/placing.py). TopicNotExist if there is no such topic."""
+        (client/producer/placing.py). TopicNotExist if there is no such topic."""
         engine = self.engine
         self._run(engine.route(topic, create=False))
         return list(engine.round(topic).queues)

@@ -9,20 +9,33 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Self
 
-from saturnmq.client import admin, promotion, pull_consumer, push_consumer
-from saturnmq.client.admin import QUERY_TIMEOUT_S, Boundary, BrokerNode, QueueOffsets, Undrained
+from saturnmq.client.admin import admin, promotion
+from saturnmq.client.admin.admin import (
+    QUERY_TIMEOUT_S,
+    Boundary,
+    BrokerNode,
+    QueueOffsets,
+    Undrained,
+)
+from saturnmq.client.admin.group_admin import (
+    END,
+    GroupAtBroker,
+    OffsetReset,
+    QueueAtMember,
+    QueueLag,
+)
+from saturnmq.client.admin.handover import Drained
+from saturnmq.client.admin.message_finding import RESULTS
+from saturnmq.client.admin.promotion import Promotion
+from saturnmq.client.admin.replicas import Replica
 from saturnmq.client.blocking import Facade
+from saturnmq.client.consumer import pull_consumer, push_consumer
+from saturnmq.client.consumer.listening import Listener, OneListener
+from saturnmq.client.consumer.offset_store import COMMIT_INTERVAL_S
+from saturnmq.client.consumer.process_queue import Limits
+from saturnmq.client.consumer.push_consumer import CONSUME_TIMEOUT_S, INSTANCE
 from saturnmq.client.core import ErrorListener
-from saturnmq.client.group_admin import END, GroupAtBroker, OffsetReset, QueueAtMember, QueueLag
-from saturnmq.client.handover import Drained
-from saturnmq.client.listening import Listener, OneListener
-from saturnmq.client.message_finding import RESULTS
-from saturnmq.client.offset_store import COMMIT_INTERVAL_S
-from saturnmq.client.process_queue import Limits
-from saturnmq.client.producer import DEFAULT_NAMESERVER
-from saturnmq.client.promotion import Promotion
-from saturnmq.client.push_consumer import CONSUME_TIMEOUT_S, INSTANCE
-from saturnmq.client.replicas import Replica
+from saturnmq.client.producer.producer import DEFAULT_NAMESERVER
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 from saturnmq.protocol.route import TopicRoute
 from saturnmq.protocol.subscription import Expression

@@ -12,10 +12,12 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 from saturnmq.client.pool import Pool
-from saturnmq.protocol import jsonx
+from saturnmq.protocol import fastjson
 from saturnmq.protocol.channel import Channel
 from saturnmq.protocol.codes import RequestCode, ResponseCode
-from saturnmq.protocol.errors import (
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.route import TopicRoute
+from saturnmq.runtime.errors import (
     ConnectFailed,
     ConnectionLost,
     RouteNotFound,
@@ -24,9 +26,7 @@ from saturnmq.protocol.errors import (
     TopicNotExist,
     error_for,
 )
-from saturnmq.protocol.native import CONNECT_TIMEOUT_S, NativeRuntime
-from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.route import TopicRoute
+from saturnmq.runtime.native import CONNECT_TIMEOUT_S, NativeRuntime
 
 TRUSTED_S = 1.0  # a connection idle for longer is looked at: the peer may have closed it
 
@@ -155,7 +155,7 @@ class Nameservers:
 def document(address: str, response: Command) -> dict[Any, Any]:
     """The JSON object that a response has; its error if it is one; SystemBusy for another body."""
     body = success(response).body
-    value = jsonx.loads(body) if body else {}
+    value = fastjson.loads(body) if body else {}
     if not isinstance(value, dict):
         raise SystemBusy(f"{address} answers with {str(value)[:60]}, a JSON object is wanted")
     return value

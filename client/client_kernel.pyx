@@ -20,8 +20,8 @@ from saturnmq.protocol.frame_kernel cimport Message, put_entry
 from copy import copy
 from functools import partial
 
-from saturnmq.client.outgoing_reference import BATCH_COUNT_MAX, EXTRA_BYTES_MAX
-from saturnmq.client.results import SendStatus
+from saturnmq.client.producer.batch_reference import BATCH_COUNT_MAX, EXTRA_BYTES_MAX
+from saturnmq.client.producer.results import SendStatus
 from saturnmq.protocol.kernels import put_batch_item
 from saturnmq.protocol.properties import CLIENT_PROPERTIES
 

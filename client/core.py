@@ -19,14 +19,20 @@ from collections.abc import Callable, Collection, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from saturnmq.client.asked import Asked, ConsumerHandler
-from saturnmq.client.finding import RouteFinder
+from saturnmq.client.route_updater import RouteFinder
 from saturnmq.client.routes import RouteTable
+from saturnmq.client.server_requests import Asked, ConsumerHandler
 from saturnmq.client.terms import Terms
-from saturnmq.protocol import forks, jsonx
+from saturnmq.protocol import fastjson
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
-from saturnmq.protocol.errors import (
+from saturnmq.protocol.message import MessageQueue
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.route import MASTER_ID, TopicRoute
+from saturnmq.protocol.signing import UNSIGNED, Signing
+from saturnmq.runtime import forks
+from saturnmq.runtime.door import Runtime, split_address, split_addresses
+from saturnmq.runtime.errors import (
     ClientClosed,
     ConnectFailed,
     ConnectionLost,
@@ -36,12 +42,7 @@ from saturnmq.protocol.errors import (
     SaturnError,
     error_for,
 )
-from saturnmq.protocol.message import MessageQueue
-from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.route import MASTER_ID, TopicRoute
-from saturnmq.protocol.runtime import Runtime, split_address, split_addresses
-from saturnmq.protocol.signing import UNSIGNED, Signing
-from saturnmq.protocol.supervision import Supervisor
+from saturnmq.runtime.supervision import Supervisor
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -474,7 +475,7 @@ class ClientCore:
 
     def heartbeat_body(self) -> bytes:
         """The JSON body of HEART_BEAT for all groups of this client."""
-        return jsonx.dumps(
+        return fastjson.dumps(
             {
                 "clientID": self.client_id,
                 "producerDataSet": [{"groupName": g} for g in (*self._producers, INNER_PRODUCER)],

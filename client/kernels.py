@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from saturnmq.client import outgoing_reference as _reference
+from saturnmq.client.producer import batch_reference as _reference
 from saturnmq.protocol import kernels as _protocol
 
 _kernel: Any = None

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
-from saturnmq.protocol import forks
+from saturnmq.runtime import forks
 
 IDLE_S = 300.0
 

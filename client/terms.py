@@ -1,7 +1,8 @@
 """The log that a consumer has read: its epoch, as brokers of ours say it, and those that led to it.
 
-They are told to the next broker, which may have another log (broker/positions.py). An offset is
-told with the epochs of the log that it was read in, whatever a broker has said meanwhile. Pure.
+They are told to the next broker, which may have another log (broker/tables/lost_offsets.py). An
+offset is told with the epochs of the log that it was read in, whatever a broker has said meanwhile.
+Pure.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ from typing import Any
 from saturnmq.protocol import checked
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import ask_once
-from saturnmq.protocol.loop_watch import LONG_S
 from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.runtime import Runtime
+from saturnmq.runtime.door import Runtime
+from saturnmq.runtime.loop_watch import LONG_S
 
 STOP_MS_MAX = round(1000 * LONG_S)  # of processor time in one stop of a node's loop
 MOST, ANONYMOUS = "VmHWM", "RssAnon"  # memory: the most in all; now, what is mapped from no file

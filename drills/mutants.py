@@ -15,17 +15,20 @@ from typing import Any
 
 from saturnmq.drills.sim.disk import SimDisk, SimSegment
 from saturnmq.drills.sim.pages import Inode
-from saturnmq.protocol.errors import SaturnError
-from saturnmq.store import commitlog, consumequeue, derived, message_store, recovery, truncated
-from saturnmq.store.checkpoint import AbortMark
-from saturnmq.store.cleaner import Cleaner
-from saturnmq.store.commitlog import CommitLog, FlushTicket
-from saturnmq.store.consumequeue import ConsumeQueue
-from saturnmq.store.indexfile import Index
+from saturnmq.runtime.errors import SaturnError
+from saturnmq.store import message_store
+from saturnmq.store.derived import consumequeue, derived
+from saturnmq.store.derived.consumequeue import ConsumeQueue
+from saturnmq.store.derived.indexfile import Index
+from saturnmq.store.derived.queues import Queues
+from saturnmq.store.derived.reput import Reput
+from saturnmq.store.log import commitlog, truncated
+from saturnmq.store.log.cleaner import Cleaner
+from saturnmq.store.log.commitlog import CommitLog, FlushTicket
+from saturnmq.store.log.truncated import SideFiles, Truncated
 from saturnmq.store.message_store import MessageStore
-from saturnmq.store.queues import Queues
-from saturnmq.store.reput import Reput
-from saturnmq.store.truncated import SideFiles, Truncated
+from saturnmq.store.recovery import recovery
+from saturnmq.store.recovery.checkpoint import AbortMark
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ RocketMQ's brokers, and stores from before there were identities, have none and 
 
 from dataclasses import dataclass
 
-from saturnmq.protocol.errors import ForeignGroup
 from saturnmq.protocol.route import MASTER_ID
+from saturnmq.runtime.errors import ForeignGroup
 
 from .registration import TIMEOUT_MS_DEFAULT, Registration
 

@@ -24,19 +24,19 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from saturnmq.protocol import checked, headers, jsonx
+from saturnmq.protocol import checked, fastjson, headers
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.endpoint import ask_once
-from saturnmq.protocol.errors import (
+from saturnmq.protocol.header_fields import NAME_MAX
+from saturnmq.protocol.remoting import Command
+from saturnmq.runtime.door import Runtime
+from saturnmq.runtime.errors import (
     MalformedFrame,
     NoPermission,
     SaturnError,
     SystemBusy,
     UnsupportedRequest,
 )
-from saturnmq.protocol.header_fields import NAME_MAX
-from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.runtime import Runtime
 
 log = logging.getLogger(__name__)
 
@@ -98,13 +98,13 @@ class Controller:
             self._waiting -= 1
 
     async def _sync_state(self, command: Command) -> Command:
-        names = jsonx.loads_strict(command.body, BODY_MAX) if len(command.body) else []
+        names = fastjson.loads_strict(command.body, BODY_MAX) if len(command.body) else []
         if not isinstance(names, list) or len(names) > NAMES_MAX:
             raise MalformedFrame(f"the body is no list of at most {NAMES_MAX} broker names")
         wanted = list(dict.fromkeys(checked.as_text(name, "a broker name") for name in names))
         told = await asyncio.gather(*(self._group(name) for name in wanted))
         table = {name: state for name, state in zip(wanted, told, strict=True) if state}
-        return command.reply(body=jsonx.dumps({"replicasInfoTable": table}))
+        return command.reply(body=fastjson.dumps({"replicasInfoTable": table}))
 
     async def _elect(self, command: Command, header: headers.ElectMaster) -> Command:
         name, wanted = header.broker_name, header.broker_id
@@ -171,7 +171,7 @@ def _elected(
         code,
         remark,
         ext={name: str(led[name]) for name in names},
-        body=jsonx.dumps({**group, **body}),
+        body=fastjson.dumps({**group, **body}),
     )
 
 

@@ -5,8 +5,8 @@ answered with). Kept in memory: this nameserver has no disk, so the table is emp
 restart. As in RocketMQ a namespace whose keys were all deleted still exists.
 """
 
-from saturnmq.protocol import jsonx
-from saturnmq.protocol.errors import InvalidParameter, QueryNotFound
+from saturnmq.protocol import fastjson
+from saturnmq.runtime.errors import InvalidParameter, QueryNotFound
 
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 # Anybody may write here, so the table is bounded: entries, characters of one key and value, and
@@ -64,4 +64,4 @@ class KvConfig:
 
 
 def _encoded(key: str, value: str) -> int:
-    return len(jsonx.dumps({key: value}))
+    return len(fastjson.dumps({key: value}))

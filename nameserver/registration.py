@@ -20,11 +20,11 @@ import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
-from saturnmq.protocol import jsonx
-from saturnmq.protocol.errors import InvalidParameter, SystemError_
+from saturnmq.protocol import fastjson
 from saturnmq.protocol.headers import RegisterBroker
 from saturnmq.protocol.remoting import Body
 from saturnmq.protocol.route import DataVersion, TopicConfig
+from saturnmq.runtime.errors import InvalidParameter, SystemError_
 
 # 100,000 topics of 100 bytes fit six times; a small stream must not unpack to all of our memory.
 UNPACKED_MAX = 64 * 1024 * 1024
@@ -76,7 +76,7 @@ def parse_registration(header: RegisterBroker, body: Body) -> Registration:
         if header.compressed:
             result.version, topics = _parse_packed(bytes(body))
         else:
-            wrapper = jsonx.loads_request(body).get("topicConfigSerializeWrapper") or {}
+            wrapper = fastjson.loads_request(body).get("topicConfigSerializeWrapper") or {}
             result.version = DataVersion.from_json(wrapper.get("dataVersion"))
             table = wrapper.get("topicConfigTable") or {}
             topics = [
@@ -106,7 +106,7 @@ def _parse_packed(body: bytes) -> tuple[DataVersion, list[TopicConfig]]:
         position = start + size
         return data[start:position]
 
-    version = DataVersion.from_json(jsonx.loads_strict(take(), UNPACKED_MAX))
+    version = DataVersion.from_json(fastjson.loads_strict(take(), UNPACKED_MAX))
     (count,) = _I32.unpack_from(data, position)
     position += 4
     topics = []
@@ -122,7 +122,7 @@ def _parse_packed(body: bytes) -> tuple[DataVersion, list[TopicConfig]]:
         if len(parts) > 4:
             fields["topicFilterType"] = parts[4]
         if len(parts) > 5 and parts[5]:
-            fields["attributes"] = jsonx.loads_strict(parts[5].encode(), UNPACKED_MAX)
+            fields["attributes"] = fastjson.loads_strict(parts[5].encode(), UNPACKED_MAX)
         topic = TopicConfig.from_json(fields)
         topics.append(topic)
     return version, topics

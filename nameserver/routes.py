@@ -44,13 +44,8 @@ from typing import Any
 
 from saturnmq.protocol.codes import PERM_READ, PERM_WRITE
 from saturnmq.protocol.epochs import ceiling
-from saturnmq.protocol.errors import (
-    ForeignGroup,
-    InvalidParameter,
-    SystemError_,
-    TopicNotExist,
-)
 from saturnmq.protocol.route import MASTER_ID, BrokerData, DataVersion, QueueData, TopicRoute
+from saturnmq.runtime.errors import ForeignGroup, InvalidParameter, SystemError_, TopicNotExist
 
 from .claims import Claims, differ, refusal
 from .registration import Registration

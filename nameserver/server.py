@@ -22,12 +22,18 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from saturnmq.protocol import headers, jsonx
+from saturnmq.protocol import fastjson, headers
 from saturnmq.protocol.budget import Budget
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.connections import Connections
 from saturnmq.protocol.endpoint import Endpoint
-from saturnmq.protocol.errors import (
+from saturnmq.protocol.headers import HEADERS
+from saturnmq.protocol.limits import Limits
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.route import DataVersion
+from saturnmq.protocol.signing import UNSIGNED, Challenges, Signing
+from saturnmq.runtime.door import EXPOSED, Listener, Runtime, is_loopback
+from saturnmq.runtime.errors import (
     ForeignGroup,
     NoPermission,
     QueryNotFound,
@@ -36,16 +42,10 @@ from saturnmq.protocol.errors import (
     SystemError_,
     UnsupportedRequest,
 )
-from saturnmq.protocol.headers import HEADERS
-from saturnmq.protocol.limits import Limits
-from saturnmq.protocol.loop_watch import LoopWatch
-from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.route import DataVersion
-from saturnmq.protocol.runtime import EXPOSED, Listener, Runtime, is_loopback
-from saturnmq.protocol.signing import UNSIGNED, Challenges, Signing
-from saturnmq.protocol.steps import Aside
-from saturnmq.protocol.supervision import Supervisor
-from saturnmq.protocol.turns import OncePerTurn
+from saturnmq.runtime.loop_watch import LoopWatch
+from saturnmq.runtime.steps import Aside
+from saturnmq.runtime.supervision import Supervisor
+from saturnmq.runtime.turns import OncePerTurn
 
 from .controller import Controller, HandOver
 from .kv import ORDER_TOPIC_CONFIG, KvConfig
@@ -255,7 +255,7 @@ class NameServer:
             if endpoint.unsent > UNREAD_MAX:
                 endpoint.abort(f"does not read: {endpoint.unsent} bytes wait for it")
                 continue
-            endpoint.oneway(Command.request(RequestCode.ROUTE_CHANGED, body=jsonx.dumps(topics)))
+            endpoint.oneway(Command.request(RequestCode.ROUTE_CHANGED, body=fastjson.dumps(topics)))
 
     # -- brokers ---------------------------------------------------------------------------------
 
@@ -329,7 +329,9 @@ class NameServer:
             ext["haServerAddr"] = result.master.ha_address
             ext["masterAddr"] = result.master.address
         table = self.kv.table(ORDER_TOPIC_CONFIG)
-        return command.reply(ext=ext, body=b"" if table is None else jsonx.dumps({"table": table}))
+        return command.reply(
+            ext=ext, body=b"" if table is None else fastjson.dumps({"table": table})
+        )
 
     def _log_refused(self, endpoint: Endpoint, text: str) -> None:
         if self._refused.get(endpoint) != text:  # it may ask every second
@@ -360,14 +362,14 @@ class NameServer:
         self, endpoint: Endpoint, command: Command, header: headers.QueryVersion
     ) -> Command:
         live = self._named(header)
-        theirs = jsonx.loads_strict(command.body, VERSION_BYTES) if len(command.body) else None
+        theirs = fastjson.loads_strict(command.body, VERSION_BYTES) if len(command.body) else None
         version = DataVersion.from_json(theirs if isinstance(theirs, dict) else None)
         if live is None or not _speaks_for(endpoint, live):  # it has to register
             return command.reply(ext={"changed": "true"})
         self.routes.heartbeat(live, self._now_ms())
         return command.reply(
             ext={"changed": "true" if live.version != version else "false"},
-            body=jsonx.dumps(live.version.to_json()),
+            body=fastjson.dumps(live.version.to_json()),
         )
 
     def _named(self, header: headers.OfBroker) -> LiveBroker | None:
@@ -397,7 +399,7 @@ class NameServer:
         """Of the whole table: encoded once for all who ask before it changes."""
         changes, body = self._told.get(command.code, (-1, b""))
         if changes != self.routes.changes:
-            body = jsonx.dumps(view())
+            body = fastjson.dumps(view())
             self._told[command.code] = self.routes.changes, body
         return command.reply(body=body)
 
@@ -464,7 +466,7 @@ class NameServer:
 
     def _encoded_figures(self) -> bytes:
         table = {**self._connections.status(), **self.loop_watch.status()}
-        return jsonx.dumps({"table": table})
+        return fastjson.dumps({"table": table})
 
     def _get_config(self, endpoint: Endpoint, command: Command, _: headers.NoFields) -> Command:
         settings = {
@@ -495,7 +497,7 @@ def _header(command: Command) -> Any:
 
 
 def _json(command: Command, value: Any) -> Command:
-    return command.reply(body=jsonx.dumps(value))
+    return command.reply(body=fastjson.dumps(value))
 
 
 async def serve(

@@ -18,10 +18,10 @@ from typing import Any, Protocol
 
 from saturnmq.pipeline.columns import Columns, select
 from saturnmq.pipeline.plan import Range
-from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.message_queue import MessageQueue
-from saturnmq.protocol.runtime import split_addresses
 from saturnmq.protocol.subscription import ALL, TAG_EXPRESSION
+from saturnmq.runtime.door import split_addresses
+from saturnmq.runtime.errors import SaturnError
 
 FAILFAST, DROPMALFORMED, PERMISSIVE = "FAILFAST", "DROPMALFORMED", "PERMISSIVE"
 MODES = (FAILFAST, DROPMALFORMED, PERMISSIVE)

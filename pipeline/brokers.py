@@ -33,9 +33,13 @@ from saturnmq.pipeline.fetching import (
 )
 from saturnmq.pipeline.plan import Range
 from saturnmq.pipeline.reading import decoder
-from saturnmq.protocol import jsonx
+from saturnmq.protocol import fastjson
 from saturnmq.protocol.codes import RequestCode, ResponseCode
-from saturnmq.protocol.errors import (
+from saturnmq.protocol.message_queue import MessageQueue
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.route import MASTER_ID, TopicRoute
+from saturnmq.protocol.topics import REPLY_SUFFIX, is_system_topic
+from saturnmq.runtime.errors import (
     ConfigError,
     QueryNotFound,
     SaturnError,
@@ -44,10 +48,6 @@ from saturnmq.protocol.errors import (
     UnsupportedRequest,
     error_for,
 )
-from saturnmq.protocol.message_queue import MessageQueue
-from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.route import MASTER_ID, TopicRoute
-from saturnmq.protocol.topics import REPLY_SUFFIX, is_system_topic
 
 ROUTE_AGE_S = 1.0
 REQUEST_TIMEOUT_S = 5.0
@@ -307,7 +307,7 @@ class Cluster:
     def _check_expression(self, address: str, fetch: Fetch, group: str) -> None:
         """ConfigError if a broker of RocketMQ's cannot filter by the expression."""
         asked = fetch.question(group)
-        command = Command.request(RequestCode.CHECK_CLIENT_CONFIG, {}, jsonx.dumps(asked))
+        command = Command.request(RequestCode.CHECK_CLIENT_CONFIG, {}, fastjson.dumps(asked))
         answer = channels.request(address, command, REQUEST_TIMEOUT_S)
         if answer.code != ResponseCode.SUCCESS:
             raise _refused(address, fetch, error_for(answer.code, answer.remark))
@@ -397,7 +397,7 @@ class _Cutting(NamedTuple):
         ext = {"topic": topic, "maxBytes": str(self.max_bytes), "maxRows": str(self.max_rows)}
         if self.first_only:
             ext["firstOnly"] = "true"
-        return Command.request(RequestCode.CUT_QUEUE, ext, jsonx.dumps(ranges))
+        return Command.request(RequestCode.CUT_QUEUE, ext, fastjson.dumps(ranges))
 
     def guessed(self, ranges: Sequence[list[int]]) -> list[list[int]]:
         """What the answer would be if every message had the same size."""

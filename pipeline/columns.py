@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from saturnmq.protocol.errors import ConfigError, nearest
+from saturnmq.runtime.errors import ConfigError, nearest
 
 CORRUPT = "_corrupt"
 BODY = "body"

@@ -40,8 +40,8 @@ from saturnmq.pipeline.arrow_reference import (
 )
 from saturnmq.pipeline.columns import BODY, Columns
 from saturnmq.protocol.compression import decompress
-from saturnmq.protocol.errors import ConfigError, MessageIllegal, StoreDamaged, nearest
 from saturnmq.protocol.frame import MAGIC_V1, MAGIC_V2, Frame, decode_frame
+from saturnmq.runtime.errors import ConfigError, MessageIllegal, StoreDamaged, nearest
 
 Mode = Literal["FAILFAST", "DROPMALFORMED", "PERMISSIVE"]
 MODES: tuple[str, ...] = get_args(Mode)

@@ -26,23 +26,23 @@ from saturnmq.pipeline.plan import Range
 from saturnmq.pipeline.reading import Tally, decoder, subscription
 from saturnmq.protocol.checked import INT32_MAX
 from saturnmq.protocol.codes import PERM_INHERIT, PERM_READ
-from saturnmq.protocol.errors import ConfigError, StoreDamaged, nearest
 from saturnmq.protocol.frame import Frame, decode_frame
 from saturnmq.protocol.message_queue import MessageQueue
 from saturnmq.protocol.route import TopicConfig
 from saturnmq.protocol.topics import REPLY_SUFFIX, is_system_topic
-from saturnmq.store.checkpoint import AbortMark, Checkpoint
+from saturnmq.runtime.errors import ConfigError, StoreDamaged, nearest
 from saturnmq.store.config_files import ConfigFile
-from saturnmq.store.consumequeue import FILLER, UNIT, ConsumeQueue
-from saturnmq.store.cuts import cut
+from saturnmq.store.derived.consumequeue import FILLER, UNIT, ConsumeQueue
+from saturnmq.store.derived.lookup import first_stored_from
+from saturnmq.store.derived.range_split import cut
+from saturnmq.store.derived.sql_filter import PASSED, sift
+from saturnmq.store.derived.tombstones import Tombstone, read_tombstones
 from saturnmq.store.disk import NativeDisk, SegmentFile
-from saturnmq.store.log_files import SegmentFiles
-from saturnmq.store.lookup import first_stored_from
+from saturnmq.store.inspect.verify import directories, open_log
+from saturnmq.store.log.log_files import SegmentFiles
+from saturnmq.store.log.segments import Segment
 from saturnmq.store.reading import number_of
-from saturnmq.store.segments import Segment
-from saturnmq.store.sifting import PASSED, sift
-from saturnmq.store.tombstones import Tombstone, read_tombstones
-from saturnmq.store.verify import directories, open_log
+from saturnmq.store.recovery.checkpoint import AbortMark, Checkpoint
 
 if TYPE_CHECKING:
     from saturnmq.pipeline.decoding import Decoder

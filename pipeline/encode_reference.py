@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 from saturnmq.protocol import properties as names
 from saturnmq.protocol.batch import encode_batch_item
-from saturnmq.protocol.errors import MessageIllegal
 from saturnmq.protocol.frame import CRC_PROPERTY_BYTES, is_torn
+from saturnmq.runtime.errors import MessageIllegal
 
 BODY_BYTES_MAX = 4 << 20  # a broker's maxMessageSize, unless it is set
 PROPERTIES_BYTES_MAX = names.PROPERTIES_BYTES_MAX - CRC_PROPERTY_BYTES  # which a broker may add

@@ -13,7 +13,7 @@ from saturnmq.pipeline.encode_reference import (
     TEXT_COLUMNS,
     Encoded,
 )
-from saturnmq.protocol.errors import ConfigError
+from saturnmq.runtime.errors import ConfigError
 
 TAKEN = frozenset({"body", "properties", "flag", *TEXT_COLUMNS})
 

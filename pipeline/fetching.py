@@ -12,10 +12,10 @@ from saturnmq.pipeline.access import Decoding, Where
 from saturnmq.pipeline.plan import Range
 from saturnmq.pipeline.reading import Tally
 from saturnmq.protocol.codes import PULL_SUBSCRIPTION, RequestCode, ResponseCode
-from saturnmq.protocol.errors import MalformedFrame, SaturnError
 from saturnmq.protocol.message_queue import MessageQueue
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.subscription import TAG_EXPRESSION
+from saturnmq.runtime.errors import MalformedFrame, SaturnError
 
 if TYPE_CHECKING:
     from saturnmq.pipeline.decoding import Decoder

@@ -27,7 +27,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 from saturnmq.pipeline.offsets import Offsets, from_json
-from saturnmq.protocol.errors import ConfigError
+from saturnmq.runtime.errors import ConfigError
 
 log = logging.getLogger(__name__)
 

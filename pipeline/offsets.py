@@ -13,8 +13,8 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.message_queue import MessageQueue
+from saturnmq.runtime.errors import ConfigError
 
 EARLIEST, LATEST = -2, -1
 PLAN = "_plan"

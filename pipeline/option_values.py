@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from saturnmq.protocol.errors import ConfigError, nearest
+from saturnmq.runtime.errors import ConfigError, nearest
 
 
 def unknown(

@@ -41,10 +41,10 @@ from saturnmq.pipeline.option_values import (
     unknown,
 )
 from saturnmq.pipeline.plan import MAX_BYTES
-from saturnmq.protocol.errors import ConfigError, SubscriptionParseFailed, nearest
 from saturnmq.protocol.message_queue import MessageQueue
 from saturnmq.protocol.subscription import SQL_EXPRESSION, TAG_EXPRESSION, Subscription
 from saturnmq.protocol.topics import check_group, check_topic
+from saturnmq.runtime.errors import ConfigError, SubscriptionParseFailed, nearest
 
 EARLIEST, LATEST, GROUP = "earliest", "latest", "group"
 ERROR = "error"

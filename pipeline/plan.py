@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.message_queue import MessageQueue
+from saturnmq.runtime.errors import ConfigError
 
 WORTH_A_TASK = 8 << 20  # below it the start of a Python task costs more than its work
 PIECES = 16  # of a full partition: so closely is it filled

@@ -19,10 +19,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from saturnmq.pipeline.sink_options import COLUMN, SHARDING_KEY
-from saturnmq.protocol.errors import MessageIllegal
 from saturnmq.protocol.jhash import jhash
 from saturnmq.protocol.message_queue import MessageQueue
 from saturnmq.protocol.topics import check_topic
+from saturnmq.runtime.errors import MessageIllegal
 
 Layout = Callable[[str], Sequence[MessageQueue]]
 """The queues of a topic in the order that keys are hashed over."""

@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from saturnmq.client.blocking import Producer
-from saturnmq.client.outgoing import OutBatch
 from saturnmq.client.pool import Pool
-from saturnmq.client.results import SendStatus
+from saturnmq.client.producer.batch import OutBatch
+from saturnmq.client.producer.results import SendStatus
 from saturnmq.pipeline.chunking import NOW, Chunk
 from saturnmq.pipeline.sink_options import ALL, SinkOptions
-from saturnmq.protocol.errors import ConnectionLost, RequestTimeout, SaturnError
 from saturnmq.protocol.message_queue import MessageQueue
+from saturnmq.runtime.errors import ConnectionLost, RequestTimeout, SaturnError
 
 BUFFER_BYTES = 16 << 20
 IN_FLIGHT = 4

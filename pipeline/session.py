@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from saturnmq.pipeline import java
-from saturnmq.protocol.errors import SaturnError
+from saturnmq.runtime.errors import SaturnError
 
 LOGGING = Path(__file__).with_name("log4j2.properties").resolve()
 

@@ -30,11 +30,11 @@ from pyspark.sql.datasource import (
 )
 from saturnmq.client.pool import Pool
 from saturnmq.pipeline.sink_options import SinkOptions, check_columns, parse
-from saturnmq.protocol.errors import ConfigError
+from saturnmq.runtime.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
-    from saturnmq.client.staging import Pinned, StagingClient
+    from saturnmq.client.producer.staging import Pinned, StagingClient
 
 QUERY_ID = "sql.streaming.queryId"
 EPOCH = "streaming.sql.batchId"
@@ -69,7 +69,7 @@ class StagingKey(NamedTuple):
 
 
 def _start(key: StagingKey) -> StagingClient:
-    from saturnmq.client.staging import StagingClient
+    from saturnmq.client.producer.staging import StagingClient
     from saturnmq.pipeline.connections import channels
 
     return StagingClient(key.endpoints, retry_s=key.retry_timeout_ms / 1000, channels=channels)

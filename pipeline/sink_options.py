@@ -22,9 +22,9 @@ from saturnmq.pipeline.option_values import (
     unknown,
 )
 from saturnmq.protocol import compression
-from saturnmq.protocol.errors import ConfigError, nearest
-from saturnmq.protocol.runtime import split_addresses
 from saturnmq.protocol.topics import check_group, check_topic
+from saturnmq.runtime.door import split_addresses
+from saturnmq.runtime.errors import ConfigError, nearest
 
 AT_LEAST_ONCE = "at-least-once"
 EXACTLY_ONCE = "exactly-once"

@@ -25,12 +25,12 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 from saturnmq.pipeline import options as _options
-from saturnmq.pipeline import positions
+from saturnmq.pipeline import resolve_offsets
 from saturnmq.pipeline.access import Access, Decoding, Where
 from saturnmq.pipeline.columns import from_spark_schema
 from saturnmq.pipeline.options import EARLIEST, SourceOptions
 from saturnmq.pipeline.plan import Plan, Range, pack
-from saturnmq.protocol.errors import ConfigError
+from saturnmq.runtime.errors import ConfigError
 
 CLOCK_SLACK_MS = 60_000  # a broker's clock may have gone back between two messages
 
@@ -85,9 +85,9 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         options = self._options
         with self._where.open() as access:
-            bounds = positions.find(access, options)
-            starts = positions.starting(access, options, bounds, EARLIEST)
-            ends = positions.ending(access, options, bounds)
+            bounds = resolve_offsets.find(access, options)
+            starts = resolve_offsets.starting(access, options, bounds, EARLIEST)
+            ends = resolve_offsets.ending(access, options, bounds)
             ranges = []
             for queue, start in starts.items():
                 if start > ends[queue]:

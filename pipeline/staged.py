@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 from os import SEEK_END
 from typing import IO
 
-from saturnmq.client.staging import Pinned, Stage, StagingClient
+from saturnmq.client.producer.staging import Pinned, Stage, StagingClient
 from saturnmq.pipeline.chunking import NOW, Chunk
 from saturnmq.pipeline.sending import SinkFailed
-from saturnmq.protocol.errors import StageLost, TopicNotExist
 from saturnmq.protocol.message_queue import MessageQueue
+from saturnmq.runtime.errors import StageLost, TopicNotExist
 
 log = logging.getLogger(__name__)
 

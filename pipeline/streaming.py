@@ -24,17 +24,17 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 from saturnmq.pipeline import options as _options
-from saturnmq.pipeline import positions
+from saturnmq.pipeline import resolve_offsets
 from saturnmq.pipeline.access import Access
 from saturnmq.pipeline.columns import from_spark_schema
 from saturnmq.pipeline.offsets import PLAN, Offsets, from_json, to_json
 from saturnmq.pipeline.options import LATEST, SourceOptions
 from saturnmq.pipeline.plan import PIECE_ROWS, Plan, Range, share
-from saturnmq.pipeline.positions import Bounds
 from saturnmq.pipeline.reading import lost
+from saturnmq.pipeline.resolve_offsets import Bounds
 from saturnmq.pipeline.source import Ranges, plan_of, plan_ranges, read_ranges
-from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.protocol.message_queue import MessageQueue
+from saturnmq.runtime.errors import ConfigError, SaturnError
 
 log = logging.getLogger(__name__)
 
@@ -77,8 +77,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- offsets ---------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
-        self._bounds = positions.find(self._place, self._options)
-        return to_json(positions.starting(self._place, self._options, self._bounds, LATEST))
+        self._bounds = resolve_offsets.find(self._place, self._options)
+        return to_json(resolve_offsets.starting(self._place, self._options, self._bounds, LATEST))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """One kind of what the options say; `latestOffset` obeys all of them."""
@@ -92,7 +92,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        found = positions.find(self._place, self._options)
+        found = resolve_offsets.find(self._place, self._options)
         self._target = {queue: bounds.high for queue, bounds in found.items()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -122,7 +122,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for attempt in range(options.where.retries + 1):
             if attempt:  # a broker that registers again is soon there
                 time.sleep(options.where.retry_interval_ms / 1000)
-            self._bounds = positions.find(self._place, options, may_lack=True)
+            self._bounds = resolve_offsets.find(self._place, options, may_lack=True)
             if not set(begin) - set(self._bounds):
                 break
         high = {}

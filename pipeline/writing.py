@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from contextlib import closing
 
 import pyarrow as pa
-from saturnmq.client.staging import Pinned
+from saturnmq.client.producer.staging import Pinned
 from saturnmq.pipeline.chunking import Chunk, Chunker, id_prefix
 from saturnmq.pipeline.selecting import Layout, Selector
 from saturnmq.pipeline.sending import ProducerKey, Sending, producers

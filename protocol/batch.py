@@ -13,7 +13,6 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from saturnmq.protocol.errors import MessageIllegal
 from saturnmq.protocol.frame import (
     CRC_PROPERTY_BYTES,
     crc32,
@@ -23,6 +22,7 @@ from saturnmq.protocol.frame import (
     stored_properties_size,
 )
 from saturnmq.protocol.properties import PROPERTIES_BYTES_MAX
+from saturnmq.runtime.errors import MessageIllegal
 
 SIZES = "saturnSizes"
 """Ext field of a batch: with "true" the reply has the first offset id and, as its body, an i32 per

@@ -24,7 +24,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from .errors import MalformedFrame
+from saturnmq.runtime.errors import MalformedFrame
 
 PARTS_MAX = 128  # a broker handles a request in one piece, so it must not be long
 HOST = "saturnHost"

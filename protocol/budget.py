@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .errors import SystemBusy
+from saturnmq.runtime.errors import SystemBusy
 
 
 class Budget:

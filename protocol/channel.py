@@ -15,8 +15,10 @@ import struct
 from collections import deque
 from collections.abc import Sequence
 
-from . import forks
-from .errors import ConnectFailed, ConnectionLost, RequestTimeout, SaturnError
+from saturnmq.runtime import forks
+from saturnmq.runtime.door import Runtime, split_address
+from saturnmq.runtime.errors import ConnectFailed, ConnectionLost, RequestTimeout, SaturnError
+
 from .remoting import (
     FLAG_RESPONSE,
     MAX_FRAME,
@@ -26,7 +28,6 @@ from .remoting import (
     frame_size,
     parse_frame,
 )
-from .runtime import Runtime, split_address
 
 RECEIVE_BUFFER = 16 * 1024
 

@@ -9,11 +9,12 @@ import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from . import jsonx
-from .errors import MalformedFrame
+from saturnmq.runtime.door import split_address
+from saturnmq.runtime.errors import MalformedFrame
+
+from . import fastjson
 from .message_queue import MessageQueue
 from .remoting import Body
-from .runtime import split_address
 
 INT32_MAX = (1 << 31) - 1
 INT64_MAX = (1 << 63) - 1
@@ -126,7 +127,7 @@ def texts(fields: Mapping[str, Any], name: str) -> list[str]:
 
 def document(body: Body) -> dict[Any, Any]:
     """The JSON object in a body; empty for no body and for null."""
-    value = jsonx.loads(body) if body else None
+    value = fastjson.loads(body) if body else None
     return {} if value is None else as_table(value, "the body")
 
 
@@ -137,7 +138,7 @@ def as_json(value: T, what: str) -> T:
     for _ in range(_WRAPPED):
         wrapped = [wrapped]
     try:
-        jsonx.dumps(wrapped)
+        fastjson.dumps(wrapped)
     except (TypeError, ValueError) as error:
         raise MalformedFrame(f"{what} cannot be written as JSON: {error}") from None
     return value

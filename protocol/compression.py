@@ -13,7 +13,7 @@ import zlib
 from collections import deque
 from typing import Any, cast
 
-from saturnmq.protocol.errors import InvalidParameter, MessageIllegal
+from saturnmq.runtime.errors import InvalidParameter, MessageIllegal
 
 COMPRESSED_FLAG = 0x1
 TYPE_MASK = 0x700

@@ -22,12 +22,13 @@ from collections.abc import Callable, Iterator
 from ipaddress import IPv6Address
 from itertools import chain, islice
 
+from saturnmq.runtime.door import Runtime
+from saturnmq.runtime.errors import SystemBusy
+from saturnmq.runtime.turns import Turns
+
 from .budget import Budget
 from .endpoint import Endpoint, Handler
-from .errors import SystemBusy
 from .limits import Limits
-from .runtime import Runtime
-from .turns import Turns
 
 log = logging.getLogger(__name__)
 

@@ -34,8 +34,17 @@ import sys
 from collections.abc import Callable
 from typing import Any, cast
 
+from saturnmq.runtime.door import Handle, Runtime, Transport, join_address, split_address
+from saturnmq.runtime.errors import (
+    ConnectionLost,
+    MalformedFrame,
+    RequestTimeout,
+    SaturnError,
+    error_for,
+)
+from saturnmq.runtime.turns import Turns
+
 from .budget import Budget
-from .errors import ConnectionLost, MalformedFrame, RequestTimeout, SaturnError, error_for
 from .kernels import ResponseBuffer
 from .remoting import (
     FLAG_ONEWAY,
@@ -48,9 +57,7 @@ from .remoting import (
     parse_frame,
     parse_start,
 )
-from .runtime import Handle, Runtime, Transport, join_address, split_address
 from .signing import UNSIGNED, Signing, ask_signed, unproven
-from .turns import Turns
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,9 @@ text, `100000-0,200000-4096`. It tells them to the next broker that it asks.
 import re
 from collections.abc import Iterable
 
+from saturnmq.runtime.errors import MalformedFrame
+
 from . import checked
-from .errors import MalformedFrame
 from .remoting import Command
 
 EPOCH_MAX = (1 << 31) - 1  # what RocketMQ's brokers can read

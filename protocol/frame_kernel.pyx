@@ -31,13 +31,13 @@ from saturnmq.protocol import batch as _batch
 from saturnmq.protocol import properties as _names
 from saturnmq.protocol import sent as _sent
 from saturnmq.protocol.compression import COMPRESSED_FLAG, unpack
-from saturnmq.protocol.errors import MalformedFrame
+from saturnmq.runtime.errors import MalformedFrame
 from saturnmq.protocol.frame import Damage, decode_frame
 from saturnmq.protocol.frame_reference import Scan
 from saturnmq.protocol.ids import decode_host, offset_message_id
 from saturnmq.protocol.jhash import jhash
 from saturnmq.protocol.message_queue import MessageQueue
-from saturnmq.protocol.received import rebuild
+from saturnmq.protocol.received_reference import rebuild
 
 cdef extern from "crc32.h":
     void saturnmq_crc32_setup()

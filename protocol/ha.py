@@ -38,8 +38,9 @@ import struct
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from . import jsonx
-from .errors import MalformedFrame
+from saturnmq.runtime.errors import MalformedFrame
+
+from . import fastjson
 from .kernels import crc32
 from .signing import SIGNATURE_BYTES, Seal
 
@@ -130,7 +131,7 @@ def _check_size(size: int) -> None:
 
 def encode_control(kind: Kind, document: dict[str, Any], seal: Seal | None = None) -> bytes:
     """Signed with `seal`, if there is one."""
-    body = jsonx.dumps(document)
+    body = fastjson.dumps(document)
     if seal is not None:
         body += seal.sign(kind, body)
     return _OUR_HEADER.pack(kind, len(body), crc32(body), int(seal is not None)) + body
@@ -255,7 +256,7 @@ class Inbox:
         text, signature = data, b""
         if signed:
             text, signature = data[:-SIGNATURE_BYTES], data[-SIGNATURE_BYTES:]
-        document = jsonx.loads(text)
+        document = fastjson.loads(text)
         if not isinstance(document, dict):
             raise MalformedFrame(f"control frame of kind {kind} holds no JSON object")
         return Control(Kind(kind), document, text, signature)

@@ -16,8 +16,9 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
+from saturnmq.runtime.errors import InvalidParameter, MalformedFrame
+
 from .checked import IDENTITY, INT32_MAX, INT64_MAX, as_integer
-from .errors import InvalidParameter, MalformedFrame
 
 INT32_MIN = -(1 << 31)
 INT64_MIN = -(1 << 63)

@@ -1,9 +1,10 @@
 """The fields of every request that our brokers and nameservers serve: the schema of the protocol.
 
-`HEADERS` names the header of each request code; `broker/requests.py` and `nameserver/server.py`
-decode with it before they call a handler, and the fuzzer (`drills/fuzz`) makes its values from it.
-Names and meanings are RocketMQ's (remoting.md 2, 3), but for the codes above 390000 and the fields
-that begin with `saturn`, which are ours. Fields that no handler looks at are left out.
+`HEADERS` names the header of each request code; `broker/handlers/requests.py` and
+`nameserver/server.py` decode with it before they call a handler, and the fuzzer (`drills/fuzz`)
+makes its values from it. Names and meanings are RocketMQ's (remoting.md 2, 3), but for the codes
+above 390000 and the fields that begin with `saturn`, which are ours. Fields that no handler looks
+at are left out.
 
 The long names of SEND_MESSAGE (10) stand beside the short ones (310, 320).
 """
@@ -98,7 +99,7 @@ class SendBack(Header):
 
 @header
 class Reader(Header):
-    """A request of a consumer, which says what log it has read (broker/positions.py)."""
+    """A request of a consumer, which says what log it has read (broker/tables/lost_offsets.py)."""
 
     term: int | None = number("saturnTerm", default=None, least=-1, most=EPOCH_MAX)
     epochs: str | None = text("saturnEpochs", default=None, most=4096)
@@ -106,7 +107,7 @@ class Reader(Header):
 
 @header
 class Subscriber(Reader):
-    """A request whose messages are picked by an expression (broker/subscriptions.py)."""
+    """A request whose messages are picked by an expression (broker/handlers/subscriptions.py)."""
 
     expression_type: str = text("expressionType", default="TAG", most=EXPRESSION_TYPE_MAX)
     subscription: str | None = text("subscription", default=None, most=EXPRESSION_MAX)

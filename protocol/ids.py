@@ -16,7 +16,7 @@ import struct
 from collections.abc import Sequence
 from typing import Protocol
 
-from saturnmq.protocol.errors import InvalidParameter
+from saturnmq.runtime.errors import InvalidParameter
 
 
 class _Runtime(Protocol):

@@ -14,8 +14,8 @@ from saturnmq.protocol import batch as _batch
 from saturnmq.protocol import frame as _frame
 from saturnmq.protocol import frame_reference as _reference
 from saturnmq.protocol import ids as _ids
-from saturnmq.protocol import received as _received
-from saturnmq.protocol import sent as _sent
+from saturnmq.protocol import message_reference as _sent
+from saturnmq.protocol import received_reference as _received
 from saturnmq.protocol.frame import message_size
 from saturnmq.protocol.frame_reference import Run, Scan
 

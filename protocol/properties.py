@@ -77,7 +77,7 @@ BORN_TIMESTAMP = "BORN_TIMESTAMP"
 CRC32 = "__CRC32#"
 DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
 DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
-RESTORED_FROM = "RESTORED_FROM"  # ours: side file and log offset; client/restoring.py
+RESTORED_FROM = "RESTORED_FROM"  # ours: side file and log offset; client/admin/restoring.py
 
 TRAVELS_ALONE = frozenset({DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, TRAN_MSG})
 """A message with one of these cannot be in a batch."""

@@ -21,8 +21,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
-
-from .errors import MalformedFrame
+from saturnmq.runtime.errors import MalformedFrame
 
 VERSION = 493  # RocketMQ 5.4.0; a lower one switches features of Java peers off (remoting.md 1.6)
 MAX_FRAME = 16 * 1024 * 1024

@@ -15,10 +15,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from saturnmq.runtime.errors import MalformedFrame
+
 from . import checked
 from .codes import PERM_READ, PERM_WRITE
 from .epochs import EPOCH_MAX
-from .errors import MalformedFrame
 
 MASTER_ID = 0
 QUEUES_MAX = 65_536  # of a topic on one broker, for reading and for writing: brokers refuse more

@@ -12,7 +12,7 @@ import dataclasses
 from typing import Any
 
 from saturnmq.protocol.checked import INT32_MAX
-from saturnmq.protocol.errors import ConfigError
+from saturnmq.runtime.errors import ConfigError
 
 OURS = "ours"  # of a key that RocketMQ does not know
 

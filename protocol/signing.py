@@ -32,9 +32,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from saturnmq.runtime.errors import ConfigError, NoPermission, SignatureNeeded
+
 from . import checked
 from .codes import ResponseCode
-from .errors import ConfigError, NoPermission, SignatureNeeded
 from .remoting import Command
 
 if TYPE_CHECKING:

@@ -34,7 +34,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn
 
-from saturnmq.protocol.errors import SubscriptionParseFailed
 from saturnmq.protocol.sql92_terms import (
     RELATIONS,
     SEARCHES,
@@ -56,6 +55,7 @@ from saturnmq.protocol.sql92_terms import (
     related,
     searched,
 )
+from saturnmq.runtime.errors import SubscriptionParseFailed
 
 LENGTH_MAX = 16_384  # characters of an expression
 NESTING_MAX = 64

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from saturnmq.protocol.errors import SubscriptionParseFailed
 from saturnmq.protocol.jhash import tags_code
 from saturnmq.protocol.sql92 import Sql, compiled
+from saturnmq.runtime.errors import SubscriptionParseFailed
 
 ALL = "*"
 TAG_EXPRESSION = "TAG"

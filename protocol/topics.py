@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from saturnmq.protocol.errors import InvalidParameter
+from saturnmq.runtime.errors import InvalidParameter
 
 TOPIC_BYTES_MAX = 127
 LONG_TOPIC_BYTES_MAX = 255
@@ -35,7 +35,7 @@ TIMER_TOPIC = "rmq_sys_wheel_timer"
 REVIVE_TOPIC_PREFIX = "rmq_sys_REVIVE_LOG_"
 SYNC_MEMBER_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 REPLY_SUFFIX = "_REPLY_TOPIC"
-GROUPS_TOPIC = "rmq_sys_SATURN_GROUPS"  # markers of groups: store/groups.py
+GROUPS_TOPIC = "rmq_sys_SATURN_GROUPS"  # markers of groups: store/log/atomic_batches.py
 
 SYSTEM_TOPICS = frozenset(
     {

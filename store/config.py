@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from saturnmq.protocol.checked import INT64_MAX
-from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.settings import OURS, check_bounds, setting
+from saturnmq.runtime.errors import ConfigError
 from saturnmq.store.delay_levels import DEFAULT_LEVELS, parse_levels
-from saturnmq.store.lookup import ReadLimits
-from saturnmq.store.queue_files import MAPPED_LIMIT, MAPPED_MOST
+from saturnmq.store.derived.lookup import ReadLimits
+from saturnmq.store.derived.queue_files import MAPPED_LIMIT, MAPPED_MOST
 
 
 class DiskLevels(NamedTuple):

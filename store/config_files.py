@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from saturnmq.protocol import jsonx
-from saturnmq.protocol.errors import MalformedFrame, StoreDamaged
+from saturnmq.protocol import fastjson
+from saturnmq.runtime.errors import MalformedFrame, StoreDamaged
 from saturnmq.store.disk import Disk
 from saturnmq.store.reading import is_bad_sector
 
@@ -33,7 +33,7 @@ class ConfigFile:
                 if not data.strip(b" \0\r\n\t"):
                     problems.append(f"{path} is empty")
                     continue
-                document = jsonx.loads(data)
+                document = fastjson.loads(data)
                 if isinstance(document, dict):
                     return document
                 problems.append(f"{path} holds no JSON object")
@@ -51,7 +51,7 @@ class ConfigFile:
 
     def save(self, document: Any) -> None:
         """Replace the file; blocking."""
-        self.write(jsonx.dumps(document))
+        self.write(fastjson.dumps(document))
 
     def write(self, text: bytes) -> None:
         """The same with what is JSON already."""

@@ -7,7 +7,7 @@ which a message is due. A level above the highest counts as the highest.
 
 from __future__ import annotations
 
-from saturnmq.protocol.errors import ConfigError
+from saturnmq.runtime.errors import ConfigError
 
 DEFAULT_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 LEVELS_MAX = 64  # that the kernel looks at

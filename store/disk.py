@@ -25,9 +25,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol, TypeVar
 
-from saturnmq.protocol.errors import DirectoryLocked, StoreDamaged
-from saturnmq.protocol.memory import memory_bytes
-from saturnmq.protocol.runtime import is_short_of_descriptors
+from saturnmq.runtime.door import is_short_of_descriptors
+from saturnmq.runtime.errors import DirectoryLocked, StoreDamaged
+from saturnmq.runtime.memory import memory_bytes
 from saturnmq.store.files import (
     Advice,
     MappedFile,

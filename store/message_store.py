@@ -17,32 +17,32 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from saturnmq.protocol.errors import SaturnError, ServiceNotAvailable
-from saturnmq.protocol.runtime import Runtime, is_short_of_descriptors
 from saturnmq.protocol.sql92 import Sql
-from saturnmq.store.amnesia import Promise, set_aside_behind_hole
-from saturnmq.store.checkpoint import INDEX_UNKNOWN, AbortMark, Checkpoint
-from saturnmq.store.cleaner import MANUAL_PASSES, Cleaner, CleanTicket
-from saturnmq.store.commitlog import CommitLog, FlushTicket, LogFailed
+from saturnmq.runtime.door import Runtime, is_short_of_descriptors
+from saturnmq.runtime.errors import SaturnError, ServiceNotAvailable
 from saturnmq.store.config import StoreConfig
-from saturnmq.store.consumequeue import ConsumeQueue
-from saturnmq.store.derived import Arrival, Derived
+from saturnmq.store.derived.consumequeue import ConsumeQueue
+from saturnmq.store.derived.derived import Arrival, Derived
+from saturnmq.store.derived.indexfile import Index
+from saturnmq.store.derived.lookup import GetResult, GetStatus, Lookup
+from saturnmq.store.derived.queue_files import QueueFiles
+from saturnmq.store.derived.queues import Queues
+from saturnmq.store.derived.reput import Reput
+from saturnmq.store.derived.room import Rooms
+from saturnmq.store.derived.tombstones import Tombstone, read_tombstones
 from saturnmq.store.disk import Advice, Disk, Lock, remedy
-from saturnmq.store.groups import Groups, Marker, Part
-from saturnmq.store.indexfile import Index
-from saturnmq.store.lookup import GetResult, GetStatus, Lookup
-from saturnmq.store.queue_files import QueueFiles
-from saturnmq.store.queues import Queues
-from saturnmq.store.recovery import Recovery, recover
-from saturnmq.store.repair import check_repair, damaged_ranges
-from saturnmq.store.reput import Reput
-from saturnmq.store.resync import next_frame
-from saturnmq.store.room import Rooms
-from saturnmq.store.tombstones import Tombstone, read_tombstones
-from saturnmq.store.transient_pool import TransientStorePool
-from saturnmq.store.truncated import SideFile, SideFiles, Truncated
+from saturnmq.store.log.atomic_batches import Groups, Marker, Part
+from saturnmq.store.log.cleaner import MANUAL_PASSES, Cleaner, CleanTicket
+from saturnmq.store.log.commitlog import CommitLog, FlushTicket, LogFailed
+from saturnmq.store.log.transient_pool import TransientStorePool
+from saturnmq.store.log.truncated import SideFile, SideFiles, Truncated
+from saturnmq.store.log.writer import PendingMessage, Put, Writer
+from saturnmq.store.recovery.amnesia import Promise, set_aside_behind_hole
+from saturnmq.store.recovery.checkpoint import INDEX_UNKNOWN, AbortMark, Checkpoint
+from saturnmq.store.recovery.recovery import Recovery, recover
+from saturnmq.store.recovery.repair import check_repair, damaged_ranges
+from saturnmq.store.recovery.resync import next_frame
 from saturnmq.store.watermarks import Watermarks
-from saturnmq.store.writer import PendingMessage, Put, Writer
 
 __all__ = [
     "Arrival",

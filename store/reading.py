@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 
 from saturnmq.protocol.checked import INT64_MAX
-from saturnmq.protocol.errors import StoreDamaged
+from saturnmq.runtime.errors import StoreDamaged
 from saturnmq.store.disk import ReadFile
 
 _DIGITS = 20  # of the name of a segment

@@ -3,10 +3,10 @@
     python tools/blocking_faces.py           # write it
     python tools/blocking_faces.py --check   # status 1 if it is not what this would write
 
-Each class is the asynchronous one (client/push_consumer.py, client/pull_consumer.py,
-client/admin.py) with the same constructor, methods, properties and docstrings, over the `Facade` of
-client/blocking.py. It reads sources only, so it works on a tree that cannot be imported. What it
-leaves out:
+Each class is the asynchronous one (client/consumer/push_consumer.py,
+client/consumer/pull_consumer.py, client/admin/admin.py) with the same constructor, methods,
+properties and docstrings, over the `Facade` of client/blocking.py. It reads sources only, so it
+works on a tree that cannot be imported. What it leaves out:
 
 - names that begin with `_`, and attributes that the class body does not annotate
 - what the library itself calls: the methods of the protocols in `CALLED_BY_US`
@@ -27,11 +27,14 @@ from textwrap import fill, indent
 ROOT = Path(__file__).parents[1]
 WRITTEN = "client/blocking_faces.py"
 FACES = {
-    "PushConsumer": "push_consumer",
-    "PullConsumer": "pull_consumer",
-    "Admin": "admin",
+    "PushConsumer": "consumer.push_consumer",
+    "PullConsumer": "consumer.pull_consumer",
+    "Admin": "admin.admin",
 }
-CALLED_BY_US = {"asked": ("ConsumerHandler", "ConsumerRequests"), "membership": ("Member",)}
+CALLED_BY_US = {
+    "server_requests": ("ConsumerHandler", "ConsumerRequests"),
+    "consumer.membership": ("Member",),
+}
 INTERNAL_PARAMETERS = ("core", "runtime", "files")
 LIFE = ("start", "close")  # the Facade has them; a face adds what the asynchronous class says
 
@@ -55,7 +58,7 @@ class Module:
     """A module of client/: its classes, and where the names that it uses come from."""
 
     def __init__(self, name: str) -> None:
-        tree = ast.parse((ROOT / "client" / f"{name}.py").read_text())
+        tree = ast.parse((ROOT / "client" / f"{name.replace('.', '/')}.py").read_text())
         self.name = f"saturnmq.client.{name}"
         self.classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
         self._homes: dict[str, str] = {}
@@ -92,12 +95,12 @@ def faces() -> str:
     imports = {
         ("saturnmq.client.blocking", "Facade"),
         ("typing", "Self"),
-        *(("saturnmq.client", name) for name in FACES.values()),
+        *(tuple(f"saturnmq.client.{name}".rsplit(".", 1)) for name in FACES.values()),
     }
     classes = []
     for name, module_name in FACES.items():
         module = Module(module_name)
-        writer = Face(module, module.classes[name], module_name, ours)
+        writer = Face(module, module.classes[name], module_name.rpartition(".")[2], ours)
         classes.append(writer.text())
         imports |= {(module.home(used), used) for used in writer.used}
     lines = [f"from {module} import {name}" for module, name in sorted(imports)]

@@ -46,8 +46,8 @@ from saturnmq.broker.etcd.door import (
     Snapshot,
 )
 from saturnmq.broker.etcd.wire import DELETED, EQUAL, MESSAGES, MOD
-from saturnmq.protocol.errors import ConfigError
-from saturnmq.protocol.runtime import Runtime, split_address
+from saturnmq.runtime.door import Runtime, split_address
+from saturnmq.runtime.errors import ConfigError
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)

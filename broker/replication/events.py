@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from saturnmq.broker.introductions import Check, Hello, Join, Member
-from saturnmq.store.epochs import Epoch
+from saturnmq.broker.replication.introductions import Check, Hello, Join, Member
+from saturnmq.store.log.epochs import Epoch
 
 Range = tuple[int, int]  # of the log: its first byte, and the one behind its last
 

@@ -16,23 +16,23 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from saturnmq.broker.asking import ASK_S, answer_of, member_at
 from saturnmq.broker.context import Context
-from saturnmq.broker.ha_master import HaMaster, tail_checksum
-from saturnmq.broker.ha_slave import HaSlave
-from saturnmq.broker.identity import adopt, agree, draw
-from saturnmq.broker.introductions import Check, Member
-from saturnmq.broker.mending import Mending
 from saturnmq.broker.registration import Registration
 from saturnmq.broker.replication import events as e
+from saturnmq.broker.replication.asking import ASK_S, answer_of, member_at
+from saturnmq.broker.replication.ha_master import HaMaster, tail_checksum
+from saturnmq.broker.replication.ha_slave import HaSlave
+from saturnmq.broker.replication.identity import adopt, agree, draw
+from saturnmq.broker.replication.introductions import Check, Member
 from saturnmq.broker.replication.machine import Machine
-from saturnmq.broker.role import State
-from saturnmq.broker.tail_copy import TailCopy
+from saturnmq.broker.replication.mending import Mending
+from saturnmq.broker.replication.role import State
+from saturnmq.broker.replication.tail_copy import TailCopy
 from saturnmq.protocol.codes import RequestCode, ResponseCode
-from saturnmq.protocol.errors import SaturnError, StoreDamaged
 from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.runtime import Handle
-from saturnmq.store.epochs import Epoch
+from saturnmq.runtime.door import Handle
+from saturnmq.runtime.errors import SaturnError, StoreDamaged
+from saturnmq.store.log.epochs import Epoch
 from saturnmq.store.message_store import Truncated
 
 log = logging.getLogger(__name__)

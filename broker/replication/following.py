@@ -12,11 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from saturnmq.broker.introductions import Hello
-from saturnmq.broker.kinship import is_foreign, may_cut
 from saturnmq.broker.replication import events as e
+from saturnmq.broker.replication.introductions import Hello
 from saturnmq.broker.replication.joining import cannot_follow, shared_with
-from saturnmq.broker.role import MASTER_ID, State
+from saturnmq.broker.replication.kinship import is_foreign, may_cut
+from saturnmq.broker.replication.role import MASTER_ID, State
 
 if TYPE_CHECKING:
     from saturnmq.broker.replication.machine import Machine

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from saturnmq.broker.introductions import Hello, Join
-from saturnmq.broker.kinship import is_foreign
 from saturnmq.broker.replication.events import Log, Me
-from saturnmq.store.epochs import Epoch, common
+from saturnmq.broker.replication.introductions import Hello, Join
+from saturnmq.broker.replication.kinship import is_foreign
+from saturnmq.store.log.epochs import Epoch, common
 
 CHECK_BYTES = 4 << 20  # of the log before the offset that a slave joins at
 

@@ -37,15 +37,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from saturnmq.broker.introductions import Member
-from saturnmq.broker.kinship import is_foreign, is_outranked
 from saturnmq.broker.replication import events as e
 from saturnmq.broker.replication.following import Following
+from saturnmq.broker.replication.introductions import Member
+from saturnmq.broker.replication.kinship import is_foreign, is_outranked
 from saturnmq.broker.replication.orders import Orders
 from saturnmq.broker.replication.promises import Promises
 from saturnmq.broker.replication.recovering import Recovering
+from saturnmq.broker.replication.role import Kept, Role, State
 from saturnmq.broker.replication.slaves import Slaves
-from saturnmq.broker.role import Kept, Role, State
 from saturnmq.protocol.epochs import is_own, next_restart
 
 ASK_S = 1.0  # before others are asked again

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from saturnmq.broker.replication import events as e
-from saturnmq.broker.role import Kept, State
+from saturnmq.broker.replication.role import Kept, State
 from saturnmq.protocol.epochs import TERM, next_promotion
 
 if TYPE_CHECKING:

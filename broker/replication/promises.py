@@ -20,10 +20,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from saturnmq.broker.introductions import Join, Member
-from saturnmq.broker.kinship import promises_needed
 from saturnmq.broker.replication import events as e
-from saturnmq.broker.role import State
+from saturnmq.broker.replication.introductions import Join, Member
+from saturnmq.broker.replication.kinship import promises_needed
+from saturnmq.broker.replication.role import State
 from saturnmq.protocol.epochs import next_promotion, next_term
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from saturnmq.broker.introductions import Member
-from saturnmq.broker.kinship import may_cut
 from saturnmq.broker.replication import events as e
+from saturnmq.broker.replication.introductions import Member
+from saturnmq.broker.replication.kinship import may_cut
+from saturnmq.broker.replication.role import State
 from saturnmq.broker.replication.words import Words
-from saturnmq.broker.role import State
-from saturnmq.store.epochs import Epoch, common
+from saturnmq.store.log.epochs import Epoch, common
 
 if TYPE_CHECKING:
     from saturnmq.broker.replication.machine import Machine

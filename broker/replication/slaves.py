@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from saturnmq.broker.introductions import Join
-from saturnmq.broker.kinship import founded_by_mistake, has_promised, is_outranked
 from saturnmq.broker.replication import events as e
+from saturnmq.broker.replication.introductions import Join
 from saturnmq.broker.replication.joining import has_no_place, is_not_ours
-from saturnmq.broker.role import MASTER_ID, State
+from saturnmq.broker.replication.kinship import founded_by_mistake, has_promised, is_outranked
+from saturnmq.broker.replication.role import MASTER_ID, State
 
 if TYPE_CHECKING:
     from saturnmq.broker.replication.machine import Machine

@@ -7,11 +7,11 @@ something.
 
 from __future__ import annotations
 
-from saturnmq.broker.introductions import Member
-from saturnmq.broker.kinship import is_witness, may_cut, words_needed
 from saturnmq.broker.replication.events import Log, Me
-from saturnmq.broker.role import Role
-from saturnmq.store.epochs import common
+from saturnmq.broker.replication.introductions import Member
+from saturnmq.broker.replication.kinship import is_witness, may_cut, words_needed
+from saturnmq.broker.replication.role import Role
+from saturnmq.store.log.epochs import common
 
 
 class Words:

@@ -17,29 +17,29 @@ if TYPE_CHECKING:
     from saturnmq.client.blocking_faces import Admin as Admin
     from saturnmq.client.blocking_faces import PullConsumer as PullConsumer
     from saturnmq.client.blocking_faces import PushConsumer as PushConsumer
-    from saturnmq.client.outgoing import SendHandle as SendHandle
-    from saturnmq.client.outgoing import SendResult as SendResult
-    from saturnmq.client.results import ConsumeResult as ConsumeResult
-    from saturnmq.client.results import SendStatus as SendStatus
-    from saturnmq.protocol.errors import SaturnError as SaturnError
+    from saturnmq.client.producer.batch import SendHandle as SendHandle
+    from saturnmq.client.producer.batch import SendResult as SendResult
+    from saturnmq.client.producer.results import ConsumeResult as ConsumeResult
+    from saturnmq.client.producer.results import SendStatus as SendStatus
     from saturnmq.protocol.message import Message as Message
     from saturnmq.protocol.message import MessageQueue as MessageQueue
     from saturnmq.protocol.message import ReceivedMessage as ReceivedMessage
     from saturnmq.protocol.sql92 import Sql as Sql
+    from saturnmq.runtime.errors import SaturnError as SaturnError
 
 _HOMES = {
     "Admin": "saturnmq.client.blocking_faces",
-    "ConsumeResult": "saturnmq.client.results",
+    "ConsumeResult": "saturnmq.client.producer.results",
     "Message": "saturnmq.protocol.message",
     "MessageQueue": "saturnmq.protocol.message",
     "Producer": "saturnmq.client.blocking",
     "PullConsumer": "saturnmq.client.blocking_faces",
     "PushConsumer": "saturnmq.client.blocking_faces",
     "ReceivedMessage": "saturnmq.protocol.message",
-    "SaturnError": "saturnmq.protocol.errors",
-    "SendHandle": "saturnmq.client.outgoing",
-    "SendResult": "saturnmq.client.outgoing",
-    "SendStatus": "saturnmq.client.results",
+    "SaturnError": "saturnmq.runtime.errors",
+    "SendHandle": "saturnmq.client.producer.batch",
+    "SendResult": "saturnmq.client.producer.batch",
+    "SendStatus": "saturnmq.client.producer.results",
     "Sql": "saturnmq.protocol.sql92",
 }
 __all__ = [*sorted(_HOMES), "__version__", "aio", "errors"]  # noqa: PLE0604
@@ -49,7 +49,7 @@ def __getattr__(name: str) -> Any:
     if name == "aio":
         return import_module("saturnmq.aio")
     if name == "errors":
-        return import_module("saturnmq.protocol.errors")
+        return import_module("saturnmq.runtime.errors")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'saturnmq' has no name {name!r}")

@@ -1,14 +1,14 @@
 """The public names for asyncio: those of `saturnmq`, with `async` methods."""
 
-from saturnmq.client.admin import Admin
-from saturnmq.client.outgoing import SendHandle, SendResult
-from saturnmq.client.producer import Producer
-from saturnmq.client.pull_consumer import PullConsumer
-from saturnmq.client.push_consumer import PushConsumer
-from saturnmq.client.results import ConsumeResult, SendStatus
-from saturnmq.protocol.errors import SaturnError
+from saturnmq.client.admin.admin import Admin
+from saturnmq.client.consumer.pull_consumer import PullConsumer
+from saturnmq.client.consumer.push_consumer import PushConsumer
+from saturnmq.client.producer.batch import SendHandle, SendResult
+from saturnmq.client.producer.producer import Producer
+from saturnmq.client.producer.results import ConsumeResult, SendStatus
 from saturnmq.protocol.message import Message, MessageQueue, ReceivedMessage
 from saturnmq.protocol.sql92 import Sql
+from saturnmq.runtime.errors import SaturnError
 
 __all__ = [
     "Admin",

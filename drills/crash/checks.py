@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 
 from saturnmq.drills.crash.model import Model
 from saturnmq.drills.sim.disk import SimDisk
-from saturnmq.protocol.errors import StoreDamaged
+from saturnmq.runtime.errors import StoreDamaged
 from saturnmq.store.config_files import ConfigFile
-from saturnmq.store.consumequeue import ConsumeQueue
-from saturnmq.store.indexfile import HEADER, ITEM
+from saturnmq.store.derived.consumequeue import ConsumeQueue
+from saturnmq.store.derived.indexfile import HEADER, ITEM
+from saturnmq.store.derived.tombstones import Tombstone, read_tombstones
 from saturnmq.store.message_store import MessageStore
-from saturnmq.store.tombstones import Tombstone, read_tombstones
 
 CONFIG_PATH = "/store/config/topics.json"
 

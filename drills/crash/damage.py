@@ -16,8 +16,8 @@ from saturnmq.drills.crash.images import Clock, open_store
 from saturnmq.drills.crash.model import Model
 from saturnmq.drills.crash.plan import ROOT
 from saturnmq.drills.sim.disk import SimDisk
-from saturnmq.protocol.errors import SaturnError, StoreDamaged
 from saturnmq.protocol.frame import CRC_PROPERTY_BYTES, Frame, decode_frame
+from saturnmq.runtime.errors import SaturnError, StoreDamaged
 from saturnmq.store.message_store import MessageStore, StoreConfig
 
 _LOG = ROOT + "/commitlog/"

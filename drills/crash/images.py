@@ -14,7 +14,7 @@ from typing import cast
 from saturnmq.drills.crash.checks import Checker, Expected
 from saturnmq.drills.crash.report import Report
 from saturnmq.drills.sim.disk import Outcome, PowerLoss, SimDisk
-from saturnmq.protocol.runtime import Runtime
+from saturnmq.runtime.door import Runtime
 from saturnmq.store.message_store import MessageStore, StoreConfig
 
 KILL = "kill"

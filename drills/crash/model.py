@@ -22,7 +22,7 @@ from saturnmq.protocol.frame import (
 )
 from saturnmq.protocol.jhash import index_hash, tags_code
 from saturnmq.protocol.topics import GROUPS_TOPIC
-from saturnmq.store.consumequeue import ENTRY, FILLER
+from saturnmq.store.derived.consumequeue import ENTRY, FILLER
 
 Key = tuple[str, int]
 

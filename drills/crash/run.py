@@ -17,9 +17,9 @@ from functools import partial
 
 from saturnmq.drills import pool
 from saturnmq.drills.crash.images import OUTCOMES
-from saturnmq.drills.crash.life import Life
 from saturnmq.drills.crash.plan import EXHAUSTIVE_WEIGHTS, GROUPS, Plan
 from saturnmq.drills.crash.report import Report
+from saturnmq.drills.crash.workload import Life
 
 IMAGES_PER_SEED = 60
 _BOUNDARIES_PER_OPERATION = 5  # about

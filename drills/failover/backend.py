@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from saturnmq.protocol.errors import SaturnError
+from saturnmq.runtime.errors import SaturnError
 
 CLIENTS = "clients"
 NAMESERVER, BROKER, ETCD = "nameserver", "broker", "etcd"

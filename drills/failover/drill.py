@@ -16,8 +16,8 @@ from saturnmq.cli import local_etcd
 from saturnmq.drills.failover.backend import BROKER, CLIENTS, ETCD, NAMESERVER, Backend, Feature
 from saturnmq.drills.failover.checker import Verdict
 from saturnmq.drills.failover.history import History
-from saturnmq.protocol.errors import SaturnError
-from saturnmq.protocol.runtime import split_address
+from saturnmq.runtime.door import split_address
+from saturnmq.runtime.errors import SaturnError
 
 MIX_MINUTES = 1.0
 ELECTED_S = 30.0

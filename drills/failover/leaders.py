@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from saturnmq.client.admin.replicas import Replica, ask_state
 from saturnmq.client.core import ClientCore
-from saturnmq.client.replicas import Replica, ask_state
 from saturnmq.drills.failover.backend import BROKER, NAMESERVER, DrillNode
 from saturnmq.drills.failover.history import History
-from saturnmq.protocol.errors import SaturnError
-from saturnmq.protocol.runtime import Runtime
+from saturnmq.runtime.door import Runtime
+from saturnmq.runtime.errors import SaturnError
 
 LOOK_S = 0.2
 ASK_S = 1.0

@@ -197,7 +197,7 @@ async def promote(run: Run) -> None:
 
 
 def pipeline(backend: Backend, directory: Path, seed: int, say: Callable[[str], None]) -> Verdict:
-    from saturnmq.drills.pipeline.life import live  # needs what the others do not: pyarrow
+    from saturnmq.drills.pipeline.workload import live  # needs what the others do not: pyarrow
 
     return live(backend, directory, seed, say)
 

@@ -33,9 +33,9 @@ from saturnmq.drills.failover.measure import effects, latency_ms, timeline
 from saturnmq.drills.failover.processes import Processes
 from saturnmq.drills.failover.report import DrillReport
 from saturnmq.drills.failover.workload import GROUPS, RATE, SAMPLE_S, TOPIC, Workload
-from saturnmq.drills.quiet import quiet
-from saturnmq.protocol import native
-from saturnmq.protocol.errors import SaturnError
+from saturnmq.drills.silence_logs import quiet
+from saturnmq.runtime import native
+from saturnmq.runtime.errors import SaturnError
 
 WARM_UP_S = 4.0
 SETTLE_S = 3.0  # sends go on so long after the faults at least

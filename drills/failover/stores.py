@@ -1,8 +1,8 @@
 """What lies in the stores when a drill's cluster has stopped: I7 and I8, and the values.
 
-The logs of a group's nodes are compared byte by byte, every frame is checked and what is derived
-is compared with what a rebuild would give (`store/verify.py`). Values are read from the log of the
-node that ended as the longest, and from the side files of truncations.
+The logs of a group's nodes are compared byte by byte, every frame is checked and what is derived is
+compared with what a rebuild would give (`store/inspect/verify.py`). Values are read from the log of
+the node that ended as the longest, and from the side files of truncations.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from saturnmq.drills.failover.backend import BROKER, DrillNode
 from saturnmq.drills.failover.checker import Aftermath
 from saturnmq.drills.sim.history import Place, read_body
 from saturnmq.protocol import kernels
-from saturnmq.protocol.errors import StoreDamaged
-from saturnmq.store import truncated
+from saturnmq.runtime.errors import StoreDamaged
 from saturnmq.store.disk import Disk, NativeDisk
-from saturnmq.store.epochs import Epoch, Epochs
-from saturnmq.store.log_files import LogReader, SegmentFiles, Stretch
-from saturnmq.store.verify import check, open_log
+from saturnmq.store.inspect.verify import check, open_log
+from saturnmq.store.log import truncated
+from saturnmq.store.log.epochs import Epoch, Epochs
+from saturnmq.store.log.log_files import LogReader, SegmentFiles, Stretch
 
 _CHUNK = 1 << 20
 

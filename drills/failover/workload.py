@@ -26,9 +26,9 @@ from typing import Any
 from saturnmq import ConsumeResult, Message, MessageQueue, SaturnError, aio
 from saturnmq.drills.failover.history import AGAIN, IN_ORDER, ONCE, History
 from saturnmq.drills.sim.history import make_body, read_body
-from saturnmq.protocol.errors import SystemBusy
 from saturnmq.protocol.ids import decode_message_id
-from saturnmq.protocol.runtime import join_address
+from saturnmq.runtime.door import join_address
+from saturnmq.runtime.errors import SystemBusy
 
 TOPIC = "drill"
 QUEUES = 4  # on each broker

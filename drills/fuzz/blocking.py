@@ -24,15 +24,15 @@ from functools import partial
 
 from saturnmq.client.blocking import Producer
 from saturnmq.client.channels import Channels, Nameservers
-from saturnmq.client.staging import Pinned, StagingClient
+from saturnmq.client.producer.staging import Pinned, StagingClient
 from saturnmq.drills.fuzz.client import Client
 from saturnmq.drills.fuzz.inprocess import Violation
 from saturnmq.drills.fuzz.lies import LIES, SINK, TOPIC, answer, asked_for
 from saturnmq.protocol.batch import encode_batch_item
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.errors import SaturnError, TaskFailed
 from saturnmq.protocol.message import Message, MessageQueue
 from saturnmq.protocol.remoting import Command, FrameDecoder
+from saturnmq.runtime.errors import SaturnError, TaskFailed
 
 # What else a producer asks is asked by its loop, and waited for as long as by any client.
 SENDS = frozenset(

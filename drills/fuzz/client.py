@@ -16,10 +16,10 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
-from saturnmq.client.admin import Admin
-from saturnmq.client.producer import Producer
-from saturnmq.client.pull_consumer import PullConsumer
-from saturnmq.client.push_consumer import PushConsumer
+from saturnmq.client.admin.admin import Admin
+from saturnmq.client.consumer.pull_consumer import PullConsumer
+from saturnmq.client.consumer.push_consumer import PushConsumer
+from saturnmq.client.producer.producer import Producer
 from saturnmq.drills.fuzz.inprocess import Violation
 from saturnmq.drills.fuzz.lies import (
     GROUP,
@@ -37,10 +37,10 @@ from saturnmq.drills.sim.disk import SimDisk
 from saturnmq.protocol.batch import encode_batch_item
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint, connect
-from saturnmq.protocol.errors import ConnectionLost, SaturnError, TaskFailed
 from saturnmq.protocol.message import Message, MessageQueue, ReceivedMessage
 from saturnmq.protocol.remoting import Command, FrameDecoder, encode
-from saturnmq.protocol.runtime import split_address
+from saturnmq.runtime.door import split_address
+from saturnmq.runtime.errors import ConnectionLost, SaturnError, TaskFailed
 
 BOUND_S = 180.0  # of virtual time, of one call
 CONSUMES_S = 1.0

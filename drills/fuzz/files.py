@@ -16,28 +16,28 @@ from typing import Any
 
 from saturnmq.broker.broker import Broker
 from saturnmq.broker.config import BrokerConfig
-from saturnmq.broker.delay import DelayService
-from saturnmq.broker.documents import Saveable
-from saturnmq.broker.electing import SavedMemory
-from saturnmq.broker.groups import GroupTable
-from saturnmq.broker.offsets import ConsumerOffsets
-from saturnmq.broker.role import Role
-from saturnmq.broker.sinks import SinkTable
-from saturnmq.broker.topics import TopicTable
-from saturnmq.client.admin import Admin
-from saturnmq.client.offset_store import LocalOffsets
-from saturnmq.client.producer import Producer
+from saturnmq.broker.delay.delivery import DelayService
+from saturnmq.broker.exactly_once.sinks import SinkTable
+from saturnmq.broker.replication.elector import SavedMemory
+from saturnmq.broker.replication.role import Role
+from saturnmq.broker.tables.offsets import ConsumerOffsets
+from saturnmq.broker.tables.subscription_groups import GroupTable
+from saturnmq.broker.tables.table_persistence import Saveable
+from saturnmq.broker.tables.topics import TopicTable
+from saturnmq.client.admin.admin import Admin
+from saturnmq.client.consumer.offset_store import LocalOffsets
+from saturnmq.client.producer.producer import Producer
 from saturnmq.drills.fuzz.inprocess import Violation
 from saturnmq.drills.fuzz.mutations import bent, spoiled, written
 from saturnmq.drills.fuzz.scene import ROOT, SMALL, Scene, disk_of, files_of
 from saturnmq.drills.sim.disk import SimDisk
-from saturnmq.protocol import jsonx
-from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol import fastjson
 from saturnmq.protocol.message import Message, MessageQueue
-from saturnmq.store.checkpoint import Checkpoint
+from saturnmq.runtime.errors import SaturnError
 from saturnmq.store.config_files import ConfigFile
-from saturnmq.store.epochs import Epochs
+from saturnmq.store.log.epochs import Epochs
 from saturnmq.store.message_store import MessageStore, StoreConfig
+from saturnmq.store.recovery.checkpoint import Checkpoint
 
 STARTS = 250  # of so many inputs one starts a broker
 BYTES_MAX = 1 << 20  # of a file: what is there 50 times may be so within another that is
@@ -121,7 +121,7 @@ class Files:
 
     def _table(self, name: str, make: Callable[[], Any]) -> None:
         first = _loaded(make(), ConfigFile(self._disk, f"{CONFIG}{name}.json").load() or {})
-        again = _loaded(make(), jsonx.loads(first))
+        again = _loaded(make(), fastjson.loads(first))
         if first != again:
             raise Violation(f"{name}: what was written is read as another: {first!r}, {again!r}")
 
@@ -130,7 +130,7 @@ class Files:
         return DelayService(context, context)
 
     def _epochs(self) -> None:
-        jsonx.dumps(Epochs.load(self._disk, ROOT, 1 << 40).to_json())
+        fastjson.dumps(Epochs.load(self._disk, ROOT, 1 << 40).to_json())
 
     def _checkpoint(self) -> None:
         page = Checkpoint.load(self._disk, ROOT)
@@ -207,8 +207,8 @@ def lived(seed: int) -> dict[str, bytes]:
     scene.run(body)
     scene.close()
     files = files_of(disk)
-    files |= {path: jsonx.dumps(document) for path, document in WRITTEN.items()}
-    files[OFFSETS] = b'{"offsetTable":' + jsonx.dumps_mq_map(LOCAL) + b"}"
+    files |= {path: fastjson.dumps(document) for path, document in WRITTEN.items()}
+    files[OFFSETS] = b'{"offsetTable":' + fastjson.dumps_mq_map(LOCAL) + b"}"
     return {path: data for path, data in files.items() if not path.endswith(".bak")}
 
 
@@ -217,7 +217,7 @@ def _loaded(table: Saveable, document: dict[str, Any]) -> bytes:
     table.load(document)  # type: ignore[attr-defined]
     document = table.snapshot()
     document.pop("dataVersion", None)
-    return jsonx.dumps(document)
+    return fastjson.dumps(document)
 
 
 def _now_ms() -> int:
@@ -248,7 +248,7 @@ class _Unlocked:
         return self._disk.read_file(path)
 
     def replace(self, path: str, data: bytes) -> None:
-        jsonx.loads(data)
+        fastjson.loads(data)
 
     def lock(self, path: str) -> str | None:
         return None

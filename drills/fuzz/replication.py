@@ -19,9 +19,9 @@ from saturnmq.drills.fuzz.files import lived
 from saturnmq.drills.fuzz.inprocess import Violation
 from saturnmq.drills.fuzz.mutations import NUMBERS, bent, spoiled, written
 from saturnmq.drills.fuzz.scene import ROOT, SMALL, Scene, disk_of
-from saturnmq.protocol import ha, jsonx
-from saturnmq.protocol.errors import MalformedFrame
+from saturnmq.protocol import fastjson, ha
 from saturnmq.protocol.kernels import crc32
+from saturnmq.runtime.errors import MalformedFrame
 
 HA_PORT = 10912
 ANSWER_S = 0.02  # of virtual time: how long a peer waits for the next frame
@@ -297,7 +297,7 @@ def _control(rng: random.Random, kind: ha.Kind, document: dict[str, Any]) -> tup
     """A frame whose checksum is right, whatever its document says; and whether it is a lie."""
     if rng.random() < 0.4:
         return ha.encode_control(kind, document), False
-    body = written(bent(rng, jsonx.loads(jsonx.dumps(document))))
+    body = written(bent(rng, fastjson.loads(fastjson.dumps(document))))
     if rng.random() < 0.1:
         body = spoiled(rng, body)
     return _HEAD.pack(kind, len(body), crc32(body), rng.choice((0, 0, 0, 1))) + body, True

@@ -18,10 +18,10 @@ from saturnmq.drills.fuzz.requests import RequestMaker
 from saturnmq.protocol import checked
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint, connect
-from saturnmq.protocol.errors import RequestTimeout, SaturnError
 from saturnmq.protocol.headers import HEADERS
 from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.runtime import Runtime, split_address
+from saturnmq.runtime.door import Runtime, split_address
+from saturnmq.runtime.errors import RequestTimeout, SaturnError
 
 ROUND = 2_000
 AT_ONCE = 100

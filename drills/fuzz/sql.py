@@ -9,8 +9,8 @@ from typing import Any
 
 from saturnmq.drills.fuzz.inprocess import Violation
 from saturnmq.drills.fuzz.sql_reference import Tree, bare, matches, text_of
-from saturnmq.protocol.errors import SubscriptionParseFailed
 from saturnmq.protocol.sql92 import LENGTH_MAX, NESTING_MAX, Sql
+from saturnmq.runtime.errors import SubscriptionParseFailed
 
 NAMES = ("a", "b", "c$", "_D4")
 NUMBERS = (

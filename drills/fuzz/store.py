@@ -18,11 +18,11 @@ from saturnmq.drills.fuzz.mutations import NUMBERS, spoiled, spoiled_in_place
 from saturnmq.drills.fuzz.scene import disk_of, files_of
 from saturnmq.drills.sim.disk import SimDisk
 from saturnmq.protocol.batch import encode_batch_item
-from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.frame import CRC_PROPERTY_BYTES, crc32, crc_property_of
-from saturnmq.store.checkpoint import MAGIC
+from saturnmq.runtime.errors import SaturnError
+from saturnmq.store.inspect.verify import check
 from saturnmq.store.message_store import MessageStore, Part, PendingMessage, StoreConfig
-from saturnmq.store.verify import check
+from saturnmq.store.recovery.checkpoint import MAGIC
 
 ROOT = "/store"
 CONFIG = StoreConfig(

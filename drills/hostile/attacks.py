@@ -22,7 +22,7 @@ from pathlib import Path
 
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.remoting import MAX_FRAME, Command, encode
-from saturnmq.protocol.runtime import split_address
+from saturnmq.runtime.door import split_address
 
 TOPIC = "besieged"
 CHUNK = 1 << 16

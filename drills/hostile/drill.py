@@ -24,14 +24,15 @@ from saturnmq import Message, aio
 from saturnmq.cli.launcher import LocalCluster, Node, Settings
 from saturnmq.drills.figures import ANONYMOUS, STOP_MS_MAX, memory_mb, runtime_information
 from saturnmq.drills.hostile.attacks import ATTACKS, OF_BROKERS, TOPIC
-from saturnmq.protocol import checked, native
+from saturnmq.protocol import checked
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import connect
-from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.runtime import Runtime, split_address
+from saturnmq.runtime import native
+from saturnmq.runtime.door import Runtime, split_address
+from saturnmq.runtime.errors import SaturnError
 from saturnmq.store.disk import NativeDisk
-from saturnmq.store.verify import check
+from saturnmq.store.inspect.verify import check
 
 NOFILE = (1_024, 2_048)  # soft and hard limit of open files
 BUDGET = 128 << 20

@@ -18,8 +18,8 @@ from saturnmq.drills.kernel.mounts import RigUnavailable, reflink_host, run, why
 from saturnmq.drills.kernel.power_cuts import power_cuts
 from saturnmq.drills.kernel.report import ROCKETMQ, SATURNMQ, KernelReport, Run
 from saturnmq.drills.kernel.rocketmq import why_not as why_no_rocketmq
-from saturnmq.drills.quiet import quiet
-from saturnmq.protocol.errors import InvalidParameter, SaturnError
+from saturnmq.drills.silence_logs import quiet
+from saturnmq.runtime.errors import InvalidParameter, SaturnError
 
 RATES = (20, 1_000, 20_000)
 FLUSHES = {"sync": ("sync",), "async": ("async",), "both": ("sync", "async")}

@@ -19,7 +19,7 @@ from saturnmq.drills.kernel.load import TOPIC, Ack, Bodies
 from saturnmq.drills.kernel.report import Loss
 from saturnmq.protocol.frame import Frame, decode_frame
 from saturnmq.protocol.kernels import scan_frames
-from saturnmq.protocol.native import NativeRuntime
+from saturnmq.runtime.native import NativeRuntime
 from saturnmq.store.delay_levels import DEFAULT_DELAYS_MS
 from saturnmq.store.disk import NativeDisk
 from saturnmq.store.message_store import MessageStore, PendingMessage, StoreConfig

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from saturnmq import Message, Producer
-from saturnmq.client.outgoing import SendHandle
+from saturnmq.client.producer.batch import SendHandle
 from saturnmq.drills.kernel.mounts import undisturbed
 
 TICK_S = 0.005

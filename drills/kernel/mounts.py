@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
-from saturnmq.protocol.errors import SaturnError
+from saturnmq.runtime.errors import SaturnError
 
 HOST_BYTES = 4 << 30  # sparse
 DISK_BYTES = 1 << 30  # sparse too

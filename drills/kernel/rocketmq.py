@@ -19,7 +19,7 @@ from saturnmq import Admin
 from saturnmq.cli.free_ports import free_block
 from saturnmq.drills.kernel.mounts import RigUnavailable, undisturbed
 from saturnmq.drills.kernel.server import STORE
-from saturnmq.protocol.errors import SaturnError
+from saturnmq.runtime.errors import SaturnError
 
 LIB_VARIABLE = "SATURNMQ_ROCKETMQ_LIB"
 START_S = 60.0

@@ -1,7 +1,7 @@
 """What lies in the stores when a simulated run is over.
 
 I7: the logs of a group are equal, byte by byte. I8: what is derived from a log is what a rebuild
-would give (`store/verify.py`). And which values lie where, for the verdict.
+would give (`store/inspect/verify.py`). And which values lie where, for the verdict.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from saturnmq.drills.sim.history import Place, read_body
 from saturnmq.drills.sim.nodes import BrokerNode
 from saturnmq.drills.sim.plan import ROOT, TOPIC, Plan
 from saturnmq.protocol import kernels
-from saturnmq.protocol.errors import MalformedFrame
+from saturnmq.runtime.errors import MalformedFrame
+from saturnmq.store.inspect.verify import Sizes, check
 from saturnmq.store.message_store import MessageStore
-from saturnmq.store.verify import Sizes, check
 
 AT_ONCE = 32  # messages
 

@@ -18,9 +18,9 @@ from dataclasses import replace
 from functools import partial
 
 from saturnmq.broker.config import BrokerConfig
-from saturnmq.broker.electing import Ballot
-from saturnmq.broker.election import Campaign
-from saturnmq.client.promotion import check_elected, promote_elected
+from saturnmq.broker.replication.election import Campaign
+from saturnmq.broker.replication.elector import Ballot
+from saturnmq.client.admin.promotion import check_elected, promote_elected
 from saturnmq.drills.sim import aftermath
 from saturnmq.drills.sim.allowance import Allowance
 from saturnmq.drills.sim.etcd import ETCD, EtcdStore, SimEtcd
@@ -47,9 +47,9 @@ from saturnmq.drills.sim.scenes import SCENES, Scene
 from saturnmq.drills.sim.staging import Sinks
 from saturnmq.drills.sim.verdict import Evidence, Verdict, told
 from saturnmq.nameserver.claims import HOLD_MS
-from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.ids import decode_message_id
 from saturnmq.protocol.signing import Signing
+from saturnmq.runtime.errors import SaturnError
 
 LIVENESS_S = 30.0
 LOCK_S = 65.0

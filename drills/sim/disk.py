@@ -36,7 +36,7 @@ from functools import lru_cache
 
 from saturnmq.drills.sim.pages import PAGE, SECTOR, Fates, Inode, Names, Outcome
 from saturnmq.drills.sim.trace import Trace
-from saturnmq.protocol.errors import DirectoryLocked, StoreDamaged
+from saturnmq.runtime.errors import DirectoryLocked, StoreDamaged
 from saturnmq.store.disk import Advice, Disk, Entry
 
 __all__ = ["PAGE", "SECTOR", "FaultPlan", "Outcome", "PowerLoss", "SimDisk", "SimSegment"]

@@ -6,13 +6,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from saturnmq.broker import asking, kinship, mending, registration, tail_copy
-from saturnmq.broker.replication import events, following, joining, machine, recovering, words
+from saturnmq.broker import registration
+from saturnmq.broker.replication import (
+    asking,
+    events,
+    following,
+    joining,
+    kinship,
+    machine,
+    mending,
+    recovering,
+    tail_copy,
+    words,
+)
 from saturnmq.broker.replication.executor import Executor
 from saturnmq.broker.replication.machine import Machine
 from saturnmq.broker.replication.slaves import Slaves
+from saturnmq.broker.replication.table_sync import TableSync
 from saturnmq.broker.replication.words import Words
-from saturnmq.broker.table_sync import TableSync
 from saturnmq.drills.mutants import Mutant, Patch
 from saturnmq.drills.sim.plan import FAULTS
 from saturnmq.nameserver.claims import Claims

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from saturnmq.broker.context import Context
-from saturnmq.broker.electing import ElectionService
-from saturnmq.broker.election import Commit, Election, Memory, Record
 from saturnmq.broker.etcd.door import Item, Put, Snapshot
+from saturnmq.broker.replication.election import Commit, Election, Memory, Record
+from saturnmq.broker.replication.elector import ElectionService
 from saturnmq.drills.mutants import Mutant, Patch
 from saturnmq.drills.sim.plan import ETCD_FAULTS, FAULTS
 

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from saturnmq.broker.election import read_record
 from saturnmq.broker.etcd.door import (
     Compacted,
     Delete,
@@ -32,6 +31,7 @@ from saturnmq.broker.etcd.door import (
     Put,
     Snapshot,
 )
+from saturnmq.broker.replication.election import read_record
 from saturnmq.drills.sim.loop import SimLoop
 from saturnmq.drills.sim.runtime import SimRuntime
 

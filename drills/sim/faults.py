@@ -15,14 +15,14 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from saturnmq.client.admin import Admin
+from saturnmq.client.admin.admin import Admin
 from saturnmq.drills.sim.amnesia import Amnesia
 from saturnmq.drills.sim.etcd_faults import EtcdFaults
 from saturnmq.drills.sim.load import Client
 from saturnmq.drills.sim.nodes import DISK_BYTES, BrokerNode, NameServerNode, Span
 from saturnmq.drills.sim.runtime import USUAL_LATENCY_S
 from saturnmq.drills.sim.strangers import Strangers
-from saturnmq.protocol.errors import SaturnError
+from saturnmq.runtime.errors import SaturnError
 
 if TYPE_CHECKING:
     from saturnmq.drills.sim.cluster import Cluster

@@ -13,17 +13,17 @@ import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from saturnmq.client.consumer.push_consumer import PushConsumer
 from saturnmq.client.core import ClientCore
-from saturnmq.client.producer import Producer
-from saturnmq.client.push_consumer import PushConsumer
-from saturnmq.client.results import ConsumeResult
+from saturnmq.client.producer.producer import Producer
+from saturnmq.client.producer.results import ConsumeResult
 from saturnmq.drills.sim.history import LATER, Ack, History, Place, make_body
 from saturnmq.drills.sim.plan import MESSAGE_BYTES_MAX, TOPIC
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.errors import SaturnError, TaskFailed
 from saturnmq.protocol.message import Message, MessageQueue, ReceivedMessage
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.signing import Signing
+from saturnmq.runtime.errors import SaturnError, TaskFailed
 
 if TYPE_CHECKING:
     from saturnmq.drills.sim.cluster import Cluster

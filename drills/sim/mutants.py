@@ -10,18 +10,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from saturnmq.broker import turn
-from saturnmq.broker.ha_slave import HaSlave
-from saturnmq.broker.progress import Progress
+from saturnmq.broker.commit import advance
+from saturnmq.broker.exactly_once.sinks import SinkTable
 from saturnmq.broker.replication import following, joining, recovering, words
 from saturnmq.broker.replication.events import Promote
+from saturnmq.broker.replication.ha_slave import HaSlave
 from saturnmq.broker.replication.machine import Machine
 from saturnmq.broker.replication.orders import Orders
+from saturnmq.broker.replication.role import Role, State
 from saturnmq.broker.replication.slaves import Slaves
 from saturnmq.broker.replication.words import Words
-from saturnmq.broker.role import Role, State
-from saturnmq.broker.sinks import SinkTable
-from saturnmq.client.promotion import Promoter
+from saturnmq.broker.tables.progress import Progress
+from saturnmq.client.admin.promotion import Promoter
 from saturnmq.drills.mutants import MUTANTS as STORE_MUTANTS
 from saturnmq.drills.mutants import Mutant, Patch
 from saturnmq.drills.sim.disk_mutants import DISK_BIAS, DISK_MUTANTS, found_equal
@@ -29,7 +29,7 @@ from saturnmq.drills.sim.election_mutants import ELECTION_BIAS, ELECTION_MUTANTS
 from saturnmq.drills.sim.plan import FAULTS
 from saturnmq.drills.sim.scene_mutants import SCENE_BIAS, SCENE_MUTANTS
 from saturnmq.nameserver.routes import RouteTable
-from saturnmq.store.epochs import Epochs
+from saturnmq.store.log.epochs import Epochs
 from saturnmq.store.message_store import MessageStore
 
 
@@ -180,7 +180,7 @@ _ALL: tuple[Mutant, ...] = (
         "ack-before-replica",
         "a SYNC_MASTER answers before a slave has the message (inSyncReplicas=1, 5.x)",
         "I1: a promotion, or a power loss with asynchronous flush",
-        (Patch(turn, "confirm", _replicated_at_once),),
+        (Patch(advance, "confirm", _replicated_at_once),),
     ),
     Mutant(
         "slave-reports-appended",
@@ -198,7 +198,7 @@ _ALL: tuple[Mutant, ...] = (
         "slave-shows-everything",
         "readers of a slave see what its master has not confirmed",
         "I4: what a consumer saw is cut by a promotion",
-        (Patch(turn, "confirm", _all_visible),),
+        (Patch(advance, "confirm", _all_visible),),
     ),
     Mutant(
         "volatile-truncation",

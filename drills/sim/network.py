@@ -19,7 +19,7 @@ from contextvars import Context
 from typing import Any
 
 from saturnmq.drills.sim.loop import SimLoop
-from saturnmq.protocol.errors import ConfigError, ConnectFailed
+from saturnmq.runtime.errors import ConfigError, ConnectFailed
 
 Buffer = bytes | bytearray | memoryview
 HIGH_WATER = 64 * 1024

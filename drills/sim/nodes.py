@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 from saturnmq.broker.broker import Broker
 from saturnmq.broker.config import BrokerConfig
-from saturnmq.broker.electing import Ballot
-from saturnmq.broker.role import State
+from saturnmq.broker.replication.elector import Ballot
+from saturnmq.broker.replication.role import State
 from saturnmq.drills.sim.disk import PowerLoss, SimDisk
 from saturnmq.drills.sim.loop import SimLoop
 from saturnmq.drills.sim.network import SimNetwork
@@ -24,8 +24,8 @@ from saturnmq.drills.sim.pages import Fates
 from saturnmq.drills.sim.plan import BROKER_PORT, NAMESERVER_PORT, ROOT, Plan
 from saturnmq.drills.sim.runtime import SimRuntime
 from saturnmq.nameserver.server import NameServer
-from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.signing import Signing
+from saturnmq.runtime.errors import SaturnError
 
 DISK_BYTES = 1 << 30
 STOP_S = 10.0

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from saturnmq.drills.sim.loop import PROCESS, SimLoop
 from saturnmq.drills.sim.network import SimListener, SimNetwork, SimTransport
-from saturnmq.protocol.runtime import Buffer, Runtime, Transport
+from saturnmq.runtime.door import Buffer, Runtime, Transport
 
 T = TypeVar("T")
 EPOCH_MS = 1_700_000_000_000

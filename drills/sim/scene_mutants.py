@@ -10,29 +10,29 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from saturnmq.broker import retry, send
-from saturnmq.broker.delay import DelayService
-from saturnmq.broker.locks import QueueLocks as BrokerLocks
-from saturnmq.broker.offsets import ConsumerOffsets
-from saturnmq.broker.retry import RetryService
-from saturnmq.broker.send import SendService
-from saturnmq.broker.topics import TopicTable
-from saturnmq.broker.waits import Waits
-from saturnmq.client import listening
-from saturnmq.client.group_admin import QueueLag
-from saturnmq.client.held_queue import HeldQueue
-from saturnmq.client.placing import Placement
-from saturnmq.client.process_queue import ProcessQueue
-from saturnmq.client.queue_locks import QueueLocks
-from saturnmq.client.results import ConsumeResult
-from saturnmq.client.sending import Sender
+from saturnmq.broker.delay.delivery import DelayService
+from saturnmq.broker.delay.waits import Waits
+from saturnmq.broker.handlers import retry, send
+from saturnmq.broker.handlers.retry import RetryService
+from saturnmq.broker.handlers.send import SendService
+from saturnmq.broker.tables.locks import QueueLocks as BrokerLocks
+from saturnmq.broker.tables.offsets import ConsumerOffsets
+from saturnmq.broker.tables.topics import TopicTable
+from saturnmq.client.admin.group_admin import QueueLag
+from saturnmq.client.consumer import listening
+from saturnmq.client.consumer.assigned_queue import HeldQueue
+from saturnmq.client.consumer.process_queue import ProcessQueue
+from saturnmq.client.consumer.queue_locks import QueueLocks
+from saturnmq.client.producer.placing import Placement
+from saturnmq.client.producer.results import ConsumeResult
+from saturnmq.client.producer.sending import Sender
 from saturnmq.drills.mutants import Mutant, Patch
 from saturnmq.drills.sim.plan import FAULTS
 from saturnmq.protocol.route import TopicRoute
 from saturnmq.protocol.topics import RETRY_PREFIX
+from saturnmq.store.derived.tombstones import KEY as TOMBSTONES
+from saturnmq.store.derived.tombstones import Tombstone
 from saturnmq.store.message_store import MessageStore
-from saturnmq.store.tombstones import KEY as TOMBSTONES
-from saturnmq.store.tombstones import Tombstone
 
 
 def _nothing(original: Any) -> Any:

@@ -20,8 +20,8 @@ from saturnmq.drills.sim.load import Client
 from saturnmq.drills.sim.plan import TOPIC
 from saturnmq.protocol.batch import encode_batch
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.errors import ConnectionLost, SaturnError, StageLost
 from saturnmq.protocol.remoting import Command
+from saturnmq.runtime.errors import ConnectionLost, SaturnError, StageLost
 
 if TYPE_CHECKING:
     from saturnmq.drills.sim.cluster import Cluster

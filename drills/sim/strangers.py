@@ -16,15 +16,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from saturnmq.broker.config import BrokerConfig
-from saturnmq.client.admin import Admin
+from saturnmq.client.admin.admin import Admin
 from saturnmq.drills.sim.history import History
 from saturnmq.drills.sim.load import BOOKKEEPER, READERS, Sender
 from saturnmq.drills.sim.nodes import BrokerNode, NameServerNode, Span
 from saturnmq.drills.sim.plan import BROKER_PORT, TOPIC
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.signing import Signing
+from saturnmq.runtime.errors import SaturnError
 
 if TYPE_CHECKING:
     from saturnmq.drills.sim.cluster import Cluster

@@ -39,8 +39,8 @@ from saturnmq.pipeline.jobs.manifest import (
 from saturnmq.pipeline.jobs.tasks import Progress, attempt_name, plain_errors, run
 from saturnmq.pipeline.options import place_options
 from saturnmq.pipeline.plan import MAX_BYTES, Plan, Range, pack
-from saturnmq.protocol.errors import ConfigError, nearest
 from saturnmq.protocol.message_queue import MessageQueue
+from saturnmq.runtime.errors import ConfigError, nearest
 
 log = logging.getLogger(__name__)
 

@@ -36,16 +36,16 @@ from saturnmq.pipeline.jobs.manifest import Archive, DataFile, Ranges, covered, 
 from saturnmq.pipeline.jobs.tasks import Progress, run, run_grouped
 from saturnmq.pipeline.plan import Plan, Range, pack
 from saturnmq.protocol.checked import INT32_MAX
-from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.message_queue import MessageQueue
-from saturnmq.store.checkpoint import Checkpoint
-from saturnmq.store.consumequeue import UNIT
+from saturnmq.runtime.errors import ConfigError
+from saturnmq.store.derived.consumequeue import UNIT
 from saturnmq.store.disk import NativeDisk
-from saturnmq.store.findings import Finding, Findings
-from saturnmq.store.log_files import NOTHING, LogReader, SegmentFiles
+from saturnmq.store.inspect.verify import UNKNOWN, Sizes, directories, found_sizes, trust_in
+from saturnmq.store.inspect.verify_queues import QueueCheck
+from saturnmq.store.inspect.verify_report import Finding, Findings
+from saturnmq.store.log.log_files import NOTHING, LogReader, SegmentFiles
 from saturnmq.store.reading import number_of
-from saturnmq.store.verify import UNKNOWN, Sizes, directories, found_sizes, trust_in
-from saturnmq.store.verify_queues import QueueCheck
+from saturnmq.store.recovery.checkpoint import Checkpoint
 
 HASHED = ("queueOffset", "storeTimestamp", "bornTimestamp", "keys", "tags", "body")
 _GROUP_BYTES = 256 << 20  # of log, whose ids are sorted in one piece

@@ -23,12 +23,12 @@ from saturnmq.protocol.frame import Frame
 from saturnmq.protocol.kernels import Run
 from saturnmq.protocol.properties import UNIQ_KEY
 from saturnmq.protocol.topics import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_PREFIX, SYSTEM_TOPICS
+from saturnmq.store.derived.tombstones import without_deleted
 from saturnmq.store.disk import NativeDisk
-from saturnmq.store.findings import Finding, Findings, Trust
-from saturnmq.store.log_files import Gap, LogReader, SegmentFiles, Stretch
-from saturnmq.store.tombstones import without_deleted
-from saturnmq.store.verify import is_queue
-from saturnmq.store.verify_queues import QueueCheck
+from saturnmq.store.inspect.verify import is_queue
+from saturnmq.store.inspect.verify_queues import QueueCheck
+from saturnmq.store.inspect.verify_report import Finding, Findings, Trust
+from saturnmq.store.log.log_files import Gap, LogReader, SegmentFiles, Stretch
 
 EXAMPLES = 20  # of each group, that are looked at again
 _ID = np.dtype([("hash", np.uint64), ("offset", np.int64)])

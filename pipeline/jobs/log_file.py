@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from saturnmq.protocol.kernels import Run
-from saturnmq.store.checkpoint import Checkpoint
 from saturnmq.store.disk import Disk, NativeDisk
-from saturnmq.store.log_files import UNREADABLE, Gap, LogReader, SegmentFiles
-from saturnmq.store.verify import UNKNOWN, Sizes, open_log
+from saturnmq.store.inspect.verify import UNKNOWN, Sizes, open_log
+from saturnmq.store.log.log_files import UNREADABLE, Gap, LogReader, SegmentFiles
+from saturnmq.store.recovery.checkpoint import Checkpoint
 
 _JOINED_BYTES = 8 << 20  # of entries that are held until they are put where they belong
 

@@ -28,8 +28,8 @@ from typing import Any, BinaryIO
 from urllib.parse import quote
 
 from saturnmq.pipeline.jobs.tasks import attempt_name
-from saturnmq.protocol.errors import ConfigError, SaturnError, StoreDamaged
 from saturnmq.protocol.message_queue import MessageQueue
+from saturnmq.runtime.errors import ConfigError, SaturnError, StoreDamaged
 
 VERSION = 1
 MANIFESTS = "_manifest"

@@ -3,7 +3,8 @@
 Map only. An entry's place is its queue offset times 20, so the tasks, one a CommitLog file, write
 into the same files without meeting; what an IndexFile holds follows from how many keys the files
 before have, so those are one task each. The result is, byte for byte, what `saturnmq store rebuild`
-and a broker's start build (`store/rebuild.py`), names of IndexFiles apart, which tell the time.
+and a broker's start build (`store/inspect/rebuild.py`), names of IndexFiles apart, which tell the
+time.
 
 What the tasks cannot know alone the driver mends: fillers where a queue does not begin at 0 or has
 holes, queues whose offsets do not rise along the log, and a log that ends before its files do.
@@ -30,16 +31,16 @@ from saturnmq.pipeline.jobs.log_file import (
     log_files,
 )
 from saturnmq.pipeline.jobs.tasks import Progress, attempt_name, run
-from saturnmq.protocol.errors import ConfigError, DirectoryLocked
 from saturnmq.protocol.kernels import Run
-from saturnmq.store.consumequeue import FILLER, UNIT, ConsumeQueue
+from saturnmq.runtime.errors import ConfigError, DirectoryLocked
+from saturnmq.store.derived.consumequeue import FILLER, UNIT, ConsumeQueue
+from saturnmq.store.derived.indexfile import INCOMING, IndexFile, name_of
+from saturnmq.store.derived.tombstones import read_tombstones, without_deleted
 from saturnmq.store.disk import NativeDisk
-from saturnmq.store.indexfile import INCOMING, IndexFile, name_of
-from saturnmq.store.log_files import NOTHING, Gap
-from saturnmq.store.rebuild import Rebuilt, is_over
-from saturnmq.store.segments import segment_name
-from saturnmq.store.tombstones import read_tombstones, without_deleted
-from saturnmq.store.verify import UNKNOWN, Sizes, directories, found_sizes, is_queue
+from saturnmq.store.inspect.rebuild import Rebuilt, is_over
+from saturnmq.store.inspect.verify import UNKNOWN, Sizes, directories, found_sizes, is_queue
+from saturnmq.store.log.log_files import NOTHING, Gap
+from saturnmq.store.log.segments import segment_name
 
 _ITEMS = ".items-"  # keys of one CommitLog file, until they are in the index
 

@@ -23,8 +23,8 @@ from saturnmq.pipeline.access import Where
 from saturnmq.pipeline.jobs.archive import known_topics, workers
 from saturnmq.pipeline.jobs.replay_plan import ReplayPlan, Task, Together, plan
 from saturnmq.pipeline.jobs.tasks import Progress, run
-from saturnmq.protocol.errors import ConfigError, nearest
 from saturnmq.protocol.properties import SHARDING_KEY
+from saturnmq.runtime.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from saturnmq.pipeline.sink import BatchWriter, Written

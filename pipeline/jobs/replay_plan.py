@@ -22,7 +22,7 @@ from itertools import zip_longest
 import pyarrow as pa
 import pyarrow.parquet as pq
 from saturnmq.pipeline.jobs.manifest import Archive, DataFile, Manifest, local, partition
-from saturnmq.protocol.errors import ConfigError, nearest
+from saturnmq.runtime.errors import ConfigError, nearest
 
 SLICE_BYTES = 32 << 20  # of one lane in one step; another size makes every replay another write
 _VERSION = "1"  # of the plan: likewise

@@ -20,7 +20,7 @@ from html import escape
 from typing import Any
 
 from saturnmq.client.blocking_faces import Admin
-from saturnmq.pipeline import page
+from saturnmq.pipeline import html
 from saturnmq.pipeline.access import DROPMALFORMED, Access, Decoding, Where
 from saturnmq.pipeline.columns import select
 from saturnmq.pipeline.jobs.archive import known_topics, workers
@@ -28,8 +28,8 @@ from saturnmq.pipeline.jobs.manifest import hour_name
 from saturnmq.pipeline.jobs.tasks import Progress, run
 from saturnmq.pipeline.jobs.usage import Amount, Usage
 from saturnmq.pipeline.plan import Plan, Range, pack
-from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.protocol.topics import DLQ_PREFIX, RETRY_PREFIX
+from saturnmq.runtime.errors import ConfigError, SaturnError
 from saturnmq.store.config_files import ConfigFile
 from saturnmq.store.disk import NativeDisk
 
@@ -164,7 +164,8 @@ def write_report(found: Report, to: str) -> tuple[str, str]:
     """Write `to`.html and `to`.json; their paths."""
     paths = f"{to}.html", f"{to}.json"
     os.makedirs(os.path.dirname(os.path.abspath(to)), exist_ok=True)
-    for path, text in zip(paths, (html(found), json.dumps(found.to_json(), indent=1)), strict=True):
+    texts = as_html(found), json.dumps(found.to_json(), indent=1)
+    for path, text in zip(paths, texts, strict=True):
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
     return paths
@@ -263,7 +264,7 @@ def _compare(found: Report, earlier: dict[str, Any]) -> None:
 # -- the page -------------------------------------------------------------------------------------
 
 
-def html(found: Report) -> str:
+def as_html(found: Report) -> str:
     """The page."""
     document = found.to_json()
     topics = sorted(document["topics"], key=lambda each: -each["messages"])
@@ -276,7 +277,7 @@ def html(found: Report) -> str:
         parts.append(f"<p class=bad>{found.missing:,} messages could not be read</p>")
     parts += [_overview(topics), _over_time(found), _groups(found), _returned(document)]
     parts += [_topic_part(each, found.topics[each["topic"]]) for each in topics]
-    return page.document("SaturnMQ usage", "".join(parts))
+    return html.document("SaturnMQ usage", "".join(parts))
 
 
 def _overview(topics: Sequence[dict[str, Any]]) -> str:
@@ -292,7 +293,7 @@ def _overview(topics: Sequence[dict[str, Any]]) -> str:
         )
         for each in topics
     ]
-    return page.table([*columns, "skew (max / mean)"], rows)
+    return html.table([*columns, "skew (max / mean)"], rows)
 
 
 def _over_time(found: Report) -> str:
@@ -308,7 +309,7 @@ def _over_time(found: Report) -> str:
         for name, usage in biggest:
             amounts = [usage.hours.get(hour, Amount()) for hour in span]
             series[name] = [a.bytes / size if size else a.messages for a in amounts]
-        plots.append(page.lines(title, names, series))
+        plots.append(html.lines(title, names, series))
     return "<h2>Over time</h2>" + "".join(plots)
 
 
@@ -320,7 +321,7 @@ def _groups(found: Report) -> str:
         for lag in found.lags
     ]
     columns = ["group", "topic", "lag", "change, messages a second"]
-    return "<h2>Groups</h2>" + page.table(columns, rows)
+    return "<h2>Groups</h2>" + html.table(columns, rows)
 
 
 def _returned(document: dict[str, Any]) -> str:
@@ -337,7 +338,7 @@ def _returned(document: dict[str, Any]) -> str:
         for row in document["returned"]
     ]
     columns = ["group", "what", "messages", "first topic", "by number of tries"]
-    return "<h2>Messages that came back</h2>" + page.table(columns, rows)
+    return "<h2>Messages that came back</h2>" + html.table(columns, rows)
 
 
 def _topic_part(each: dict[str, Any], usage: Usage) -> str:
@@ -348,7 +349,7 @@ def _topic_part(each: dict[str, Any], usage: Usage) -> str:
         (what, *each[key].values())
         for what, key in (("size, bytes", "size"), ("delay, ms", "delay_ms"))
     ]
-    parts.append(page.table(["", *each["size"]], percentiles))
+    parts.append(html.table(["", *each["size"]], percentiles))
     if each["stored_before_born"]:
         parts.append(
             f"<p class=bad>{each['stored_before_born']:,} messages were stored before they were "
@@ -356,14 +357,14 @@ def _topic_part(each: dict[str, Any], usage: Usage) -> str:
         )
     queues = each["queues"]
     names = [f"{queue['broker']}/{queue['queue']}" for queue in queues]
-    parts.append(page.bars("messages by queue", names, [queue["messages"] for queue in queues]))
+    parts.append(html.bars("messages by queue", names, [queue["messages"] for queue in queues]))
     for title, classes in (("size, bytes", usage.sizes), ("delay, ms", usage.delays_ms)):
         counts = classes.doublings()
         names = [f"up to {limit:,}" for limit, _ in counts]
-        parts.append(page.bars(f"messages by {title}", names, [count for _, count in counts]))
+        parts.append(html.bars(f"messages by {title}", names, [count for _, count in counts]))
     for title, top in (("tags", each["tags"]), ("keys", each["keys"])):
         if top:
-            parts.append(page.table([f"most frequent {title}", "messages"], top))
+            parts.append(html.table([f"most frequent {title}", "messages"], top))
     if each["counts_too_low_by_at_most"]:
         parts.append(f"<p>counts too low by at most {each['counts_too_low_by_at_most']:,}</p>")
     return "".join(parts)

@@ -12,7 +12,7 @@ import pytest
 from cluster_rig import make_topic, running
 from saturnmq import Admin, Message, Producer, PushConsumer
 from saturnmq.cli.launcher import LocalCluster, Settings
-from saturnmq.protocol.errors import RouteNotFound, SystemBusy, TopicNotExist
+from saturnmq.runtime.errors import RouteNotFound, SystemBusy, TopicNotExist
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 TOPIC = "deleted"

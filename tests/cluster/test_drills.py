@@ -19,7 +19,7 @@ from saturnmq.drills import hostile
 from saturnmq.drills.failover import clock, network
 from saturnmq.drills.failover.drill import Drill, Run
 from saturnmq.drills.failover.history import History
-from saturnmq.drills.failover.page import page
+from saturnmq.drills.failover.html import page
 from saturnmq.drills.failover.plans import DRILLS
 from saturnmq.drills.failover.processes import Processes
 from saturnmq.drills.failover.report import DrillsReport

@@ -20,11 +20,11 @@ import pytest
 from cluster_rig import check_loops, make_topic, running
 from etcd_rig import need_etcd, running_etcd
 from saturnmq import Admin, Message, Producer, PullConsumer, SaturnError
-from saturnmq.broker.election import SETTLE_S
+from saturnmq.broker.replication.election import SETTLE_S
 from saturnmq.cli import local_etcd
 from saturnmq.cli.free_ports import free_block
 from saturnmq.cli.launcher import LocalCluster, Node, Settings
-from saturnmq.client.results import SendStatus
+from saturnmq.client.producer.results import SendStatus
 from saturnmq.drills.failover.processes import SMALL_FILES
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]

@@ -18,7 +18,7 @@ from saturnmq.drills.kernel.mounts import reflink_host
 from saturnmq.drills.kernel.power_cuts import power_cuts
 from saturnmq.drills.kernel.report import KernelReport, Run
 from saturnmq.drills.kernel.rocketmq import why_not as why_no_rocketmq
-from saturnmq.protocol.errors import InvalidParameter
+from saturnmq.runtime.errors import InvalidParameter
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(200)]
 needs_the_kernel = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))

@@ -15,9 +15,9 @@ from saturnmq.pipeline.columns import select
 from saturnmq.pipeline.connections import channels
 from saturnmq.pipeline.fetching import BrokersUnreachable
 from saturnmq.pipeline.plan import Range
-from saturnmq.protocol.errors import ConfigError, UnsupportedRequest
 from saturnmq.protocol.message_queue import MessageQueue
 from saturnmq.protocol.remoting import Command
+from saturnmq.runtime.errors import ConfigError, UnsupportedRequest
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 ROWS = 2000

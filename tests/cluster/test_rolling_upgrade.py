@@ -15,7 +15,7 @@ import pytest
 from cluster_rig import make_topic, running
 from saturnmq import Admin, Message, Producer, PullConsumer, SaturnError
 from saturnmq.cli.launcher import LocalCluster, Settings
-from saturnmq.client.results import SendStatus
+from saturnmq.client.producer.results import SendStatus
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 SENDERS = 3

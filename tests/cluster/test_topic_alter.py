@@ -12,7 +12,7 @@ import pytest
 from cluster_rig import running
 from saturnmq import Admin, Message, MessageQueue, Producer, PullConsumer
 from saturnmq.cli.launcher import LocalCluster
-from saturnmq.protocol.errors import InvalidParameter, TopicNotExist
+from saturnmq.runtime.errors import InvalidParameter, TopicNotExist
 
 PATIENCE_S = 30.0
 MESSAGES = 80

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 from interop_nodes import Node
 from saturnmq.aio import Admin, Message, MessageQueue, Producer, PullConsumer, ReceivedMessage
-from saturnmq.client.send_back import DLQ_LEVEL, SendBack
+from saturnmq.client.consumer.send_back import DLQ_LEVEL, SendBack
 from saturnmq.protocol.batch import encode_batch
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.ids import decode_message_id
 from saturnmq.protocol.properties import encode_properties
 from saturnmq.protocol.remoting import Command
+from saturnmq.runtime.errors import SaturnError
 
 TOPIC, GROUP = "interop", "interop-readers"
 QUEUES = 4

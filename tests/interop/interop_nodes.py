@@ -24,8 +24,8 @@ import pytest
 from saturnmq.aio import Admin
 from saturnmq.cli.free_ports import free_block
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.remoting import Command
+from saturnmq.runtime.errors import SaturnError
 
 ROCKETMQ, SATURNMQ = "rocketmq", "saturnmq"
 VERSION = "5.4.0"

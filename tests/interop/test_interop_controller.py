@@ -13,7 +13,7 @@ from interop_messages import until
 from interop_nodes import BROKER, CLUSTER, SATURNMQ, Node, Nodes
 from saturnmq.aio import Admin, Message, Producer, SendStatus
 from saturnmq.cli.free_ports import free_block
-from saturnmq.client.replicas import Replica
+from saturnmq.client.admin.replicas import Replica
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 

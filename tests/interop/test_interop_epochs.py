@@ -7,7 +7,7 @@ from pathlib import Path
 
 from interop_nodes import java
 from saturnmq.store.disk import NativeDisk
-from saturnmq.store.epochs import Epochs
+from saturnmq.store.log.epochs import Epochs
 
 PROGRAM = Path(__file__).with_name("EpochFile.java")
 IDENTITY = "00112233445566778899aabbccddeeff"

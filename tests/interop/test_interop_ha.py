@@ -26,11 +26,11 @@ from interop_nodes import ROCKETMQ, SATURNMQ, Node, Nodes
 from interop_reading import consume_some, read_back
 from saturnmq.aio import Admin, SendStatus
 from saturnmq.cli.free_ports import free_block
-from saturnmq.protocol import jsonx
+from saturnmq.protocol import fastjson
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.ha import GREETING
 from saturnmq.protocol.remoting import Command
+from saturnmq.runtime.errors import SaturnError
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 SIZES = (1 << 20, 20_000, 500, 2000)
@@ -193,7 +193,7 @@ async def log_end(admin: Admin, node: Node) -> int:
 
 async def table(admin: Admin, node: Node, code: int, name: str) -> dict[str, Any]:
     answer = await admin.core.invoke(node.address, Command.request(code), 10.0)
-    return {str(key): value for key, value in jsonx.loads(answer.body)[name].items()}
+    return {str(key): value for key, value in fastjson.loads(answer.body)[name].items()}
 
 
 def covers(code: int, found: Any, wanted: Any) -> bool:

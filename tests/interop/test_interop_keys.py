@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 from saturnmq.broker.config import BrokerConfig
-from saturnmq.protocol.errors import ConfigError
+from saturnmq.runtime.errors import ConfigError
 
 CLASSES = [
     "org.apache.rocketmq.common.BrokerConfig",

@@ -16,7 +16,7 @@ from interop_nodes import BROKER, nodes
 from interop_spark import COMPRESSIONS, EVERY_TOPIC, Rows, Spoken, batch, long_text, stream
 from saturnmq import Admin
 from saturnmq.pipeline.access import Where
-from saturnmq.store.verify import Sizes
+from saturnmq.store.inspect.verify import Sizes
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'saturnmq[spark]'")
 

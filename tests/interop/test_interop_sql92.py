@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from interop_nodes import java
 from saturnmq import Message, Producer
 from saturnmq.drills.fuzz.sql_reference import text_of
-from saturnmq.protocol.errors import SubscriptionParseFailed
 from saturnmq.protocol.sql92 import Sql
+from saturnmq.runtime.errors import SubscriptionParseFailed
 from sql_rig import conditions, properties
 
 Question = tuple[str, dict[str, str]]

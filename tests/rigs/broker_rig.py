@@ -13,9 +13,9 @@ from saturnmq.broker.config import BrokerConfig
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.epochs import TERM
-from saturnmq.protocol.native import NativeRuntime
 from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.runtime import split_address
+from saturnmq.runtime.door import split_address
+from saturnmq.runtime.native import NativeRuntime
 from saturnmq.store.disk import NativeDisk
 
 SMALL = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from saturnmq.protocol import jsonx
+from saturnmq.protocol import fastjson
 from saturnmq.protocol.batch import iterate_batch
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.endpoint import Endpoint
@@ -123,7 +123,7 @@ class FakeCluster:
     def announce(self):
         """Tell every watcher that the route changed."""
         for endpoint in self.watchers:
-            body = jsonx.dumps([self.topic])
+            body = fastjson.dumps([self.topic])
             endpoint.oneway(Command.request(RequestCode.ROUTE_CHANGED, body=body))
 
     def serve(self, endpoint, cmd):
@@ -133,7 +133,7 @@ class FakeCluster:
                 name: {"brokerName": name, "cluster": "C", "brokerAddrs": addresses}
                 for name in self.registered
             }
-            endpoint.send(cmd.reply(body=jsonx.dumps({"brokerAddrTable": table})), cmd)
+            endpoint.send(cmd.reply(body=fastjson.dumps({"brokerAddrTable": table})), cmd)
             return
         if cmd.code != RequestCode.GET_ROUTEINFO_BY_TOPIC or cmd.ext["topic"] != self.topic:
             endpoint.send(cmd.reply(17, "no such topic"), cmd)
@@ -164,4 +164,4 @@ class FakeCluster:
                 for name in self.listed
             ],
         }
-        endpoint.send(cmd.reply(body=jsonx.dumps(route)), cmd)
+        endpoint.send(cmd.reply(body=fastjson.dumps(route)), cmd)

@@ -9,19 +9,19 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 from frame_rig import plain_frame
-from saturnmq.broker.locks import QueueLocks
-from saturnmq.client.pull_consumer import PullConsumer
-from saturnmq.client.push_consumer import PushConsumer
+from saturnmq.broker.tables.locks import QueueLocks
+from saturnmq.client.consumer.pull_consumer import PullConsumer
+from saturnmq.client.consumer.push_consumer import PushConsumer
 from saturnmq.client.routes import RouteTable
 from saturnmq.drills.sim.loop import SimLoop
 from saturnmq.drills.sim.network import SimNetwork
 from saturnmq.drills.sim.runtime import SimRuntime
-from saturnmq.protocol.errors import ConnectionLost, SaturnError, error_for
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.properties import encode_properties
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import TopicRoute
-from saturnmq.protocol.supervision import Supervisor
+from saturnmq.runtime.errors import ConnectionLost, SaturnError, error_for
+from saturnmq.runtime.supervision import Supervisor
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 MASTER, SLAVE = "127.0.0.1:10911", "127.0.0.1:10921"

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from etcd_model import ModelEtcd
-from saturnmq.broker.election import (
+from saturnmq.broker.etcd.door import EtcdError, LeaseLost
+from saturnmq.broker.replication.election import (
     DRIFT,
     ETCD_ELECTION_S,
     Campaign,
@@ -29,7 +30,6 @@ from saturnmq.broker.election import (
     Renew,
     Revoke,
 )
-from saturnmq.broker.etcd.door import EtcdError, LeaseLost
 
 PREFIX = "/saturnmq/c/g/"
 LEASE_S = 3

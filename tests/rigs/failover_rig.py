@@ -12,7 +12,7 @@ from saturnmq.broker.config import BrokerConfig
 from saturnmq.cli.free_ports import free_block
 from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol.kernels import decode_frames
-from saturnmq.protocol.native import NativeRuntime
+from saturnmq.runtime.native import NativeRuntime
 
 
 class Group:

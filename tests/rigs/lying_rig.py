@@ -15,11 +15,11 @@ from typing import Any
 import orjson
 import world_rig
 from saturnmq.drills.sim.runtime import SimRuntime
-from saturnmq.protocol import jsonx
+from saturnmq.protocol import fastjson
 from saturnmq.protocol.endpoint import Endpoint
-from saturnmq.protocol.errors import MalformedFrame, SaturnError
 from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.runtime import split_address
+from saturnmq.runtime.door import split_address
+from saturnmq.runtime.errors import MalformedFrame, SaturnError
 from world_rig import World
 
 
@@ -139,14 +139,14 @@ class Liar:
             if lie.value is not MISSING:
                 reply.ext[lie.path[0]] = lie.value
         elif body:
-            reply.body = dump(replaced(jsonx.loads(body), lie.path, lie.value))
+            reply.body = dump(replaced(fastjson.loads(body), lie.path, lie.value))
         return reply
 
     def _note(self, code: int, reply: Command) -> None:
         self.seen.add((code, "code", ()))
         self.seen.update((code, "ext", (name,)) for name in reply.ext)
         try:
-            value = jsonx.loads(reply.body) if reply.body else None
+            value = fastjson.loads(reply.body) if reply.body else None
         except MalformedFrame:
             return  # frames of messages: test_bad_input spoils them
         if value is not None:

@@ -13,8 +13,8 @@ from saturnmq.broker.replication import machine as machines
 from saturnmq.broker.replication.following import Following, Joining
 from saturnmq.broker.replication.machine import Machine
 from saturnmq.broker.replication.orders import Orders
+from saturnmq.broker.replication.role import Kept
 from saturnmq.broker.replication.slaves import Slaves
-from saturnmq.broker.role import Kept
 from saturnmq.protocol.epochs import TERM
 
 

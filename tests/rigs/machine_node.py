@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from saturnmq.broker.config import BrokerConfig
-from saturnmq.broker.introductions import Hello, Member
 from saturnmq.broker.replication import events as e
+from saturnmq.broker.replication.introductions import Hello, Member
 from saturnmq.broker.replication.machine import Machine
-from saturnmq.broker.role import Role, State
-from saturnmq.client.replicas import Replica
-from saturnmq.store.epochs import Epoch
+from saturnmq.broker.replication.role import Role, State
+from saturnmq.client.admin.replicas import Replica
+from saturnmq.store.log.epochs import Epoch
 
 GROUP = "g"
 SEGMENT = 1 << 30
@@ -232,7 +232,7 @@ class Node:
         self.machine = Machine(self.me, role)
 
     def _agree(self, role: Role) -> None:
-        """As `broker/identity.py` has it."""
+        """As `broker/replication/identity.py` has it."""
         told = {x for x in (role.identity, self.disk.identity) if x}
         if len(told) > 1:
             raise AssertionError(f"the files of {self.name} are of several groups: it never starts")

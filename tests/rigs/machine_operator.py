@@ -1,5 +1,5 @@
 """An operator's promotion in a world of machines, one request at a time: the order of requests is
-that of `client/promotion.py`, and so is the rule that says what may be lost."""
+that of `client/admin/promotion.py`, and so is the rule that says what may be lost."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from machine_node import GROUP
 from saturnmq.broker.replication import events as e
-from saturnmq.client.promotion import Promoter
-from saturnmq.client.replicas import Replica
+from saturnmq.client.admin.promotion import Promoter
+from saturnmq.client.admin.replicas import Replica
 from saturnmq.protocol.epochs import next_term
 
 # The node's state when it has done this; None: it has not, or does not answer.

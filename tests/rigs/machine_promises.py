@@ -18,7 +18,7 @@ from itertools import combinations
 
 from machine_node import DAMAGED, Message, Node
 from saturnmq.broker.replication import events as e
-from saturnmq.store.epochs import Epoch, common
+from saturnmq.store.log.epochs import Epoch, common
 
 
 class Broken(AssertionError):

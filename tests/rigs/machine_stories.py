@@ -36,9 +36,9 @@ from typing import Any
 from machine_node import Node
 from machine_search import in_step
 from machine_world import QUIET, Action, World
-from saturnmq.broker.introductions import Hello, Join, Member
 from saturnmq.broker.replication import events as e
-from saturnmq.store.epochs import Epoch
+from saturnmq.broker.replication.introductions import Hello, Join, Member
+from saturnmq.store.log.epochs import Epoch
 
 SEPARATOR = "----"
 BY_ITSELF = {*QUIET} - {"timer", "idle"}

@@ -14,12 +14,12 @@ from typing import Any
 from machine_node import DAMAGED, Disk, Message, Node
 from machine_operator import Promotion
 from machine_promises import Promises
-from saturnmq.broker.introductions import Check, Hello, Join, Member
-from saturnmq.broker.kinship import is_foreign
 from saturnmq.broker.replication import events as e
-from saturnmq.broker.role import State
-from saturnmq.client.replicas import Replica
-from saturnmq.store.epochs import Epoch
+from saturnmq.broker.replication.introductions import Check, Hello, Join, Member
+from saturnmq.broker.replication.kinship import is_foreign
+from saturnmq.broker.replication.role import State
+from saturnmq.client.admin.replicas import Replica
+from saturnmq.store.log.epochs import Epoch
 
 Action = tuple[Any, ...]
 COPYING = 999  # the number of a connection that copies back

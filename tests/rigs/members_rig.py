@@ -6,14 +6,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from saturnmq.client.admin import Admin
+from saturnmq.client.admin.admin import Admin
 from saturnmq.nameserver.server import NameServer
-from saturnmq.protocol import jsonx
+from saturnmq.protocol import fastjson
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint, connect
-from saturnmq.protocol.native import NativeRuntime
 from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.runtime import split_address
+from saturnmq.runtime.door import split_address
+from saturnmq.runtime.native import NativeRuntime
 
 GROUP = "broker-0"
 
@@ -85,7 +85,7 @@ class Member:
             self.end = min(master.end, self.end + 100)
         elif self.role == "fenced" and self.group.answers:
             self.unanswered = max(0, self.unanswered - 10)
-        endpoint.send(command.reply(body=jsonx.dumps(self.state())))
+        endpoint.send(command.reply(body=fastjson.dumps(self.state())))
 
     def state(self):
         slaves = {str(m.broker_id): m.address for m in self.group.members if m.broker_id}

@@ -6,8 +6,8 @@ import random
 from pathlib import Path
 
 from saturnmq.store.disk import NativeDisk
+from saturnmq.store.inspect.verify import Sizes
 from saturnmq.store.message_store import MessageStore, PendingMessage, StoreConfig
-from saturnmq.store.verify import Sizes
 
 SIZES = Sizes(8192, 400, 20, 80)
 START_MS = 1_763_740_000_000  # 2025-11-21, four minutes before an hour is full

@@ -8,21 +8,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from saturnmq.client.outgoing import SendHandle
-from saturnmq.client.producer import ProducerEngine
-from saturnmq.client.results import STATUS_OF_CODE
+from saturnmq.client.producer.batch import SendHandle
+from saturnmq.client.producer.producer import ProducerEngine
+from saturnmq.client.producer.results import STATUS_OF_CODE
+from saturnmq.client.producer.sending import ProducerOptions
 from saturnmq.client.routes import RouteTable
-from saturnmq.client.sending import ProducerOptions
 from saturnmq.drills.sim.loop import SimLoop
 from saturnmq.drills.sim.network import SimNetwork
 from saturnmq.drills.sim.runtime import SimRuntime
 from saturnmq.protocol.batches import HOST, PartAnswer, decode_parts, encode_answers
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.errors import ConnectFailed, RequestTimeout, SaturnError
 from saturnmq.protocol.message import Message, MessageQueue
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import BrokerData, QueueData, TopicRoute
-from saturnmq.protocol.supervision import Supervisor
+from saturnmq.runtime.errors import ConnectFailed, RequestTimeout, SaturnError
+from saturnmq.runtime.supervision import Supervisor
 
 A0, A1, B0, B1 = (MessageQueue("T", name, number) for name in "ab" for number in (0, 1))
 Answer = int | SaturnError | dict[str, Any] | None

@@ -11,7 +11,7 @@ from typing import Any
 from broker_rig import config, started
 from saturnmq.client.blocking import LoopThread
 from saturnmq.nameserver.server import NameServer
-from saturnmq.protocol.native import NativeRuntime
+from saturnmq.runtime.native import NativeRuntime
 
 
 @contextmanager

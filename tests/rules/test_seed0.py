@@ -34,14 +34,14 @@ from rig import (
     open_store,
     settle,
 )
-from saturnmq.client.push_consumer import PushConsumer
-from saturnmq.client.results import ConsumeResult
+from saturnmq.client.consumer.push_consumer import PushConsumer
+from saturnmq.client.producer.results import ConsumeResult
 from saturnmq.protocol.jhash import tags_code
 from saturnmq.store.config import StoreConfig
+from saturnmq.store.derived.lookup import Lookup
+from saturnmq.store.derived.queues import Queues
 from saturnmq.store.disk import Disk, NativeDisk
-from saturnmq.store.lookup import Lookup
 from saturnmq.store.message_store import GetStatus, MessageStore
-from saturnmq.store.queues import Queues
 from world_rig import World, new_disk, run, saved_json
 
 

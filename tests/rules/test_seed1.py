@@ -35,12 +35,12 @@ from rig import (
 )
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.drills.sim.disk import SimDisk
-from saturnmq.protocol.errors import MessageIllegal, ServiceNotAvailable, StoreDamaged
-from saturnmq.store.cleaner import MANUAL_PASSES
+from saturnmq.runtime.errors import MessageIllegal, ServiceNotAvailable, StoreDamaged
 from saturnmq.store.config import StoreConfig
 from saturnmq.store.disk import NativeDisk
+from saturnmq.store.log.cleaner import MANUAL_PASSES
+from saturnmq.store.log.segments import SegmentSeries
 from saturnmq.store.message_store import PendingMessage
-from saturnmq.store.segments import SegmentSeries
 from world_rig import World, new_disk, run
 
 

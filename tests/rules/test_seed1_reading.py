@@ -27,11 +27,11 @@ from rig import (
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.protocol.ids import decode_message_id, encode_host, offset_message_id
 from saturnmq.store.config import StoreConfig
-from saturnmq.store.consumequeue import ConsumeQueue
-from saturnmq.store.indexfile import insert_items, insert_items_reference
+from saturnmq.store.derived.consumequeue import ConsumeQueue
+from saturnmq.store.derived.indexfile import insert_items, insert_items_reference
+from saturnmq.store.derived.queues import Queues
+from saturnmq.store.log.segments import Segment, SegmentSeries
 from saturnmq.store.message_store import GetStatus, MessageStore
-from saturnmq.store.queues import Queues
-from saturnmq.store.segments import Segment, SegmentSeries
 from world_rig import NOW, World, new_disk, run
 
 INCOMING = struct.Struct(">iqq")  # hash, offset, store time

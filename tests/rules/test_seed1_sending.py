@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from saturnmq.client.faults import FaultStrategy
-from saturnmq.client.producer import Producer
+from saturnmq.client.producer.faults import FaultStrategy
+from saturnmq.client.producer.producer import Producer
 from saturnmq.protocol.message import Message
 from world_rig import World, new_disk, run
 

@@ -29,7 +29,7 @@ from rig import (
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.drills.sim.disk import SimDisk
 from saturnmq.protocol.batch import encode_batch
-from saturnmq.protocol.errors import ServiceNotAvailable
+from saturnmq.runtime.errors import ServiceNotAvailable
 from saturnmq.store.config import StoreConfig
 from saturnmq.store.disk import NativeDisk
 from saturnmq.store.message_store import GetStatus

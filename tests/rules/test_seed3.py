@@ -32,7 +32,7 @@ from rig import (
     settle,
 )
 from saturnmq.broker.config import BrokerConfig
-from saturnmq.protocol.errors import SystemBusy
+from saturnmq.runtime.errors import SystemBusy
 from saturnmq.store.config import StoreConfig
 from saturnmq.store.disk import NativeDisk
 from saturnmq.store.message_store import GetStatus

@@ -11,14 +11,14 @@ import json
 
 import pytest
 from machines_rig import SEGMENT, Machine, World, run
-from saturnmq.broker.retention import RetentionClock
-from saturnmq.client.push_consumer import PushConsumer
+from saturnmq.broker.commit.retention import RetentionClock
+from saturnmq.client.consumer.push_consumer import PushConsumer
 from saturnmq.drills.sim.runtime import SimRuntime
 from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.epochs import TERM
-from saturnmq.protocol.errors import TopicNotExist
 from saturnmq.protocol.message import ReceivedMessage
+from saturnmq.runtime.errors import TopicNotExist
 from saturnmq.store.message_store import PendingMessage
 
 HOUR_MS = 3_600_000

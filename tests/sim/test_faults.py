@@ -16,7 +16,7 @@ from saturnmq.drills.sim.disk import PAGE, SECTOR, PowerLoss, SimDisk
 from saturnmq.drills.sim.loop import SimLoop, SimStuck, TooLong
 from saturnmq.drills.sim.network import SimNetwork
 from saturnmq.drills.sim.runtime import PoweredOff, SimRuntime
-from saturnmq.protocol.errors import ConnectFailed
+from saturnmq.runtime.errors import ConnectFailed
 
 # -- the disk
 # ---------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from saturnmq.drills.sim.network import SimNetwork
 from saturnmq.drills.sim.runtime import SimRuntime
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.remoting import Command
-from saturnmq.store.checkpoint import Checkpoint
+from saturnmq.store.recovery.checkpoint import Checkpoint
 
 IP = "10.0.0.2"
 

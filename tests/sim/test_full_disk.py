@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from machines_rig import Machine, World, run
-from saturnmq.broker.role import State
+from saturnmq.broker.replication.role import State
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.epochs import TERM
 

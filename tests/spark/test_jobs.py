@@ -24,11 +24,11 @@ from saturnmq.pipeline.jobs.replay import replay
 from saturnmq.pipeline.jobs.report import report
 from saturnmq.pipeline.jobs.tasks import JobFailed, run
 from saturnmq.pipeline.plan import Range
-from saturnmq.protocol.errors import ConfigError, TopicNotExist
+from saturnmq.runtime.errors import ConfigError, TopicNotExist
 from saturnmq.store.config_files import ConfigFile
+from saturnmq.store.derived.tombstones import KEY
 from saturnmq.store.disk import NativeDisk
-from saturnmq.store.rebuild import rebuild as rebuild_in_place
-from saturnmq.store.tombstones import KEY
+from saturnmq.store.inspect.rebuild import rebuild as rebuild_in_place
 from typer.testing import CliRunner
 
 ROWS = 2000

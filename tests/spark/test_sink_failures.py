@@ -21,10 +21,10 @@ from saturnmq import Admin, Producer
 from saturnmq.cli.launcher import Settings
 from saturnmq.protocol.channel import Channel
 from saturnmq.protocol.codes import RequestCode, ResponseCode
-from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.message import Message
-from saturnmq.protocol.native import NativeRuntime
 from saturnmq.protocol.remoting import Command
+from saturnmq.runtime.errors import ConfigError
+from saturnmq.runtime.native import NativeRuntime
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 pyspark = pytest.importorskip("pyspark", reason="pyspark is not installed")

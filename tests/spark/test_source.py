@@ -21,8 +21,8 @@ from saturnmq.pipeline.access import DataLoss
 from saturnmq.pipeline.columns import COLUMNS, DEFAULT
 from saturnmq.pipeline.decoding import DamagedFrame
 from saturnmq.pipeline.offsets import dumps
-from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.message_queue import MessageQueue
+from saturnmq.runtime.errors import ConfigError
 
 QUEUES, ROWS, SEGMENT = 3, 3000, 256 << 10
 BROKERS = ("broker-0", "broker-1")

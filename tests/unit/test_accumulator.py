@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from saturnmq.client.accumulator import Accumulator, Lane, Pin
-from saturnmq.client.outgoing import OutBatch, SendHandle
+from saturnmq.client.producer.accumulator import Accumulator, Lane, Pin
+from saturnmq.client.producer.batch import OutBatch, SendHandle
 from saturnmq.protocol.batch import iterate_batch
-from saturnmq.protocol.errors import ClientClosed, MessageIllegal
 from saturnmq.protocol.ids import UniqueIds
 from saturnmq.protocol.message import Message, MessageQueue
+from saturnmq.runtime.errors import ClientClosed, MessageIllegal
 
 A0, A1 = MessageQueue("T", "a", 0), MessageQueue("T", "a", 1)
 

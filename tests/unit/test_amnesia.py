@@ -16,16 +16,16 @@ from broker_rig import ask, config, connected, insist, pull, run, send, started,
 from failover_rig import Group
 from saturnmq import aio
 from saturnmq.broker.broker import Broker
-from saturnmq.broker.ha_slave import MasterConnection
-from saturnmq.broker.mending import Mending
+from saturnmq.broker.replication.ha_slave import MasterConnection
+from saturnmq.broker.replication.mending import Mending
 from saturnmq.cli.free_ports import free_block
 from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.epochs import TERM
-from saturnmq.protocol.errors import NoPermission, StoreDamaged
-from saturnmq.protocol.native import NativeRuntime
 from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.runtime import split_address
+from saturnmq.runtime.door import split_address
+from saturnmq.runtime.errors import NoPermission, StoreDamaged
+from saturnmq.runtime.native import NativeRuntime
 
 FLUSHES = ["ASYNC_FLUSH", "SYNC_FLUSH"]
 

@@ -14,17 +14,19 @@ from typing import Any
 import pytest
 from broker_rig import insist
 from saturnmq import Message, MessageQueue, aio
-from saturnmq.broker import ha_slave
 from saturnmq.broker.broker import Broker
 from saturnmq.broker.config import BrokerConfig
-from saturnmq.broker.introductions import read_refusal
+from saturnmq.broker.replication import ha_slave
+from saturnmq.broker.replication.introductions import read_refusal
 from saturnmq.cli.free_ports import free_block
 from saturnmq.nameserver.server import NameServer
-from saturnmq.protocol import ha, jsonx
+from saturnmq.protocol import fastjson, ha
 from saturnmq.protocol.batch import encode_batch_item
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint, connect
-from saturnmq.protocol.errors import (
+from saturnmq.protocol.remoting import Command
+from saturnmq.runtime.door import split_address
+from saturnmq.runtime.errors import (
     ConfigError,
     DirectoryLocked,
     InvalidParameter,
@@ -35,9 +37,7 @@ from saturnmq.protocol.errors import (
     StoreDamaged,
     TopicNotExist,
 )
-from saturnmq.protocol.native import NativeRuntime
-from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.runtime import split_address
+from saturnmq.runtime.native import NativeRuntime
 from saturnmq.store.config_files import ConfigFile
 from saturnmq.store.disk import NativeDisk
 
@@ -601,7 +601,7 @@ def test_nodes_whose_states_cannot_be_are_not_heard(tmp_path: Path) -> None:
 
             def liar(number: int, lie: dict[str, Any] | bytes) -> Callable[[], Endpoint]:
                 if not isinstance(lie, bytes):
-                    lie = jsonx.dumps({**state, "address": "127.0.0.1:1", **lie})
+                    lie = fastjson.dumps({**state, "address": "127.0.0.1:1", **lie})
 
                 def tell(endpoint: Endpoint, request: Command) -> None:
                     endpoint.send(request.reply(0, body=lie))

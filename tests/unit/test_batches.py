@@ -16,7 +16,7 @@ from saturnmq.protocol.batches import (
     encode_answers,
     encode_parts,
 )
-from saturnmq.protocol.errors import MalformedFrame
+from saturnmq.runtime.errors import MalformedFrame
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)

@@ -6,13 +6,13 @@ import json
 from typing import Any
 
 import pytest
-from saturnmq.broker import bodies
-from saturnmq.protocol import jsonx
+from saturnmq.broker.handlers import bodies
+from saturnmq.protocol import fastjson
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.errors import InvalidParameter
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.steps import at_once
+from saturnmq.runtime.errors import InvalidParameter
+from saturnmq.runtime.steps import at_once
 
 SUBSCRIPTION = {
     "classFilterMode": False,
@@ -65,7 +65,7 @@ def test_a_heartbeat_is_read_with_numbers_as_numbers() -> None:
     (consumer,) = beat.consumers
     assert (consumer.group, consumer.message_model) == ("readers", "CLUSTERING")
     assert consumer.subscriptions == ({**SUBSCRIPTION, "codeSet": [97, 98], "subVersion": 12},)
-    assert jsonx.dumps(consumer.subscriptions), "an operator asks for it"
+    assert fastjson.dumps(consumer.subscriptions), "an operator asks for it"
 
 
 def test_a_heartbeat_may_leave_everything_out() -> None:
@@ -131,7 +131,7 @@ def test_a_body_that_is_no_object_is_refused(raw: bytes) -> None:
 def test_a_number_of_more_than_64_bits_can_be_written_again() -> None:
     found = bodies.document(request(b'{"x":%d,"a":{1:2}}' % 2**70))
     assert found == {"x": float(2**70), "a": {"1": 2}}
-    assert jsonx.dumps(found)
+    assert fastjson.dumps(found)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_settings_that_could_not_be_written_within_their_table_are_refused(depth
         deep = [deep]
     sent = request({"groupName": "G", "newer": deep})
     if depth < 240:
-        jsonx.dumps({"subscriptionGroupTable": {"G": bodies.group(sent)[1]}})
+        fastjson.dumps({"subscriptionGroupTable": {"G": bodies.group(sent)[1]}})
         return
     with pytest.raises(InvalidParameter, match="Recursion limit"):
         bodies.group(sent)

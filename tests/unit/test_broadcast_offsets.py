@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from consumer_world import World, consumer
-from saturnmq.client.local_files import LocalFiles
-from saturnmq.client.push_consumer import PushConsumer
-from saturnmq.protocol.errors import ConfigError, InvalidParameter, OffsetsLocked, OffsetsNotSaved
+from saturnmq.client.consumer.local_files import LocalFiles
+from saturnmq.client.consumer.push_consumer import PushConsumer
+from saturnmq.runtime.errors import ConfigError, InvalidParameter, OffsetsLocked, OffsetsNotSaved
 
 OFFSETS = b'{"offsetTable":{{"brokerName":"a","queueId":0,"topic":"T"}:%d}}'
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from saturnmq.broker.config import BrokerConfig
-from saturnmq.protocol.errors import ConfigError
-from saturnmq.protocol.runtime import is_loopback
+from saturnmq.runtime.door import is_loopback
+from saturnmq.runtime.errors import ConfigError
 from saturnmq.store.delay_levels import parse_levels
 from world_rig import World, run
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from saturnmq.broker.broker import Broker
-from saturnmq.broker.delay import DelayService
+from saturnmq.broker.delay.delivery import DelayService
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.store.message_store import PendingMessage
 from world_rig import NOW, Remote, World, run, saved_json

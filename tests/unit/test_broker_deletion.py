@@ -11,7 +11,7 @@ from broker_rig import ask, config, connected, pull, run, send, started, until
 from saturnmq.broker.broker import Broker
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.kernels import decode_frames
-from saturnmq.protocol.native import NativeRuntime
+from saturnmq.runtime.native import NativeRuntime
 
 
 async def create(endpoint: Endpoint, topic: str, queues: int = 4) -> None:

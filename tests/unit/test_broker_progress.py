@@ -7,9 +7,9 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from saturnmq.broker.offsets import STEP_PLACES, STEP_READ, ConsumerOffsets
-from saturnmq.broker.progress import NOTHING, Mark, Progress
-from saturnmq.protocol.steps import at_once
+from saturnmq.broker.tables.offsets import STEP_PLACES, STEP_READ, ConsumerOffsets
+from saturnmq.broker.tables.progress import NOTHING, Mark, Progress
+from saturnmq.runtime.steps import at_once
 
 MARKS = st.builds(Mark, st.integers(0, 6), st.integers(0, 20))
 TABLES = st.dictionaries(st.integers(0, 3), MARKS)

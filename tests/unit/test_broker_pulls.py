@@ -7,8 +7,8 @@ import json
 from typing import Any
 
 import pytest
-from saturnmq.broker import pull
 from saturnmq.broker.broker import Broker
+from saturnmq.broker.handlers import pull
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.remoting import Command
 from world_rig import Remote, World, new_disk, run

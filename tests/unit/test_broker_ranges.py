@@ -15,9 +15,9 @@ from saturnmq.protocol.batch import encode_batch_item
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.kernels import decode_frames
-from saturnmq.protocol.native import NativeRuntime
-from saturnmq.store.consumequeue import ENTRY, FILLER
-from saturnmq.store.cuts import cut, weigh_entries, weigh_entries_reference
+from saturnmq.runtime.native import NativeRuntime
+from saturnmq.store.derived.consumequeue import ENTRY, FILLER
+from saturnmq.store.derived.range_split import cut, weigh_entries, weigh_entries_reference
 
 READ, CUT, BOUNDS = RequestCode.READ_QUEUE, RequestCode.CUT_QUEUE, RequestCode.QUEUE_BOUNDS
 

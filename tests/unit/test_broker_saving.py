@@ -14,18 +14,18 @@ import pytest
 from broker_rig import ask, config, connected, run, send, until
 from saturnmq.broker.broker import Broker
 from saturnmq.drills.sim.disk import SimDisk
-from saturnmq.protocol import jsonx
+from saturnmq.protocol import fastjson
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.epochs import TERM
-from saturnmq.protocol.native import NativeRuntime
+from saturnmq.runtime.native import NativeRuntime
 from saturnmq.store.config_files import ConfigFile
 from saturnmq.store.disk import NativeDisk
 
 TABLES = "/store/config/*.json*"
 TOPIC = {"topic": "made", "readQueueNums": 4, "writeQueueNums": 4, "perm": 6}
 RESET = {"topic": "orders", "group": "G", "timestamp": -1, "queueId": 0, "offset": 1}
-GROUP = jsonx.dumps({"groupName": "made", "retryMaxTimes": 3})
+GROUP = fastjson.dumps({"groupName": "made", "retryMaxTimes": 3})
 
 Body = Callable[[NativeRuntime, SimDisk, Broker, Endpoint], Awaitable[None]]
 

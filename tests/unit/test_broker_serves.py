@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from broker_rig import ask, config, connected, insist, pull, run, send, started, until
 from saturnmq.nameserver.server import NameServer
-from saturnmq.protocol import jsonx
+from saturnmq.protocol import fastjson
 from saturnmq.protocol.batch import encode_batch_item
 from saturnmq.protocol.endpoint import Endpoint
-from saturnmq.protocol.errors import StoreDamaged
 from saturnmq.protocol.kernels import decode_frames
-from saturnmq.protocol.native import NativeRuntime
 from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.runtime import split_address
+from saturnmq.runtime.door import split_address
+from saturnmq.runtime.errors import StoreDamaged
+from saturnmq.runtime.native import NativeRuntime
 
 
 def test_a_message_sent_is_pulled_found_by_id_and_by_key(tmp_path: Path) -> None:
@@ -270,16 +270,16 @@ def test_offsets_of_queues_that_there_are_not_are_dropped_at_the_start(tmp_path:
         assert (await ask(client, 15, ext)).code == 0
         await broker.close()
         file = tmp_path / "config" / "consumerOffset.json"
-        document = jsonx.loads(file.read_bytes())
+        document = fastjson.loads(file.read_bytes())
         document["offsetTable"]["T@G"] |= {str(queue): 0 for queue in (4, 5000, 2_000_000)}
         document["offsetTable"]["elsewhere@G"] = {"0": 0}
-        file.write_bytes(jsonx.dumps(document))
+        file.write_bytes(fastjson.dumps(document))
         broker = await started(runtime, config(tmp_path))
         client = await connected(runtime, broker)
-        table = jsonx.loads((await ask(client, 43)).body)["offsetTable"]
+        table = fastjson.loads((await ask(client, 43)).body)["offsetTable"]
         assert table == {"T@G": {"3": 0}, "elsewhere@G": {"0": 0}}
         await broker.close()
-        assert jsonx.loads(file.read_bytes())["offsetTable"] == table
+        assert fastjson.loads(file.read_bytes())["offsetTable"] == table
 
     run(body)
 

@@ -17,12 +17,12 @@ from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.frame import Frame, decode_frame, frame_properties
 from saturnmq.protocol.kernels import decode_frames
-from saturnmq.protocol.native import NativeRuntime
 from saturnmq.protocol.properties import decode_properties
 from saturnmq.protocol.sql92 import Sql
 from saturnmq.protocol.subscription import Subscription
-from saturnmq.store.consumequeue import ENTRY, FILLER
-from saturnmq.store.sifting import WORK_MAX, sift
+from saturnmq.runtime.native import NativeRuntime
+from saturnmq.store.derived.consumequeue import ENTRY, FILLER
+from saturnmq.store.derived.sql_filter import WORK_MAX, sift
 
 SQL = "SQL92"
 SOME = {"expressionType": SQL, "subscription": "n >= 10 AND n < 20 AND TAGS = 'A'"}

@@ -12,15 +12,16 @@ from typing import Any
 
 import pytest
 from broker_rig import ask, config, connected, run, send, started, until
-from saturnmq.broker import staging
 from saturnmq.broker.broker import Broker
 from saturnmq.broker.config import BrokerConfig
+from saturnmq.broker.exactly_once import staging
 from saturnmq.client.blocking import LoopThread
-from saturnmq.client.staging import Pinned, StagingClient
+from saturnmq.client.producer.staging import Pinned, StagingClient
 from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol.batch import encode_batch
 from saturnmq.protocol.endpoint import Endpoint
-from saturnmq.protocol.errors import (
+from saturnmq.protocol.kernels import decode_frames
+from saturnmq.runtime.errors import (
     ConfigError,
     ConnectFailed,
     MessageIllegal,
@@ -28,8 +29,7 @@ from saturnmq.protocol.errors import (
     TopicNotExist,
     UnsupportedRequest,
 )
-from saturnmq.protocol.kernels import decode_frames
-from saturnmq.protocol.native import NativeRuntime
+from saturnmq.runtime.native import NativeRuntime
 from saturnmq.store.disk import NativeDisk
 
 STAGE, PUBLISH, FINISH, ABORT, STATE = 390030, 390031, 390032, 390033, 390034

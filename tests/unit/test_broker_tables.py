@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from saturnmq.broker.ack import ACK_BYTES, AckLedger
+from saturnmq.broker.commit.ack import ACK_BYTES, AckLedger
 from saturnmq.broker.config import BrokerConfig
-from saturnmq.broker.delay_levels import schedule
-from saturnmq.broker.locks import QueueLocks
-from saturnmq.broker.offsets import ConsumerOffsets
-from saturnmq.broker.topics import Topic, TopicTable, system_topics
+from saturnmq.broker.delay.levels import schedule
+from saturnmq.broker.tables.locks import QueueLocks
+from saturnmq.broker.tables.offsets import ConsumerOffsets
+from saturnmq.broker.tables.topics import Topic, TopicTable, system_topics
 from saturnmq.protocol.budget import Budget
-from saturnmq.protocol.errors import ConfigError, InvalidParameter, NoPermission, TopicNotExist
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.properties import decode_properties
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.topics import GROUPS_TOPIC
-from saturnmq.store.tombstones import Tombstone
+from saturnmq.runtime.errors import ConfigError, InvalidParameter, NoPermission, TopicNotExist
+from saturnmq.store.derived.tombstones import Tombstone
 
 
 class Wire:

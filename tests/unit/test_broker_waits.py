@@ -8,7 +8,7 @@ from itertools import accumulate
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from saturnmq.broker.waits import GRAIN_S, SHARE, Waits
+from saturnmq.broker.delay.waits import GRAIN_S, SHARE, Waits
 
 DELAY_S = 60.0
 GRAIN = min(GRAIN_S, DELAY_S / SHARE)

@@ -6,7 +6,7 @@ import zlib
 
 import pytest
 from saturnmq.drills.sim.disk import SimDisk
-from saturnmq.store.checkpoint import INDEX_UNKNOWN, NO_INDEX, AbortMark, Checkpoint
+from saturnmq.store.recovery.checkpoint import INDEX_UNKNOWN, NO_INDEX, AbortMark, Checkpoint
 from store_rig import flush, message, new_disk, open_store
 
 PAGE = 4096

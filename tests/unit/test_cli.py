@@ -12,8 +12,8 @@ import pytest
 from saturnmq.cli import flights, launcher, output
 from saturnmq.cli.main import app
 from saturnmq.nameserver.server import NameServer
-from saturnmq.protocol.errors import ConfigError
-from saturnmq.protocol.native import NativeRuntime
+from saturnmq.runtime.errors import ConfigError
+from saturnmq.runtime.native import NativeRuntime
 from typer.testing import CliRunner
 
 runner = CliRunner()

@@ -12,7 +12,7 @@ from failover_rig import Group
 from saturnmq import Message, Producer, SaturnError
 from saturnmq.cli.main import app
 from saturnmq.client.blocking import LoopThread
-from saturnmq.client.results import SendStatus
+from saturnmq.client.producer.results import SendStatus
 from typer.testing import CliRunner
 
 runner = CliRunner()

@@ -6,12 +6,8 @@ import time
 
 import pytest
 from saturnmq import Admin, Message, MessageQueue, Producer, PullConsumer
-from saturnmq.protocol.errors import (
-    GroupNotExist,
-    InvalidParameter,
-    TopicNotExist,
-)
-from saturnmq.protocol.native import NativeRuntime
+from saturnmq.runtime.errors import GroupNotExist, InvalidParameter, TopicNotExist
+from saturnmq.runtime.native import NativeRuntime
 from served_rig import served
 
 HOUR_MS = 3_600_000

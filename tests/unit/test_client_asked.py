@@ -7,21 +7,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from saturnmq.client.asked import TOPICS_MAX, Asked
-from saturnmq.client.at_exit import Loss, loss
-from saturnmq.protocol import jsonx
+from saturnmq.client.producer.at_exit import Loss, loss
+from saturnmq.client.server_requests import TOPICS_MAX, Asked
+from saturnmq.protocol import fastjson
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.errors import (
+from saturnmq.protocol.message import MessageQueue
+from saturnmq.protocol.remoting import Command
+from saturnmq.runtime.errors import (
     MalformedFrame,
     NoPermission,
     SaturnError,
     SystemError_,
     UnsupportedRequest,
 )
-from saturnmq.protocol.message import MessageQueue
-from saturnmq.protocol.native import NativeRuntime
-from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.supervision import Supervisor
+from saturnmq.runtime.native import NativeRuntime
+from saturnmq.runtime.supervision import Supervisor
 
 Q = MessageQueue("T", "a", 1)
 KEY = '{"brokerName":"a","queueId":1,"topic":"T"}'
@@ -100,11 +100,11 @@ def client() -> Client:
 
 
 def test_changed_routes_are_told_with_who_says_so(client: Client) -> None:
-    client.ask(RequestCode.ROUTE_CHANGED, body=jsonx.dumps(["T", "U"]))
+    client.ask(RequestCode.ROUTE_CHANGED, body=fastjson.dumps(["T", "U"]))
     assert client.routes == [("n:1", ["T", "U"])]
-    client.ask(RequestCode.ROUTE_CHANGED, body=jsonx.dumps(["T"] * TOPICS_MAX))
+    client.ask(RequestCode.ROUTE_CHANGED, body=fastjson.dumps(["T"] * TOPICS_MAX))
     with pytest.raises(MalformedFrame):
-        client.ask(RequestCode.ROUTE_CHANGED, body=jsonx.dumps(["T"] * (TOPICS_MAX + 1)))
+        client.ask(RequestCode.ROUTE_CHANGED, body=fastjson.dumps(["T"] * (TOPICS_MAX + 1)))
     assert (TOPICS_MAX, len(client.routes), client.line.sent) == (65_536, 2, [])
 
 

@@ -14,7 +14,7 @@ from saturnmq import (
     PushConsumer,
     aio,
 )
-from saturnmq.protocol.errors import ClientClosed, ConfigError, InvalidParameter, TopicNotExist
+from saturnmq.runtime.errors import ClientClosed, ConfigError, InvalidParameter, TopicNotExist
 from served_rig import served
 
 QUEUE = MessageQueue("orders", "broker-a", 0)

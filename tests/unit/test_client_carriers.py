@@ -7,16 +7,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from producer_world import Answer, Cluster, Line, Make, Sent, clusters
-from saturnmq.client.carriers import PARTS, SMALL_BYTES, UNDER_WAY
-from saturnmq.client.results import STATUS_OF_CODE, SendStatus
+from saturnmq.client.producer.carriers import PARTS, SMALL_BYTES, UNDER_WAY
+from saturnmq.client.producer.results import STATUS_OF_CODE, SendStatus
 from saturnmq.protocol.batches import HOST, PartAnswer, encode_answers
-from saturnmq.protocol.errors import (
-    ConnectionLost,
-    MessageIllegal,
-    SaturnError,
-)
 from saturnmq.protocol.message import Message, MessageQueue
 from saturnmq.protocol.remoting import Command
+from saturnmq.runtime.errors import ConnectionLost, MessageIllegal, SaturnError
 
 
 @pytest.fixture

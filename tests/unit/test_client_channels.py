@@ -14,19 +14,19 @@ from saturnmq.client import pool
 from saturnmq.client.blocking import LoopThread
 from saturnmq.client.channels import Channels, Nameservers, NameserversUnreachable, document
 from saturnmq.client.pool import Pool
-from saturnmq.protocol import jsonx
+from saturnmq.protocol import fastjson
 from saturnmq.protocol.channel import Channel
 from saturnmq.protocol.codes import RequestCode, ResponseCode
-from saturnmq.protocol.errors import (
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.route import QueueData, TopicRoute
+from saturnmq.runtime.errors import (
     ConnectFailed,
     ConnectionLost,
     RequestTimeout,
     SystemBusy,
     TopicNotExist,
 )
-from saturnmq.protocol.native import NativeRuntime
-from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.route import QueueData, TopicRoute
+from saturnmq.runtime.native import NativeRuntime
 
 NOBODY = "127.0.0.1:1"
 
@@ -265,7 +265,7 @@ class Told:
         return command.reply(*answer) if isinstance(answer, tuple) else command.reply(body=answer)
 
 
-ROUTE = jsonx.dumps(TopicRoute([QueueData("a", 1, 1)], []).to_json())
+ROUTE = fastjson.dumps(TopicRoute([QueueData("a", 1, 1)], []).to_json())
 
 
 def test_a_route_is_as_old_as_the_caller_allows_and_forgotten_when_the_topic_is_gone(monkeypatch):
@@ -314,7 +314,7 @@ def test_an_answer_is_a_json_object_or_an_error():
     with pytest.raises(
         SystemBusy, match=rf"^x answers with \['{'y' * 58}, a JSON object is wanted$"
     ):
-        document("x", command.reply(body=jsonx.dumps(["y" * 100])))
+        document("x", command.reply(body=fastjson.dumps(["y" * 100])))
     with pytest.raises(TopicNotExist, match="no"):
         document("x", command.reply(17, "no", body=b"{}"))
 

@@ -8,17 +8,19 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
+from saturnmq.client.consumer.pull_consumer import PullConsumer
+from saturnmq.client.consumer.push_consumer import PushConsumer
 from saturnmq.client.core import ClientCore
-from saturnmq.client.producer import Producer
-from saturnmq.client.pull_consumer import PullConsumer
-from saturnmq.client.push_consumer import PushConsumer
+from saturnmq.client.producer.producer import Producer
 from saturnmq.drills.sim.loop import SimLoop
 from saturnmq.drills.sim.network import SimListener, SimNetwork
 from saturnmq.drills.sim.runtime import SimRuntime
-from saturnmq.protocol import jsonx
+from saturnmq.protocol import fastjson
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
-from saturnmq.protocol.errors import (
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.route import BrokerData, QueueData, TopicRoute
+from saturnmq.runtime.errors import (
     ClientClosed,
     ConnectFailed,
     ConnectionLost,
@@ -27,8 +29,6 @@ from saturnmq.protocol.errors import (
     RouteNotFound,
     TopicNotExist,
 )
-from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.route import BrokerData, QueueData, TopicRoute
 
 BEAT, LEAVE = int(RequestCode.HEART_BEAT), int(RequestCode.UNREGISTER_CLIENT)
 ASK = 7  # any request
@@ -69,7 +69,7 @@ class Server:
             if topic is None:
                 endpoint.send(command.reply(17, "unknown"), command)
             else:
-                endpoint.send(command.reply(body=jsonx.dumps(topic.to_json())), command)
+                endpoint.send(command.reply(body=fastjson.dumps(topic.to_json())), command)
         else:
             endpoint.send(command.reply(remark=self.address), command)
 
@@ -455,7 +455,7 @@ def test_routes_are_asked_for_again_and_again_and_when_a_nameserver_says_so(run:
         times = world.servers[1].when(ask)
         assert [round(at) for at in times] == [0, 30, 60, 90]
         await core.connect(world.servers[2].address)
-        changed = Command.request(RequestCode.ROUTE_CHANGED, {}, jsonx.dumps(["T"]))
+        changed = Command.request(RequestCode.ROUTE_CHANGED, {}, fastjson.dumps(["T"]))
         world.servers[2].lines[0].oneway(changed)
         await world.runtime.sleep(0.5)
         assert len(world.servers[1].when(ask)) == 4, "no nameserver said so"
@@ -615,7 +615,7 @@ def test_brokers_are_greeted_soon_and_every_half_minute(run: Run) -> None:
         core.register_consumer("G", Group())
         await world.runtime.sleep(30.0)
         assert [round(at) for at in slave.when(BEAT)] == [121]
-        assert jsonx.loads(master.asked[-1][1].body) == {
+        assert fastjson.loads(master.asked[-1][1].body) == {
             "clientID": core.client_id,
             "producerDataSet": [{"groupName": "P"}, {"groupName": "CLIENT_INNER_PRODUCER"}],
             "consumerDataSet": [{"groupName": "G"}],

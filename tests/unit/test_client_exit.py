@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from saturnmq import Admin
-from saturnmq.client.at_exit import EXIT_S
+from saturnmq.client.producer.at_exit import EXIT_S
 from served_rig import served
 
 SENDS = 1000

@@ -7,21 +7,21 @@ import time
 import client_fakes as fakes
 import pytest
 from producer_world import A0, clusters
-from saturnmq.client import express
-from saturnmq.client.accumulator import Pin
 from saturnmq.client.blocking import LoopThread, Producer
-from saturnmq.client.results import SendStatus
+from saturnmq.client.producer import direct_send
+from saturnmq.client.producer.accumulator import Pin
+from saturnmq.client.producer.results import SendStatus
 from saturnmq.protocol.channel import Channel
-from saturnmq.protocol.errors import (
+from saturnmq.protocol.message import Message, MessageQueue
+from saturnmq.protocol.remoting import Command
+from saturnmq.runtime.errors import (
     ClientClosed,
     ConnectFailed,
     ConnectionLost,
     MessageIllegal,
     RequestTimeout,
 )
-from saturnmq.protocol.message import Message, MessageQueue
-from saturnmq.protocol.native import NativeRuntime
-from saturnmq.protocol.remoting import Command
+from saturnmq.runtime.native import NativeRuntime
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_a_send_does_not_wait_for_a_master_that_hangs_and_was_succeeded(cluster)
 
 
 def test_a_connection_closed_while_idle_is_noticed_before_it_is_used(cluster, monkeypatch):
-    monkeypatch.setattr(express, "IDLE_S", 0.0)
+    monkeypatch.setattr(direct_send, "IDLE_S", 0.0)
     with Producer("senders", cluster.address) as producer:
         queue = MessageQueue("T", "a", 0)
         for n in range(3):
@@ -219,8 +219,8 @@ class Way:
 
     def __init__(self, world, monkeypatch):
         self.world, self.made, self.nobody = world, [], set()
-        monkeypatch.setattr(express, "Channel", self.channel)
-        self.express = express.Express(world.engine)
+        monkeypatch.setattr(direct_send, "Channel", self.channel)
+        self.express = direct_send.Express(world.engine)
         world.until_done(world.send())
         world.sent.clear()
 

@@ -1,8 +1,8 @@
 """Latency fault tolerance: the table, failures as the slowest row, the least bad of all."""
 
 import pytest
-from saturnmq.client.faults import FaultStrategy
-from saturnmq.protocol.errors import ConfigError
+from saturnmq.client.producer.faults import FaultStrategy
+from saturnmq.runtime.errors import ConfigError
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,16 @@ import itertools
 import random
 
 import pytest
-from saturnmq.client.finding import RouteFinder
+from saturnmq.client.route_updater import RouteFinder
 from saturnmq.client.routes import RouteTable
 from saturnmq.drills.sim.loop import SimLoop
 from saturnmq.drills.sim.network import SimNetwork
 from saturnmq.drills.sim.runtime import SimRuntime
-from saturnmq.protocol import jsonx
-from saturnmq.protocol.errors import ConnectFailed, TopicNotExist
-from saturnmq.protocol.native import NativeRuntime
+from saturnmq.protocol import fastjson
 from saturnmq.protocol.route import BrokerData, QueueData, TopicRoute
-from saturnmq.protocol.supervision import Supervisor
+from saturnmq.runtime.errors import ConnectFailed, TopicNotExist
+from saturnmq.runtime.native import NativeRuntime
+from saturnmq.runtime.supervision import Supervisor
 
 
 class Nameserver:
@@ -55,7 +55,7 @@ class Nameserver:
             [QueueData(name, 8, 8, perm) for name in names],
             [BrokerData("C", name, {0: f"{name}:1"}) for name in names],
         )
-        return read(command.reply(body=jsonx.dumps(route.to_json())))
+        return read(command.reply(body=fastjson.dumps(route.to_json())))
 
     def brokers(self, topic):
         route = self.table.route(topic)

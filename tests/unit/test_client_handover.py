@@ -5,10 +5,10 @@ import asyncio
 
 import pytest
 from members_rig import GROUP, Group, run
-from saturnmq.client import promotion
+from saturnmq.client.admin import promotion
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.epochs import TERM
-from saturnmq.protocol.errors import InvalidParameter, NoPermission, SaturnError
+from saturnmq.runtime.errors import InvalidParameter, NoPermission, SaturnError
 
 FENCE, PROMOTE = RequestCode.FENCE, RequestCode.PROMOTE
 

@@ -13,16 +13,16 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from lying_rig import WHOLE_LIES, Lie, LyingCluster, falsehoods, run
-from saturnmq.client.admin import Admin
-from saturnmq.client.asked import offset_table
-from saturnmq.client.producer import Producer
-from saturnmq.client.pull_consumer import PullConsumer
-from saturnmq.client.push_consumer import PushConsumer
-from saturnmq.client.staging import SinkState
+from saturnmq.client.admin.admin import Admin
+from saturnmq.client.consumer.pull_consumer import PullConsumer
+from saturnmq.client.consumer.push_consumer import PushConsumer
+from saturnmq.client.producer.producer import Producer
+from saturnmq.client.producer.staging import SinkState
+from saturnmq.client.server_requests import offset_table
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.errors import MalformedFrame, SaturnError, TaskFailed
 from saturnmq.protocol.message import Message, MessageQueue
 from saturnmq.protocol.remoting import Command
+from saturnmq.runtime.errors import MalformedFrame, SaturnError, TaskFailed
 
 TOPIC, GROUP = "T", "G"
 QUEUES = 2

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from saturnmq.client.listening import Caller
-from saturnmq.client.process_queue import Chunk, ProcessQueue
-from saturnmq.client.results import ConsumeResult
-from saturnmq.protocol.errors import ConfigError, ListenerError
-from saturnmq.protocol.native import NativeRuntime
+from saturnmq.client.consumer.listening import Caller
+from saturnmq.client.consumer.process_queue import Chunk, ProcessQueue
+from saturnmq.client.producer.results import ConsumeResult
+from saturnmq.runtime.errors import ConfigError, ListenerError
+from saturnmq.runtime.native import NativeRuntime
 
 KINDS = ["one", "many", "async one", "async many"]
 ANSWERS = {"retry": ConsumeResult.RETRY, "wrong": "wrong"}

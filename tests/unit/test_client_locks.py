@@ -7,11 +7,11 @@ import json
 from typing import Any
 
 import pytest
-from saturnmq.client.held_queue import HeldQueue
-from saturnmq.client.queue_locks import QueueLocks
-from saturnmq.protocol.errors import ConnectionLost
+from saturnmq.client.consumer.assigned_queue import HeldQueue
+from saturnmq.client.consumer.queue_locks import QueueLocks
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.remoting import Command
+from saturnmq.runtime.errors import ConnectionLost
 
 A0, A1 = (MessageQueue("T", "a", number) for number in (0, 1))
 C0, C1 = (MessageQueue("T", "c", number) for number in (0, 1))

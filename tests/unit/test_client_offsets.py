@@ -6,10 +6,10 @@ import asyncio
 from typing import Any
 
 import pytest
-from saturnmq.client.offset_store import RemoteOffsets
-from saturnmq.protocol.errors import ConnectionLost, MalformedFrame, SaturnError, error_for
+from saturnmq.client.consumer.offset_store import RemoteOffsets
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.remoting import Command
+from saturnmq.runtime.errors import ConnectionLost, MalformedFrame, SaturnError, error_for
 
 QUERY, UPDATE = 14, 15
 A0, A1, B0, B1 = (MessageQueue("T", name, number) for name in "ab" for number in (0, 1))

@@ -3,9 +3,9 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from saturnmq.client.accumulator import Accumulator
 from saturnmq.client.kernels import Outbox
-from saturnmq.client.outgoing_reference import Outbox as ReferenceOutbox
+from saturnmq.client.producer.accumulator import Accumulator
+from saturnmq.client.producer.batch_reference import Outbox as ReferenceOutbox
 from saturnmq.protocol.batch import iterate_batch
 from saturnmq.protocol.ids import UniqueIds
 from saturnmq.protocol.message import Message

@@ -11,13 +11,13 @@ import client_fakes as fakes
 import pytest
 from saturnmq.client.blocking import LoopThread
 from saturnmq.client.blocking import Producer as BlockingProducer
-from saturnmq.client.placing import KeyQueues, Placement
-from saturnmq.client.producer import Producer
+from saturnmq.client.producer.placing import KeyQueues, Placement
+from saturnmq.client.producer.producer import Producer
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.errors import InvalidParameter, RouteNotFound
 from saturnmq.protocol.message import Message, MessageQueue
-from saturnmq.protocol.native import NativeRuntime
 from saturnmq.protocol.route import BrokerData, QueueData, TopicRoute
+from saturnmq.runtime.errors import InvalidParameter, RouteNotFound
+from saturnmq.runtime.native import NativeRuntime
 
 
 def route(queues, *, masterless=()):

@@ -13,12 +13,13 @@ import client_fakes as fakes
 import pytest
 from saturnmq.client.blocking import LoopThread
 from saturnmq.client.blocking import Producer as BlockingProducer
-from saturnmq.client.outgoing import OutBatch
-from saturnmq.client.producer import Producer
-from saturnmq.client.results import SendStatus
-from saturnmq.client.sending import ProducerOptions
+from saturnmq.client.producer.batch import OutBatch
+from saturnmq.client.producer.producer import Producer
+from saturnmq.client.producer.results import SendStatus
+from saturnmq.client.producer.sending import ProducerOptions
 from saturnmq.protocol.batch import encode_batch
-from saturnmq.protocol.errors import (
+from saturnmq.protocol.message import Message, MessageQueue
+from saturnmq.runtime.errors import (
     ConnectFailed,
     InSyncReplicasNotEnough,
     MessageIllegal,
@@ -28,8 +29,7 @@ from saturnmq.protocol.errors import (
     SystemBusy,
     TopicNotExist,
 )
-from saturnmq.protocol.message import Message, MessageQueue
-from saturnmq.protocol.native import NativeRuntime
+from saturnmq.runtime.native import NativeRuntime
 
 
 @contextlib.asynccontextmanager
@@ -352,7 +352,7 @@ def test_a_route_that_changed_is_known_at_once_also_by_a_nameserver_that_came_ba
 def test_a_broker_that_a_fresh_nameserver_does_not_know_yet_stays_while_it_is_connected(
     monkeypatch,
 ):
-    monkeypatch.setattr("saturnmq.client.finding.MISSING_S", 0.5)
+    monkeypatch.setattr("saturnmq.client.route_updater.MISSING_S", 0.5)
 
     async def test(cluster, producer):
         core = producer.core

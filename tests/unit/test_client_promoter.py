@@ -9,21 +9,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from saturnmq.client import promotion
-from saturnmq.client.promotion import Promoter, Promotion, find_member
-from saturnmq.client.replicas import Replica
-from saturnmq.protocol import jsonx
+from saturnmq.client.admin import promotion
+from saturnmq.client.admin.promotion import Promoter, Promotion, find_member
+from saturnmq.client.admin.replicas import Replica
+from saturnmq.protocol import fastjson
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.epochs import TERM
-from saturnmq.protocol.errors import (
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.signing import UNSIGNED
+from saturnmq.runtime.errors import (
     ConnectFailed,
     ConnectionLost,
     InvalidParameter,
     NoPermission,
     SaturnError,
 )
-from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.signing import UNSIGNED
 
 
 @dataclass
@@ -91,7 +91,7 @@ class Core:
     ) -> Command:
         if address not in self.nodes:
             raise ConnectionLost(f"nobody listens at {address}")
-        return Command(0, {}, jsonx.dumps(self.nodes[address].answer(command)))
+        return Command(0, {}, fastjson.dumps(self.nodes[address].answer(command)))
 
     def promote(self, node: str, **options: Any) -> Promotion:
         addresses = options.pop("addresses", list(self.nodes))

@@ -4,7 +4,7 @@ import pytest
 from members_rig import GROUP, run
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.epochs import TERM
-from saturnmq.protocol.errors import InvalidParameter, NoPermission, RouteNotFound, SaturnError
+from saturnmq.runtime.errors import InvalidParameter, NoPermission, RouteNotFound, SaturnError
 
 
 def test_replicas_tell_who_leads_and_how_far_everybody_is():
@@ -55,7 +55,7 @@ def test_a_living_master_hands_over_when_the_new_one_has_all_of_its_log():
 
 
 def test_a_slave_that_does_not_catch_up_is_not_promoted_and_the_master_is_left_alone(monkeypatch):
-    monkeypatch.setattr("saturnmq.client.promotion.NEAR_BYTES", 10)
+    monkeypatch.setattr("saturnmq.client.admin.promotion.NEAR_BYTES", 10)
 
     async def test(group, admin):
         group.replicates = False
@@ -193,7 +193,7 @@ def test_a_take_over_that_fails_says_that_nobody_leads():
 
 
 def test_a_master_that_hangs_when_it_is_to_hand_over_is_taken_over_from(monkeypatch):
-    monkeypatch.setattr("saturnmq.client.promotion.CHANGE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("saturnmq.client.admin.promotion.CHANGE_TIMEOUT_S", 0.2)
 
     async def test(group, admin):
         group.members[0].refuse = {RequestCode.FENCE: "silence"}

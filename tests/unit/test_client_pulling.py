@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from consumer_world import Q0, World
-from saturnmq.client.pulling import Pulled, Puller
+from saturnmq.client.consumer.pulling import Pulled, Puller
 from saturnmq.client.terms import note_term
-from saturnmq.protocol.errors import ConfigError, ConnectionLost, MalformedFrame, RouteNotFound
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.subscription import Subscription
+from saturnmq.runtime.errors import ConfigError, ConnectionLost, MalformedFrame, RouteNotFound
 
 FOUND, NOT_FOUND, AT_ONCE, MOVED = 0, 19, 20, 21
 MASTER, SLAVE, THIRD = "master", "slave", "third"

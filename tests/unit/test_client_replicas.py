@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 
 import pytest
-from saturnmq.client.replicas import (
+from saturnmq.client.admin.replicas import (
     Replica,
     Truncation,
     ask_state,
@@ -12,12 +12,12 @@ from saturnmq.client.replicas import (
     find_replicas,
     parse_state,
 )
-from saturnmq.protocol import jsonx
+from saturnmq.protocol import fastjson
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.errors import ConnectFailed, RequestTimeout, RouteNotFound, SaturnError
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import BrokerData
 from saturnmq.protocol.signing import UNSIGNED
+from saturnmq.runtime.errors import ConnectFailed, RequestTimeout, RouteNotFound, SaturnError
 
 LITTLE = {"brokerName": "g", "brokerId": 1, "role": "slave", "epoch": 2, "end": 7}
 MUCH = {
@@ -54,7 +54,7 @@ MUCH = {
 
 
 def test_a_state_is_what_a_member_tells():
-    assert parse_state(jsonx.dumps(MUCH), "z:9") == Replica(
+    assert parse_state(fastjson.dumps(MUCH), "z:9") == Replica(
         "g",
         0,
         "a:1",
@@ -83,7 +83,7 @@ def test_a_state_is_what_a_member_tells():
 
 
 def test_what_a_state_leaves_out_has_a_default():
-    told = parse_state(jsonx.dumps(LITTLE), "z:9")
+    told = parse_state(fastjson.dumps(LITTLE), "z:9")
     assert told == Replica("g", 1, "z:9", role="slave", epoch=2, end=7)
     found = (told.start, told.flushed, told.confirmed, told.floor, told.total, told.required)
     assert found == (0, 0, 0, 0, 0, 1)
@@ -107,7 +107,7 @@ def test_what_a_state_leaves_out_has_a_default():
 )
 def test_a_state_that_does_not_parse_names_the_member_and_the_field(changed, why):
     with pytest.raises(SaturnError, match=rf"^z:9 tells a state that does not parse: .*{why}"):
-        parse_state(jsonx.dumps(LITTLE | changed), "z:9")
+        parse_state(fastjson.dumps(LITTLE | changed), "z:9")
 
 
 @pytest.mark.parametrize(
@@ -166,14 +166,14 @@ class Core:
             raise ConnectFailed(f"nobody listens at {address}")
         if self.states[address] is None:
             await asyncio.sleep(10 * timeout)
-        return Command(0, {}, jsonx.dumps(self.states[address] | {"address": address}))
+        return Command(0, {}, fastjson.dumps(self.states[address] | {"address": address}))
 
     def listed(self, told):
         if isinstance(told, Exception):
             raise told
         if isinstance(told, dict):
             brokers = {name: BrokerData("C", name, ids).to_json() for name, ids in told.items()}
-            told = jsonx.dumps({"brokerAddrTable": brokers})
+            told = fastjson.dumps({"brokerAddrTable": brokers})
         return Command(0, {}, told)
 
 

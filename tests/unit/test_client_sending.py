@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 from producer_world import A0, A1, B0, B1, Answer, Cluster, Line, Make, Sent, clusters
-from saturnmq.client.accumulator import Pin
-from saturnmq.client.outgoing import OutBatch, SendHandle, SendResult
-from saturnmq.client.results import SendStatus
-from saturnmq.protocol.errors import (
+from saturnmq.client.producer.accumulator import Pin
+from saturnmq.client.producer.batch import OutBatch, SendHandle, SendResult
+from saturnmq.client.producer.results import SendStatus
+from saturnmq.protocol.message import Message, MessageQueue
+from saturnmq.runtime.errors import (
     ClientClosed,
     ConnectFailed,
     ConnectionLost,
@@ -26,7 +27,6 @@ from saturnmq.protocol.errors import (
     TopicNotExist,
     error_for,
 )
-from saturnmq.protocol.message import Message, MessageQueue
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ from collections import Counter
 
 import client_fakes as fakes
 import pytest
-from saturnmq.client import accumulator
 from saturnmq.client.blocking import LoopThread
 from saturnmq.client.blocking import Producer as BlockingProducer
-from saturnmq.client.producer import Producer
+from saturnmq.client.producer import accumulator
+from saturnmq.client.producer.producer import Producer
 from saturnmq.protocol.message import Message, MessageQueue
-from saturnmq.protocol.native import NativeRuntime
+from saturnmq.runtime.native import NativeRuntime
 
 WINDOW, QUEUES = 1000, 4
 WINDOWS = 10

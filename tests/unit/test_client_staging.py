@@ -8,11 +8,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from saturnmq.client import channels, staging
-from saturnmq.client.staging import Pinned, Published, Stage, StagingClient
-from saturnmq.protocol import jsonx
+from saturnmq.client import channels
+from saturnmq.client.producer import staging
+from saturnmq.client.producer.staging import Pinned, Published, Stage, StagingClient
+from saturnmq.protocol import fastjson
 from saturnmq.protocol.codes import PERM_READ, PERM_WRITE, RequestCode
-from saturnmq.protocol.errors import (
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.route import BrokerData, QueueData, TopicRoute
+from saturnmq.runtime.errors import (
     ConfigError,
     ConnectFailed,
     ConnectionLost,
@@ -25,8 +28,6 @@ from saturnmq.protocol.errors import (
     TopicNotExist,
     UnsupportedRequest,
 )
-from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.route import BrokerData, QueueData, TopicRoute
 
 NAMESERVER = "n:9"
 Trouble = int | SaturnError
@@ -83,7 +84,7 @@ class Wire:
                 name: BrokerData("C", name, {0: address} if address else {1: "z:1"}).to_json()
                 for name, address in self.masters.items()
             }
-            return command.reply(body=jsonx.dumps({"brokerAddrTable": table}))
+            return command.reply(body=fastjson.dumps({"brokerAddrTable": table}))
         places = self.topics.get(command.ext["topic"])
         if places is None:
             return command.reply(17, "no such topic")
@@ -91,7 +92,7 @@ class Wire:
             [QueueData(name, 9, queues, perm) for name, (queues, perm) in places.items()],
             [BrokerData("C", name, {0: f"{name}:1"}) for name in places],
         )
-        return command.reply(body=jsonx.dumps(route.to_json()))
+        return command.reply(body=fastjson.dumps(route.to_json()))
 
     def answer(self, address: str, command: Command) -> Command:
         name = address.partition(":")[0]
@@ -106,7 +107,7 @@ class Wire:
                 not state.get("brokers") or command.ext["replace"] == "true"
             ):
                 state["brokers"] = command.ext["brokers"].split(";")
-            return command.reply(body=jsonx.dumps({**state, **told}))
+            return command.reply(body=fastjson.dumps({**state, **told}))
         return command.reply(ext=told)
 
     # what tests look at

@@ -11,16 +11,16 @@ from pathlib import Path
 import client_fakes as fakes
 import pytest
 from saturnmq.client import blocking
-from saturnmq.client.admin import Admin
-from saturnmq.client.producer import Producer
-from saturnmq.client.pull_consumer import PullConsumer
-from saturnmq.client.push_consumer import PushConsumer
+from saturnmq.client.admin.admin import Admin
+from saturnmq.client.consumer.pull_consumer import PullConsumer
+from saturnmq.client.consumer.push_consumer import PushConsumer
+from saturnmq.client.producer.producer import Producer
 from saturnmq.drills.sim.loop import SimLoop
 from saturnmq.drills.sim.network import SimNetwork
 from saturnmq.drills.sim.runtime import SimRuntime
-from saturnmq.protocol.errors import SaturnError, StoreDamaged, TaskFailed
-from saturnmq.protocol.native import NativeRuntime
-from saturnmq.protocol.supervision import Supervisor
+from saturnmq.runtime.errors import SaturnError, StoreDamaged, TaskFailed
+from saturnmq.runtime.native import NativeRuntime
+from saturnmq.runtime.supervision import Supervisor
 
 NOBODY = "127.0.0.1:1"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from saturnmq.client.terms import Terms, note_term
 from saturnmq.protocol.epochs import term_in
-from saturnmq.protocol.errors import MalformedFrame
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.remoting import Command
+from saturnmq.runtime.errors import MalformedFrame
 
 Q = MessageQueue("T", "a", 0)
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 from broker_rig import ask, config, connected, pull, run, send, slave_config, started, until
-from saturnmq.broker import ha_master
+from saturnmq.broker.replication import ha_master
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.kernels import decode_frames
-from saturnmq.protocol.native import NativeRuntime
-from saturnmq.store import lookup
+from saturnmq.runtime.native import NativeRuntime
+from saturnmq.store.derived import lookup
 from saturnmq.store.files import NativeSegment
 
 BODY = b"x" * 1000

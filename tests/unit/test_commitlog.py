@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from frame_rig import plain_frame
 from saturnmq.drills.sim.disk import SimDisk, SimSegment
-from saturnmq.protocol.errors import StoreDamaged, SystemBusy
-from saturnmq.store.commitlog import CommitLog
+from saturnmq.runtime.errors import StoreDamaged, SystemBusy
 from saturnmq.store.disk import Advice, NativeDisk
-from saturnmq.store.transient_pool import TransientStorePool
+from saturnmq.store.log.commitlog import CommitLog
+from saturnmq.store.log.transient_pool import TransientStorePool
 from store_rig import CONFIG, SEGMENT, message, new_disk, open_store
 
 AHEAD = 2048

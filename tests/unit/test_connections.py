@@ -14,18 +14,18 @@ from typing import Any
 
 import broker_rig
 import pytest
-from saturnmq.broker import ha_master
 from saturnmq.broker.config import BrokerConfig
+from saturnmq.broker.replication import ha_master
 from saturnmq.nameserver.server import NameServer
-from saturnmq.protocol import connections, jsonx
+from saturnmq.protocol import connections, fastjson
 from saturnmq.protocol import endpoint as endpoint_module
 from saturnmq.protocol.connections import Connections
 from saturnmq.protocol.endpoint import Endpoint, connect
-from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.limits import MEMORY_MIN, Limits
-from saturnmq.protocol.native import NativeRuntime, new_event_loop
 from saturnmq.protocol.remoting import Command, FrameDecoder, encode
-from saturnmq.protocol.runtime import split_address
+from saturnmq.runtime.door import split_address
+from saturnmq.runtime.errors import ConfigError
+from saturnmq.runtime.native import NativeRuntime, new_event_loop
 
 REPLY = 200  # a request of this code is answered with so many KiB as its field `n` says
 
@@ -518,7 +518,7 @@ def test_a_nameserver_refuses_and_ends_connections_and_tells_the_figures() -> No
                 assert (await ask(endpoint, 106)).code == 0
             further = await connect(runtime, *address)
             assert (await ask(further, 106)).code == 2
-            table = jsonx.loads((await ask(first[0], 28)).body)["table"]
+            table = fastjson.loads((await ask(first[0], 28)).body)["table"]
             assert (table["connections"], table["connectionsMax"]) == ("2", "2")
             assert table["connectionsRefused"] == "1"
             while not first[1].closed:
@@ -538,7 +538,7 @@ def test_a_broker_refuses_and_ends_connections_and_tells_the_figures(tmp_path: P
             assert (await ask(endpoint, 28)).code == 0
         further = await broker_rig.connected(runtime, broker)
         assert (await ask(further, 28)).code == 2
-        table = jsonx.loads((await ask(first[0], 28)).body)["table"]
+        table = fastjson.loads((await ask(first[0], 28)).body)["table"]
         assert (table["connections"], table["connectionsRefused"]) == ("2", "1")
         assert 0 < int(table["memoryUsedBytes"]) < int(table["memoryBudgetBytes"]) == 512 << 20
         async with asyncio.timeout(10):

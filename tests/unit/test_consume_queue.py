@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from saturnmq.drills.sim.disk import Outcome, SimDisk
-from saturnmq.store.consumequeue import ENTRY, ConsumeQueue, last_physical
+from saturnmq.store.derived.consumequeue import ENTRY, ConsumeQueue, last_physical
 from store_rig import files_have_holes
 
 PER_FILE = 7

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from consumer_world import MASTER, Q0, Q1, SLAVE, World, WorldCore, consumer, puller
-from saturnmq.client.pull_consumer import PullConsumer
-from saturnmq.client.results import ConsumeResult
-from saturnmq.protocol.errors import ClientClosed, ConfigError, InvalidParameter
+from saturnmq.client.consumer.pull_consumer import PullConsumer
+from saturnmq.client.producer.results import ConsumeResult
 from saturnmq.protocol.message import ReceivedMessage
-from saturnmq.protocol.native import NativeRuntime
+from saturnmq.runtime.errors import ClientClosed, ConfigError, InvalidParameter
+from saturnmq.runtime.native import NativeRuntime
 
 
 @pytest.mark.parametrize("at_slave", [set(), {3, 900}])

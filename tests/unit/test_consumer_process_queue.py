@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from saturnmq.client.process_queue import Limits, ProcessQueue
+from saturnmq.client.consumer.process_queue import Limits, ProcessQueue
 
 
 @dataclass

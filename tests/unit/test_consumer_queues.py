@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from consumer_world import MASTER, Q0, Q1, World, WorldCore, consumer
-from saturnmq.client.results import ConsumeResult
-from saturnmq.protocol.errors import RequestTimeout
+from saturnmq.client.producer.results import ConsumeResult
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 from saturnmq.protocol.remoting import Command
+from saturnmq.runtime.errors import RequestTimeout
 
 QUERY_OFFSET, COMMIT, LOCK, UNLOCK = 14, 15, 41, 42
 

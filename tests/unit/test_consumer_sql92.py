@@ -11,22 +11,22 @@ from typing import Any
 import pytest
 from broker_rig import ask, config, connected, run, started, until
 from saturnmq.aio import Message, Producer, PullConsumer, PushConsumer, Sql
-from saturnmq.client.consumer_facts import find_brokers
-from saturnmq.client.starting import Baseline
+from saturnmq.client.consumer.consumer_facts import find_brokers
+from saturnmq.client.consumer.starting import Baseline
 from saturnmq.nameserver.server import NameServer
-from saturnmq.protocol import jsonx
+from saturnmq.protocol import fastjson
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.errors import (
+from saturnmq.protocol.message import MessageQueue
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.subscription import Expression, Subscription
+from saturnmq.runtime.errors import (
     ConnectionLost,
     FilterNotSupported,
     SubscriptionParseFailed,
     TopicNotExist,
     error_for,
 )
-from saturnmq.protocol.message import MessageQueue
-from saturnmq.protocol.native import NativeRuntime
-from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.subscription import Expression, Subscription
+from saturnmq.runtime.native import NativeRuntime
 
 CONDITION = Sql("price > 3 AND TAGS IN ('A', 'C')")
 WANTED = [n for n in range(4, 100) if n % 4 in (0, 2)]
@@ -149,7 +149,7 @@ class Core:
         return {"a": None, "b": None if master else "b:2", "c": "c:1"}[name]
 
     async def invoke(self, address: str, request: Command) -> None:
-        document = jsonx.loads(bytes(request.body))
+        document = fastjson.loads(bytes(request.body))
         assert (document["clientId"], document["group"]) == ("me", "G")
         self.asked.append((address, document["subscriptionData"]["topic"]))
         raise ConnectionLost("it does not answer")

@@ -10,14 +10,14 @@ import pytest
 import world_rig
 from broker_rig import ask, config, connected, run, send, started, until
 from consumer_world import World, WorldCore
-from saturnmq.broker.positions import beginning
-from saturnmq.client.offset_store import RemoteOffsets
-from saturnmq.client.pull_consumer import PullConsumer
-from saturnmq.client.push_consumer import PushConsumer
-from saturnmq.client.starting import Baseline, ask_offset, start_offset
+from saturnmq.broker.tables.lost_offsets import beginning
+from saturnmq.client.consumer.offset_store import RemoteOffsets
+from saturnmq.client.consumer.pull_consumer import PullConsumer
+from saturnmq.client.consumer.push_consumer import PushConsumer
+from saturnmq.client.consumer.starting import Baseline, ask_offset, start_offset
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.message import MessageQueue
-from saturnmq.protocol.native import NativeRuntime
+from saturnmq.runtime.native import NativeRuntime
 
 Q0, Q1, Q2 = (MessageQueue("T", "a", number) for number in range(3))
 ELSEWHERE = MessageQueue("T", "b", 0)

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 from consumer_world import Q0, World, WorldCore, consumer
-from saturnmq.client.results import ConsumeResult
+from saturnmq.client.producer.results import ConsumeResult
 from saturnmq.drills.sim.network import SimNetwork
 from saturnmq.drills.sim.runtime import SimRuntime
-from saturnmq.protocol.errors import ListenerError, ListenerStuck
 from saturnmq.protocol.message import ReceivedMessage
 from saturnmq.protocol.remoting import Command
+from saturnmq.runtime.errors import ListenerError, ListenerStuck
 
 SEND_BACK = 36
 

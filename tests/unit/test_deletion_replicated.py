@@ -11,7 +11,7 @@ from saturnmq.broker.broker import Broker
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.epochs import TERM
 from saturnmq.protocol.kernels import decode_frames
-from saturnmq.protocol.native import NativeRuntime
+from saturnmq.runtime.native import NativeRuntime
 from saturnmq.store.disk import NativeDisk
 from saturnmq.store.message_store import MessageStore
 

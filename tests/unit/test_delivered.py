@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from saturnmq.broker.delivered import first_undelivered
+from saturnmq.broker.delay.delivered import first_undelivered
 from saturnmq.store.message_store import MessageStore, PendingMessage
 from store_rig import CONFIG, dispatch, flush, new_disk, open_store
 

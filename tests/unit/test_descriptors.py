@@ -9,9 +9,9 @@ import resource
 from collections.abc import Iterator
 
 import pytest
-from saturnmq.protocol.errors import ConfigError
-from saturnmq.protocol.native import NativeRuntime, raise_descriptor_limit
-from saturnmq.protocol.runtime import split_address
+from saturnmq.runtime.door import split_address
+from saturnmq.runtime.errors import ConfigError
+from saturnmq.runtime.native import NativeRuntime, raise_descriptor_limit
 
 MORE = 40  # descriptors that are free at first
 

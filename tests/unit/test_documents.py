@@ -8,12 +8,19 @@ from typing import Any
 
 import pytest
 from broker_rig import ask, config, connected, run, started
-from saturnmq.broker.documents import STEP_ROWS, Document, Rows, Told, Versioned, encode
-from saturnmq.protocol import jsonx
+from saturnmq.broker.tables.table_persistence import (
+    STEP_ROWS,
+    Document,
+    Rows,
+    Told,
+    Versioned,
+    encode,
+)
+from saturnmq.protocol import fastjson
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.native import NativeRuntime
 from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.steps import at_once
+from saturnmq.runtime.native import NativeRuntime
+from saturnmq.runtime.steps import at_once
 
 MANY = 10 * STEP_ROWS
 
@@ -36,7 +43,7 @@ def test_a_document_is_encoded_in_steps_and_is_its_snapshot() -> None:
     assert sum(1 for _ in encode(Table().document())) >= 11
     text = at_once(encode(Table().document()))
     wanted = {"n": 1, "rows": {f"k{n}": n for n in range(MANY)}, "none": {}}
-    assert jsonx.loads(text) == wanted == Table().snapshot()
+    assert fastjson.loads(text) == wanted == Table().snapshot()
 
 
 def test_a_table_is_told_again_as_it_was_encoded_until_it_changes() -> None:
@@ -44,7 +51,7 @@ def test_a_table_is_told_again_as_it_was_encoded_until_it_changes() -> None:
     told = Told(table, lambda document: {"twice": document["n"]})
     assert told.text() is None
     text = at_once(told.encoded())
-    assert jsonx.loads(text) == {**table.snapshot(), "twice": 1}
+    assert fastjson.loads(text) == {**table.snapshot(), "twice": 1}
     assert told.text() is text
     table.mark_dirty()
     assert told.text() is None
@@ -79,10 +86,10 @@ def test_a_table_of_many_offsets_is_made_between_other_requests(
         reply = await much
         file = tmp_path / "config/consumerOffset.json"
         text = reply.body if reply is not None else file.read_bytes()
-        table = jsonx.loads(text)["offsetTable"]
+        table = fastjson.loads(text)["offsetTable"]
         assert table == {f"T@g{number}": {"0": number} for number in range(MANY)}
         await broker._saver.save(offsets)
-        assert jsonx.loads(file.read_bytes())["offsetTable"]["T@g0"] == {"0": 7}
+        assert fastjson.loads(file.read_bytes())["offsetTable"]["T@g0"] == {"0": 7}
         for endpoint in (client, other):
             endpoint.close()
         await broker.close()

@@ -20,9 +20,9 @@ from saturnmq.drills.sim.disk import SimDisk
 from saturnmq.drills.sim.loop import SimLoop
 from saturnmq.drills.sim.network import SimNetwork
 from saturnmq.drills.sim.runtime import SimRuntime
-from saturnmq.protocol.errors import ConfigError, ConnectFailed, DirectoryLocked, StoreDamaged
-from saturnmq.protocol.native import NativeRuntime
-from saturnmq.protocol.runtime import Runtime
+from saturnmq.runtime.door import Runtime
+from saturnmq.runtime.errors import ConfigError, ConnectFailed, DirectoryLocked, StoreDamaged
+from saturnmq.runtime.native import NativeRuntime
 from saturnmq.store.disk import Advice, Disk, NativeDisk
 
 DEADLINE_S = 10.0

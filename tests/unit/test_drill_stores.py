@@ -10,7 +10,7 @@ from saturnmq.drills.failover.backend import BROKER, NAMESERVER, DrillNode
 from saturnmq.drills.failover.stores import look
 from saturnmq.drills.sim.history import Place, make_body
 from saturnmq.store.disk import NativeDisk
-from saturnmq.store.epochs import Epochs
+from saturnmq.store.log.epochs import Epochs
 from store_rig import CONFIG, dispatch, flush, message, open_store
 
 TOPIC = "drill"

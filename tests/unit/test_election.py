@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from election_rig import IDENTITY, LEASE_S, PREFIX, TERM, Group, Node, address, do, master, slave
 from etcd_model import ModelEtcd
-from saturnmq.broker.electing import SavedMemory
-from saturnmq.broker.election import (
+from saturnmq.broker.etcd.door import Guard, Item, Put, Snapshot
+from saturnmq.broker.replication.election import (
     BACK_OFF_S,
     DRIFT,
     ETCD_ELECTION_S,
@@ -29,10 +29,10 @@ from saturnmq.broker.election import (
     Revoke,
     read_record,
 )
-from saturnmq.broker.etcd.door import Guard, Item, Put, Snapshot
-from saturnmq.protocol import jsonx
+from saturnmq.broker.replication.elector import SavedMemory
+from saturnmq.protocol import fastjson
 from saturnmq.protocol.epochs import EPOCH_MAX
-from saturnmq.protocol.errors import MalformedFrame
+from saturnmq.runtime.errors import MalformedFrame
 
 A, B, C = address("a"), address("b"), address("c")
 HOLDS_S = LEASE_S * (1 - DRIFT) - ETCD_ELECTION_S
@@ -430,7 +430,7 @@ def test_who_counts_is_known_through_a_restart_without_etcd() -> None:
     etcd, saved = ModelEtcd(), SavedMemory()
     registered(etcd, B, memory=saved.memory)
     again = SavedMemory()
-    again.load(jsonx.loads(jsonx.dumps(saved.document())))
+    again.load(fastjson.loads(fastjson.dumps(saved.document())))
     node = master(etcd, memory=again.memory)
     node.reaches_etcd = False
     node.until(1.0, 2.0)

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from saturnmq.protocol import endpoint as module
-from saturnmq.protocol import turns
 from saturnmq.protocol.endpoint import RECEIVE_BUFFER, Endpoint, connect
-from saturnmq.protocol.errors import (
+from saturnmq.protocol.remoting import MAX_FRAME, Command, FrameDecoder, encode
+from saturnmq.runtime import turns
+from saturnmq.runtime.door import split_address
+from saturnmq.runtime.errors import (
     ConfigError,
     ConnectFailed,
     ConnectionLost,
@@ -21,9 +23,7 @@ from saturnmq.protocol.errors import (
     TopicNotExist,
     error_for,
 )
-from saturnmq.protocol.native import NativeRuntime
-from saturnmq.protocol.remoting import MAX_FRAME, Command, FrameDecoder, encode
-from saturnmq.protocol.runtime import split_address
+from saturnmq.runtime.native import NativeRuntime
 
 
 class Wire(asyncio.Transport):

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from saturnmq.drills.sim.disk import SimDisk
-from saturnmq.protocol.errors import StoreDamaged
-from saturnmq.store.epochs import Epoch, Epochs
+from saturnmq.runtime.errors import StoreDamaged
+from saturnmq.store.log.epochs import Epoch, Epochs
 
 
 def epochs(*entries: tuple[int, int]) -> Epochs:

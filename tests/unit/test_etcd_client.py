@@ -27,8 +27,8 @@ from saturnmq.broker.etcd.door import (
 )
 from saturnmq.broker.etcd.wire import MESSAGES
 from saturnmq.cli.free_ports import free_block
-from saturnmq.protocol.errors import ConfigError
-from saturnmq.protocol.native import NativeRuntime
+from saturnmq.runtime.errors import ConfigError
+from saturnmq.runtime.native import NativeRuntime
 
 PREFIX = "/t/"
 

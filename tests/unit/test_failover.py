@@ -17,8 +17,8 @@ from saturnmq.broker.replication import promises
 from saturnmq.broker.replication.events import Paused
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.epochs import OPENER, TERM, next_promotion, next_restart, next_term
-from saturnmq.protocol.native import NativeRuntime
-from saturnmq.protocol.runtime import Transport
+from saturnmq.runtime.door import Transport
+from saturnmq.runtime.native import NativeRuntime
 from saturnmq.store.disk import NativeDisk
 from saturnmq.store.message_store import MessageStore
 

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from broker_rig import ask, config, connected, pull, run, send, started, until
 from saturnmq.broker.broker import Broker
-from saturnmq.broker.cleaning import CleaningService
-from saturnmq.broker.flush import FlushService
-from saturnmq.broker.ha_master import HaMaster
-from saturnmq.broker.ha_slave import HaSlave
-from saturnmq.broker.lookups import LookupService
-from saturnmq.broker.membership import MembershipService
-from saturnmq.protocol import supervision
+from saturnmq.broker.commit.cleaning import CleaningService
+from saturnmq.broker.commit.flush import FlushService
+from saturnmq.broker.handlers.membership import MembershipService
+from saturnmq.broker.handlers.queries import LookupService
+from saturnmq.broker.replication.ha_master import HaMaster
+from saturnmq.broker.replication.ha_slave import HaSlave
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.native import NativeRuntime
+from saturnmq.runtime import supervision
+from saturnmq.runtime.native import NativeRuntime
 
 
 @contextlib.asynccontextmanager

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from saturnmq.broker.broker import Broker
-from saturnmq.client.pull_consumer import PullConsumer
-from saturnmq.client.push_consumer import PushConsumer
-from saturnmq.protocol.errors import ConfigError
+from saturnmq.client.consumer.pull_consumer import PullConsumer
+from saturnmq.client.consumer.push_consumer import PushConsumer
 from saturnmq.protocol.subscription import Sql
+from saturnmq.runtime.errors import ConfigError
 from world_rig import Remote, World, run
 
 HELD = {"sysFlag": 6, "suspendTimeoutMillis": 15_000, "subscription": "wanted"}

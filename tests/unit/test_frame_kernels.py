@@ -17,8 +17,8 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from saturnmq.protocol import batch, compression, frame, frame_reference, ids, received
-from saturnmq.protocol.errors import MalformedFrame, MessageIllegal
+from saturnmq.protocol import batch, compression, frame, frame_reference, ids, received_reference
+from saturnmq.runtime.errors import MalformedFrame, MessageIllegal
 
 try:
     compiled = importlib.import_module("saturnmq.protocol.frame_kernel")
@@ -32,9 +32,9 @@ reference = SimpleNamespace(
     write_batch=frame_reference.write_batch,
     write_message=frame_reference.write_message,
     scan_frames=frame_reference.scan_frames,
-    decode_frames=received.decode_frames,
-    ReceivedMessage=received.ReceivedMessage,
-    ResponseBuffer=received.ResponseBuffer,
+    decode_frames=received_reference.decode_frames,
+    ReceivedMessage=received_reference.ReceivedMessage,
+    ResponseBuffer=received_reference.ResponseBuffer,
     batch_ids=ids.batch_ids,
 )
 fast = compiled or reference

@@ -17,10 +17,10 @@ from saturnmq.drills.fuzz.requests import RequestMaker, codes_of
 from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint, connect
-from saturnmq.protocol.errors import RequestTimeout
-from saturnmq.protocol.native import NativeRuntime
 from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.runtime import split_address
+from saturnmq.runtime.door import split_address
+from saturnmq.runtime.errors import RequestTimeout
+from saturnmq.runtime.native import NativeRuntime
 
 ROLES = {RequestCode.FENCE, RequestCode.PROMOTE}
 BATCH = 50

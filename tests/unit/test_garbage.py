@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from broker_rig import ask, config, connected, pull, run, send, started, until
 from saturnmq.cli import garbage
-from saturnmq.protocol import jsonx
+from saturnmq.protocol import fastjson
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
-from saturnmq.protocol.native import NativeRuntime
+from saturnmq.runtime.native import NativeRuntime
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_a_connection_that_ends_leaves_nothing_that_only_a_collection_frees(
             await pull(client, 0)
             held = asyncio.ensure_future(pull(client, 9, sysFlag=6, suspendTimeoutMillis=9000))
             await pull(client, 0, subscription="a = 1 OR " * 80 + "b = 2", expressionType="SQL92")
-            await ask(client, RequestCode.HEART_BEAT, {}, jsonx.dumps(beat))
+            await ask(client, RequestCode.HEART_BEAT, {}, fastjson.dumps(beat))
             await ask(client, RequestCode.GET_TOPIC_STATS_INFO, {"topic": "orders"})
             await ask(client, 9999)
             client.close()

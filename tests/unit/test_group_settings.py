@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from saturnmq.broker.broker import Broker
-from saturnmq.client.admin import Admin
-from saturnmq.client.push_consumer import PushConsumer
-from saturnmq.client.results import ConsumeResult
-from saturnmq.protocol.errors import ConfigError
+from saturnmq.client.admin.admin import Admin
+from saturnmq.client.consumer.push_consumer import PushConsumer
+from saturnmq.client.producer.results import ConsumeResult
 from saturnmq.protocol.message import ReceivedMessage
+from saturnmq.runtime.errors import ConfigError
 from world_rig import Remote, World, run
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from saturnmq.broker.groups import Group, GroupTable
-from saturnmq.protocol.errors import InvalidParameter
+from saturnmq.broker.tables.subscription_groups import Group, GroupTable
+from saturnmq.runtime.errors import InvalidParameter
 
 DOCUMENT = {  # as RocketMQ writes a group that nobody changed
     "attributes": {},

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from saturnmq.broker.requests import Services, served
+from saturnmq.broker.handlers.requests import Services, served
 from saturnmq.protocol import headers
-from saturnmq.protocol.errors import InvalidParameter
 from saturnmq.protocol.header_fields import (
     REQUIRED,
     Choice,
@@ -26,6 +25,7 @@ from saturnmq.protocol.header_fields import (
     Text,
 )
 from saturnmq.protocol.headers import HEADERS
+from saturnmq.runtime.errors import InvalidParameter
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = [
@@ -155,6 +155,6 @@ def test_nobody_else_reads_the_fields_of_a_request() -> None:
     assert found == {
         'broker/context.py: log.exception("request %d with %s failed", request.code, request.ext)',
         "broker/registration.py: news = answer.command.ext",
-        "broker/requests.py: handler(endpoint, request, header.decode(request.ext))",
+        "broker/handlers/requests.py: handler(endpoint, request, header.decode(request.ext))",
         "nameserver/server.py: return HEADERS[RequestCode(command.code)].decode(command.ext)",
     }

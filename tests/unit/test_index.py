@@ -8,9 +8,9 @@ import random
 
 import pytest
 from saturnmq.drills.sim.disk import Outcome, SimDisk
-from saturnmq.protocol.errors import StoreDamaged
 from saturnmq.protocol.jhash import index_hash
-from saturnmq.store.indexfile import INCOMING, ITEM, Index, IndexMark
+from saturnmq.runtime.errors import StoreDamaged
+from saturnmq.store.derived.indexfile import INCOMING, ITEM, Index, IndexMark
 from store_rig import Clock, new_disk
 
 SLOTS, PLACES = 7, 5  # four items in a file

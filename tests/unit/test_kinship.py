@@ -1,4 +1,4 @@
-"""The rules of `broker/kinship.py`: foreign nodes, outranked masters, cuts and words."""
+"""`broker/replication/kinship.py`: foreign nodes, outranked masters, cuts and words."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from saturnmq.broker.introductions import Member
-from saturnmq.broker.kinship import (
+from saturnmq.broker.replication.introductions import Member
+from saturnmq.broker.replication.kinship import (
     is_foreign,
     is_outranked,
     is_witness,
@@ -17,7 +17,7 @@ from saturnmq.broker.kinship import (
     words_needed,
 )
 from saturnmq.protocol.epochs import OPENER, TERM, next_promotion, next_restart, next_term
-from saturnmq.store.epochs import Epoch
+from saturnmq.store.log.epochs import Epoch
 
 ONE, OTHER = "1" * 32, "2" * 32
 SLAVE = Member(

@@ -9,7 +9,7 @@ import pytest
 from broker_rig import ask, connected, run, until
 from failover_rig import Group
 from saturnmq.protocol.codes import RequestCode, ResponseCode
-from saturnmq.protocol.native import NativeRuntime
+from saturnmq.runtime.native import NativeRuntime
 
 GONE = ResponseCode.SLAVE_NOT_AVAILABLE
 

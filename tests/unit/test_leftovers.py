@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from saturnmq.client.accumulator import Lane, Pin
-from saturnmq.client.leftovers import Leftovers
+from saturnmq.client.producer.accumulator import Lane, Pin
+from saturnmq.client.producer.leftovers import Leftovers
 from saturnmq.protocol.message import MessageQueue
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from consumer_world import Q0, World, consumer
-from saturnmq.client.results import ConsumeResult, SendStatus
-from saturnmq.protocol.errors import ListenerError, ListenerRaisedExit, WrongListenerResult
+from saturnmq.client.producer.results import ConsumeResult, SendStatus
 from saturnmq.protocol.message import ReceivedMessage
-from saturnmq.protocol.native import NativeRuntime
+from saturnmq.runtime.errors import ListenerError, ListenerRaisedExit, WrongListenerResult
+from saturnmq.runtime.native import NativeRuntime
 
 
 class Mine(enum.Enum):

@@ -18,7 +18,7 @@ from saturnmq.protocol.frame import (
     Frame,
     NeedMore,
 )
-from saturnmq.store.log_files import NOTHING, PAGE, UNREADABLE, Gap, LogReader, SegmentFiles
+from saturnmq.store.log.log_files import NOTHING, PAGE, UNREADABLE, Gap, LogReader, SegmentFiles
 from store_rig import new_disk
 
 MB = 1 << 20

@@ -15,7 +15,7 @@ from saturnmq.broker.config import BrokerConfig
 from saturnmq.drills.sim.disk import SimDisk
 from saturnmq.protocol.jhash import index_hash, jhash
 from saturnmq.store.config import StoreConfig
-from saturnmq.store.lookup import ReadLimits
+from saturnmq.store.derived.lookup import ReadLimits
 from saturnmq.store.message_store import GetStatus, MessageStore, PendingMessage
 
 NOW = 1_700_000_000_000

@@ -12,9 +12,9 @@ from typing import Any, cast
 import pytest
 from broker_rig import ask, config, connected, run, started, until
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.loop_watch import EVERY_S, LONG_S, TELL_S, LoopWatch, long_stops_in
-from saturnmq.protocol.native import NativeRuntime
-from saturnmq.protocol.runtime import Runtime
+from saturnmq.runtime.door import Runtime
+from saturnmq.runtime.loop_watch import EVERY_S, LONG_S, TELL_S, LoopWatch, long_stops_in
+from saturnmq.runtime.native import NativeRuntime
 
 
 class Scripted:

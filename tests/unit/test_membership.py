@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from saturnmq.client.membership import Membership
-from saturnmq.client.rebalance import average
-from saturnmq.client.starting import Baseline
-from saturnmq.protocol.errors import ConnectionLost, TopicNotExist
+from saturnmq.client.consumer.membership import Membership
+from saturnmq.client.consumer.rebalance import average
+from saturnmq.client.consumer.starting import Baseline
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.remoting import Command
+from saturnmq.runtime.errors import ConnectionLost, TopicNotExist
 
 T0, T1, T2, T3 = (MessageQueue("T", "ab"[n // 2], n % 2) for n in range(4))
 U0 = MessageQueue("U", "b", 0)

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from saturnmq.protocol.memory import memory_bytes
+from saturnmq.runtime.memory import memory_bytes
 
 MACHINE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 MIB = 1 << 20

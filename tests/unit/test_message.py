@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from saturnmq.protocol import compression, ids
-from saturnmq.protocol.errors import InvalidParameter, MessageIllegal, SubscriptionParseFailed
 from saturnmq.protocol.jhash import index_hash, jhash, tags_code
 from saturnmq.protocol.message import Message, MessageQueue
 from saturnmq.protocol.properties import decode_properties, encode_properties, find_property
 from saturnmq.protocol.subscription import Subscription
 from saturnmq.protocol.topics import check_group, check_topic, retry_topic
+from saturnmq.runtime.errors import InvalidParameter, MessageIllegal, SubscriptionParseFailed
 
 
 class Clock:

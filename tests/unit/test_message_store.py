@@ -8,13 +8,13 @@ import logging
 
 import pytest
 from saturnmq.protocol.batch import encode_batch
-from saturnmq.protocol.errors import ServiceNotAvailable
 from saturnmq.protocol.topics import GROUPS_TOPIC
+from saturnmq.runtime.errors import ServiceNotAvailable
 from saturnmq.store import message_store
-from saturnmq.store.checkpoint import Checkpoint
 from saturnmq.store.config_files import ConfigFile
+from saturnmq.store.derived.tombstones import KEY
 from saturnmq.store.message_store import MessageStore, Part
-from saturnmq.store.tombstones import KEY
+from saturnmq.store.recovery.checkpoint import Checkpoint
 from store_rig import CONFIG, SEGMENT, Clock, bodies, dispatch, flush, message, new_disk, open_store
 
 POOL = dataclasses.replace(CONFIG, transient_pool=True, transient_pool_size=2)

@@ -9,15 +9,15 @@ import pytest
 from saturnmq.nameserver import server as module
 from saturnmq.nameserver.server import NameServer, serve
 from saturnmq.nameserver.watches import WATCH_BYTES, Watches
-from saturnmq.protocol import jsonx
+from saturnmq.protocol import fastjson
 from saturnmq.protocol.budget import Budget
 from saturnmq.protocol.endpoint import Endpoint, connect
-from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.limits import Limits
-from saturnmq.protocol.native import NativeRuntime
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import TopicConfig
-from saturnmq.protocol.runtime import split_address
+from saturnmq.runtime.door import split_address
+from saturnmq.runtime.errors import ConfigError
+from saturnmq.runtime.native import NativeRuntime
 
 BROKER = {
     "clusterName": "DefaultCluster",
@@ -33,7 +33,7 @@ VERSION = {"counter": 1, "stateVersion": 0, "timestamp": 5}
 def body(topics: tuple[str, ...] = TOPICS) -> bytes:
     table = {name: TopicConfig(name, 8, 8, 7).to_json() for name in topics}
     wrapper = {"dataVersion": VERSION, "topicConfigTable": table}
-    return jsonx.dumps({"filterServerList": [], "topicConfigSerializeWrapper": wrapper})
+    return fastjson.dumps({"filterServerList": [], "topicConfigSerializeWrapper": wrapper})
 
 
 async def ask(
@@ -69,7 +69,7 @@ def test_broker_registers_is_routed_to_and_vanishes_with_its_connection() -> Non
         broker = await connect(runtime, *split_address(server.address))
         assert (await ask(broker, 103, BROKER, body())).code == 0
         route = await ask(client, 105, {"topic": "T"})
-        assert bytes(route.body) == jsonx.dumps(
+        assert bytes(route.body) == fastjson.dumps(
             {
                 "brokerDatas": [
                     {
@@ -112,7 +112,7 @@ async def told(events: asyncio.Queue[tuple[int, object]]) -> tuple[int, object]:
 def listening(events: asyncio.Queue[tuple[int, object]]) -> Callable[[Endpoint, Command], None]:
     def handle(endpoint: Endpoint, command: Command) -> None:
         assert command.is_oneway
-        events.put_nowait((command.code, jsonx.loads(command.body) if command.body else None))
+        events.put_nowait((command.code, fastjson.loads(command.body) if command.body else None))
 
     return handle
 
@@ -146,7 +146,7 @@ def test_a_deposed_master_is_told_and_is_not_taken_again() -> None:
             table = {name: TopicConfig(name, 8, 8, 7).to_json() for name in TOPICS}
             version = VERSION | {"stateVersion": epoch}
             wrapper = {"dataVersion": version, "topicConfigTable": table}
-            return jsonx.dumps({"topicConfigSerializeWrapper": wrapper})
+            return fastjson.dumps({"topicConfigSerializeWrapper": wrapper})
 
         events: asyncio.Queue[tuple[int, object]] = asyncio.Queue()
         address = split_address(server.address)
@@ -161,7 +161,7 @@ def test_a_deposed_master_is_told_and_is_not_taken_again() -> None:
             "masterAddr": "127.0.0.1:20911",
             "haServerAddr": "127.0.0.1:20912",
         }
-        route = jsonx.loads((await ask(client, 105, {"topic": "T"})).body)
+        route = fastjson.loads((await ask(client, 105, {"topic": "T"})).body)
         assert route["brokerDatas"][0]["brokerAddrs"] == {"0": "127.0.0.1:20911"}
 
     served(main)
@@ -170,17 +170,17 @@ def test_a_deposed_master_is_told_and_is_not_taken_again() -> None:
 def test_clusters_members_versions_and_topic_lists() -> None:
     async def main(runtime: NativeRuntime, server: NameServer, client: Endpoint) -> None:
         assert (await ask(client, 904, BROKER)).code == 0
-        unknown = await ask(client, 322, BROKER, jsonx.dumps(VERSION))
+        unknown = await ask(client, 322, BROKER, fastjson.dumps(VERSION))
         assert unknown.ext == {"changed": "true"}
         await ask(client, 103, BROKER, body())
-        info = jsonx.loads((await ask(client, 106)).body)
+        info = fastjson.loads((await ask(client, 106)).body)
         assert info["clusterAddrTable"] == {"DefaultCluster": ["broker-a"]}
         assert info["brokerAddrTable"]["broker-a"]["brokerAddrs"] == {"0": "127.0.0.1:10911"}
-        member = jsonx.loads((await ask(client, 901, BROKER)).body)
+        member = fastjson.loads((await ask(client, 901, BROKER)).body)
         assert member["brokerMemberGroup"]["brokerAddrs"] == {"0": "127.0.0.1:10911"}
-        same = await ask(client, 322, BROKER, jsonx.dumps(VERSION))
-        assert (same.ext, jsonx.loads(same.body)) == ({"changed": "false"}, VERSION)
-        other = await ask(client, 322, BROKER, jsonx.dumps(VERSION | {"counter": 2}))
+        same = await ask(client, 322, BROKER, fastjson.dumps(VERSION))
+        assert (same.ext, fastjson.loads(same.body)) == ({"changed": "false"}, VERSION)
+        other = await ask(client, 322, BROKER, fastjson.dumps(VERSION | {"counter": 2}))
         assert other.ext == {"changed": "true"}
         for code, ext, topics in (
             (206, {}, sorted(TOPICS)),
@@ -188,7 +188,7 @@ def test_clusters_members_versions_and_topic_lists() -> None:
             (224, {"cluster": "nowhere"}, []),
             (304, {}, ["DefaultCluster", "broker-a"]),
         ):
-            assert jsonx.loads((await ask(client, code, ext)).body)["topicList"] == topics
+            assert fastjson.loads((await ask(client, code, ext)).body)["topicList"] == topics
         assert (await ask(client, 205, BROKER)).ext == {"wipeTopicCount": "3"}
         assert (await ask(client, 327, BROKER)).ext == {"addTopicCount": "3"}
         assert (await ask(client, 216, {"topic": "U"})).code == 0
@@ -208,9 +208,9 @@ def test_key_value_configuration_reaches_registering_brokers() -> None:
         assert (await ask(client, 100, entry)).code == 0
         assert (await ask(client, 101, entry)).ext == {"value": "broker-a:4"}
         answer = await ask(client, 103, BROKER, body())
-        assert jsonx.loads(answer.body) == {"table": {"T": "broker-a:4"}}
+        assert fastjson.loads(answer.body) == {"table": {"T": "broker-a:4"}}
         assert (await ask(client, 102, entry)).code == 0
-        assert jsonx.loads((await ask(client, 219, entry)).body) == {"table": {}}
+        assert fastjson.loads((await ask(client, 219, entry)).body) == {"table": {}}
         assert b"listenPort=" in bytes((await ask(client, 319)).body)
         assert (await ask(client, 318, {}, b"listenPort=1\n")).code == 16
 
@@ -293,7 +293,7 @@ def test_a_registration_with_many_topics_is_read_beside_others_and_those_behind_
         done, _ = await asyncio.wait([large, fewer, little], return_when=asyncio.FIRST_COMPLETED)
         assert done == {little}
         assert (await large).code == (await fewer).code == 0
-        found = jsonx.loads((await ask(client, 206)).body)["topicList"]
+        found = fastjson.loads((await ask(client, 206)).body)["topicList"]
         assert set(found) == set(TOPICS)
         bad = await ask(broker, 103, BROKER, b"{" * (1 << 17))
         assert bad.code == 1, bad.remark
@@ -314,7 +314,7 @@ def test_a_registration_whose_connection_is_closed_meanwhile_leaves_no_route() -
             await asyncio.sleep(0)
         while server._reading:
             await asyncio.sleep(0.005)
-        assert jsonx.loads((await ask(client, 206)).body)["topicList"] == []
+        assert fastjson.loads((await ask(client, 206)).body)["topicList"] == []
 
     served(main)
 

@@ -6,17 +6,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from saturnmq.nameserver.registration import Registration, parse_registration
 from saturnmq.nameserver.routes import Registered, RouteTable
-from saturnmq.protocol import jsonx
+from saturnmq.protocol import fastjson
 from saturnmq.protocol.epochs import AHEAD_MAX
-from saturnmq.protocol.errors import (
-    ForeignGroup,
-    InvalidParameter,
-    SaturnError,
-    TopicNotExist,
-)
 from saturnmq.protocol.headers import RegisterBroker
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import DataVersion, TopicConfig
+from saturnmq.runtime.errors import ForeignGroup, InvalidParameter, SaturnError, TopicNotExist
 
 OURS, THEIRS = "1" * 32, "2" * 32
 A, SLAVE, B = "10.0.0.1:1", "10.0.0.2:1", "10.0.9.1:1"
@@ -271,7 +266,7 @@ def test_claims_of_those_who_were_silent_for_longest_are_forgotten_first(
 
 
 def request(version: dict[str, object], **ext: str) -> Command:
-    body = jsonx.dumps({"topicConfigSerializeWrapper": {"dataVersion": version}})
+    body = fastjson.dumps({"topicConfigSerializeWrapper": {"dataVersion": version}})
     fields = {"clusterName": "C", "brokerName": "b", "brokerId": "0", "brokerAddr": "h:1"}
     return Command.request(103, fields | ext, body)
 

@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 from broker_rig import ask, connected, run, until
 from failover_rig import Group
-from saturnmq.broker.role import State
+from saturnmq.broker.replication.role import State
 from saturnmq.cli import nodes
 from saturnmq.nameserver.server import NameServer
-from saturnmq.protocol import jsonx
+from saturnmq.protocol import fastjson
 from saturnmq.protocol.checked import INT64_MAX
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.epochs import TERM
-from saturnmq.protocol.native import NativeRuntime
 from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.runtime import split_address
 from saturnmq.protocol.signing import UNSIGNED
+from saturnmq.runtime.door import split_address
+from saturnmq.runtime.native import NativeRuntime
 
 
 async def nameserver(group: Group) -> Endpoint:
@@ -31,9 +31,9 @@ async def nameserver(group: Group) -> Endpoint:
 
 async def replicas(endpoint: Endpoint, *names: str) -> dict[str, Any]:
     code = RequestCode.CONTROLLER_GET_SYNC_STATE_DATA
-    reply = await ask(endpoint, code, body=jsonx.dumps(list(names)))
+    reply = await ask(endpoint, code, body=fastjson.dumps(list(names)))
     assert reply.code == 0, reply.remark
-    return jsonx.loads(reply.body)["replicasInfoTable"]
+    return fastjson.loads(reply.body)["replicasInfoTable"]
 
 
 def test_a_nameserver_names_itself_as_the_leading_controller(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_broker_is_elected_by_a_hand_over(tmp_path: Path) -> None:
             assert reply.ext["masterAddress"] == group.slave.address
             assert reply.ext["masterEpoch"] == str(group.slave.context.role.epoch)
             assert int(reply.ext["syncStateSetEpoch"]) >= 1
-            told = jsonx.loads(reply.body)
+            told = fastjson.loads(reply.body)
             members = {"0": group.slave.address, "1": group.master.address}
             assert told["brokerMemberGroup"] == {
                 "cluster": "C",
@@ -231,7 +231,7 @@ def test_a_broker_tells_which_master_wrote_what(tmp_path: Path) -> None:
             code, state = await group.role(group.slave, RequestCode.PROMOTE, epoch=2 * TERM)
             assert code == 0, state
             client = await connected(runtime, group.slave)
-            told = jsonx.loads((await ask(client, RequestCode.GET_BROKER_EPOCH_CACHE)).body)
+            told = fastjson.loads((await ask(client, RequestCode.GET_BROKER_EPOCH_CACHE)).body)
             epochs = [(x["epoch"], x["startOffset"], x["endOffset"]) for x in told["epochList"]]
             assert epochs == [(TERM, 0, end), (state["epoch"], end, INT64_MAX)]
             assert (told["brokerId"], told["maxOffset"]) == (0, end)

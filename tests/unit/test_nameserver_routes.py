@@ -12,11 +12,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from saturnmq.nameserver.kv import ORDER_TOPIC_CONFIG, KvConfig
 from saturnmq.nameserver.registration import Registration, parse_registration
 from saturnmq.nameserver.routes import RouteTable
-from saturnmq.protocol import jsonx
-from saturnmq.protocol.errors import InvalidParameter, QueryNotFound, SaturnError, TopicNotExist
+from saturnmq.protocol import fastjson
 from saturnmq.protocol.headers import RegisterBroker
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import DataVersion, TopicConfig
+from saturnmq.runtime.errors import InvalidParameter, QueryNotFound, SaturnError, TopicNotExist
 
 
 def parsed(command: Command) -> Registration:
@@ -378,7 +378,7 @@ VERSION = {"counter": 3, "stateVersion": 0, "timestamp": 9}
 def test_plain_body_with_its_crc_parses() -> None:
     topic = TopicConfig("T", 4, 5, 6, attributes={"+message.type": "FIFO"})
     wrapper = {"dataVersion": VERSION, "topicConfigTable": {"T": topic.to_json()}}
-    body = jsonx.dumps({"filterServerList": [], "topicConfigSerializeWrapper": wrapper})
+    body = fastjson.dumps({"filterServerList": [], "topicConfigSerializeWrapper": wrapper})
     crc = str(zlib.crc32(body) & 0x7FFFFFFF)
     result = parsed(command(body, bodyCrc32=crc, haServerAddr="h:2"))
     assert result.topics == {"T": topic}
@@ -391,7 +391,7 @@ def test_compressed_body_parses_and_a_bomb_does_not() -> None:
     def part(data: bytes) -> bytes:
         return struct.pack(">i", len(data)) + data
 
-    plain = part(jsonx.dumps(VERSION)) + struct.pack(">i", 2)
+    plain = part(fastjson.dumps(VERSION)) + struct.pack(">i", 2)
     plain += part(b"T 4 5 6 SINGLE_TAG {}") + part(b'U 1 1 7 SINGLE_TAG {"a":"b c"}') + part(b"[]")
     result = parsed(command(zlib.compress(plain), compressed="true"))
     assert result.version == DataVersion(3, 9)
@@ -443,7 +443,7 @@ def test_kv_config_fits_the_reply_to_a_broker_whatever_is_put_into_it() -> None:
     for text in ("x" * 64_000, "\u0001" * 64_000):  # which JSON writes as one byte, and as six
         with pytest.raises(InvalidParameter, match="of 4194304 are stored, delete some first"):
             fill(text)
-        assert 3 << 20 < len(jsonx.dumps({"table": kv.table(ORDER_TOPIC_CONFIG)})) < 5 << 20
+        assert 3 << 20 < len(fastjson.dumps({"table": kv.table(ORDER_TOPIC_CONFIG)})) < 5 << 20
         kv.put(ORDER_TOPIC_CONFIG, "0", "short")  # in its place
         for key in range(1000):
             kv.delete(ORDER_TOPIC_CONFIG, str(key))

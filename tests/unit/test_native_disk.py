@@ -17,8 +17,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from saturnmq.protocol.errors import DirectoryLocked
-from saturnmq.protocol.memory import memory_bytes
+from saturnmq.runtime.errors import DirectoryLocked
+from saturnmq.runtime.memory import memory_bytes
 from saturnmq.store import files
 from saturnmq.store.disk import Advice, NativeDisk
 from saturnmq.store.files import MAPPED_WRITE

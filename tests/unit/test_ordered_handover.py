@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from consumer_world import MASTER, Q0, Q1, World, WorldCore, consumer
-from saturnmq.client.push_consumer import PushConsumer
+from saturnmq.client.consumer.push_consumer import PushConsumer
 from saturnmq.drills.sim.network import SimNetwork
 from saturnmq.drills.sim.runtime import SimRuntime
-from saturnmq.protocol.errors import ListenerStuck
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
+from saturnmq.runtime.errors import ListenerStuck
 
 
 class Group:

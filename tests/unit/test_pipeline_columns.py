@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 from saturnmq.pipeline import columns
-from saturnmq.protocol.errors import ConfigError
+from saturnmq.runtime.errors import ConfigError
 
 pa = pytest.importorskip("pyarrow", reason="the pipeline needs pyarrow: saturnmq[spark]")
 

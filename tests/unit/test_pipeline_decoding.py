@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from saturnmq.pipeline.columns import COLUMNS, Columns, Field, select
 from saturnmq.protocol.compression import LZ4, ZLIB, ZSTD, compress, sys_flag_of
-from saturnmq.protocol.errors import ConfigError, StoreDamaged
 from saturnmq.protocol.jhash import tags_code
 from saturnmq.protocol.kernels import decode_frames, write_message
+from saturnmq.runtime.errors import ConfigError, StoreDamaged
 
 pa = pytest.importorskip("pyarrow", reason="the pipeline needs pyarrow: saturnmq[spark]")
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from pipeline_store_rig import made, opened, put
 from saturnmq.pipeline.access import Where
-from saturnmq.protocol.errors import ConfigError
-from saturnmq.store.checkpoint import AbortMark, Checkpoint
+from saturnmq.runtime.errors import ConfigError
 from saturnmq.store.config_files import ConfigFile
+from saturnmq.store.derived.tombstones import KEY
 from saturnmq.store.disk import NativeDisk
-from saturnmq.store.tombstones import KEY
+from saturnmq.store.recovery.checkpoint import AbortMark, Checkpoint
 
 COUNT = 60
 TOPICS = ("T0", "T1")

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from saturnmq.protocol import properties as names
 from saturnmq.protocol.batch import iterate_batch
-from saturnmq.protocol.errors import ConfigError, MessageIllegal
 from saturnmq.protocol.kernels import check_batch, write_batch
 from saturnmq.protocol.properties import decode_properties
+from saturnmq.runtime.errors import ConfigError, MessageIllegal
 
 pa = pytest.importorskip("pyarrow", reason="the pipeline needs pyarrow: saturnmq[spark]")
 np = pytest.importorskip("numpy", reason="the pipeline needs numpy: saturnmq[spark]")

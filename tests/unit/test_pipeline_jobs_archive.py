@@ -20,7 +20,7 @@ from saturnmq.pipeline.jobs import manifest as manifests
 from saturnmq.pipeline.jobs.archive import Archived, archive
 from saturnmq.pipeline.jobs.audit import audit
 from saturnmq.pipeline.jobs.manifest import Archive, ArchiveChanged
-from saturnmq.protocol.errors import ConfigError, StoreDamaged
+from saturnmq.runtime.errors import ConfigError, StoreDamaged
 
 TOPICS = ("T0", "T1")
 

@@ -9,12 +9,12 @@ import pytest
 from pipeline_store_rig import SIZES, START_MS, made, opened, overwrite, put, segments
 from saturnmq.pipeline.access import Where
 from saturnmq.pipeline.jobs.audit import Audited, audit
-from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.frame import Frame, decode_frame, encode_frame
-from saturnmq.store.checkpoint import Checkpoint
-from saturnmq.store.consumequeue import ENTRY
+from saturnmq.runtime.errors import ConfigError
+from saturnmq.store.derived.consumequeue import ENTRY
 from saturnmq.store.disk import NativeDisk
 from saturnmq.store.message_store import PendingMessage
+from saturnmq.store.recovery.checkpoint import Checkpoint
 
 
 @pytest.fixture

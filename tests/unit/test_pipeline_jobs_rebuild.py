@@ -10,11 +10,11 @@ import pytest
 from pipeline_store_rig import SIZES, made, opened, overwrite, put, segments
 from saturnmq.pipeline.jobs.log_file import joined
 from saturnmq.pipeline.jobs.rebuild import rebuild
-from saturnmq.protocol.errors import ConfigError, DirectoryLocked, StoreDamaged
-from saturnmq.store.checkpoint import Checkpoint
+from saturnmq.runtime.errors import ConfigError, DirectoryLocked, StoreDamaged
 from saturnmq.store.disk import NativeDisk
-from saturnmq.store.rebuild import Rebuilt
-from saturnmq.store.rebuild import rebuild as rebuild_in_place
+from saturnmq.store.inspect.rebuild import Rebuilt
+from saturnmq.store.inspect.rebuild import rebuild as rebuild_in_place
+from saturnmq.store.recovery.checkpoint import Checkpoint
 
 NOW = 1_763_740_000_000
 

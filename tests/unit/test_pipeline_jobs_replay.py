@@ -16,8 +16,8 @@ from saturnmq.pipeline.jobs.archive import archive
 from saturnmq.pipeline.jobs.manifest import Archive, DataFile
 from saturnmq.pipeline.jobs.replay_plan import ReplayPlan, plan
 from saturnmq.pipeline.jobs.tasks import cause
-from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.message_queue import MessageQueue
+from saturnmq.runtime.errors import ConfigError
 
 
 @pytest.fixture

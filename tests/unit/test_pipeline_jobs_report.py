@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from pipeline_store_rig import START_MS, made, opened
 from saturnmq.pipeline.access import Where
 from saturnmq.pipeline.jobs import usage as counting
-from saturnmq.pipeline.jobs.report import Report, html, report, write_report
+from saturnmq.pipeline.jobs.report import Report, as_html, report, write_report
 from saturnmq.pipeline.jobs.usage import Histogram, Top
-from saturnmq.protocol.errors import ConfigError
+from saturnmq.runtime.errors import ConfigError
 from saturnmq.store.message_store import PendingMessage
 
 
@@ -138,7 +138,7 @@ def test_what_came_back_is_told_by_group_topic_and_tries(root: Path) -> None:
             "tries": {"1": 1, "2": 2},
         },
     ]
-    assert "Messages that came back" in html(reported(root))
+    assert "Messages that came back" in as_html(reported(root))
 
 
 def test_lags_come_from_the_tables_and_an_earlier_report_tells_their_change(
@@ -205,4 +205,4 @@ def test_a_report_of_nothing_is_a_page_too(tmp_path: Path) -> None:
     store.close()
     found = reported(tmp_path / "store")
     assert found.messages == 0
-    assert "0 messages" in html(found)
+    assert "0 messages" in as_html(found)

@@ -15,8 +15,8 @@ from saturnmq.pipeline.offsets import (
     parse_times,
     to_json,
 )
-from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.message_queue import MessageQueue
+from saturnmq.runtime.errors import ConfigError
 
 names = st.sampled_from(("orders", "a", "%RETRY%g", "Z-1"))
 queues = st.builds(MessageQueue, names, names, st.integers(0, 20))

@@ -6,8 +6,8 @@ import pytest
 from saturnmq.pipeline.access import Where
 from saturnmq.pipeline.columns import DEFAULT
 from saturnmq.pipeline.options import NAMES, parse, place_options
-from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.message_queue import MessageQueue
+from saturnmq.runtime.errors import SaturnError
 
 LEAST = {"endpoints": "h:9876", "subscribe": "orders"}
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from saturnmq.pipeline.plan import MAX_BYTES, WORTH_A_TASK, Plan, Range, pack, share
-from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.message_queue import MessageQueue
+from saturnmq.runtime.errors import ConfigError
 
 MIB = 1 << 20
 

@@ -4,7 +4,7 @@ import pytest
 from saturnmq.pipeline import sink_options
 from saturnmq.pipeline.sink_options import SinkOptions, check_columns, parse, selector_for
 from saturnmq.protocol import compression
-from saturnmq.protocol.errors import ConfigError, SaturnError
+from saturnmq.runtime.errors import ConfigError, SaturnError
 
 types = pytest.importorskip("pyspark.sql.types", reason="pyspark is not installed")
 

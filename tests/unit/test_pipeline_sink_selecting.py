@@ -3,9 +3,9 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from saturnmq.protocol.errors import MessageIllegal, SaturnError
 from saturnmq.protocol.jhash import jhash
 from saturnmq.protocol.message_queue import MessageQueue
+from saturnmq.runtime.errors import MessageIllegal, SaturnError
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 np = pytest.importorskip("numpy", reason="numpy is not installed")

@@ -5,8 +5,8 @@ import pytest
 from saturnmq.client.blocking import LoopThread
 from saturnmq.protocol.batch import encode_batch
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.errors import ConnectionLost, TopicNotExist
 from saturnmq.protocol.message_queue import MessageQueue
+from saturnmq.runtime.errors import ConnectionLost, TopicNotExist
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from producer_world import A0, A1, Cluster, Make, clusters
 from saturnmq.client.kernels import Outbox
-from saturnmq.client.outgoing_reference import Outbox as ReferenceOutbox
-from saturnmq.client.producer import Producer
-from saturnmq.protocol.errors import ClientClosed, ClientForked, RequestTimeout, SaturnError
+from saturnmq.client.producer.batch_reference import Outbox as ReferenceOutbox
+from saturnmq.client.producer.producer import Producer
 from saturnmq.protocol.message import Message
+from saturnmq.runtime.errors import ClientClosed, ClientForked, RequestTimeout, SaturnError
 
 HALF = 0.5
 

@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 from producer_world import A0, A1, B0, Make, clusters
-from saturnmq.client.accumulator import Pin
-from saturnmq.client.outgoing import EXTRA_BYTES_MAX, ITEM_OVERHEAD
-from saturnmq.client.results import SendStatus
-from saturnmq.client.sending import ProducerOptions
+from saturnmq.client.producer.accumulator import Pin
+from saturnmq.client.producer.batch import EXTRA_BYTES_MAX, ITEM_OVERHEAD
+from saturnmq.client.producer.results import SendStatus
+from saturnmq.client.producer.sending import ProducerOptions
 from saturnmq.protocol.batch import iterate_batch
-from saturnmq.protocol.errors import (
+from saturnmq.protocol.message import Message, MessageQueue
+from saturnmq.protocol.properties import decode_properties
+from saturnmq.runtime.errors import (
     ClientClosed,
     InvalidParameter,
     MessageIllegal,
     RouteNotFound,
     SaturnError,
 )
-from saturnmq.protocol.message import Message, MessageQueue
-from saturnmq.protocol.properties import decode_properties
 
 PACKED = 0x301  # compressed, with zlib
 

@@ -10,10 +10,11 @@ from typing import Any
 
 import client_fakes as fakes
 import pytest
-from saturnmq.client.accumulator import Pin
 from saturnmq.client.blocking import LoopThread, Producer
+from saturnmq.client.producer.accumulator import Pin
 from saturnmq.protocol.batch import encode_batch
-from saturnmq.protocol.errors import (
+from saturnmq.protocol.message import Message, MessageQueue
+from saturnmq.runtime.errors import (
     ClientClosed,
     ConnectFailed,
     InvalidParameter,
@@ -21,8 +22,7 @@ from saturnmq.protocol.errors import (
     RequestTimeout,
     TopicNotExist,
 )
-from saturnmq.protocol.message import Message, MessageQueue
-from saturnmq.protocol.native import NativeRuntime
+from saturnmq.runtime.native import NativeRuntime
 
 A0, A1 = MessageQueue("T", "a", 0), MessageQueue("T", "a", 1)
 WAIT_S = 5.0

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 import saturnmq
 from saturnmq import aio
-from saturnmq.client.asked import ConsumerHandler, ConsumerRequests
-from saturnmq.client.membership import Member
+from saturnmq.client.consumer.membership import Member
+from saturnmq.client.server_requests import ConsumerHandler, ConsumerRequests
 
 ROOT = Path(__file__).parents[2]
 USES = ROOT / "tests/data/uses.py"
@@ -181,7 +181,7 @@ def test_the_tool_notices_a_method_that_changed_and_writes_it(tmp_path):
     for folder in ("client", "tools"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("*.so"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    source = tmp_path / "client/pull_consumer.py"
+    source = tmp_path / "client/consumer/pull_consumer.py"
     text = source.read_text()
     source.write_text(
         text.replace("    async def poll(self, ", "    async def poll(self, sip: int, ")

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from consumer_world import MASTER, Q0, Q1, SLAVE, World, WorldCore, consumer, puller
-from saturnmq.client.pull_consumer import PullConsumer
-from saturnmq.protocol.errors import ClientClosed, ConfigError, InvalidParameter
+from saturnmq.client.consumer.pull_consumer import PullConsumer
 from saturnmq.protocol.message import MessageQueue
+from saturnmq.runtime.errors import ClientClosed, ConfigError, InvalidParameter
 
 
 def backlog(count: int, queues: int = 1) -> World:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from consumer_world import MASTER, Q0, Q1, SLAVE, World, WorldCore, consumer
-from saturnmq.client.pull_consumer import PullConsumer
-from saturnmq.client.push_consumer import PushConsumer
-from saturnmq.client.results import ConsumeResult
-from saturnmq.protocol.errors import ClientClosed, ConfigError, MalformedFrame
+from saturnmq.client.consumer.pull_consumer import PullConsumer
+from saturnmq.client.consumer.push_consumer import PushConsumer
+from saturnmq.client.producer.results import ConsumeResult
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
+from saturnmq.runtime.errors import ClientClosed, ConfigError, MalformedFrame
 
 RETRY = "%RETRY%G"
 

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from saturnmq.client.rebalance import STRATEGIES, assign, average, sticky, strategy
+from saturnmq.client.consumer.rebalance import STRATEGIES, assign, average, sticky, strategy
 from saturnmq.protocol.message import MessageQueue
 
 

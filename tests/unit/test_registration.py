@@ -12,19 +12,19 @@ import pytest
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.broker.context import Context
 from saturnmq.broker.registration import Registration
-from saturnmq.broker.role import Role, State
-from saturnmq.broker.topics import NEWS_MOST, Topic, TopicTable
+from saturnmq.broker.replication.role import Role, State
+from saturnmq.broker.tables.topics import NEWS_MOST, Topic, TopicTable
 from saturnmq.drills.sim.runtime import SimRuntime
 from saturnmq.nameserver.server import SCAN_INTERVAL_S, NameServer
-from saturnmq.protocol import jsonx
+from saturnmq.protocol import fastjson
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
-from saturnmq.protocol.errors import SaturnError, TopicNotExist
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import TopicConfig
-from saturnmq.protocol.steps import Steps
-from saturnmq.protocol.supervision import Supervisor
-from saturnmq.store.tombstones import Tombstone
+from saturnmq.runtime.errors import SaturnError, TopicNotExist
+from saturnmq.runtime.steps import Steps
+from saturnmq.runtime.supervision import Supervisor
+from saturnmq.store.derived.tombstones import Tombstone
 from world_rig import World, run
 
 OURS, THEIRS = "1" * 32, "2" * 32
@@ -378,7 +378,7 @@ class Connection:
 
     def _hear(self, endpoint: Endpoint, command: Command) -> None:
         if command.code == RequestCode.ROUTE_CHANGED:
-            self.changed += jsonx.loads(command.body)
+            self.changed += fastjson.loads(command.body)
 
     async def ask(self, code: int, ext: dict[str, Any], data: bytes = b"") -> Command:
         return await self.endpoint.request(Command.request(code, ext, data), 5)
@@ -394,7 +394,7 @@ class Connection:
 
     async def register(self, identity: str, broker_id: int = 0, epoch: int = 0) -> Command:
         wrapper = {"dataVersion": {**VERSION, "stateVersion": epoch}, "topicConfigTable": TABLE}
-        body = jsonx.dumps({"topicConfigSerializeWrapper": wrapper})
+        body = fastjson.dumps({"topicConfigSerializeWrapper": wrapper})
         ext = {**self.about(broker_id), **({"saturnIdentity": identity} if identity else {})}
         return await self.ask(RequestCode.REGISTER_BROKER, ext, body)
 
@@ -502,7 +502,7 @@ def test_only_signs_of_life_of_the_broker_itself_keep_it_in_the_routes(
         asker = link if whose == "its own" else await connection(world, server)
         for _ in range(6):
             await asyncio.sleep(PACE_S)
-            reply = await asker.ask(code, link.about(), jsonx.dumps(VERSION))
+            reply = await asker.ask(code, link.about(), fastjson.dumps(VERSION))
             assert reply.code == 0
         if code == RequestCode.QUERY_DATA_VERSION:
             assert reply.ext == {"changed": "false" if asker is link else "true"}

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from saturnmq.protocol.errors import MalformedFrame
 from saturnmq.protocol.remoting import (
     FLAG_ONEWAY,
     FLAG_RESPONSE,
@@ -23,6 +22,7 @@ from saturnmq.protocol.remoting import (
     frame_size,
     parse_frame,
 )
+from saturnmq.runtime.errors import MalformedFrame
 
 # Recorded from RocketMQ 5.4.0.
 BINARY = bytes.fromhex(

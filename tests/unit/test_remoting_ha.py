@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from saturnmq.protocol import ha
-from saturnmq.protocol.errors import MalformedFrame
 from saturnmq.protocol.signing import Seal, Signing
+from saturnmq.runtime.errors import MalformedFrame
 
 RECORDED_REPORTS = bytes.fromhex("0000000000000000 0000000000008000 000000000000b089")
 RECORDED_HEADERS = (

@@ -19,15 +19,15 @@ from broker_rig import (
     started,
     until,
 )
-from saturnmq.broker import flush
 from saturnmq.broker.broker import Broker
+from saturnmq.broker.commit import flush
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.broker.replication.events import Ask, Paused
 from saturnmq.protocol import ha
 from saturnmq.protocol.codes import ResponseCode
-from saturnmq.protocol.errors import ConfigError
-from saturnmq.protocol.native import NativeRuntime
-from saturnmq.protocol.runtime import split_address
+from saturnmq.runtime.door import split_address
+from saturnmq.runtime.errors import ConfigError
+from saturnmq.runtime.native import NativeRuntime
 
 SEGMENT = SMALL["commitlog_segment_bytes"]
 

@@ -11,7 +11,7 @@ import pytest
 from saturnmq import Admin, Message, Producer, SaturnError
 from saturnmq.cli import store_restore
 from saturnmq.cli.store import app
-from saturnmq.protocol.errors import StoreDamaged
+from saturnmq.runtime.errors import StoreDamaged
 from saturnmq.store.message_store import PendingMessage
 from served_rig import served
 from store_rig import SEGMENT

@@ -12,10 +12,8 @@ from typing import Any
 import pytest
 from client_fakes import FakeBroker, FakeCluster
 from lying_rig import Lie, LyingCluster, run
-from saturnmq.client.admin import Admin
-from saturnmq.client.core import ClientCore
-from saturnmq.client.placing import queue_of
-from saturnmq.client.restoring import (
+from saturnmq.client.admin.admin import Admin
+from saturnmq.client.admin.restoring import (
     Item,
     Purpose,
     Restorer,
@@ -25,14 +23,16 @@ from saturnmq.client.restoring import (
     properties_again,
     purpose,
 )
+from saturnmq.client.core import ClientCore
+from saturnmq.client.producer.placing import queue_of
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.frame import encode_frame
 from saturnmq.protocol.ids import encode_host
 from saturnmq.protocol.kernels import ReceivedMessage
 from saturnmq.protocol.message import MessageQueue
-from saturnmq.protocol.native import NativeRuntime
 from saturnmq.protocol.properties import encode_properties
+from saturnmq.runtime.errors import SaturnError
+from saturnmq.runtime.native import NativeRuntime
 
 STORED = 1_700_000_000_000
 DELAYS = (1_000, 5_000, 10_000, 60_000)

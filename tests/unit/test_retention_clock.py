@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from saturnmq.broker.retention import RetentionClock
+from saturnmq.broker.commit.retention import RetentionClock
 
 DAY_S = 86_400.0
 

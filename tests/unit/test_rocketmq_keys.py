@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.broker.rocketmq_keys import OLDER_NAMES, REFUSED, WITHOUT_EFFECT
-from saturnmq.protocol.errors import ConfigError
+from saturnmq.runtime.errors import ConfigError
 from saturnmq.store.config import StoreConfig
 
 FIELDS = {

@@ -11,9 +11,9 @@ import pytest
 from saturnmq.cli.launcher import LauncherError, LocalCluster, Node, Settings
 from saturnmq.cli.main import app
 from saturnmq.cli.rolling import Upgrade
-from saturnmq.client.handover import Drained
-from saturnmq.client.replicas import Replica
-from saturnmq.protocol.errors import NoPermission
+from saturnmq.client.admin.handover import Drained
+from saturnmq.client.admin.replicas import Replica
+from saturnmq.runtime.errors import NoPermission
 from typer.testing import CliRunner
 
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from consumer_world import HOST
-from saturnmq.client.send_back import DLQ_LEVEL, SendBack
-from saturnmq.protocol.errors import ConnectionLost, error_for
+from saturnmq.client.consumer.send_back import DLQ_LEVEL, SendBack
 from saturnmq.protocol.frame import encode_frame
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 from saturnmq.protocol.properties import decode_properties, encode_properties
 from saturnmq.protocol.remoting import Command
+from saturnmq.runtime.errors import ConnectionLost, error_for
 
 BACK, SEND = 36, 310
 RETRY = "%RETRY%G"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from saturnmq.broker.config import BrokerConfig
-from saturnmq.protocol.errors import ConfigError
+from saturnmq.runtime.errors import ConfigError
 from saturnmq.store.config import StoreConfig
 
 NUMBERS = [

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from frame_rig import plain_frame
 from saturnmq.protocol.sql92 import Sql
-from saturnmq.store.consumequeue import ENTRY, FILLER
-from saturnmq.store.sifting import (
+from saturnmq.store.derived.consumequeue import ENTRY, FILLER
+from saturnmq.store.derived.sql_filter import (
     COLD_WORK,
     FRAME_WORK,
     PASSED,

@@ -20,15 +20,15 @@ from saturnmq import aio
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.cli import nodes
 from saturnmq.nameserver.server import NameServer
-from saturnmq.protocol import ha, jsonx
+from saturnmq.protocol import fastjson, ha
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.endpoint import Endpoint, connect
 from saturnmq.protocol.epochs import TERM
-from saturnmq.protocol.errors import ConfigError, NoPermission, SignatureNeeded
-from saturnmq.protocol.native import NativeRuntime
 from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.runtime import split_address
 from saturnmq.protocol.signing import LET_IN_MAX, UNSIGNED, LetIn, Seal, Signing, ask_signed
+from saturnmq.runtime.door import split_address
+from saturnmq.runtime.errors import ConfigError, NoPermission, SignatureNeeded
+from saturnmq.runtime.native import NativeRuntime
 
 SECRET, OTHER = "the secret of the cluster", "the secret of strangers"
 OURS = Signing(SECRET)
@@ -254,7 +254,7 @@ def test_a_node_that_does_not_sign_its_state_is_not_heard(tmp_path: Path) -> Non
             await group.master.close()
 
             def tell(endpoint: Endpoint, request: Command) -> None:
-                endpoint.send(request.reply(0, body=jsonx.dumps(lie)))
+                endpoint.send(request.reply(0, body=fastjson.dumps(lie)))
 
             liar = await runtime.listen(*address, lambda: Endpoint(runtime, tell, server=True))
             group.master = await group.start("m")

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 from broker_rig import ask, config, connected, pull, run, send, started, until
-from saturnmq.broker import bodies, slices
-from saturnmq.broker.membership import TOLD_AT_ONCE
-from saturnmq.broker.pull import LOOKED_AT
-from saturnmq.protocol import jsonx
+from saturnmq.broker.handlers import bodies, slices
+from saturnmq.broker.handlers.membership import TOLD_AT_ONCE
+from saturnmq.broker.handlers.pull import LOOKED_AT
+from saturnmq.protocol import fastjson
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.endpoint import WORKS_MAX
 from saturnmq.protocol.kernels import decode_frames
-from saturnmq.protocol.native import NativeRuntime
 from saturnmq.protocol.remoting import Command
+from saturnmq.runtime.native import NativeRuntime
 
 STATS, CONSUMED = RequestCode.GET_TOPIC_STATS_INFO, RequestCode.GET_CONSUME_STATS
 BOUNDS = RequestCode.QUEUE_BOUNDS
@@ -32,14 +32,14 @@ def test_every_queue_is_in_the_answer_once(tmp_path: Path, queues: int) -> None:
         client = await connected(runtime, broker)
         count = {"topic": "T", "readQueueNums": queues, "writeQueueNums": queues}
         assert (await ask(client, RequestCode.UPDATE_AND_CREATE_TOPIC, count)).code == 0
-        stats = jsonx.loads((await ask(client, STATS, {"topic": "T"})).body)
+        stats = fastjson.loads((await ask(client, STATS, {"topic": "T"})).body)
         assert stats["topicPutTps"] == 0
         assert sorted(queue_id for _, _, queue_id in stats["offsetTable"]) == [*range(queues)]
         asked = {"consumerGroup": "G", "topic": "T"}
-        consumed = jsonx.loads((await ask(client, CONSUMED, asked)).body)
+        consumed = fastjson.loads((await ask(client, CONSUMED, asked)).body)
         assert consumed["consumeTps"] == 0
         assert consumed["offsetTable"].keys() == stats["offsetTable"].keys()
-        bounds = jsonx.loads((await ask(client, BOUNDS, {"topic": "T"})).body)
+        bounds = fastjson.loads((await ask(client, BOUNDS, {"topic": "T"})).body)
         assert bounds == {str(queue_id): [0, 0] for queue_id in range(queues)}
         client.close()
         await broker.close()
@@ -52,7 +52,7 @@ def test_a_group_without_topics_has_an_empty_table(tmp_path: Path) -> None:
         broker = await started(runtime, config(tmp_path))
         client = await connected(runtime, broker)
         reply = await ask(client, CONSUMED, {"consumerGroup": "G"})
-        assert jsonx.loads(reply.body) == {"consumeTps": 0, "offsetTable": {}}
+        assert fastjson.loads(reply.body) == {"consumeTps": 0, "offsetTable": {}}
         client.close()
         await broker.close()
 
@@ -177,7 +177,7 @@ def test_a_large_body_is_read_beside_others(tmp_path: Path) -> None:
     async def body(runtime: NativeRuntime) -> None:
         broker = await started(runtime, config(tmp_path))
         client, other = await connected(runtime, broker), await connected(runtime, broker)
-        much = asyncio.ensure_future(ask(client, RequestCode.HEART_BEAT, {}, jsonx.dumps(beat)))
+        much = asyncio.ensure_future(ask(client, RequestCode.HEART_BEAT, {}, fastjson.dumps(beat)))
         await asyncio.sleep(0)
         little = asyncio.ensure_future(ask(other, RequestCode.GET_BROKER_HA_STATUS))
         done, _ = await asyncio.wait([much, little], return_when=asyncio.FIRST_COMPLETED)
@@ -203,7 +203,7 @@ def test_members_of_a_large_group_are_told_of_many_changes_a_few_times(tmp_path:
         for number, member in enumerate(members):
             member._handler = lambda *_, number=number: told.update([number])
         beats = [
-            ask(member, RequestCode.HEART_BEAT, {}, jsonx.dumps(beat(f"c{number}")))
+            ask(member, RequestCode.HEART_BEAT, {}, fastjson.dumps(beat(f"c{number}")))
             for number, member in enumerate(members)
         ]
         assert {reply.code for reply in await asyncio.gather(*beats)} == {0}
@@ -231,7 +231,7 @@ def test_a_reset_of_many_queues_is_done_between_others(tmp_path: Path) -> None:
         many = 2000
         count = {"topic": "T", "readQueueNums": many, "writeQueueNums": many}
         assert (await ask(client, RequestCode.UPDATE_AND_CREATE_TOPIC, count)).code == 0
-        group = jsonx.dumps({"groupName": "G"})
+        group = fastjson.dumps({"groupName": "G"})
         code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
         assert (await ask(client, code, {}, group)).code == 0
         asked = {"topic": "T", "group": "G", "timestamp": 0, "isForce": "true"}
@@ -243,7 +243,7 @@ def test_a_reset_of_many_queues_is_done_between_others(tmp_path: Path) -> None:
         assert len(marks) < many
         reply = await much
         assert reply.code == 0, reply.remark
-        assert len(jsonx.loads(reply.body)["offsetTable"]) == many
+        assert len(fastjson.loads(reply.body)["offsetTable"]) == many
         for endpoint in (client, other):
             endpoint.close()
         await broker.close()

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 import world_rig
 from saturnmq.broker.config import BrokerConfig
-from saturnmq.broker.electing import SavedMemory
-from saturnmq.broker.groups import GroupTable
-from saturnmq.broker.offsets import ConsumerOffsets
-from saturnmq.broker.role import Role
-from saturnmq.broker.topics import Topic, TopicTable
-from saturnmq.protocol import jsonx
-from saturnmq.protocol.errors import MalformedFrame, StoreDamaged
+from saturnmq.broker.replication.elector import SavedMemory
+from saturnmq.broker.replication.role import Role
+from saturnmq.broker.tables.offsets import ConsumerOffsets
+from saturnmq.broker.tables.subscription_groups import GroupTable
+from saturnmq.broker.tables.topics import Topic, TopicTable
+from saturnmq.protocol import fastjson
 from saturnmq.protocol.route import TopicConfig
+from saturnmq.runtime.errors import MalformedFrame, StoreDamaged
 from saturnmq.store.config_files import ConfigFile
-from saturnmq.store.epochs import Epochs
-from saturnmq.store.tombstones import read_tombstones
+from saturnmq.store.derived.tombstones import read_tombstones
+from saturnmq.store.log.epochs import Epochs
 from world_rig import World
 
 GOOD = Topic("good", 2, 2).to_json()
@@ -46,7 +46,7 @@ def test_a_topic_that_cannot_be_is_left_out_and_told(bad: Any, caplog) -> None:
     table.load({"topicConfigTable": {"bad": bad, "good": GOOD}})
     assert [topic.name for topic in table] == ["good"]
     assert caplog.text.count("topic 'bad' is left out: ") == 1
-    assert jsonx.dumps(table.snapshot())
+    assert fastjson.dumps(table.snapshot())
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "a\0", "x" * 256])
@@ -114,7 +114,7 @@ def test_offsets_that_cannot_be_are_left_out(queues: Any) -> None:
     table = ConsumerOffsets(lambda: 1)
     table.load({"offsetTable": {"bad@g": queues, "good@g": {"0": 7}}})
     assert (table.query("g", "good", 0), len(table)) == (7, 1)
-    assert jsonx.dumps(table.snapshot())
+    assert fastjson.dumps(table.snapshot())
 
 
 ROLES: list[dict[str, Any]] = [

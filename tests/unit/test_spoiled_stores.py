@@ -11,11 +11,11 @@ import pytest
 import world_rig
 from frame_rig import plain_frame
 from saturnmq.drills.sim.disk import SimDisk
-from saturnmq.protocol.errors import ServiceNotAvailable
-from saturnmq.protocol.received import ReceivedMessage
-from saturnmq.store.checkpoint import Checkpoint
+from saturnmq.protocol.received_reference import ReceivedMessage
+from saturnmq.runtime.errors import ServiceNotAvailable
+from saturnmq.store.inspect.verify import Sizes, check
 from saturnmq.store.reading import number_of
-from saturnmq.store.verify import Sizes, check
+from saturnmq.store.recovery.checkpoint import Checkpoint
 from store_rig import CONFIG, SEGMENT, bodies, dispatch, flush, message, new_disk, open_store
 from world_rig import World, saved_json
 

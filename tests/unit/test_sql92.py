@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from saturnmq.drills.fuzz.sql_reference import Tree, matches, text_of
-from saturnmq.protocol.errors import SubscriptionParseFailed
 from saturnmq.protocol.sql92 import LENGTH_MAX, NESTING_MAX, Sql, compiled
+from saturnmq.runtime.errors import SubscriptionParseFailed
 from sql_rig import conditions, properties
 
 HELD = {"a": "5", "b": "x'y", "price": "9.5", "TAGS": "paid", "flag": "True", "c$_1": "-3"}

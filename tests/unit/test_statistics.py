@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from saturnmq.broker.statistics import Statistics, Totals
-from saturnmq.store.derived import Arrival
+from saturnmq.broker.tables.statistics import Statistics, Totals
+from saturnmq.store.derived.derived import Arrival
 from world_rig import Remote, World, run
 
 EVENING = int(datetime(2026, 3, 1, 23, 59).timestamp() * 1000)

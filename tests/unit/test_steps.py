@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Generator
 
 import pytest
-from saturnmq.protocol.native import NativeRuntime
-from saturnmq.protocol.steps import Steps
+from saturnmq.runtime.native import NativeRuntime
+from saturnmq.runtime.steps import Steps
 
 Work = Generator[None, None, str]
 

@@ -10,23 +10,23 @@ from pathlib import Path
 
 import pytest
 from saturnmq.protocol.batch import encode_batch_item
-from saturnmq.protocol.errors import (
+from saturnmq.protocol.frame import decode_frame
+from saturnmq.runtime.errors import (
     DirectoryLocked,
     MessageIllegal,
     ServiceNotAvailable,
     StoreDamaged,
 )
-from saturnmq.protocol.frame import decode_frame
 from saturnmq.store.config_files import ConfigFile
-from saturnmq.store.consumequeue import (
+from saturnmq.store.derived.consumequeue import (
     ENTRY,
     FILLER,
     entries_before,
     entries_before_reference,
 )
+from saturnmq.store.derived.indexfile import INCOMING, insert_items, insert_items_reference
+from saturnmq.store.derived.lookup import plan_reads, plan_reads_reference
 from saturnmq.store.disk import NativeDisk
-from saturnmq.store.indexfile import INCOMING, insert_items, insert_items_reference
-from saturnmq.store.lookup import plan_reads, plan_reads_reference
 from saturnmq.store.message_store import GetStatus, MessageStore, PendingMessage, StoreConfig
 from store_rig import CONFIG, SEGMENT, Clock, bodies, dispatch, flush, message, new_disk, open_store
 
@@ -409,7 +409,7 @@ def _open_elsewhere(config: StoreConfig) -> None:
 
     code = (
         "import sys; from saturnmq.store.disk import NativeDisk\n"
-        "from saturnmq.protocol.errors import DirectoryLocked\n"
+        "from saturnmq.runtime.errors import DirectoryLocked\n"
         "try: NativeDisk().lock(sys.argv[1])\n"
         "except DirectoryLocked as e: print(e); sys.exit(3)"
     )

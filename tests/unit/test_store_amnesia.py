@@ -9,10 +9,10 @@ import errno
 import random
 
 import pytest
-from saturnmq.protocol.errors import ServiceNotAvailable, StoreDamaged
-from saturnmq.store.checkpoint import Checkpoint
+from saturnmq.runtime.errors import ServiceNotAvailable, StoreDamaged
+from saturnmq.store.log.truncated import SideFile
 from saturnmq.store.message_store import MessageStore
-from saturnmq.store.truncated import SideFile
+from saturnmq.store.recovery.checkpoint import Checkpoint
 from store_rig import CONFIG, SEGMENT, Clock, bodies, dispatch, flush, message, new_disk, open_store
 
 IDENTITY = "00112233445566778899aabbccddeeff"

@@ -9,9 +9,9 @@ import pathlib
 from datetime import datetime
 
 import pytest
-from saturnmq.protocol.errors import ConfigError, ServiceNotAvailable, SystemBusy
-from saturnmq.store.cleaner import Space
+from saturnmq.runtime.errors import ConfigError, ServiceNotAvailable, SystemBusy
 from saturnmq.store.disk import NativeDisk
+from saturnmq.store.log.cleaner import Space
 from saturnmq.store.message_store import GetStatus, MessageStore, StoreConfig
 from store_rig import CONFIG, SEGMENT, Clock, bodies, dispatch, flush, message, new_disk, open_store
 

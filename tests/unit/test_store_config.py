@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
-from saturnmq.protocol.errors import ConfigError
+from saturnmq.runtime.errors import ConfigError
 from saturnmq.store.config import StoreConfig
 
 DEFAULTS: dict[str, Any] = {  # RocketMQ's

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from broker_rig import config, connected, run, send, started, until
-from saturnmq.protocol.errors import ServiceNotAvailable
-from saturnmq.protocol.native import NativeRuntime
+from saturnmq.runtime.errors import ServiceNotAvailable
+from saturnmq.runtime.native import NativeRuntime
 from saturnmq.store.disk import NativeDisk
 from saturnmq.store.message_store import MessageStore
 from store_rig import CONFIG, SEGMENT, Clock, bodies, dispatch, flush, message, new_disk, open_store

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 from saturnmq.drills.sim.disk import SimDisk
 from saturnmq.protocol.batch import encode_batch
-from saturnmq.protocol.errors import MessageIllegal, ServiceNotAvailable, StageLost, SystemBusy
 from saturnmq.protocol.frame import CRC_PROPERTY_BYTES, decode_frame
 from saturnmq.protocol.topics import GROUPS_TOPIC
-from saturnmq.store.groups import Group, lay_out
+from saturnmq.runtime.errors import MessageIllegal, ServiceNotAvailable, StageLost, SystemBusy
+from saturnmq.store.inspect.rebuild import rebuild
+from saturnmq.store.inspect.verify import Sizes
+from saturnmq.store.log.atomic_batches import Group, lay_out
 from saturnmq.store.message_store import MessageStore, Part, PendingMessage, Put
-from saturnmq.store.rebuild import rebuild
-from saturnmq.store.verify import Sizes
 from store_rig import CONFIG, SEGMENT, Clock, bodies, dispatch, flush, message, new_disk, open_store
 
 

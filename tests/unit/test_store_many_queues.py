@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from saturnmq.drills.sim.disk import Outcome
 from saturnmq.protocol.batch import encode_batch
-from saturnmq.protocol.errors import ServiceNotAvailable
+from saturnmq.runtime.errors import ServiceNotAvailable
+from saturnmq.store.derived.queue_files import QueueFiles
+from saturnmq.store.derived.reput import NEW_QUEUES
 from saturnmq.store.disk import MappedFile, NativeDisk
 from saturnmq.store.message_store import MessageStore, StoreConfig
-from saturnmq.store.queue_files import QueueFiles
-from saturnmq.store.reput import NEW_QUEUES
 from store_rig import (
     CONFIG,
     SEGMENT,

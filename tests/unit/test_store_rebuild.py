@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 from saturnmq.drills.sim.disk import SimDisk
 from saturnmq.protocol.batch import encode_batch
-from saturnmq.store.checkpoint import Checkpoint
 from saturnmq.store.config_files import ConfigFile
-from saturnmq.store.consumequeue import ENTRY
+from saturnmq.store.derived.consumequeue import ENTRY
+from saturnmq.store.derived.tombstones import KEY
+from saturnmq.store.inspect.rebuild import Rebuilt, is_over, rebuild
+from saturnmq.store.inspect.verify import Sizes
 from saturnmq.store.message_store import MessageStore, Part
-from saturnmq.store.rebuild import Rebuilt, is_over, rebuild
-from saturnmq.store.tombstones import KEY
-from saturnmq.store.verify import Sizes
+from saturnmq.store.recovery.checkpoint import Checkpoint
 from store_rig import CONFIG, SEGMENT, Clock, bodies, dispatch, message, new_disk, open_store
 
 QUEUE_FILE = CONFIG.consumequeue_segment_bytes

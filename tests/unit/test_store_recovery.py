@@ -9,12 +9,17 @@ import struct
 
 import pytest
 from saturnmq.drills.sim.disk import Outcome, SimDisk, SimSegment
-from saturnmq.protocol.errors import StoreDamaged
 from saturnmq.protocol.frame import FRAME_BYTES_MIN
-from saturnmq.store import recovery
-from saturnmq.store.checkpoint import INDEX_UNKNOWN, Checkpoint
-from saturnmq.store.indexfile import INCOMING, fill_slots, fill_slots_reference, insert_items
+from saturnmq.runtime.errors import StoreDamaged
+from saturnmq.store.derived.indexfile import (
+    INCOMING,
+    fill_slots,
+    fill_slots_reference,
+    insert_items,
+)
 from saturnmq.store.message_store import MessageStore, PendingMessage
+from saturnmq.store.recovery import recovery
+from saturnmq.store.recovery.checkpoint import INDEX_UNKNOWN, Checkpoint
 from store_rig import CONFIG, SEGMENT, Clock, bodies, dispatch, flush, message, new_disk, open_store
 
 LONG_AGO, FAR = 0, 1 << 60

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from saturnmq.protocol.errors import ServiceNotAvailable, StoreDamaged
+from saturnmq.runtime.errors import ServiceNotAvailable, StoreDamaged
 from saturnmq.store.message_store import MessageStore
 from store_rig import SEGMENT, bodies, dispatch, flush, message, new_disk, open_store
 

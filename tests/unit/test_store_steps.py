@@ -8,8 +8,9 @@ from itertools import pairwise
 
 import pytest
 from saturnmq.protocol.batch import encode_batch
-from saturnmq.store import recovery, reput
+from saturnmq.store.derived import reput
 from saturnmq.store.message_store import MessageStore, Part
+from saturnmq.store.recovery import recovery
 from store_rig import SEGMENT, bodies, dispatch, flush, message, new_disk, open_store
 
 LENGTHS = [8, 9, *range(200, 209), 1000, 2 * SEGMENT]  # a step that is shorter than 8 sees no frame

@@ -8,12 +8,12 @@ import random
 from dataclasses import replace
 
 import pytest
-from saturnmq.protocol.errors import StoreDamaged
+from saturnmq.runtime.errors import StoreDamaged
 from saturnmq.store.config_files import ConfigFile
+from saturnmq.store.derived.tombstones import KEY, Tombstone
+from saturnmq.store.inspect.rebuild import rebuild
+from saturnmq.store.inspect.verify import Sizes, check
 from saturnmq.store.message_store import MessageStore
-from saturnmq.store.rebuild import rebuild
-from saturnmq.store.tombstones import KEY, Tombstone
-from saturnmq.store.verify import Sizes, check
 from store_rig import (
     CONFIG,
     bodies,

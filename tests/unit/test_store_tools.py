@@ -23,23 +23,23 @@ from hypothesis import strategies as st
 from saturnmq.cli.main import app
 from saturnmq.cli.store_dump import Wanted, queue_entries
 from saturnmq.drills.sim.disk import PowerLoss, SimDisk
-from saturnmq.protocol.errors import DirectoryLocked, StoreDamaged
 from saturnmq.protocol.kernels import decode_frames
-from saturnmq.store.checkpoint import Checkpoint
-from saturnmq.store.consumequeue import FILLER
+from saturnmq.runtime.errors import DirectoryLocked, StoreDamaged
+from saturnmq.store.derived.consumequeue import FILLER
+from saturnmq.store.derived.indexfile import INCOMING, ITEM, IndexFile
 from saturnmq.store.disk import Disk, NativeDisk
-from saturnmq.store.findings import Finding
-from saturnmq.store.indexfile import INCOMING, ITEM, IndexFile
-from saturnmq.store.message_store import GetStatus, MessageStore, PendingMessage, StoreConfig
-from saturnmq.store.rebuild import Rebuilt, rebuild
-from saturnmq.store.verify import Report, Sizes, check
-from saturnmq.store.verify_index import (
+from saturnmq.store.inspect.rebuild import Rebuilt, rebuild
+from saturnmq.store.inspect.verify import Report, Sizes, check
+from saturnmq.store.inspect.verify_index import (
     IndexSizes,
     follow_chains,
     follow_chains_reference,
     match_items,
     match_items_reference,
 )
+from saturnmq.store.inspect.verify_report import Finding
+from saturnmq.store.message_store import GetStatus, MessageStore, PendingMessage, StoreConfig
+from saturnmq.store.recovery.checkpoint import Checkpoint
 from store_rig import files_have_holes
 from typer.testing import CliRunner
 

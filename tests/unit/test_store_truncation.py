@@ -17,11 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from saturnmq.cli.main import app
 from saturnmq.drills.sim.disk import PowerLoss, SimDisk
-from saturnmq.protocol.errors import ServiceNotAvailable, StoreDamaged
+from saturnmq.runtime.errors import ServiceNotAvailable, StoreDamaged
 from saturnmq.store.disk import NativeDisk
-from saturnmq.store.log_files import Gap, LogReader
+from saturnmq.store.log.log_files import Gap, LogReader
+from saturnmq.store.log.truncated import SideFile, SideFiles, find_all
 from saturnmq.store.message_store import MessageStore
-from saturnmq.store.truncated import SideFile, SideFiles, find_all
 from store_rig import (
     CONFIG,
     SEGMENT,

@@ -7,21 +7,21 @@ from pathlib import Path
 
 import pytest
 from broker_rig import ask, config, connected, run, send, started
-from saturnmq.broker import table_memory
-from saturnmq.broker.locks import QueueLocks
-from saturnmq.broker.offsets import ConsumerOffsets
-from saturnmq.broker.topics import Topic, TopicTable
-from saturnmq.protocol import jsonx
+from saturnmq.broker.tables import table_memory
+from saturnmq.broker.tables.locks import QueueLocks
+from saturnmq.broker.tables.offsets import ConsumerOffsets
+from saturnmq.broker.tables.topics import Topic, TopicTable
+from saturnmq.protocol import fastjson
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
-from saturnmq.protocol.errors import SystemBusy
 from saturnmq.protocol.header_fields import NAME_MAX
 from saturnmq.protocol.message_queue import MessageQueue
-from saturnmq.protocol.native import NativeRuntime
 from saturnmq.protocol.remoting import MAX_FRAME, Command
 from saturnmq.protocol.route import QUEUES_MAX
-from saturnmq.protocol.steps import at_once
-from saturnmq.store.tombstones import Tombstone
+from saturnmq.runtime.errors import SystemBusy
+from saturnmq.runtime.native import NativeRuntime
+from saturnmq.runtime.steps import at_once
+from saturnmq.store.derived.tombstones import Tombstone
 
 
 def beat_of(group: str) -> bytes:
@@ -32,7 +32,7 @@ def beat_of(group: str) -> bytes:
         "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
         "subscriptionDataSet": [{"topic": "T", "subString": "*", "subVersion": 5}],
     }
-    return jsonx.dumps({"clientID": "c", "producerDataSet": [], "consumerDataSet": [consumer]})
+    return fastjson.dumps({"clientID": "c", "producerDataSet": [], "consumerDataSet": [consumer]})
 
 
 def test_beyond_their_part_of_the_memory_tables_take_nothing_new_and_serve_what_is_there(
@@ -53,7 +53,7 @@ def test_beyond_their_part_of_the_memory_tables_take_nothing_new_and_serve_what_
         async def lock(queue_id: int) -> Command:
             queue = {"topic": "T", "brokerName": "b", "queueId": queue_id}
             asked = {"consumerGroup": "G", "clientId": "c", "mqSet": [queue]}
-            return await ask(client, 41, body=jsonx.dumps(asked))
+            return await ask(client, 41, body=fastjson.dumps(asked))
 
         async def new_topic(name: str) -> Command:
             ext = {"topic": name, "perm": 6, "readQueueNums": 1, "writeQueueNums": 1}
@@ -70,7 +70,7 @@ def test_beyond_their_part_of_the_memory_tables_take_nothing_new_and_serve_what_
         refused = [
             await new_topic("another"),
             await send(client, b"x", topic="another"),
-            await ask(client, 200, body=jsonx.dumps({"groupName": "another"})),
+            await ask(client, 200, body=fastjson.dumps({"groupName": "another"})),
             await commit("G", 1),
             await commit("another", 0),
             await beat("another"),
@@ -81,7 +81,7 @@ def test_beyond_their_part_of_the_memory_tables_take_nothing_new_and_serve_what_
         served = [
             await new_topic("T"),
             await send(client, b"x", topic="T"),
-            await ask(client, 200, body=jsonx.dumps({"groupName": "G"})),
+            await ask(client, 200, body=fastjson.dumps({"groupName": "G"})),
             await commit("G", 0, 1),
             await beat("G"),
             await lock(0),
@@ -112,7 +112,7 @@ def test_topics_and_groups_that_could_not_be_told_in_one_frame_are_refused(
             return await ask(client, 17, {**ext, "attributes": attribute})
 
         async def group(name: str, more: int = 0) -> Command:
-            return await ask(client, 200, body=jsonx.dumps({"groupName": name, "x": "x" * more}))
+            return await ask(client, 200, body=fastjson.dumps({"groupName": name, "x": "x" * more}))
 
         for number in range(3):
             assert (await topic("T", f"+{number}={'x' * 6000}")).code == 0
@@ -163,7 +163,7 @@ def test_topics_that_are_made_and_deleted_again_and_again_fill_the_table_until_t
             remake(start)
         assert len(table) == 0
         assert len(table.deleted) > 100
-        assert 80_000 < len(jsonx.dumps(table.snapshot())) < 105_000
+        assert 80_000 < len(fastjson.dumps(table.snapshot())) < 105_000
         copy = TopicTable(lambda: 1, lambda: None, lambda: 1 << 50)
         copy.replace_all(table.snapshot(), as_of=1)
         with pytest.raises(SystemBusy):
@@ -189,7 +189,7 @@ def test_offsets_that_slaves_could_not_be_told_in_one_frame_are_refused(
     with pytest.raises(SystemBusy, match="the consumer offsets of this broker"):
         fill(offsets)
     assert len(offsets) > 4_000
-    assert 0.95 * SMALL < len(jsonx.dumps(offsets.snapshot())) < 1.01 * SMALL
+    assert 0.95 * SMALL < len(fastjson.dumps(offsets.snapshot())) < 1.01 * SMALL
     again = ConsumerOffsets(lambda: 1)
     again.load(offsets.snapshot())
     for table in (offsets, again):
@@ -218,7 +218,7 @@ def test_a_table_of_the_longest_names_fits_a_frame(monkeypatch: pytest.MonkeyPat
     with pytest.raises(SystemBusy, match="delete some"):
         fill()
     assert len(table) > 1_500
-    assert parts * len(jsonx.dumps(table.snapshot())) < SMALL
+    assert parts * len(fastjson.dumps(table.snapshot())) < SMALL
     again = TopicTable(lambda: 1, lambda: None, lambda: 1)
     again.load(table.snapshot())
     with pytest.raises(SystemBusy):

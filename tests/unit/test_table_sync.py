@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 from broker_rig import ask, config, connected, insist, run, send, started, until
-from saturnmq.broker import table_sync
 from saturnmq.broker.broker import Broker
-from saturnmq.broker.offsets import STEP_READ
-from saturnmq.broker.table_sync import JAVA_PAUSE_S, TableSync
-from saturnmq.protocol import jsonx
+from saturnmq.broker.replication import table_sync
+from saturnmq.broker.replication.table_sync import JAVA_PAUSE_S, TableSync
+from saturnmq.broker.tables.offsets import STEP_READ
+from saturnmq.protocol import fastjson
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
-from saturnmq.protocol.errors import MalformedFrame, SystemBusy
-from saturnmq.protocol.native import NativeRuntime
 from saturnmq.protocol.remoting import Command
-from saturnmq.store.tombstones import Tombstone
+from saturnmq.runtime.errors import MalformedFrame, SystemBusy
+from saturnmq.runtime.native import NativeRuntime
+from saturnmq.store.derived.tombstones import Tombstone
 
 TABLES = (
     RequestCode.GET_ALL_TOPIC_CONFIG,
@@ -70,7 +70,7 @@ class FakeMaster:
 
     def _give(self, endpoint: Endpoint, request: Command) -> None:
         ext = self.ext.get(request.code, {})
-        endpoint.send(request.reply(0, ext=ext, body=jsonx.dumps(self.tables[request.code])))
+        endpoint.send(request.reply(0, ext=ext, body=fastjson.dumps(self.tables[request.code])))
 
 
 def sync_of(broker: Broker) -> TableSync:
@@ -91,7 +91,7 @@ def test_an_unchanged_table_is_an_empty_reply(tmp_path: Path) -> None:
         version = (await ask(endpoint, code)).ext["saturnVersion"]
         await send(endpoint, b"y", topic="another")
         changed = await ask(endpoint, code, {"saturnKnown": version})
-        assert "another" in jsonx.loads(bytes(changed.body))["topicConfigTable"]
+        assert "another" in fastjson.loads(bytes(changed.body))["topicConfigTable"]
         await broker.close()
         again = await started(runtime, config(tmp_path))
         endpoint = await connected(runtime, again)
@@ -341,7 +341,7 @@ def test_delay_progress_counts_once_the_delivered_copies_are_here(tmp_path: Path
 
         async def known() -> dict[str, int]:
             reply = await ask(endpoint, code)
-            table: dict[str, int] = jsonx.loads(bytes(reply.body))["offsetTable"]
+            table: dict[str, int] = fastjson.loads(bytes(reply.body))["offsetTable"]
             return table
 
         await sync_of(broker).copy_from(master.address)
@@ -365,7 +365,7 @@ def test_delay_progress_is_told_when_the_delivered_copy_is_flushed(tmp_path: Pat
         while not told:
             flushed = store.watermarks.flushed
             reply = await ask(endpoint, RequestCode.GET_ALL_DELAY_OFFSET)
-            told = jsonx.loads(bytes(reply.body))["offsetTable"]
+            told = fastjson.loads(bytes(reply.body))["offsetTable"]
             if store.max_offset("orders", 0) + store.max_offset("orders", 1):
                 delivered = delivered or store.watermarks.appended
             flushed = max(flushed, store.watermarks.flushed)

@@ -8,14 +8,10 @@ from collections.abc import Iterable
 import pytest
 from frame_rig import plain_frame
 from saturnmq.drills.sim.disk import SimDisk
-from saturnmq.protocol.errors import StoreDamaged
 from saturnmq.protocol.frame import BLANK_MAGIC
-from saturnmq.store.checkpoint import MAGIC, MAGIC_BEFORE, PAGE, Checkpoint
-from saturnmq.store.consumequeue import ENTRY
-from saturnmq.store.findings import CERTAIN, Finding
-from saturnmq.store.log_files import SegmentFiles
-from saturnmq.store.truncated import SideFiles
-from saturnmq.store.verify import (
+from saturnmq.runtime.errors import StoreDamaged
+from saturnmq.store.derived.consumequeue import ENTRY
+from saturnmq.store.inspect.verify import (
     Report,
     Sizes,
     check,
@@ -25,6 +21,10 @@ from saturnmq.store.verify import (
     open_log,
     trust_in,
 )
+from saturnmq.store.inspect.verify_report import CERTAIN, Finding
+from saturnmq.store.log.log_files import SegmentFiles
+from saturnmq.store.log.truncated import SideFiles
+from saturnmq.store.recovery.checkpoint import MAGIC, MAGIC_BEFORE, PAGE, Checkpoint
 from store_rig import new_disk
 
 SEGMENT = 1000

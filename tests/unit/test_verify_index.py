@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 from frame_rig import plain_frame
 from saturnmq.drills.sim.disk import SimDisk, SimSegment
-from saturnmq.protocol.errors import StoreDamaged
 from saturnmq.protocol.frame import End, Frame, Outcome, decode_frame
-from saturnmq.store import verify_index
-from saturnmq.store.findings import CERTAIN, Findings, Trust
-from saturnmq.store.indexfile import INCOMING, ITEM, Index
-from saturnmq.store.verify_index import (
+from saturnmq.runtime.errors import StoreDamaged
+from saturnmq.store.derived.indexfile import INCOMING, ITEM, Index
+from saturnmq.store.inspect import verify_index
+from saturnmq.store.inspect.verify_index import (
     IndexCheck,
     IndexSizes,
     follow_chains,
@@ -24,6 +23,7 @@ from saturnmq.store.verify_index import (
     match_items_reference,
     seconds_since,
 )
+from saturnmq.store.inspect.verify_report import CERTAIN, Findings, Trust
 from store_rig import Clock, new_disk
 
 SLOTS, PLACES = 7, 6  # five items in a file

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 from saturnmq.drills.sim.disk import SimDisk, SimSegment
-from saturnmq.store.consumequeue import ENTRY
-from saturnmq.store.findings import CERTAIN, Findings, Trust
-from saturnmq.store.log_files import SegmentFiles
-from saturnmq.store.tombstones import Tombstone
-from saturnmq.store.verify_queues import QueueCheck, QueueChecks
+from saturnmq.store.derived.consumequeue import ENTRY
+from saturnmq.store.derived.tombstones import Tombstone
+from saturnmq.store.inspect.verify_queues import QueueCheck, QueueChecks
+from saturnmq.store.inspect.verify_report import CERTAIN, Findings, Trust
+from saturnmq.store.log.log_files import SegmentFiles
 from store_rig import files_have_holes, new_disk
 
 Slot = tuple[int, int, int]

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import pytest
 from saturnmq.broker.config import BrokerConfig
-from saturnmq.broker.introductions import Member
 from saturnmq.broker.replication.events import Me
+from saturnmq.broker.replication.introductions import Member
+from saturnmq.broker.replication.role import Role
 from saturnmq.broker.replication.words import Words
-from saturnmq.broker.role import Role
 from saturnmq.protocol.epochs import TERM
-from saturnmq.store.epochs import Epoch
+from saturnmq.store.log.epochs import Epoch
 
 GROUP = "1" * 32
 

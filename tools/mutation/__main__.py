@@ -1,6 +1,6 @@
 """Mutation testing: changes one operator of a module at a time and asks whether a test notices.
 
-    make mutation MODULES="store/lookup.py broker/offsets.py"
+    make mutation MODULES="store/derived/lookup.py broker/tables/offsets.py"
 
 Cosmic Ray knows which changes a module allows, and makes them. Decided here is which of its
 operators count and which tests are asked, in which order: those that ran the changed line, first

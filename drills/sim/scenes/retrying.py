@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from saturnmq.broker.retry import FIRST_RETRY_LEVEL
-from saturnmq.client.results import ConsumeResult, SendStatus
+from saturnmq.broker.handlers.retry import FIRST_RETRY_LEVEL
+from saturnmq.client.producer.results import ConsumeResult, SendStatus
 from saturnmq.drills.sim.scenes.scene import Member, Scene
 from saturnmq.drills.sim.verdict import told
 from saturnmq.protocol.message import ReceivedMessage

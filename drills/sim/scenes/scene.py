@@ -13,15 +13,15 @@ import random
 from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from saturnmq.client.consumer.push_consumer import PushConsumer
 from saturnmq.client.core import ClientCore
-from saturnmq.client.push_consumer import PushConsumer
 from saturnmq.drills.sim import aftermath
 from saturnmq.drills.sim.history import History, Place
 from saturnmq.drills.sim.load import COMMIT_S, Client, Sender
 from saturnmq.drills.sim.nodes import BrokerNode
 from saturnmq.drills.sim.verdict import Evidence, Verdict
-from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
+from saturnmq.runtime.errors import SaturnError
 
 if TYPE_CHECKING:
     from saturnmq.drills.sim.cluster import Cluster

@@ -13,12 +13,12 @@ import asyncio
 import math
 from typing import NamedTuple
 
-from saturnmq.client.admin import Undrained
+from saturnmq.client.admin.admin import Undrained
 from saturnmq.drills.sim.nodes import BrokerNode
 from saturnmq.drills.sim.scenes.scene import Member, Scene
 from saturnmq.drills.sim.verdict import told
-from saturnmq.protocol.errors import InvalidParameter
 from saturnmq.protocol.message import ReceivedMessage
+from saturnmq.runtime.errors import InvalidParameter
 
 QUEUES = 4
 KEYS = 2

@@ -1,5 +1,5 @@
 """A producer has something for many queues at once, so that its small batches travel together
-(client/carriers.py), in any order and wherever they lead. Each is answered for by itself.
+(client/producer/carriers.py), in any order and wherever they lead. Each is answered for by itself.
 """
 
 from __future__ import annotations

@@ -1,0 +1,148 @@
+"""The turn: what happens once per event-loop turn after the log grew or became safer.
+
+In this order: `confirmed` rises to what the ack mode allows, waiting sends are answered, flush and
+slaves are told, reput builds queue entries for the new frames, held pulls that may see them are
+answered. However many sends one turn of the loop handles, this runs once.
+
+Dispatch is the part that keeps its own time. When large batches come in it does not wait for the
+end of the turn: frames are read best while they are in the processor's cache. When single messages
+come in and no pull is held, nobody would see their entries at once: then it waits for DISPATCH_S
+(RocketMQ's reput service looks once per millisecond), so that a lone sender does not wait for it,
+or for the next request that could tell the difference (`catch_up`).
+
+    confirmed = min(appended, flushed if SYNC_FLUSH, replicated if SYNC_MASTER,
+                    what those have who could be elected, if etcd gives this master no lease)
+
+and never inside a group (`store/log/atomic_batches.py`): consumers see all of it or nothing. With
+ASYNC_FLUSH it stands still while the disk is too far behind (`FlushService.keeps_up`), and while
+nobody knows whether this node still is the master. A slave's is what its master says.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+from saturnmq.broker.context import Context
+from saturnmq.broker.replication.role import State
+from saturnmq.runtime.door import Handle
+from saturnmq.runtime.errors import SaturnError
+from saturnmq.store.message_store import Arrival
+
+log = logging.getLogger(__name__)
+
+DISPATCH_BYTES = 128 << 10  # so much undispatched log is not left to the end of the turn
+
+DISPATCH_S = 0.001
+
+
+class Turn:
+    def __init__(self, context: Context) -> None:
+        self._c = context
+        self._scheduled = False
+        self._due: Handle | None = None
+        self.stopped = False
+        self.damaged = ""  # why dispatch stands still
+        self.on_append: list[Callable[[], None]] = []
+        self.on_arrivals: list[Callable[[int, Iterable[Arrival]], None]] = []
+        self.on_visible: list[Callable[[], None]] = []
+        self.is_awaited: Callable[[], bool] = lambda: True  # somebody waits for new entries
+
+    def wake(self) -> None:
+        """The log grew, was flushed or was replicated."""
+        if self.stopped:
+            return
+        self._schedule()
+        marks = self._c.store.watermarks
+        if marks.appended - marks.dispatched >= DISPATCH_BYTES and not self.damaged:
+            self._dispatch()
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._c.runtime.call_soon(self._run)
+
+    def _run(self) -> None:
+        self._scheduled = False
+        if self.stopped:
+            return
+        c = self._c
+        marks = c.store.watermarks
+        confirm(c)
+        c.ledger.release(marks.confirmed)
+        for tell in self.on_append:
+            tell()
+        if marks.dispatched < marks.appended:
+            if self.is_awaited() or marks.appended - marks.dispatched >= DISPATCH_BYTES:
+                self._catch_up()
+            elif self._due is None:
+                self._due = c.runtime.call_later(DISPATCH_S, self._when_due)
+        for look in self.on_visible:
+            look()
+
+    def _when_due(self) -> None:
+        self._due = None
+        self._catch_up()
+        for look in self.on_visible:
+            look()
+
+    def catch_up(self) -> None:
+        """Dispatch at once, for a request that may ask for what was appended, or because there may
+        be room again. Held pulls hear of it in a turn; none is due for what found no room before.
+        """
+        marks = self._c.store.watermarks
+        before = marks.dispatched
+        self._catch_up()
+        if marks.dispatched > before and self._due is None:
+            self._schedule()
+
+    def _catch_up(self) -> None:
+        """Dispatch what was appended: all of it, but for a backlog, which takes several turns."""
+        marks = self._c.store.watermarks
+        before = marks.dispatched
+        if before == marks.appended or self.stopped:
+            return
+        self._dispatch()
+        if before < marks.dispatched < marks.appended:
+            self._schedule()  # one bounded step per turn, so that requests keep being served
+
+    def _dispatch(self) -> None:
+        """One bounded step of reput."""
+        store = self._c.store
+        try:
+            arrivals = store.reput()
+        except SaturnError as error:
+            if not self.damaged:
+                self.damaged = str(error)
+                log.critical("messages from here on cannot be consumed: %s", error)
+            return
+        self.tell(arrivals)
+
+    def tell(self, arrivals: Sequence[Arrival]) -> None:
+        """All who listen hear of new entries."""
+        if arrivals:
+            for hear in self.on_arrivals:
+                hear(self._c.store.watermarks.dispatched, arrivals)
+
+
+def confirm(c: Context) -> None:
+    """Raise `confirmed` to what the ack mode allows; on a slave, to what its master says."""
+    marks = c.store.watermarks
+    position = marks.appended
+    if c.role.state is State.SLAVE:
+        if c.master_confirmed is not None:
+            position = min(position, c.master_confirmed)
+    elif c.role.state is State.UNSURE:
+        return
+    elif c.role.state is State.RECOVERING and c.role.required > 1:
+        return  # what its slaves have it has not heard
+    else:
+        if c.config.sync_flush or not c.flush_keeps_up():
+            position = min(position, marks.flushed)
+        if c.role.required > 1:
+            position = min(position, marks.replicated)
+        if witnesses := c.witnesses():
+            position = min(position, c.had_by(witnesses))
+        if c.role.state is State.RECOVERING:  # damage is mended first, if a slave has it whole
+            position = min([position, *(start for start, _ in c.store.recovery.gaps)])
+    marks.confirmed = c.store.border(position)

@@ -1,0 +1,71 @@
+"""Who may work on the store: many side by side, or one alone.
+
+Flushes, checkpoints, cleaning and saves go through `guard`. Cancelling their caller does not stop
+them: a thread in the store cannot be cancelled, so closing waits for what is on its way. `alone`
+waits until none is under way and lets none begin: a truncation takes the files from under them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from saturnmq.runtime.door import Runtime
+
+
+class Gate:
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._open = asyncio.Event()
+        self._open.set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._working = 0
+        self._kept: set[asyncio.Future[None]] = set()
+
+    @property
+    def is_open(self) -> bool:
+        return self._open.is_set()
+
+    def guard(self, work: Awaitable[None]) -> Awaitable[None]:
+        """Do this when the gate is open."""
+        return self._keep(self._among_others(work))
+
+    def alone(self, cut: Callable[[], Any], rest: Callable[[bool], None]) -> Awaitable[None]:
+        """Run a blocking call while nothing else works on the store; `rest(True)` just before,
+        `rest(False)` just behind."""
+        return self._keep(self._alone(cut, rest))
+
+    async def ended(self) -> None:
+        """All that has begun is over."""
+        await asyncio.gather(*self._kept, return_exceptions=True)
+
+    async def _among_others(self, work: Awaitable[None]) -> None:
+        await self._open.wait()
+        self._working += 1
+        self._idle.clear()
+        try:
+            await work
+        finally:
+            self._working -= 1
+            if not self._working:
+                self._idle.set()
+
+    async def _alone(self, cut: Callable[[], Any], rest: Callable[[bool], None]) -> None:
+        while not self._open.is_set():
+            await self._open.wait()
+        self._open.clear()
+        try:
+            await self._idle.wait()
+            rest(True)
+            await self._runtime.run_blocking(cut)
+        finally:
+            rest(False)
+            self._open.set()
+
+    def _keep(self, work: Awaitable[None]) -> Awaitable[None]:
+        kept = asyncio.ensure_future(work)
+        self._kept.add(kept)
+        kept.add_done_callback(self._kept.discard)
+        return asyncio.shield(kept)

@@ -1,0 +1,318 @@
+"""Delayed delivery: moves messages out of SCHEDULE_TOPIC_XXXX when their time has come.
+
+`config/delayOffset.json`: `{"dataVersion":DV,"offsetTable":{"<level>":<next queue offset>}}`, saved
+with the other tables, copied by slaves (code 45); ours in it is a `"generationTable"` and `"stale"`
+(`progress.py`). The next offset of a level moves after the delivered copy was appended, and outside
+of this process, in file and copies, once that is flushed; a slave takes it when its own log reaches
+as far as the master's did. So a crash or a fail-over repeats what was delivered shortly before, and
+never loses it. Only what is confirmed is delivered, and nothing whose topic was deleted meanwhile.
+
+A delay is counted by the steady clock of the broker that delivers, from the moment when the waiting
+message came to it: sent to it, or copied from its master (`waits.py`). So no step of a wall clock
+shortens or lengthens one, nor does a promotion to a node with another clock. What this process did
+not see come it has been told: by the process before it, in the file, or by the master that it has
+joined, in the copy. Ours in both is a `"waitingTable"`: of each level, as in [[12,1700000000000]],
+where in its queue messages end and at what wall time they had come, or null if only their store
+time is known. Of two times of one clock only the difference counts: between then and now in a file,
+between then and the `timestamp` of the copy. A difference below zero counts as none. A store time
+of another machine's clock counts only at the first start in a directory of RocketMQ's.
+
+How long a level waits says `messageDelayLevel` of the broker that delivers. Changed at a restart,
+it counts for what waits already, too; a level that is gone waits as long as the highest that is
+left. (RocketMQ keeps the old time unless it lies further ahead than the new delay: then it delivers
+at once; and a level that is gone it delivers never.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from saturnmq.broker.context import Context
+from saturnmq.broker.delay.delivered import first_undelivered
+from saturnmq.broker.delay.waits import Entry, Waits
+from saturnmq.broker.handlers.send import SendService
+from saturnmq.broker.tables.progress import Mark, ProgressTable, marks_by_number
+from saturnmq.broker.tables.table_persistence import Document, Row
+from saturnmq.protocol import checked
+from saturnmq.protocol import properties as names
+from saturnmq.protocol.checked import INT64_MAX
+from saturnmq.protocol.kernels import decode_frames
+from saturnmq.protocol.message import ReceivedMessage
+from saturnmq.protocol.route import QUEUES_MAX
+from saturnmq.protocol.topics import SCHEDULE_TOPIC
+from saturnmq.runtime.errors import MalformedFrame, SaturnError
+from saturnmq.store.message_store import Arrival
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.1
+AFTER_ERROR_S = 1.0
+BATCH = 32
+STEP_MS = 1000  # of a wall clock, after which the file is written anew
+
+
+class DelayService(ProgressTable[int]):
+    """`progress`: the next queue offset of each level, as far as the copies are flushed."""
+
+    def __init__(self, context: Context, sends: SendService) -> None:
+        super().__init__(context.runtime.now_ms)
+        self._c = context
+        self._sends = sends
+        self._next: dict[int, int] = {}  # the same of all copies
+        self._delivered: deque[tuple[int, int, int]] = deque()  # end of its copy, level, next
+        self._start_ms, self._start = context.runtime.now_ms(), context.runtime.monotonic()
+        self._delays_ms = context.store.config.delays_ms
+        self._waits: dict[int, Waits] = {}  # of each level
+        queues = (queue for topic, queue in context.store.queues() if topic == SCHEDULE_TOPIC)
+        for queue_id in {*range(len(self._delays_ms)), *queues}:
+            self._waits_of(queue_id + 1, context.store.max_offset(SCHEDULE_TOPIC, queue_id))
+        self._trusts_all_stamps = False
+        self._saved_lead = self._lead()
+        self._due: dict[int, float] = {}  # level -> not before this time, when known
+        self._arrived = asyncio.Event()
+        self._arrived.set()
+
+    def _waits_of(self, level: int, end: int = 0) -> Waits:
+        """A level above the highest, of a store that was written when there were more or copied
+        from a master that has more, waits as long as the highest: nothing waits for ever. `end`: of
+        its queue when the process began."""
+        found = self._waits.get(level)
+        if found is None:
+            delay_ms = self._delays_ms[min(level, len(self._delays_ms)) - 1]
+            found = self._waits[level] = Waits(delay_ms / 1000, self._start, end)
+        return found
+
+    # the table
+
+    @property
+    def dirty(self) -> bool:
+        stepped = abs(self._lead() - self._saved_lead) > STEP_MS
+        return super().dirty or bool(self._delivered) or stepped
+
+    def clean(self) -> None:
+        super().clean()
+        self._saved_lead = self._lead()
+
+    def _lead(self) -> float:
+        """Of the wall clock before the steady one."""
+        return self._c.runtime.now_ms() - self._c.runtime.monotonic() * 1000
+
+    def document(self) -> Document:
+        self.settle()
+        document = super().document()
+        now, now_ms = self._c.runtime.monotonic(), document["dataVersion"]["timestamp"]
+        table = {
+            str(level): [
+                [end, None if since is None else now_ms - math.floor((now - since) * 1000)]
+                for end, since in waits.waiting(self._next.get(level, 0))
+            ]
+            for level, waits in self._waits.items()
+        }
+        document["waitingTable"] = {level: entries for level, entries in table.items() if entries}
+        return document
+
+    def load(self, document: Mapping[str, Any]) -> None:
+        """The file at the start; if the log has lost messages that it says have come, the table is
+        dirty and must be written before others take their places."""
+        super().load(document)
+        # RocketMQ writes down store times only, and a slave has no other.
+        self._trusts_all_stamps = bool(document) and "waitingTable" not in document
+        self._learn(document, self._start_ms, self._start)
+
+    def told(self, document: Mapping[str, Any], at: float) -> None:
+        """Take over since when messages wait: this node has just joined the master whose table this
+        was at `at` on the steady clock."""
+        if "waitingTable" in document:
+            then_ms = checked.integer(checked.table(document, "dataVersion"), "timestamp")
+            self._learn(document, then_ms, at)
+
+    def _learn(self, document: Mapping[str, Any], then_ms: int, then: float) -> None:
+        """Both clocks at the time that the document's times are compared with."""
+        for level in (table := checked.table(document, "waitingTable")):
+            waits = self._waits_of(checked.as_integer(level, "a level", 1, QUEUES_MAX))
+            known = [_waiting(entry, then_ms, then) for entry in checked.items(table, level)]
+            if known and known[-1][0] > waits.end:
+                self.mark_dirty()
+            waits.adopt(known)
+
+    def cut(self) -> None:
+        """The log was cut."""
+        for level, waits in self._waits.items():
+            if waits.cut(self._c.store.max_offset(SCHEDULE_TOPIC, level - 1)):
+                self.mark_dirty()
+
+    def forget(self) -> None:
+        """The log has lost some of what was delivered: its copies tell how far that was, or another
+        node does."""
+        self.progress.marks.clear()
+        self.mark_dirty()
+
+    def settle(self) -> None:
+        """What is flushed may be told."""
+        flushed = self._c.store.watermarks.flushed
+        while self._delivered and self._delivered[0][0] <= flushed:
+            _, level, offset = self._delivered.popleft()
+            if self.progress.advance(level, offset):
+                self.mark_dirty()
+
+    def merge(self, document: Mapping[str, Any]) -> None:
+        super().merge(document)
+        for level, mark in self.progress:
+            self._next[level] = max(mark.offset, self._next.get(level, 0))
+
+    def marks_of(self, document: Mapping[str, Any]) -> dict[int, Mark]:
+        offsets = checked.table(document, "offsetTable")
+        return dict(marks_by_number(offsets, checked.table(document, "generationTable"), least=1))
+
+    def rows_of(self, marks: Mapping[int, Mark], *, generations: bool) -> Iterator[Row | None]:
+        for level, mark in sorted(marks.items()):
+            number = mark.generation if generations else mark.offset
+            if number or not generations:
+                yield str(level), number
+
+    def begin(self) -> None:
+        """Deliver from where the table says."""
+        self._delivered.clear()
+        self._due.clear()
+        self._next = {level: mark.offset for level, mark in self.progress}
+        for level in self._waits.keys() - self._next.keys():
+            self._next[level] = self._found_delivered(level)
+        self._arrived.set()
+
+    def _found_delivered(self, level: int) -> int:
+        """Nobody wrote down how far this level was delivered, which is usual where nothing was."""
+        store = self._c.store
+        low, high = (f(SCHEDULE_TOPIC, level - 1) for f in (store.min_offset, store.max_offset))
+        offset = first_undelivered(store, level)
+        if offset > low:
+            log.warning(
+                "how far delay level %d was delivered is not in config/delayOffset.json: by the "
+                "copies in the log it goes on at %d, between %d and %d",
+                level,
+                offset,
+                low,
+                high,
+            )
+        return offset
+
+    # delivery
+
+    def arrived(self, arrivals: Iterable[Arrival]) -> None:
+        """Reput saw new messages; those of the schedule topic wait from now on."""
+        for arrival in arrivals:
+            if arrival.topic == SCHEDULE_TOPIC:
+                now = self._c.runtime.monotonic()
+                if self._waits_of(arrival.queue_id + 1).came(arrival.max_offset, now):
+                    self.mark_dirty()
+                self._arrived.set()
+
+    async def run(self) -> None:
+        self.begin()
+        while True:
+            await self._arrived.wait()
+            pause, failed = math.inf, False
+            for level in sorted(self._waits):
+                try:
+                    pause = min(pause, self._deliver_level(level))
+                except SaturnError as error:
+                    log.warning("delay level %d waits: %s", level, error)
+                    failed = True
+            if failed:
+                await self._c.runtime.sleep(AFTER_ERROR_S)
+            elif pause < math.inf:
+                await self._c.runtime.sleep(pause)
+            else:
+                self._arrived.clear()
+
+    def _deliver_level(self, level: int) -> float:
+        """Deliver a batch of what is due; in how many seconds to look again."""
+        c = self._c
+        if c.store.in_group:
+            return TICK_S  # for a moment nothing can be appended
+        queue = level - 1
+        low, high = (f(SCHEDULE_TOPIC, queue) for f in (c.store.min_offset, c.store.max_offset))
+        offset = min(max(self._next.get(level, 0), low), high)
+        if offset >= high:
+            return math.inf
+        now = c.runtime.monotonic()
+        if now < self._due.get(level, now):
+            return TICK_S
+        waits = self._waits_of(level)
+        waits.came(high, now)  # nobody tells of what a cut of the log dispatched
+        result = c.store.get_message(
+            SCHEDULE_TOPIC, queue, offset, BATCH, 1 << 20, None, c.visible, True
+        )
+        if result.status.name != "FOUND":
+            if result.next_begin_offset > offset:
+                self._advance(level, result.next_begin_offset, 0)
+            return TICK_S
+        for message in decode_frames(result.data, False):
+            due = waits.due(message.queue_offset, self._stored(message))
+            if now < due:
+                self._due[level] = due
+                return TICK_S
+            end = self._deliver(message)
+            self._advance(level, message.queue_offset + 1, end)
+        self._due.pop(level, None)
+        return 0.0
+
+    def _stored(self, message: ReceivedMessage) -> float:
+        """By the steady clock; inf if another machine stamped it, whose clock may be far behind."""
+        here = message.raw_store_host[:-4] == self._c.store_host[:-4]  # but for the port
+        if here or self._trusts_all_stamps:
+            return self._start + (message.store_timestamp - self._start_ms) / 1000
+        return math.inf
+
+    def _advance(self, level: int, offset: int, end: int) -> None:
+        """`end`: of the delivered copy in the log."""
+        self._next[level] = offset
+        self._delivered.append((end, level, offset))
+
+    def _deliver(self, message: ReceivedMessage) -> int:
+        """Where the copy for the real topic ends in the log."""
+        properties = dict(message.properties)
+        properties.pop(names.CRC32, None)
+        topic = properties.get(names.REAL_TOPIC)
+        if not topic:
+            log.error("delayed message at %d names no real topic", message.physical_offset)
+            return 0
+        if self._c.store.is_deleted(topic, message.physical_offset):
+            log.info(
+                "delayed message at %d is dropped: its topic %s was deleted",
+                message.physical_offset,
+                topic,
+            )
+            return 0
+        queue_id = int(properties.get(names.REAL_QID, "0"))
+        # A topic that nobody deleted is missing where the master died before its table was copied.
+        self._c.topics.ensure(topic, queue_id + 1, is_owed=True)
+        put = self._sends.store_message(
+            topic,
+            queue_id,
+            message.raw_body,
+            properties,
+            flag=message.flag,
+            sys_flag=message.sys_flag,
+            born_timestamp=message.born_timestamp,
+            born_host=message.raw_born_host,
+            reconsume_times=message.reconsume_times,
+            rescheduled=True,
+        )
+        return put.end_offset
+
+
+def _waiting(entry: object, then_ms: int, then: float) -> Entry:
+    """Of the table of a process whose clock said `then_ms` at `then` on the steady one of here."""
+    if not isinstance(entry, list) or len(entry) != 2:
+        raise MalformedFrame("since when messages wait is not an offset and a time")
+    end, came_ms = entry
+    since = None
+    if came_ms is not None:
+        waited_ms = then_ms - checked.as_integer(came_ms, "since when messages wait", -INT64_MAX)
+        since = then - max(0, waited_ms) / 1000
+    return checked.as_integer(end, "where messages that wait end"), since

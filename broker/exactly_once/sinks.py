@@ -1,0 +1,266 @@
+"""What sinks have published here: the table that makes a repeated task harmless.
+
+A sink writes in epochs, each of some partitions; each partition is one group in the log
+(`store/log/atomic_batches.py`). The markers carry all that there is to know, as JSON:
+
+    {"kind":"group","sink":S,"epoch":E,"partition":P,"attempt":A,"rows":N,"bytes":B}
+    {"kind":"finished","sink":S,"epoch":E}         this epoch and all before are over
+    {"kind":"brokers","sink":S,"brokers":[...]}    where its partitions go
+
+So a slave has the same table as its master, and what a truncation takes from the log it takes from
+the table (`cut`). A partition of a finished epoch needs no row of its own; the rows of epochs that
+are not finished stay. `config/sinks.json` saves reading all markers at each start, and keeps what
+is known of them when the log has expired. It never counts on what the log has lost: it says how far
+it goes, and is on the disk before the log grows again behind a cut. A sink that wrote nothing for
+`EXPIRY_MS` is forgotten.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import astuple, dataclass, field
+from typing import Any
+
+from saturnmq.broker.tables.table_persistence import Document, Saveable
+from saturnmq.protocol import checked
+from saturnmq.protocol.topics import GROUPS_TOPIC
+from saturnmq.runtime.errors import MalformedFrame
+from saturnmq.store.message_store import Arrival, Marker, MessageStore
+
+log = logging.getLogger(__name__)
+
+EXPIRY_MS = 30 * 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A partition that is in the log: [start, end) is its group, `attempt` who published it."""
+
+    rows: int
+    bytes: int
+    start: int
+    end: int
+    attempt: str = ""
+
+    @classmethod
+    def from_json(cls, row: object) -> Published:
+        if not isinstance(row, list) or len(row) != 5:
+            raise MalformedFrame("a partition is not four numbers and an attempt")
+        *numbers, attempt = row
+        rows, size, start, end = (checked.as_integer(n, "of a partition") for n in numbers)
+        return cls(rows, size, start, end, checked.as_text(attempt, "an attempt"))
+
+
+@dataclass(slots=True)
+class Sink:
+    """What is known of one; `first` and `newest` are the places of its markers in the log."""
+
+    first: int
+    newest: int
+    touched_ms: int = 0
+    finished: int = -1  # the last finished epoch
+    finished_end: int = 0  # of the marker that says so
+    brokers: tuple[str, ...] = ()
+    brokers_at: int = -1  # the place of the marker that says so
+    brokers_end: int = 0
+    epochs: dict[int, dict[int, Published]] = field(default_factory=dict)
+
+    def ends_with(self, epoch: int) -> int:
+        """Which epoch is the last that is over, if somebody says that `epoch` is. Of the next one
+        this broker may have nothing. One beyond it that it has nothing of tells no more: it would
+        make rows of all epochs before it duplicates that nobody ever sent."""
+        newest = max(self.finished, *self.epochs, -1)
+        return epoch if epoch <= newest + 1 else newest
+
+    def take(self, marker: Marker, fact: Mapping[str, Any]) -> None:
+        """Learn what a marker says; learning it twice changes nothing."""
+        self.first = min(self.first, marker.start)
+        self.newest = max(self.newest, marker.start)
+        self.touched_ms = max(self.touched_ms, marker.store_timestamp)
+        kind, epoch = fact["kind"], fact["epoch"]
+        if kind == "group" and epoch > self.finished:
+            published = Published(
+                fact["rows"], fact["bytes"], marker.start, marker.end, fact["attempt"]
+            )
+            self.epochs.setdefault(epoch, {}).setdefault(fact["partition"], published)
+        elif kind == "finished" and epoch > self.finished:
+            self.finished, self.finished_end = epoch, marker.end
+            self.epochs = {e: rows for e, rows in self.epochs.items() if e > epoch}
+        elif kind == "brokers" and marker.start > self.brokers_at:
+            self.brokers = tuple(fact["brokers"])
+            self.brokers_at, self.brokers_end = marker.start, marker.end
+
+    def to_json(self) -> dict[str, Any]:
+        """As the file has it, and SINK_STATE."""
+        return {
+            "first": self.first,
+            "newest": self.newest,
+            "touched": self.touched_ms,
+            "finished": self.finished,
+            "finishedEnd": self.finished_end,
+            "brokers": list(self.brokers),
+            "brokersAt": self.brokers_at,
+            "brokersEnd": self.brokers_end,
+            "epochs": {
+                str(epoch): {str(p): list(astuple(row)) for p, row in rows.items()}
+                for epoch, rows in sorted(self.epochs.items())
+            },
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Sink:
+        """MalformedFrame: something of it cannot be."""
+        return cls(
+            first=checked.integer(document, "first"),
+            newest=checked.integer(document, "newest"),
+            touched_ms=checked.integer(document, "touched"),
+            finished=checked.integer(document, "finished", least=-1),
+            finished_end=checked.integer(document, "finishedEnd"),
+            brokers=tuple(checked.texts(document, "brokers")),
+            brokers_at=checked.integer(document, "brokersAt", least=-1),
+            brokers_end=checked.integer(document, "brokersEnd"),
+            epochs={
+                checked.as_integer(epoch, "an epoch"): {
+                    checked.as_integer(p, "a partition"): Published.from_json(row)
+                    for p, row in checked.as_table(rows, "an epoch").items()
+                }
+                for epoch, rows in checked.table(document, "epochs").items()
+            },
+        )
+
+
+class SinkTable(Saveable):
+    """All sinks of one log. The broker's loop calls it."""
+
+    def __init__(self, store: MessageStore, now_ms: Callable[[], int]) -> None:
+        self._store = store
+        self._now_ms = now_ms
+        self._sinks: dict[str, Sink] = {}
+        self._next = 0  # the queue offset of the first marker that was not taken
+        self._end = 0  # of the newest marker that was
+
+    def get(self, name: str) -> Sink | None:
+        return self._sinks.get(name)
+
+    # learning
+
+    def arrived(self, _: int, arrivals: Iterable[Arrival]) -> None:
+        """Reput saw new messages."""
+        if any(arrival.topic == GROUPS_TOPIC for arrival in arrivals):
+            self.catch_up()
+
+    def catch_up(self) -> None:
+        """Take every marker that is dispatched."""
+        first, end = self._store.markers
+        for offset in range(max(self._next, first), end):
+            marker = self._store.marker(offset)
+            if marker is not None:
+                self.take(marker)
+        self._next = max(self._next, end)
+
+    def read_again(self) -> None:
+        """Damage was mended: markers may lie where there were none."""
+        self._next = 0
+        self.catch_up()
+
+    def take(self, marker: Marker) -> None:
+        """Take a marker; of a group as soon as all of it is in the log."""
+        fact = _fact(marker)
+        if fact is None:
+            return
+        name = str(fact["sink"])
+        sink = self._sinks.get(name)
+        if sink is None:
+            sink = self._sinks[name] = Sink(marker.start, marker.start)
+        sink.take(marker, fact)
+        self._end = max(self._end, marker.end)
+        self.mark_dirty()
+
+    def cut(self) -> bool:
+        """The log was cut: forget what markers that are gone said, and read again what those that
+        are left say of the same sinks. Whether anything was to be forgotten."""
+        first, markers_end = self._store.markers
+        end = self._store.watermarks.dispatched  # what was cut of a group leaves it undispatched
+        self._next = min(self._next, markers_end)
+        if self._end <= end:
+            return False
+        lost = {name: sink for name, sink in self._sinks.items() if sink.newest >= end}
+        for name, sink in lost.items():
+            del self._sinks[name]
+            if 0 <= sink.brokers_at < end:
+                kept = Sink(sink.first, sink.first, sink.touched_ms, brokers=sink.brokers)
+                kept.brokers_at, kept.brokers_end = sink.brokers_at, sink.brokers_end
+                self._sinks[name] = kept
+        self._end = min(self._end, end)
+        self._read_back(lost, first, end)
+        self.mark_dirty()
+        return True
+
+    def _read_back(self, lost: Mapping[str, Sink], first: int, end: int) -> None:
+        """Backwards, until of each of these sinks the newest finished epoch is found and its
+        brokers are known."""
+        found: list[Marker] = []
+        wanted = {name for name, sink in lost.items() if sink.first < end}
+        without = {name for name in wanted if name not in self._sinks}
+        since = min((lost[name].first for name in wanted), default=end)
+        offset = self._next
+        while (wanted or without) and offset > first:
+            offset -= 1
+            marker = self._store.marker(offset)
+            fact = None if marker is None else _fact(marker)
+            if marker is None or fact is None:
+                continue
+            if marker.start < since:
+                break
+            name = fact["sink"]
+            if name in wanted or name in without:
+                found.append(marker)
+            if fact["kind"] == "finished":
+                wanted.discard(name)
+            elif fact["kind"] == "brokers":
+                without.discard(name)
+        for marker in reversed(found):
+            self.take(marker)
+
+    # the file
+
+    def document(self) -> Document:
+        old = self._now_ms() - EXPIRY_MS
+        self._sinks = {name: sink for name, sink in self._sinks.items() if sink.touched_ms > old}
+        return {
+            "end": self._end,
+            "next": self._next,
+            "sinks": {name: sink.to_json() for name, sink in sorted(self._sinks.items())},
+        }
+
+    def load(self, document: Mapping[str, Any]) -> None:
+        """The file's table, and what the log says beyond it; if the log has lost some of what the
+        file says, the table is dirty and must be written before the log grows."""
+        self._sinks = {
+            str(name): Sink.from_json(checked.as_table(sink, "a sink"))
+            for name, sink in checked.table(document, "sinks").items()
+        }
+        self._next = checked.integer(document, "next", 0)
+        self._end = checked.integer(document, "end", 0)
+        self.cut()
+        self.catch_up()
+
+
+def _fact(marker: Marker) -> Mapping[str, Any] | None:
+    """All of it, each value within its bounds; None: nothing that is known here."""
+    try:
+        fact = checked.document(marker.document)
+        return {
+            "sink": checked.text(fact, "sink"),
+            "kind": checked.text(fact, "kind"),
+            "epoch": checked.integer(fact, "epoch", -1, least=-1),
+            "partition": checked.integer(fact, "partition", 0),
+            "rows": checked.integer(fact, "rows", 0),
+            "bytes": checked.integer(fact, "bytes", 0),
+            "attempt": checked.text(fact, "attempt", ""),
+            "brokers": checked.texts(fact, "brokers"),
+        }
+    except MalformedFrame as error:
+        log.error("the marker at %d says nothing that is known here: %s", marker.start, error)
+        return None

@@ -1,0 +1,177 @@
+"""Stages: what sinks have sent and not published yet, in memory and in files beside the log.
+
+A stage is one try of one partition: chunks of MessageBatch entries, in the order of their numbers.
+What all stages hold is kept in memory up to a limit, as long as half of the process's budget
+(`protocol/budget.py`) is free, and beyond it in the files
+`staging/<hash of the key>.<n>`, which grow with their stage. Nothing of it is ever synced, since a
+stage does not outlive the process that took it: whoever staged it is told that it is lost, and
+stages again. So the directory is emptied at every start.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import posixpath
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+from saturnmq.protocol.budget import Budget
+from saturnmq.runtime.errors import FlowControl, MessageIllegal, ServiceNotAvailable
+from saturnmq.store.disk import Disk, SegmentFile, remedy
+from saturnmq.store.message_store import Part
+
+log = logging.getLogger(__name__)
+
+CHUNK_BYTES = 1000  # that a chunk takes in memory beside its rows, wherever those are
+FIRST_FILE = 256 << 10
+FILE_MAX = 64 << 20
+
+
+class Key(NamedTuple):
+    """`attempt` is a text that no other try of the partition has."""
+
+    sink: str
+    epoch: int
+    partition: int
+    attempt: str
+
+
+@dataclass(slots=True)
+class Stage:
+    key: Key
+    used_at: float  # monotonic seconds
+    parts: list[Part] = field(default_factory=list)
+    rows: int = 0
+    bytes: int = 0  # of batch entries
+    in_memory: int = 0  # of these bytes
+    files: list[SegmentFile] = field(default_factory=list)
+    filled: int = 0  # of the last file
+    publishing: bool = False
+
+
+class Stages:
+    """All stages of one broker. `remove` deletes files and may block: it is for a thread."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        root: str,
+        whole: Budget,
+        *,
+        max_bytes: int,
+        memory_bytes: int,
+        total_bytes: int,
+    ) -> None:
+        """`whole`: of the process; the rest of it comes first, since there are the files."""
+        self._disk = disk
+        self._directory = posixpath.join(root, "staging")
+        self._max_bytes = max_bytes
+        self._whole = whole
+        self._memory = Budget(memory_bytes, "stageMemoryBytes", whole)
+        self._total_bytes = total_bytes
+        self._stages: dict[Key, Stage] = {}
+        self._used = 0  # bytes of files
+
+    def clear(self) -> None:
+        """Blocking, at the start: delete what another process has left."""
+        if self._disk.exists(self._directory):
+            self.remove(
+                [
+                    posixpath.join(self._directory, entry.name)
+                    for entry in self._disk.list(self._directory)
+                ]
+            )
+
+    def __iter__(self) -> Iterator[Stage]:
+        return iter(list(self._stages.values()))
+
+    def get(self, key: Key) -> Stage | None:
+        return self._stages.get(key)
+
+    def add(
+        self, key: Key, body: memoryview, part: Callable[[Callable[[], bytes]], Part], now: float
+    ) -> Stage:
+        """Keep one more chunk; `part` makes its part of what reads it. A SaturnError says why it
+        cannot be kept."""
+        stage = self._stages.get(key) or Stage(key, now)
+        size = len(body)
+        if stage.bytes + size > self._max_bytes:
+            raise MessageIllegal(
+                f"partition {key.partition} has more than {self._max_bytes} bytes (stageMaxBytes): "
+                "raise the number of partitions, or the limit"
+            )
+        if not self._whole.has_room(CHUNK_BYTES):
+            raise self._whole.refusal(CHUNK_BYTES, "a chunk of a stage")
+        self._stages[key] = stage
+        if self._memory.has_spare(size) and self._memory.try_take(size):
+            read = partial(bytes, bytes(body))  # gives the same object each time
+            stage.in_memory += size
+        else:
+            read = self._write(stage, body)
+        stage.parts.append(part(read))
+        self._whole.hold(CHUNK_BYTES)
+        stage.bytes += size
+        stage.rows += stage.parts[-1].count
+        stage.used_at = now
+        return stage
+
+    def _write(self, stage: Stage, body: memoryview) -> Callable[[], bytes]:
+        """Into its file; what reads it."""
+        size = len(body)
+        if not stage.files or stage.filled + size > stage.files[-1].size:
+            self._add_file(stage, size)
+        file, at = stage.files[-1], stage.filled
+        try:
+            file.write(at, body)
+        except OSError as error:
+            raise self._full(error) from error
+        stage.filled += size
+        return partial(file.read, at, size)
+
+    def _add_file(self, stage: Stage, least: int) -> None:
+        in_files = stage.bytes - stage.in_memory
+        size = max(least, min(max(2 * in_files, FIRST_FILE), FILE_MAX, self._max_bytes))
+        if self._used + size > self._total_bytes:
+            raise FlowControl(
+                f"what is staged here takes {self._used} bytes, the limit is {self._total_bytes} "
+                "(stageTotalBytes): let fewer tasks run at once, or raise the limit"
+            )
+        digest = hashlib.sha1("\0".join(map(str, stage.key)).encode()).hexdigest()[:24]
+        path = posixpath.join(self._directory, f"{digest}.{len(stage.files)}")
+        try:
+            self._disk.make_dirs(self._directory, durable=False)
+            file = self._disk.create_segment(path, size, durable=False)
+        except OSError as error:
+            raise self._full(error) from error
+        stage.files.append(file)
+        stage.filled = 0
+        self._used += size
+
+    @staticmethod
+    def _full(error: OSError) -> ServiceNotAvailable:
+        return ServiceNotAvailable(f"no room for the stage: {error}; {remedy(error)}")
+
+    def drop(self, stage: Stage) -> list[str]:
+        """Forget it; the files that `remove` is to delete."""
+        self._stages.pop(stage.key, None)
+        self._memory.give_back(stage.in_memory)
+        self._whole.give_back(CHUNK_BYTES * len(stage.parts))
+        stage.in_memory = 0
+        stage.parts.clear()
+        paths = [file.path for file in stage.files]
+        for file in stage.files:
+            self._used -= file.size
+            file.close()
+        stage.files.clear()
+        return paths
+
+    def remove(self, paths: list[str]) -> None:
+        """Blocking: delete files of stages that are dropped."""
+        for path in paths:
+            try:
+                self._disk.unlink(path)
+            except OSError as error:
+                log.error("%s cannot be deleted: %s", path, error)

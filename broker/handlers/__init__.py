@@ -1,0 +1,1 @@
+"""The requests of clients and operators: which service answers each, and how."""

@@ -1,0 +1,589 @@
+"""What operators ask: topics, groups, statistics, configuration, and the tables slaves copy.
+
+Codes 17 21 26 28 43 45 60 61 200 201 202 207 208 215 222 300 316 343 351 352 402 907. Bodies are
+RocketMQ's, so that mqadmin and the Dashboard read them. What changes a table is answered when the
+table is on disk; an error says what holds when it could not be saved.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any
+
+from saturnmq.broker.context import Context, answer, answer_failure
+from saturnmq.broker.delay.delivery import DelayService
+from saturnmq.broker.handlers import bodies, slices
+from saturnmq.broker.replication.role import State
+from saturnmq.broker.tables.deletion import Deletion
+from saturnmq.broker.tables.lost_offsets import check_queue, log_of
+from saturnmq.broker.tables.offsets import Search
+from saturnmq.broker.tables.subscription_groups import Group
+from saturnmq.broker.tables.table_persistence import Document, Saveable, Told, encode
+from saturnmq.broker.tables.topics import Topic
+from saturnmq.protocol import checked, fastjson, headers
+from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.kernels import decode_frames
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.topics import check_topic, dlq_topic, retry_topic
+from saturnmq.runtime.errors import (
+    GroupNotExist,
+    InvalidParameter,
+    SystemBusy,
+    SystemError_,
+    TopicNotExist,
+)
+from saturnmq.runtime.turns import OncePerTurn
+
+RESET = 32  # queues in one step: each of them may be searched for a time
+HIDDEN = "******"  # instead of a secret
+
+
+class AdminService:
+    def __init__(
+        self,
+        context: Context,
+        delays: DelayService,
+        *,
+        ha_status: Callable[[], dict[str, Any]],
+        flush_behind_ms: Callable[[], int],
+        request_cleaning: Callable[[], None],
+        wake_pulls: Callable[[], None],
+        save: Callable[[Saveable], Awaitable[None]],
+        deletion: Deletion,
+        copy_tables: Callable[[], Awaitable[None]],
+        started_ms: int,
+    ) -> None:
+        self._c = context
+        self._delays = delays
+        self._ha_status = ha_status
+        self._flush_behind_ms = flush_behind_ms
+        self._request_cleaning = request_cleaning
+        self._wake_pulls = wake_pulls
+        self._save = save
+        self._deletion = deletion
+        self._copy_tables = copy_tables
+        self._started_ms = started_ms
+        self._began_at = context.store.watermarks.appended
+        self._topics_told = Told(context.topics, _mapping)
+        self._groups_told = Told(context.groups, lambda _: {})
+        self._runtime_info = OncePerTurn(
+            context.runtime, lambda: fastjson.dumps({"table": self.runtime_info()})
+        )
+        # Names this process in the versions of its tables: no other one ever gives the same.
+        self._stamp = f"{started_ms:x}.{context.runtime.random.getrandbits(32):08x}"
+
+    def _mq(self, topic: str, queue_id: int) -> tuple[str, str, int]:
+        return topic, self._c.config.broker_name, queue_id
+
+    def _topic(self, name: str) -> Topic:
+        topic = self._c.topics.get(name)
+        if topic is None:
+            raise TopicNotExist(f"No topic in this broker. topic: {name}")
+        return topic
+
+    def _answer_behind(
+        self, endpoint: Endpoint, request: Command, work: Awaitable[None], body: bytes = b""
+    ) -> None:
+        """Answer when the work is done; an error of it is the answer."""
+
+        async def work_and_answer() -> None:
+            await work
+            answer(endpoint, request, request.reply(0, body=body))
+
+        request.body = b""
+        answered = answer_failure(self._c, endpoint, request, work_and_answer())
+        self._c.runtime.spawn(answered, name="work-and-answer")
+
+    async def _saved(self, *tables: Saveable) -> None:
+        """The changed tables are on disk."""
+        try:
+            for table in tables:
+                await self._save(table)
+        except OSError as error:
+            raise SystemError_(
+                f"in effect until the broker stops, but not saved: {error}; free space on its disk "
+                "and repeat it"
+            ) from error
+
+    async def _deleted(self, deletion: Awaitable[None], *changed: Saveable) -> None:
+        """Topics are gone for good, and so is what else went with them."""
+        try:
+            await deletion
+        except OSError as error:
+            raise SystemError_(
+                f"topics are not deleted, their table cannot be saved: {error}; free space on the "
+                "broker's disk and repeat it"
+            ) from error
+        await self._saved(self._c.offsets, *changed)
+
+    def _writable(self) -> None:
+        refusal = self._c.role.refuses(self._c.runtime.monotonic())
+        if refusal:
+            raise SystemBusy(f"{refusal}; ask the master")
+
+    # topics
+
+    def on_create_topic(
+        self, endpoint: Endpoint, request: Command, header: headers.CreateTopic
+    ) -> None:
+        self._writable()
+        name = check_topic(header.topic)
+        if self._c.topics.is_system(name):
+            raise InvalidParameter(f"topic {name} is a system topic; choose another name")
+        known = self._c.topics.get(name)
+        attributes = dict(known.attributes) if known else {}
+        for item in filter(None, header.attributes.split(",")):
+            key, _, value = item[1:].partition("=")
+            if item[0] == "+":
+                attributes[key] = value
+            elif item[0] == "-":
+                attributes.pop(key, None)
+        topic = Topic(
+            name,
+            header.read_queues,
+            header.write_queues,
+            header.perm,
+            header.sys_flag,
+            header.order,
+            attributes,
+        )
+        self._c.topics.make_room(topic)
+        self._c.topics.put(topic)
+        self._answer_behind(endpoint, request, self._saved(self._c.topics))
+
+    def on_delete_topic(
+        self, endpoint: Endpoint, request: Command, header: headers.OfTopic
+    ) -> None:
+        name = header.topic
+        if self._c.topics.is_system(name):
+            raise InvalidParameter(f"topic {name} is a system topic; it stays")
+        if self._c.role.state is State.SLAVE:
+            # mqadmin asks slaves, too: what its master has deleted is deleted here for good, then.
+            self._answer_behind(endpoint, request, self._copy_tables())
+            return
+        self._writable()
+        self._answer_behind(endpoint, request, self._deleted(self._deletion.delete([name])))
+
+    def on_clean_unused(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
+        """316: delete the queues of topics that are in no table."""
+        self._writable()
+        topics = {topic for topic, _, _ in self._c.store.last_entries()}
+        unused = sorted(topic for topic in topics if self._c.topics.get(topic) is None)
+        self._answer_behind(endpoint, request, self._deleted(self._deletion.delete(unused)))
+
+    def on_topic_config(
+        self, endpoint: Endpoint, request: Command, header: headers.OfTopic
+    ) -> None:
+        topic = self._topic(header.topic)
+        answer(endpoint, request, request.reply(0, body=fastjson.dumps(topic.to_json())))
+
+    def on_topic_stats(self, endpoint: Endpoint, request: Command, header: headers.OfTopic) -> None:
+        topic = self._topic(header.topic)
+        tps = self._c.statistics.topic_rate(topic.name, self._c.runtime.monotonic())
+
+        def made(queue_ids: list[int]) -> bytes:
+            table = {}
+            for queue_id in queue_ids:
+                low, high = self._bounds(topic.name, queue_id)
+                table[self._mq(topic.name, queue_id)] = {
+                    "lastUpdateTimestamp": self._time_of(topic.name, queue_id, high - 1),
+                    "maxOffset": high,
+                    "minOffset": low,
+                }
+            return fastjson.dumps_mq_map(table)[1:-1]
+
+        def whole(table: bytes) -> bytes:
+            return b'{"offsetTable":{%b},"topicPutTps":%b}' % (table, fastjson.dumps(tps))
+
+        work = slices.joined(request, slices.of(range(topic.queues), made), whole)
+        slices.answer_with(self._c, endpoint, request, work)
+
+    def _bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        store = self._c.store
+        return store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+
+    def _time_of(self, topic: str, queue_id: int, offset: int) -> int:
+        if offset < 0:
+            return 0
+        found = self._c.store.store_time_of(topic, queue_id, offset)
+        return found if found is not None and found > 0 else 0
+
+    # groups
+
+    def on_create_group(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
+        self._writable()
+        group = Group(*bodies.group(request))
+        self._c.groups.make_room(group)
+        self._c.groups.put(group)
+        self._answer_behind(endpoint, request, self._saved(self._c.groups))
+
+    def on_delete_group(
+        self, endpoint: Endpoint, request: Command, header: headers.DeleteGroup
+    ) -> None:
+        self._writable()
+        name = header.group
+        self._c.groups.delete(name)
+        deletion = self._deletion.delete([retry_topic(name), dlq_topic(name)])
+
+        async def delete() -> None:
+            if header.clean_offset:
+                await self._c.steps.run(self._c.offsets.forget({name}))
+            await self._deleted(deletion, self._c.groups)
+
+        self._answer_behind(endpoint, request, delete())
+
+    def on_group_config(
+        self, endpoint: Endpoint, request: Command, header: headers.OfGroup
+    ) -> None:
+        name = header.group
+        group = self._c.groups.get(name)
+        if group is None:
+            raise GroupNotExist(f"No group in this broker. group: {name}")
+        answer(endpoint, request, request.reply(0, body=fastjson.dumps(group.document)))
+
+    def _topics_of(self, group: str) -> Search:
+        topics = dict.fromkeys((yield from self._c.offsets.topics_of(group)))
+        online = self._c.clients.consumers.get(group)
+        if online is not None:
+            topics |= dict.fromkeys(online.documents)
+        return sorted(topics)
+
+    def on_consume_stats(
+        self, endpoint: Endpoint, request: Command, header: headers.ConsumeStats
+    ) -> None:
+        slices.answer_with(self._c, endpoint, request, self._consume_stats(request, header))
+
+    def _consume_stats(self, request: Command, header: headers.ConsumeStats) -> slices.Work:
+        group = header.group
+        topics = (yield from self._topics_of(group)) if header.topic is None else [header.topic]
+        tps = self._c.statistics.group_rate(group, topics, self._c.runtime.monotonic())
+
+        def made(queues: list[tuple[Topic, int]]) -> bytes:
+            table: dict[Any, Any] = {}
+            for topic, queue_id in queues:
+                low, high = self._bounds(topic.name, queue_id)
+                consumed = self._c.offsets.query(group, topic.name, queue_id)
+                position = low if consumed is None else consumed
+                if queue_id >= topic.queues and position >= high:
+                    continue
+                table[self._mq(topic.name, queue_id)] = {
+                    "brokerOffset": high,
+                    "consumerOffset": position,
+                    "lastTimestamp": self._time_of(topic.name, queue_id, position - 1),
+                    "pullOffset": position,
+                }
+            return fastjson.dumps_mq_map(table)[1:-1]
+
+        def whole(table: bytes) -> bytes:
+            return b'{"consumeTps":%b,"offsetTable":{%b}}' % (fastjson.dumps(tps), table)
+
+        found = slices.of(self._queues_of(topics), made)
+        return (yield from slices.joined(request, found, whole))
+
+    def _queues_of(self, topics: list[str]) -> Iterator[tuple[Topic, int]]:
+        """Of queues that were taken away there is still what a group has not consumed."""
+        for name in topics:
+            topic = self._c.topics.get(name)
+            if topic is not None:
+                taken_away = [n for n in self._c.store.queue_ids(name) if n >= topic.queues]
+                for queue_id in (*range(topic.queues), *taken_away):
+                    yield topic, queue_id
+
+    def on_reset_offset(
+        self, endpoint: Endpoint, request: Command, header: headers.ResetOffset
+    ) -> None:
+        """222: sets the offset, and the next pull of each queue is told to move there."""
+        self._writable()
+        topic, group = self._topic(header.topic), header.group
+        if self._c.groups.get(group) is None:
+            raise GroupNotExist(f"group {group} does not exist")
+        timestamp, wanted, exact = header.timestamp, header.queue_id, header.offset
+        if wanted >= 0:
+            check_queue(self._c, topic.name, wanted)
+
+        def made(queue_ids: list[int]) -> bytes:
+            table = {}
+            for queue_id in queue_ids:
+                low, high = self._bounds(topic.name, queue_id)
+                if exact >= 0:
+                    offset = min(max(exact, low), high)
+                elif timestamp < 0:
+                    offset = high
+                else:
+                    offset = self._c.store.offset_by_time(topic.name, queue_id, timestamp, "LOWER")
+                online = self._c.clients.consumers.get(group) is not None
+                self._c.offsets.reset(group, topic.name, queue_id, offset, notify=online)
+                table[self._mq(topic.name, queue_id)] = offset
+            return fastjson.dumps_mq_map(table)[1:-1]
+
+        queues = range(topic.read_queues) if wanted < 0 else (wanted,)
+        found = slices.of(queues, made, RESET)
+        work = slices.joined(request, found, lambda table: b'{"offsetTable":{%b}}' % table)
+
+        async def reset() -> None:
+            reply = await self._c.steps.run(work)
+            self._wake_pulls()
+            await self._saved(self._c.offsets)
+            answer(endpoint, request, reply)
+
+        request.body = b""
+        answered = answer_failure(self._c, endpoint, request, reset())
+        self._c.runtime.spawn(answered, name="reset-offset")
+
+    def on_who_consumes(
+        self, endpoint: Endpoint, request: Command, header: headers.OfTopic
+    ) -> None:
+        def work() -> slices.Work:
+            having = yield from self._c.offsets.groups_of(header.topic)
+            groups = {*self._c.clients.groups_of(header.topic), *having}
+            return request.reply(0, body=fastjson.dumps({"groupList": sorted(groups)}))
+
+        slices.answer_with(self._c, endpoint, request, work())
+
+    def on_topics_of_consumer(
+        self, endpoint: Endpoint, request: Command, header: headers.OfGroup
+    ) -> None:
+        def work() -> slices.Work:
+            topics = yield from self._topics_of(header.group)
+            body = fastjson.dumps({"brokerAddr": self._c.address, "topicList": topics})
+            return request.reply(0, body=body)
+
+        slices.answer_with(self._c, endpoint, request, work())
+
+    # the tables slaves copy
+
+    def _unchanged(
+        self, endpoint: Endpoint, request: Command, header: headers.CopyTable, table: Saveable
+    ) -> bool:
+        """Answer a slave that has what this table is now (`table_sync.py`)."""
+        version = self._version_of(table)
+        if header.known != version["saturnVersion"]:
+            return False
+        answer(endpoint, request, request.reply(0, ext={**version, "saturnUnchanged": "true"}))
+        return True
+
+    def _version_of(self, table: Saveable) -> dict[str, str]:
+        leads = "true" if self._c.role.state is State.MASTER else "false"
+        return {"saturnVersion": f"{self._stamp}.{table.changes}", "saturnLeads": leads}
+
+    def on_all_topics(
+        self, endpoint: Endpoint, request: Command, header: headers.CopyTable
+    ) -> None:
+        if self._unchanged(endpoint, request, header, self._c.topics):
+            return
+
+        count = {"totalTopicNum": str(len(self._c.topics))}
+        self._answer_table(endpoint, request, self._c.topics, self._topics_told, count)
+
+    def on_all_groups(
+        self, endpoint: Endpoint, request: Command, header: headers.CopyTable
+    ) -> None:
+        groups = self._c.groups
+        if not self._unchanged(endpoint, request, header, groups):
+            count = {"totalGroupNum": str(len(groups))}
+            self._answer_table(endpoint, request, groups, self._groups_told, count)
+
+    def _answer_table(
+        self,
+        endpoint: Endpoint,
+        request: Command,
+        table: Saveable,
+        told: Told,
+        ext: dict[str, str],
+    ) -> None:
+        text = told.text()
+        if text is not None:
+            reply = request.reply(0, ext=ext | self._version_of(table), body=text)
+            answer(endpoint, request, reply)
+            return
+
+        def work() -> slices.Work:
+            version = self._version_of(table)
+            body = yield from told.encoded()
+            return request.reply(0, ext=ext | version, body=body)
+
+        slices.answer_with(self._c, endpoint, request, work())
+
+    def on_all_offsets(
+        self, endpoint: Endpoint, request: Command, header: headers.CopyTable
+    ) -> None:
+        offsets = self._c.offsets
+        if self._unchanged(endpoint, request, header, offsets):
+            return
+
+        def work() -> slices.Work:
+            ext = self._version_of(offsets) | log_of(self._c)
+            body = yield from encode(offsets.document())
+            return request.reply(0, ext=ext, body=body)
+
+        slices.answer_with(self._c, endpoint, request, work())
+
+    def on_all_delays(
+        self, endpoint: Endpoint, request: Command, header: headers.CopyTable
+    ) -> None:
+        self._delays.settle()
+        if self._unchanged(endpoint, request, header, self._delays):
+            return
+        ext = self._version_of(self._delays)
+        ext["saturnDelayLevels"] = self._c.store.config.delay_levels
+        ext["saturnLogEnd"] = str(self._c.store.watermarks.appended)
+        body = fastjson.dumps(self._delays.snapshot())
+        answer(endpoint, request, request.reply(0, ext=ext, body=body))
+
+    def on_request_modes(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
+        body = fastjson.dumps({"messageRequestModeMap": {}})
+        answer(endpoint, request, request.reply(0, body=body))
+
+    def on_timer_check_point(
+        self, endpoint: Endpoint, request: Command, _: headers.NoFields
+    ) -> None:
+        # There are no timed messages: RocketMQ's seven i64 of the file `timercheck`, all at rest.
+        answer(endpoint, request, request.reply(0, body=bytes(7 * 8)))
+
+    def on_timer_metrics(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
+        version = {"counter": 0, "stateVersion": 0, "timestamp": self._started_ms}
+        body = fastjson.dumps({"dataVersion": version, "timingCount": {}})
+        answer(endpoint, request, request.reply(0, body=body))
+
+    # the broker itself
+
+    def on_epochs(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
+        """GET_BROKER_EPOCH_CACHE: which master wrote which part of the log. The last one goes on,
+        so its end is Long.MAX_VALUE, as in RocketMQ's answer."""
+        c = self._c
+        ends = [start for _, start in c.epochs.entries[1:]] + [checked.INT64_MAX]
+        body = {
+            "brokerId": c.role.broker_id,
+            "brokerName": c.config.broker_name,
+            "clusterName": c.config.cluster_name,
+            "epochList": [
+                {"epoch": number, "startOffset": start, "endOffset": end}
+                for (number, start), end in zip(c.epochs.entries, ends, strict=False)
+            ],
+            "maxOffset": c.store.watermarks.appended,
+        }
+        answer(endpoint, request, request.reply(body=fastjson.dumps(body)))
+
+    def on_ha_status(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
+        answer(endpoint, request, request.reply(0, body=fastjson.dumps(self._ha_status())))
+
+    def on_config(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
+        lines = []
+        for field in dataclasses.fields(self._c.config):
+            key = field.metadata.get("key")
+            if key:
+                value = getattr(self._c.config, field.name)
+                secret = value and not field.repr
+                lines.append(f"{key}={HIDDEN if secret else _property(value)}")
+        ext = {"version": fastjson.dumps(self._c.topics.data_version).decode()}
+        body = "\n".join(sorted(lines)).encode() + b"\n"
+        answer(endpoint, request, request.reply(0, ext=ext, body=body))
+
+    def on_clean(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
+        """Delete expired segments now, and with them what queues and index know of them."""
+        self._request_cleaning()
+        answer(endpoint, request, request.reply(0))
+
+    def on_runtime_info(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
+        answer(endpoint, request, request.reply(0, body=self._runtime_info()))
+
+    def _deposed(self) -> str:
+        """Why this node takes no writes though it was a master; a slave never does."""
+        role = self._c.role
+        slave = role.state is State.SLAVE
+        return "" if slave else role.refuses(self._c.runtime.monotonic())
+
+    def _traffic(self) -> dict[str, str]:
+        """The figures of RocketMQ's StoreStatsService and BrokerStats; sizes are those of the log,
+        with what fills its segments up."""
+        c = self._c
+        counted, now = c.statistics, c.runtime.monotonic()
+        day, totals = counted.day, counted.totals
+        size = 0 if c.role.is_slave else c.store.watermarks.appended - self._began_at
+        return {
+            "putTps": counted.rates("put", now),
+            "getTotalTps": counted.rates("asked", now),
+            "getFoundTps": counted.rates("found", now),
+            "getMissTps": counted.rates("missed", now),
+            "getTransferredTps": counted.rates("transferred", now),
+            "msgPutTotalYesterdayMorning": str(day.put_yesterday),
+            "msgPutTotalTodayMorning": str(day.put_today),
+            "msgPutTotalTodayNow": str(totals.put),
+            "msgGetTotalYesterdayMorning": str(day.got_yesterday),
+            "msgGetTotalTodayMorning": str(day.got_today),
+            "msgGetTotalTodayNow": str(totals.transferred),
+            "putMessageTimesTotal": str(totals.put),
+            "putMessageSizeTotal": str(size),
+            "putMessageAverageSize": f"{size / max(totals.put, 1):.1f}",
+        }
+
+    def runtime_info(self) -> Mapping[str, str]:
+        c = self._c
+        marks = c.store.watermarks
+        now, truncated = c.runtime.now_ms(), c.store.truncated()
+        zero = dict.fromkeys(
+            (
+                "sendThreadPoolQueueHeadWaitTimeMills",
+                "pullThreadPoolQueueHeadWaitTimeMills",
+                "queryThreadPoolQueueHeadWaitTimeMills",
+                "pageCacheLockTimeMills",
+            ),
+            "0",
+        )
+        return {
+            **zero,
+            **self._traffic(),
+            "brokerVersionDesc": "V5_4_0",
+            "brokerVersion": "493",
+            "brokerActive": "true",
+            "brokerRole": c.role.name,
+            "bootTimestamp": str(self._started_ms),
+            "runtime": f"[ {(now - self._started_ms) // 1000} s ]",
+            "sendThreadPoolQueueSize": str(len(c.ledger)),
+            "sendThreadPoolQueueCapacity": str(c.ledger.limit),
+            "pullThreadPoolQueueSize": "0",
+            "pullThreadPoolQueueCapacity": str(c.config.max_held_pulls),
+            "queryThreadPoolQueueSize": "0",
+            "queryThreadPoolQueueCapacity": "0",
+            "earliestMessageTimeStamp": str(self._earliest_ms()),
+            "commitLogMinOffset": str(marks.start),
+            "commitLogMaxOffset": str(marks.appended),
+            "commitLogFlushedOffset": str(marks.flushed),
+            "commitLogReplicatedOffset": str(marks.replicated),
+            "commitLogConfirmedOffset": str(marks.confirmed),
+            "commitLogDispatchedOffset": str(marks.dispatched),
+            "commitLogDiskRatio": f"{c.store.space_percent / 100}",
+            "consumeQueueDiskRatio": f"{c.store.space_percent / 100}",
+            "flushBehindMs": str(self._flush_behind_ms()),
+            **c.loop_watch.status(),
+            **c.connections.status(),
+            "unforeseenFailures": str(c.failures.count),
+            "lastUnforeseenFailure": c.failures.last,
+            "refusesWrites": c.store.failed or c.store.refuses or self._deposed(),
+            "brokerEpoch": str(c.role.epoch),
+            "truncatedFiles": str(len(truncated)),
+            "truncatedBytes": str(sum(side.size for side in truncated)),
+            "damagedRanges": ";".join(f"{a}-{b}" for a, b in c.store.recovery.gaps),
+            "dispatchBehindBytes": str(marks.appended - marks.dispatched),
+            "remainHowManyDataToFlush": f"{marks.appended - marks.flushed} B",
+            "startAcceptSendRequestTimeStamp": "0",
+        }
+
+    def _earliest_ms(self) -> int:
+        """The store time of the oldest message of the log; -1 if there is none."""
+        frame = self._c.store.message_at(self._c.store.watermarks.start)
+        return -1 if frame is None else decode_frames(frame)[0].store_timestamp
+
+
+def _mapping(document: Document) -> Document:
+    """What RocketMQ tells of queues that lie at several brokers: there are none."""
+    return {"mappingDataVersion": document["dataVersion"], "topicQueueMappingDetailMap": {}}
+
+
+def _property(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return ";".join(value)
+    return str(value)

@@ -1,0 +1,232 @@
+"""Clients coming and going: codes 34 35 38 41 42 46 203 204 307, and the notices (40) that follow.
+
+A heartbeat registers before it is answered, so that a member that asks 38 right after finds itself
+in the list. A group's retry topic appears with its first heartbeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from typing import Any
+
+from saturnmq.broker.context import Context, answer, answer_failure
+from saturnmq.broker.handlers import bodies, slices
+from saturnmq.broker.handlers.subscriptions import check_enabled
+from saturnmq.broker.tables.clients import CLUSTERING, ConsumerGroup, Member
+from saturnmq.broker.tables.table_memory import LOCK, MEMBER
+from saturnmq.protocol import fastjson, headers
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.message import MessageQueue
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.subscription import TAG_EXPRESSION, Subscription
+from saturnmq.protocol.topics import retry_topic
+from saturnmq.runtime.errors import (
+    ConsumerNotOnline,
+    ConsumeTimeout,
+    RequestTimeout,
+    SubscriptionParseFailed,
+    SystemError_,
+)
+
+CLIENT_ANSWER_S = 10.0
+TOLD_AT_ONCE = 50  # members of a group: about a millisecond
+
+
+class MembershipService:
+    def __init__(self, context: Context) -> None:
+        self._c = context
+        self._telling: dict[str, bool] = {}  # large groups; whether they have changed since
+
+    def on_heartbeat(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
+        def take(beat: bodies.Heartbeat) -> None:
+            self._heard(endpoint, request, beat)
+
+        slices.read_body(self._c, endpoint, request, bodies.heartbeat, take)
+
+    def _heard(self, endpoint: Endpoint, request: Command, beat: bodies.Heartbeat) -> None:
+        c = self._c
+        new = c.clients.unknown(endpoint, beat)
+        if new:
+            c.tables.take(MEMBER * new, f"a heartbeat with {new} groups that are new")
+        for consumer in beat.consumers:
+            group = c.groups.get_or_create(consumer.group)
+            if group is not None and not c.role.is_slave and group.retry_queues > 0:
+                c.topics.ensure(retry_topic(consumer.group), group.retry_queues)
+        changed = c.clients.heartbeat(
+            endpoint, request.language or "OTHER", request.version, beat, c.runtime.monotonic()
+        )
+        answer(
+            endpoint,
+            request,
+            request.reply(0, ext={"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"}),
+        )
+        self._notify(changed)
+
+    def on_unregister(
+        self, endpoint: Endpoint, request: Command, header: headers.UnregisterClient
+    ) -> None:
+        changed = self._c.clients.remove(
+            endpoint,
+            producer_group=header.producer_group,
+            consumer_group=header.consumer_group,
+        )
+        answer(endpoint, request, request.reply(0))
+        self._notify(changed)
+
+    def closed(self, endpoint: Endpoint) -> None:
+        self._notify(self._c.clients.remove(endpoint, everything=True))
+
+    def expire(self, now: float) -> None:
+        for endpoint in self._c.clients.expired(now):
+            endpoint.close()
+            self.closed(endpoint)
+        self._c.locks.expire(now)
+
+    def _notify(self, groups: list[str]) -> None:
+        for name in groups:
+            group = self._c.clients.consumers.get(name)
+            settings = self._c.groups.get(name)
+            if group is None or group.message_model != CLUSTERING:
+                continue
+            if settings is not None and not settings.notify_changes:
+                continue
+            if len(group.members) <= TOLD_AT_ONCE:
+                _tell(name, group.members)
+            elif name in self._telling:
+                self._telling[name] = True
+            else:
+                self._telling[name] = False
+                self._c.runtime.spawn(self._c.steps.run(self._tell_all(name)), name="tell-group")
+
+    def _tell_all(self, name: str) -> Generator[None, None, None]:
+        """Tells the members of a large group. When it changes meanwhile, they are told once more,
+        however often it does."""
+        again = True
+        while again:
+            self._telling[name] = False
+            group = self._c.clients.consumers.get(name)
+            members = [] if group is None else list(group.members)
+            for start in range(0, len(members), TOLD_AT_ONCE):
+                _tell(name, members[start : start + TOLD_AT_ONCE])
+                yield
+            again = self._telling[name]
+        del self._telling[name]
+
+    def on_consumer_list(
+        self, endpoint: Endpoint, request: Command, header: headers.OfConsumerGroup
+    ) -> None:
+        name = header.group
+        group = self._c.clients.consumers.get(name)
+        if group is None:
+            raise SystemError_(f"no consumer for this group, {name}")
+        body = fastjson.dumps({"consumerIdList": group.client_ids()})
+        answer(endpoint, request, request.reply(0, body=body))
+
+    def on_check_client(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
+        def take(asked: tuple[dict[str, Any], Subscription | SubscriptionParseFailed]) -> None:
+            wanted, parsed = asked
+            if wanted["expressionType"] != TAG_EXPRESSION:
+                check_enabled(self._c, wanted["expressionType"])
+                if isinstance(parsed, SubscriptionParseFailed):
+                    raise parsed
+            answer(endpoint, request, request.reply(0))
+
+        slices.read_body(self._c, endpoint, request, bodies.subscription_to_check, take)
+
+    def on_lock(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
+        def take(asked: bodies.Locks) -> None:
+            now = self._c.runtime.monotonic()
+            new = self._c.locks.unknown(asked.group, asked.queues)
+            if new:
+                self._c.tables.take(LOCK * new, f"a lock of {new} queues")
+            granted = self._c.locks.lock(asked.group, asked.client_id, asked.queues, now)
+            body = fastjson.dumps({"lockOKMQSet": [mq_json(q) for q in granted]})
+            answer(endpoint, request, request.reply(0, body=body))
+
+        slices.read_body(self._c, endpoint, request, bodies.locks, take)
+
+    def on_unlock(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
+        def take(asked: bodies.Locks) -> None:
+            self._c.locks.unlock(asked.group, asked.client_id, asked.queues)
+            answer(endpoint, request, request.reply(0))
+
+        slices.read_body(self._c, endpoint, request, bodies.locks, take)
+
+    def on_consumer_connections(
+        self, endpoint: Endpoint, request: Command, header: headers.OfConsumerGroup
+    ) -> None:
+        name = header.group
+        group = self._c.clients.consumers.get(name)
+        if group is None:
+            raise ConsumerNotOnline(f"the consumer group[{name}] not online")
+        answer(endpoint, request, request.reply(0, body=fastjson.dumps(_consumer_json(group))))
+
+    def on_running_info(
+        self, endpoint: Endpoint, request: Command, header: headers.RunningInfo
+    ) -> None:
+        """307: a consumer is asked what it does, and its answer passed on as it is."""
+        name, client_id = header.group, header.client_id
+        group = self._c.clients.consumers.get(name)
+        members = {} if group is None else group.members
+        found = [each for each, member in members.items() if member.client_id == client_id]
+        if not found:
+            raise SystemError_(f"The Consumer <{name}> <{client_id}> not online")
+        work = self._pass_on(endpoint, request, found[0], header)
+        self._c.runtime.spawn(answer_failure(self._c, endpoint, request, work), name="running-info")
+
+    async def _pass_on(
+        self, endpoint: Endpoint, request: Command, consumer: Endpoint, header: headers.RunningInfo
+    ) -> None:
+        question = Command.request(request.code, header.encode())
+        try:
+            told = await consumer.request(question, CLIENT_ANSWER_S)
+        except RequestTimeout:
+            raise ConsumeTimeout(
+                f"{header.client_id} did not answer in {CLIENT_ANSWER_S:g} s"
+            ) from None
+        body = bytes(told.body)
+        answer(endpoint, request, request.reply(told.code, told.remark, body=body))
+
+    def on_producer_connections(
+        self, endpoint: Endpoint, request: Command, header: headers.OfProducerGroup
+    ) -> None:
+        name = header.group
+        members = self._c.clients.producers.get(name)
+        if not members:
+            raise SystemError_(f"the producer group[{name}] not exist")
+        body = fastjson.dumps({"connectionSet": _connections(members)})
+        answer(endpoint, request, request.reply(0, body=body))
+
+
+def _tell(group: str, members: Iterable[Endpoint]) -> None:
+    for endpoint in members:
+        endpoint.oneway(
+            Command.request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
+        )
+
+
+def mq_json(queue: MessageQueue) -> dict[str, Any]:
+    return {"brokerName": queue.broker_name, "queueId": queue.queue_id, "topic": queue.topic}
+
+
+def _connections(members: dict[Endpoint, Member]) -> list[dict[str, Any]]:
+    return [
+        {
+            "clientAddr": endpoint.peer_address,
+            "clientId": member.client_id,
+            "language": member.language,
+            "version": member.version,
+        }
+        for endpoint, member in members.items()
+    ]
+
+
+def _consumer_json(group: ConsumerGroup) -> dict[str, Any]:
+    return {
+        "connectionSet": _connections(group.members),
+        "consumeFromWhere": group.consume_from,
+        "consumeType": group.consume_type,
+        "messageModel": group.message_model,
+        "subscriptionTable": {t: dict(d) for t, d in sorted(group.documents.items())},
+    }

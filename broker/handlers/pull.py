@@ -1,0 +1,388 @@
+"""Pulls and long polling: PULL_MESSAGE 11 and LITE_PULL_MESSAGE 361.
+
+A pull reads at the requested offset and is answered with raw CommitLog frames. If there is nothing
+yet and the consumer allows it, the request is held under (topic, queue) until a message becomes
+*visible* there (dispatched and below the visible watermark, invariant I9), or its time ends.
+A held request whose messages are all dropped by its filter remembers how far it has looked, and is
+answered so within `PROGRESS_S`: its group's offset is to follow, but not message by message. A read
+with an SQL92 condition may end before the queue does, with nothing (20): the client asks again, and
+others come in between, and of such reads a turn of the loop does one only. Held requests cost one
+small object each; a closed connection's go when looked at. Of many that a message may be for, or
+whose time ends, some are looked at in a turn, the others in the next ones.
+
+Each answer of a read has suggestWhichBrokerId, nextBeginOffset, minOffset and maxOffset: a Java
+client fails without one of the four.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+from functools import partial
+
+from saturnmq.broker.context import Context, answer, answer_failure, cached, check_permission
+from saturnmq.broker.handlers.held_pulls import HeldPulls, Pull
+from saturnmq.broker.handlers.subscriptions import is_long, of_group, of_request, read_ahead
+from saturnmq.broker.tables.clients import BROADCASTING
+from saturnmq.broker.tables.lost_offsets import commit, lost_from, term_of
+from saturnmq.broker.tables.subscription_groups import Group
+from saturnmq.broker.tables.topics import READ, Topic
+from saturnmq.protocol import headers
+from saturnmq.protocol.codes import (
+    PULL_COMMIT_OFFSET,
+    PULL_SUBSCRIPTION,
+    PULL_SUSPEND,
+    ResponseCode,
+)
+from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.remoting import Command
+from saturnmq.runtime.errors import GroupNotExist, NoPermission, SystemBusy, TopicNotExist
+from saturnmq.store.message_store import Arrival, GetResult
+
+PROGRESS_S = 0.3  # a pull is held at most so long when its filter has dropped something
+HOLD_MAX_S = 60.0
+NOTES_MAX = 1000  # steps of reput whose queues are remembered one by one
+BATCH_MAX = 32_768  # messages one pull may ask for
+BYTES_MAX = 8 << 20  # of one answer; the frame limit of a connection is 16 MiB
+JAVA_BATCH = 32  # what RocketMQ itself returns at most from memory
+FORGOTTEN = 200  # held pulls of a connection that is gone, in one turn
+LOOKED_AT = 32  # held pulls in one turn: half a millisecond
+SQL_WEIGHT = 16  # so many others take as long as one with a condition at most
+
+CODES = {
+    "FOUND": ResponseCode.SUCCESS,
+    "NO_MATCHED_MESSAGE": ResponseCode.PULL_RETRY_IMMEDIATELY,
+    "MESSAGE_WAS_REMOVING": ResponseCode.PULL_RETRY_IMMEDIATELY,
+    "OFFSET_FOUND_NULL": ResponseCode.PULL_NOT_FOUND,
+    "OFFSET_OVERFLOW_ONE": ResponseCode.PULL_NOT_FOUND,
+    "NO_MESSAGE_IN_QUEUE": ResponseCode.PULL_OFFSET_MOVED,  # 19 if offset 0 was asked for
+    "NO_MATCHED_LOGIC_QUEUE": ResponseCode.PULL_OFFSET_MOVED,
+    "OFFSET_TOO_SMALL": ResponseCode.PULL_OFFSET_MOVED,
+    "OFFSET_OVERFLOW_BADLY": ResponseCode.PULL_OFFSET_MOVED,
+}
+
+
+Looking = Generator[None, None, None]
+"""Looks at held pulls; yields between two turns of the loop."""
+
+
+class PullService:
+    def __init__(self, context: Context) -> None:
+        self._c = context
+        self.held = HeldPulls(context.config.max_held_pulls)
+        # Queues with new entries, and the log's offset up to which those reach.
+        self._arrived: deque[tuple[int, dict[tuple[str, int], None]]] = deque()
+        self._expiring: asyncio.Task[None] | None = None
+
+    def on_pull(self, endpoint: Endpoint, request: Command, header: headers.Pull) -> None:
+        request.body = b""  # the request may outlive the read buffer
+        if not is_long(header):
+            self._take(endpoint, request, header)
+            return
+
+        async def take() -> None:
+            await read_ahead(self._c, header)
+            self._take(endpoint, request, header)
+
+        self._answer_later(endpoint, request, take())
+
+    def _answer_later(
+        self, endpoint: Endpoint, request: Command, work: Coroutine[None, None, None]
+    ) -> None:
+        answered = answer_failure(self._c, endpoint, request, work)
+        self._c.runtime.spawn(answered, name="pull")
+
+    def _take(self, endpoint: Endpoint, request: Command, header: headers.Pull) -> None:
+        c = self._c
+        if c.role.is_slave and not c.config.slave_read:
+            raise SystemBusy("[REJECTREQUEST]this slave serves no pulls (slaveReadEnable=false)")
+        flags, queue_id = header.sys_flag, header.queue_id
+        group, topic = self._checked(header.group, header.topic, queue_id)
+        if flags & PULL_SUBSCRIPTION:
+            subscription = of_request(c, header.topic, header)
+        else:
+            subscription = of_group(c, header.group, header.topic, header.sub_version)
+        if flags & PULL_COMMIT_OFFSET and not c.role.is_slave and header.commit_offset >= 0:
+            place = header.group, header.topic, queue_id
+            commit(c, header, place, header.commit_offset)
+        pull = Pull(
+            endpoint,
+            request,
+            header,
+            topic.name,
+            queue_id,
+            header.queue_offset,
+            max(1, min(header.max_messages, BATCH_MAX)),
+            max(1, min(header.max_bytes, BYTES_MAX)),
+            subscription.filter_codes,
+            subscription.sql,
+            group,
+        )
+        if pull.sql is None or c.steps.take():
+            self._begin(pull)
+        else:
+            self._answer_later(endpoint, request, self._begin_later(pull))
+
+    async def _begin_later(self, pull: Pull) -> None:
+        await self._c.steps.next()
+        if not pull.endpoint.closed:
+            self._begin(pull)
+
+    def _begin(self, pull: Pull) -> None:
+        if self._was_moved(pull):
+            return
+        result, code = self._read(pull)
+        if pull.header.sys_flag & PULL_SUSPEND and self._worth_holding(result, code):
+            self._hold(pull, pull.header.suspend_ms / 1000)
+            self._look_on(pull, result)
+            return
+        self._reply_result(pull, result, code)
+
+    def _was_moved(self, pull: Pull) -> bool:
+        """Answer with the offset the queue was reset to, if it was and nobody was told yet (the
+        master tells: there the commits arrive that are ignored until then), or to which its
+        messages were lost."""
+        header, moved = pull.header, None
+        why = "OFFSET_RESET"
+        if not self._c.role.is_slave:
+            moved = self._c.offsets.take_reset(header.group, pull.topic, pull.queue_id)
+        if moved is None:
+            why = "OFFSET_LOST"
+            moved = lost_from(self._c, header, pull.topic, pull.queue_id, pull.offset)
+        if moved is None:
+            return False
+        low, high = self._bounds(pull.topic, pull.queue_id)
+        self._reply(pull, ResponseCode.PULL_OFFSET_MOVED, why, moved, low, high, False)
+        return True
+
+    def _checked(self, group_name: str, topic_name: str, queue_id: int) -> tuple[Group, Topic]:
+        c = self._c
+        check_permission(c, READ, "pulling")
+        group = c.groups.get_or_create(group_name)
+        if group is None:
+            raise GroupNotExist(f"subscription group [{group_name}] does not exist")
+        if not group.consume_enable:
+            raise NoPermission(f"subscription group [{group_name}] may not consume")
+        if c.groups.forbids(group_name, topic_name):
+            raise NoPermission(f"group {group_name} is forbidden to read topic {topic_name}")
+        online = c.clients.consumers.get(group_name)
+        if online and online.message_model == BROADCASTING and not group.broadcast_enable:
+            raise NoPermission(f"subscription group [{group_name}] may not broadcast")
+        return group, c.topics.readable(topic_name, queue_id)
+
+    def _bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        store = self._c.store
+        return store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+
+    def _read(self, pull: Pull) -> tuple[GetResult, int]:
+        result = self._c.store.get_message(
+            pull.topic,
+            pull.queue_id,
+            pull.offset,
+            pull.max_count,
+            pull.max_bytes,
+            pull.codes,
+            self._c.visible,
+            pull.max_count > JAVA_BATCH,
+            self._corrects,
+            sql=pull.sql,
+        )
+        name = result.status.name
+        code = CODES[name]
+        if name in ("NO_MESSAGE_IN_QUEUE", "NO_MATCHED_LOGIC_QUEUE") and pull.offset == 0:
+            code = ResponseCode.PULL_NOT_FOUND
+        if code == ResponseCode.PULL_OFFSET_MOVED and self._c.role.lacks:
+            code = ResponseCode.PULL_NOT_FOUND  # what was there once comes back
+        elif code == ResponseCode.PULL_OFFSET_MOVED and not self._corrects:
+            code = ResponseCode.PULL_RETRY_IMMEDIATELY  # a slave may lag: its consumer stays
+        return result, code
+
+    @property
+    def _corrects(self) -> bool:
+        """Whether a pull outside of a queue's offsets is told where to go on: not by a node that
+        has lost what it had."""
+        c = self._c
+        return not c.role.lacks and (not c.role.is_slave or c.config.offset_check_in_slave)
+
+    # long polling
+
+    @staticmethod
+    def _worth_holding(result: GetResult, code: int) -> bool:
+        """Whether nothing that was asked for lies between the pull's offset and the queue's end."""
+        return code == ResponseCode.PULL_NOT_FOUND or (
+            result.status.name == "NO_MATCHED_MESSAGE"
+            and result.next_begin_offset >= result.max_offset
+        )
+
+    def _look_on(self, pull: Pull, result: GetResult) -> None:
+        """The filter has dropped all up to where this read ended; the client hears of it soon."""
+        if result.next_begin_offset > pull.offset:
+            pull.offset = result.next_begin_offset
+            if not pull.progress:
+                pull.progress = True
+                self.held.move_up(pull, self._c.runtime.monotonic() + PROGRESS_S)
+
+    def _hold(self, pull: Pull, seconds: float) -> None:
+        if pull.endpoint.closed:
+            return
+        held = self.held
+        if len(held) >= held.limit:
+            other = held.to_give_way(pull.endpoint)
+            if other is None:
+                raise SystemBusy(
+                    f"{len(held)} pulls are held, the limit is maxHeldPulls: try again later, or "
+                    "raise it"
+                )
+            held.forget(other)
+            self._answer_late(other)
+        held.add(pull, self._c.runtime.monotonic() + max(0.0, min(seconds, HOLD_MAX_S)))
+
+    def closed(self, endpoint: Endpoint) -> None:
+        """Nobody waits for the answers of this connection any more."""
+        pulls = self.held.of(endpoint)
+        if pulls:
+            self._do(self._forget(pulls))
+
+    def _forget(self, pulls: list[Pull]) -> Looking:
+        for number, pull in enumerate(pulls, 1):
+            self.held.forget(pull)
+            if not number % FORGOTTEN:
+                yield
+
+    def arrived(self, dispatched: int, arrivals: Iterable[Arrival]) -> None:
+        """Reput has built queue entries up to `dispatched`. What nobody may see yet is noted though
+        nobody waits: a pull that comes meanwhile finds nothing, and is to be woken."""
+        if not len(self.held) and dispatched <= self._c.visible:
+            return
+        keys = {(a.topic, a.queue_id): None for a in arrivals}
+        if len(self._arrived) >= NOTES_MAX:  # `confirmed` may stand still for hours
+            keys |= self._arrived.pop()[1]
+        self._arrived.append((dispatched, keys))
+
+    def wake(self) -> None:
+        """Answer held pulls whose messages became visible."""
+        visible = self._c.visible
+        while self._arrived and self._arrived[0][0] <= visible:
+            for key in self._arrived.popleft()[1]:
+                waiting = self.held.take_queue(key)
+                if waiting:
+                    self._do(self._each(waiting, self._retry))
+
+    def wake_all(self) -> None:
+        """Look at every held pull again (after a role change, an offset reset, a close)."""
+        self._do(self._each(self.held.take_all(), self._retry))
+
+    def _do(self, work: Looking) -> asyncio.Task[None] | None:
+        """One step at once, as most have no more; the task that does the others."""
+        try:
+            next(work)
+        except StopIteration:
+            return None
+        return self._c.runtime.spawn(self._c.steps.run(work), name="held-pulls")
+
+    @staticmethod
+    def _each(pulls: Iterable[Pull], look: Callable[[Pull], None]) -> Looking:
+        """Looks at so many of them in a turn."""
+        looked = 0
+        for pull in pulls:
+            if looked >= LOOKED_AT:
+                looked = 0
+                yield
+            looked += SQL_WEIGHT if pull.sql else 1
+            look(pull)
+
+    def _retry(self, pull: Pull) -> None:
+        """Look again at one that was taken; if it waits on it is held again."""
+        if pull.done or pull.endpoint.closed:
+            self.held.forget(pull)
+            return
+        if self._c.topics.get(pull.topic) is None:
+            self.held.forget(pull)
+            gone = TopicNotExist(f"topic {pull.topic} was deleted")
+            answer(pull.endpoint, pull.request, pull.request.reply(gone.code, str(gone)))
+            return
+        if self._was_moved(pull):
+            self.held.forget(pull)
+            return
+        result, code = self._read(pull)
+        if self._worth_holding(result, code):
+            self._look_on(pull, result)
+            self.held.put_back(pull)
+        else:
+            self.held.forget(pull)
+            self._reply_result(pull, result, code)
+
+    def expire(self, now: float) -> None:
+        """Answer the pulls whose suspend time is over with what there is."""
+        if self._expiring is None or self._expiring.done():
+            due = iter(partial(self.held.take_due, now), None)
+            self._expiring = self._do(self._each(due, self._answer_late))
+
+    def _answer_late(self, pull: Pull) -> None:
+        """With what there is."""
+        if not pull.endpoint.closed:
+            result, code = self._read(pull)
+            self._reply_result(pull, result, code)
+
+    # answers
+
+    def _reply_result(self, pull: Pull, result: GetResult, code: int) -> None:
+        reading = cached(self._c, result) if code == ResponseCode.SUCCESS else None
+        if reading is None:
+            self._reply_with(pull, result, code)
+            return
+
+        async def reply() -> None:
+            await reading
+            self._reply_with(pull, result, code)
+
+        self._answer_later(pull.endpoint, pull.request, reply())
+
+    def _reply_with(self, pull: Pull, result: GetResult, code: int) -> None:
+        self._c.statistics.pulled(pull.header.group, pull.topic, result.count)
+        self._reply(
+            pull,
+            code,
+            result.status.name,
+            result.next_begin_offset,
+            result.min_offset,
+            result.max_offset,
+            result.suggest_slave,
+            result.pieces if code == ResponseCode.SUCCESS else (),
+        )
+
+    def _reply(
+        self,
+        pull: Pull,
+        code: int,
+        remark: str,
+        next_offset: int,
+        low: int,
+        high: int,
+        slow: bool,
+        pieces: Sequence[memoryview] = (),
+    ) -> None:
+        group = pull.group
+        suggested = group.slow_broker_id if slow else group.broker_id
+        if not self._c.config.slave_read:
+            suggested = 0
+        answer(
+            pull.endpoint,
+            pull.request,
+            pull.request.reply(
+                code,
+                remark,
+                {
+                    "suggestWhichBrokerId": str(suggested),
+                    "nextBeginOffset": str(next_offset),
+                    "minOffset": str(low),
+                    "maxOffset": str(high),
+                    "topicSysFlag": "0",
+                    "groupSysFlag": str(group.sys_flag),
+                    **term_of(self._c, pull.header),
+                },
+                pieces[0] if pieces else b"",
+                pieces[1:],
+            ),
+        )

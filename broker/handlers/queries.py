@@ -1,0 +1,126 @@
+"""Questions about offsets and single messages: codes 12 14 15 29 30 31 32 33.
+
+A queue's end is that of what consumers may see: an offset behind it may become one of a later
+message, if what is there now is lost. A node that has lost some of its log tells no bounds of a
+queue before it has that again: a group would begin behind it. A lookup that finds nothing answers
+as a Java broker does, because clients branch on it: 22 for 14 and 12, -1 for 32, code 1 for 33.
+"""
+
+from __future__ import annotations
+
+from saturnmq.broker.context import Context, answer
+from saturnmq.broker.handlers import slices
+from saturnmq.broker.tables.lost_offsets import beginning, check_queue, commit, log_of
+from saturnmq.protocol import headers
+from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.remoting import Command
+from saturnmq.runtime.errors import GroupNotExist, QueryNotFound, SystemBusy, SystemError_
+
+
+class LookupService:
+    def __init__(self, context: Context) -> None:
+        self._c = context
+
+    def on_query_offset(
+        self, endpoint: Endpoint, request: Command, header: headers.QueryOffset
+    ) -> None:
+        if self._c.role.may_have_forgotten:
+            raise SystemBusy(
+                "the offsets of groups may be of before what its slaves know: they are told when "
+                f"this node leads. {self._c.role.why}"
+            )
+        group, topic, queue_id = header.group, header.topic, header.queue_id
+        offset = self._c.offsets.query(group, topic, queue_id)
+        if offset is None and header.zero_if_not_found:
+            self._check_whole()
+            store = self._c.store
+            low, first = store.min_offset(topic, queue_id), store.first_offset(topic, queue_id)
+            offset = beginning(first, low, store.is_in_memory(topic, queue_id, first))
+        if offset is None:
+            raise QueryNotFound(
+                f"Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first: group {group} "
+                f"has no offset for queue {queue_id} of {topic}"
+            )
+        of_log = self._c.offsets.of_log or log_of(self._c)
+        answer(endpoint, request, request.reply(0, ext={"offset": str(offset), **of_log}))
+
+    def _check_whole(self) -> None:
+        if lacks := self._c.role.lacks:
+            raise SystemBusy(f"{lacks}: where its queues begin and end is told when it has that")
+
+    def on_update_offset(
+        self, endpoint: Endpoint, request: Command, header: headers.UpdateOffset
+    ) -> None:
+        group, topic = header.group, header.topic
+        if self._c.groups.get_or_create(group) is None:
+            raise GroupNotExist(f"group {group} does not exist")
+        check_queue(self._c, topic, header.queue_id)
+        commit(self._c, header, (group, topic, header.queue_id), header.offset)
+        answer(endpoint, request, request.reply(0))
+
+    def on_max_offset(self, endpoint: Endpoint, request: Command, header: headers.OfQueue) -> None:
+        topic, queue_id = header.topic, header.queue_id
+        self._check_whole()
+        offset = self._c.store.visible_end(topic, queue_id, self._c.visible)
+        answer(endpoint, request, request.reply(0, ext={"offset": str(offset)}))
+
+    def on_min_offset(self, endpoint: Endpoint, request: Command, header: headers.OfQueue) -> None:
+        topic, queue_id = header.topic, header.queue_id
+        self._check_whole()
+        offset = self._c.store.min_offset(topic, queue_id)
+        answer(endpoint, request, request.reply(0, ext={"offset": str(offset)}))
+
+    def on_search_offset(
+        self, endpoint: Endpoint, request: Command, header: headers.SearchOffset
+    ) -> None:
+        self._check_whole()
+        offset = self._c.store.offset_by_time(
+            header.topic, header.queue_id, header.timestamp, header.boundary
+        )
+        answer(endpoint, request, request.reply(0, ext={"offset": str(offset)}))
+
+    def on_earliest_time(
+        self, endpoint: Endpoint, request: Command, header: headers.OfQueue
+    ) -> None:
+        topic, queue_id = header.topic, header.queue_id
+        store = self._c.store
+        low = store.min_offset(topic, queue_id)
+        found = store.store_time_of(topic, queue_id, low)
+        time_ = -1 if found is None else found
+        answer(endpoint, request, request.reply(0, ext={"timestamp": str(time_)}))
+
+    def on_view_message(
+        self, endpoint: Endpoint, request: Command, header: headers.ViewMessage
+    ) -> None:
+        offset = header.offset
+        frame = self._c.store.message_at(offset)
+        if frame is None or offset + len(frame) > self._c.visible:
+            raise SystemError_(f"can not find message by the offset, {offset}")
+        answer(endpoint, request, request.reply(0, body=frame))
+
+    def on_query_message(
+        self, endpoint: Endpoint, request: Command, header: headers.QueryMessage
+    ) -> None:
+        slices.answer_with(self._c, endpoint, request, self._search(request, header))
+
+    def _search(self, request: Command, header: headers.QueryMessage) -> slices.Work:
+        store = self._c.store
+        most = store.config.unique_key_count
+        if not header.unique_key and header.max_messages is not None:
+            most = header.max_messages
+        frames = yield from store.search_key(
+            header.topic,
+            header.key,
+            most,
+            header.begin_timestamp,
+            header.end_timestamp,
+            self._c.visible,
+        )
+        time_, offset = store.indexed_until()
+        found = {
+            "indexLastUpdateTimestamp": str(time_),
+            "indexLastUpdatePhyoffset": str(offset),
+        }
+        code = 0 if frames else QueryNotFound.code
+        remark = None if frames else "can not find message, maybe time range not correct"
+        return request.reply(code, remark, found, b"".join(frames))

@@ -1,0 +1,140 @@
+"""Which service answers which request: the one table of what a broker speaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from saturnmq.broker.exactly_once.staging import StagingService
+from saturnmq.broker.handlers.admin import AdminService
+from saturnmq.broker.handlers.membership import MembershipService
+from saturnmq.broker.handlers.pull import PullService
+from saturnmq.broker.handlers.queries import LookupService
+from saturnmq.broker.handlers.ranges import RangeService
+from saturnmq.broker.handlers.retry import RetryService
+from saturnmq.broker.handlers.send import SendService
+from saturnmq.broker.replication.failover import FailoverService
+from saturnmq.broker.replication.leaving import Leaving
+from saturnmq.broker.replication.mending import Mending
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.header_fields import Header
+from saturnmq.protocol.headers import HEADERS
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.signing import Challenges
+
+Handler = Callable[[Endpoint, Command], None]
+Typed = Callable[[Endpoint, Command, Any], None]  # of a request and its header (HEADERS)
+
+# Who may ask for these, where nodes share a secret: only they and whoever promotes.
+OF_MEMBERS = (RequestCode.FENCE, RequestCode.PROMOTE, RequestCode.SLAVE_LEAVES)
+
+
+@dataclass
+class Services:
+    sends: SendService
+    pulls: PullService
+    retries: RetryService
+    lookups: LookupService
+    members: MembershipService
+    admin: AdminService
+    failover: FailoverService
+    leaving: Leaving
+    mending: Mending
+    ranges: RangeService
+    staging: StagingService
+
+
+def served(s: Services) -> dict[RequestCode, Typed]:
+    """By request code; each takes the header that the schema has for its code."""
+    code = RequestCode
+    return {
+        code.SEND_MESSAGE: s.sends.on_send,
+        code.SEND_MESSAGE_V2: s.sends.on_send,
+        code.SEND_BATCH_MESSAGE: s.sends.on_send,
+        code.SEND_BATCHES: s.sends.on_send_batches,
+        code.PULL_MESSAGE: s.pulls.on_pull,
+        code.LITE_PULL_MESSAGE: s.pulls.on_pull,
+        code.CONSUMER_SEND_MSG_BACK: s.retries.on_send_back,
+        code.QUERY_MESSAGE: s.lookups.on_query_message,
+        code.QUERY_CONSUMER_OFFSET: s.lookups.on_query_offset,
+        code.UPDATE_CONSUMER_OFFSET: s.lookups.on_update_offset,
+        code.SEARCH_OFFSET_BY_TIMESTAMP: s.lookups.on_search_offset,
+        code.GET_MAX_OFFSET: s.lookups.on_max_offset,
+        code.GET_MIN_OFFSET: s.lookups.on_min_offset,
+        code.GET_EARLIEST_MSG_STORETIME: s.lookups.on_earliest_time,
+        code.VIEW_MESSAGE_BY_ID: s.lookups.on_view_message,
+        code.HEART_BEAT: s.members.on_heartbeat,
+        code.UNREGISTER_CLIENT: s.members.on_unregister,
+        code.GET_CONSUMER_LIST_BY_GROUP: s.members.on_consumer_list,
+        code.LOCK_BATCH_MQ: s.members.on_lock,
+        code.UNLOCK_BATCH_MQ: s.members.on_unlock,
+        code.CHECK_CLIENT_CONFIG: s.members.on_check_client,
+        code.GET_CONSUMER_CONNECTION_LIST: s.members.on_consumer_connections,
+        code.GET_CONSUMER_RUNNING_INFO: s.members.on_running_info,
+        code.GET_PRODUCER_CONNECTION_LIST: s.members.on_producer_connections,
+        code.UPDATE_AND_CREATE_TOPIC: s.admin.on_create_topic,
+        code.DELETE_TOPIC_IN_BROKER: s.admin.on_delete_topic,
+        code.GET_TOPIC_CONFIG: s.admin.on_topic_config,
+        code.GET_TOPIC_STATS_INFO: s.admin.on_topic_stats,
+        code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: s.admin.on_create_group,
+        code.DELETE_SUBSCRIPTIONGROUP: s.admin.on_delete_group,
+        code.GET_SUBSCRIPTIONGROUP_CONFIG: s.admin.on_group_config,
+        code.GET_CONSUME_STATS: s.admin.on_consume_stats,
+        code.INVOKE_BROKER_TO_RESET_OFFSET: s.admin.on_reset_offset,
+        code.QUERY_TOPIC_CONSUME_BY_WHO: s.admin.on_who_consumes,
+        code.QUERY_TOPICS_BY_CONSUMER: s.admin.on_topics_of_consumer,
+        code.GET_ALL_TOPIC_CONFIG: s.admin.on_all_topics,
+        code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: s.admin.on_all_groups,
+        code.GET_ALL_CONSUMER_OFFSET: s.admin.on_all_offsets,
+        code.GET_ALL_DELAY_OFFSET: s.admin.on_all_delays,
+        code.GET_ALL_MESSAGE_REQUEST_MODE: s.admin.on_request_modes,
+        code.GET_TIMER_CHECK_POINT: s.admin.on_timer_check_point,
+        code.GET_TIMER_METRICS: s.admin.on_timer_metrics,
+        code.GET_BROKER_HA_STATUS: s.admin.on_ha_status,
+        code.GET_BROKER_EPOCH_CACHE: s.admin.on_epochs,
+        code.REPLICA_STATE: s.failover.on_state,
+        code.FENCE: s.failover.on_fence,
+        code.SLAVE_LEAVES: s.leaving.on_leave,
+        code.READ_LOG: s.mending.on_read,
+        code.READ_QUEUE: s.ranges.on_read,
+        code.CUT_QUEUE: s.ranges.on_cut,
+        code.QUEUE_BOUNDS: s.ranges.on_bounds,
+        code.STAGE: s.staging.on_stage,
+        code.PUBLISH: s.staging.on_publish,
+        code.FINISH_EPOCH: s.staging.on_finish,
+        code.ABORT_STAGE: s.staging.on_abort,
+        code.SINK_STATE: s.staging.on_state,
+        code.PROMOTE: s.failover.on_promote,
+        code.GET_BROKER_CONFIG: s.admin.on_config,
+        code.GET_BROKER_RUNTIME_INFO: s.admin.on_runtime_info,
+        code.DELETE_EXPIRED_COMMITLOG: s.admin.on_clean,
+        code.CLEAN_EXPIRED_CONSUMEQUEUE: s.admin.on_clean,
+        code.CLEAN_UNUSED_TOPIC: s.admin.on_clean_unused,
+    }
+
+
+def handlers(services: Services, challenges: Challenges) -> dict[int, Handler]:
+    """By request code, of requests as they come."""
+    table = {
+        number: _decoded(HEADERS[number], handler) for number, handler in served(services).items()
+    }
+    for number in OF_MEMBERS:
+        table[number] = _if_admitted(table[number], challenges)
+    return {int(number): handler for number, handler in table.items()}
+
+
+def _decoded(header: type[Header], handler: Typed) -> Handler:
+    def handle(endpoint: Endpoint, request: Command) -> None:
+        handler(endpoint, request, header.decode(request.ext))
+
+    return handle
+
+
+def _if_admitted(handler: Handler, challenges: Challenges) -> Handler:
+    def handle(endpoint: Endpoint, request: Command) -> None:
+        if challenges.admits(endpoint, request):
+            handler(endpoint, request)
+
+    return handle

@@ -1,0 +1,86 @@
+"""Messages a consumer gives back: CONSUMER_SEND_MSG_BACK 36.
+
+The copy goes to %RETRY%<group> with reconsumeTimes + 1 after a delay (level from the request, or
+3 + reconsumeTimes), and after the last retry (`Group.retry_limit`), or at a negative level, to
+%DLQ%<group>.
+Properties of the copy: RETRY_TOPIC is the topic it first came from, ORIGIN_MESSAGE_ID its first id
+by offset. The answer waits for the ack mode as a send does: what is given back is not lost.
+
+The consumer names the message by its place in the log, and by its id (RocketMQ's brokers ignore
+that). Another message may be at that place since: a promotion cut off what the consumer had read.
+That one is not given back. Clients send what they hold to the retry topic when this is refused.
+"""
+
+from __future__ import annotations
+
+from saturnmq.broker.context import Context, answer, check_permission
+from saturnmq.broker.handlers.send import SendService
+from saturnmq.broker.tables.topics import WRITE
+from saturnmq.protocol import headers
+from saturnmq.protocol import properties as names
+from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.kernels import decode_frames
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.topics import dlq_topic, retry_topic
+from saturnmq.runtime.errors import GroupNotExist, SystemBusy, SystemError_
+
+FIRST_RETRY_LEVEL = 3  # 10 s
+
+
+class RetryService:
+    def __init__(self, context: Context, sends: SendService) -> None:
+        self._c = context
+        self._sends = sends
+
+    def on_send_back(self, endpoint: Endpoint, request: Command, header: headers.SendBack) -> None:
+        c = self._c
+        refusal = c.role.refuses(c.runtime.monotonic())
+        if refusal:
+            raise SystemBusy(f"[REJECTREQUEST]{refusal}; ask the master")
+        group_name = header.group
+        group = c.groups.get_or_create(group_name)
+        if group is None:
+            raise GroupNotExist(f"subscription group [{group_name}] does not exist")
+        check_permission(c, WRITE, "sending")
+        if group.retry_queues <= 0:
+            answer(endpoint, request, request.reply(0))
+            return
+        offset = header.offset
+        frame = c.store.message_at(offset)
+        if frame is None:
+            raise SystemError_(f"look message by offset failed, {offset}")
+        message = decode_frames(frame, True)[0]
+        told = header.origin_message_id
+        if told and told not in (message.message_id, message.offset_message_id):
+            raise SystemError_(
+                f"look message by offset failed, {offset}: message {message.message_id} is there, "
+                f"and not {told}, which was cut off"
+            )
+        properties = dict(message.properties)
+        properties.pop(names.CRC32, None)
+        properties.setdefault(names.RETRY_TOPIC, message.topic)
+        properties.setdefault(names.ORIGIN_MESSAGE_ID, message.offset_message_id)
+        properties[names.WAIT] = "false"
+        level = header.delay_level
+        limit = group.retry_limit(header.max_reconsume_times)
+        if message.reconsume_times >= limit or level < 0:
+            topic = c.topics.ensure(dlq_topic(group_name), 1)
+            queue_id = 0
+            properties[names.DELAY] = "0"
+        else:
+            topic = c.topics.ensure(retry_topic(group_name), group.retry_queues)
+            queue_id = c.runtime.random.randrange(group.retry_queues)
+            properties[names.DELAY] = str(level or FIRST_RETRY_LEVEL + message.reconsume_times)
+        put = self._sends.store_message(
+            topic.name,
+            queue_id,
+            message.raw_body,
+            properties,
+            flag=message.flag,
+            sys_flag=message.sys_flag,
+            born_timestamp=message.born_timestamp,
+            born_host=message.raw_born_host,
+            reconsume_times=message.reconsume_times + 1,
+        )
+        if not request.is_oneway:
+            self._sends.finish(endpoint, request.reply(0), put)

@@ -1,0 +1,82 @@
+"""Which messages a reader gets: by the expression in its request, or by its group's heartbeat.
+
+| wrong with it | code |
+|---|---|
+| SQL92 with enablePropertyFilter=false | 1, in RocketMQ's words |
+| the request's expression cannot be parsed, or its type is unknown | 23 |
+| no heartbeat of the group has named the topic | 24 |
+| the heartbeats' subscription is older than the request's | 25 |
+| the group's condition cannot be parsed and there was none before it | 27 |
+| the same, and the one before it is older than the request's | 28 |
+"""
+
+from __future__ import annotations
+
+from saturnmq.broker.context import Context
+from saturnmq.protocol.headers import Subscriber
+from saturnmq.protocol.subscription import TAG_EXPRESSION, Subscription
+from saturnmq.runtime.errors import (
+    NO_SUCH_FILTER,
+    FilterDataNotExist,
+    FilterDataNotLatest,
+    FilterNotSupported,
+    SubscriptionNotExist,
+    SubscriptionNotLatest,
+)
+
+QUICK_MAX = 512  # characters of an expression that is parsed at once: about a millisecond
+
+
+def is_long(header: Subscriber) -> bool:
+    """Whether the request's expression takes so long to parse that others should not wait."""
+    expression = header.subscription
+    return expression is not None and len(expression) > QUICK_MAX
+
+
+async def read_ahead(context: Context, header: Subscriber) -> None:
+    """Parse the request's expression, which is remembered: who asks for it next has it at once.
+    SubscriptionParseFailed: it cannot be parsed."""
+    check_enabled(context, header.expression_type)
+    await context.aside.run(Subscription.parse, "", header.subscription, 0, header.expression_type)
+
+
+def of_request(context: Context, topic: str, header: Subscriber) -> Subscription:
+    """Of fields `subscription` and `expressionType`."""
+    check_enabled(context, header.expression_type)
+    return Subscription.parse(topic, header.subscription, 0, header.expression_type)
+
+
+def of_group(context: Context, group: str, topic: str, wanted: int) -> Subscription:
+    """As the members' heartbeats say, if that is not older than the version `wanted`."""
+    found = context.clients.subscription(group, topic)
+    newest = context.clients.subscription_document(group, topic)
+    if newest is None:
+        raise SubscriptionNotExist(
+            f"group {group} has not subscribed topic {topic} in a heartbeat to this broker"
+        )
+    expression_type = newest["expressionType"]
+    check_enabled(context, expression_type)
+    if found is None and expression_type == TAG_EXPRESSION:
+        raise SubscriptionNotExist(
+            f"the subscription of topic {topic} by group {group} cannot be parsed: "
+            f"{newest.get('subString')!r:.200}"
+        )
+    if newest["subVersion"] < wanted:
+        raise SubscriptionNotLatest(f"the subscription of group {group} is not the latest")
+    if found is None:
+        raise FilterDataNotExist(
+            f"the condition of group {group} for topic {topic} cannot be parsed: "
+            f"{newest.get('subString')!r:.200}"
+        )
+    if found.sub_version < wanted:
+        raise FilterDataNotLatest(
+            f"the latest condition of group {group} for topic {topic} cannot be parsed: "
+            f"{newest.get('subString')!r:.200}"
+        )
+    return found
+
+
+def check_enabled(context: Context, expression_type: str) -> None:
+    """FilterNotSupported if conditions are asked for and this broker is told not to look at any."""
+    if expression_type != TAG_EXPRESSION and not context.config.enable_property_filter:
+        raise FilterNotSupported(f"{NO_SUCH_FILTER} {expression_type}")

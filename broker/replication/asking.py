@@ -1,0 +1,48 @@
+"""Asking another node of the group: what it is and what it has (REPLICA_STATE)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from saturnmq.broker.context import Context
+from saturnmq.broker.replication.identity import known
+from saturnmq.broker.replication.introductions import Member, read_member
+from saturnmq.broker.replication.kinship import is_foreign
+from saturnmq.protocol import checked
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.endpoint import ask_once
+from saturnmq.protocol.remoting import Command
+from saturnmq.runtime.errors import SaturnError
+
+log = logging.getLogger(__name__)
+
+ASK_S = 1.0  # how long another node has to say what it knows
+
+
+async def member_at(c: Context, address: str) -> Member | None:
+    """What another node of this group tells; None if it does not answer."""
+    try:
+        reply = await answer_of(c, address, Command.request(RequestCode.REPLICA_STATE, {}))
+        member = read_member(checked.document(reply.body), c.role.ceiling)
+    except (SaturnError, OSError, TimeoutError, ValueError) as error:
+        log.debug("%s does not tell its state: %s", address, error)
+        return None
+    if member.name != c.config.broker_name or is_foreign(known(c), member.group):
+        log.error(
+            "%s is of group %s %s, this node of %s %s: it is not asked",
+            address,
+            member.name,
+            member.identity,
+            c.config.broker_name,
+            c.role.identity,
+        )
+        return None
+    return member
+
+
+async def answer_of(c: Context, address: str, request: Command) -> Command:
+    """What another node answers, within ASK_S. SaturnError, OSError, TimeoutError or ValueError:
+    it does not, or refuses."""
+    async with asyncio.timeout(ASK_S):
+        return await ask_once(c.runtime, address, request, ASK_S, c.config.signing)

@@ -1,0 +1,308 @@
+"""Election at work: does what `election.py` says, and tells it what came of it.
+
+One task asks etcd one thing at a time; a watch only says when to look again. A campaign, which may
+take seconds, runs beside it, so that the lease is renewed meanwhile. What the rules know of etcd
+through restarts is in `config/election.json`:
+
+| key | meaning |
+|---|---|
+| cluster | the id of etcd's cluster |
+| revision | etcd was there at least |
+| recordChanged | the revision of the newest record of this group that was seen |
+| members | the addresses that it named as members |
+| forgot | why this etcd is not believed any more, until the file and its .bak are removed |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from saturnmq.broker.context import Context
+from saturnmq.broker.etcd.door import Etcd, EtcdError, LeaseLost
+from saturnmq.broker.replication import events as e
+from saturnmq.broker.replication.election import (
+    READ_S,
+    Campaign,
+    Commit,
+    Election,
+    Facts,
+    Follow,
+    Grant,
+    Instruction,
+    Memory,
+    Poll,
+    Read,
+    Renew,
+    Revoke,
+    addresses,
+)
+from saturnmq.broker.replication.ha_master import HaMaster
+from saturnmq.broker.replication.ha_slave import HaSlave
+from saturnmq.broker.replication.identity import known
+from saturnmq.broker.replication.role import State
+from saturnmq.broker.tables.table_persistence import Document, Saveable
+from saturnmq.protocol import checked
+from saturnmq.runtime.errors import SaturnError
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.1  # between two looks at what this node is
+REVOKE_S = 1.0  # an end in order waits so long for etcd
+NOBODY: frozenset[str] = frozenset()
+UINT64_MAX = (1 << 64) - 1
+
+
+@dataclass
+class Ballot:
+    """What a broker that takes part in elections is given."""
+
+    etcd: Etcd
+    # Make this node the master, as `admin promote` does: its group and address, the addresses of
+    # other members, and the campaign. A SaturnError says why it is not.
+    promote: Callable[[str, str, list[str], Campaign], Awaitable[None]]
+    # A SaturnError says why such a promotion, by force or not, would be refused as things are.
+    check: Callable[[str, str, list[str], bool], Awaitable[None]]
+
+
+class SavedMemory(Saveable):
+    """`config/election.json`."""
+
+    def __init__(self) -> None:
+        self.memory = Memory()
+        self._noted: object = None
+
+    def note(self) -> None:
+        """Revisions rise all the time: they are written with what else has changed."""
+        memory = self.memory
+        known = (memory.cluster, memory.record_changed, memory.forgot)
+        if known != self._noted:
+            self._noted = known
+            self.mark_dirty()
+
+    def document(self) -> Document:
+        memory = self.memory
+        return {
+            "cluster": memory.cluster,
+            "revision": memory.revision,
+            "recordChanged": memory.record_changed,
+            "members": sorted(memory.members),
+            "forgot": memory.forgot,
+        }
+
+    def load(self, document: Mapping[str, Any]) -> None:
+        self.memory = Memory(
+            checked.integer(document, "cluster", 0, most=UINT64_MAX),
+            checked.integer(document, "revision", 0),
+            checked.integer(document, "recordChanged", 0),
+            addresses(document, "members"),
+            checked.text(document, "forgot", ""),
+        )
+
+
+class ElectionService:
+    def __init__(
+        self,
+        context: Context,
+        ballot: Ballot,
+        saved: SavedMemory,
+        master: HaMaster,
+        slave: HaSlave,
+        *,
+        tell: Callable[[e.Event], None],
+        wake: Callable[[], None],
+    ) -> None:
+        self._c = context
+        self._etcd, self._ballot = ballot.etcd, ballot
+        self._saved = saved
+        self._master, self._slave = master, slave
+        self._tell = tell
+        self._wake_turn = wake
+        config = context.config
+        names = (quote(config.cluster_name, safe=""), quote(config.broker_name, safe=""))
+        self._prefix = "/saturnmq/{}/{}/".format(*names)
+        self._election = Election(
+            self._prefix,
+            context.address,
+            context.ha_address,
+            saved.memory,
+            lease_s=config.election_lease_s,
+            priority=config.election_priority,
+            unclean=config.elect_unclean,
+        )
+        self._look = asyncio.Event()
+        self._campaign: asyncio.Task[None] | None = None  # or a poll
+        # Until then this master of that term needs nobody's word: asked for every turn.
+        self._alone_until, self._alone_term = 0.0, 0
+        self._told = ""
+
+    # what the broker asks
+
+    def witnesses(self) -> frozenset[str]:
+        """Who must have a message before this master acknowledges it."""
+        role = self._c.role
+        if role.required > 1 and not self._c.config.elect_unclean:
+            return NOBODY  # the copies that each send waits for are enough
+        now = self._c.runtime.monotonic()
+        if now < self._alone_until and role.term == self._alone_term:
+            return NOBODY
+        return self._election.witnesses(now, self._facts())
+
+    def counts(self, address: str) -> bool:
+        """Whether the reports of this slave count for an acknowledgement."""
+        counting = self._election.counting(self._c.role.identity)
+        return not counting or address in counting
+
+    def refuses(self) -> str:
+        """Why this master should take no writes: who could be elected would not have them."""
+        missing = self.witnesses() - self._master.followers()
+        if not missing:
+            return ""
+        return (
+            f"it has no lease from etcd, and {', '.join(sorted(missing))}, which could be elected, "
+            "does not follow it"
+        )
+
+    def trouble(self) -> str:
+        """Why no fail-over is possible now; empty if one is."""
+        return self._election.trouble(self._c.runtime.monotonic(), self._facts())
+
+    # the tasks
+
+    async def run(self) -> None:
+        runtime = self._c.runtime
+        while True:
+            self._look.clear()
+            what = self._election.step(runtime.monotonic(), self._facts())
+            if what is not None:
+                await self._do(what)
+                self._note()
+                continue
+            timer = runtime.call_later(LOOK_S, self._look.set)
+            await self._look.wait()
+            timer.cancel()
+
+    async def watch(self) -> None:
+        """When something has changed, look at once."""
+        while True:
+            await self._c.runtime.sleep(READ_S)  # a read says where to begin
+            revision = self._election.memory.revision
+            try:
+                async for news in self._etcd.watch(self._prefix, revision + 1):
+                    if news.changes:
+                        self._election.changed()
+                        self._look.set()
+            except EtcdError as error:
+                log.info("the watch of %s begins again: %s", self._prefix, error)
+
+    async def close(self) -> None:
+        """Others need not wait for the end of the lease."""
+        if self._campaign is not None:
+            self._campaign.cancel()
+        revoke = self._election.stop()
+        if revoke is not None:
+            try:
+                async with asyncio.timeout(REVOKE_S):
+                    await self._etcd.revoke(revoke.lease)
+            except (EtcdError, TimeoutError) as error:
+                log.info("the lease is not given back: %s", error)
+        await self._etcd.close()
+
+    async def _do(self, what: Instruction) -> None:
+        election, etcd = self._election, self._etcd
+        sent_at = self._c.runtime.monotonic()
+        try:
+            match what:
+                case Read():
+                    election.saw(await etcd.read(self._prefix), sent_at)
+                case Grant(seconds):
+                    election.granted(await etcd.grant(seconds), sent_at)
+                case Renew(lease):
+                    election.renewed(await etcd.keep(lease), sent_at)
+                case Revoke(lease):
+                    await etcd.revoke(lease)
+                case Commit(guards, writes):
+                    await etcd.commit(guards, writes)
+                case Poll(force):
+                    self._campaign = self._c.runtime.spawn(self._poll(force), name="poll")
+                case Campaign():
+                    work = self._run_campaign(what)
+                    self._campaign = self._c.runtime.spawn(work, name="campaign")
+                case Follow(epoch, master, ha_address):
+                    why = "etcd's record names it"
+                    self._tell(e.Superseded(epoch, why, master, ha_address))
+        except LeaseLost as error:
+            log.warning("the lease from etcd is lost: %s", error)
+            election.lost()
+        except EtcdError as error:
+            election.failed(str(error), self._c.runtime.monotonic())
+
+    async def _run_campaign(self, campaign: Campaign) -> None:
+        c = self._c
+        log.warning("this node is %s", "preferred" if campaign.asks else "elected")
+        try:
+            await self._ballot.promote(c.config.broker_name, c.address, self._others(), campaign)
+        except (SaturnError, OSError) as error:
+            log.error("elected, but not promoted in epoch %d: %s", campaign.epoch, error)
+        finally:
+            led = c.role.state is State.MASTER
+            self._election.campaign_ended(c.runtime.monotonic(), led=led)
+            self._look.set()
+
+    async def _poll(self, force: bool) -> None:
+        c, why = self._c, "it was not asked to its end"
+        try:
+            await self._ballot.check(c.config.broker_name, c.address, self._others(), force)
+            why = ""
+        except (SaturnError, OSError) as error:
+            why = f"this node cannot be elected: {error}"
+        finally:
+            self._election.polled(c.runtime.monotonic(), why)
+            self._look.set()
+
+    def _others(self) -> list[str]:
+        """The addresses of the other members, as this node and etcd know them."""
+        c = self._c
+        return sorted({*c.role.replicas.values(), *self._election.members()} - {c.address})
+
+    def _note(self) -> None:
+        """What follows from what the rules know now."""
+        facts, now = self._facts(), self._c.runtime.monotonic()
+        self._alone_term = facts.term
+        self._alone_until = self._election.holds_until(facts)
+        self._master.recount()
+        self._wake_turn()
+        self._saved.note()
+        trouble = self._election.trouble(now, facts)
+        if trouble != self._told:
+            self._told = trouble
+            level = logging.CRITICAL if self._election.refused else logging.WARNING
+            if trouble:
+                log.log(level, "no fail-over is possible: %s", trouble)
+            else:
+                log.info("a fail-over is possible")
+
+    def _facts(self) -> Facts:
+        c = self._c
+        role, store = c.role, c.store
+        leads = role.state is State.MASTER
+        return Facts(
+            leads=leads,
+            follows=role.state is State.SLAVE,
+            deposed=role.state is State.FENCED,
+            term=role.term,
+            epoch=role.epoch,
+            identity=role.identity if leads else known(c),
+            end=store.watermarks.appended,
+            required=role.required,
+            hears_master=self._slave.hears_master(c.config.election_lease_s),
+            unfit=store.failed or role.lacks or "",
+            may_lack=not role.caught_up,
+            in_sync=self._master.in_sync() if leads else {},
+            confirmed=store.watermarks.confirmed,
+            replicas=frozenset(role.replicas.values()) - {c.address},
+        )

@@ -1,0 +1,111 @@
+"""What operators and other nodes ask of this node's part in its group: its state, FENCE, PROMOTE.
+
+The rules are those of `replication/machine.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+from saturnmq.broker.context import Context, answer
+from saturnmq.broker.registration import Registration
+from saturnmq.broker.replication import events as e
+from saturnmq.broker.replication.executor import Executor
+from saturnmq.broker.replication.ha_master import HaMaster
+from saturnmq.broker.replication.ha_slave import HaSlave
+from saturnmq.broker.replication.introductions import introduce
+from saturnmq.protocol import fastjson, headers
+from saturnmq.protocol.codes import ResponseCode
+from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.remoting import Command
+from saturnmq.runtime.errors import InvalidParameter
+
+
+class FailoverService:
+    def __init__(
+        self, context: Context, master: HaMaster, slave: HaSlave, registration: Registration
+    ) -> None:
+        self._c = context
+        self._master = master
+        self._slave = slave
+        self._registration = registration
+        self.executor: Executor
+        # Why nobody can be elected now; None: nobody ever is (electing.py).
+        self.no_failover: Callable[[], str | None] = lambda: None
+        self._numbers = count(1)
+        self._asked: dict[int, tuple[Endpoint, Command]] = {}
+
+    def on_state(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
+        self._tell_state(endpoint, request)
+
+    def _tell_state(self, endpoint: Endpoint, request: Command) -> None:
+        reply = request.reply(0, body=fastjson.dumps(self.state()))
+        answer(endpoint, request, self._c.config.signing.sign_answer(request, reply))
+
+    def on_fence(self, endpoint: Endpoint, request: Command, header: headers.Fence) -> None:
+        self._check(header.epoch)
+        self.executor.tell(e.Fence(self._later(endpoint, request), header.epoch, header.term))
+
+    def on_promote(self, endpoint: Endpoint, request: Command, header: headers.Promote) -> None:
+        self._check(header.epoch)
+        number, force, insist = self._later(endpoint, request), header.force, header.insist
+        asked = e.Promote(number, header.epoch, header.end, force=force, insist=insist)
+        self.executor.tell(asked)
+
+    def _check(self, epoch: int) -> None:
+        if epoch > self._c.role.ceiling:
+            raise InvalidParameter(
+                f"header field 'epoch' is {epoch}: this node believes none above "
+                f"{self._c.role.ceiling}"
+            )
+
+    def _later(self, endpoint: Endpoint, request: Command) -> int:
+        """The number of a request that `answer` answers."""
+        request.body = b""
+        number = next(self._numbers)
+        self._asked[number] = endpoint, request
+        return number
+
+    def answer(self, outcome: e.Answer | e.Decline) -> None:
+        """With this node's state if it is done, or with why it is not."""
+        endpoint, request = self._asked.pop(outcome.request)
+        if isinstance(outcome, e.Answer):
+            self._tell_state(endpoint, request)
+        elif outcome.disk:
+            remark = f"the disk: {outcome.why}"
+            answer(endpoint, request, request.reply(ResponseCode.SYSTEM_ERROR, remark=remark))
+        else:
+            reply = request.reply(ResponseCode.NO_PERMISSION, remark=outcome.why)
+            answer(endpoint, request, reply)
+
+    def state(self) -> dict[str, Any]:
+        """The body of REPLICA_STATE."""
+        c = self._c
+        role, marks, now = c.role, c.store.watermarks, c.runtime.monotonic()
+        replicas = [x for x in self._master.connections if x.is_replica]
+        return {
+            **introduce(c),
+            "flushed": marks.flushed,
+            "confirmed": marks.confirmed,
+            "forced": role.forced,
+            "required": role.required,
+            "total": c.config.total_replicas,
+            "caughtUp": role.caught_up,
+            "freeId": self.executor.machine.slaves.free_id(),
+            "inSyncChanges": self._master.in_sync_changes,
+            "inSync": [x.broker_id for x in replicas if x.lag.in_sync],
+            "lagBytes": {str(x.broker_id): x.lag.size(marks.appended) for x in replicas},
+            "lagMs": {
+                str(x.broker_id): round(1000 * x.lag.seconds(marks.appended, now)) for x in replicas
+            },
+            "bytesPerS": {str(x.broker_id): x.sent_per_s for x in replicas},
+            "master": c.address if not role.is_slave else self._slave.master_address,
+            "truncated": [{"file": cut.file, **cut.to_json()} for cut in c.store.truncated()],
+            "refuses": c.store.failed or c.store.refuses or role.refuses(now) or c.unelected(),
+            "noFailover": self.no_failover(),
+            **({"letIn": c.let_in.told()} if c.config.signing else {}),
+            "trouble": (self._slave.trouble if role.is_slave else "")
+            or "; ".join(sorted(set(self._registration.foreign.values()))),
+        }

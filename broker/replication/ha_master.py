@@ -1,0 +1,662 @@
+"""The master's side of replication: sends the log to slaves, counts what they have.
+
+Frames and the two dialects: `protocol/ha.py`. Which one a slave speaks shows in its first bytes.
+
+Classic, with Java slaves: nothing is sent before the first report, which says where to start; 0
+starts at the log's beginning (a Java master would start at its last segment; a Java slave accepts
+either). An offset outside the log closes the connection and is logged: a Java master would send
+heartbeats for ever.
+
+Ours: HELLO tells the slave who this is, its epochs and how far it is; the slave JOINs with the
+offset to go on at and a checksum over its log before it, which must be that of this log. One that
+has to cut its log there first asks whether it is (ACCEPT). A slave of another group, or one whose
+id another slave has that is connected, is refused before anything of it is looked at. A node that
+is not the master (yet) says so in its HELLO, and says HELLO again when it is. A slave serves one
+thing: what its master lost.
+
+A slave is in sync while it is less than haMaxGapNotInSync bytes and haMaxTimeSlaveNotCatchup
+behind; it comes back when it is less than a second behind. `replicated` = the offset that enough
+slaves have reported (inSyncReplicas - 1; with allAckInSyncStateSet all that are in sync) - as
+flushed, with SYNC_FLUSH, so that sync x sync means flushed on both; and only of slaves that
+`config/role.json` names, durably, and who could be elected knows of. Of a Java slave nobody knows
+what is flushed: what it has counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from saturnmq.broker.context import Context
+from saturnmq.broker.replication import events as e
+from saturnmq.broker.replication.in_sync import Lag
+from saturnmq.broker.replication.introductions import Check, Join, introduce, read_join
+from saturnmq.broker.replication.role import State
+from saturnmq.broker.replication.sealing import SealOfMaster
+from saturnmq.protocol import ha
+from saturnmq.runtime.door import Listener
+from saturnmq.runtime.errors import NoPermission, SaturnError
+
+log = logging.getLogger(__name__)
+
+CONNECTIONS_MAX = 256  # slaves, and whoever else dials
+AT_ONCE = 1 << 20  # bytes that one turn of the loop sends to one slave
+READ_AHEAD = 4 << 20  # bytes of the older log that a worker reads at a time, before they are sent
+
+
+class SlaveConnection(asyncio.BufferedProtocol):
+    """One slave. Sends as fast as the socket takes it, from the position the slave asked for."""
+
+    def __init__(self, master: HaMaster) -> None:
+        self._master = master
+        self._inbox = ha.Inbox()
+        self._transport: Any = None
+        self._proof = SealOfMaster(master.signing, master.let_in)
+        self.address = ""
+        self.link = next(master.links)
+        self.ours: bool | None = None  # the dialect; None before the first bytes
+        self.greeted = False
+        self.join: Join | None = None  # what a slave of ours said of itself
+        self.is_named = False  # this node's file says that it belongs to the group
+        self.next: int | None = None  # first byte not sent yet; None before it is known
+        self.reported = ha.Report(-1)
+        self.opened = self.last_read = self.last_write = 0.0
+        self.sent_bytes = 0
+        self.sent_per_s = 0
+        self.lag = Lag()
+        self._read_to = 0  # by a worker, from `next` on
+        self._reading = False
+        self._rolled = 0
+        self._told = -1  # the newest `confirmed` that was sent
+        self._budget, self._budget_at = 0.0, 0.0
+
+    # the connection
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if len(self._master.connections) >= CONNECTIONS_MAX:
+            log.error(
+                "%d connections are open to the port of slaves: one more is refused",
+                CONNECTIONS_MAX,
+            )
+            transport.abort()
+            return
+        self._transport = transport
+        self._send = self._master.writer(transport)
+        transport.set_write_buffer_limits(0)  # `resume_writing` when all of it has left
+        self.opened = self.last_read = self.last_write = self._budget_at = self._master.now()
+        peer = transport.get_extra_info("peername")
+        self.address = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
+        self._master.connections.append(self)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._transport = None
+        if self not in self._master.connections:
+            return
+        self._master.connections.remove(self)
+        log.info("slave %s is gone (%s)", self.name, exc or "closed")
+        self._master.left(self)
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None
+
+    @property
+    def _host(self) -> str:
+        return self.address.rpartition(":")[0]
+
+    @property
+    def name(self) -> str:
+        return self.join.address if self.join is not None else self.address
+
+    @property
+    def broker_id(self) -> int:
+        """0 for a Java slave: it does not say."""
+        return self.join.broker_id if self.join is not None else 0
+
+    def heard_at(self) -> float:
+        """When it gave its last sign of life: bytes are none before they tell what it is."""
+        return self.last_read if self.greeted or self.ours is False else self.opened
+
+    @property
+    def is_replica(self) -> bool:
+        """Whether it follows this log; not one that only wants its tail."""
+        return self.next is not None and not (self.join is not None and self.join.tail)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._inbox.free()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._inbox.filled(nbytes)
+        self.last_read = self._master.now()
+        try:
+            self._read_all()
+        except NoPermission as error:
+            self.refuse(str(error))
+            return
+        except SaturnError as error:
+            log.error("slave %s: %s: closing", self.name, error)
+            self.close()
+            return
+        self._inbox.make_room()
+
+    def _read_all(self) -> None:
+        newest: ha.Report | None = None
+        while self._transport is not None:
+            if self.ours is None:
+                first = self._inbox.next_report()
+                if first is None:
+                    return
+                if first != ha.GREETING:
+                    self._proof.check_classic(self._host)
+                self.ours = first == ha.GREETING
+                if self.ours:
+                    continue
+                self._classic_start(first)
+                newest = ha.Report(first)
+            elif not self.ours:
+                classic = self._inbox.next_report()
+                if classic is None:
+                    break
+                newest = ha.Report(classic)
+            elif not self.greeted:  # behind the greeting is the report for a Java master
+                if self._inbox.next_report() is None:
+                    return
+                self.greeted = True
+                self.hello()
+            else:
+                frame = self._inbox.next_of_slave()
+                if frame is None:
+                    break
+                if isinstance(frame, ha.Report):
+                    newest = frame
+                elif frame.kind is ha.Kind.PROVE:
+                    self._proof.proved(frame)
+                    self.hello()
+                elif frame.kind is ha.Kind.JOIN:
+                    self._proof.check(frame, self._host)
+                    self.join = read_join(frame.document, self._master.ceiling)
+                    self.reported, newest = ha.Report(-1), None
+                    self._master.tell(e.Joined(self.link, self.join))
+        if newest is not None:
+            self.reported = newest
+            if self.next is not None:
+                self._count()
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    # joining
+
+    def _classic_start(self, report: int) -> None:
+        self.reported = ha.Report(report)
+        self._master.tell(e.JoinedClassic(self.link, self._host, report))
+
+    def go_on_if_it_may(self) -> None:
+        """This node's part has changed since it introduced itself."""
+        if self.greeted:
+            self.hello()
+        elif self.ours is False:
+            self._classic_start(self.reported.appended)
+
+    def hello(self) -> None:
+        if self._transport is not None:
+            self._say(ha.Kind.HELLO, self._proof.hello(self._master.hello()))
+
+    def tell_group(self) -> None:
+        if self._transport is not None and self.ours and self.is_replica:
+            self._say(ha.Kind.GROUP, self._master.group())
+
+    def accept(self) -> None:
+        """Its log is this one as far as it asked."""
+        self._say(ha.Kind.ACCEPT, {})
+
+    def refuse(self, why: str, differs: Check | None = None, free_id: int = 0) -> None:
+        """`differs`: this log is sound there, and another one; `free_id`: for a slave whose id
+        another one has, if a promotion gave it to one of them."""
+        log.error("slave %s is refused: %s", self.name, why)
+        if self._transport is not None:
+            document: dict[str, Any] = {"why": why, "freeId": free_id}
+            if differs is not None:
+                document["differs"] = [differs.start, differs.end]
+            if self.ours:  # one of RocketMQ's tries again
+                self._say(ha.Kind.REFUSE, document)
+            self.close()
+
+    def go_on(self, offset: int) -> None:
+        """From here on the log is sent."""
+        self.next, self._read_to = offset, 0
+        self.lag.begin(offset, self._master.now())
+        log.info("slave %s joins at offset %d", self.name, offset)
+        if not self.ours and self._master.waits_for_flush:
+            log.warning("slave %s does not say what it has flushed: all counts", self.address)
+        self._count()
+
+    # reports
+
+    @property
+    def have(self) -> int:
+        """What counts as replicated here."""
+        if self.ours and self._master.waits_for_flush:
+            return self.reported.flushed
+        return self.reported.appended
+
+    def _count(self) -> None:
+        """What it has reported."""
+        if self.reported.appended >= 0:
+            end, now = self._master.watermarks.appended, self._master.now()
+            self.lag.report(self.reported.appended, end, now)
+            self._master.recount()
+        self.push()
+
+    # sending
+
+    def resume_writing(self) -> None:
+        self.push()
+
+    def push(self) -> None:
+        """Send what there is, from the mapping into the socket, until it takes no more; but only so
+        much at once that others are served meanwhile."""
+        if self.next is None:
+            return
+        begun = self.sent_bytes
+        while self._transport is not None and not self._transport.get_write_buffer_size():
+            if not self._may_send():
+                return
+            if self.sent_bytes - begun >= AT_ONCE:
+                self._master.soon(self.push)
+                return
+            if self.next >= self._read_to and not self._master.is_recent(self.next):
+                self._read_ahead()
+                return
+            data = self._master.read(self.next)
+            if data is None or not len(data):
+                self._nothing_to_send()
+                return
+            size = len(data)
+            if self.ours:
+                self._rolled = ha.roll(self._rolled, data)
+                self._told = self._master.confirmed(self.next + size)
+                head = ha.encode_our_transfer_header(self.next, size, self._rolled, self._told)
+            else:
+                head = ha.encode_transfer_header(self.next, size)
+            self._write(head, data)
+            self.next += size
+            self.sent_bytes += size
+            self._budget -= size
+
+    def _read_ahead(self) -> None:
+        """A worker reads what comes next: the loop would wait for the disk."""
+        if not self._reading:
+            self._reading = True
+            assert self.next is not None, "it asked for the log"
+            self._master.read_ahead(self.next, self._was_read)
+
+    def _was_read(self, start: int, end: int, error: OSError | None) -> None:
+        self._reading = False
+        if error is not None:
+            log.error("slave %s: the log cannot be read there: %s: closing", self.name, error)
+            self.close()
+            return
+        if self.next == start:  # else it has joined anew
+            self._read_to = end
+        self.push()
+
+    def _nothing_to_send(self) -> None:
+        assert self.next is not None
+        start = self._master.watermarks.start
+        if self.next < start:
+            log.error(
+                "slave %s wants the log from %d, deleted up to %d: it must begin with an "
+                "empty directory",
+                self.name,
+                self.next,
+                start,
+            )
+            self.close()
+        elif self.ours and self._told < self._master.confirmed(self.next):
+            # At once: should this process die now, what it acknowledged can be read at the slave.
+            self.heartbeat()
+
+    def _may_send(self) -> bool:
+        """Within haFlowControlEnable's rate; `run` looks again a moment later."""
+        limit = self._master.bytes_per_s
+        if not limit:
+            return True
+        now = self._master.now()
+        self._budget = min(self._budget + (now - self._budget_at) * limit, limit)
+        self._budget_at = now
+        return self._budget > 0
+
+    def heartbeat(self) -> None:
+        if self._transport is None:
+            return
+        if self.next is None:
+            if self.greeted:
+                self.hello()  # it waits until this node leads, and says so again
+            return
+        if self.ours:
+            self._told = self._master.confirmed(self.next)
+            frame = ha.encode_our_transfer_header(self.next, 0, self._rolled, self._told)
+        else:
+            frame = ha.encode_transfer_header(self.next, 0)
+        self._write(frame)
+
+    def _say(self, kind: ha.Kind, document: dict[str, Any]) -> None:
+        self._write(ha.encode_control(kind, document, self._proof.seal))
+
+    def _write(self, *buffers: ha.Buffer) -> None:
+        self.last_write = self._master.now()
+        self._send(list(buffers))
+
+
+class HaMaster:
+    def __init__(
+        self,
+        context: Context,
+        links: Iterator[int],
+        *,
+        on_replicated: Callable[[], None],
+    ) -> None:
+        """`links` numbers the connections of this node."""
+        self._c = context
+        self._on_replicated = on_replicated
+        self.links = links
+        self.tell: Callable[[e.Event], None] = lambda _: None  # the machine of replication
+        config = context.config
+        self.signing = config.signing
+        self.let_in = context.let_in
+        self._batch = min(config.ha_transfer_bytes, ha.BODY_MAX)
+        self.bytes_per_s = config.ha_max_bytes_per_s if config.ha_flow_control else 0
+        self.waits_for_flush = config.sync_flush
+        self.watermarks = context.store.watermarks
+        self.connections: list[SlaveConnection] = []
+        self._listener: Listener | None = None
+        self._slaves_by = 0.0
+        self.in_sync_changes = 0  # how often a slave came into the in-sync set, or left it
+        self._bound = ""
+
+    def now(self) -> float:
+        return self._c.runtime.monotonic()
+
+    def writer(self, transport: Any) -> Callable[[list[ha.Buffer]], None]:
+        return self._c.runtime.writer(transport, copies=True)
+
+    def soon(self, call: Callable[[], None]) -> None:
+        self._c.runtime.call_soon(call)
+
+    def read(self, offset: int) -> bytes | memoryview | None:
+        return self._c.store.read_log(offset, self._batch)
+
+    def is_recent(self, offset: int) -> bool:
+        return self._c.store.is_recent(offset)
+
+    def read_ahead(self, offset: int, done: Callable[[int, int, OSError | None], None]) -> None:
+        """Have a worker read the log from there, and tell `done` how far."""
+        c = self._c
+
+        async def read() -> None:
+            end, error = offset, None
+            try:
+                end = await c.cold_reads.run(c.store.cache_log, offset, READ_AHEAD)
+            except OSError as problem:
+                error = problem
+            done(offset, end, error)
+
+        c.runtime.spawn(read(), name="read-for-slave")
+
+    def confirmed(self, sent: int) -> int:
+        """How far a slave's consumers may see of what it has been sent. Where an acknowledgement
+        waits for nothing, that is all of it."""
+        if self.waits_for_flush or self._c.waits_for_copies:
+            return self.watermarks.confirmed
+        return sent
+
+    @property
+    def leads(self) -> bool:
+        return self._c.role.state is State.MASTER
+
+    @property
+    def ceiling(self) -> int:
+        """No epoch above this one is believed of a slave."""
+        return self._c.role.ceiling
+
+    @property
+    def address(self) -> str:
+        """Where slaves reach it, as bound."""
+        return self._bound
+
+    async def start(self) -> None:
+        config = self._c.config
+        self._listener = await self._c.runtime.listen(
+            config.host, config.ha_port, lambda: SlaveConnection(self)
+        )
+        self._bound = self._listener.address
+        if self.watermarks.appended > 0:
+            self.expect_slaves()
+
+    def expect_slaves(self) -> None:
+        """Slaves are dialling: for a moment their absence says nothing."""
+        self._slaves_by = self.now() + self._c.config.slave_timeout_ms / 1000
+
+    def close(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        self.drop_slaves()
+
+    def drop_slaves(self) -> None:
+        for connection in list(self.connections):
+            connection.close()
+
+    def appended(self) -> None:
+        for connection in self.connections:
+            connection.lag.grew(self.watermarks.appended, self.now())
+            connection.push()
+
+    # joining
+
+    def hello(self) -> dict[str, Any]:
+        c = self._c
+        return {
+            **introduce(c),
+            "confirmed": self.watermarks.confirmed,
+            "segmentBytes": c.store.config.commitlog_segment_bytes,
+            "syncFlush": c.config.sync_flush,
+            "forced": c.role.forced,
+            "required": c.role.required,
+        }
+
+    def group(self) -> dict[str, Any]:
+        """What each member must know: of how many one may have what was acknowledged."""
+        role = self._c.role
+        replicas = {str(i): address for i, address in role.replicas.items()}
+        return {"required": role.required, "replicas": replicas}
+
+    def _tell_group(self) -> None:
+        """A slave has joined; others may not know of it, nor it of them."""
+        for connection in self.connections:
+            connection.tell_group()
+
+    def announce(self) -> None:
+        """This node's part has changed: slaves that wait for it may go on now."""
+        for connection in list(self.connections):
+            if connection.next is None:
+                connection.go_on_if_it_may()
+
+    # what the machine says of a slave; nothing if its connection is gone
+
+    def _at(self, link: int) -> SlaveConnection | None:
+        return next((each for each in self.connections if each.link == link), None)
+
+    def name_of(self, link: int) -> str:
+        connection = self._at(link)
+        return "" if connection is None else connection.name
+
+    def go_on(self, link: int, offset: int) -> None:
+        """The log is sent to it from there."""
+        if (connection := self._at(link)) is not None:
+            connection.go_on(offset)
+            self._tell_group()
+
+    def count(self, link: int) -> None:
+        """Its reports count: this node's file says that it belongs to the group."""
+        if (connection := self._at(link)) is not None:
+            connection.is_named = True
+            self.recount()
+
+    def accept(self, link: int) -> None:
+        if (connection := self._at(link)) is not None:
+            connection.accept()
+
+    def refuse(self, link: int, why: str, differs: Check | None = None, free_id: int = 0) -> None:
+        if (connection := self._at(link)) is not None:
+            connection.refuse(why, differs, free_id)
+
+    def left(self, connection: SlaveConnection) -> None:
+        if connection.lag.in_sync:
+            self.in_sync_changes += 1
+            log.warning("slave %s left the in-sync set: it is gone", connection.name)
+        self.recount()
+        self.tell(e.LinkLost(connection.link))
+
+    # who is in sync
+
+    def enough_replicas(self) -> bool:
+        """Whether a send that waits for replicas can hope to be acknowledged.
+
+        Just after a restart it can: the slaves are dialling.
+        """
+        needed = self._c.role.required - 1
+        if needed <= 0 or self.now() < self._slaves_by:
+            return True
+        return self.copies_in_sync() > needed
+
+    def copies_in_sync(self) -> int:
+        """This one included."""
+        return 1 + sum(connection.lag.in_sync for connection in self.connections)
+
+    def in_sync(self) -> dict[str, int]:
+        """The addresses of the slaves that are in sync, and what they have."""
+        return {c.name: c.have for c in self._named() if c.lag.in_sync}
+
+    def followers(self) -> frozenset[str]:
+        """The addresses of the slaves whose reports count."""
+        return frozenset(c.name for c in self._named())
+
+    def had_by(self, addresses: frozenset[str]) -> int:
+        """What each of these slaves has reported."""
+        have = {c.name: c.have for c in self._named()}
+        return min((have.get(address, 0) for address in addresses), default=0)
+
+    def _named(self) -> list[SlaveConnection]:
+        """Slaves of ours that follow, and that this node's file names."""
+        return [c for c in self.connections if c.is_replica and c.is_named and c.join is not None]
+
+    def recount(self) -> None:
+        """What enough slaves have reported is `replicated`; it never falls."""
+        role = self._c.role
+        replicas = [c for c in self.connections if c.is_replica]
+        for connection in replicas:
+            if not connection.lag.in_sync:
+                self._look(connection)
+        if self._c.witnesses():
+            self._on_replicated()
+        needed = role.required - 1
+        if needed <= 0 or role.state not in (State.MASTER, State.FENCED):
+            return  # what a fenced master still had to acknowledge may become so
+        counting = [c for c in replicas if c.is_named and self._counts(c)]
+        if self._c.config.all_ack:
+            needed = max(needed, sum(c.lag.in_sync for c in counting))
+        have = sorted((c.have for c in counting), reverse=True)
+        if len(have) >= needed:
+            self.watermarks.replicated = min(have[needed - 1], self.watermarks.appended)
+            self._on_replicated()
+
+    def _counts(self, connection: SlaveConnection) -> bool:
+        """A slave of RocketMQ's is no member that could be asked."""
+        return connection.join is None or self._c.counts(connection.join.address)
+
+    def _look(self, connection: SlaveConnection) -> None:
+        """Let a slave into the in-sync set, or out of it."""
+        config, end, now = self._c.config, self.watermarks.appended, self.now()
+        lag, max_s = connection.lag, config.ha_max_lag_ms / 1000
+        before = lag.in_sync
+        if lag.judge(end, now, config.ha_max_gap_bytes, max_s):
+            log.warning(
+                "slave %s left the in-sync set: %d bytes and %.1f s behind; the limits are %d "
+                "(haMaxGapNotInSync) and %.1f s (haMaxTimeSlaveNotCatchup)",
+                connection.name,
+                lag.size(end),
+                lag.seconds(end, now),
+                config.ha_max_gap_bytes,
+                max_s,
+            )
+        self.in_sync_changes += before != lag.in_sync
+
+    async def run(self) -> None:
+        """Heartbeats to idle slaves, an end to silent ones, and who is in sync."""
+        config = self._c.config
+        pause = 0.02 if self.bytes_per_s else min(config.ha_heartbeat_s, 1.0)
+        rates: dict[SlaveConnection, int] = {}
+        measured = self.now()
+        while True:
+            await self._c.runtime.sleep(pause)
+            now = self.now()
+            for connection in list(self.connections):
+                if now - connection.heard_at() > config.ha_idle_ms / 1000:
+                    log.warning("slave %s is silent, closing", connection.name)
+                    connection.close()
+                    continue
+                connection.push()
+                if connection.is_replica:
+                    self._look(connection)
+                if now - connection.last_write >= config.ha_heartbeat_s:
+                    connection.heartbeat()
+            if now - measured >= 1.0:
+                for connection in self.connections:
+                    sent = connection.sent_bytes - rates.get(connection, 0)
+                    connection.sent_per_s = round(sent / (now - measured))
+                rates = {c: c.sent_bytes for c in self.connections}
+                measured = now
+            self.recount()
+
+    def status(self) -> dict[str, Any]:
+        """The body of GET_BROKER_HA_STATUS 907."""
+        replicas = [c for c in self.connections if c.is_replica]
+        return {
+            "haConnectionInfo": [
+                {
+                    "addr": c.name,
+                    "slaveAckOffset": c.reported.appended,
+                    "diff": c.lag.size(self.watermarks.appended),
+                    "inSync": c.lag.in_sync,
+                    "transferredByteInSecond": c.sent_per_s,
+                    "transferFromWhere": c.next or 0,
+                }
+                for c in replicas
+            ],
+            "inSyncSlaveNums": self.copies_in_sync() - 1,
+            "master": True,
+            "masterCommitLogMaxOffset": self.watermarks.appended,
+            "haClientRuntimeInfo": {
+                "lastReadTimestamp": 0,
+                "lastWriteTimestamp": 0,
+                "masterFlushOffset": 0,
+                "maxOffset": 0,
+                "transferredByteInSecond": 0,
+            },
+        }
+
+
+def tail_checksum(c: Context, start: int, end: int) -> int:
+    """The rolling checksum of the log from `start` to `end`, read segment by segment."""
+    rolled, at = 0, start
+    while at < end:
+        data = c.store.read_log(at, end - at)
+        if data is None or not len(data):
+            raise SaturnError(f"the log cannot be read at {at}")
+        rolled = ha.roll(rolled, data)
+        at += len(data)
+    return rolled

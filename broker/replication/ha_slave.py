@@ -1,0 +1,470 @@
+"""The slave's side of replication: its log's single writer is the master's byte stream.
+
+It connects to the master's HA address (from the nameserver's answer to its registration, or
+`haMasterAddress`) and says the end of its log at once. Every transfer and every heartbeat must
+start where its log ends; anything else closes the connection, which is tried again.
+
+A Java master sends from there (`protocol/ha.py`, classic). A master of ours says HELLO. Whether it
+is followed, and from where, says the machine of replication (`replication/machine.py`):
+
+- a master of another group is told nothing, unless its log is empty: its disk may be new; one of a
+  lower epoch than this node has promised to serve is not followed;
+- where the log has more than both have in common, a JOIN asks first whether they are the same
+  before that place; the log is cut there when the master has compared checksums;
+- a log that has lost its front, which the master has, is cut as a whole, in the same way: it grows
+  at its end only, and is copied back from its beginning;
+- JOIN says where to go on, with a checksum over the log before; the master refuses another log.
+
+The master's epochs are written down before the bytes they are about.
+
+A report follows every append and every flush: two numbers. To a Java master there is one, which
+with SYNC_FLUSH is what is flushed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Protocol
+
+from saturnmq.broker.context import Context
+from saturnmq.broker.replication import events as e
+from saturnmq.broker.replication.ha_master import tail_checksum
+from saturnmq.broker.replication.introductions import (
+    Hello,
+    introduce,
+    read_group,
+    read_hello,
+    read_refusal,
+)
+from saturnmq.broker.replication.joining import CHECK_BYTES
+from saturnmq.broker.replication.mending import Mending
+from saturnmq.broker.replication.role import State
+from saturnmq.broker.replication.sealing import SealOfSlave
+from saturnmq.protocol import ha
+from saturnmq.runtime.door import split_address
+from saturnmq.runtime.errors import NoPermission, SaturnError, StoreDamaged
+from saturnmq.store.log.epochs import Epoch
+
+log = logging.getLogger(__name__)
+
+BUFFER = 2 << 20
+REFUSED_S = 1.0  # a master that does not take this node is not asked again at once
+LOOK_S = 1.0  # between two questions who the master is, while it cannot be followed
+
+
+class Follower(Protocol):
+    """Who owns a connection to a master, and the log its bytes go to."""
+
+    def now(self) -> float: ...
+
+    def greeted(self, connection: MasterConnection, hello: Hello) -> None: ...
+
+    def accepted(self, connection: MasterConnection) -> None: ...
+
+    def told(self, group: dict[str, Any]) -> None: ...
+
+    def append(self, transfer: ha.Transfer) -> None: ...
+
+    def received(self, connection: MasterConnection) -> None: ...
+
+
+class MasterConnection(asyncio.BufferedProtocol):
+    """The stream of one master, in its dialect."""
+
+    def __init__(self, follower: Follower, context: Context, link: int = 0) -> None:
+        """`link`: its number, for the machine of replication."""
+        self._follower = follower
+        self._c = context
+        self._proof = SealOfSlave(context.config.signing, context.let_in)
+        self.link = link
+        self._inbox = ha.Inbox(BUFFER)
+        self._transport: Any = None
+        self.closed = asyncio.Event()
+        self.ours: bool | None = None
+        self.joined = False
+        self.refused = ""  # why it is not followed: its own words, or what is wrong with them
+        self.differs: tuple[int, int] | None = None  # where its log is sound and another one
+        self.free_id = 0  # another slave has the id of this one
+        self.confirmed = -1
+        self._rolled = 0
+        self.last_read = follower.now()
+        self.last_write = 0.0
+        self.reported = ha.Report(-1)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._end()
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+        self._end()
+
+    def _end(self) -> None:
+        self._transport = None
+        self.closed.set()
+
+    # to the master
+
+    def greet(self, end: int) -> None:
+        self.reported = ha.Report(end)
+        self._write(ha.encode_greeting(end))
+
+    def join(self, document: dict[str, Any]) -> None:
+        self.joined = "from" in document and "asks" not in document
+        self._write(ha.encode_control(ha.Kind.JOIN, document, self._proof.seal))
+
+    def report(self, report: ha.Report) -> None:
+        if self.ours and self.joined:
+            self._write(ha.encode_our_report(*report))
+        elif self.ours is False:
+            self._write(ha.encode_report(report.appended))
+        else:
+            return
+        self.reported = report
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self.last_write = self._follower.now()
+            self._transport.write(data)
+
+    # from the master
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._inbox.free()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._inbox.filled(nbytes)
+        self.last_read = self._follower.now()
+        try:
+            self._read_all()
+        except NoPermission as error:
+            self.refused = self.refused or str(error)
+            self.close()
+            return
+        except (SaturnError, OSError, KeyError, TypeError, ValueError) as error:
+            self.refused = self.refused or f"what it sent cannot be taken: {error}"
+            self.close()
+            return
+        if self._transport is not None:
+            self._inbox.make_room()
+            self._follower.received(self)
+
+    def _read_all(self) -> None:
+        if self.ours is None:
+            self.ours = self._inbox.is_ours()
+            if self.ours is False:
+                self._proof.check_classic()
+        while self._transport is not None and self.ours is not None:
+            frame = self._inbox.next_of_master() if self.ours else self._inbox.next_transfer()
+            if frame is None:
+                return
+            if isinstance(frame, ha.Control):
+                self._control(frame)
+            else:
+                self._transfer(frame)
+
+    def _control(self, frame: ha.Control) -> None:
+        if (proof := self._proof.prove(frame)) is not None:
+            self._write(proof)
+            return
+        if frame.kind is ha.Kind.REFUSE:
+            self.refused = str(frame.document.get("why"))  # these words are a stranger's, too
+        if not self._proof.counts(frame):
+            return
+        if frame.kind is ha.Kind.HELLO:  # again, too: it could not take the JOIN then
+            self.joined = False
+            self._follower.greeted(self, read_hello(frame.document, self._c.role.ceiling))
+        elif frame.kind is ha.Kind.ACCEPT:
+            self._follower.accepted(self)
+        elif frame.kind is ha.Kind.GROUP:
+            self._follower.told(frame.document)
+        elif frame.kind is ha.Kind.REFUSE:
+            self.free_id, self.differs = read_refusal(frame.document)
+            self.close()
+
+    def _transfer(self, frame: ha.Transfer) -> None:
+        if self.ours:
+            if not self.joined:
+                raise StoreDamaged("the master sends its log before this node has joined")
+            if len(frame.data):
+                self._rolled = ha.roll(self._rolled, frame.data)
+            if self._rolled != frame.rolled:
+                raise StoreDamaged(
+                    f"the checksum over all that was transferred is {self._rolled:08x} at "
+                    f"{frame.offset}, the master says {frame.rolled:08x}"
+                )
+            self.confirmed = frame.confirmed
+        self._follower.append(frame)
+
+
+class HaSlave:
+    """Follows the master while this node is a slave."""
+
+    def __init__(
+        self,
+        context: Context,
+        links: Iterator[int],
+        *,
+        flush: Callable[[], Awaitable[None]],
+        flush_at_once: Callable[[], None],
+        on_append: Callable[[], None],
+        on_join: Callable[[], None],
+        mending: Mending,
+    ) -> None:
+        """`links` numbers the connections of this node."""
+        self._c = context
+        self._links = links
+        self._flush = flush
+        self._flush_at_once = flush_at_once
+        self._on_append = on_append
+        self._on_join = on_join
+        self.tell: Callable[[e.Event], None] = lambda _: None  # the machine of replication
+        self._mending = mending
+        self.on_no_master: Callable[[], None] = lambda: None  # who it dialled does not lead
+        self.master_address = ""
+        self.ha_address = context.config.ha_master_address
+        self.refused = ""  # why the master does not take this node
+        self._waits = ""  # who it dialled does not lead
+        self._coming: list[Epoch] = []  # the master's epochs that this log has not reached
+        self._target = 0  # what was confirmed when it joined
+        self.knows_confirmed = False  # a master of ours has said since the start
+        self._hello: Hello  # the newest
+        self._wake = asyncio.Event()
+        self._connection: MasterConnection | None = None
+        self._looked = float("-inf")
+
+    def now(self) -> float:
+        return self._c.runtime.monotonic()
+
+    def master_is(self, address: str, ha_address: str) -> None:
+        """What a nameserver or another node says; a configured HA address is final, unless a
+        promotion has changed the group."""
+        if address == self._c.address:
+            return
+        self.master_address = address or self.master_address
+        final = self._c.config.ha_master_address and not self._c.role.decided
+        if not final and ha_address and ha_address != self.ha_address:
+            self.ha_address = ha_address
+            self.drop()
+        self._wake.set()
+
+    def hears_master(self, within_s: float) -> bool:
+        """Whether a master that leads has said something lately."""
+        connection = self._connection
+        if connection is None or connection.closed.is_set() or not connection.joined:
+            return False
+        return self.now() - connection.last_read < within_s
+
+    def drop(self) -> None:
+        """End the present connection; `run` dials again if this node still is a slave."""
+        if self._connection is not None:
+            self._connection.close()
+        self._wake.set()
+
+    # the log
+
+    def append(self, transfer: ha.Transfer) -> None:
+        store = self._c.store
+        offset, data = transfer.offset, transfer.data
+        end = store.watermarks.appended
+        if end not in (offset, 0):
+            raise StoreDamaged(f"its data starts at {offset}, this log ends at {end}")
+        if not len(data):
+            return
+        while self._coming and self._coming[0].start <= offset + len(data):
+            self._c.epochs.open(*self._coming[0])
+            self.tell(e.EpochBegan(self._coming.pop(0).number))
+        store.append_raw(offset, data)
+
+    def received(self, connection: MasterConnection) -> None:
+        if connection.ours and connection.confirmed >= 0:
+            self.refused = ""
+            self._c.master_confirmed = connection.confirmed
+            self.knows_confirmed = True
+            end = self._c.store.watermarks.appended
+            if not self._c.role.caught_up and end >= max(self._target, connection.confirmed):
+                self.tell(e.Reached(connection.link))
+        elif connection.ours is False:
+            self._c.master_confirmed = None
+        self._on_append()
+        self._report()
+
+    def flushed(self) -> None:
+        self._report()
+
+    def _report(self, *, beat: bool = False) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        marks = self._c.store.watermarks
+        if connection.ours:
+            report = ha.Report(marks.appended, marks.flushed)
+        elif self._c.config.sync_flush:
+            report = ha.Report(max(marks.flushed, connection.reported.appended))
+        else:
+            report = ha.Report(marks.appended)
+        if report != connection.reported or beat:
+            connection.report(report)
+
+    def told(self, group: dict[str, Any]) -> None:
+        """Who belongs to the group, and how many copies an acknowledgement waits for."""
+        self.tell(e.GroupTold(*read_group(group)))
+
+    # joining a master of ours
+
+    @property
+    def trouble(self) -> str:
+        """Why this slave follows nobody; empty if it does, or dials."""
+        return self.refused or self._waits
+
+    def greeted(self, connection: MasterConnection, hello: Hello) -> None:
+        self._hello = hello
+        self._waits = "" if hello.state == "master" else self._does_not_lead(hello)
+        self.tell(e.Greeted(connection.link, hello))
+
+    def _does_not_lead(self, hello: Hello) -> str:
+        who = "this node itself" if hello.address == self._c.address else f"{hello.state} now"
+        config = self._c.config.ha_master_address
+        named = "; haMasterAddress names it: look whether that is right" if config else ""
+        return f"{self.ha_address} does not lead, it is {who}{named}"
+
+    def accepted(self, connection: MasterConnection) -> None:
+        self.tell(e.Accepted(connection.link))
+
+    def give_up(self, link: int, why: str) -> None:
+        """This master cannot be followed."""
+        if why != self.refused:
+            log.error("cannot follow %s: %s", self.ha_address, why)
+        self.refused = why
+        if (connection := self._at(link)) is not None:
+            connection.close()
+
+    def _at(self, link: int) -> MasterConnection | None:
+        """The connection of this number, if it still is there."""
+        connection = self._connection
+        return connection if connection is not None and connection.link == link else None
+
+    def say_join(self, link: int, fields: dict[str, Any], at: int) -> None:
+        """JOIN with these fields, and with the place where the log goes on; with a place alone,
+        what the master sends is taken from now on."""
+        c, connection = self._c, self._at(link)
+        if connection is None or connection.closed.is_set():
+            return
+        document = introduce(c) | fields
+        if at >= 0:
+            try:
+                document |= self._place(at)
+            except (SaturnError, OSError) as error:
+                self.give_up(link, str(error))
+                return
+        connection.join(document)
+        if at >= 0 and not fields:
+            self._go_on(at)
+
+    def _place(self, offset: int) -> dict[str, Any]:
+        """Where to go on, and a checksum of what lies before."""
+        marks, hello = self._c.store.watermarks, self._hello
+        first = min(max(marks.start, hello.start, offset - CHECK_BYTES), offset)
+        if not marks.appended:
+            first = offset
+        return {"from": offset, "check": [first, offset, tail_checksum(self._c, first, offset)]}
+
+    def _go_on(self, offset: int) -> None:
+        hello = self._hello
+        self._coming = [each for each in hello.epochs if each.number > self._c.epochs.last]
+        self._target = hello.settled
+        if hello.sync_flush:
+            self._flush_at_once()
+        self.master_address = hello.address
+        log.info("following %s (epoch %s) from %d", self.ha_address, hello.epoch, offset)
+        self._on_join()
+        self._report(beat=True)
+
+    # the loop
+
+    async def run(self) -> None:
+        c = self._c
+        trouble = ""
+        while True:
+            if c.role.state is not State.SLAVE or not self.ha_address:
+                await self._wake.wait()
+                self._wake.clear()
+                continue
+            try:
+                await self._follow()
+                trouble = ""
+            except (SaturnError, OSError) as error:
+                if str(error) != trouble:  # it may stay away for hours
+                    trouble = str(error)
+                    log.info("cannot follow %s: %s", self.ha_address, error)
+            # Another one may lead by now. Whoever waits for the next registration to hear of it
+            # keeps senders that need its copy waiting.
+            if self.now() - self._looked >= LOOK_S:
+                self._looked = self.now()
+                self.on_no_master()
+            pause = c.config.ha_reconnect_ms / 1000
+            await c.runtime.sleep(max(pause, REFUSED_S) if self.refused else pause)
+
+    async def _follow(self) -> None:
+        """One connection, from the first report to its end."""
+        c = self._c
+        connection = MasterConnection(self, c, next(self._links))
+        dialled = self.ha_address
+        await c.runtime.connect(*split_address(dialled), connection)
+        # To a Java master the first report decides where it goes on, so it is the end of the log
+        # in any mode; a SYNC_FLUSH slave flushes first, because a report also acknowledges.
+        if c.config.sync_flush:
+            await self._flush()
+        if c.role.state is not State.SLAVE or self.ha_address != dialled:
+            connection.close()  # `drop` did not know of it
+            return
+        self._connection = connection
+        connection.greet(c.store.watermarks.appended)
+        heartbeat = c.config.ha_heartbeat_ms / 1000
+        try:
+            while not connection.closed.is_set():
+                try:
+                    async with asyncio.timeout(min(heartbeat, 1.0)):
+                        await connection.closed.wait()
+                except TimeoutError:
+                    pass
+                now = self.now()
+                if now - connection.last_read > c.config.ha_idle_ms / 1000:
+                    log.warning("the master is silent, closing")
+                    connection.close()
+                elif now - connection.last_write >= heartbeat:
+                    self._report(beat=True)
+        finally:
+            connection.close()
+            self._connection, self._waits = None, ""
+            self.tell(e.LinkLost(connection.link))
+        if why := connection.refused:
+            if not connection.free_id:
+                why += await self._mending.answer(connection.differs, self.master_address)
+            self.tell(e.Refused(connection.link, why, connection.free_id))
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+    def status(self) -> dict[str, Any]:
+        """The body of GET_BROKER_HA_STATUS 907."""
+        return {
+            "haConnectionInfo": [],
+            "inSyncSlaveNums": 0,
+            "master": False,
+            "masterCommitLogMaxOffset": 0,
+            "haClientRuntimeInfo": {
+                "masterAddr": self.ha_address,
+                "lastReadTimestamp": 0,
+                "lastWriteTimestamp": 0,
+                "masterFlushOffset": 0,
+                "maxOffset": self._c.store.watermarks.appended,
+                "transferredByteInSecond": 0,
+            },
+        }

@@ -1,0 +1,290 @@
+"""Which part this broker plays in its group now, and whether it may take writes.
+
+It begins with what the configuration says. A promotion changes it while the broker runs; from then
+on `config/role.json` decides at every start:
+
+| key | meaning |
+|---|---|
+| identity | of the group, drawn when its first log began (`kinship.py`); empty: not known |
+| decided | a promotion made this role: it wins over brokerRole and brokerId |
+| brokerId | 0: master |
+| epoch | the highest epoch this node knows: it serves and follows no lower one |
+| term | the newest epoch that its log ever had |
+| floor | up to where it knows its group to have confirmed with copies: no master may cut below |
+| forced | epochs that an operator opened by force: followers cut to those |
+| required | copies a send waits for, as the last master had it |
+| replicas | the slaves that ever followed this master, by id: their addresses |
+| caughtUp | since it started it had all that was confirmed: it may be promoted |
+
+It is written, durably, before what it says is acted on; `term` and `floor` a moment later.
+
+A master takes writes only while nothing says that there is another one (fault-model.md I1 across a
+fail-over). It does not at its start and after a pause of its own (a stopped process wakes up with
+requests in its sockets), until those who would know have been asked; not while a slave may have
+what it lacks (RECOVERING); and not once it knows of a higher epoch (FENCED).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any
+
+from saturnmq.broker.config import BrokerConfig
+from saturnmq.broker.tables.table_persistence import Document, Saveable, readable
+from saturnmq.protocol import checked
+from saturnmq.protocol.epochs import EPOCH_MAX, TERM, ceiling, is_own
+
+PAUSE_S = 1.0  # the loop stood still for longer: others may have acted meanwhile
+MASTER_ID = 0
+FLOOR_S = 1.0  # the floor rises with every message, and is written down so often
+FORCED_MAX = 16
+REPLICAS_MAX = 1_000
+Kept = dict[str, Any]  # a role as it was
+
+
+class State(Enum):
+    """What a node does with writes, and why."""
+
+    UNSURE = "asks whether it still is the master"
+    RECOVERING = "waits for slaves that may have what it lacks"
+    MASTER = "takes writes"
+    FENCED = "is deposed, and does not know its new master yet"
+    SLAVE = "follows its master"
+
+
+class Role(Saveable):
+    def __init__(self, config: BrokerConfig) -> None:
+        self._config = config
+        self.on_pause: Callable[[], None] = lambda: None  # others may have acted meanwhile
+        self.identity = ""  # of its group: 32 hex digits; empty: unknown
+        self.broker_id = config.broker_id
+        self.decided = False
+        self.epoch = 0
+        self.term = 0  # the newest epoch its log has: what a master may say that it is master of
+        self.had_term = 0  # the newest that the log had, as the file says
+        self.floor = 0
+        self._floor_noted, self._floor_at = 0, 0.0
+        self.forced: list[int] = []
+        self.lacks = ""  # what this node once had and has no more
+        self.required = config.replicas_required
+        self.replicas: dict[int, str] = {}
+        self.caught_up = False
+        self.state = State.SLAVE if config.is_slave else State.UNSURE
+        self.why = ""  # what is special about this state, for status and refusals
+        self.alive_at = 0.0  # when the loop was last seen turning
+        self.leads_since_start = False  # the log is what it was when this process became master
+        self.next_state = State.MASTER  # what UNSURE becomes when nobody objects
+
+    # what it is
+
+    @property
+    def is_slave(self) -> bool:
+        return self.state in (State.SLAVE, State.FENCED)
+
+    @property
+    def leads_in(self) -> int:
+        """The epoch of its term as master. A promotion that its end interrupted may not have opened
+        that: the number is one of its own, and not that of the fence, the first of its term."""
+        promoted = self.decided and self.broker_id == MASTER_ID and self.epoch % TERM != 0
+        return self.epoch if promoted and is_own(self.epoch, self._config.broker_id) else self.term
+
+    @property
+    def ceiling(self) -> int:
+        """No epoch above this one is believed."""
+        return ceiling(max(self.epoch, self.term))
+
+    @property
+    def name(self) -> str:
+        """RocketMQ's word."""
+        if self.is_slave:
+            return "SLAVE"
+        return "SYNC_MASTER" if self.required > 1 else "ASYNC_MASTER"
+
+    @property
+    def state_name(self) -> str:
+        """For the status: master, slave, recovering or fenced."""
+        return "unsure" if self.state is State.UNSURE else self.state.name.lower()
+
+    @property
+    def may_have_forgotten(self) -> bool:
+        """Whether its tables may be older than those of its slaves: it has started, and has not
+        heard them yet."""
+        waits = self.state in (State.UNSURE, State.RECOVERING)
+        return waits and self.required > 1 and not self.leads_since_start
+
+    def refuses(self, now: float) -> str:
+        """Why this node takes no writes now; empty if it does."""
+        state = self.state
+        if state is State.MASTER:
+            if now - self.alive_at <= PAUSE_S:
+                return ""
+            self.on_pause()
+            state = State.UNSURE
+        text = f"{self._config.broker_name} (id {self.broker_id}) {state.value}"
+        if state is State.FENCED:
+            text += f" (`saturnmq admin promote {self._config.broker_name} NODE` gives it one)"
+        return f"{text}: {self.why}" if self.why else text
+
+    def tick(self, now: float) -> None:
+        """The loop turns; after a pause the first to see it says so."""
+        if self.state is State.MASTER and now - self.alive_at > PAUSE_S:
+            self.on_pause()
+        if self.state is not State.MASTER or now - self.alive_at <= PAUSE_S:
+            self.alive_at = now
+        if now - self._floor_at >= FLOOR_S:
+            self.note_floor()
+
+    def keep(self) -> Kept:
+        """What `take_back` restores."""
+        return dict(vars(self), replicas=dict(self.replicas), forced=list(self.forced))
+
+    def take_back(self, kept: Kept, tried: int) -> None:
+        """Every change since `keep`, as it could not be written down; but not a higher epoch than
+        the one that was tried."""
+        heard = self.epoch
+        vars(self).update(kept)
+        if heard > tried:
+            self.epoch = heard
+        self.mark_dirty()
+
+    # how it changes
+
+    def doubt(self) -> None:
+        """Somebody may have taken over meanwhile."""
+        self.next_state, self.state = self.state, State.UNSURE
+
+    def becomes_master(self, epoch: int) -> None:
+        """By a promotion, which is to be saved before `lead`."""
+        self.replicas.pop(self.broker_id, None)
+        self.decided, self.broker_id = True, MASTER_ID
+        self.promise(epoch)
+        self.mark_dirty()
+
+    def belongs(self, identity: str) -> None:
+        """To the group of this identity."""
+        if identity != self.identity:
+            self.identity = identity
+            self.mark_dirty()
+
+    def has(self, term: int) -> None:
+        """The newest epoch of its log is this one."""
+        if (term, term) != (self.term, self.had_term):
+            self.term = self.had_term = term
+            self.mark_dirty()
+
+    def forces(self, epoch: int) -> None:
+        """An operator opens this epoch by force."""
+        self.forced = [*self.forced, epoch][-FORCED_MAX:]
+        self.mark_dirty()
+
+    def confirmed(self, offset: int, now: float) -> None:
+        """Up to there this log has what the group has confirmed."""
+        if offset > self.floor and self.required > 1:
+            self.floor = offset
+            if now - self._floor_at >= FLOOR_S:
+                self._floor_at = now
+                self.note_floor()
+
+    def note_floor(self) -> None:
+        """It is to be written down."""
+        if self.floor != self._floor_noted:
+            self._floor_noted = self.floor
+            self.mark_dirty()
+
+    def cut_by_force(self, offset: int) -> None:
+        """An operator has let go of what was confirmed behind this."""
+        self.floor = min(self.floor, offset)
+        self.mark_dirty()
+
+    def has_lost(self, what: str) -> None:
+        """It has not what it once had: nobody may count on it before it has that again."""
+        self.lacks = what
+        self.behind(True)
+
+    def recover(self, why: str) -> None:
+        """A slave has what this master lacks."""
+        self.state, self.why = State.RECOVERING, why
+        self.leads_since_start = False
+
+    def lead(self, now: float) -> None:
+        """Take writes."""
+        self.state, self.why, self.alive_at = State.MASTER, "", now
+
+    def promise(self, epoch: int) -> None:
+        """Nothing below `epoch` is served or followed any more."""
+        if epoch > self.epoch:
+            self.epoch = epoch
+            self.mark_dirty()
+
+    def depose(self, why: str) -> None:
+        """There is a newer master."""
+        if self.state is not State.SLAVE:
+            self.state, self.why = State.FENCED, why
+
+    def follow(self, broker_id: int) -> None:
+        """Slave under this id."""
+        self.decided, self.broker_id, self.state, self.why = True, broker_id, State.SLAVE, ""
+        self.mark_dirty()
+
+    def knows(self, broker_id: int, address: str) -> None:
+        """A slave has joined."""
+        if self.replicas.get(broker_id) != address:
+            for other in [i for i, known in self.replicas.items() if known == address]:
+                del self.replicas[other]
+            self.replicas[broker_id] = address
+            self.mark_dirty()
+
+    def told(self, required: int, replicas: Mapping[int, str]) -> None:
+        """What the master says of its group: a slave that is promoted goes on with it."""
+        if (required, dict(replicas)) != (self.required, self.replicas):
+            self.required, self.replicas = required, dict(replicas)
+            self.mark_dirty()
+
+    def behind(self, is_behind: bool) -> None:
+        """Whether this node may lack what its group has confirmed."""
+        if self.caught_up == is_behind:
+            self.caught_up = not is_behind
+            self.mark_dirty()
+
+    # the file
+
+    def document(self) -> Document:
+        return {
+            "identity": self.identity,
+            "decided": self.decided,
+            "brokerId": self.broker_id,
+            "epoch": self.epoch,
+            "term": self.had_term,
+            "floor": self.floor,
+            "forced": self.forced,
+            "required": self.required,
+            "caughtUp": self.caught_up,
+            "replicas": {str(i): address for i, address in sorted(self.replicas.items())},
+        }
+
+    def load(self, document: Mapping[str, Any]) -> None:
+        """MalformedFrame: something of it cannot be, and nobody knows what this node promised."""
+        self.identity = checked.identity(document, "identity")
+        self.epoch = checked.integer(document, "epoch", 0, most=EPOCH_MAX)
+        self.had_term = checked.integer(document, "term", 0, most=EPOCH_MAX)
+        self.floor = self._floor_noted = checked.integer(document, "floor", 0)
+        self.forced = [
+            checked.as_integer(epoch, "a forced epoch", most=EPOCH_MAX)
+            for epoch in checked.items(document, "forced")
+        ]
+        replicas = checked.table(document, "replicas")
+        self.replicas = dict(readable(replicas, _replica, "replica"))
+        self.decided = document.get("decided") is True
+        self.caught_up = document.get("caughtUp") is True
+        if self.decided:
+            self.broker_id = checked.integer(document, "brokerId")
+        if self.decided or self._config.is_slave:
+            most = REPLICAS_MAX
+            self.required = checked.integer(document, "required", self.required, least=1, most=most)
+        self.state = State.SLAVE if self.broker_id != MASTER_ID else State.UNSURE
+
+
+def _replica(broker_id: object, address: object) -> tuple[int, str]:
+    where = checked.as_address(checked.as_text(address, "its address"))
+    return checked.as_integer(broker_id, "its id", 1), where

@@ -1,0 +1,341 @@
+"""Copying a group's tables: topics, subscription groups, consumer offsets, delay progress.
+
+A slave takes over its master's (codes 21, 201, 43, 45). Ours asks every second, because an
+unchanged table costs next to nothing: the request carries in ext `saturnKnown` the version it has,
+as the master called it in ext `saturnVersion` of an earlier reply; if nothing changed since, the
+reply is empty and says `saturnUnchanged`. A version names the table's process and its state, so it
+never means something else after a restart or a fail-over. A Java master knows nothing of this and
+is asked every 10 s.
+
+A node that does not lead (ext `saturnLeads`) has nothing to copy: a deposed master that came back
+with another disk has empty tables. A master that lost its own takes those of the slave that gives
+it back its log (`adopt`). Else topics and groups are the master's alone, but for deletions:
+what this node deleted while it was master stays deleted, and its new master hears of it
+(`TopicTable`). Offsets and delays are merged (`progress.py`); back, too, when a slave joins that
+may have served consumers meanwhile. The delay progress of a master counts once this log has what
+the master's had then: before, the delivered copies may be missing here. Offsets count at once, and
+are told with the epochs of the master's log: this one may lack what they say was consumed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import Any
+
+from saturnmq.broker.context import Context
+from saturnmq.broker.delay.delivery import DelayService
+from saturnmq.broker.replication.role import State
+from saturnmq.broker.tables.offsets import Place
+from saturnmq.broker.tables.table_persistence import Saveable
+from saturnmq.protocol import checked, fastjson
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.endpoint import Endpoint, connect
+from saturnmq.protocol.epochs import term_in
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.topics import SCHEDULE_TOPIC
+from saturnmq.runtime.door import split_address
+from saturnmq.runtime.errors import MalformedFrame, SaturnError, SystemBusy, error_for
+from saturnmq.store.derived.consumequeue import last_physical
+from saturnmq.store.message_store import Arrival
+
+log = logging.getLogger(__name__)
+
+JAVA_PAUSE_S = 10.0
+RETRY_S = 0.5
+TIMEOUT_S = 5.0
+
+
+class TableSync:
+    def __init__(
+        self,
+        context: Context,
+        delays: DelayService,
+        delete: Callable[[], Awaitable[None]],
+        master: Callable[[], str],
+    ) -> None:
+        """`delete` does what the topic table says of deleted topics; `master` is the address of
+        this slave's master, or ""."""
+        self._c = context
+        self._delays = delays
+        self._delete = delete
+        self._master = master
+        self._copying = asyncio.Lock()
+        self._endpoint: Endpoint | None = None
+        self._address = ""
+        # What the master called each table last, and our changes to it when we had taken it over.
+        self._known: dict[int, tuple[str, int]] = {}
+        self._groups: set[str] = set()  # that the master had when it was asked last
+        self._gone: set[str] = set()  # that it has no more, and whose offsets are here still
+        # Delays, from this log offset on, and when they were heard of.
+        self._waiting: tuple[int, dict[str, Any], float] | None = None
+        self._knows_waits = False  # those of what its log had when it joined its master
+        self._wanted = asyncio.Event()
+        self._trouble = ""  # why the tables could not be copied; told once
+
+    # on a slave
+
+    async def run(self) -> None:
+        """While this node is a slave, take over the tables of its master."""
+        while True:
+            pause, address = RETRY_S, self._master()
+            if address and self._c.role.state is State.SLAVE:
+                try:
+                    pause, trouble = await self.copy_from(address), ""
+                except (SaturnError, OSError) as error:
+                    trouble = str(error)
+                    if trouble != self._trouble:
+                        log.info("tables of the master not copied: %s", trouble)
+                self._trouble = trouble
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._wanted.wait()
+            self._wanted.clear()
+
+    def arrived(self, _: int, arrivals: Iterable[Arrival]) -> None:
+        """Should the master die before its tables come again, what it acknowledged can be read here
+        all the same."""
+        if self._c.role.is_slave and self._c.topics.restore(
+            (arrival.topic, arrival.queue_id, last_physical(arrival.entries))
+            for arrival in arrivals
+        ):
+            self._wanted.set()  # the master knows the rest of it
+
+    async def copy_now(self) -> None:
+        """Take over the master's tables. SystemBusy: it cannot be asked now."""
+        address = self._master()
+        try:
+            if not address:
+                raise SystemBusy("it does not know its master")
+            await self.copy_from(address)
+        except (SaturnError, OSError) as error:
+            raise SystemBusy(f"this slave cannot copy its master's tables: {error}") from error
+
+    async def copy_from(self, address: str) -> float:
+        """Take over this master's tables; in how many seconds to look again."""
+        async with self._copying:
+            return await self._copy_from(address)
+
+    async def _copy_from(self, address: str) -> float:
+        c = self._c
+        if self._endpoint is None or self._endpoint.closed or self._address != address:
+            self.close()
+            self._known.clear()
+            self._groups.clear()
+            self._gone.clear()
+            self._waiting = None
+            self._endpoint, self._address = (
+                await connect(c.runtime, *split_address(address)),
+                address,
+            )
+        endpoint, code = self._endpoint, RequestCode
+        take = partial(self._take_topics, c.store.watermarks.appended)
+        await self._copy(endpoint, code.GET_ALL_TOPIC_CONFIG, c.topics, take)
+        if c.store.tombstones != c.topics.deleted:
+            await self._delete()
+        await self._copy(
+            endpoint, code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, c.groups, self._take_groups
+        )
+        if self._gone:
+            await c.steps.run(c.offsets.forget(self._gone))
+            self._gone = set()
+        reply = await self._copy(
+            endpoint, code.GET_ALL_CONSUMER_OFFSET, c.offsets, self._take_offsets
+        )
+        if reply is not None:
+            c.offsets.of_log = term_in(reply)
+        self._take_delays()
+        await self._copy(endpoint, code.GET_ALL_DELAY_OFFSET, self._delays, None)
+        self._take_delays()
+        pause = c.config.slave_sync_ms / 1000
+        speaks_ours = all(version for version, _ in self._known.values())
+        return pause if speaks_ours else max(pause, JAVA_PAUSE_S)
+
+    async def _copy(
+        self,
+        endpoint: Endpoint,
+        code: int,
+        table: Saveable,
+        take: Callable[[dict[str, Any]], Awaitable[None]] | None,
+    ) -> Command | None:
+        """The answer; None: nothing has changed."""
+        version, changes = self._known.get(code, ("", -1))
+        ext = {"saturnKnown": version} if version and changes == table.changes else {}
+        follows = self._follows()
+        reply = await self._ask(endpoint, code, ext)
+        self._check_follows(follows)
+        if reply.ext.get("saturnLeads") == "false":
+            raise SystemBusy(f"{self._address} leads the group no more, or not yet")
+        if reply.ext.get("saturnUnchanged") == "true":
+            return None
+        document = _document(reply)
+        if take is None:
+            self._compare_levels(reply.ext.get("saturnDelayLevels"))
+            end = int(reply.ext.get("saturnLogEnd", "0"))
+            self._waiting = end, document, self._c.runtime.monotonic()
+        else:
+            await take(document)
+        self._known[code] = reply.ext.get("saturnVersion", ""), table.changes
+        return reply
+
+    def _follows(self) -> tuple[State, int, str]:
+        """As what, in which epoch, and whom."""
+        return self._c.role.state, self._c.role.epoch, self._master()
+
+    def _check_follows(self, before: tuple[State, int, str]) -> None:
+        """SystemBusy: it follows another one by now, or was promoted: its own tables count then."""
+        if self._follows() != before:
+            raise SystemBusy(f"this node follows {self._address} no more: its answer came too late")
+
+    async def _take_topics(self, as_of: int, document: dict[str, Any]) -> None:
+        self._c.topics.replace_all(document, as_of)
+        self._c.topics.restore(self._c.store.last_entries())  # what came meanwhile
+
+    async def _take_groups(self, document: dict[str, Any]) -> None:
+        self._c.groups.replace_all(document)
+        had, self._groups = self._groups, {group.name for group in self._c.groups}
+        self._gone = (self._gone | had) - self._groups
+
+    async def _take_offsets(self, document: dict[str, Any]) -> None:
+        """They are read in steps, and taken in one."""
+        c, follows = self._c, self._follows()
+        changes = c.topics.changes
+        marks = await c.steps.run(c.offsets.read(document))
+        self._check_follows(follows)
+        if c.topics.changes != changes:  # one may have been deleted meanwhile
+            marks = c.offsets.of_topics(marks)
+        c.offsets.take(document, marks)
+
+    def _compare_levels(self, theirs: str | None) -> None:
+        ours = self._c.store.config.delay_levels
+        if theirs is not None and theirs.split() != ours.split():
+            log.warning(
+                "messageDelayLevel is %r here and %r at the master: promoted, this node would "
+                "deliver what waits at other times; set both alike",
+                ours,
+                theirs,
+            )
+
+    def _take_delays(self) -> None:
+        """What was delivered is in this log, too."""
+        if self._waiting is not None and self._c.store.watermarks.appended >= self._waiting[0]:
+            _, document, heard = self._waiting
+            self._delays.merge(document)
+            if not self._knows_waits:
+                self._delays.told(document, heard)
+                self._knows_waits = True
+            self._waiting = None
+
+    def joined(self) -> None:
+        """This log is a part of the master's now. What lies behind it is of messages that were
+        lost, or comes again with the next copy."""
+        self._clamp()
+        self._knows_waits = False
+        self._waiting = None
+        self._known.pop(RequestCode.GET_ALL_DELAY_OFFSET, None)
+        self._wanted.set()
+
+    def truncated(self) -> None:
+        """The log was cut: nobody here knows which delayed messages were delivered in what is
+        gone; the master does."""
+        self._delays.distrust()
+
+    # on a master
+
+    def begin_term(self) -> None:
+        """This node is master from now on: what lies behind the ends of its queues is lost."""
+        # Not all that was received was dispatched when the old master died.
+        self._c.topics.restore(self._c.store.last_entries())
+        for table in (self._c.offsets, self._delays):
+            table.trust()
+        for place, had, end in self._clamp():
+            log.warning(
+                "group %s had consumed %s queue %d up to %d but the log ends at %d: the tail "
+                "was lost",
+                place.group,
+                place.topic,
+                place.queue_id,
+                had,
+                end,
+            )
+
+    def end_term(self) -> None:
+        """Another one is: what only this node knows may be of messages that it will lose."""
+        for table in (self._c.offsets, self._delays):
+            table.distrust()
+
+    async def merge_back(self, address: str) -> None:
+        """Take what this slave, which has just joined, knows better."""
+        endpoint = await connect(self._c.runtime, *split_address(address))
+        try:
+            offsets = _document(await self._ask(endpoint, RequestCode.GET_ALL_CONSUMER_OFFSET, {}))
+            delays = _document(await self._ask(endpoint, RequestCode.GET_ALL_DELAY_OFFSET, {}))
+            topics = _document(await self._ask(endpoint, RequestCode.GET_ALL_TOPIC_CONFIG, {}))
+        finally:
+            endpoint.close()
+        await self._merge_deleted(topics)
+        self._c.offsets.merge(offsets)
+        self._delays.merge(delays)
+
+    async def adopt(self, address: str) -> None:
+        """This node has forgotten what the slave there knows: it takes its tables, topics and
+        groups if they are newer than its own."""
+        c = self._c
+        endpoint = await connect(c.runtime, *split_address(address))
+        try:
+            topics = _document(await self._ask(endpoint, RequestCode.GET_ALL_TOPIC_CONFIG, {}))
+            groups = _document(
+                await self._ask(endpoint, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, {})
+            )
+        finally:
+            endpoint.close()
+        if _counter(topics) > c.topics.data_version["counter"]:
+            await self._take_topics(c.store.watermarks.appended, topics)
+            if c.store.tombstones != c.topics.deleted:
+                await self._delete()
+        if _counter(groups) > c.groups.data_version["counter"]:
+            c.groups.replace_all(groups)
+        await self.merge_back(address)
+
+    async def _merge_deleted(self, document: dict[str, Any]) -> None:
+        c, last_of = self._c, Counter[str]()
+        for topic, _, last in c.store.last_entries():
+            last_of[topic] = max(last_of[topic], last)
+        c.topics.merge_deleted(document, last_of.__getitem__)
+        if c.store.tombstones != c.topics.deleted:
+            await self._delete()
+
+    # both
+
+    def _clamp(self) -> list[tuple[Place, int, int]]:
+        store = self._c.store
+        self._c.offsets.of_log = {}
+        self._delays.clamp(lambda level: store.max_offset(SCHEDULE_TOPIC, level - 1))
+        return self._c.offsets.clamp(lambda at: store.max_offset(at.topic, at.queue_id))
+
+    async def _ask(self, endpoint: Endpoint, code: int, ext: dict[str, str]) -> Command:
+        reply = await endpoint.request(Command.request(code, ext), TIMEOUT_S)
+        if reply.code:
+            raise error_for(reply.code, reply.remark)
+        return reply
+
+    def close(self) -> None:
+        if self._endpoint is not None:
+            self._endpoint.close()
+            self._endpoint = None
+
+
+def _document(reply: Command) -> dict[str, Any]:
+    document = fastjson.loads(bytes(reply.body))
+    if not isinstance(document, dict):
+        raise MalformedFrame(f"a table is {type(document).__name__}, not an object")
+    return document
+
+
+def _counter(document: dict[str, Any]) -> int:
+    version = checked.table(document, "dataVersion")
+    return checked.integer(version, "counter", 0)

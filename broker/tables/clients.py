@@ -1,0 +1,172 @@
+"""Who is connected: producers and consumers by group, as their heartbeats tell.
+
+A heartbeat (34) names a client id, its producer groups and its consumer groups with their
+subscriptions. A member lives until its connection closes, it unregisters (35) or no heartbeat came
+for 120 s. Whenever the members or the topics of a clustering group change, every member is told
+by a one-way NOTIFY_CONSUMER_IDS_CHANGED (40) and rebalances.
+
+This table is state only: `heartbeat` and `remove` return the groups that changed, and the caller
+sends the notices.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from saturnmq.broker.handlers.bodies import Consumer, Heartbeat
+from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.subscription import SQL_EXPRESSION, Subscription
+
+log = logging.getLogger(__name__)
+
+CLUSTERING, BROADCASTING = "CLUSTERING", "BROADCASTING"
+
+
+@dataclass(slots=True)
+class Member:
+    client_id: str
+    language: str
+    version: int
+    seen: float  # monotonic seconds of the last heartbeat
+
+
+@dataclass(slots=True)
+class ConsumerGroup:
+    name: str
+    consume_type: str = "CONSUME_PASSIVELY"
+    message_model: str = CLUSTERING
+    consume_from: str = "CONSUME_FROM_LAST_OFFSET"
+    members: dict[Endpoint, Member] = field(default_factory=dict)
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    documents: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # as heartbeats sent them
+
+    def client_ids(self) -> list[str]:
+        return sorted({m.client_id for m in self.members.values()})
+
+
+class ClientTable:
+    def __init__(self, expiry_s: float) -> None:
+        self._expiry = expiry_s
+        self.consumers: dict[str, ConsumerGroup] = {}
+        self.producers: dict[str, dict[Endpoint, Member]] = {}
+
+    def __len__(self) -> int:
+        """Members of groups and subscriptions of these."""
+        consumers = self.consumers.values()
+        return sum(map(len, self.producers.values())) + sum(
+            len(group.members) + len(group.documents) for group in consumers
+        )
+
+    def unknown(self, endpoint: Endpoint, beat: Heartbeat) -> int:
+        """Of how many groups in it the connection is no member yet."""
+        producing = (self.producers.get(name, ()) for name in beat.producer_groups)
+        consuming = (self.consumers.get(each.group) for each in beat.consumers)
+        return sum(endpoint not in members for members in producing) + sum(
+            group is None or endpoint not in group.members for group in consuming
+        )
+
+    def heartbeat(
+        self,
+        endpoint: Endpoint,
+        language: str,
+        version: int,
+        beat: Heartbeat,
+        now: float,
+    ) -> list[str]:
+        """Take in one heartbeat; the consumer groups that changed by it."""
+        member = Member(beat.client_id, language, version, now)
+        changed = []
+        for group in beat.producer_groups:
+            self.producers.setdefault(group, {})[endpoint] = member
+        for data in beat.consumers:
+            name = data.group
+            group_ = self.consumers.get(name)
+            if group_ is None:
+                group_ = self.consumers[name] = ConsumerGroup(name)
+            joined = endpoint not in group_.members
+            group_.members[endpoint] = member
+            topics_changed = False
+            if not beat.liveness_only:
+                group_.consume_type = data.consume_type or group_.consume_type
+                group_.message_model = data.message_model or group_.message_model
+                group_.consume_from = data.consume_from or group_.consume_from
+                topics_changed = self._subscribe(group_, data)
+            if joined or topics_changed:
+                changed.append(name)
+        return changed
+
+    @staticmethod
+    def _subscribe(group: ConsumerGroup, data: Consumer) -> bool:
+        """Newer versions replace; topics no longer named go. True if the set of topics changed."""
+        before = set(group.documents)
+        named = set()
+        for document, parsed in zip(data.subscriptions, data.parsed, strict=True):
+            topic = document["topic"]
+            named.add(topic)
+            known = group.documents.get(topic)
+            if known is None or document["subVersion"] >= known["subVersion"]:
+                if isinstance(parsed, Subscription):
+                    group.subscriptions[topic] = parsed
+                else:
+                    # Its pulls are refused (subscriptions.py); the client itself lives on. A
+                    # condition stays until there is one that can be parsed, as in RocketMQ.
+                    log.warning("group %s: %s", group.name, parsed)
+                    older = group.subscriptions.get(topic)
+                    is_sql = document["expressionType"] == SQL_EXPRESSION
+                    if not is_sql or older is None or older.sql is None:
+                        group.subscriptions.pop(topic, None)
+                group.documents[topic] = document
+        for topic in before - named:
+            group.subscriptions.pop(topic, None)
+            group.documents.pop(topic, None)
+        return before != named
+
+    def remove(
+        self,
+        endpoint: Endpoint,
+        *,
+        producer_group: str | None = None,
+        consumer_group: str | None = None,
+        everything: bool = False,
+    ) -> list[str]:
+        """Take a connection out of groups; the consumer groups that changed."""
+        for name in list(self.producers):
+            if everything or name == producer_group:
+                self.producers[name].pop(endpoint, None)
+                if not self.producers[name]:
+                    del self.producers[name]
+        changed = []
+        for name in list(self.consumers):
+            if not everything and name != consumer_group:
+                continue
+            group = self.consumers[name]
+            if group.members.pop(endpoint, None) is not None:
+                changed.append(name)
+            if not group.members:
+                del self.consumers[name]
+        return changed
+
+    def expired(self, now: float) -> list[Endpoint]:
+        """Connections whose client went silent."""
+        oldest = now - self._expiry
+        silent: dict[Endpoint, None] = {}
+        for members in [*self.producers.values(), *(g.members for g in self.consumers.values())]:
+            for endpoint, member in members.items():
+                if member.seen < oldest:
+                    silent[endpoint] = None
+        return list(silent)
+
+    def subscription(self, group: str, topic: str) -> Subscription | None:
+        found = self.consumers.get(group)
+        return found.subscriptions.get(topic) if found else None
+
+    def subscription_document(self, group: str, topic: str) -> Mapping[str, Any] | None:
+        """The newest that a heartbeat sent, also if it cannot be parsed."""
+        found = self.consumers.get(group)
+        return found.documents.get(topic) if found else None
+
+    def groups_of(self, topic: str) -> list[str]:
+        return sorted(n for n, g in self.consumers.items() if topic in g.subscriptions)

@@ -1,0 +1,250 @@
+"""Consumer offsets: per group, topic and queue, where the group goes on.
+
+`config/consumerOffset.json`: `{"dataVersion":DV,"offsetTable":{"<topic>@<group>":{"<queue>":n}}}`,
+written by this module every 5 s if something changed, read at start, copied by slaves (code 43).
+Ours, which RocketMQ passes over: `"generationTable"`, of the same form, for marks of a generation
+above 0, and `"stale":true` (see `progress.py` for both).
+
+Rule (store-format row 3.25): a commit below the known offset is ignored; only an explicit reset
+moves an offset back. The queue's next pull on the master hears of a reset: it answers
+PULL_OFFSET_MOVED once (remoting §2.2 OFFSET_RESET); commits are ignored until then. Offsets in a
+topic go when it is deleted, and no table that has them still, a slave's or the file, brings them
+back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+from saturnmq.broker.tables.progress import NOTHING, Mark, ProgressTable, mark_by_number
+from saturnmq.broker.tables.table_memory import check_text, fits_frame
+from saturnmq.broker.tables.table_persistence import Row, readable
+from saturnmq.protocol import checked
+from saturnmq.runtime.steps import at_once
+
+log = logging.getLogger(__name__)
+
+SEPARATOR = "@"
+STEP_PLACES = 5000  # that are looked at in one step: about a millisecond
+STEP_READ = 500  # that are read in one step, the same
+Search = Generator[None, None, list[str]]
+"""It yields between two steps, and returns names in their order."""
+Forgetting = Generator[None, None, None]
+"""It yields between two steps."""
+
+
+NUMBER_BYTES = 30  # of a queue and an offset in the table's text
+
+
+class Place(NamedTuple):
+    """A group's place in one queue."""
+
+    topic: str
+    group: str
+    queue_id: int
+
+
+def _pair_bytes(pair: tuple[str, str]) -> int:
+    """Of its entry in the table's text, without numbers."""
+    topic, group = pair
+    return len(topic) + len(group) + len('"@":{},')
+
+
+class ConsumerOffsets(ProgressTable[Place]):
+    """The table of one broker. `is_over`: whether an offset in this queue of a topic is from before
+    the topic was deleted."""
+
+    def __init__(
+        self,
+        now_ms: Callable[[], int],
+        is_over: Callable[[str, int, int], bool] = lambda *_: False,
+        room_for: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`room_for` refuses an offset in one more queue if there is no room for it."""
+        super().__init__(now_ms)
+        self._room_for = room_for
+        self._is_over = is_over
+        # Of which log they are (`positions.log_of`), if not of this node's: a slave's table may be
+        # ahead of its log, and of a later epoch.
+        self.of_log: dict[str, str] = {}
+        self._pairs: set[tuple[str, str]] = set()  # topic and group
+        self._text_bytes = 0  # of the table, as others are told it
+        self._counted = 0  # the number of offsets that it is of
+        self._some_are_gone = False  # pairs that are counted may have no offsets
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
+        """False if it would move back (or a reset is pending)."""
+        place = Place(topic, group, queue_id)
+        known = self.progress.marks.get(place)
+        if known is not None and (known.generation & 1 or offset <= known.offset):
+            return offset == known.offset
+        if known is None:
+            self._make_room(place)
+        self.progress.advance(place, offset)
+        self.mark_dirty()
+        return True
+
+    def _make_room(self, place: Place) -> None:
+        """For one more offset. SystemBusy: there is no memory for it, or slaves could not be told
+        all in one frame."""
+        topic, group, queue_id = place
+        self._room_for(f"the offset of group {group} in queue {queue_id} of {topic}")
+        if self._counted != len(self.progress.marks):
+            self._count_pairs()
+        pair = topic, group
+        more = NUMBER_BYTES + (0 if pair in self._pairs else _pair_bytes(pair))
+        if self._some_are_gone and not fits_frame(self._text_bytes + more):
+            self._count_pairs()
+            more = NUMBER_BYTES + (0 if pair in self._pairs else _pair_bytes(pair))
+        check_text("consumer offsets", self._text_bytes, more)
+        self._pairs.add(pair)
+        self._text_bytes += more
+        self._counted += 1
+
+    def _count_pairs(self) -> None:
+        self._pairs = {(place.topic, place.group) for place in self.progress.marks}
+        self._counted = len(self.progress.marks)
+        self._text_bytes = NUMBER_BYTES * self._counted + sum(map(_pair_bytes, self._pairs))
+        self._some_are_gone = False
+
+    def reset(self, group: str, topic: str, queue_id: int, offset: int, *, notify: bool) -> None:
+        """Set the offset whatever it was; with `notify` the next pull is told to move."""
+        place = Place(topic, group, queue_id)
+        if place not in self.progress.marks:
+            self._make_room(place)
+        known = self.progress.marks.get(place, NOTHING)
+        generation = (known.generation + 1) | 1 if notify else (known.generation | 1) + 1
+        self.progress.marks[place] = Mark(generation, offset)
+        log.info("group %s, %s queue %d: reset to %d", group, topic, queue_id, offset)
+        self.mark_dirty()
+
+    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Where to move a consumer that has not heard of it yet."""
+        place = Place(topic, group, queue_id)
+        known = self.progress.marks.get(place)
+        if known is None or not known.generation & 1:
+            return None
+        self.progress.marks[place] = Mark(known.generation + 1, known.offset)
+        self.mark_dirty()
+        return known.offset
+
+    def __len__(self) -> int:
+        return len(self.progress.marks)
+
+    def query(self, group: str, topic: str, queue_id: int) -> int | None:
+        return self.progress.offset(Place(topic, group, queue_id))
+
+    def topics_of(self, group: str) -> Search:
+        """Finds the topics in which a group has offsets."""
+        return self._search(lambda place: place.topic if place.group == group else None)
+
+    def groups_of(self, topic: str) -> Search:
+        """Finds the groups that have offsets in a topic."""
+        return self._search(lambda place: place.group if place.topic == topic else None)
+
+    def _search(self, name_of: Callable[[Place], str | None]) -> Search:
+        places = list(self.progress.marks)
+        found: set[str] = set()
+        for start in range(0, len(places), STEP_PLACES):
+            if start:
+                yield
+            names = map(name_of, places[start : start + STEP_PLACES])
+            found.update(name for name in names if name is not None)
+        return sorted(found)
+
+    def items(self) -> Iterator[tuple[tuple[str, str], dict[int, int]]]:
+        """(topic, group) and where it goes on in each queue."""
+        table: dict[tuple[str, str], dict[int, int]] = {}
+        for place, mark in self.progress:
+            table.setdefault((place.topic, place.group), {})[place.queue_id] = mark.offset
+        return iter(table.items())
+
+    def forget(self, groups: Collection[str]) -> Forgetting:
+        """Forgets the offsets of these groups."""
+        return self._drop(lambda place, _: place.group in groups)
+
+    def forget_deleted(self) -> Forgetting:
+        """Forgets the offsets in topics that were deleted."""
+        is_over = self._is_over
+        return self._drop(lambda at, mark: is_over(at.topic, at.queue_id, mark.offset))
+
+    def keep(self, is_there: Callable[[str, int], bool]) -> None:
+        """Forget what was committed in queues that there are not: brokers once took that."""
+
+        def is_gone(place: Place, _: Mark) -> bool:
+            return not is_there(place.topic, place.queue_id)
+
+        gone = next((place for place, mark in self.progress if is_gone(place, mark)), None)
+        if gone is not None:
+            before = len(self)
+            at_once(self._drop(is_gone))
+            log.warning(
+                "%d offsets are of queues that there are not, the first of queue %d of %s: they "
+                "are dropped",
+                before - len(self),
+                gone.queue_id,
+                gone.topic,
+            )
+
+    def _drop(self, is_gone: Callable[[Place, Mark], bool]) -> Forgetting:
+        """Each is looked at as it is when its step comes; what comes meanwhile stays."""
+        places = list(self.progress.marks)
+        for start in range(0, len(places), STEP_PLACES):
+            if start:
+                yield
+            marks, before = self.progress.marks, len(self)
+            for place in places[start : start + STEP_PLACES]:
+                mark = marks.get(place)
+                if mark is not None and is_gone(place, mark):
+                    del marks[place]
+            if gone := before - len(self):
+                self._counted -= gone
+                self._text_bytes -= NUMBER_BYTES * gone
+                self._some_are_gone = True
+                self.mark_dirty()
+
+    def marks_of(self, document: Mapping[str, Any]) -> dict[Place, Mark]:
+        return at_once(self.read(document))
+
+    def read(self, document: Mapping[str, Any]) -> Generator[None, None, dict[Place, Mark]]:
+        """Reads the marks in a document; yields between two steps."""
+        marks: dict[Place, Mark] = {}
+        generations = checked.table(document, "generationTable")
+
+        def read(key: str, queues: object) -> dict[Place, Mark]:
+            parts = str(key).split(SEPARATOR)
+            if len(parts) != 2:
+                return {}  # topic@group@broadcast of 5.x: not ours
+            of_queue = partial(mark_by_number, generations=checked.table(generations, key))
+            table = checked.as_table(queues, "its entry")
+            return {
+                Place(parts[0], parts[1], queue): mark
+                for queue, mark in readable(table, of_queue, f"the offset of {key} in queue")
+            }
+
+        step = 0
+        for some in readable(checked.table(document, "offsetTable"), read, "the offsets of"):
+            marks |= self.of_topics(some)
+            step += 1 + len(some)
+            if step >= STEP_READ:
+                step = 0
+                yield
+        return marks
+
+    def of_topics(self, marks: Mapping[Place, Mark]) -> dict[Place, Mark]:
+        """Those of these that are of no topic that was deleted."""
+        over = self._is_over
+        return {at: m for at, m in marks.items() if not over(at.topic, at.queue_id, m.offset)}
+
+    def rows_of(self, marks: Mapping[Place, Mark], *, generations: bool) -> Iterator[Row | None]:
+        table: dict[str, dict[str, int]] = {}
+        for place, mark in marks.items():
+            number = mark.generation if generations else mark.offset
+            if number or not generations:
+                queues = table.setdefault(f"{place.topic}{SEPARATOR}{place.group}", {})
+                queues[str(place.queue_id)] = number
+            yield None
+        yield from table.items()

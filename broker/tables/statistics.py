@@ -1,0 +1,125 @@
+"""How much goes through this broker, as RocketMQ's tools show it: totals, rates, totals of days.
+
+Counted by batch: new entries of a queue on a master when they are dispatched, so that retries, dead
+letters and delayed copies count as at RocketMQ; and answers to pulls. `sample`, called once a
+second, notes the totals; a rate is a difference of two notes by the time between them, over the
+whole time since the start where that is shorter than what is asked for. Counts of a topic, and of a
+group that reads it, go with the topic.
+
+Times are seconds of the steady clock; `now_ms` is wall time and says which day it is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Container, Iterable
+from datetime import datetime
+from typing import NamedTuple
+
+from saturnmq.store.derived.derived import Arrival
+
+SPANS_S = (10, 60, 600)  # of the three rates of a figure
+MINUTE_S = 60  # of the one rate of a topic or group
+NOTE_MINUTES_S = 10
+ENTRY_BYTES = 20
+
+
+class Totals(NamedTuple):
+    """Since the start."""
+
+    put: int = 0  # messages
+    found: int = 0  # pulls that got something
+    missed: int = 0  # pulls that got nothing
+    transferred: int = 0  # messages that pulls got
+
+
+class Day(NamedTuple):
+    """Messages put and got by the last two midnights, local time; 0 before the start."""
+
+    put_yesterday: int = 0
+    put_today: int = 0
+    got_yesterday: int = 0
+    got_today: int = 0
+
+
+class Statistics:
+    def __init__(self, now: float, now_ms: int) -> None:
+        self.totals = Totals()
+        self.day = Day()
+        self._date = datetime.fromtimestamp(now_ms / 1000).date()
+        self._notes: deque[tuple[float, Totals]] = deque([(now, self.totals)], SPANS_S[-1] + 1)
+        self._put: dict[str, int] = {}
+        self._got: dict[tuple[str, str], int] = {}  # by group and topic
+        # Copies of both, as many as a minute has, and one more.
+        self._minutes: deque[tuple[float, dict[str, int], dict[tuple[str, str], int]]]
+        self._minutes = deque([(now, {}, {})], MINUTE_S // NOTE_MINUTES_S + 1)
+
+    def __len__(self) -> int:
+        """How many topics, and groups that read one, have counts."""
+        return len(self._put) + len(self._got)
+
+    def arrived(self, arrivals: Iterable[Arrival]) -> None:
+        """New entries of queues."""
+        put, total = self._put, 0
+        for arrival in arrivals:
+            count = len(arrival.entries) // ENTRY_BYTES
+            put[arrival.topic] = put.get(arrival.topic, 0) + count
+            total += count
+        self.totals = self.totals._replace(put=self.totals.put + total)
+
+    def pulled(self, group: str, topic: str, count: int) -> None:
+        """A pull was answered with so many messages."""
+        put, found, missed, transferred = self.totals
+        if not count:
+            self.totals = Totals(put, found, missed + 1, transferred)
+            return
+        self.totals = Totals(put, found + 1, missed, transferred + count)
+        key = group, topic
+        self._got[key] = self._got.get(key, 0) + count
+
+    def sample(self, now: float, now_ms: int, topics: Container[str]) -> None:
+        """Note the totals; forget those that are not among `topics` any more."""
+        self._notes.append((now, self.totals))
+        date = datetime.fromtimestamp(now_ms / 1000).date()
+        if date != self._date:
+            self._date, day = date, self.day
+            self.day = Day(day.put_today, self.totals.put, day.got_today, self.totals.transferred)
+        if now - self._minutes[-1][0] >= NOTE_MINUTES_S:
+            self._put = {topic: count for topic, count in self._put.items() if topic in topics}
+            self._got = {key: count for key, count in self._got.items() if key[1] in topics}
+            self._minutes.append((now, dict(self._put), dict(self._got)))
+
+    def rates(self, name: str, now: float) -> str:
+        """Of a field of the totals, or of found and missed together ("asked"): a second, over the
+        last 10, 60 and 600 seconds, as RocketMQ writes them."""
+        return " ".join(f"{self._rate(name, now, span):.2f}" for span in SPANS_S)
+
+    def _rate(self, name: str, now: float, span: float) -> float:
+        since, then = next(
+            (note for note in reversed(self._notes) if note[0] <= now - span), self._notes[0]
+        )
+        return _per_second(_value(self.totals, name) - _value(then, name), now - since)
+
+    def topic_rate(self, topic: str, now: float) -> float:
+        """Messages put a second, over the last minute."""
+        since, put, _ = self._minutes[0]
+        return _per_second(self._put.get(topic, 0) - put.get(topic, 0), now - since)
+
+    def group_rate(self, group: str, topics: Iterable[str], now: float) -> float:
+        """Messages that the group got a second of these topics, over the last minute."""
+        since, _, got = self._minutes[0]
+        keys = [(group, topic) for topic in topics]
+        return _per_second(
+            sum(self._got.get(key, 0) - got.get(key, 0) for key in keys), now - since
+        )
+
+
+def _value(totals: Totals, name: str) -> int:
+    if name == "asked":
+        return totals.found + totals.missed
+    value: int = getattr(totals, name)
+    return value
+
+
+def _per_second(count: int, seconds: float) -> float:
+    return max(count, 0) / seconds if seconds > 0 else 0.0

@@ -1,0 +1,211 @@
+"""Subscription groups: how often a group retries, whether it may consume at all.
+
+`config/subscriptionGroup.json`: `{"dataVersion":DV,"forbiddenTable":{},"subscriptionGroupTable":
+{"<group>":{..}}}`, with every field RocketMQ writes; unknown fields of a file are kept as they are.
+A group whose settings are out of their bounds is left out, and told in the log. A group that nobody
+created appears with its first heartbeat, if `auto_create_groups`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from saturnmq.broker.handlers import bodies
+from saturnmq.broker.tables.table_memory import TableText
+from saturnmq.broker.tables.table_persistence import Document, Rows, Versioned, readable
+from saturnmq.protocol import checked, fastjson
+from saturnmq.protocol.checked import INT32_MAX
+from saturnmq.protocol.route import DataVersion
+from saturnmq.protocol.topics import SYSTEM_GROUPS, check_group
+from saturnmq.runtime.errors import MalformedFrame
+
+READ_FORBIDDEN = 4  # a bit of the numbers in `forbiddenTable`: {group: {topic: bits}}
+DEFAULTS: dict[str, Any] = {
+    "attributes": {},
+    "brokerId": 0,
+    "consumeBroadcastEnable": True,
+    "consumeEnable": True,
+    "consumeFromMinEnable": True,
+    "consumeMessageOrderly": False,
+    "consumeTimeoutMinute": 15,
+    "groupRetryPolicy": {"type": "CUSTOMIZED"},
+    "groupSysFlag": 0,
+    "notifyConsumerIdsChangedEnable": True,
+    "retryMaxTimes": 16,
+    "retryQueueNums": 1,
+    "whichBrokerWhenConsumeSlowly": 1,
+}
+
+
+class Group:
+    """One group's settings, as RocketMQ's document."""
+
+    __slots__ = ("_size", "document", "name")
+
+    def __init__(self, name: str, document: Mapping[str, Any] | None = None) -> None:
+        self.name = name
+        self.document: dict[str, Any] = {**DEFAULTS, **(document or {}), "groupName": name}
+        self._size = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of its part of the table's JSON text."""
+        if not self._size:
+            self._size = len(fastjson.dumps({self.name: self.document}))
+        return self._size
+
+    @property
+    def consume_enable(self) -> bool:
+        return bool(self.document["consumeEnable"])
+
+    @property
+    def broadcast_enable(self) -> bool:
+        return bool(self.document["consumeBroadcastEnable"])
+
+    @property
+    def retry_queues(self) -> int:
+        return int(self.document["retryQueueNums"])
+
+    @property
+    def retry_max(self) -> int:
+        return int(self.document["retryMaxTimes"])
+
+    def retry_limit(self, asked: int) -> int:
+        """How many retries a message gets: as many as its consumer asks for (RocketMQ's clients
+        always do, 16 unless they are told otherwise), else, below 0, as many as the group says.
+        A group that says less than 0 has none."""
+        return asked if asked >= 0 else self.retry_max
+
+    @property
+    def broker_id(self) -> int:
+        return int(self.document["brokerId"])
+
+    @property
+    def sys_flag(self) -> int:
+        return int(self.document["groupSysFlag"])
+
+    @property
+    def slow_broker_id(self) -> int:
+        return int(self.document["whichBrokerWhenConsumeSlowly"])
+
+    @property
+    def notify_changes(self) -> bool:
+        return bool(self.document["notifyConsumerIdsChangedEnable"])
+
+
+class GroupTable(Versioned):
+    def __init__(
+        self,
+        now_ms: Callable[[], int],
+        *,
+        auto_create: bool,
+        room_for: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`room_for` refuses a new group if there is no room for it."""
+        self._now_ms = now_ms
+        self._room_for = room_for
+        self._auto_create = auto_create
+        self._groups = {name: Group(name) for name in sorted(SYSTEM_GROUPS)}
+        self._forbidden: dict[str, dict[str, int]] = {}
+        self._counter = 0
+        self._timestamp = now_ms()
+        self._told_ms = 0  # the time of the version that was loaded
+        self._text = TableText("groups", lambda: (group.size for group in self))
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def __iter__(self) -> Iterator[Group]:
+        return iter(self._groups.values())
+
+    def get(self, name: str) -> Group | None:
+        return self._groups.get(name)
+
+    def get_or_create(self, name: str) -> Group | None:
+        """None if there is no such group and none is made by being used."""
+        found = self._groups.get(name)
+        if found is None and self._auto_create:
+            found = Group(check_group(name))
+            self.make_room(found)
+            self.put(found)
+        return found
+
+    def forbids(self, group: str, topic: str) -> bool:
+        """Whether an operator has forbidden the group to read this topic."""
+        return bool(self._forbidden.get(group, {}).get(topic, 0) & READ_FORBIDDEN)
+
+    def make_room(self, group: Group) -> None:
+        """SystemBusy: the table has none for it, be it new or changed."""
+        if group.name not in self._groups:
+            self._room_for(f"group {group.name}")
+        self._text.check(self._more(group))
+
+    def _more(self, group: Group) -> int:
+        before = self._groups.get(group.name)
+        return group.size - (before.size if before else 0)
+
+    def put(self, group: Group) -> None:
+        self._text.grow(self._more(group))
+        self._groups[group.name] = group
+        self._touch()
+
+    def delete(self, name: str) -> bool:
+        group = self._groups.pop(name, None)
+        if group is None:
+            return False
+        self._text.grow(-group.size)
+        self._touch()
+        return True
+
+    @property
+    def data_version(self) -> dict[str, int]:
+        return {"counter": self._counter, "stateVersion": 0, "timestamp": self._timestamp}
+
+    def document(self) -> Document:
+        groups = sorted(self._groups.items())
+        return {
+            "dataVersion": self.data_version,
+            "forbiddenTable": self._forbidden,
+            "subscriptionGroupTable": Rows((name, group.document) for name, group in groups),
+        }
+
+    def load(self, document: Mapping[str, Any]) -> None:
+        """MalformedFrame: it is no table of groups, and nothing has changed."""
+        version = DataVersion.from_json(checked.table(document, "dataVersion"))
+        forbidden = checked.table(document, "forbiddenTable")
+        table = checked.table(document, "subscriptionGroupTable")
+        self._groups |= {group.name: group for group in readable(table, _group, "group")}
+        self._text.count()
+        self._forbidden = dict(readable(forbidden, _forbidden, "what is forbidden to group"))
+        self._counter, self._told_ms = version.counter, version.timestamp
+
+    def replace_all(self, document: Mapping[str, Any]) -> None:
+        """A slave takes over its master's table. MalformedFrame: as `load`."""
+        before, groups = self.snapshot(), self._groups
+        self._groups = {name: Group(name) for name in sorted(SYSTEM_GROUPS)}
+        try:
+            self.load(document)
+        except MalformedFrame:
+            self._groups = groups
+            raise
+        self._timestamp = self._told_ms or self._timestamp
+        if self.snapshot() != before:
+            self.mark_dirty()
+
+    def _touch(self) -> None:
+        self._counter += 1
+        self._timestamp = self._now_ms()
+        self.mark_dirty()
+
+
+def _group(name: str, settings: object) -> Group:
+    return Group(name, bodies.group_settings(checked.as_table(settings, "its entry")))
+
+
+def _forbidden(group: str, topics: object) -> tuple[str, dict[str, int]]:
+    bits = checked.as_table(topics, "its entry")
+    return group, {
+        checked.as_text(topic, "a topic"): checked.as_integer(bit, "its bits", most=INT32_MAX)
+        for topic, bit in bits.items()
+    }

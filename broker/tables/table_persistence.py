@@ -1,0 +1,253 @@
+"""Saving the broker's small JSON files, all of them one way.
+
+A table is turned into its document on the event loop (one moment, no locks) and written in a
+thread. Of a large table that moment takes a copy, which costs 10 ms of a million entries; its rows
+are made and encoded in steps. `Saver.save` never runs twice at once for one file, and a save that
+fails is logged and tried again at the next round: what is in memory stays the truth.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any, TypeVar
+
+from saturnmq.protocol import fastjson
+from saturnmq.runtime.door import Runtime
+from saturnmq.runtime.errors import SaturnError
+from saturnmq.runtime.steps import Steps
+from saturnmq.store.config_files import ConfigFile
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+TOLD_MAX = 10  # entries of one table that are told one by one
+SAVE_S = 1.0
+BUSY_SHARE = 0.1  # of the time at most goes into writing tables, unless `interval_s` asks for more
+
+
+def readable(table: Mapping[Any, Any], read: Callable[[Any, Any], T], what: str) -> Iterator[T]:
+    """Each entry as `read` has it. One that it refuses is left out, and told: it must not keep the
+    others from being served."""
+    refused = 0
+    for key, value in table.items():
+        try:
+            yield read(key, value)
+        except SaturnError as error:
+            refused += 1
+            if refused <= TOLD_MAX:
+                log.error("%s %.100r is left out: %s: %.500r", what, key, error, value)
+    if refused > TOLD_MAX:
+        log.error("%d more like this are left out", refused - TOLD_MAX)
+
+
+STEP_ROWS, STEP_TEXTS = 500, 5000  # that are made in one step: about a millisecond
+
+Row = tuple[str, Any]
+
+
+class Rows:
+    """A large table in a document: rows that are made later, of a copy of what it is now. A row may
+    be None: nothing yet."""
+
+    def __init__(self, rows: Iterable[Row | None], *, leave_out_empty: bool = False) -> None:
+        self._rows = rows
+        self.leave_out_empty = leave_out_empty
+
+    def all(self) -> dict[str, Any]:
+        return dict(row for row in self._rows if row is not None)
+
+    def encoded(self) -> Generator[None, None, bytes]:
+        """Makes the JSON object of all rows, some in each step."""
+        parts: list[bytes] = []
+        rows = iter(self._rows)
+        while taken := list(islice(rows, STEP_ROWS)):
+            if made := dict(row for row in taken if row is not None):
+                parts.append(fastjson.dumps(made)[1:-1])
+            yield
+        return b"{%b}" % b",".join(parts)
+
+
+class EncodedRows(Rows):
+    """Rows whose JSON text is known, `"name":value`, because they are written again and again."""
+
+    def __init__(self, rows: Iterable[bytes]) -> None:
+        super().__init__(())
+        self._texts = rows
+
+    def all(self) -> dict[str, Any]:
+        rows: dict[str, Any] = fastjson.loads(b"{%b}" % b",".join(self._texts))
+        return rows
+
+    def encoded(self) -> Generator[None, None, bytes]:
+        parts: list[bytes] = []
+        texts = iter(self._texts)
+        while taken := list(islice(texts, STEP_TEXTS)):
+            parts += taken
+            yield
+        return b"{%b}" % b",".join(parts)
+
+
+Document = dict[str, Any]
+"""Large tables in it are `Rows`."""
+
+
+def encode(document: Document) -> Generator[None, None, bytes]:
+    """Makes the JSON text of a document in steps."""
+    made: dict[str, Any] = {}
+    for key, value in document.items():
+        if not isinstance(value, Rows):
+            made[key] = value
+            continue
+        table = yield from value.encoded()
+        if table != b"{}" or not value.leave_out_empty:
+            made[key] = fastjson.encoded(table)
+    return fastjson.dumps(made)
+
+
+class Saveable(ABC):
+    """A table that knows whether it changed since it was last written; `changes` counts how often
+    it did since the start."""
+
+    changes = 0
+    _written = 0
+
+    @property
+    def dirty(self) -> bool:
+        return self.changes != self._written
+
+    def clean(self) -> None:
+        self._written = self.changes
+
+    def mark_dirty(self) -> None:
+        self.changes += 1
+
+    @abstractmethod
+    def document(self) -> Document:
+        """What to write, of this moment."""
+
+    def snapshot(self) -> dict[str, Any]:
+        """The same with all rows."""
+        made = {}
+        for key, value in self.document().items():
+            made[key] = value.all() if isinstance(value, Rows) else value
+            if isinstance(value, Rows) and value.leave_out_empty and not made[key]:
+                del made[key]
+        return made
+
+
+class Versioned(Saveable):
+    """One whose document has a version."""
+
+    @property
+    @abstractmethod
+    def data_version(self) -> dict[str, int]: ...
+
+
+class Told:
+    """A table that changes seldom, as it is told: encoded once for all who ask between two
+    changes."""
+
+    def __init__(self, table: Versioned, more: Callable[[Document], Document]) -> None:
+        self._table = table
+        self._more = more
+        self._state: object = None
+        self._text = b""
+
+    def text(self) -> bytes | None:
+        """None: it has changed since it was encoded."""
+        return self._text if self._state == self._now() else None
+
+    def encoded(self) -> Generator[None, None, bytes]:
+        state, document = self._now(), self._table.document()
+        text = yield from encode(document | self._more(document))
+        self._state, self._text = state, text
+        return text
+
+    def _now(self) -> object:
+        return self._table.changes, self._table.data_version
+
+
+class Saver:
+    """Writes tables to their files when they changed."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        steps: Steps,
+        guard: Callable[[Awaitable[None]], Awaitable[None]],
+    ) -> None:
+        self._runtime = runtime
+        self._steps = steps
+        self._guard = guard  # a save that was begun ends, though its caller is cancelled
+        self._changed = asyncio.Event()
+        self._writing = asyncio.Lock()
+        self._tables: list[tuple[Saveable, ConfigFile, Callable[[], bool]]] = []
+
+    def add(
+        self, table: Saveable, file: ConfigFile, ready: Callable[[], bool] = lambda: True
+    ) -> None:
+        """`ready` is false while the table is not loaded: it must not replace a good file."""
+        self._tables.append((table, file, ready))
+
+    async def save_changed(self) -> None:
+        """On disk when this returns. One at a time: two writers of one file would mix it."""
+        async with self._writing:
+            await self._save_changed()
+
+    async def save(self, table: Saveable) -> None:
+        """This table is on disk when this returns; an OSError says that it is not."""
+        await self._guard(self._save(table))
+
+    async def _save(self, table: Saveable) -> None:
+        async with self._writing:
+            for mine, file, _ in self._tables:
+                if mine is table and table.dirty:
+                    await self._write(table, file)
+
+    async def _save_changed(self) -> None:
+        for table, file, ready in self._tables:
+            if not (table.dirty and ready()):
+                continue
+            try:
+                await self._write(table, file)
+            except OSError as error:
+                log.error("cannot save a table, trying again at the next round: %s", error)
+
+    async def _write(self, table: Saveable, file: ConfigFile) -> None:
+        document = table.document()
+        table.clean()
+        try:
+            data = await self._steps.run(encode(document))
+            await self._runtime.run_blocking(file.write, data)
+        except BaseException:
+            table.mark_dirty()
+            raise
+
+    @property
+    def unsaved(self) -> list[str]:
+        """The files of tables that are not on disk as they are."""
+        return [file.path for table, file, ready in self._tables if table.dirty and ready()]
+
+    def wake(self) -> None:
+        """Save now: a topic or a group appeared, which is rare and should not be forgotten."""
+        self._changed.set()
+
+    async def run(self, interval_s: float) -> None:
+        """What changed is on disk within a second, which is what a crash may forget
+        (fault-model.md I6); tables so large that writing them takes long are written less often,
+        but every `interval_s` at least, as RocketMQ does."""
+        now = self._runtime.monotonic
+        pause = min(SAVE_S, interval_s)
+        while True:
+            timer = self._runtime.call_later(pause, self._changed.set)
+            await self._changed.wait()
+            timer.cancel()
+            self._changed.clear()
+            begun = now()
+            await self._guard(self.save_changed())
+            pause = min(max(SAVE_S, (now() - begun) / BUSY_SHARE), interval_s)

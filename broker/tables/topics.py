@@ -1,0 +1,415 @@
+"""The topic table: which topics exist here, with how many queues and which permissions.
+
+`config/topics.json`: `{"dataVersion":DV,"topicConfigTable":{"<topic>":TopicConfig}}`. Written by
+the broker when it changed, read at start, sent to nameservers in every registration and to slaves
+(code 21). Permission bits: 1 inherit (a template for auto-creation), 2 write, 4 read. Ours, which
+RocketMQ passes over: `"asOfTable":{"<topic>":n}` and `"deletedTable"`
+(store/derived/tombstones.py).
+
+The table and the log can contradict each other: a crash may forget a topic that has messages, and a
+topic that was deleted has messages in the log still. So an entry, and a deletion, say where the log
+ended when they were made. What the log says behind that counts against them (`restore`), what it
+says before does not. Where a log ends earlier now, nothing was made behind its end (`within`). An
+entry of RocketMQ's, or of an older version of ours, says nothing: it is taken to be as new as the
+log was when it was read.
+
+Auto-creation (remoting §2.1): the template named by the sender (TBW102) must exist with the inherit
+bit; the new topic gets min(asked, template's write queues) queues and loses the inherit bit.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from saturnmq.broker.tables.table_memory import TableText
+from saturnmq.broker.tables.table_persistence import (
+    Document,
+    EncodedRows,
+    Rows,
+    Versioned,
+    readable,
+)
+from saturnmq.protocol import checked, fastjson
+from saturnmq.protocol.route import DataVersion, TopicConfig
+from saturnmq.protocol.topics import AUTO_CREATE_TOPIC, GROUPS_TOPIC, SCHEDULE_TOPIC
+from saturnmq.runtime.errors import InvalidParameter, MalformedFrame, NoPermission, TopicNotExist
+from saturnmq.store.derived.tombstones import KEY as DELETED
+from saturnmq.store.derived.tombstones import Tombstone, tombstones_of
+
+INHERIT, WRITE, READ = 1, 2, 4
+AS_OF = "asOfTable"
+
+NEWS_MOST = 64  # topics that are told one by one, and not with the whole table
+
+LastEntries = Iterable[tuple[str, int, int]]
+"""Of queues: topic, queue id, and where the frame of the last entry lies in the log."""
+
+
+@dataclass(frozen=True)
+class Topic:
+    name: str
+    read_queues: int
+    write_queues: int
+    perm: int = READ | WRITE
+    sys_flag: int = 0
+    order: bool = False
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def queues(self) -> int:
+        return max(self.read_queues, self.write_queues)
+
+    @cached_property  # the whole table is written whenever one of thousands is made
+    def row(self) -> bytes:
+        """Its part of the table's JSON text."""
+        return fastjson.dumps({self.name: self.to_json()})[1:-1]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "attributes": dict(self.attributes),
+            "order": self.order,
+            "perm": self.perm,
+            "readQueueNums": self.read_queues,
+            "topicFilterType": "SINGLE_TAG",
+            "topicName": self.name,
+            "topicSysFlag": self.sys_flag,
+            "writeQueueNums": self.write_queues,
+        }
+
+    @classmethod
+    def from_json(cls, name: str, document: Mapping[str, Any]) -> Topic:
+        """MalformedFrame: a field is out of its bounds."""
+        known = TopicConfig.from_json({**document, "topicName": name})
+        return cls(
+            known.name,
+            known.read_queues,
+            known.write_queues,
+            known.perm,
+            known.sys_flag,
+            known.order,
+            known.attributes,
+        )
+
+
+def system_topics(
+    cluster: str, broker: str, template_queues: int, *, delay_levels: int, auto: bool
+) -> list[Topic]:
+    """What a RocketMQ broker has from its first second (store-format §1), and one of ours."""
+    topics = [
+        Topic(SCHEDULE_TOPIC, max(18, delay_levels), max(18, delay_levels)),
+        Topic("RMQ_SYS_TRANS_HALF_TOPIC", 1, 1),
+        Topic("RMQ_SYS_TRANS_OP_HALF_TOPIC", 1, 1),
+        Topic("rmq_sys_wheel_timer", 1, 1),
+        Topic(f"rmq_sys_REVIVE_LOG_{cluster}", 8, 8),
+        Topic("SELF_TEST_TOPIC", 1, 1),
+        Topic("OFFSET_MOVED_EVENT", 1, 1),
+        Topic("BenchmarkTest", 1024, 1024),
+        Topic(cluster, 16, 16, INHERIT | READ | WRITE),
+        Topic(broker, 1, 1, INHERIT | READ | WRITE),
+        Topic(f"{cluster}_REPLY_TOPIC", 1, 1),
+        Topic(f"rmq_sys_SYNC_BROKER_MEMBER_{broker}", 1, 1),
+        Topic(GROUPS_TOPIC, 1, 1),
+    ]
+    if auto:
+        topics.append(
+            Topic(AUTO_CREATE_TOPIC, template_queues, template_queues, INHERIT | READ | WRITE)
+        )
+    return topics
+
+
+def _tombstone_bytes(name: str, tombstone: Tombstone | None) -> int:
+    """About what it takes of the table's text."""
+    return 0 if tombstone is None else len(name) + 40 + 30 * len(tombstone.next)
+
+
+class TopicTable(Versioned):
+    def __init__(
+        self,
+        now_ms: Callable[[], int],
+        on_change: Callable[[], None],
+        log_end: Callable[[], int],
+        room_for: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`room_for` refuses one more topic if there is no room for it."""
+        self._now_ms = now_ms
+        self._room_for = room_for
+        self._on_change = on_change  # registers at the nameservers at once
+        self._log_end = log_end
+        self._topics: dict[str, Topic] = {}
+        self._as_of: dict[str, int] = {}
+        self.deleted: dict[str, Tombstone] = {}
+        self._system: set[str] = set()
+        self._counter = 0
+        self.version = 0  # counts changes since the start
+        self._news: deque[Topic | None] = deque(maxlen=NEWS_MOST)  # what they were about, if known
+        self._timestamp = now_ms()
+        self._told_ms = 0  # the time of the version that was loaded
+        self._text = TableText("topics, and deleted ones that the log still has,", self._sizes)
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+    def __iter__(self) -> Iterator[Topic]:
+        return iter(self._topics.values())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._topics
+
+    def get(self, name: str) -> Topic | None:
+        return self._topics.get(name)
+
+    def readable(self, name: str, queue_id: int | None = None) -> Topic:
+        """The topic, if it and this queue of it may be read; a SaturnError says why not."""
+        topic = self.get(name)
+        if topic is None:
+            raise TopicNotExist(f"topic[{name}] not exist, apply first please!")
+        if not topic.perm & READ:
+            raise NoPermission(f"topic [{name}] is not readable")
+        if queue_id is not None and not 0 <= queue_id < topic.read_queues:
+            raise InvalidParameter(
+                f"queue id {queue_id} of topic {name} is out of range; it has "
+                f"{topic.read_queues} read queues"
+            )
+        return topic
+
+    def is_system(self, name: str) -> bool:
+        return name in self._system or name.startswith("rmq_sys_")
+
+    def install_system(self, topics: list[Topic]) -> None:
+        for topic in topics:
+            self._system.add(topic.name)
+            self._topics.setdefault(topic.name, topic)
+
+    def restore(self, queues: LastEntries) -> bool:
+        """Topics and queues that the log knows and the table does not: created just before a
+        crash, or on a master that this node has not copied the table of yet. True if there are."""
+        missing: dict[str, int] = {}
+        for name, queue_id, last in queues:
+            known = self._topics.get(name)
+            if known is not None and (queue_id < known.queues or self.is_system(name)):
+                continue
+            if last >= self._made_at(name):
+                missing[name] = max(missing.get(name, 0), queue_id + 1)
+        for name, count in sorted(missing.items()):
+            known = self._topics.get(name) or Topic(name, count, count)
+            self._put(
+                replace(
+                    known,
+                    read_queues=max(known.read_queues, count),
+                    write_queues=max(known.write_queues, count),
+                ),
+                self._made_at(name),  # more queues may be known by the rest of the log
+            )
+        return bool(missing)
+
+    def _made_at(self, name: str) -> int:
+        """Where the log ended when the table was told last what it says of this topic."""
+        if name in self._topics:
+            return self._as_of.get(name, 0)
+        return self.deleted[name].end if name in self.deleted else 0
+
+    def put(self, topic: Topic) -> None:
+        if self._topics.get(topic.name) != topic:
+            self._put(topic, self._log_end())
+
+    def make_room(self, topic: Topic) -> None:
+        """SystemBusy: the table has none for it, be it new or changed."""
+        if topic.name not in self._topics:
+            self._room_for(f"topic {topic.name}")
+        self._text.check(self._more(topic))
+
+    def _more(self, topic: Topic) -> int:
+        before = self._topics.get(topic.name)
+        return len(topic.row) - (len(before.row) if before else 0)
+
+    def _put(self, topic: Topic, as_of: int) -> None:
+        self._text.grow(self._more(topic))
+        self._topics[topic.name] = topic
+        self._as_of[topic.name] = as_of
+        self._touch(topic)
+
+    def delete(self, name: str, tombstone: Tombstone) -> Callable[[], None]:
+        """Take a topic out; what puts it back as it was, unless it was made again meanwhile."""
+        topic, as_of = self._take_out(name), self._as_of.pop(name, 0)
+        before = self.deleted.get(name)
+        self._bury(name, tombstone)
+        self._touch()
+
+        def undo() -> None:
+            self._bury(name, before)
+            if topic is not None and name not in self._topics:
+                self._text.grow(self._more(topic))
+                self._topics[name], self._as_of[name] = topic, as_of
+            self._touch()
+
+        return undo
+
+    def _take_out(self, name: str) -> Topic | None:
+        topic = self._topics.pop(name, None)
+        if topic is not None:
+            self._text.grow(-len(topic.row))
+        return topic
+
+    def _bury(self, name: str, tombstone: Tombstone | None) -> None:
+        """Its tombstone is this one, or none, from now on."""
+        before = self.deleted.pop(name, None)
+        self._text.grow(_tombstone_bytes(name, tombstone) - _tombstone_bytes(name, before))
+        if tombstone is not None:
+            self.deleted[name] = tombstone
+
+    def _sizes(self) -> Iterator[int]:
+        yield from (len(topic.row) for topic in self)
+        yield from (_tombstone_bytes(name, each) for name, each in self.deleted.items())
+
+    def is_over(self, name: str, queue_id: int, offset: int) -> bool:
+        """Whether this offset is of a topic that was deleted: of one that was made again, whether
+        it lies before its beginning."""
+        tombstone = self.deleted.get(name)
+        if tombstone is None:
+            return False
+        return name not in self._topics or offset < tombstone.next.get(queue_id, 0)
+
+    def within(self, end: int) -> bool:
+        """The log ends here now: nothing was made behind it. True if something changes."""
+        later = {name: t.within(end) for name, t in self.deleted.items() if t.end > end}
+        made = {name: end for name, at in self._as_of.items() if at > end}
+        self.deleted |= later
+        self._as_of |= made
+        if later or made:
+            self.mark_dirty()
+        return bool(later or made)
+
+    def forget_deleted(self, log_start: int) -> None:
+        """The log begins here now: nothing in it is of a topic that was deleted before."""
+        for name in [n for n, t in self.deleted.items() if t.end <= log_start]:
+            if name not in self._topics:  # which would not know where its queues begin
+                self._bury(name, None)
+                self.mark_dirty()
+
+    def auto_create(self, name: str, template_name: str, asked_queues: int) -> Topic | None:
+        template = self._topics.get(template_name)
+        if template is None or not template.perm & INHERIT:
+            return None
+        queues = max(0, min(asked_queues, template.write_queues))
+        if not queues:
+            return None
+        topic = replace(
+            template,
+            name=name,
+            read_queues=queues,
+            write_queues=queues,
+            perm=template.perm & ~INHERIT,
+        )
+        self.make_room(topic)
+        self.put(topic)
+        return topic
+
+    def ensure(
+        self, name: str, queues: int, perm: int = READ | WRITE, *, is_owed: bool = False
+    ) -> Topic:
+        """A topic the broker itself needs (retry, DLQ). SystemBusy: the table has no room for its
+        text, and it is not owed to a message that was taken."""
+        found = self._topics.get(name)
+        if found is None:
+            found = Topic(name, queues, queues, perm)
+            if not is_owed:
+                self._text.check(self._more(found))
+            self.put(found)
+        return found
+
+    @property
+    def data_version(self) -> dict[str, int]:
+        return {"counter": self._counter, "stateVersion": 0, "timestamp": self._timestamp}
+
+    def document(self) -> Document:
+        topics = [self._topics[name] for name in sorted(self._topics)]
+        deleted = sorted(self.deleted.items())
+        return {
+            "dataVersion": self.data_version,
+            "topicConfigTable": EncodedRows(topic.row for topic in topics),
+            AS_OF: {name: self._as_of[name] for name in sorted(self._as_of)},
+            DELETED: Rows((name, tombstone.to_json()) for name, tombstone in deleted),
+        }
+
+    def load(self, document: Mapping[str, Any]) -> None:
+        """The file's table at start; system topics missing from it stay. MalformedFrame: it is no
+        table of topics, and nothing has changed."""
+        told = checked.table(document, AS_OF)
+        deleted = tombstones_of(document)
+        version = DataVersion.from_json(checked.table(document, "dataVersion"))
+
+        def read(name: str, config: object) -> tuple[Topic, int]:
+            as_of = checked.integer(told, name, self._log_end())
+            return Topic.from_json(name, checked.as_table(config, "its entry")), as_of
+
+        table = checked.table(document, "topicConfigTable")
+        for topic, as_of in readable(table, read, "topic"):
+            self._topics[topic.name], self._as_of[topic.name] = topic, as_of
+        self.deleted |= deleted
+        self._text.count()
+        self._counter = version.counter
+        self._told_ms = version.timestamp
+
+    def replace_all(self, document: Mapping[str, Any], as_of: int) -> None:
+        """A slave takes over its master's table; `as_of` is where the slave's log ended when it
+        asked. What this node deleted as a master stays deleted until the new master says what it
+        thinks of it (`merge_deleted`). RocketMQ writes no tombstones: what its table has no more
+        was deleted. MalformedFrame: as `load`."""
+        old, marks, deleted = self._topics, self._as_of, self.deleted
+        self._topics = {n: t for n, t in old.items() if n in self._system}
+        self._as_of, self.deleted = {}, {}
+        try:
+            self.load(document)
+        except MalformedFrame:
+            self._topics, self._as_of, self.deleted = old, marks, deleted
+            raise
+        told = checked.table(document, AS_OF)
+        for name, topic in self._topics.items():
+            if name not in told:
+                self._as_of[name] = marks.get(name, as_of) if topic == old.get(name) else as_of
+        if DELETED not in document:
+            named = self._topics.keys() | checked.table(document, "topicConfigTable").keys()
+            for name in old.keys() - named:
+                self._bury(name, Tombstone(as_of))
+        for name, tombstone in deleted.items():
+            self._bury(name, tombstone.merged(self.deleted.get(name)))
+        self._timestamp = self._told_ms or self._timestamp
+        if self._topics != old:
+            self._tell()
+        if (self._topics, self._as_of, self.deleted) != (old, marks, deleted):
+            self.mark_dirty()
+
+    def merge_deleted(self, document: Mapping[str, Any], last_of: Callable[[str], int]) -> None:
+        """A master hears of deletions that a slave of it did as the master before: they stand but
+        for what was made and written since; `last_of` says where a topic's last message lies."""
+        for name, theirs in tombstones_of(document).items():
+            tombstone = theirs.within(self._log_end()).merged(self.deleted.get(name))
+            if tombstone == self.deleted.get(name):
+                continue
+            is_newer = max(self._made_at(name), last_of(name)) >= tombstone.end
+            self._bury(name, tombstone)
+            if not is_newer:
+                self._take_out(name)
+                self._as_of.pop(name, None)
+            self._touch()
+
+    def next_change(self, version: int) -> Topic | None:
+        """The topic that was made or changed next after so many changes; None: there was no other,
+        or something else changed, or so much has since that the whole table is less."""
+        behind = self.version - version
+        return self._news[-behind] if 0 < behind <= len(self._news) else None
+
+    def _touch(self, topic: Topic | None = None) -> None:
+        self._counter += 1
+        self._timestamp = self._now_ms()
+        self.mark_dirty()
+        self._tell(topic)
+
+    def _tell(self, topic: Topic | None = None) -> None:
+        self.version += 1
+        self._news.append(topic)
+        self._on_change()

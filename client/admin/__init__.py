@@ -1,0 +1,1 @@
+"""Operating: topics, groups, members of a broker group, promotions and hand-overs."""

@@ -1,0 +1,469 @@
+"""The asynchronous admin: topics, routes, clusters, groups and messages, over the codes of
+remoting.md 2.3, 2.6 and 3.1. Used on one event loop; the synchronous face is blocking_faces.Admin.
+
+    async with Admin("127.0.0.1:9876") as admin:
+        await admin.create_topic("flights", queues=8)
+
+It asks nameservers for routes and every master of a topic for the rest. Works against RocketMQ's
+own servers, but for replicas and promotions, which are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+from saturnmq.client.admin import promotion
+from saturnmq.client.admin.group_admin import (
+    END,
+    GroupAdmin,
+    GroupAtBroker,
+    OffsetReset,
+    QueueAtMember,
+    QueueLag,
+)
+from saturnmq.client.admin.handover import Drained, Succession
+from saturnmq.client.admin.message_finding import RESULTS, MessageFinder, serving
+from saturnmq.client.admin.promotion import Promoter, Promotion
+from saturnmq.client.admin.replicas import Replica, brokers_in, find_replicas
+from saturnmq.client.admin.topic_settings import Queues, TopicSettings
+from saturnmq.client.core import ClientCore, ErrorListener
+from saturnmq.client.producer.producer import DEFAULT_NAMESERVER, new_core
+from saturnmq.protocol import checked
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.message import MessageQueue, ReceivedMessage
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.route import TopicRoute
+from saturnmq.protocol.signing import Signing
+from saturnmq.protocol.topics import check_topic
+from saturnmq.runtime.door import Runtime
+from saturnmq.runtime.errors import InvalidParameter, QueryNotFound, RouteNotFound
+
+MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION")
+QUERY_TIMEOUT_S = 5.0
+Boundary = Literal["LOWER", "UPPER"]
+
+
+class QueueOffsets(NamedTuple):
+    """One queue of a topic: offsets from min_offset up to, not including, max_offset."""
+
+    queue: MessageQueue
+    min_offset: int
+    max_offset: int
+    last_update_ms: int
+
+
+class Undrained(NamedTuple):
+    """What a group has not consumed of a queue; `group` None: no group consumes the topic."""
+
+    queue: MessageQueue
+    group: str | None
+    messages: int
+
+
+class BrokerNode(NamedTuple):
+    """One broker process as a nameserver knows it; id 0 is the master."""
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    address: str
+
+
+class Admin:
+    """Administration of a cluster: topics, groups, offsets and single messages.
+
+    Errors are SaturnErrors; what a broker answers keeps its class (`saturnmq.errors`).
+    """
+
+    timeout: float
+    """Seconds that a server has for one answer."""
+
+    def __init__(
+        self,
+        nameservers: str | Sequence[str] = DEFAULT_NAMESERVER,
+        *,
+        core: ClientCore | None = None,
+        runtime: Runtime | None = None,
+        timeout: float = QUERY_TIMEOUT_S,
+        on_error: ErrorListener | None = None,
+        replication_secret: str = "",
+        replication_secret_required: bool = True,
+    ) -> None:
+        """
+        nameservers: "HOST:PORT[,...]" or a sequence of them
+        timeout: seconds that a server has for one answer
+        on_error: called on the client's loop, and must return at once, with each error that no call
+            of the application can raise
+        replication_secret: the brokers' `replicationSecret`, if they have one: needed to change
+            their roles
+        replication_secret_required: with a secret, believe only brokers that sign with it; False
+            while a running cluster is being given one
+        """
+        signing = Signing(replication_secret, replication_secret_required)
+        self.core = core or new_core(nameservers, runtime, signing)
+        if on_error is not None:
+            self.core.on_error(on_error)
+        self._own_core = core is None
+        self.timeout = timeout
+        self._finder = MessageFinder(self.core, timeout)
+        self._groups = GroupAdmin(self.core, timeout)
+
+    async def start(self) -> Admin:
+        """Connect."""
+        if self._own_core:
+            await self.core.start()
+        return self
+
+    async def close(self) -> None:
+        """Leave; an operation under way fails."""
+        if self._own_core:
+            await self.core.close()
+
+    async def __aenter__(self) -> Admin:
+        return await self.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # -- cluster and topics --------------------------------------------------------------------
+
+    async def cluster(self) -> list[BrokerNode]:
+        """Every broker that the nameserver knows."""
+        command = Command.request(RequestCode.GET_BROKER_CLUSTER_INFO)
+        brokers = await self.core.ask_nameserver(command, brokers_in, self.timeout)
+        return sorted(
+            BrokerNode(data.cluster, data.broker_name, broker_id, address)
+            for data in brokers
+            for broker_id, address in data.addresses.items()
+        )
+
+    async def replicas(self, group: str | None = None) -> list[Replica]:
+        """Every member of a broker group, or of all: role, epoch, how far its log is."""
+        return await find_replicas(self.core, group)
+
+    async def promote(
+        self,
+        group: str,
+        node: str | int,
+        *,
+        force: bool = False,
+        timeout: float = promotion.TIMEOUT_S,
+    ) -> Promotion:
+        """Make `node` (an address or a broker id) the master of its group.
+
+        A master that answers hands over, which loses nothing. Without one, `force` is needed where
+        acknowledged messages could be lost.
+        """
+        return await Promoter(self.core, group, force=force, timeout_s=timeout).run(node)
+
+    async def hand_over(
+        self,
+        group: str,
+        node: str | int | None = None,
+        *,
+        timeout: float = promotion.TIMEOUT_S,
+    ) -> Promotion:
+        """Change the master of a group while all is well: to `node` (an address or a broker id), or
+        to the slave that is preferred by `brokerElectionPriority`, or furthest ahead.
+
+        Nothing is forced, and no acknowledged message is lost: NoPermission says why nobody hands
+        over, or takes over, and nothing has changed then. The slave has `timeout` seconds to come
+        near; for two at most nobody takes sends. A call that is cancelled ends when one of the two
+        leads, and so does `close`.
+        """
+        return await Succession(self.core, timeout_s=timeout).hand_over(group, node)
+
+    async def preview_hand_over(self, group: str, node: str | int | None = None) -> Replica:
+        """Who would take over."""
+        return await Succession(self.core).preview(group, node)
+
+    async def drain(self, node: str, *, timeout: float = promotion.TIMEOUT_S) -> list[Drained]:
+        """Hand over each group that a node leads, so that it can be stopped: `node` is an address,
+        a host, which names all its brokers, or the id of only one broker.
+
+        NoPermission says why somebody cannot, before anything has changed. `risk` says what the
+        stop costs all the same.
+        """
+        return await Succession(self.core, timeout_s=timeout).drain(node)
+
+    async def preview_drain(self, node: str) -> list[Drained]:
+        """What `drain` would do."""
+        return await Succession(self.core).drain(node, preview=True)
+
+    async def broker_status(self, address: str) -> dict[str, str]:
+        """What the broker at `address` tells of itself, as mqadmin's brokerStatus shows it.
+
+        `refusesWrites` says why it takes no sends, empty if it does; `flushBehindMs` how long the
+        oldest message that is not on the disk has been waiting; `longestStopMs` for how long its
+        event loop stood still at most since it started, `longestBusyStopMs` for how long of that
+        it computed.
+        """
+        answer = await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO, {})
+        return {str(k): str(v) for k, v in _table(answer, "table").items()}
+
+    async def delete_expired(self, address: str) -> None:
+        """Have the broker at `address` delete what its retention no longer keeps, at any hour."""
+        await self._ask(address, RequestCode.DELETE_EXPIRED_COMMITLOG, {})
+
+    async def list_topics(self) -> list[str]:
+        """The names of all topics that the nameserver knows."""
+        command = Command.request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        return await self.core.ask_nameserver(command, _topics, self.timeout)
+
+    topics = list_topics
+
+    async def route(self, topic: str) -> TopicRoute:
+        """The topic's route as a nameserver gives it now."""
+        return await self.core.route(topic, refresh=True)
+
+    async def create_topic(
+        self,
+        topic: str,
+        queues: int = 8,
+        *,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
+        message_type: str = "NORMAL",
+        perm: int = 6,
+        cluster: str | None = None,
+        wait_s: float = 10.0,
+    ) -> None:
+        """Create the topic on every master, or change it; returns when the route names it. It has
+        `queues` queues on each, or `read_queues` and `write_queues`."""
+        check_topic(topic)
+        wanted = Queues(
+            queues if read_queues is None else read_queues,
+            queues if write_queues is None else write_queues,
+            perm,
+        )
+        wanted.check()
+        if message_type not in MESSAGE_TYPES:
+            raise InvalidParameter(
+                f"message type {message_type!r}: it is one of {', '.join(MESSAGE_TYPES)}"
+            )
+        masters = {
+            node.broker_name: node.address
+            for node in await self.cluster()
+            if node.broker_id == 0 and cluster in (None, node.cluster)
+        }
+        if not masters:
+            raise RouteNotFound("no master is registered: start a broker, or name its cluster")
+        attributes = [] if message_type == "NORMAL" else [f"message.type={message_type}"]
+        settings = TopicSettings(self.core, self.timeout, wait_s)
+        await settings.create(topic, wanted, masters, attributes)
+
+    async def alter_topic(
+        self,
+        topic: str,
+        *,
+        write_queues: int | None = None,
+        read_queues: int | None = None,
+        perm: int | None = None,
+        wait_s: float = 10.0,
+    ) -> None:
+        """Change the numbers of queues, or what is permitted (2 write, 4 read, 6 both), on every
+        broker that has the topic; what is not given stays. Returns when the route names it.
+
+        To have fewer queues: fewer to write to; when `undrained` tells of no messages, fewer to
+        read from.
+        """
+        wanted = Queues(read_queues, write_queues, perm)
+        await TopicSettings(self.core, self.timeout, wait_s).alter(topic, wanted)
+
+    async def undrained(self, topic: str, read_queues: int) -> list[Undrained]:
+        """What could not be read any more if the topic had only so many queues to read from on each
+        broker: what a group has not consumed yet, or, if no group consumes the topic, all."""
+        groups = await self.groups_of_topic(topic)
+        if groups:
+            left = [
+                Undrained(row.queue, group, row.lag)
+                for group in groups
+                for row in await self.group_lag(group, topic)
+            ]
+        else:
+            left = [
+                Undrained(row.queue, None, row.max_offset - row.min_offset)
+                for row in await self.describe_topic(topic)
+            ]
+        return sorted(row for row in left if row.messages and row.queue.queue_id >= read_queues)
+
+    async def delete_topic(self, topic: str) -> None:
+        """Delete the topic, its messages and the offsets of groups in it, on every broker, and from
+        the nameservers. It is gone for good when this returns: also after a crash, and after a
+        promotion of any slave that is there. A new topic of the name begins empty; its queues go on
+        at the offsets of the old ones."""
+        nodes = await self.cluster()
+        for node in nodes:
+            if node.broker_id == 0:
+                await self._ask(node.address, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
+        for address in self.core.nameservers:
+            await self._ask(address, RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic})
+        for node in nodes:  # which copy what their masters have deleted by now
+            if node.broker_id != 0:
+                await self._ask(node.address, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
+
+    async def describe_topic(self, topic: str) -> list[QueueOffsets]:
+        """Every queue of the topic with its first and its end offset, asked of the masters."""
+        rows = []
+        for address in await serving(self.core, topic):
+            answer = await self._ask(address, RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
+            for key, value in _table(answer, "offsetTable").items():
+                item = checked.as_table(value, "the offsets of a queue")
+                rows.append(
+                    QueueOffsets(
+                        checked.as_queue(key),
+                        checked.integer(item, "minOffset", 0),
+                        checked.integer(item, "maxOffset", 0),
+                        checked.integer(item, "lastUpdateTimestamp", 0),
+                    )
+                )
+        return sorted(rows)
+
+    offsets = describe_topic
+
+    # -- groups --------------------------------------------------------------------------------
+
+    async def create_group(
+        self, group: str, *, max_retries: int = 16, orderly: bool = False
+    ) -> None:
+        """Create the subscription group on every master, or set all of it anew.
+
+        `max_retries`: how often a failed message is delivered again before it goes to %DLQ%<group>,
+        0 for not at all. It counts for consumers that were given no `max_reconsume` of their own;
+        Java's send 16 then. An ordered consumer tries its message again in place, without an end
+        if it has no `max_reconsume`, as in RocketMQ. `orderly` is what clients of RocketMQ 5 are
+        told over gRPC; a consumer here says `ordered` itself.
+
+        ConfigError: `max_retries` below 0.
+        """
+        await self._groups.create(await self._masters(), group, max_retries, orderly)
+
+    async def delete_group(self, group: str) -> None:
+        """Delete the group on every master, with its offsets and its retry and dead-letter topics.
+
+        A member that is connected makes a new one of that name with its next heartbeat.
+        """
+        await self._groups.delete(await self._masters(), group)
+
+    async def list_groups(self) -> list[str]:
+        """The names of all subscription groups on the masters."""
+        return await self._groups.names(await self._masters())
+
+    async def describe_group(self, group: str) -> list[GroupAtBroker]:
+        """The settings and the members of the group at every master that has it. GroupNotExist:
+        none has."""
+        return await self._groups.describe(await self._masters(), group)
+
+    async def member_queues(self, group: str, client_id: str) -> list[QueueAtMember]:
+        """The queues that a connected member of the group works on, as it says itself."""
+        return await self._groups.at_member(await self._masters(), group, client_id)
+
+    async def groups_of_topic(self, topic: str) -> list[str]:
+        """The groups that consume the topic, or have offsets of it."""
+        return await self._groups.of_topic(await self._masters(), topic)
+
+    async def group_lag(self, group: str, topic: str | None = None) -> list[QueueLag]:
+        """How far the group is on every queue it has consumed, of one topic or of all."""
+        return await self._groups.lag(await self._masters(), group, topic)
+
+    async def reset_offsets(
+        self,
+        group: str,
+        topic: str,
+        timestamp_ms: int = END,
+        *,
+        queue: MessageQueue | None = None,
+        offset: int | None = None,
+    ) -> dict[MessageQueue, int]:
+        """Set the group to the first message at or after a time; -1 is the end, 0 the beginning.
+
+        With `queue` only there. With `offset` too, exactly there, or at the nearest end of the
+        queue. Members that consume now continue at the new offset. Returns it for each queue.
+        """
+        return await self._groups.reset(group, topic, timestamp_ms, queue, offset)
+
+    async def preview_reset(
+        self,
+        group: str,
+        topic: str,
+        timestamp_ms: int = END,
+        *,
+        queue: MessageQueue | None = None,
+        offset: int | None = None,
+    ) -> list[OffsetReset]:
+        """What `reset_offsets` with the same arguments would do now, queue by queue."""
+        return await self._groups.preview_reset(group, topic, timestamp_ms, queue, offset)
+
+    async def offset_by_time(
+        self, queue: MessageQueue, timestamp_ms: int, boundary: Boundary = "LOWER"
+    ) -> int:
+        """LOWER: the offset of the first message of `queue` stored at or after a time, the queue's
+        end if there is none. UPPER: of the last one stored at or before it, of the first message if
+        there is none."""
+        return await self._finder.offset_by_time(queue, timestamp_ms, boundary)
+
+    # -- messages ------------------------------------------------------------------------------
+
+    async def message_by_offset_id(self, offset_message_id: str) -> ReceivedMessage:
+        """The message that an offset message id (of a SendResult) names; asks the broker in it."""
+        return await self._finder.by_offset_id(offset_message_id)
+
+    async def find_message(self, message_id: str, topic: str | None = None) -> ReceivedMessage:
+        """A message by its id: an offset message id, or with its topic its unique id."""
+        return await self._finder.by_id(message_id, topic)
+
+    async def find_by_id(self, message_id: str, topic: str | None = None) -> ReceivedMessage | None:
+        """`find_message`, but None when there is no such message."""
+        try:
+            return await self.find_message(message_id, topic)
+        except QueryNotFound:
+            return None
+
+    async def find_by_offset(self, queue: MessageQueue, offset: int) -> ReceivedMessage | None:
+        """The message at `offset` of `queue`; None when there is none."""
+        return await self._finder.by_offset(queue, offset)
+
+    async def find_by_key(
+        self,
+        topic: str,
+        key: str,
+        limit: int = RESULTS,
+        *,
+        begin_ms: int = 0,
+        end_ms: int | None = None,
+    ) -> list[ReceivedMessage]:
+        """The newest `limit` messages of a topic that carry `key`, oldest first, of those stored
+        from `begin_ms` to `end_ms` (both inclusive; None is no bound).
+
+        A broker gives at most its `maxMsgsNumBatch` (64): for older ones end before the first.
+        """
+        return await self._finder.by_key(topic, key, limit, begin_ms, end_ms)
+
+    async def find_by_time(
+        self, topic: str, begin_ms: int, end_ms: int | None = None, limit: int = RESULTS
+    ) -> list[ReceivedMessage]:
+        """The oldest `limit` messages of a topic that were stored from `begin_ms` to `end_ms` (both
+        inclusive; None is no bound), oldest first."""
+        return await self._finder.by_time(topic, begin_ms, end_ms, limit)
+
+    # -- asking --------------------------------------------------------------------------------
+
+    async def _masters(self) -> dict[str, str]:
+        """The address of every master, by the name of its broker group."""
+        nodes = await self.cluster()
+        return {node.broker_name: node.address for node in nodes if node.broker_id == 0}
+
+    async def _ask(
+        self, address: str, code: int, ext: dict[str, str], body: bytes = b""
+    ) -> Command:
+        return await self.core.invoke(address, Command.request(code, ext, body), self.timeout)
+
+
+def _table(answer: Command, name: str) -> dict[Any, Any]:
+    return checked.table(checked.document(answer.body), name)
+
+
+def _topics(answer: Command) -> list[str]:
+    listed = checked.items(checked.document(answer.body), "topicList")
+    return sorted(checked.as_text(topic, "a topic") for topic in listed)

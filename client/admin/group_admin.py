@@ -1,0 +1,337 @@
+"""Consumer groups for operators: their settings and members, how far they are, and their offsets.
+
+Settings and offsets are kept by every master for itself; a slave gets them from its own. Codes 14
+29 30 31 200 201 203 207 208 216 222 307 352 of remoting.md 2.3 and 2.6.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from saturnmq.client.admin.message_finding import serving
+from saturnmq.client.consumer.starting import ask_offset
+from saturnmq.client.core import ClientCore
+from saturnmq.client.server_requests import offset_table
+from saturnmq.protocol import checked, fastjson
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.message import MessageQueue
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.topics import check_group, dlq_topic, retry_topic
+from saturnmq.runtime.errors import (
+    ConfigError,
+    ConsumerNotOnline,
+    GroupNotExist,
+    InvalidParameter,
+    QueryNotFound,
+    RouteNotFound,
+    SaturnError,
+)
+
+END = -1
+"""The time that stands for the end of a queue when offsets are reset."""
+
+
+class QueueLag(NamedTuple):
+    """How far a group is on one queue."""
+
+    queue: MessageQueue
+    committed: int
+    end: int
+    last_timestamp_ms: int
+
+    @property
+    def lag(self) -> int:
+        return max(0, self.end - max(0, self.committed))
+
+
+class GroupMember(NamedTuple):
+    """One consumer of a group, as it is connected to a broker."""
+
+    client_id: str
+    address: str
+    language: str
+
+
+class GroupAtBroker(NamedTuple):
+    """The settings of a group at one master, and who consumes there."""
+
+    broker_name: str
+    max_retries: int
+    orderly: bool
+    enabled: bool
+    """Whether the group may consume."""
+    members: tuple[GroupMember, ...]
+
+
+class QueueAtMember(NamedTuple):
+    """One queue that a consumer works on, as it says itself."""
+
+    queue: MessageQueue
+    cached: int
+    """Messages that it has pulled, and not consumed."""
+    last_consumed_ms: int
+    """When it began to consume last; 0 if it never did."""
+    awaited: bool
+    """The queue is to be handed over, and waits for its listener to return."""
+
+
+class OffsetReset(NamedTuple):
+    """What a reset does on one queue."""
+
+    queue: MessageQueue
+    committed: int | None
+    """The offset until now; None if the group has none there."""
+    first: int
+    """The offset of the queue's first message."""
+    target: int
+    """The offset from then on."""
+
+    @property
+    def repeated(self) -> int:
+        """Messages that the group gets again."""
+        return max(0, self._begin - self.target)
+
+    @property
+    def skipped(self) -> int:
+        """Messages that the group does not get any more."""
+        return max(0, self.target - self._begin)
+
+    @property
+    def _begin(self) -> int:
+        return self.first if self.committed is None else max(self.first, self.committed)
+
+
+class GroupAdmin:
+    """Asks the masters of a cluster, whose names and addresses are given."""
+
+    def __init__(self, core: ClientCore, timeout: float) -> None:
+        self._core = core
+        self._timeout = timeout
+
+    # -- groups --------------------------------------------------------------------------------
+
+    async def create(
+        self, masters: dict[str, str], group: str, max_retries: int, orderly: bool
+    ) -> None:
+        """Create the group on every master, or set all of it anew."""
+        check_group(group)
+        if max_retries < 0:
+            raise ConfigError(
+                f"max_retries is {max_retries}; give the number of retries, 0 for none"
+            )
+        body = fastjson.dumps(
+            {
+                "groupName": group,
+                "consumeEnable": True,
+                "consumeFromMinEnable": True,
+                "consumeBroadcastEnable": True,
+                "consumeMessageOrderly": orderly,
+                "retryQueueNums": 1,
+                "retryMaxTimes": max_retries,
+                "brokerId": 0,
+                "whichBrokerWhenConsumeSlowly": 1,
+                "notifyConsumerIdsChangedEnable": True,
+            }
+        )
+        code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+        for address in masters.values():
+            await self._ask(address, code, {}, body)
+
+    async def delete(self, masters: dict[str, str], group: str) -> None:
+        """Delete the group with its offsets, its retry topic and its dead-letter topic."""
+        check_group(group)
+        ext = {"groupName": group, "cleanOffset": "true"}
+        for address in masters.values():
+            await self._ask(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, dict(ext))
+        for topic in (retry_topic(group), dlq_topic(group)):
+            for address in self._core.nameservers:
+                await self._ask(address, RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic})
+
+    async def names(self, masters: dict[str, str]) -> list[str]:
+        """The names of all groups."""
+        found: set[str] = set()
+        for address in masters.values():
+            answer = await self._ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, {})
+            table = checked.table(checked.document(answer.body), "subscriptionGroupTable")
+            found.update(checked.as_text(name, "a group") for name in table)
+        return sorted(found)
+
+    async def describe(self, masters: dict[str, str], group: str) -> list[GroupAtBroker]:
+        """The group at every master that has it. GroupNotExist: none has."""
+        found = []
+        for name, address in masters.items():
+            code = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
+            try:
+                answer = await self._ask(address, code, {"group": group})
+            except GroupNotExist:
+                continue
+            settings = checked.document(answer.body)
+            found.append(
+                GroupAtBroker(
+                    name,
+                    checked.integer(settings, "retryMaxTimes", 0, least=-1),
+                    bool(settings.get("consumeMessageOrderly")),
+                    bool(settings.get("consumeEnable")),
+                    await self._members(address, group),
+                )
+            )
+        if not found:
+            raise GroupNotExist(f"no master knows a group {group!r}")
+        return found
+
+    async def _members(self, address: str, group: str) -> tuple[GroupMember, ...]:
+        code = RequestCode.GET_CONSUMER_CONNECTION_LIST
+        try:
+            answer = await self._ask(address, code, {"consumerGroup": group})
+        except ConsumerNotOnline:
+            return ()
+        listed = checked.items(checked.document(answer.body), "connectionSet")
+        return tuple(
+            GroupMember(
+                checked.text(each, "clientId", ""),
+                checked.text(each, "clientAddr", ""),
+                checked.text(each, "language", ""),
+            )
+            for each in (checked.as_table(item, "a member") for item in listed)
+        )
+
+    async def at_member(
+        self, masters: dict[str, str], group: str, client_id: str
+    ) -> list[QueueAtMember]:
+        """What a member works on; asked of it by the first broker that it is connected to."""
+        ext = {"consumerGroup": group, "clientId": client_id, "jstackEnable": "false"}
+        problem: SaturnError = ConsumerNotOnline(f"no master knows a consumer {client_id!r}")
+        for address in masters.values():
+            try:
+                answer = await self._ask(address, RequestCode.GET_CONSUMER_RUNNING_INFO, dict(ext))
+            except SaturnError as error:
+                problem = error
+                continue
+            table = checked.table(checked.document(answer.body), "mqTable")
+            return sorted(
+                QueueAtMember(
+                    checked.as_queue(key),
+                    checked.integer(item, "cachedMsgCount", 0),
+                    checked.integer(item, "lastConsumeTimestamp", 0),
+                    item.get("droped") is True,  # the spelling is RocketMQ's
+                )
+                for key, value in table.items()
+                for item in (checked.as_table(value, "what is known of a queue"),)
+            )
+        raise problem
+
+    async def of_topic(self, masters: dict[str, str], topic: str) -> list[str]:
+        """The groups that consume the topic or have offsets of it."""
+        found: set[str] = set()
+        code = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
+        for address in masters.values():
+            answer = await self._ask(address, code, {"topic": topic})
+            listed = checked.items(checked.document(answer.body), "groupList")
+            found.update(checked.as_text(name, "a group") for name in listed)
+        return sorted(found)
+
+    # -- offsets -------------------------------------------------------------------------------
+
+    async def lag(self, masters: dict[str, str], group: str, topic: str | None) -> list[QueueLag]:
+        """How far the group is on every queue it has consumed, of one topic or of all."""
+        rows: dict[MessageQueue, QueueLag] = {}
+        ext = {"consumerGroup": group} | ({} if topic is None else {"topic": topic})
+        for address in masters.values():
+            answer = await self._ask(address, RequestCode.GET_CONSUME_STATS, dict(ext))
+            table = checked.table(checked.document(answer.body), "offsetTable")
+            for key, value in table.items():
+                item = checked.as_table(value, "the offsets of a queue")
+                queue = checked.as_queue(key)
+                rows[queue] = QueueLag(
+                    queue,
+                    checked.integer(item, "consumerOffset", 0, least=-1),
+                    checked.integer(item, "brokerOffset", 0),
+                    checked.integer(item, "lastTimestamp", 0),
+                )
+        return sorted(rows.values())
+
+    async def reset(
+        self,
+        group: str,
+        topic: str,
+        timestamp_ms: int,
+        queue: MessageQueue | None,
+        offset: int | None,
+    ) -> dict[MessageQueue, int]:
+        """Set the offsets; what they are now, by queue."""
+        await self._queues(topic, queue, offset)
+        ext = {
+            "topic": topic,
+            "group": group,
+            "timestamp": str(timestamp_ms),
+            "isForce": "true",
+            "queueId": str(-1 if queue is None else queue.queue_id),
+            "offset": str(-1 if offset is None else offset),
+        }
+        if queue is None:
+            addresses = await serving(self._core, topic)
+        else:
+            addresses = [self._master(queue)]
+        found: dict[MessageQueue, int] = {}
+        code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+        for address in addresses:
+            answer = await self._ask(address, code, dict(ext))
+            found.update(offset_table(bytes(answer.body)))
+        return found
+
+    async def preview_reset(
+        self,
+        group: str,
+        topic: str,
+        timestamp_ms: int,
+        queue: MessageQueue | None,
+        offset: int | None,
+    ) -> list[OffsetReset]:
+        """What `reset` with the same arguments would do now, queue by queue."""
+        rows = []
+        for each in await self._queues(topic, queue, offset):
+            first = await ask_offset(self._core, RequestCode.GET_MIN_OFFSET, each)
+            end = await ask_offset(self._core, RequestCode.GET_MAX_OFFSET, each)
+            if offset is not None:
+                target = min(max(offset, first), end)
+            elif timestamp_ms < 0:
+                target = end
+            else:
+                code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+                target = await ask_offset(self._core, code, each, {"timestamp": str(timestamp_ms)})
+            rows.append(OffsetReset(each, await self._committed(group, each), first, target))
+        return rows
+
+    async def _committed(self, group: str, queue: MessageQueue) -> int | None:
+        extra = {"consumerGroup": group, "setZeroIfNotFound": "false"}
+        try:
+            return await ask_offset(self._core, RequestCode.QUERY_CONSUMER_OFFSET, queue, extra)
+        except QueryNotFound:
+            return None
+
+    async def _queues(
+        self, topic: str, queue: MessageQueue | None, offset: int | None
+    ) -> list[MessageQueue]:
+        """The queues that are meant, all of those that can be read or one of them."""
+        await self._core.route(topic, refresh=True)
+        readable = self._core.subscribe_queues(topic)
+        if queue is None:
+            if offset is not None:
+                raise InvalidParameter(f"offset {offset} of which queue? Give `queue` too")
+            return readable
+        if offset is not None and offset < 0:
+            raise InvalidParameter(f"offset {offset} of {queue} is negative; the least is 0")
+        if queue not in readable:
+            raise InvalidParameter(f"{queue} is none of the {len(readable)} queues of {topic!r}")
+        return [queue]
+
+    def _master(self, queue: MessageQueue) -> str:
+        address = self._core.broker_address(queue.broker_name)
+        if address is None:
+            raise RouteNotFound(f"broker {queue.broker_name!r} has no master now")
+        return address
+
+    async def _ask(
+        self, address: str, code: int, ext: dict[str, str], body: bytes = b""
+    ) -> Command:
+        return await self._core.invoke(address, Command.request(code, ext, body), self._timeout)

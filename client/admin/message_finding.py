@@ -1,0 +1,214 @@
+"""Stored messages, found by id, key, place or time: what Admin asks of the brokers of a topic.
+
+Ids and keys are in the IndexFiles (code 12), which know hashes, and times cut to seconds: what does
+not fit exactly is sorted out here. A stretch of time is looked up queue by queue, the offset of its
+beginning and of its end (29), and what lies between is pulled (11), as RocketMQ's tools do it, in
+the group of theirs.
+
+An open end is no bound at all, rather than "now": a broker whose clock is ahead hides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from saturnmq.client.consumer.pulling import Pulled, Puller
+from saturnmq.client.consumer.starting import ask_offset
+from saturnmq.client.core import ClientCore
+from saturnmq.protocol import kernels
+from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol.ids import decode_message_id
+from saturnmq.protocol.message import MessageQueue, ReceivedMessage
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.subscription import Subscription
+from saturnmq.runtime.errors import InvalidParameter, QueryNotFound, RequestTimeout, SaturnError
+
+RESULTS = 64
+TOOLS_GROUP = "TOOLS_CONSUMER"
+UNIQUE_RESULTS = 32
+INDEX_STEP_MS = 1000
+NO_END_MS = (1 << 63) - 1
+PAUSE_S = 0.05
+
+
+async def serving(core: ClientCore, topic: str) -> list[str]:
+    """The address of every broker of the topic: its master, or without one a slave."""
+    route = await core.route(topic, refresh=True)
+    names = sorted({data.broker_name for data in route.queues})
+    addresses = [core.broker_address(name, master=False) for name in names]
+    return [address for address in addresses if address is not None]
+
+
+class MessageFinder:
+    """Looks for messages on one core; a server has `timeout` seconds for an answer."""
+
+    def __init__(self, core: ClientCore, timeout: float) -> None:
+        self._core = core
+        self._timeout = timeout
+
+    # -- by id ---------------------------------------------------------------------------------
+
+    async def by_offset_id(self, offset_message_id: str) -> ReceivedMessage:
+        """The message that an offset id names, asked of the broker in it."""
+        host, port, offset = decode_message_id(offset_message_id)
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        command = Command.request(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(offset)})
+        answer = await self._core.invoke(address, command, self._timeout)
+        found = self._named(kernels.decode_frames(answer.body), address)
+        if not found:
+            raise QueryNotFound(f"{address} answers with no message for {offset_message_id!r}")
+        return found[0]
+
+    async def by_id(self, message_id: str, topic: str | None) -> ReceivedMessage:
+        """By an offset id, or with its topic by its unique id."""
+        if topic is not None:
+            addresses = await serving(self._core, topic)
+            found = await self.by_unique_id(addresses, topic, message_id)
+            if found:
+                return found[0]
+        try:
+            return await self.by_offset_id(message_id)
+        except SaturnError as error:
+            hint = "" if topic else "; for a unique id give its topic too"
+            raise QueryNotFound(f"no message with id {message_id!r}{hint}: {error}") from None
+
+    async def by_unique_id(
+        self, addresses: Iterable[str], topic: str, unique_id: str
+    ) -> list[ReceivedMessage]:
+        """All that these brokers have of the topic with this unique id, oldest first. A message can
+        be there more than once: sent again, or given back by a consumer."""
+        return await self._indexed(
+            addresses,
+            topic,
+            unique_id,
+            UNIQUE_RESULTS,
+            lambda message: message.message_id == unique_id,
+            unique=True,
+        )
+
+    # -- by key --------------------------------------------------------------------------------
+
+    async def by_key(
+        self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int | None
+    ) -> list[ReceivedMessage]:
+        """The newest `limit` messages with `key` that were stored in that time, oldest first."""
+        until = _checked(limit, begin_ms, end_ms)
+        found = await self._indexed(
+            await serving(self._core, topic),
+            topic,
+            key,
+            max(limit, RESULTS),
+            lambda message: key in message.keys and begin_ms <= message.store_timestamp <= until,
+            begin_ms=begin_ms - INDEX_STEP_MS,
+            end_ms=until,
+        )
+        return found[-limit:]
+
+    async def _indexed(
+        self,
+        addresses: Iterable[str],
+        topic: str,
+        key: str,
+        most: int,
+        fits: Callable[[ReceivedMessage], bool],
+        *,
+        begin_ms: int = 0,
+        end_ms: int = NO_END_MS,
+        unique: bool = False,
+    ) -> list[ReceivedMessage]:
+        ext = {
+            "topic": topic,
+            "key": key,
+            "maxNum": str(most),
+            "beginTimestamp": str(max(0, begin_ms)),
+            "endTimestamp": str(end_ms),
+        }
+        if unique:
+            ext["_UNIQUE_KEY_QUERY"] = "true"
+        found: list[ReceivedMessage] = []
+        ok = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
+        for address in addresses:
+            command = Command.request(RequestCode.QUERY_MESSAGE, dict(ext))
+            answer = await self._core.invoke(address, command, self._timeout, ok)
+            if answer.code == ResponseCode.SUCCESS and answer.body:
+                found += self._named(kernels.decode_frames(answer.body), address)
+        return sorted(filter(fits, found), key=_by_time)
+
+    def _named(self, messages: list[ReceivedMessage], address: str) -> list[ReceivedMessage]:
+        name = self._core.routes.broker_name_of(address) or ""
+        for message in messages:
+            message.broker_name = name
+        return messages
+
+    # -- by place and time ---------------------------------------------------------------------
+
+    async def offset_by_time(self, queue: MessageQueue, timestamp_ms: int, boundary: str) -> int:
+        """29, with RocketMQ's boundaries LOWER and UPPER."""
+        await self._core.route(queue.topic)
+        code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+        extra = {"timestamp": str(timestamp_ms), "boundaryType": boundary}
+        return await ask_offset(self._core, code, queue, extra)
+
+    async def by_offset(self, queue: MessageQueue, offset: int) -> ReceivedMessage | None:
+        """The message at `offset` of `queue`; None if there is none."""
+        await self._core.route(queue.topic, refresh=True)
+        pulled = await self._pull(self._puller(queue.topic), queue, offset, 1)
+        found = [message for message in pulled.messages if message.queue_offset == offset]
+        return found[0] if found else None
+
+    async def by_time(
+        self, topic: str, begin_ms: int, end_ms: int | None, limit: int
+    ) -> list[ReceivedMessage]:
+        """The oldest `limit` messages that were stored in that time, oldest first."""
+        until = _checked(limit, begin_ms, end_ms)
+        await self._core.route(topic, refresh=True)
+        puller = self._puller(topic)
+        found: list[ReceivedMessage] = []
+        for queue in self._core.subscribe_queues(topic):
+            offset = await self.offset_by_time(queue, begin_ms, "LOWER")
+            if end_ms is None:
+                end = await ask_offset(self._core, RequestCode.GET_MAX_OFFSET, queue)
+            else:
+                end = await self.offset_by_time(queue, end_ms + 1, "LOWER")
+            here: list[ReceivedMessage] = []
+            while offset < end and len(here) < limit:
+                pulled = await self._pull(puller, queue, offset, min(limit, end - offset))
+                here += (
+                    message
+                    for message in pulled.messages
+                    if message.queue_offset < end and begin_ms <= message.store_timestamp <= until
+                )
+                offset = max(offset + 1, pulled.next_offset)
+            found += here[:limit]
+        return sorted(found, key=_by_time)[:limit]
+
+    def _puller(self, topic: str) -> Puller:
+        return Puller(self._core, TOOLS_GROUP, {topic: Subscription.parse(topic, "*")})
+
+    async def _pull(self, puller: Puller, queue: MessageQueue, offset: int, count: int) -> Pulled:
+        """One pull that waits for nothing but a broker that can answer."""
+        runtime = self._core.runtime
+        deadline = runtime.monotonic() + self._timeout
+        while True:
+            pulled = await puller.pull(queue, offset, suspend_s=0.0, max_count=count)
+            if not pulled.stalled:
+                return pulled
+            if runtime.monotonic() >= deadline:
+                raise RequestTimeout(
+                    f"offset {offset} of {queue} was not readable in {self._timeout:g} s: try again"
+                )
+            await runtime.sleep(PAUSE_S)
+
+
+def _checked(limit: int, begin_ms: int, end_ms: int | None) -> int:
+    """The last millisecond of a stretch that makes sense."""
+    if limit < 1:
+        raise InvalidParameter(f"limit {limit}: ask for at least 1 message")
+    until = NO_END_MS if end_ms is None else end_ms
+    if until < begin_ms:
+        raise InvalidParameter(f"the time from {begin_ms} to {until} ms ends before it begins")
+    return until
+
+
+def _by_time(message: ReceivedMessage) -> tuple[int, MessageQueue, int]:
+    return message.store_timestamp, message.queue, message.queue_offset

@@ -1,0 +1,368 @@
+"""Sending messages again that a truncation cut off a log (`saturnmq store restore-truncated`).
+
+`purpose` says of one frame what it would be sent again as, by itself. `Restorer` asks the cluster
+which of many are still wanted, and sends those:
+
+- a message has its unique id. Whoever sent it may have sent it again to the new master, and a run
+  before this one has: what the index of a broker of its topic knows under that id is not wanted. A
+  message without one gets an id made of where and when it was stored, the same in every run;
+- what waited for its delay waits for what is left of it, or not at all. A copy that waits in the
+  cluster, or was delivered there, is the same message;
+- what a consumer gave back goes to the group's retry topic with its number of deliveries. A copy
+  there with as many or more, or one that is a dead letter by now, makes it unwanted;
+- what is older than all that a broker of the topic keeps is not sent: that broker may have had it.
+
+A send whose outcome is unknown is not repeated but looked for. Messages of one queue stay in one
+queue and in their order; they come behind what was sent there since.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from saturnmq.client.admin.message_finding import MessageFinder
+from saturnmq.client.admin.replicas import brokers_in
+from saturnmq.client.core import ClientCore
+from saturnmq.client.producer.placing import queue_of
+from saturnmq.protocol import checked, topics
+from saturnmq.protocol import properties as names
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.frame import (
+    HOST_MASK,
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    TRANSACTION_NONE,
+)
+from saturnmq.protocol.message import MessageQueue, ReceivedMessage
+from saturnmq.protocol.properties import encode_properties
+from saturnmq.protocol.remoting import Command
+from saturnmq.runtime.errors import RouteNotFound, SaturnError, TopicNotExist
+
+GROUP = "saturnmq-restore"
+TIMEOUT_S = 5.0
+PATIENCE_S = 30.0
+PAUSE_S = 0.1
+ASKED_AT_ONCE = 64
+
+# Of the broker that stored it, or of a way that the message has behind it.
+_NOT_AGAIN = names.TRAVELS_ALONE | {
+    names.CRC32,
+    names.CLUSTER,
+    names.MSG_REGION,
+    names.REAL_QID,
+    names.REAL_TOPIC,
+    names.TRACE_ON,
+    names.WAIT,
+}
+
+
+class Verdict(enum.Enum):
+    """Whether a message is sent again; the value says it to people."""
+
+    WANTED = "to be sent"
+    PRESENT = "in the cluster"
+    REPEATED = "another copy of it is in these files"
+    EXPIRED = "older than what a broker of its topic still keeps: it may have been there"
+    NO_TOPIC = "its topic is gone"
+    CLOSED = "its topic takes no messages now"
+    SYSTEM = "the brokers' own"
+    TRANSACTION = "half a transaction"
+    SINK = "row of an exactly-once sink: only a run of that publishes it once"
+    UNREADABLE = "its properties are not UTF-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Purpose:
+    """What a stored message is sent again as. `queue_id` is that of its real topic; of level
+    `delay_level` it `waits`, or has waited (0: never)."""
+
+    topic: str
+    queue_id: int
+    unique_id: str
+    deliveries: int
+    delay_level: int
+    waits: bool
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The same of all copies of a message."""
+        return self.topic, self.unique_id
+
+    @property
+    def rank(self) -> tuple[int, bool]:
+        """Of several copies of a message the one of the highest rank has come the farthest."""
+        return self.deliveries, not self.waits
+
+
+class Item(NamedTuple):
+    """A message, what it is sent again as, and what says where it was found."""
+
+    message: ReceivedMessage
+    purpose: Purpose
+    origin: str
+
+
+def purpose(message: ReceivedMessage) -> Purpose | Verdict:
+    """What a frame of a log is sent again as, or why it is not."""
+    topic, queue_id, properties = message.topic, message.queue_id, message.properties
+    if topic in (topics.HALF_TOPIC, topics.ROCKSDB_HALF_TOPIC):
+        return Verdict.TRANSACTION
+    if message.sys_flag & TRANSACTION_MASK not in (TRANSACTION_NONE, TRANSACTION_COMMIT):
+        return Verdict.TRANSACTION
+    waits = topic == topics.SCHEDULE_TOPIC
+    if waits:
+        topic = properties.get(names.REAL_TOPIC, topic)
+        queue_id = _number(properties.get(names.REAL_QID, ""))
+    if topics.is_system_topic(topic) or topic in topics.NOT_SENDABLE:
+        return Verdict.SYSTEM
+    if topic.endswith(topics.REPLY_SUFFIX):  # whoever waited for a reply does not any more
+        return Verdict.SYSTEM
+    try:
+        message.raw_properties.decode()
+    except UnicodeDecodeError:
+        return Verdict.UNREADABLE
+    return Purpose(
+        topic,
+        queue_id,
+        properties.get(names.UNIQ_KEY) or f"{message.message_id}{message.store_timestamp:016X}",
+        message.reconsume_times,
+        _number(properties.get(names.DELAY, "")),
+        waits,
+    )
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+
+
+def delay_left(level: int, stored_ms: int, now_ms: int, delays_ms: Sequence[int]) -> int:
+    """The level that waits at least for what is left of a delay, and not longer than need be; 0 if
+    nothing is left. `delays_ms`: of the levels from 1 on. A clock behind counts as one that stands
+    still."""
+    if level <= 0:
+        return 0
+    left = delays_ms[min(level, len(delays_ms)) - 1] - max(0, now_ms - stored_ms)
+    if left <= 0:
+        return 0
+    return min((delay, n) for n, delay in enumerate(delays_ms, 1) if delay >= left)[1]
+
+
+def properties_again(item: Item, level: int) -> dict[str, str]:
+    """The properties of a message that is sent again, to wait at `level`."""
+    kept = {k: v for k, v in item.message.properties.items() if k not in _NOT_AGAIN}
+    kept |= {
+        names.UNIQ_KEY: item.purpose.unique_id,
+        names.WAIT: "true",
+        names.RESTORED_FROM: item.origin,
+    }
+    return kept | {names.DELAY: str(level)} if level else kept
+
+
+def place(item: Item, queues: Sequence[MessageQueue], home: str | None) -> MessageQueue:
+    """The queue among `queues` (sorted, not empty) that a message goes to: by its sharding key,
+    else the one it was in, on the broker `home` if that has it; always the same."""
+    key = item.message.sharding_key
+    if key:
+        return queue_of(key, queues)
+    queue_id = item.purpose.queue_id
+    same = [queue for queue in queues if queue.queue_id == queue_id]
+    here = [queue for queue in same if queue.broker_name == home]
+    chosen = here or same or queues
+    return chosen[queue_id % len(chosen)]
+
+
+Settled = Callable[[Item, SaturnError | None], None]
+"""Called with each message that was stored, or that a broker refused for good."""
+
+
+class Restorer:
+    """Restores to the cluster of one core; loop thread only."""
+
+    def __init__(
+        self,
+        core: ClientCore,
+        delays_ms: Sequence[int],
+        *,
+        expired_too: bool = False,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        """`delays_ms` of the delay levels; `expired_too`: also what is older than what the brokers
+        keep; `patience_s`: how long to go on with one message after failures that may pass."""
+        self._core = core
+        self._delays_ms = delays_ms
+        self._expired_too = expired_too
+        self._patience_s = patience_s
+        self._finder = MessageFinder(core, TIMEOUT_S)
+        self._asking = asyncio.Semaphore(ASKED_AT_ONCE)
+        self._gone: set[str] = set()
+        self._kept_since: dict[str, int] = {}  # by address
+        self._homes: Mapping[str, str] | None = None  # broker names by address
+
+    # -- what is wanted ------------------------------------------------------------------------
+
+    async def judge(self, items: Iterable[Item]) -> list[Verdict]:
+        """Which of these are wanted. RouteNotFound: a broker that must be asked is away."""
+        return await asyncio.gather(*(self._judge(item) for item in items))
+
+    async def _judge(self, item: Item) -> Verdict:
+        async with self._asking:
+            addresses = await self._addresses(item.purpose.topic)
+            if not addresses:
+                return Verdict.NO_TOPIC
+            if await self._is_there(item.purpose, addresses):
+                return Verdict.PRESENT
+            if not self._core.publish_queues(item.purpose.topic):
+                return Verdict.CLOSED
+            if not self._expired_too:
+                since = [await self._keeps_since(address) for address in addresses]
+                if item.message.store_timestamp < max(since):
+                    return Verdict.EXPIRED
+            return Verdict.WANTED
+
+    async def _addresses(self, topic: str) -> list[str]:
+        """Of all brokers of the topic; none if there is no such topic."""
+        if topic in self._gone:
+            return []
+        try:
+            route = await self._core.route(topic)
+        except TopicNotExist:
+            self._gone.add(topic)
+            return []
+        found = []
+        for name in sorted({data.broker_name for data in route.queues}):
+            address = self._core.broker_address(name, master=False)
+            if address is None:
+                raise RouteNotFound(
+                    f"broker {name}, which has topic {topic}, is away: whether it has a message "
+                    "already cannot be told; start it, or promote a slave"
+                )
+            found.append(address)
+        return found
+
+    async def _is_there(self, wanted: Purpose, addresses: Sequence[str]) -> bool:
+        find, unique_id = self._finder.by_unique_id, wanted.unique_id
+        for copy in await find(addresses, wanted.topic, unique_id):
+            if copy.reconsume_times >= wanted.deliveries:
+                return True
+        if wanted.delay_level:
+            for copy in await find(addresses, topics.SCHEDULE_TOPIC, unique_id):
+                same = copy.properties.get(names.REAL_TOPIC) == wanted.topic
+                if same and copy.reconsume_times >= wanted.deliveries:
+                    return True
+        if wanted.topic.startswith(topics.RETRY_PREFIX):
+            dead = topics.dlq_topic(wanted.topic.removeprefix(topics.RETRY_PREFIX))
+            return bool(await find(await self._addresses(dead), dead, unique_id))
+        return False
+
+    async def _keeps_since(self, address: str) -> int:
+        """What a broker stored before that time, in ms, it has deleted; 0: nothing."""
+        if address not in self._kept_since:
+            command = Command.request(RequestCode.GET_BROKER_RUNTIME_INFO)
+            answer = await self._core.invoke(address, command, TIMEOUT_S)
+            told = checked.table(checked.document(answer.body), "table")
+            earliest = checked.integer(told, "earliestMessageTimeStamp", 0, least=-1)
+            if not checked.integer(told, "commitLogMinOffset", 0):
+                earliest = 0
+            self._kept_since[address] = checked.INT64_MAX if earliest < 0 else earliest
+        return self._kept_since[address]
+
+    # -- sending -------------------------------------------------------------------------------
+
+    async def send(self, items: Iterable[Item], settled: Settled) -> None:
+        """Send these, those of one queue in their order. The first failure that is not of one
+        message ends it, when what is under way is over."""
+        by_queue: dict[MessageQueue, list[Item]] = {}
+        for item in items:
+            queues = self._core.publish_queues(item.purpose.topic)
+            if not queues:
+                raise RouteNotFound(f"topic {item.purpose.topic} takes no messages any more")
+            queue = place(item, queues, await self._home(item.message.store_host))
+            by_queue.setdefault(queue, []).append(item)
+        failures: list[SaturnError] = []
+
+        async def send_in_order(queue: MessageQueue, waiting: list[Item]) -> None:
+            for item in waiting:
+                if failures:
+                    return
+                try:
+                    settled(item, await self._send(item, queue))
+                except SaturnError as failure:
+                    failures.append(failure)
+
+        await asyncio.gather(*(send_in_order(*pair) for pair in by_queue.items()))
+        if failures:
+            raise failures[0]
+
+    async def _home(self, address: str) -> str | None:
+        """The name of the broker at this address: that of the group that lost the message."""
+        if self._homes is None:
+            command = Command.request(RequestCode.GET_BROKER_CLUSTER_INFO)
+            brokers = await self._core.ask_nameserver(command, brokers_in, TIMEOUT_S)
+            self._homes = {
+                node: data.broker_name for data in brokers for node in data.addresses.values()
+            }
+        return self._homes.get(address)
+
+    async def _send(self, item: Item, queue: MessageQueue) -> SaturnError | None:
+        """None when it is stored as safely as its broker promises; an error with which the broker
+        refused it for good. Everything else is raised when patience ends."""
+        runtime = self._core.runtime
+        deadline = runtime.monotonic() + self._patience_s
+        unsure = False
+        while True:
+            try:
+                if unsure:
+                    there = await self._addresses(item.purpose.topic)
+                    if await self._is_there(item.purpose, there):
+                        return None
+                else:
+                    await self._attempt(item, queue)
+                    return None
+            except SaturnError as error:
+                failure = error
+                if not unsure and error.outcome == "rejected" and not error.retriable:
+                    return error
+                unsure = unsure or error.outcome == "unknown"
+                if error.refresh_route:
+                    self._core.refresh_soon(queue.topic)
+            if runtime.monotonic() >= deadline:
+                raise failure
+            await runtime.sleep(PAUSE_S)
+
+    async def _attempt(self, item: Item, queue: MessageQueue) -> None:
+        address = self._core.broker_address(queue.broker_name)
+        if address is None:
+            raise RouteNotFound(f"broker {queue.broker_name} has no master in the route")
+        message, wanted = item.message, item.purpose
+        level = 0
+        if wanted.waits:
+            now, stored = self._core.runtime.now_ms(), message.store_timestamp
+            level = delay_left(wanted.delay_level, stored, now, self._delays_ms)
+        ext = {
+            "a": GROUP,
+            "b": wanted.topic,
+            "c": "",  # no template: a topic that was just deleted is not made again
+            "d": "0",
+            "e": str(queue.queue_id),
+            "f": str(message.sys_flag & ~(TRANSACTION_MASK | HOST_MASK)),
+            "g": str(message.born_timestamp),
+            "h": str(message.flag),
+            "i": encode_properties(properties_again(item, level)).decode(),
+            "j": str(wanted.deliveries),
+            "k": "false",
+            "m": "false",
+            "n": queue.broker_name,
+        }
+        request = Command.request(RequestCode.SEND_MESSAGE_V2, ext, bytes(message.raw_body))
+        await self._core.invoke(address, request, TIMEOUT_S)
+
+
+async def delay_levels_at(core: ClientCore, address: str) -> str | None:
+    """The `messageDelayLevel` of a broker of ours; others do not tell."""
+    command = Command.request(RequestCode.GET_ALL_DELAY_OFFSET)
+    answer = await core.invoke(address, command, TIMEOUT_S)
+    return checked.text(answer.ext, "saturnDelayLevels", "") or None

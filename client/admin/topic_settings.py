@@ -1,0 +1,128 @@
+"""How many queues a topic has on its brokers, and what may be done with it: setting and changing.
+
+Fewer queues in RocketMQ's order: fewer for writing; wait until the groups have consumed the others;
+fewer for reading. What is left in a queue beyond the read queues can be read again only when there
+are more of them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from saturnmq.client.core import ClientCore
+from saturnmq.protocol import checked
+from saturnmq.protocol.codes import PERM_READ, PERM_WRITE, RequestCode
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.route import QueueData, TopicConfig
+from saturnmq.runtime.errors import InvalidParameter, RouteNotFound, TopicNotExist
+
+PAUSE_S = 0.05
+
+
+class Queues(NamedTuple):
+    """What a broker is to have of a topic; None: as it is."""
+
+    read: int | None
+    write: int | None
+    perm: int | None
+
+    def check(self) -> None:
+        """InvalidParameter names what makes no sense."""
+        for count, what in ((self.read, "read"), (self.write, "write")):
+            if count is not None and count < 1:
+                raise InvalidParameter(
+                    f"{count} {what} queues: a topic has at least 1 on each master"
+                )
+        if self.perm not in (None, PERM_READ, PERM_WRITE, PERM_READ | PERM_WRITE):
+            raise InvalidParameter(f"perm {self.perm}: it is 2 (write), 4 (read) or 6 (both)")
+
+    def are_in(self, route: QueueData) -> bool:
+        """Whether a nameserver tells this of a broker. It may tell of fewer permissions: those of
+        the broker itself count as well."""
+        return (
+            self.read in (None, route.read_queues)
+            and self.write in (None, route.write_queues)
+            and (self.perm is None or not route.perm & ~self.perm)
+        )
+
+
+class TopicSettings:
+    """Sets a topic on its masters."""
+
+    def __init__(self, core: ClientCore, timeout_s: float, wait_s: float) -> None:
+        """`wait_s` bounds the time until the nameserver tells of it."""
+        self._core = core
+        self._timeout_s = timeout_s
+        self._wait_s = wait_s
+
+    async def create(
+        self, topic: str, queues: Queues, masters: Mapping[str, str], attributes: Sequence[str]
+    ) -> None:
+        """Make `topic` on these masters (broker name: address), or change it there. All numbers
+        are to be given."""
+        queues.check()
+        for address in masters.values():
+            config = TopicConfig(
+                topic, int(queues.read or 0), int(queues.write or 0), int(queues.perm or 0)
+            )
+            await self._set(address, config, attributes)
+        await self._until_routed(topic, set(masters), queues)
+
+    async def alter(self, topic: str, queues: Queues) -> None:
+        """Change `topic` on every broker that has it; what is not given stays, broker by broker.
+        RouteNotFound, and nothing changed, if one of them has no master now."""
+        queues.check()
+        route = await self._core.route(topic, refresh=True)
+        masters = {data.broker_name: data.master for data in route.brokers}
+        configs = []
+        for name, address in sorted(masters.items()):
+            if address is None:
+                raise RouteNotFound(
+                    f"broker {name!r} of topic {topic!r} has no master now: nothing was changed; "
+                    "bring it back, or promote a slave"
+                )
+            command = Command.request(RequestCode.GET_TOPIC_CONFIG, {"topic": topic})
+            answer = await self._core.invoke(address, command, self._timeout_s)
+            document = checked.document(answer.body)
+            configs.append((address, TopicConfig.from_json({"topicName": topic, **document})))
+        for address, config in configs:
+            config.read_queues = queues.read or config.read_queues
+            config.write_queues = queues.write or config.write_queues
+            config.perm = queues.perm or config.perm
+            await self._set(address, config)
+        await self._until_routed(topic, set(masters), queues)
+
+    async def _set(self, address: str, config: TopicConfig, attributes: Sequence[str] = ()) -> None:
+        ext = {
+            "topic": config.name,
+            "defaultTopic": "TBW102",
+            "readQueueNums": str(config.read_queues),
+            "writeQueueNums": str(config.write_queues),
+            "perm": str(config.perm),
+            "topicFilterType": config.filter_type,
+            "topicSysFlag": str(config.sys_flag),
+            "order": str(config.order).lower(),
+        }
+        if attributes:  # a broker keeps those that are not named
+            ext["attributes"] = ",".join(f"+{each}" for each in attributes)
+        command = Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
+        await self._core.invoke(address, command, self._timeout_s)
+
+    async def _until_routed(self, topic: str, brokers: set[str], queues: Queues) -> None:
+        runtime = self._core.runtime
+        deadline = runtime.monotonic() + self._wait_s
+        while True:
+            try:
+                route = await self._core.route(topic, refresh=True)
+                here = {data.broker_name for data in route.queues if queues.are_in(data)}
+                if brokers <= here:
+                    return
+                missing = f"{sorted(brokers - here)} not in the route yet"
+            except (TopicNotExist, RouteNotFound) as error:
+                missing = str(error)
+            if runtime.monotonic() >= deadline:
+                raise RouteNotFound(
+                    f"topic {topic!r} is set but not announced after {self._wait_s:g} s: {missing}"
+                )
+            await runtime.sleep(PAUSE_S)

@@ -1,0 +1,98 @@
+"""A queue that a push consumer works on: its state, its tasks, and what wakes them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from saturnmq.client.consumer.offset_store import OffsetStore
+from saturnmq.client.consumer.process_queue import Chunk, ProcessQueue
+from saturnmq.protocol.message import MessageQueue
+from saturnmq.runtime.door import Runtime
+
+
+class HeldQueue:
+    """Between rebalance giving a queue and its hand-over to the next owner. Loop thread only.
+
+    One that rebalance took away while its ordered listener runs is held on, dropped: nothing more
+    is pulled or handed to the listener, the lock is kept, and when the listener has returned the
+    queue is handed over.
+    """
+
+    def __init__(self, queue: MessageQueue) -> None:
+        self.queue = queue
+        self.state = ProcessQueue()
+        self.pulling: asyncio.Task[Any] | None = None
+        self.queued = False  # stands in the round of queues that have messages
+        self.space = asyncio.Event()  # for the pull task: room, a lock, a reset
+        self.data = asyncio.Event()  # for the ordered consume task: messages, a lock
+        self.run: Chunk | None = None  # what the listener of an ordered consumer works on
+        self.handed_over = False  # from the last commit on: the lock is not asked for any more
+        self.unlock_tries = 0  # rounds of rebalance that found the listener still running
+        self._once_quiet: list[Callable[[], object]] = []
+
+    async def wait_for_space(self) -> None:
+        self.space.clear()
+        await self.space.wait()
+
+    async def wait_for_data(self) -> None:
+        await self.data.wait()
+
+    def wake(self) -> None:
+        """Something changed from outside: a lock came or went, the queue was dropped."""
+        self.space.set()
+        self.data.set()
+
+    def begin(self, chunk: Chunk) -> None:
+        """A listener run of the ordered consume task begins."""
+        self.run = chunk
+
+    def end(self) -> None:
+        """It is over, and the process queue knows what came of it."""
+        self.run = None
+        waiting, self._once_quiet = self._once_quiet, []
+        for act in waiting:
+            act()
+
+    def once_quiet(self, act: Callable[[], object]) -> None:
+        """Calls `act` when no ordered run is under way: now, or at the end of this one."""
+        if self.run is None:
+            act()
+        else:
+            self._once_quiet.append(act)
+
+    def stop_pulling(self) -> None:
+        """Ends the pull task; an ordered run goes on until it notices that the queue is dropped."""
+        if self.pulling is not None:
+            self.pulling.cancel()
+
+    def drop(self) -> None:
+        """The queue is no longer ours."""
+        self.state.drop()
+        self.wake()
+
+    def info(self, offsets: OffsetStore, runtime: Runtime) -> dict[str, Any]:
+        """ProcessQueueInfo of RocketMQ's ConsumerRunningInfo (the spelling `droped` is theirs)."""
+        state = self.state
+
+        def stamp(at: float) -> int:
+            """Wall clock, ms, of a moment of the steady one; 0 if it never came."""
+            return runtime.now_ms() - int((runtime.monotonic() - at) * 1000) if at > 0.0 else 0
+
+        return {
+            "commitOffset": offsets.known(self.queue) or 0,
+            "cachedMsgMinOffset": max(0, state.commit_offset()),
+            "cachedMsgMaxOffset": max(0, state.next_offset - 1),
+            "cachedMsgCount": state.messages,
+            "cachedMsgSizeInMiB": state.bytes >> 20,
+            "droped": state.dropped,
+            "locked": state.locked(runtime.monotonic()),
+            "lastPullTimestamp": stamp(state.last_pull),
+            "lastConsumeTimestamp": stamp(state.last_consume),
+            "lastLockTimestamp": stamp(state.locked_at),
+            "tryUnlockTimes": self.unlock_tries,
+            "transactionMsgCachedMinOffset": 0,
+            "transactionMsgCachedMaxOffset": 0,
+            "transactionMsgCachedCount": 0,
+        }

@@ -1,0 +1,344 @@
+"""From a process queue to the listener and back: concurrently, or in order. Loop thread only.
+
+Concurrent: runs of any queue side by side, as many as the listener's pace asks for. One that lasts
+far longer than that pace said keeps only what it has begun, and counts no more among them: a call
+that takes long must not hold up messages that were handed over in one piece with its own. A failed
+message goes back to its broker, which delivers it again later; so does what a listener has not
+finished after `consume_timeout_s` (RocketMQ's 15 minutes): one call that hangs must not hold up the
+committed offset of its queue for ever. In order: one run per queue, under the broker's lock; a
+failed slice stays first in line, and a call that hangs holds up its queue, for other members of the
+group as well. Either is told to the application.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from saturnmq.client.consumer.assigned_queue import HeldQueue
+from saturnmq.client.consumer.listening import Caller
+from saturnmq.client.consumer.process_queue import Chunk
+from saturnmq.client.consumer.send_back import DLQ_LEVEL, SendBack
+from saturnmq.client.core import ClientCore
+from saturnmq.protocol.message import ReceivedMessage
+from saturnmq.runtime.errors import ListenerError, ListenerStuck
+
+log = logging.getLogger(__name__)
+
+LOCAL_RETRY_S = 5.0
+SUSPEND_S = 1.0
+SEND_BACKS_AT_ONCE = 64
+STALL_S = 0.1
+TIMEOUT_DELAY_LEVEL = 3
+
+
+class Consumption:
+    """What both kinds have: the runs under way and what came of them."""
+
+    def __init__(
+        self,
+        core: ClientCore,
+        group: str,
+        caller: Caller,
+        send_back: SendBack,
+        timeout_s: float,
+    ) -> None:
+        self._core = core
+        self._timeout_s = timeout_s
+        self._runtime = core.runtime
+        self._group = group
+        self._caller = caller
+        self._send_back = send_back
+        self._runs: dict[Chunk, HeldQueue] = {}  # under way: what the listener works on
+        self._idle = asyncio.Event()
+
+    def begin(self, held: HeldQueue, asked_at: float) -> None:
+        """A queue is ours from now on; its lock was asked for at `asked_at` (monotonic)."""
+
+    def arrived(self, held: HeldQueue) -> None:
+        """There are messages to consume."""
+        raise NotImplementedError
+
+    def look_after(self) -> None:
+        """Called every few seconds: some listeners may hang."""
+        now = self._runtime.monotonic()
+        for chunk, held in list(self._runs.items()):
+            if chunk.stands_still_s(now) > self._timeout_s:
+                self._overdue(held, chunk)
+
+    def _overdue(self, held: HeldQueue, chunk: Chunk) -> None:
+        """The listener has finished nothing for `consume_timeout_s`."""
+        raise NotImplementedError
+
+    def _tell_stuck(self, held: HeldQueue, chunk: Chunk, consequence: str) -> None:
+        """Tells the application, every `consume_timeout_s`, that the listener does not return."""
+        now = self._runtime.monotonic()
+        if chunk.told >= 0.0 and now - chunk.told < self._timeout_s:
+            return
+        chunk.told = now
+        message = chunk.messages[min(chunk.handled, len(chunk.messages) - 1)]
+        self._core.tell(
+            ListenerStuck(
+                f"group {self._group}: the listener has not finished {message} of {held.queue} for "
+                f"{chunk.stands_still_s(now):.0f} s: {consequence}. Give what it waits for a "
+                f"time-out, or raise consume_timeout_s ({self._timeout_s:g})"
+            )
+        )
+
+    async def end(self, at_most_s: float) -> bool:
+        """Waits for the runs under way, of queues that are all dropped: no other begins. False if
+        some did not end.
+        """
+        try:
+            async with asyncio.timeout(at_most_s):
+                while self._runs:
+                    self._idle.clear()
+                    await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _tell_of(self, held: HeldQueue, error: BaseException) -> None:
+        """A task that calls the listener was ended by `error`, and begins anew. Called from a
+        timer: when all tasks are cancelled because the loop ends, no timer runs any more.
+        """
+        told = ListenerError(
+            f"consuming {held.queue} in group {self._group} was ended by {error!r} and goes on"
+        )
+        told.__cause__ = error
+        self._core.tell(told)
+
+    def _began(self, held: HeldQueue, chunk: Chunk) -> None:
+        self._runs[chunk] = held
+        chunk.begin(self._runtime.monotonic())
+
+    def _ended(self, chunk: Chunk) -> None:
+        del self._runs[chunk]
+        chunk.begun = -1.0
+        if not self._runs:
+            self._idle.set()
+
+
+class Concurrent(Consumption):
+    """Runs of all queues side by side; queues take turns."""
+
+    def __init__(
+        self,
+        core: ClientCore,
+        group: str,
+        caller: Caller,
+        send_back: SendBack,
+        *,
+        broadcasting: bool,
+        timeout_s: float,
+    ) -> None:
+        super().__init__(core, group, caller, send_back, timeout_s)
+        self._broadcasting = broadcasting
+        self._round: deque[HeldQueue] = deque()
+        self._long: set[Chunk] = set()  # of the runs under way: those that last too long
+        self._back_slots = asyncio.Semaphore(SEND_BACKS_AT_ONCE)
+
+    def arrived(self, held: HeldQueue) -> None:
+        if not held.queued:
+            held.queued = True
+            self._round.append(held)
+        self._dispatch()
+
+    def _dispatch(self) -> None:
+        """Starts runs while there is work and room."""
+        while self._round and self._has_room():
+            turn = self._round.popleft()
+            chunk = None if turn.state.dropped else turn.state.take(self._caller.run_length)
+            if chunk is None:
+                turn.queued = False
+                continue
+            self._round.append(turn)
+            self._start(turn, chunk)
+
+    def _has_room(self) -> bool:
+        runs = len(self._runs)
+        return runs < self._caller.threads and runs - len(self._long) < self._caller.parallel
+
+    def _stalls(self, held: HeldQueue, chunk: Chunk) -> None:
+        """A fast listener gets long runs and few threads; when it blocks all the same, the others
+        must help.
+        """
+        self._long.add(chunk)
+        self._caller.stalled()
+        held.state.split(chunk)
+        self.arrived(held)
+
+    def _start(self, held: HeldQueue, chunk: Chunk) -> None:
+        self._began(held, chunk)
+        self._core.tasks.once(partial(self._consume, held, chunk), name="listener run")
+
+    async def _consume(self, held: HeldQueue, chunk: Chunk) -> None:
+        stall = self._runtime.call_later(STALL_S, self._stalls, held, chunk)
+        try:
+            await self._caller.run(chunk)
+            chunk.begun = -1.0
+            if not chunk.given_up:
+                await self._settle(held, chunk)
+        except BaseException as error:
+            self._runtime.call_later(LOCAL_RETRY_S, self._after_failure, held, chunk, error)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            stall.cancel()
+            self._long.discard(chunk)
+            self._ended(chunk)
+        held.space.set()
+        self.arrived(held)
+
+    async def _settle(self, held: HeldQueue, chunk: Chunk) -> None:
+        """After an attempt: what failed goes back, what was not reached waits here."""
+        held.state.last_consume = self._runtime.monotonic()
+        failed, rest = chunk.failed, list(chunk.messages[chunk.handled :])
+        if failed and self._broadcasting:
+            log.error("group %s broadcasts: %d failed messages dropped", self._group, len(failed))
+        elif failed:
+            held.state.keep(chunk, [*failed, *rest])
+            rest = [*await self._hand_back(failed), *rest]
+        held.state.keep(chunk, rest)
+        # Neither consumed nor handed back: once more from here, the offset waits for them.
+        if rest:
+            self._runtime.call_later(LOCAL_RETRY_S, self._again, held, chunk)
+
+    def _after_failure(self, held: HeldQueue, chunk: Chunk, error: BaseException) -> None:
+        if held.state.holds(chunk):
+            self._tell_of(held, error)
+            held.state.keep(chunk, [*chunk.failed, *chunk.messages[chunk.handled :]])
+        self._again(held, chunk)
+
+    def _again(self, held: HeldQueue, chunk: Chunk) -> None:
+        if held.state.holds(chunk):
+            self._start(held, chunk)
+
+    async def _hand_back(
+        self, messages: Sequence[ReceivedMessage], level: int = 0
+    ) -> list[ReceivedMessage]:
+        """Those that no broker took."""
+
+        async def back(message: ReceivedMessage) -> bool:
+            async with self._back_slots:
+                return await self._send_back(message, level)
+
+        taken = await asyncio.gather(*(back(message) for message in messages))
+        return [message for message, ok in zip(messages, taken, strict=True) if not ok]
+
+    def _overdue(self, held: HeldQueue, chunk: Chunk) -> None:
+        if chunk.given_up or not held.state.holds(chunk):
+            self._tell_stuck(held, chunk, "others have its messages, but it still holds a thread")
+        elif self._broadcasting:
+            self._tell_stuck(held, chunk, "what was consumed since is not committed")
+        else:
+            chunk.give_up()
+            give_up = partial(self._give_up, held, chunk)
+            self._core.tasks.keep(give_up, name="listener time-out")
+
+    async def _give_up(self, held: HeldQueue, chunk: Chunk) -> None:
+        rest = [*chunk.failed, *chunk.messages[chunk.handled :]]
+        self._tell_stuck(held, chunk, f"{len(rest)} messages go back, to be delivered again")
+        while rest and held.state.holds(chunk):
+            rest = await self._hand_back(rest, TIMEOUT_DELAY_LEVEL)
+            held.state.keep(chunk, rest)
+            if rest:
+                await self._runtime.sleep(LOCAL_RETRY_S)
+        held.space.set()
+
+
+class InOrder(Consumption):
+    """One run per queue at a time, in offset order, while the broker's lock is held."""
+
+    def __init__(
+        self,
+        core: ClientCore,
+        group: str,
+        caller: Caller,
+        send_back: SendBack,
+        *,
+        max_reconsume: int,
+        timeout_s: float,
+    ) -> None:
+        super().__init__(core, group, caller, send_back, timeout_s)
+        self._max_reconsume = max_reconsume
+
+    def begin(self, held: HeldQueue, asked_at: float) -> None:
+        held.state.lock(asked_at)
+        self._go_on(held)
+
+    def _go_on(self, held: HeldQueue) -> None:
+        self._core.tasks.once(partial(self._consume, held), name=f"consume {held.queue}")
+
+    def _after_failure(self, held: HeldQueue, error: BaseException) -> None:
+        if not held.state.dropped:
+            self._tell_of(held, error)
+            self._go_on(held)
+
+    def arrived(self, held: HeldQueue) -> None:
+        held.data.set()
+
+    def _overdue(self, held: HeldQueue, chunk: Chunk) -> None:
+        self._tell_stuck(held, chunk, "nobody gets more of this queue before it returns")
+
+    async def _consume(self, held: HeldQueue) -> None:
+        try:
+            await self._consume_in_order(held)
+        except BaseException as error:
+            self._runtime.call_later(SUSPEND_S, self._after_failure, held, error)
+            if not isinstance(error, Exception):
+                raise
+
+    async def _consume_in_order(self, held: HeldQueue) -> None:
+        state = held.state
+        clock = self._runtime.monotonic
+        while not state.dropped:
+            if not state.waiting or not state.locked(clock()):
+                held.data.clear()
+                await held.wait_for_data()
+                continue
+            chunk = state.take(self._caller.run_length)
+            while chunk is not None and state.holds(chunk):
+                if not state.locked(clock()):
+                    held.data.clear()
+                    await held.wait_for_data()
+                    continue
+                if await self._run(held, chunk):
+                    chunk = None
+                else:
+                    await self._runtime.sleep(SUSPEND_S)
+
+    async def _run(self, held: HeldQueue, chunk: Chunk) -> bool:
+        """One attempt at `chunk`; True once all of it is done. A failed slice stays first in
+        line.
+        """
+        state, clock = held.state, self._runtime.monotonic
+        held.begin(chunk)
+        self._began(held, chunk)
+        try:
+            await self._caller.run(chunk, lambda: state.locked(clock()), stop_at_failure=True)
+            state.last_consume = clock()
+            if chunk.handled:
+                chunk.attempts = 0
+            rest: list[Any] = list(chunk.messages[chunk.handled :])
+            if chunk.failed:
+                chunk.attempts += 1
+                if 0 <= self._max_reconsume < chunk.attempts and all(
+                    [await self._send_back(message, DLQ_LEVEL) for message in chunk.failed]
+                ):
+                    rest, chunk.attempts = rest[len(chunk.failed) :], 0
+            if state.holds(chunk) or state.dropped:
+                state.keep(chunk, rest)
+            held.space.set()
+            return not rest
+        except BaseException:
+            state.keep(chunk, chunk.messages[chunk.handled :])
+            state.put_back(chunk)
+            raise
+        finally:
+            self._ended(chunk)
+            held.end()

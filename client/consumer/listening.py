@@ -1,0 +1,281 @@
+"""Calling the user's listener: sync ones in worker threads, async ones on the loop, many messages
+per hop.
+
+A hop to a thread costs some tens of microseconds, so a worker gets a run of messages and calls the
+listener slice by slice. How long the run is, and how many runs may be under way, follows from how
+fast the listener proved to be. A fast one computes: it gets one thread, because more would only
+pass Python's lock about, and runs of about 2 ms, because the loop gets the lock for certain when
+the worker comes back for more, and after a switch interval (5 ms) otherwise. A slow one waits for
+something: it gets one slice at a time, so that many threads can share its queue. What is left of a
+run that takes far longer than the pace said is taken away from it (consuming.py).
+
+A listener says None or SUCCESS, or RETRY (SUSPEND), or it raises. Whatever it raises, SystemExit,
+KeyboardInterrupt and a CancelledError of its own included, is a failure like RETRY and ends
+neither the client nor the process; so is any other answer. Ordinary exceptions are logged, one by
+one; what breaks the rules is told to the application (ClientCore.tell), each kind once a minute
+with the number of messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from itertools import islice
+from typing import Any, cast
+
+from saturnmq.client.consumer.process_queue import Chunk
+from saturnmq.client.producer.results import ConsumeResult
+from saturnmq.protocol.message import ReceivedMessage
+from saturnmq.runtime.door import Runtime, Workers
+from saturnmq.runtime.errors import (
+    ConfigError,
+    ListenerError,
+    ListenerRaisedExit,
+    WrongListenerResult,
+)
+
+log = logging.getLogger(__name__)
+
+RUN_S = 0.002
+RUN_MOST = 8192
+# Threads for a listener of at most so many seconds per message; a slower one gets all there are.
+THREADS_FOR = ((5e-6, 1), (50e-6, 2))
+
+TELL_EVERY_S = 60.0
+
+SUCCESS, RETRY, SUSPEND = ConsumeResult.SUCCESS, ConsumeResult.RETRY, ConsumeResult.SUSPEND
+
+Messages = Sequence[ReceivedMessage]
+Verdict = ConsumeResult | None  # None is a success
+Listener = Callable[[list[ReceivedMessage]], Verdict | Awaitable[Verdict]]
+OneListener = Callable[[ReceivedMessage], Verdict | Awaitable[Verdict]]
+Tell = Callable[[ListenerError], None]
+
+
+class Caller:
+    """The listener of one consumer and its pace."""
+
+    def __init__(self, runtime: Runtime, batch_size: int, threads: int, tell: Tell) -> None:
+        if batch_size < 1 or threads < 1:
+            raise ConfigError(
+                f"consume_message_batch_max_size {batch_size} and consume_threads {threads} "
+                "must be at least 1"
+            )
+        self._runtime = runtime
+        self._tell = tell
+        self._told: dict[str, float] = {}  # when the application heard last of a kind of fault
+        self._untold: dict[str, int] = {}  # messages with faults of a kind since then
+        self._workers: Workers | None = None
+        self._many: Listener | None = None
+        self._one: OneListener | None = None
+        self.batch_size = batch_size
+        self.threads = threads
+        self._is_async = False
+        # Messages and the seconds they took, older ones weighing less.
+        self._handled = self._took = 0.0
+
+    def set(self, listener: Listener | None, listener_one: OneListener | None) -> None:
+        """The listener to call: `listener` with a list, or `listener_one` with each message."""
+        if (listener is None) == (listener_one is None):
+            raise ConfigError("give either listener (gets a list) or listener_one (gets a message)")
+        if self.ready and (self._many, self._one) != (listener, listener_one):
+            raise ConfigError("the consumer has a listener; use another consumer for another one")
+        self._many, self._one = listener, listener_one
+        if listener_one is not None:
+            self.batch_size = 1
+        self._is_async = _is_async(listener or listener_one)
+
+    @property
+    def ready(self) -> bool:
+        """Whether a listener was given."""
+        return self._many is not None or self._one is not None
+
+    @property
+    def pace(self) -> float:
+        """Seconds per message; 0 while it is not known."""
+        return self._took / self._handled if self._handled else 0.0
+
+    @property
+    def run_length(self) -> int:
+        """How many messages to hand over at once: whole slices."""
+        size, pace = self.batch_size, self.pace
+        if pace <= 0.0:
+            return size
+        wanted = min(RUN_MOST, int(RUN_S / pace))
+        return max(size, wanted - wanted % size)
+
+    @property
+    def parallel(self) -> int:
+        """How many runs may be under way."""
+        pace = self.pace
+        if pace > 0.0 and not self._is_async:
+            for seconds, threads in THREADS_FOR:
+                if pace <= seconds:
+                    return min(threads, self.threads)
+        return self.threads
+
+    def stalled(self) -> None:
+        """A run takes far longer than the pace says: what was known of it is void."""
+        self._handled = self._took = 0.0
+
+    def close(self) -> None:
+        """No further run will come."""
+        if self._workers is not None:
+            self._workers.close()
+            self._workers = None
+
+    async def run(
+        self,
+        chunk: Chunk,
+        go_on: Callable[[], bool] | None = None,
+        *,
+        stop_at_failure: bool = False,
+    ) -> None:
+        """One attempt at `chunk`, which tells how far it came.
+
+        It ends early when the chunk is ended or `go_on`, asked before every slice, says no; with
+        `stop_at_failure` the first failed slice ends it and is not counted as handled.
+        """
+        try:
+            if self._is_async:
+                took = await self._run_async(chunk, go_on, stop_at_failure)
+            else:
+                if self._workers is None:
+                    self._workers = self._runtime.workers(self.threads, name="saturnmq-listener")
+                work = self._each if self._one is not None else self._slices
+                took = await self._workers.run(work, chunk, go_on, stop_at_failure)
+        finally:
+            for kind, fault in chunk.faults.items():
+                self._report(kind, fault)
+        if chunk.handled:
+            self._handled = 0.7 * self._handled + chunk.handled
+            self._took = 0.7 * self._took + max(took, 1e-9)
+
+    def _report(self, kind: str, fault: ListenerError) -> None:
+        now = self._runtime.monotonic()
+        fault.messages += self._untold.pop(kind, 0)
+        if now - self._told.get(kind, -TELL_EVERY_S) < TELL_EVERY_S:
+            self._untold[kind] = fault.messages
+            return
+        self._told[kind] = now
+        self._tell(fault)
+
+    def _each(self, chunk: Chunk, go_on: Callable[[], bool] | None, stop_at_failure: bool) -> float:
+        """The run of a listener that takes single messages; every line in it counts."""
+        began = self._runtime.monotonic()
+        listener = cast(OneListener, self._one)
+        for message in chunk.upcoming:
+            if chunk.ended or (go_on is not None and not go_on()):
+                break
+            try:
+                result = listener(message)
+            except BaseException as error:
+                result = _raised(chunk, (message,), error)
+            if result is not None and result is not SUCCESS:
+                _check(chunk, (message,), result)
+                chunk.failed.append(message)
+                if stop_at_failure:
+                    break
+            chunk.handled += 1
+        return self._runtime.monotonic() - began
+
+    def _slices(
+        self, chunk: Chunk, go_on: Callable[[], bool] | None, stop_at_failure: bool
+    ) -> float:
+        began = self._runtime.monotonic()
+        listener = cast(Listener, self._many)
+        for batch in self._batches(chunk, go_on):
+            try:
+                # A list of its own: the listener may do with it what it likes.
+                result = listener(list(batch))
+            except BaseException as error:
+                result = _raised(chunk, batch, error)
+            if not _note(chunk, batch, result, stop_at_failure):
+                break
+        return self._runtime.monotonic() - began
+
+    async def _run_async(
+        self, chunk: Chunk, go_on: Callable[[], bool] | None, stop_at_failure: bool
+    ) -> float:
+        began, task = self._runtime.monotonic(), asyncio.current_task()
+        for batch in self._batches(chunk, go_on):
+            try:
+                call = self._one(batch[0]) if self._one is not None else self._call_many(batch)
+                result = await cast(Awaitable[object], call)
+            except BaseException as error:
+                if _is_ended(task):
+                    raise
+                result = _raised(chunk, batch, error)
+            if not _note(chunk, batch, result, stop_at_failure):
+                break
+        return self._runtime.monotonic() - began
+
+    def _batches(self, chunk: Chunk, go_on: Callable[[], bool] | None) -> Iterator[Messages]:
+        while batch := list(islice(chunk.upcoming, self.batch_size)):
+            if chunk.ended or (go_on is not None and not go_on()):
+                return
+            yield batch
+
+    def _call_many(self, batch: Messages) -> object:
+        return cast(Listener, self._many)(list(batch))
+
+
+def _is_async(listener: object) -> bool:
+    return inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(
+        getattr(listener, "__call__", None)  # noqa: B004 - an object with an async __call__
+    )
+
+
+def _note(chunk: Chunk, batch: Messages, result: object, stop_at_failure: bool) -> bool:
+    """False if the run ends here."""
+    if result is not None and result is not SUCCESS:
+        _check(chunk, batch, result)
+        chunk.failed.extend(batch)
+        if stop_at_failure:
+            return False
+    chunk.handled += len(batch)
+    return True
+
+
+def _check(chunk: Chunk, batch: Messages, result: object) -> None:
+    """Notes it if `result`, which is not success, is not a ConsumeResult either."""
+    if result is RETRY or result is SUSPEND:
+        return
+    kind = f"returned {type(result)}"
+    if kind not in chunk.faults:
+        chunk.faults[kind] = WrongListenerResult(
+            f"the listener returned {result!r} for {batch[0]}, and gets it again: return None or "
+            "ConsumeResult.SUCCESS when done, ConsumeResult.RETRY for another time; a listener "
+            "that awaits is declared with `async def`"
+        )
+    chunk.faults[kind].messages += len(batch)
+    if inspect.iscoroutine(result):
+        result.close()  # or Python warns of it, each time
+
+
+def _raised(chunk: Chunk, batch: Messages, error: BaseException) -> ConsumeResult:
+    """What a call of the listener counts as that raised `error`."""
+    if isinstance(error, Exception):
+        log.error(
+            "the listener failed on %d messages from %s", len(batch), batch[0], exc_info=error
+        )
+        return RETRY
+    kind = f"raised {type(error)}"
+    if kind not in chunk.faults:
+        chunk.faults[kind] = ListenerRaisedExit(
+            f"the listener raised {error!r} on {batch[0]}, and gets it again: that ends neither "
+            "the client nor the process; to end them, tell another thread or task"
+        )
+        chunk.faults[kind].__cause__ = error
+    chunk.faults[kind].messages += len(batch)
+    return RETRY
+
+
+def _is_ended(task: asyncio.Task[Any] | None) -> bool:
+    """Whether `task` is cancelled, or closed with its loop: its listener raised nothing."""
+    try:
+        return task is None or asyncio.current_task() is not task or task.cancelling() > 0
+    except RuntimeError:  # no loop is running any more
+        return True

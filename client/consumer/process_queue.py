@@ -1,0 +1,277 @@
+"""What one consumer holds of one queue: pulled, being consumed, finished. Pure.
+
+Messages stay in the batches they were pulled in; a chunk is a run of one batch that one listener
+call chain works on. Nothing here costs time per message.
+
+    pulled ->  [batch][batch]  --take()-->  [chunk][chunk][chunk]  --finish()-->  forgotten
+                untaken       <--split()--   taken, some done
+                               both in offset order
+
+The offset to commit is the first unfinished one of the oldest unfinished thing, also while the
+listener is at work on it, or, when all is done, the offset at which the next pull starts: it
+already covers what the tag filter dropped. A finished chunk behind an unfinished one waits: the
+committed offset never passes an unprocessed message (fault model, I6).
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any, Protocol
+
+from saturnmq.runtime.errors import ListenerError
+
+LOCK_VALID_S = 30.0
+
+
+class Offsetted(Protocol):
+    """What a process queue needs to know of a message."""
+
+    @property
+    def queue_offset(self) -> int: ...
+
+
+@dataclass(slots=True, eq=False)
+class Chunk:
+    """A run of messages of one queue that is consumed as one piece of work.
+
+    `handled`, `failed` (those among the handled) and `faults` (one of each kind) tell how the
+    listener's present attempt goes. Its thread writes them, and looks at `ended` before every call.
+    It draws the messages from `upcoming`; the loop thread takes away the rest of them with `split`.
+    A step of a list's iterator is atomic, so either of the two gets a message.
+    """
+
+    messages: Sequence[Any]
+    first_offset: int
+    size: int  # bytes, for flow control
+    done: bool = False
+    attempts: int = 0
+    begun: float = -1.0  # when the present attempt began, or was last seen to get on (monotonic)
+    seen: int = 0  # of `handled`, then
+    told: float = -1.0  # when the application heard last that the listener does not return
+    handled: int = 0
+    failed: list[Any] = field(default_factory=list)
+    faults: dict[str, ListenerError] = field(default_factory=dict)
+    ended: bool = False  # dropped, reset or given up: call the listener no more
+    given_up: bool = False
+    upcoming: Iterator[Any] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.upcoming = iter(self.messages)
+
+    def begin(self, now: float) -> None:
+        """An attempt of the listener begins."""
+        self.upcoming = iter(self.messages)
+        self.handled, self.failed, self.faults = 0, [], {}
+        self.begun = now
+
+    @property
+    def unfinished_from(self) -> int:
+        """The lowest offset that is not finished; the listener may be at work behind it."""
+        handled, at_work = self.handled, self.begun >= 0.0 and not self.given_up
+        # Looked at after `handled`: what fails is noted before it counts as handled.
+        if not at_work or self.failed or handled >= len(self.messages):
+            return self.first_offset
+        offset: int = self.messages[handled].queue_offset
+        return offset
+
+    def stands_still_s(self, now: float) -> float:
+        """Seconds for which the listener has finished nothing; 0 while it is not called."""
+        if self.begun < 0.0:
+            return 0.0
+        if self.handled != self.seen:
+            self.seen, self.begun = self.handled, now
+        return now - self.begun
+
+    def give_up(self) -> None:
+        """The listener takes too long: what becomes of these messages is decided elsewhere."""
+        self.ended = self.given_up = True
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """What one pull brought; `taken` of its messages are in chunks already."""
+
+    messages: Sequence[Offsetted]
+    size: int
+    taken: int = 0
+
+    @property
+    def first_offset(self) -> int:
+        """Of those that are not taken."""
+        return self.messages[self.taken].queue_offset
+
+
+_by_offset = attrgetter("first_offset")
+
+
+@dataclass(slots=True)
+class Limits:
+    """Flow control of one queue: no further pull while either is reached."""
+
+    messages: int = 32_768
+    bytes: int = 100 << 20
+
+
+@dataclass(slots=True)
+class ProcessQueue:
+    """One queue's messages between pull and commit. Owned by the loop thread."""
+
+    next_offset: int = -1  # where the next pull starts; -1 = not known yet
+    dropped: bool = False
+    messages: int = 0
+    bytes: int = 0
+    lock_until: float = 0.0  # ordered consumption: the broker's lock is good until then (monotonic)
+    locked_at: float = 0.0  # when that was granted
+    generation: int = 0  # counts resets: an answer to an older request is not for us
+    last_pull: float = 0.0
+    last_consume: float = 0.0
+    _untaken: deque[Batch] = field(default_factory=deque)
+    _taken: deque[Chunk] = field(default_factory=deque)
+
+    # -- pulling ----------------------------------------------------------------------------------
+    def put(self, messages: Sequence[Offsetted], next_offset: int, size: int) -> None:
+        """Takes in one pull's messages; `next_offset` is the broker's nextBeginOffset."""
+        self.next_offset = next_offset
+        if messages:
+            self._untaken.append(Batch(messages, size))
+            self.messages += len(messages)
+            self.bytes += size
+
+    def full(self, limits: Limits) -> bool:
+        """Whether the next pull has to wait for the listener."""
+        return self.messages >= limits.messages or self.bytes >= limits.bytes
+
+    def reset(self, next_offset: int) -> None:
+        """Forgets everything held and starts again at `next_offset` (first lock, seek, offset
+        moved).
+        """
+        self.end_runs()
+        self._untaken.clear()
+        self._taken.clear()
+        self.generation += 1
+        self.messages = self.bytes = 0
+        self.next_offset = next_offset
+
+    def moved_to(self, offset: int) -> int:
+        """Where to begin again when a broker says that its queue goes on at `offset`: before that,
+        if something is held that is not finished. The log may be another one from there on."""
+        return min(offset, self.commit_offset()) if offset < self.next_offset else offset
+
+    # -- consuming --------------------------------------------------------------------------------
+    def take(self, count: int) -> Chunk | None:
+        """The next run of at most `count` messages, from one batch; None if nothing waits."""
+        if not self._untaken:
+            return None
+        batch = self._untaken[0]
+        messages, size = batch.messages, batch.size
+        rest = len(messages) - batch.taken
+        if count < rest:
+            messages = messages[batch.taken : batch.taken + count]
+            size = size * count // rest
+            batch.taken += count
+            batch.size -= size
+        else:
+            if batch.taken:
+                messages = messages[batch.taken :]
+            self._untaken.popleft()
+        chunk = Chunk(messages, messages[0].queue_offset, size)
+        insort(self._taken, chunk, key=_by_offset)
+        return chunk
+
+    def split(self, chunk: Chunk) -> None:
+        """What the listener has not been given yet of `chunk` is to be taken again."""
+        if chunk.ended or chunk not in self._taken:
+            return
+        rest = list(chunk.upcoming)
+        if not rest:
+            return
+        given = len(chunk.messages) - len(rest)
+        size = chunk.size * len(rest) // len(chunk.messages)
+        chunk.messages, chunk.size = chunk.messages[:given], chunk.size - size
+        insort(self._untaken, Batch(rest, size), key=_by_offset)
+
+    def finish(self, chunk: Chunk) -> None:
+        """All of `chunk` is done with: consumed, or handed back to the broker."""
+        if chunk.done:
+            return
+        chunk.done = True
+        if chunk not in self._taken:  # a reset forgot it meanwhile
+            return
+        self.messages -= len(chunk.messages)
+        self.bytes -= chunk.size
+        taken = self._taken
+        while taken and taken[0].done:
+            taken.popleft()
+
+    def keep(self, chunk: Chunk, rest: Sequence[Offsetted]) -> None:
+        """Only `rest` of `chunk` is still to do (in offset order); the others are done with."""
+        if not rest or chunk.done:
+            self.finish(chunk)
+            return
+        gone = len(chunk.messages) - len(rest)
+        part = chunk.size * gone // len(chunk.messages)
+        if chunk in self._taken:
+            self.messages -= gone
+            self.bytes -= part
+        chunk.messages, chunk.size = rest, chunk.size - part
+        chunk.handled, chunk.failed = 0, []
+        chunk.first_offset = rest[0].queue_offset
+
+    def put_back(self, chunk: Chunk) -> None:
+        """`chunk`, the only one that was taken, is to be taken again."""
+        if chunk in self._taken:
+            self._taken.remove(chunk)
+            self._untaken.appendleft(Batch(chunk.messages, chunk.size))
+
+    def drop(self) -> None:
+        """The queue is no longer ours: listeners stop after the call they are in."""
+        self.dropped = True
+        self.end_runs()
+
+    def end_runs(self) -> None:
+        """Listeners stop after the call they are in."""
+        for chunk in self._taken:
+            chunk.ended = True
+
+    def holds(self, chunk: Chunk) -> bool:
+        """Whether `chunk` still belongs to this queue's present (no reset, not dropped)."""
+        return not self.dropped and chunk in self._taken
+
+    @property
+    def waiting(self) -> bool:
+        """Whether take() would give something."""
+        return bool(self._untaken)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing pulled is unfinished."""
+        return not self._untaken and not self._taken
+
+    def commit_offset(self) -> int:
+        """The lowest unfinished offset; -1 while the start is unknown."""
+        waiting = self._untaken[0].first_offset if self._untaken else None
+        if self._taken:
+            taken = self._taken[0].unfinished_from
+            return taken if waiting is None else min(taken, waiting)
+        return self.next_offset if waiting is None else waiting
+
+    # -- ordered consumption ----------------------------------------------------------------------
+    def locked(self, now: float) -> bool:
+        """Whether the broker's lock on this queue is still ours for certain."""
+        return now < self.lock_until
+
+    def lock(self, now: float) -> bool:
+        """The broker granted the lock at `now` (taken before asking); True if it was not held
+        before.
+        """
+        fresh = not self.locked(now)
+        self.locked_at, self.lock_until = now, now + LOCK_VALID_S
+        return fresh
+
+    def unlock(self) -> None:
+        """The broker refused the lock, or it was given back."""
+        self.lock_until = 0.0

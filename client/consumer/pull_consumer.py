@@ -1,0 +1,484 @@
+"""The async PullConsumer: the caller asks for messages and says when they are done with. Loop
+thread only; the synchronous one is written from it (tools/blocking_faces.py).
+
+Either subscribe(): the group shares the queues, as with a push consumer; or assign(): these queues,
+nobody else's business. Behind it one pull task per queue keeps a bounded amount ready.
+
+poll() returns what is there. What it returned counts as done with when commit() is called or, with
+auto_commit, at the next poll(), and at the end of a `with` block that raised nothing. Only what is
+done with is ever committed: every few seconds, at the end, and when a queue goes to another member.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from saturnmq.client.consumer import rebalance as strategies
+from saturnmq.client.consumer.assigned_queue import HeldQueue
+from saturnmq.client.consumer.consumer_facts import (
+    core_for,
+    find_brokers,
+    heartbeat_entry,
+    running_info,
+)
+from saturnmq.client.consumer.membership import Membership
+from saturnmq.client.consumer.offset_store import COMMIT_INTERVAL_S, OffsetStore, RemoteOffsets
+from saturnmq.client.consumer.process_queue import Limits
+from saturnmq.client.consumer.pulling import Puller
+from saturnmq.client.consumer.starting import Baseline, ask_offset, start_offset
+from saturnmq.client.core import ClientCore, ErrorListener
+from saturnmq.client.terms import note_term
+from saturnmq.protocol import topics
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.message import MessageQueue, ReceivedMessage
+from saturnmq.protocol.subscription import Expression, Subscription
+from saturnmq.runtime.door import Runtime
+from saturnmq.runtime.errors import (
+    ClientClosed,
+    ConfigError,
+    InvalidParameter,
+    SaturnError,
+    SubscriptionParseFailed,
+)
+from saturnmq.runtime.supervision import Work
+
+log = logging.getLogger(__name__)
+
+ERROR_PAUSE_S = 1.0
+
+
+class PullConsumer:
+    """A member of a group, or a reader of given queues, that polls.
+
+        consumer = PullConsumer("readers", "127.0.0.1:9876")
+        consumer.subscribe("orders")    # shares the queues with the other members
+        consumer.assign(queues)         # or: reads exactly these
+
+    Messages are pulled ahead; poll() gives those of one queue, in their order.
+
+    With auto_commit a poll() says that the messages of the polls before it are done with, and so
+    does close(), or the end of a `with` block that raised nothing. When the block raises, the
+    messages of its last poll are not committed: they come again. Without auto_commit only commit()
+    commits.
+    """
+
+    broadcasting = False
+
+    group: str
+    """The consumer group."""
+    auto_commit: bool
+    """Whether each poll() commits what the polls before it gave."""
+    consume_from: str | int
+    """Where a group begins that has no offset: "first", "last" or a time in ms."""
+
+    def __init__(
+        self,
+        group: str,
+        nameservers: str | Sequence[str] = (),
+        *,
+        from_beginning: bool = False,
+        consume_from: str | int = "last",
+        auto_commit: bool = True,
+        rebalance: str = "AVG",
+        rebalance_interval_s: float = 20.0,
+        commit_interval_s: float = COMMIT_INTERVAL_S,
+        hold_s: float | None = None,
+        max_cached_messages: int = 16_384,
+        max_cached_bytes: int = 32 << 20,
+        verify_crc: bool = True,
+        client_id: str | None = None,
+        on_error: ErrorListener | None = None,
+        core: ClientCore | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        """ConfigError says what does not go together.
+
+        nameservers: "HOST:PORT[,...]" or a sequence of them; 127.0.0.1:9876 by default
+        from_beginning: short for consume_from="first"
+        consume_from: where a group begins that has no offset: "first", "last" or a time in ms
+        auto_commit: each poll() commits what the polls before it gave
+        rebalance: how members share queues: AVG, AVG_BY_CIRCLE, CONSISTENT_HASH or STICKY
+        rebalance_interval_s: seconds between two looks at who the members are
+        commit_interval_s: seconds between two commits
+        hold_s: seconds that a broker may hold a pull that finds nothing, 0.1 to 60; 15 by default,
+            longer with more than 1,500 queues; RocketMQ's brokers look only every 5 s whether they
+            are over
+        max_cached_messages, max_cached_bytes: what is pulled ahead of poll(), for each queue
+        verify_crc: check every message's CRC-32 of its body
+        client_id: the name of this client among the members of its group; one that no other client
+            has by default
+        on_error: called on the client's loop, and must return at once, with each error that no call
+            of the application can raise
+        """
+        topics.check_group(group)
+        self.core, self._owns_core = core_for(core, runtime, nameservers, client_id)
+        if on_error is not None:
+            self.core.on_error(on_error)
+        self.runtime = self.core.runtime
+        self.group = group
+        self.consume_from = "first" if from_beginning else consume_from
+        self.auto_commit = auto_commit
+        self.subscriptions: dict[str, Subscription] = {}
+        self.baseline = Baseline()
+        self.offsets: OffsetStore = RemoteOffsets(self.core, group)
+        self._puller = Puller(
+            self.core, group, self.subscriptions, verify_crc=verify_crc, hold_s=hold_s
+        )
+        self._limits = Limits(max_cached_messages, max_cached_bytes)
+        how = strategies.strategy(rebalance)
+        self._membership = Membership(self.core, group, how, rebalance_interval_s, self)
+        self._commit_interval = commit_interval_s
+        self._held: dict[MessageQueue, HeldQueue] = {}
+        self._polled: dict[MessageQueue, int] = {}  # where the polls so far end
+        self._sought: set[MessageQueue] = set()  # moved by seek(), and not committed since
+        self._turns: deque[HeldQueue] = deque()
+        self._arrived = asyncio.Event()
+        self._polling = False  # the application waits in poll()
+        self._assigned = False
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._started = self._closing = False
+
+    # -- life ---------------------------------------------------------------------------------
+    def subscribe(self, topic: str, expression: Expression = "*") -> None:
+        """Shares the topic's queues with the group's other members; before start(). `expression`:
+        `*`, tags joined by `||`, or a condition over properties, `Sql("price > 3")`."""
+        self._check_mode(assigned=False)
+        topics.check_topic(topic)
+        version = self.core.subscription_version()
+        self.subscriptions[topic] = Subscription.parse(topic, expression, version)
+
+    def assign(self, queues: Iterable[MessageQueue], expression: Expression = "*") -> None:
+        """Reads exactly `queues`, without asking who else does; replaces an earlier assign()."""
+        self._check_mode(assigned=True)
+        wanted = list(dict.fromkeys(queues))
+        for queue in wanted:
+            version = self.core.subscription_version()
+            self.subscriptions[queue.topic] = Subscription.parse(queue.topic, expression, version)
+        for queue in [queue for queue in self._held if queue not in wanted]:
+            self._drop(queue)
+        for queue in wanted:
+            if queue not in self._held:
+                self._hold(queue)
+
+    def _check_mode(self, *, assigned: bool) -> None:
+        if self.subscriptions and assigned != self._assigned:
+            raise ConfigError("a pull consumer either subscribes to topics or is assigned queues")
+        if not assigned and self._started:
+            raise ConfigError("subscribe before start()")
+        self._assigned = assigned
+
+    async def start(self) -> None:
+        """Connects, joins the group (subscribe) and begins to read ahead."""
+        if self._closing:
+            raise ClientClosed("the consumer is closed; make a new one")
+        if self._started:
+            return
+        self._started = True
+        if self._owns_core:
+            await self.core.start()
+        try:
+            await find_brokers(self.core, self.group, self.subscriptions, self.baseline)
+        except SubscriptionParseFailed:
+            await self.close()
+            raise
+        self.core.register_consumer(self.group, self)
+        await self.core.heartbeat_now()
+        if self.subscriptions and not self._assigned:
+            self._keep(self._membership.run, "rebalance")
+        for held in self._held.values():
+            self._begin(held)
+        self._keep(self._commit_loop, "commit")
+
+    async def close(self) -> None:
+        """Commits (with auto_commit, everything polled) and leaves the group."""
+        await self._end(done=True)
+
+    async def _end(self, *, done: bool) -> None:
+        """`done`: so is the application with what the last poll returned."""
+        if self._closing:
+            return
+        self._closing = True
+        for task in self._tasks:
+            task.cancel()
+        if self._started:
+            if self.auto_commit and done:
+                self._note_polled()
+            await self.offsets.commit(confirm=True)
+            for queue in list(self._held):
+                self._drop(queue)
+            await self.core.unregister_consumer(self.group)
+        self._arrived.set()
+        if self._owns_core:
+            await self.core.close()
+
+    async def __aenter__(self) -> PullConsumer:
+        await self.start()
+        return self
+
+    async def __aexit__(self, raised: type[BaseException] | None, *_: object) -> None:
+        await self._end(done=raised is None)
+
+    def _keep(self, work: Work, what: str) -> None:
+        self._tasks.append(self.core.tasks.keep(work, name=f"{what} {self.group}"))
+
+    def _once(self, work: Work, what: str) -> None:
+        self._tasks = [task for task in self._tasks if not task.done()]
+        self._tasks.append(self.core.tasks.once(work, name=f"{what} {self.group}"))
+
+    # -- reading ------------------------------------------------------------------------------
+    async def poll(self, timeout_s: float = 5.0, max_messages: int = 1024) -> list[ReceivedMessage]:
+        """Up to `max_messages` of one queue, waiting up to `timeout_s`; empty if none came."""
+        if not self._started or self._closing:
+            raise ClientClosed("the consumer is not running: call start() first")
+        if max_messages < 1:
+            raise InvalidParameter(f"max_messages {max_messages} must be at least 1")
+        if self.auto_commit:
+            self._note_polled()
+        timed_out = asyncio.Event()
+        timer = self.runtime.call_later(timeout_s, self._expire, timed_out)
+        self._polling = True
+        try:
+            while True:
+                messages = self._take(max_messages)
+                if messages or timed_out.is_set() or self._closing:
+                    return messages
+                self._arrived.clear()
+                await self._arrived.wait()
+        finally:
+            self._polling = False
+            timer.cancel()
+
+    def _expire(self, timed_out: asyncio.Event) -> None:
+        timed_out.set()
+        self._arrived.set()
+
+    def _take(self, most: int) -> list[ReceivedMessage]:
+        for _ in range(len(self._turns)):
+            held = self._turns[0]
+            self._turns.rotate(-1)
+            chunk = held.state.take(most)
+            if chunk is None:
+                continue
+            held.state.finish(chunk)
+            # When nothing is left, the offset behind what the filter dropped may be committed too.
+            self._polled[held.queue] = held.state.commit_offset()
+            held.space.set()
+            messages: Any = chunk.messages
+            return list(messages)
+        return []
+
+    async def _read_ahead(self, held: HeldQueue) -> None:
+        """Until it is cancelled: whoever moves the queue elsewhere, or drops it, ends this task."""
+        state = held.state
+        while not state.dropped and not self._closing:
+            if state.full(self._limits):
+                await held.wait_for_space()
+                continue
+            try:
+                if state.next_offset < 0:
+                    await self.core.route(held.queue.topic)  # a queue assigned after start()
+                    offset = await start_offset(
+                        self.core, self.offsets, held.queue, self.consume_from, self.baseline
+                    )
+                    state.reset(offset)
+                    self._polled.setdefault(held.queue, offset)
+                    continue
+                pulled = await self._puller.pull(held.queue, state.next_offset)
+            except SaturnError as error:
+                log.info("pull of %s failed, again in %g s: %s", held.queue, ERROR_PAUSE_S, error)
+                await self.runtime.sleep(ERROR_PAUSE_S)
+                continue
+            note_term(self.core.terms, self.group, held.queue, pulled.term)
+            if pulled.moved:
+                log.warning(
+                    "offset %d of %s was reset or is outside the queue, continuing at %d",
+                    state.next_offset,
+                    held.queue,
+                    pulled.next_offset,
+                )
+                offset = pulled.next_offset
+                if not pulled.by_order:
+                    offset = state.moved_to(offset)
+                state.reset(offset)
+                self._polled[held.queue] = offset
+                self._reset(held.queue, offset)
+                continue
+            was_idle = state.idle
+            state.last_pull = self.runtime.monotonic()
+            state.put(pulled.messages, pulled.next_offset, pulled.size)
+            if pulled.messages:
+                self._arrived.set()
+            else:
+                if was_idle:
+                    self._polled[held.queue] = pulled.next_offset
+                    if self._polling and self.auto_commit:  # what was polled before is done with
+                        self._note(held.queue, pulled.next_offset)
+                if pulled.stalled:
+                    await self.runtime.sleep(ERROR_PAUSE_S)
+
+    # -- offsets ------------------------------------------------------------------------------
+    async def commit(self, offsets: dict[MessageQueue, int] | None = None) -> None:
+        """Commits what was polled so far, or `offsets` (next offset to read), and waits for it."""
+        if offsets is None:
+            self._note_polled()
+        else:
+            for queue, offset in offsets.items():
+                self._require(queue)
+                self._note(queue, offset)
+        for topic in {queue.topic for queue in self._held}:
+            await self.core.route(topic)  # of a queue that was assigned a moment ago
+        await self.offsets.commit(confirm=True)
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """The next poll of `queue` starts at `offset`. The committed offset follows, backwards too,
+        as after a poll: at the next commit() or, with auto_commit, the next poll().
+        """
+        if offset < 0:
+            raise InvalidParameter(f"offset {offset} of {queue} is negative; the least is 0")
+        self._go_to(self._require(queue), offset)
+        self._sought.add(queue)
+
+    def _go_to(self, held: HeldQueue, offset: int) -> None:
+        held.state.reset(offset)
+        self._polled[held.queue] = offset
+        held.stop_pulling()  # it may be waiting for messages at the old offset
+        if self._started:
+            self._begin(held)
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """The group's committed offset of `queue` on the broker; None if there is none."""
+        await self.core.route(queue.topic)
+        return await self.offsets.load(queue, stored_only=True)
+
+    async def lag(self, queue: MessageQueue | None = None) -> int:
+        """Messages between what was polled and the end of the queue (or of all my queues)."""
+        queues = list(self._held) if queue is None else [queue]
+        for topic in {each.topic for each in queues}:
+            await self.core.route(topic)
+        ends = await asyncio.gather(
+            *(ask_offset(self.core, RequestCode.GET_MAX_OFFSET, each) for each in queues)
+        )
+        total = 0
+        for each, end in zip(queues, ends, strict=True):
+            at = self._polled.get(each)
+            if at is None:
+                at = await self.offsets.load(each) or 0
+            total += max(0, end - at)
+        return total
+
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that are read now."""
+        return sorted(self._held)
+
+    def position(self, queue: MessageQueue) -> int | None:
+        """The offset of the next message that poll() gives of `queue`."""
+        return self._polled.get(queue)
+
+    def _require(self, queue: MessageQueue) -> HeldQueue:
+        held = self._held.get(queue)
+        if held is None:
+            raise InvalidParameter(f"{queue} is not assigned to this consumer: {self.assignment()}")
+        return held
+
+    def _note_polled(self) -> None:
+        for queue, offset in self._polled.items():
+            self._note(queue, offset)
+
+    def _note(self, queue: MessageQueue, offset: int) -> None:
+        """What lies before `offset` is done with."""
+        if queue in self._sought:
+            self._reset(queue, offset)
+        else:
+            self.offsets.update(queue, offset)
+
+    def _reset(self, queue: MessageQueue, offset: int) -> None:
+        self._sought.discard(queue)
+        self.offsets.reset(queue, offset)
+
+    async def _commit_loop(self) -> None:
+        while not self._closing:
+            await self.runtime.sleep(self._commit_interval)
+            await self.offsets.commit()
+
+    # -- queues come and go -------------------------------------------------------------------
+    def _hold(self, queue: MessageQueue) -> None:
+        held = self._held[queue] = HeldQueue(queue)
+        self._turns.append(held)
+        if self._started:
+            self._begin(held)
+
+    def _begin(self, held: HeldQueue) -> None:
+        pull = partial(self._read_ahead, held)
+        held.pulling = self.core.tasks.keep(pull, name=f"pull {held.queue}")
+
+    def _drop(self, queue: MessageQueue) -> None:
+        held = self._held.pop(queue)
+        held.drop()
+        held.stop_pulling()
+        self._turns.remove(held)
+        self._polled.pop(queue, None)
+        self._sought.discard(queue)
+
+    def held_queues(self) -> list[MessageQueue]:
+        """What rebalance sees."""
+        return list(self._held)
+
+    async def take_queues(self, queues: Sequence[MessageQueue]) -> bool:
+        """Rebalance gave `queues`."""
+        for queue in queues:
+            if queue not in self._held and not self._closing:
+                self._hold(queue)
+        return True
+
+    async def give_up_queues(self, queues: Sequence[MessageQueue]) -> None:
+        """Rebalance took `queues` away: what the last poll returned of them is not done with, and
+        comes again to the next owner."""
+        for queue in queues:
+            self._drop(queue)
+        await self.offsets.commit(queues)
+        for queue in queues:
+            self.offsets.forget(queue)
+
+    # -- what ClientCore asks -----------------------------------------------------------------
+    def heartbeat_data(self) -> dict[str, Any]:
+        """This group's entry of a heartbeat."""
+        subscriptions = self.subscriptions.values()
+        return heartbeat_entry(self.group, subscriptions, self.consume_from, push=False)
+
+    def on_ids_changed(self) -> None:
+        """The group's members changed."""
+        self._membership.trigger()
+
+    def on_route_changed(self, topic: str) -> None:
+        """A route changed: share the queues anew, and leave brokers that have another role."""
+        if topic not in self.subscriptions or not self._started or self._closing:
+            return
+        self.baseline.answered(topic, self.core.subscribe_queues(topic))
+        self._membership.trigger()
+        for queue, held in self._held.items():
+            if self._puller.misplaced(queue):
+                held.stop_pulling()
+                self._begin(held)
+        self._once(self.offsets.commit, "commit")
+
+    def on_reset_offsets(self, topic: str, offsets: dict[MessageQueue, int]) -> None:
+        """Continue at `offsets` (220)."""
+        for queue, offset in offsets.items():
+            held = self._held.get(queue)
+            if held is not None and queue.topic == topic:
+                self._go_to(held, offset)
+                self._reset(queue, offset)
+
+    def consumer_status(self, topic: str) -> dict[MessageQueue, int]:
+        """Offsets of `topic` (221)."""
+        return {queue: at for queue, at in self._polled.items() if queue.topic == topic}
+
+    def running_info(self) -> dict[str, Any]:
+        """ConsumerRunningInfo (307)."""
+        subscriptions = self.subscriptions.values()
+        return running_info(subscriptions, self._held, self.offsets, self.runtime, push=False)

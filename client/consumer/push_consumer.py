@@ -1,0 +1,484 @@
+"""The async PushConsumer: pulls ahead, hands messages to a listener, commits what is finished. Loop
+thread only; the synchronous one is written from it (tools/blocking_faces.py).
+
+    rebalance -> pull task per queue -> ProcessQueue -> listener runs -> offsets -> commit (5 s)
+                 (next pull before the batch is consumed)     failed: back to the broker (36)
+
+What the modules beside it decide: which queues (rebalance.py, membership.py), from which replica
+(pulling.py), when the listener is called (consuming.py) and with how much (listening.py), what may
+be committed (process_queue.py), what happens when queues come and go (holdings.py). RocketMQ's
+rules for all of it are in remoting.md 4: `%RETRY%<group>` is always subscribed, a missing offset is
+settled by `consume_from`, broadcasting keeps offsets in a local file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from saturnmq.client.consumer import rebalance as strategies
+from saturnmq.client.consumer.assigned_queue import HeldQueue
+from saturnmq.client.consumer.consumer_facts import (
+    core_for,
+    find_brokers,
+    heartbeat_entry,
+    running_info,
+)
+from saturnmq.client.consumer.consuming import Concurrent, Consumption, InOrder
+from saturnmq.client.consumer.holdings import Holdings
+from saturnmq.client.consumer.listening import Caller, Listener, OneListener
+from saturnmq.client.consumer.membership import Membership
+from saturnmq.client.consumer.offset_store import (
+    COMMIT_INTERVAL_S,
+    FileDoor,
+    LocalOffsets,
+    OffsetStore,
+    RemoteOffsets,
+)
+from saturnmq.client.consumer.process_queue import Chunk, Limits
+from saturnmq.client.consumer.pulling import Puller
+from saturnmq.client.consumer.send_back import SendBack
+from saturnmq.client.consumer.starting import Baseline, start_offset
+from saturnmq.client.core import ClientCore, ErrorListener
+from saturnmq.client.producer.results import ConsumeResult
+from saturnmq.client.terms import note_term
+from saturnmq.protocol import kernels, topics
+from saturnmq.protocol.message import MessageQueue
+from saturnmq.protocol.subscription import Expression, Subscription
+from saturnmq.runtime.door import Runtime
+from saturnmq.runtime.errors import ClientClosed, ConfigError, SaturnError, SubscriptionParseFailed
+from saturnmq.runtime.supervision import Work
+
+log = logging.getLogger(__name__)
+
+ERROR_PAUSE_S = 1.0
+CONSUME_TIMEOUT_S = 900.0
+INSTANCE = "DEFAULT"  # RocketMQ's name of an instance that was given none
+OFFSETS = "~/.saturnmq/offsets"
+# Bounds over all queues of a consumer. What is pulled ahead only has to cover the time of a pull;
+# more of it leaves the processor's caches before the listener sees it.
+TOTAL_BYTES = 512 << 20
+TOTAL_MESSAGES = 8192
+
+
+class PushConsumer:
+    """A member of a consumer group that is handed messages.
+
+        consumer = PushConsumer("readers", "127.0.0.1:9876", listener=work)
+        consumer.subscribe("orders", "new || changed")
+
+    A message is consumed when the listener has returned None or ConsumeResult.SUCCESS for it; until
+    then it is not committed, and another member gets it if this one fails.
+    """
+
+    group: str
+    """The consumer group."""
+    ordered: bool
+    """Whether each queue is consumed in its order, by one listener at a time."""
+    broadcasting: bool
+    """Whether each member consumes all messages."""
+    consume_from: str | int
+    """Where a group begins that has no offset: "first", "last" or a time in ms."""
+
+    def __init__(
+        self,
+        group: str,
+        nameservers: str | Sequence[str] = (),
+        *,
+        listener: Listener | None = None,
+        listener_one: OneListener | None = None,
+        ordered: bool = False,
+        orderly: bool = False,
+        broadcasting: bool = False,
+        from_beginning: bool = False,
+        consume_from: str | int = "last",
+        consume_message_batch_max_size: int = 32,
+        consume_threads: int = 20,
+        max_reconsume: int = -1,
+        consume_timeout_s: float = CONSUME_TIMEOUT_S,
+        rebalance: str = "AVG",
+        rebalance_interval_s: float = 20.0,
+        commit_interval_s: float = COMMIT_INTERVAL_S,
+        hold_s: float | None = None,
+        max_cached_messages: int = Limits().messages,
+        max_cached_bytes: int = Limits().bytes,
+        verify_crc: bool = True,
+        client_id: str | None = None,
+        on_error: ErrorListener | None = None,
+        core: ClientCore | None = None,
+        runtime: Runtime | None = None,
+        files: FileDoor | None = None,
+        instance_name: str = INSTANCE,
+        offsets_path: str | None = None,
+    ) -> None:
+        """ConfigError says what does not go together.
+
+        nameservers: "HOST:PORT[,...]" or a sequence of them; 127.0.0.1:9876 by default
+        listener: called with a list of messages of one queue; may be `async`
+        listener_one: called with each message instead
+        ordered: consume each queue in its order; `orderly` is RocketMQ's word for it
+        broadcasting: every member consumes all messages; its offsets are kept in a local file
+        from_beginning: short for consume_from="first"
+        consume_from: where a group begins that has no offset: "first", "last" or a time in ms
+        consume_message_batch_max_size: messages that `listener` is called with at most
+        consume_threads: threads for a listener that is not `async`
+        max_reconsume: deliveries after which a failing message goes to the dead-letter topic; -1 is
+            16, and no limit for an ordered consumer
+        consume_timeout_s: a message whose listener takes longer is delivered again, elsewhere;
+            an ordered queue stands still instead, for all members. Either is told to `on_error`
+        rebalance: how members share queues: AVG, AVG_BY_CIRCLE, CONSISTENT_HASH or STICKY
+        rebalance_interval_s: seconds between two looks at who the members are
+        commit_interval_s: seconds between two commits of what is consumed
+        hold_s: seconds that a broker may hold a pull that finds nothing, 0.1 to 60; 15 by default,
+            longer with more than 1,500 queues; RocketMQ's brokers look only every 5 s whether they
+            are over
+        max_cached_messages, max_cached_bytes: what is pulled ahead of the listener, for each queue
+        verify_crc: check every message's CRC-32 of its body
+        client_id: the name of this client among the members of its group; one that no other client
+            has by default
+        on_error: called on the client's loop, and must return at once, with each error that no call
+            of the application can raise
+        instance_name: which broadcasting consumer this is: each that runs under one user needs a
+            name of its own, and finds its offsets again by it
+        offsets_path: the file of a broadcasting consumer's offsets, by default
+            ~/.saturnmq/offsets/<instance_name>/<group>/offsets.json
+        """
+        topics.check_group(group)
+        topics.check_instance(instance_name)
+        if isinstance(consume_from, str) and consume_from not in ("first", "last"):
+            raise ConfigError(
+                f"consume_from {consume_from!r}: give 'first', 'last' or a time in milliseconds"
+            )
+        ordered = ordered or orderly
+        if ordered and broadcasting:
+            raise ConfigError("an ordered consumer cannot broadcast: choose one of the two")
+        self.core, self._owns_core = core_for(core, runtime, nameservers, client_id)
+        if on_error is not None:
+            self.core.on_error(on_error)
+        self.runtime = self.core.runtime
+        self.group = group
+        self.ordered = ordered
+        self.broadcasting = broadcasting
+        self.consume_from = "first" if from_beginning else consume_from
+        self.subscriptions: dict[str, Subscription] = {}
+        self.baseline = Baseline()
+        self._caller = Caller(
+            self.runtime, consume_message_batch_max_size, consume_threads, self.core.tell
+        )
+        if listener is not None or listener_one is not None:
+            self._caller.set(listener, listener_one)
+        self._limits = Limits(max_cached_messages, max_cached_bytes)
+        self._verify_crc = verify_crc
+        self._puller = Puller(
+            self.core, group, self.subscriptions, verify_crc=verify_crc, hold_s=hold_s
+        )
+        send_back = SendBack(self.core, group, max_reconsume)
+        self._consumption: Consumption
+        if ordered:
+            self._consumption = InOrder(
+                self.core,
+                group,
+                self._caller,
+                send_back,
+                max_reconsume=max_reconsume,
+                timeout_s=consume_timeout_s,
+            )
+        else:
+            self._consumption = Concurrent(
+                self.core,
+                group,
+                self._caller,
+                send_back,
+                broadcasting=broadcasting,
+                timeout_s=consume_timeout_s,
+            )
+        self._file: LocalOffsets | None = None
+        if broadcasting:
+            if files is None:
+                from saturnmq.client.consumer.local_files import LocalFiles
+
+                files = LocalFiles()
+            former = None
+            if offsets_path is None:
+                offsets_path = f"{OFFSETS}/{instance_name}/{group}/offsets.json"
+                if instance_name == INSTANCE:  # where it was before consumers had names
+                    former = f"{OFFSETS}/{group}/offsets.json"
+            self._file = LocalOffsets(self.core, files, offsets_path, former)
+        self.offsets: OffsetStore = self._file or RemoteOffsets(self.core, group)
+        self._holdings = Holdings(
+            self.core, group, self.offsets, self._consumption, self._pull, ordered=ordered
+        )
+        self._held = self._holdings.held
+        self._membership = Membership(
+            self.core, group, strategies.strategy(rebalance), rebalance_interval_s, self
+        )
+        self._commit_interval = commit_interval_s
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._started = self._closing = False
+
+    # -- life ---------------------------------------------------------------------------------
+    def subscribe(
+        self,
+        topic: str,
+        expression: Expression = "*",
+        listener: Listener | None = None,
+        *,
+        listener_one: OneListener | None = None,
+    ) -> None:
+        """Adds a topic (or changes its expression: `*`, tags joined by `||`, or a condition over
+        properties that the brokers look at, `Sql("price > 3")`).
+
+        The listener is the consumer's, for all its topics; give it here or to the constructor.
+        """
+        topics.check_topic(topic)
+        if listener is not None or listener_one is not None:
+            self._caller.set(listener, listener_one)
+        version = self.core.subscription_version()
+        self.subscriptions[topic] = Subscription.parse(topic, expression, version)
+        if self._started:
+            self._once(self._announce_again, "announce")
+
+    def unsubscribe(self, topic: str) -> None:
+        """Drops a topic; its queues go to the other members at the next rebalance."""
+        self.subscriptions.pop(topic, None)
+        self.baseline.forget(topic)
+        self._membership.trigger()
+
+    async def start(self) -> None:
+        """Joins the group and begins to consume."""
+        if self._closing:
+            raise ClientClosed("the consumer is closed; make a new one")
+        if self._started:
+            return
+        if not self.subscriptions:
+            raise ConfigError("the consumer has no topic: call subscribe() before start()")
+        if not self._caller.ready:
+            raise ConfigError("the consumer has no listener: give listener= or listener_one=")
+        if self._file is not None:
+            await self._file.open()
+        self._started = True
+        if self._owns_core:
+            await self.core.start()
+        if self._file is None:
+            retry = topics.retry_topic(self.group)
+            version = self.core.subscription_version()
+            self.subscriptions[retry] = Subscription.parse(retry, "*", version)
+        try:
+            await find_brokers(self.core, self.group, self.subscriptions, self.baseline)
+        except SubscriptionParseFailed:
+            await self.close()
+            raise
+        self.core.register_consumer(self.group, self)
+        await self._announce()
+        self._keep(self._membership.run, "rebalance")
+        self._keep(self._commit_loop, "commit")
+        self._holdings.start()
+
+    async def close(self) -> None:
+        """Lets running listeners end, commits, gives queues and locks back, leaves the group.
+
+        A listener that does not return within ten seconds is told (`on_error`), and its messages
+        come again. The lock of an ordered queue is not given back under it: the next owner gets the
+        queue when the lock expires at the broker, 60 s later, whether it has returned or not.
+        """
+        if self._closing:
+            return
+        self._closing = True
+        for task in self._tasks:
+            task.cancel()
+        await self._holdings.close()
+        if self._file is not None:
+            await self._file.close()
+        if self._started:
+            await self.core.unregister_consumer(self.group)
+        self._caller.close()
+        if self._owns_core:
+            await self.core.close()
+
+    async def __aenter__(self) -> PushConsumer:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _keep(self, work: Work, what: str) -> None:
+        self._tasks.append(self.core.tasks.keep(work, name=f"{what} {self.group}"))
+
+    def _once(self, work: Work, what: str) -> None:
+        self._tasks = [task for task in self._tasks if not task.done()]
+        self._tasks.append(self.core.tasks.once(work, name=f"{what} {self.group}"))
+
+    def _pull(self, held: HeldQueue) -> asyncio.Task[None]:
+        return self.core.tasks.keep(partial(self._pull_loop, held), name=f"pull {held.queue}")
+
+    async def _announce(self) -> None:
+        await self.core.heartbeat_now()
+        self._membership.trigger()
+
+    async def _announce_again(self) -> None:
+        """After start() nobody waits for it: what would have been its error is a line in the log,
+        and other brokers may look at the condition."""
+        try:
+            await find_brokers(self.core, self.group, self.subscriptions, self.baseline)
+        except SubscriptionParseFailed as error:
+            log.error("group %s: %s", self.group, error)
+        await self._announce()
+
+    # -- queues come and go (called by Membership) ----------------------------------------------
+    def held_queues(self) -> list[MessageQueue]:
+        """The queues this member works on now."""
+        return list(self._held)
+
+    async def take_queues(self, queues: Sequence[MessageQueue]) -> bool:
+        """Starts on `queues`; False if some cannot be had yet."""
+        return await self._holdings.take(queues)
+
+    async def give_up_queues(self, queues: Sequence[MessageQueue]) -> None:
+        """Stops on `queues`."""
+        await self._holdings.give_up(queues)
+
+    # -- pulling --------------------------------------------------------------------------------
+    async def _pull_loop(self, held: HeldQueue) -> None:
+        state = held.state
+        while not state.dropped and not self._closing:
+            if self.ordered and not state.locked(self.runtime.monotonic()):
+                await held.wait_for_space()
+                continue
+            if state.full(self._queue_limits()):
+                await held.wait_for_space()
+                continue
+            generation = state.generation
+            try:
+                if state.next_offset < 0:
+                    offset = await start_offset(
+                        self.core, self.offsets, held.queue, self.consume_from, self.baseline
+                    )
+                    if generation == state.generation:
+                        state.reset(offset)
+                        if self.offsets.known(held.queue) is not None:
+                            # Somebody came further: what we knew must not be committed again.
+                            self.offsets.update(held.queue, offset)
+                    continue
+                known = self.offsets.known(held.queue)
+                commit = -1 if self.broadcasting or known is None else known
+                pulled = await self._puller.pull(
+                    held.queue, state.next_offset, commit_offset=commit
+                )
+            except SaturnError as error:
+                log.info("pull of %s failed, again in %g s: %s", held.queue, ERROR_PAUSE_S, error)
+                await self.runtime.sleep(ERROR_PAUSE_S)
+                continue
+            if state.dropped or generation != state.generation:
+                continue
+            note_term(self.core.terms, self.group, held.queue, pulled.term)
+            state.last_pull = self.runtime.monotonic()
+            if pulled.moved:
+                log.warning(
+                    "offset %d of %s was reset or is outside the queue, continuing at %d",
+                    state.next_offset,
+                    held.queue,
+                    pulled.next_offset,
+                )
+                offset = pulled.next_offset
+                self._move(held, offset if pulled.by_order else state.moved_to(offset))
+                continue
+            state.put(pulled.messages, pulled.next_offset, pulled.size)
+            if pulled.messages:
+                self._consumption.arrived(held)
+            elif pulled.stalled:
+                await self.runtime.sleep(ERROR_PAUSE_S)
+
+    def _queue_limits(self) -> Limits:
+        queues = max(1, len(self._held))
+        return Limits(
+            min(self._limits.messages, max(TOTAL_MESSAGES // queues, 1024)),
+            min(self._limits.bytes, max(TOTAL_BYTES // queues, 1 << 20)),
+        )
+
+    # -- offsets --------------------------------------------------------------------------------
+    async def _commit_loop(self) -> None:
+        while not self._closing:
+            await self.runtime.sleep(self._commit_interval)
+            self._consumption.look_after()
+            await self._holdings.commit()
+
+    # -- what ClientCore asks -------------------------------------------------------------------
+    def heartbeat_data(self) -> dict[str, Any]:
+        """This group's entry of a heartbeat."""
+        subscriptions = self.subscriptions.values()
+        return heartbeat_entry(
+            self.group, subscriptions, self.consume_from, push=True, broadcasting=self.broadcasting
+        )
+
+    def on_ids_changed(self) -> None:
+        """The group's members changed."""
+        self._membership.trigger()
+
+    def on_route_changed(self, topic: str) -> None:
+        """A route changed: a new broker must hear of us before it can serve us, and what waits for
+        one that has another role now goes to its successor."""
+        if topic not in self.subscriptions or not self._started or self._closing:
+            return
+        self.baseline.answered(topic, self.core.subscribe_queues(topic))
+        self._once(self._announce_again, "announce")
+        for queue, held in self._held.items():
+            if self._puller.misplaced(queue):
+                self._restart(held)
+        self._holdings.locks.renew_soon()
+        self._once(self._holdings.commit, "commit")
+
+    def on_reset_offsets(self, topic: str, offsets: dict[MessageQueue, int]) -> None:
+        """Continue at `offsets`, forwards or backwards (220, and 21 in a pull)."""
+        for queue, offset in offsets.items():
+            held = self._held.get(queue)
+            if held is not None and queue.topic == topic:
+                self._move(held, offset)
+                self._restart(held)
+
+    def _restart(self, held: HeldQueue) -> None:
+        """Pull anew: the pull under way may wait at the wrong offset, or at the wrong broker."""
+        held.stop_pulling()
+        held.pulling = self._pull(held)
+
+    def _move(self, held: HeldQueue, offset: int) -> None:
+        held.state.reset(offset)
+        self.offsets.reset(held.queue, offset)
+
+    def consumer_status(self, topic: str) -> dict[MessageQueue, int]:
+        """Committed offsets of `topic` (221)."""
+        self._holdings.note_finished()
+        known = {queue: self.offsets.known(queue) for queue in self._held if queue.topic == topic}
+        return {queue: offset for queue, offset in known.items() if offset is not None}
+
+    def running_info(self) -> dict[str, Any]:
+        """ConsumerRunningInfo (307)."""
+        subscriptions = self.subscriptions.values()
+        return running_info(
+            subscriptions,
+            self._held,
+            self.offsets,
+            self.runtime,
+            push=True,
+            orderly=self.ordered,
+        )
+
+    async def consume_directly(self, ext: dict[str, str], frame: bytes) -> dict[str, Any]:
+        """Hand one message to the listener now (309)."""
+        began = self.runtime.monotonic()
+        broker_name = ext.get("brokerName") or ""
+        messages = kernels.decode_frames(frame, self._verify_crc, broker_name)
+        chunk = Chunk(messages, 0, len(frame))
+        await self._caller.run(chunk)
+        return {
+            "order": self.ordered,
+            "autoCommit": True,
+            "consumeResult": "CR_LATER" if chunk.failed else "CR_SUCCESS",
+            "spentTimeMills": int((self.runtime.monotonic() - began) * 1000),
+        }
+
+
+__all__ = ["ConsumeResult", "PushConsumer"]

@@ -1,0 +1,110 @@
+"""Handing a failed message back to its broker, to be delivered again later or to end in %DLQ%.
+
+CONSUMER_SEND_MSG_BACK (36) goes to the master that holds the message; when that fails, the message
+itself is sent to `%RETRY%<group>` on any broker with the delay that the broker would have chosen,
+as the Java client does. How many retries there are says the group, which the broker knows; a
+consumer that was told a number sends it along, and that counts. (The Java client always sends one,
+16 if it was told none, so that the group's never counts for it.)
+"""
+
+from __future__ import annotations
+
+import logging
+
+from saturnmq.client.core import ClientCore
+from saturnmq.protocol import topics
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.message import ReceivedMessage
+from saturnmq.protocol.properties import encode_properties
+from saturnmq.protocol.remoting import Command
+from saturnmq.runtime.errors import RouteNotFound, SaturnError
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_S = 5.0
+DLQ_LEVEL = -1
+STORED = frozenset({0, 10, 11, 12})
+
+
+class SendBack:
+    """Sends messages of one group back."""
+
+    def __init__(self, core: ClientCore, group: str, max_reconsume: int) -> None:
+        self._core = core
+        self._group = group
+        self._max = str(max_reconsume) if max_reconsume >= 0 else ""  # empty: as the group has it
+
+    async def __call__(self, message: ReceivedMessage, delay_level: int = 0) -> bool:
+        """True once a broker has taken the message; False leaves it to the caller."""
+        try:
+            await self._by_offset(message, delay_level)
+            return True
+        except SaturnError as error:
+            log.warning("sending %s back failed: %s", message.message_id, error)
+        if delay_level < 0:  # an ordered message must not be reordered by a second delivery
+            return False
+        try:
+            await self._by_value(message)
+            return True
+        except SaturnError as error:
+            log.warning("sending %s to its retry topic failed: %s", message.message_id, error)
+        return False
+
+    async def _by_offset(self, message: ReceivedMessage, delay_level: int) -> None:
+        broker_name = message.broker_name or ""
+        address = self._core.broker_address(broker_name)
+        if address is None:
+            raise RouteNotFound(f"broker {broker_name} has no master in the route")
+        ext = {
+            "offset": str(message.physical_offset),
+            "group": self._group,
+            "delayLevel": str(delay_level),
+            "originMsgId": message.message_id,
+            "originTopic": message.topic,
+            "unitMode": "false",
+            "bname": broker_name,
+        }
+        if self._max:
+            ext["maxReconsumeTimes"] = self._max
+        request = Command.request(RequestCode.CONSUMER_SEND_MSG_BACK, ext)
+        await self._core.invoke(address, request, TIMEOUT_S)
+
+    async def _by_value(self, message: ReceivedMessage) -> None:
+        retry_topic = topics.retry_topic(self._group)
+        await self._core.route(retry_topic, create=True)
+        queues = self._core.publish_queues(retry_topic)
+        others = [queue for queue in queues if queue.broker_name != message.broker_name] or queues
+        if not others:
+            raise RouteNotFound(f"no broker takes {retry_topic} now")
+        queue = others[self._core.runtime.random.randrange(len(others))]
+        address = self._core.broker_address(queue.broker_name)
+        if address is None:
+            raise RouteNotFound(f"broker {queue.broker_name} has no master in the route")
+        properties = dict(message.properties)
+        properties.setdefault("RETRY_TOPIC", message.topic)
+        properties.setdefault("ORIGIN_MESSAGE_ID", message.offset_message_id)
+        properties["RECONSUME_TIME"] = str(message.reconsume_times + 1)
+        properties["DELAY"] = str(3 + message.reconsume_times)
+        for name in ("TRAN_MSG", "__CRC32#", "MAX_RECONSUME_TIMES"):
+            properties.pop(name, None)
+        if self._max:
+            properties["MAX_RECONSUME_TIMES"] = self._max
+        ext = {
+            "a": "CLIENT_INNER_PRODUCER",
+            "b": retry_topic,
+            "c": "TBW102",
+            "d": "4",
+            "e": str(queue.queue_id),
+            "f": str(message.sys_flag & ~0xC),
+            "g": str(self._core.runtime.now_ms()),
+            "h": str(message.flag),
+            "i": encode_properties(properties).decode(),
+            "j": str(message.reconsume_times + 1),
+            "k": "false",
+            "m": "false",
+            "n": queue.broker_name,
+        }
+        if self._max:
+            ext["l"] = self._max
+        request = Command.request(RequestCode.SEND_MESSAGE_V2, ext, bytes(message.raw_body))
+        await self._core.invoke(address, request, TIMEOUT_S, ok=STORED)

@@ -1,0 +1,113 @@
+"""Where a consumer begins in a queue that it takes.
+
+| the broker says of the group's offset | the consumer begins |
+|---|---|
+| there is one | there |
+| none; but the queue's first message is still there and in memory | with that message: the broker answers 0, as RocketMQ's (broker/tables/lost_offsets.py) |
+| none, and the queue appeared after this consumer had joined | with its first message, whatever `consume_from` says: all of it is newer than the consumer |
+| none | where `consume_from` says: "first", "last", or the first message stored at a time |
+
+So a group with the default start, "last", reads a topic from its beginning while that is in memory
+(RocketMQ's rule): only of a topic that is larger, or has lost its oldest messages, it begins at the
+end. A time is honoured of topics in memory as well; RocketMQ's client passes it over there.
+"""  # noqa: E501
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from saturnmq.client.consumer.offset_store import OffsetStore
+from saturnmq.client.core import ClientCore
+from saturnmq.protocol import checked
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.message import MessageQueue
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.topics import RETRY_PREFIX
+from saturnmq.runtime.errors import SaturnError, TopicNotExist
+
+
+class Baseline:
+    """The queues that were there when a consumer joined, topic by topic. Pure.
+
+    That is what the first definite answer of a nameserver names: a route, or that there is no such
+    topic. Errors and time-outs are no answers. A queue that a broker of the topic has no longer is
+    taken out, and is a new one when it comes back; those of a broker that is away stay.
+    """
+
+    def __init__(self) -> None:
+        self._queues: dict[str, set[MessageQueue]] = {}
+
+    def answered(self, topic: str, queues: Iterable[MessageQueue]) -> None:
+        """A nameserver says that `topic` has these queues to read from now."""
+        now = set(queues)
+        known = self._queues.setdefault(topic, now)
+        there = {queue.broker_name for queue in now}
+        self._queues[topic] = {q for q in known if q in now or q.broker_name not in there}
+
+    def forget(self, topic: str) -> None:
+        """The consumer has left `topic`; it may join again."""
+        self._queues.pop(topic, None)
+
+    def is_older(self, queue: MessageQueue) -> bool:
+        """Whether the queue was there when the consumer joined, for all that is known."""
+        known = self._queues.get(queue.topic)
+        return known is None or queue in known
+
+
+async def find_queues(core: ClientCore, topic: str, baseline: Baseline) -> list[MessageQueue]:
+    """The queues of `topic` to read from, asked of a nameserver if they are not known yet. A
+    SaturnError if that cannot be said now, or there is no such topic."""
+    try:
+        await core.route(topic)
+    except TopicNotExist:
+        baseline.answered(topic, ())
+        raise
+    queues = core.subscribe_queues(topic)
+    baseline.answered(topic, queues)
+    return queues
+
+
+async def start_offset(
+    core: ClientCore,
+    offsets: OffsetStore,
+    queue: MessageQueue,
+    consume_from: str | int,
+    baseline: Baseline,
+) -> int:
+    """Where to begin; see the module's text.
+
+    A broker back from a crash may know an older offset than we, or none.
+    """
+    known = await offsets.load(queue, stored_only=isinstance(consume_from, int), begins=True)
+    own = offsets.known(queue)
+    if known is not None or own is not None:
+        return max(known or 0, own or 0)
+    if (
+        consume_from == "first"
+        or queue.topic.startswith(RETRY_PREFIX)
+        or not baseline.is_older(queue)
+    ):
+        return 0  # corrected to the minimum by the first pull
+    if isinstance(consume_from, int):
+        return await ask_offset(
+            core, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, queue, {"timestamp": str(consume_from)}
+        )
+    return await ask_offset(core, RequestCode.GET_MAX_OFFSET, queue)
+
+
+async def ask_offset(
+    core: ClientCore, code: int, queue: MessageQueue, extra: Mapping[str, str] | None = None
+) -> int:
+    """One of the offset queries 29, 30, 31."""
+    address = core.broker_address(queue.broker_name, master=False)
+    if address is None:
+        core.refresh_soon(queue.topic)
+        raise SaturnError(f"no broker {queue.broker_name} in the route of {queue.topic}")
+    ext = {
+        "topic": queue.topic,
+        "queueId": str(queue.queue_id),
+        "bname": queue.broker_name,
+        **(extra or {}),
+    }
+    answer = await core.invoke(address, Command.request(code, ext))
+    return checked.integer(answer.ext, "offset")

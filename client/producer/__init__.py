@@ -1,0 +1,1 @@
+"""Sending: batches, queues, acknowledgements, retries, and the exactly-once stages of sinks."""

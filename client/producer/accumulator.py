@@ -1,0 +1,389 @@
+"""Messages on their way out, in the lanes they queue in.
+
+Senders on any thread append under one lock and wake the loop once; the loop thread alone takes
+batches out. With linger 0 there is no timer: what queued while the last batch was in flight goes in
+the next one.
+
+A lane is one topic's queue of batches, or one pinned queue's (keys, selectors, `queue=`). A message
+that cannot be batched (delayed, %RETRY%, compressed) is a batch of its own, sent by
+SEND_MESSAGE_V2.
+
+Most messages never come here: once a lane's open batch is known to the loop, the outbox puts them
+into it, in one step of C that no other thread sees half done.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, Protocol
+
+from saturnmq.client.kernels import Outbox
+from saturnmq.client.producer.batch import ITEM_OVERHEAD, OutBatch, SendHandle
+from saturnmq.protocol.ids import UniqueIds
+from saturnmq.protocol.message import MessageQueue
+from saturnmq.runtime import forks
+from saturnmq.runtime.errors import MessageIllegal, RequestTimeout, SaturnError
+
+FIRST_BUFFER = 16 * 1024  # bytes; grows to the whole batch on the way
+SPARE_BUFFERS = 32
+# Batches go round the queues, so few messages are spread evenly by small ones only. A lane begins
+# with batches of about so many messages; after so many of them it is a stream, whose batches may be
+# four times as large, and again. It begins anew after a rest, and when somebody waits for answers.
+SPREAD_MESSAGES = 64
+SPREAD_BATCHES = 16
+REST_MS = 50
+# A sender that is this many largest batches ahead of the loop pauses until one is taken, or for
+# PACE_S: it holds the GIL that the loop needs to take them, and gives it up every 5 ms otherwise.
+READY_AHEAD = 2
+PACE_S = 0.002
+
+
+class Lock(Protocol):
+    """A threading.Lock, or what stands for one where there is one thread."""
+
+    def __enter__(self) -> object: ...
+
+    def __exit__(self, *_: Any) -> object: ...
+
+
+class Gate(Protocol):
+    """A threading.Lock that is held from the start; `release` opens it."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
+
+    def release(self) -> None: ...
+
+
+class Pin(NamedTuple):
+    """A queue that a message is bound to: the caller's, or one that a key or a selector chose among
+    the queues of a round (placing.py). If a chosen one is gone, another one will do."""
+
+    queue: MessageQueue
+    round: int = 0  # 0: the caller's
+
+    @property
+    def chosen(self) -> bool:
+        return self.round > 0
+
+
+class Lane:
+    """Batches of one topic, or of one pinned queue, in the order they were filled."""
+
+    __slots__ = (
+        "begun",
+        "begun_ms",
+        "dirty",
+        "in_flight",
+        "next_queue",
+        "open",
+        "owner",
+        "pinned",
+        "ready",
+        "ready_bytes",
+        "resolving",
+        "topic",
+    )
+
+    def __init__(self, owner: Accumulator, topic: str, pinned: Pin | None, next_queue: int) -> None:
+        self.owner = owner
+        self.topic = topic
+        self.pinned = pinned
+        self.open: OutBatch | None = None
+        self.ready: deque[OutBatch] = deque()
+        self.ready_bytes = 0  # of their buffers
+        self.begun = 0  # batches of the present stream
+        self.begun_ms = 0  # when the last of them was
+        self.in_flight: dict[str, int] = {}  # batches per broker name
+        self.next_queue = next_queue
+        self.dirty = False
+        self.resolving = False
+
+    def put(self, batch: OutBatch) -> None:
+        """`batch` takes no more messages and is next after those that are ready."""
+        self.ready.append(batch)
+        self.ready_bytes += batch.reserved
+
+    def take(self) -> OutBatch:
+        batch = self.ready.popleft()
+        self.ready_bytes -= batch.reserved
+        return batch
+
+
+class Accumulator:
+    """All lanes of one producer and the bound on what they hold."""
+
+    def __init__(
+        self,
+        lock: Lock,
+        now_ms: Callable[[], int],
+        ids: UniqueIds,
+        wake: Callable[[], object],
+        wait: Callable[[OutBatch, float | None], object],
+        wait_async: Callable[[OutBatch], Awaitable[None]],
+        *,
+        batch_bytes: int,
+        buffer_bytes: int,
+        alone_from: int,
+        first_queue: Callable[[], int],
+        gate: Callable[[], Gate] | None = None,
+    ) -> None:
+        """`wait` is how a thread waits for a batch, `wait_async` how a task does; bodies of
+        `alone_from` bytes and more do not come in batches. `gate` is given where senders are
+        threads of their own."""
+        self.lock = lock
+        self.now_ms = now_ms
+        self.ids = ids
+        self.wake = wake
+        self.wait = wait
+        self.wait_async = wait_async
+        self.batch_bytes = batch_bytes
+        self.buffer_bytes = buffer_bytes
+        self.first_queue = first_queue
+        self.gate = gate
+        self.gates: list[Gate] = []
+        self.buffered = 0  # bytes of all batches' buffers
+        self.lanes: dict[str | Pin, Lane] = {}
+        self.dirty: list[Lane] = []
+        self.active: set[OutBatch] = set()
+        self.spare: list[bytearray] = []
+        self.on_space: Callable[[], object] | None = None
+        self.starving = False
+        self._outbox = Outbox(alone_from)
+        self.offer = self._outbox.offer
+        self._refusing = False
+
+    # -- any thread ---------------------------------------------------------------------------
+
+    def append(
+        self, lane: Lane, body: Any, extra: bytes, flag: int, given_id: str
+    ) -> SendHandle | None:
+        """Put one message into the lane's open batch; None when the buffer is full.
+
+        `extra` is the encoded properties besides UNIQ_KEY and WAIT; if `given_id`, with those.
+        """
+        with self.lock:
+            batch = lane.open
+            index = -1 if batch is None else batch.put(body, extra, flag, not given_id)
+            if batch is None or index < 0:
+                batch = self._with_room(lane, len(body) + len(extra) + ITEM_OVERHEAD)
+                if batch is None:
+                    return None
+                index = batch.put(body, extra, flag, not given_id)
+                if index < 0:
+                    raise MessageIllegal(f"a body of {type(body).__name__}: give bytes")
+            if given_id:
+                batch.given_ids[index] = given_id
+            self._mark(lane)
+            if lane.pinned is None and not self._refusing:
+                self._outbox.open[lane.topic] = batch
+            gate = None
+            if self.gate is not None and lane.ready_bytes >= READY_AHEAD * self.batch_bytes:
+                gate = self.gate()
+                self.gates.append(gate)
+        if gate is not None:
+            gate.acquire(timeout=PACE_S)
+        return batch.handle(index)
+
+    def _with_room(self, lane: Lane, need: int) -> OutBatch | None:
+        """An open batch with room for `need` bytes: the one there is, made larger, or a new one.
+        No offer adds to it meanwhile."""
+        self._hide(lane)
+        batch = lane.open
+        most = self._size_now(lane, need)
+        if batch is not None and batch.bytes + need <= most:
+            size = min(most, max(4 * len(batch.buffer), batch.bytes + need))
+            more = size - len(batch.buffer)
+            if more > 0:
+                if self._lacks(more):
+                    return None
+                larger = bytearray(size)
+                larger[: batch.bytes] = memoryview(batch.buffer)[: batch.bytes]
+                batch.buffer = larger
+                batch.reserved = size
+                self.buffered += more
+                return batch
+        spare = self.spare and need <= most == self.batch_bytes
+        size = most if spare else max(min(most, FIRST_BUFFER), need)
+        if self._lacks(size):
+            return None
+        if batch is not None:
+            lane.put(batch)
+        lane.open = self.batch(lane, self.spare.pop() if spare else bytearray(size))
+        lane.begun += 1
+        lane.begun_ms = lane.open.born_ms
+        self._count(lane.open)
+        return lane.open
+
+    def _size_now(self, lane: Lane, need: int) -> int:
+        """Bytes that a batch of `lane` may have now, of messages that need so many."""
+        if lane.pinned is not None:
+            return self.batch_bytes
+        if self.now_ms() - lane.begun_ms > REST_MS:
+            lane.begun = 0
+        few = SPREAD_MESSAGES * need << min(2 * (lane.begun // SPREAD_BATCHES), 32)
+        return min(few, self.batch_bytes)
+
+    def batch(self, lane: Lane, buffer: Any, *, single: bool = False) -> OutBatch:
+        """A new batch for `lane`, not yet in it."""
+        head = self.ids.batch_head().encode()
+        batch = OutBatch(lane, self.now_ms(), head, buffer, single)
+        batch.queue = None if lane.pinned is None else lane.pinned.queue
+        return batch
+
+    def append_batch(self, lane: Lane, batch: OutBatch) -> bool:
+        """Put a whole batch into its lane, behind what is there; False when the buffer is full."""
+        with self.lock:
+            if self._lacks(batch.reserved):
+                return False
+            if lane.open is not None:
+                self._hide(lane)
+                lane.put(lane.open)
+                lane.open = None
+            lane.put(batch)
+            self._count(batch)
+            self._mark(lane)
+        return True
+
+    def _hide(self, lane: Lane) -> None:
+        """From here on no offer adds to the lane's open batch; those that did are complete."""
+        if lane.pinned is None:
+            self._outbox.open.pop(lane.topic, None)
+
+    def _lacks(self, size: int) -> bool:
+        if self.buffered and self.buffered + size > self.buffer_bytes:
+            self.starving = True
+            return True
+        return False
+
+    def _count(self, batch: OutBatch) -> None:
+        self.active.add(batch)
+        self.buffered += batch.reserved
+
+    def _mark(self, lane: Lane) -> None:
+        if not lane.dirty:
+            lane.dirty = True
+            self.dirty.append(lane)
+            if len(self.dirty) == 1:
+                self.wake()
+
+    def watch(self, batch: OutBatch, call: Callable[[], object]) -> bool:
+        """Have `call` called on the loop when `batch` is done; False if it already is."""
+        with self.lock:
+            if batch.done:
+                return False
+            batch.watchers.append(call)
+            batch.lane.begun = 0
+            return True
+
+    def lane(self, topic: str, pinned: Pin | None) -> Lane:
+        """The lane of a topic or of a pinned queue; made when it is first asked for."""
+        key = topic if pinned is None else pinned
+        lane = self.lanes.get(key)
+        if lane is None:
+            with self.lock:
+                lane = self.lanes.setdefault(key, Lane(self, topic, pinned, self.first_queue()))
+        return lane
+
+    # -- the loop thread ----------------------------------------------------------------------
+
+    def lanes_of(self, topic: str) -> list[Lane]:
+        """All lanes of a topic."""
+        with self.lock:
+            return [lane for lane in self.lanes.values() if lane.topic == topic]
+
+    def take_dirty(self) -> list[Lane]:
+        """The lanes that got something since the last call."""
+        with self.lock:
+            lanes, self.dirty = self.dirty, []
+            for lane in lanes:
+                lane.dirty = False
+        return lanes
+
+    @staticmethod
+    def head(lane: Lane) -> OutBatch | None:
+        """The batch that would go next; a closed one, or the open one as it is now."""
+        if lane.ready:
+            return lane.ready[0]
+        batch = lane.open
+        return batch if batch is not None and batch.count else None
+
+    def pop(self, lane: Lane) -> OutBatch:
+        """Take the head out; nothing is added to it from now on."""
+        with self.lock:
+            for gate in self.gates:
+                gate.release()
+            self.gates.clear()
+            if lane.ready:
+                return lane.take()
+            self._hide(lane)
+            batch, lane.open = lane.open, None
+            assert batch is not None
+            return batch
+
+    def adopt(self, batch: OutBatch) -> None:
+        """Answer for a batch that was sent without passing through its lane."""
+        with self.lock:
+            self._count(batch)
+
+    def finish(self, batch: OutBatch, error: BaseException | None = None) -> None:
+        """The batch is over: free its bytes, wake whoever waits for it or for space."""
+        with self.lock:
+            if batch.done:
+                return
+            batch.error = error
+            batch.done = True
+            watchers, batch.watchers = batch.watchers, []
+            self.active.discard(batch)
+            self.buffered -= batch.reserved
+            if (
+                error is None
+                and batch.attempts == 1  # the transport of a failed attempt may hold the buffer
+                and not batch.single
+                and batch.reserved == self.batch_bytes
+                and isinstance(batch.buffer, bytearray)  # not one that came encoded
+                and len(self.spare) < SPARE_BUFFERS
+            ):
+                self.spare.append(batch.buffer)
+            batch.buffer = b""
+            batch.properties = ""
+            room = self.starving and self.buffered <= self.buffer_bytes // 2
+            if room:
+                self.starving = False
+        for call in watchers:
+            call()
+        if room and self.on_space is not None:
+            self.on_space()
+
+    def fail_lane(self, lane: Lane, error: SaturnError) -> None:
+        """Finish everything that waits in `lane` with `error`."""
+        while self.head(lane) is not None:
+            self.finish(self.pop(lane), error)
+
+    def refuse_offers(self) -> None:
+        """From here on every message goes through `append` and the checks before it."""
+        with self.lock:
+            self._refusing = True
+            self._outbox.open.clear()
+
+    def forked(self) -> None:
+        """A child accepts nothing and waits for nothing here."""
+        self.lock = forks.ForkedLock()
+        self._outbox.open.clear()
+
+    def close(self, error: SaturnError) -> None:
+        """Finish everything with `error`."""
+        for lane in list(self.lanes.values()):
+            self.fail_lane(lane, error)
+        for batch in list(self.active):
+            self.finish(batch, error)
+
+
+def not_in_time(batch: OutBatch, seconds: float, last: BaseException | None) -> SaturnError:
+    """The error of a batch that ran out of time, naming the last reason."""
+    where = f" to {batch.queue.broker_name} queue {batch.queue.queue_id}" if batch.queue else ""
+    return RequestTimeout(
+        f"send{where} of topic {batch.lane.topic!r} not acknowledged in {seconds:g} s after "
+        f"{batch.attempts} attempts; last reason: {last!r}. It may or may not be stored; raise "
+        "send_timeout or delivery_timeout to wait longer"
+    )

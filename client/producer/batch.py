@@ -1,0 +1,51 @@
+"""A batch on its way out, the handle of a message in it, and the result that handle gives.
+
+A message costs no future and no task: its handle and its result are a reference to the batch and a
+position in it, and its ids are worked out when somebody asks. Bodies are encoded when a message is
+accepted, in the form of SEND_BATCH_MESSAGE (protocol/batch.py), so the message may be changed or
+sent again at once.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from typing import Any
+
+from saturnmq.client.kernels import BatchFields, SendHandle, SendResult
+from saturnmq.client.producer.batch_reference import EXTRA_BYTES_MAX
+
+_OFFSET_ID = re.compile("[0-9A-Fa-f]{32}(?:[0-9A-Fa-f]{24})?")  # of an IPv4 or IPv6 store
+
+ITEM_OVERHEAD = 96  # bytes of a batch entry besides body and given properties, at most
+
+
+class OutBatch(BatchFields):
+    """Messages that travel together."""
+
+    __slots__ = ()
+
+    @property
+    def body(self) -> Any:
+        """What travels; a view that must not outlive the batch."""
+        return self.buffer if self.single else memoryview(self.buffer)[: self.bytes]
+
+    def wait(self, timeout: float | None) -> None:
+        """Wait in this thread until the batch is over."""
+        self.lane.owner.wait(self, timeout)
+
+    def message_id(self, index: int) -> str:
+        """The UNIQ_KEY of message `index`."""
+        return self.given_ids.get(index) or f"{self.id_head.decode()}{index:04X}"
+
+    def offset_id(self, index: int) -> str:
+        """The offset id of message `index`: from the broker's list, or from where the first lies
+        and how long those before are. Empty if the broker told neither."""
+        if len(self.sizes) != 4 * self.count or not _OFFSET_ID.fullmatch(self.offset_ids):
+            ids = self.offset_ids.split(",")
+            return ids[index] if index < len(ids) else ""
+        skipped = sum(struct.unpack_from(f">{index}i", self.sizes))
+        return f"{self.offset_ids[:-16]}{int(self.offset_ids[-16:], 16) + skipped:016X}"
+
+
+__all__ = ["EXTRA_BYTES_MAX", "ITEM_OVERHEAD", "OutBatch", "SendHandle", "SendResult"]

@@ -1,0 +1,206 @@
+"""The hot half of outgoing.py in plain Python: what every message sent passes through.
+
+`client_kernel.pyx` is its compiled twin, `kernels.py` chooses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from copy import copy
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from saturnmq.client.producer.results import SendStatus
+from saturnmq.protocol.batch import put_batch_item
+from saturnmq.protocol.message import Message, MessageQueue
+from saturnmq.protocol.properties import PROPERTIES_BYTES_MAX
+
+if TYPE_CHECKING:
+    from saturnmq.client.producer.batch import OutBatch
+
+BATCH_COUNT_MAX = 0x10000  # the last four hex digits of a generated id
+EXTRA_BYTES_MAX = PROPERTIES_BYTES_MAX - 64  # UNIQ_KEY and WAIT take 52
+
+
+class SendResult:
+    """Where an acknowledged message lies."""
+
+    __slots__ = ("batch", "index")
+
+    def __init__(self, batch: OutBatch, index: int) -> None:
+        self.batch = batch
+        self.index = index
+
+    @property
+    def ok(self) -> bool:
+        """Acknowledged in the mode asked for: status is SendStatus.OK."""
+        return self.batch.status is SendStatus.OK
+
+    @property
+    def status(self) -> SendStatus:
+        return self.batch.status
+
+    @property
+    def message_id(self) -> str:
+        """The UNIQ_KEY, given by the producer."""
+        return self.batch.message_id(self.index)
+
+    @property
+    def offset_message_id(self) -> str:
+        """Given by the broker: its address and the physical offset."""
+        return self.batch.offset_id(self.index)
+
+    @property
+    def queue(self) -> MessageQueue:
+        assert self.batch.queue is not None, "an acknowledged batch has one"
+        return self.batch.queue
+
+    @property
+    def queue_offset(self) -> int:
+        return self.batch.first_offset + self.index
+
+    def __repr__(self) -> str:
+        return (
+            f"SendResult({self.status.name}, {self.message_id}, {self.queue}, "
+            f"offset {self.queue_offset})"
+        )
+
+
+class SendHandle:
+    """A message under way. `result(timeout)` waits for its acknowledgement; a handle of
+    `saturnmq.aio` is awaited instead."""
+
+    __slots__ = ("batch", "index")
+
+    def __init__(self, batch: OutBatch, index: int) -> None:
+        self.batch = batch
+        self.index = index
+
+    @property
+    def message_id(self) -> str:
+        """The UNIQ_KEY this message was given."""
+        return self.batch.message_id(self.index)
+
+    def done(self) -> bool:
+        return self.batch.done
+
+    def exception(self) -> BaseException | None:
+        """The error of a finished send; None if it succeeded or is still under way."""
+        return self.batch.error
+
+    def result(self, timeout: float | None = None) -> SendResult:
+        """The SendResult, or the error of the send raised; RequestTimeout if it takes longer."""
+        if not self.batch.done:
+            self.batch.wait(timeout)
+        if self.batch.error is not None:
+            # A copy: the one that all handles share would gather every raise's traceback, and with
+            # the frames in it the handles, which hold the batch.
+            raise copy(self.batch.error)
+        return SendResult(self.batch, self.index)
+
+    def __await__(self) -> Generator[Any, None, SendResult]:
+        if not self.batch.done:
+            yield from self.batch.lane.owner.wait_async(self.batch).__await__()
+        return self.result()
+
+    def add_done_callback(self, callback: Callable[[SendHandle], object]) -> None:
+        """Call `callback(self)` on the client's loop when the send is over, or now if it is."""
+        if not self.batch.lane.owner.watch(self.batch, partial(callback, self)):
+            callback(self)
+
+
+class BatchFields:
+    """The entries so far, and the state that all handles of a batch share."""
+
+    __slots__ = (
+        "attempts",
+        "avoid",
+        "born_ms",
+        "buffer",
+        "bytes",
+        "count",
+        "deadline",
+        "done",
+        "error",
+        "first_offset",
+        "flag",
+        "given_ids",
+        "id_head",
+        "lane",
+        "offset_ids",
+        "properties",
+        "queue",
+        "reserved",
+        "sent_at",
+        "single",
+        "sizes",
+        "status",
+        "sys_flag",
+        "unsure",
+        "watchers",
+    )
+
+    def __init__(self, lane: Any, born_ms: int, id_head: bytes, buffer: Any, single: bool) -> None:
+        self.lane = lane
+        self.buffer = buffer  # entries up to `bytes`; the whole body of a single message
+        self.bytes = 0
+        self.count = 0
+        self.reserved = len(buffer)  # of the producer's bound
+        self.id_head = id_head
+        self.given_ids: dict[int, str] = {}  # of messages that came with a UNIQ_KEY
+        self.born_ms = born_ms
+        self.single = single
+        self.properties = ""
+        self.flag = 0
+        self.sys_flag = 0
+        self.attempts = 0
+        self.avoid: str | None = None  # the broker that failed last
+        self.sent_at = 0.0
+        self.deadline = 0.0
+        self.done = False
+        self.unsure = False  # an attempt may have been stored though none was acknowledged
+        self.error: BaseException | None = None
+        self.status = SendStatus.OK
+        self.queue: MessageQueue | None = None
+        self.first_offset = 0
+        self.offset_ids = ""
+        self.sizes = b""  # i32 each: bytes of the frames as stored, if the broker told them
+        self.watchers: list[Any] = []
+
+    def put(self, body: Any, extra: bytes, flag: int, generate: bool) -> int:
+        """Add an entry; its index, or -1 if there is no room. Without `generate`, `extra` has a
+        UNIQ_KEY."""
+        if self.count == BATCH_COUNT_MAX:
+            return -1
+        number = self.count if generate else -1
+        end = put_batch_item(self.buffer, self.bytes, body, self.id_head, number, extra, flag)
+        if end < 0:
+            return -1
+        self.bytes = end
+        self.count += 1
+        return self.count - 1
+
+    def handle(self, index: int) -> SendHandle:
+        """The handle of message `index`."""
+        return SendHandle(self, index)  # type: ignore[arg-type]
+
+    def result(self, index: int) -> SendResult:
+        """The result of message `index`; only when done without an error."""
+        return SendResult(self, index)  # type: ignore[arg-type]
+
+
+class Outbox:
+    """The open batches that take messages without a look at anything else: those that the loop
+    knows of and will come for."""
+
+    __slots__ = ("alone_from", "open")
+
+    def __init__(self, alone_from: int) -> None:
+        self.alone_from = alone_from
+        self.open: dict[str, Any] = {}  # by topic
+
+    def offer(self, message: Message) -> SendHandle | None:
+        """Put an ordinary message (no property that means something to the client, a body of bytes
+        that is not compressed) into the open batch of its topic. None, and nothing done, for any
+        other, without an open batch, and when that is full."""
+        return None  # only the kernel is atomic without a lock: here all take the other way

@@ -1,0 +1,106 @@
+"""Requests that carry small batches of several lanes to one broker.
+
+A request costs both sides more than the few messages of a small batch do, so a producer that writes
+to a thousand topics must not send one for each. At most UNDER_WAY requests of small batches are on
+their way to a broker; a lane that has something meanwhile stands in line and fills its batch. When
+an answer comes, those in line leave together (protocol/batches.py). A broker that does not take
+such requests, RocketMQ's, gets each batch in one of its own. Loop thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from saturnmq.client.producer.accumulator import Lane
+from saturnmq.client.producer.batch import OutBatch
+from saturnmq.protocol.batches import Part
+from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.message import MessageQueue
+
+UNDER_WAY = 4  # so the broker has the next one while the client takes in an answer
+SMALL_BYTES = 64 << 10  # copied once more into the request; a larger batch goes alone
+PARTS = 32  # of a carrier; one is answered while the next is filled
+CARRIER_BYTES = 1 << 20
+
+
+class Carrier:
+    """One request and the batches in it, each with the queue that it goes to."""
+
+    __slots__ = ("batches", "broker", "bytes", "endpoint")
+
+    def __init__(self, broker: str, endpoint: Endpoint) -> None:
+        self.broker = broker
+        self.endpoint = endpoint
+        self.batches: list[tuple[OutBatch, MessageQueue]] = []
+        self.bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.batches) >= PARTS or self.bytes > CARRIER_BYTES - SMALL_BYTES
+
+    def takes(self, batch: OutBatch, endpoint: Endpoint) -> bool:
+        """Full batches of one lane, which come one after the other, go in requests of their own:
+        the queues get them at once."""
+        return (
+            not self.is_full
+            and endpoint is self.endpoint
+            and self.batches[-1][0].lane is not batch.lane
+        )
+
+    def parts(self) -> Iterator[Part]:
+        for batch, queue in self.batches:
+            yield Part(queue.topic, queue.queue_id, batch.sys_flag, batch.born_ms, batch.body)
+
+
+class Carriers:
+    """Of one producer, by broker name."""
+
+    def __init__(self) -> None:
+        self._under_way: dict[str, int] = {}
+        self._loading: dict[str, list[Carrier]] = {}  # the last one may take more
+        self._in_line: dict[str, dict[Lane, None]] = {}
+        self._each_alone: set[Endpoint] = set()
+
+    def has_room(self, broker: str) -> bool:
+        """Whether one more small batch may leave for it now."""
+        if self._under_way.get(broker, 0) < UNDER_WAY:
+            return True
+        loading = self._loading.get(broker)
+        return loading is not None and not loading[-1].is_full
+
+    def stand_in_line(self, lane: Lane, brokers: Iterable[str]) -> None:
+        """Until one of these brokers has room."""
+        for broker in brokers:
+            self._in_line.setdefault(broker, {})[lane] = None
+
+    def next_in_line(self, broker: str) -> Lane | None:
+        """Who may leave for it now; a lane that has left otherwise is among them, too."""
+        line = self._in_line.get(broker)
+        if not line or not self.has_room(broker):
+            return None
+        lane = next(iter(line))
+        del line[lane]
+        return lane
+
+    def load(self, batch: OutBatch, queue: MessageQueue, endpoint: Endpoint) -> None:
+        """Put a batch into the carrier that leaves next for its broker."""
+        broker = queue.broker_name
+        loading = self._loading.setdefault(broker, [])
+        if not loading or endpoint in self._each_alone or not loading[-1].takes(batch, endpoint):
+            loading.append(Carrier(broker, endpoint))
+            self._under_way[broker] = self._under_way.get(broker, 0) + 1
+        loading[-1].batches.append((batch, queue))
+        loading[-1].bytes += batch.bytes
+
+    def leaving(self) -> list[Carrier]:
+        """All that are loaded."""
+        loading, self._loading = self._loading, {}
+        return [carrier for carriers in loading.values() for carrier in carriers]
+
+    def arrived(self, carrier: Carrier) -> None:
+        """Its answer is here, or will never be."""
+        self._under_way[carrier.broker] -= 1
+
+    def take_none(self, endpoint: Endpoint) -> None:
+        """The peer takes no carriers of several batches."""
+        self._each_alone = {each for each in self._each_alone if not each.closed} | {endpoint}

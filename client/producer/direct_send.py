@@ -1,0 +1,130 @@
+"""The way of a lone synchronous send: request and answer in the calling thread.
+
+A thread that sends one message and waits takes this way when no other is on it and nothing of the
+same lane waits or is in flight; a single thread's sends then keep their order, and many threads'
+sends travel together in batches as ever. It is the first attempt only: what becomes of a failed one
+is decided where it is for all, by the Sender on the loop.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from saturnmq.client.core import SUCCEEDED_S
+from saturnmq.client.producer.accumulator import Lane, Pin
+from saturnmq.client.producer.batch import OutBatch, SendResult
+from saturnmq.client.producer.producer import ProducerEngine
+from saturnmq.protocol.channel import Channel
+from saturnmq.protocol.message import Message, MessageQueue
+from saturnmq.protocol.route import MASTER_ID
+from saturnmq.runtime import forks
+from saturnmq.runtime.errors import SaturnError
+
+IDLE_S = 1.0  # an older connection is looked at before it is used: the peer may have closed it
+
+
+class Express:
+    """One connection per broker, for one send at a time."""
+
+    def __init__(self, engine: ProducerEngine) -> None:
+        self._engine = engine
+        self._channels: dict[str, Channel] = {}
+        self._turn = threading.Lock()
+        self._busy: Channel | None = None
+        self._closed = False
+        engine.core.on_route_change(self._route_changed)
+        forks.tell(self)
+
+    def send(self, message: Message, pinned: Pin | None) -> SendResult | OutBatch | None:
+        """The result; or the batch, if the first attempt failed and others follow on the loop; or
+        None, and nothing done, when this way is not free."""
+        engine = self._engine
+        lane = engine.accumulator.lanes.get(message.topic if pinned is None else pinned)
+        if lane is None or lane.open or lane.ready or lane.in_flight:
+            return None  # the lane's first message makes it, and finds its route
+        if not self._turn.acquire(blocking=False):
+            return None
+        try:
+            return None if self._closed else self._send(message, lane)
+        finally:
+            self._turn.release()
+
+    def _send(self, message: Message, lane: Lane) -> SendResult | OutBatch | None:
+        engine = self._engine
+        queue = engine.sender.queue_now(lane)
+        channel = None if queue is None else self._channel(queue)
+        if queue is None or channel is None:
+            return None
+        batch = engine.only(message, lane)
+        now = engine.core.runtime.monotonic
+        batch.attempts = 1
+        batch.queue = queue
+        batch.sent_at = now()
+        error: SaturnError | None
+        self._busy = channel
+        try:
+            response = channel.request(
+                engine.sender.command(batch, queue), engine.options.send_timeout
+            )
+            error = engine.sender.read_answer(batch, queue, response)
+        except SaturnError as failure:
+            self._drop(channel)
+            error = failure
+        except BaseException:  # interrupted: half a request may be sent, half an answer read
+            self._drop(channel)
+            raise
+        finally:
+            self._busy = None
+        if error is None and not engine.sender.wants_another(batch):
+            engine.sender.faults.succeeded(queue.broker_name, (now() - batch.sent_at) * 1e3, now())
+            batch.done = True
+            return batch.result(0)
+        engine.call_on_loop(lambda: engine.sender.take_over(batch, queue, error))
+        return batch
+
+    def _channel(self, queue: MessageQueue) -> Channel | None:
+        core = self._engine.core
+        address = core.broker_address(queue.broker_name)
+        if address is None:
+            return None
+        channel = self._channels.get(address)
+        if channel is not None and channel.idle_s() > IDLE_S and not channel.is_alive():
+            self._drop(channel)
+            channel = None
+        if channel is None:
+            try:
+                channel = Channel(core.runtime, address, core.connect_timeout)
+            except SaturnError:
+                return None  # the ordinary way will meet the same and knows what to do
+            self._channels[address] = channel
+        return channel
+
+    def _route_changed(self, topic: str) -> None:
+        """On the loop: who waits for a master that was succeeded may wait in vain."""
+        channel = self._busy
+        if channel is not None and not self._leads(channel.address):
+            runtime = self._engine.core.runtime
+            runtime.call_later(SUCCEEDED_S, self._leave, channel)
+
+    def _leads(self, address: str) -> bool:
+        brokers = self._engine.core.routes.brokers().values()
+        return any(addresses.get(MASTER_ID) == address for addresses in brokers)
+
+    def _leave(self, channel: Channel) -> None:
+        if self._busy is channel and channel.idle_s() > SUCCEEDED_S:
+            channel.abort()
+
+    def _drop(self, channel: Channel) -> None:
+        channel.close()
+        self._channels.pop(channel.address, None)
+
+    def forked(self) -> None:
+        """A child goes the ordinary way, where it hears what is wrong."""
+        self._closed = True
+
+    def close(self) -> None:
+        """Close the connections once a send under way is over."""
+        with self._turn:
+            self._closed = True
+            for channel in list(self._channels.values()):
+                self._drop(channel)

@@ -1,0 +1,183 @@
+"""Over which queues a producer hashes its sharding keys.
+
+The write queues of a topic as its brokers say now: fewer queues, or none, count at once. A broker
+without a master (it is away, or fails over) says nothing: its queues stay where they are for a
+time, so that keys keep their queues, and their order, through a fail-over or a restart. RocketMQ
+has the keys move as soon as a broker leaves the route.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+from saturnmq.client.admin.replicas import brokers_in
+from saturnmq.client.core import ClientCore
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.jhash import jhash
+from saturnmq.protocol.message import MessageQueue
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.route import TopicRoute
+from saturnmq.runtime.errors import SaturnError
+
+log = logging.getLogger(__name__)
+
+
+class Round(NamedTuple):
+    """The queues that keys are hashed over, from one change to the next."""
+
+    number: int  # 0: nothing is known yet
+    queues: Sequence[MessageQueue]  # sorted
+
+
+UNKNOWN = Round(0, ())
+
+
+def queue_of(key: str, queues: Sequence[MessageQueue]) -> MessageQueue:
+    """The one of `queues`, sorted, that a sharding key goes to."""
+    return queues[abs(jhash(key)) % len(queues)]
+
+
+@dataclass(slots=True)
+class _Topic:
+    counts: dict[str, int] = field(default_factory=dict)  # write queues by broker name
+    away_since: dict[str, float] = field(default_factory=dict)
+    round: Round = UNKNOWN
+
+
+class Placement:
+    """The queues for keys, topic by topic. Pure."""
+
+    def __init__(self, absence_s: float) -> None:
+        """`absence_s`: seconds after which a broker that is away has no queues any more."""
+        self._absence_s = absence_s
+        self._topics: dict[str, _Topic] = {}
+
+    def round(self, topic: str) -> Round:
+        """The present one."""
+        known = self._topics.get(topic)
+        return UNKNOWN if known is None else known.round
+
+    def away(self, topic: str) -> Set[str]:
+        """The brokers whose queues are kept though they have no master now."""
+        known = self._topics.get(topic)
+        return frozenset() if known is None else known.away_since.keys()
+
+    def take(self, topic: str, route: TopicRoute, now: float) -> None:
+        """A route of `topic` as it is at `now`; taken again it gives up who is away for too long.
+        While nobody else has a queue, who is away keeps its own."""
+        known = self._topics.setdefault(topic, _Topic())
+        said = {data.broker_name: data.write_queues for data in route.queues if data.writable}
+        led = {
+            data.broker_name
+            for data in route.brokers
+            # A slave that acts as master takes no messages, and will not for long.
+            if data.master is not None
+            and (data.broker_name in said or not data.enable_acting_master)
+        }
+        for name in led:
+            known.counts[name] = said.get(name, 0)
+            known.away_since.pop(name, None)
+        for name in said.keys() - led:
+            known.counts.setdefault(name, said[name])
+        for name in known.counts.keys() - led:
+            known.away_since.setdefault(name, now)
+        self._settle(
+            topic,
+            {n for n, since in known.away_since.items() if now - since >= self._absence_s},
+        )
+
+    def withdraw(self, topic: str, broker_name: str) -> None:
+        """The broker is there, but does not have `topic` any more."""
+        if topic in self._topics:
+            self._settle(topic, {broker_name})
+
+    def _settle(self, topic: str, gone: set[str]) -> None:
+        known = self._topics[topic]
+        if any(count for name, count in known.counts.items() if name not in gone):
+            for name in gone:
+                known.counts.pop(name, None)
+                known.away_since.pop(name, None)
+        queues = sorted(
+            MessageQueue(topic, name, queue_id)
+            for name, count in known.counts.items()
+            for queue_id in range(count)
+        )
+        if queues != known.round.queues:
+            known.round = Round(known.round.number + 1, queues)
+
+
+class KeyQueues:
+    """Keeps the placement of one producer's keys as routes change. Any thread may call `round`,
+    the rest is for the loop thread."""
+
+    def __init__(
+        self, core: ClientCore, absence_s: float, on_change: Callable[[str], None]
+    ) -> None:
+        """`on_change` is called with a topic whose queues for keys are others now."""
+        self._core = core
+        self._absence_s = absence_s
+        self._on_change = on_change
+        self._placement = Placement(absence_s)
+        self.round = self._placement.round
+        self._timed: set[str] = set()  # topics that are looked at again after a time
+        core.on_route_change(self._route_changed)
+
+    def learn(self, topic: str) -> None:
+        """Take the route of `topic` that is known, if none was taken yet."""
+        if not self.round(topic).queues:
+            self._take(topic)
+
+    def _take(self, topic: str) -> TopicRoute | None:
+        route = self._core.routes.route(topic)
+        if route is None:
+            return None
+        now = self._core.runtime.monotonic()
+        self._change(topic, lambda: self._placement.take(topic, route, now))
+        if self._placement.away(topic) and topic not in self._timed:
+            self._timed.add(topic)
+            self._core.runtime.call_later(self._absence_s, self._take_again, topic)
+        return route
+
+    def withdraw(self, topic: str, broker_name: str) -> None:
+        """The broker is there, but does not have `topic` any more."""
+        self._change(topic, lambda: self._placement.withdraw(topic, broker_name))
+
+    def _change(self, topic: str, change: Callable[[], None]) -> None:
+        before = self.round(topic)
+        change()
+        after = self.round(topic)
+        if before.queues and before != after:
+            counts = len(after.queues), len(before.queues)
+            log.info("keys of topic %s go over %d queues, not %d", topic, *counts)
+            self._on_change(topic)
+
+    def _take_again(self, topic: str) -> None:
+        self._timed.discard(topic)
+        if not self._core.closed:
+            self._take(topic)
+
+    def _route_changed(self, topic: str) -> None:
+        route = self._take(topic)
+        if route is not None and self._unnamed(topic, route):
+            look = partial(self._look_for_unnamed, topic)
+            self._core.tasks.once(look, name=f"brokers of {topic}")
+
+    def _unnamed(self, topic: str, route: TopicRoute) -> set[str]:
+        return set(self._placement.away(topic)) - {data.broker_name for data in route.brokers}
+
+    async def _look_for_unnamed(self, topic: str) -> None:
+        """A broker that the route does not name is away, or it is there and has no such topic."""
+        command = Command.request(RequestCode.GET_BROKER_CLUSTER_INFO)
+        try:
+            brokers = await self._core.ask_nameserver(command, brokers_in)
+            route = await self._core.route(topic, refresh=True)
+        except SaturnError as error:
+            log.debug("the brokers of %s cannot be told now: %s", topic, error)
+            return  # who is away for long is given up all the same
+        led = {data.broker_name for data in brokers if data.master is not None}
+        for name in self._unnamed(topic, route) & led:
+            self.withdraw(topic, name)

@@ -1,0 +1,608 @@
+"""The asynchronous producer, and the engine under it and under the synchronous face.
+
+    async with Producer("senders", "127.0.0.1:9876") as producer:
+        result = await producer.send(Message("flights", b"..."))
+        handle = await producer.send_async(message)   # waits only for room in the buffer
+        result = await handle
+
+Batching is automatic with linger 0 (accumulator.py); placement and retries are sending.py's. Every
+message gets a UNIQ_KEY and WAIT=true as the Java client gives it. Bodies from `compress_above`
+bytes on are compressed with zlib level 5 and, like delayed messages and those for %RETRY% topics,
+travel alone: brokers refuse them in a batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+from saturnmq.client.core import ClientCore, ErrorListener
+from saturnmq.client.producer import at_exit
+from saturnmq.client.producer.accumulator import Accumulator, Gate, Lane, Lock, Pin
+from saturnmq.client.producer.batch import (
+    EXTRA_BYTES_MAX,
+    ITEM_OVERHEAD,
+    OutBatch,
+    SendHandle,
+    SendResult,
+)
+from saturnmq.client.producer.faults import LatencyTable
+from saturnmq.client.producer.placing import Round, queue_of
+from saturnmq.client.producer.sending import ProducerOptions, Sender
+from saturnmq.protocol import compression
+from saturnmq.protocol.ids import UniqueIds
+from saturnmq.protocol.message import Message, MessageQueue
+from saturnmq.protocol.properties import (
+    SHARDING_KEY,
+    TRAVELS_ALONE,
+    UNIQ_KEY,
+    WAIT,
+    encode_properties,
+)
+from saturnmq.protocol.signing import UNSIGNED, Signing
+from saturnmq.protocol.topics import RETRY_PREFIX, check_group, check_topic
+from saturnmq.runtime import forks
+from saturnmq.runtime.door import Runtime
+from saturnmq.runtime.errors import (
+    ClientClosed,
+    ClientForked,
+    InvalidParameter,
+    MessageIllegal,
+    RequestTimeout,
+    RouteNotFound,
+)
+
+DEFAULT_GROUP = "saturnmq-producer"
+DEFAULT_NAMESERVER = "127.0.0.1:9876"
+
+Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
+
+
+class ProducerEngine:
+    """Everything of a producer but the way its callers wait. `enqueue` may run on any thread."""
+
+    def __init__(
+        self,
+        core: ClientCore,
+        group: str,
+        options: ProducerOptions,
+        *,
+        lock: Lock,
+        call_on_loop: Callable[[Callable[[], None]], object],
+        wait: Callable[[OutBatch, float | None], object],
+        gate: Callable[[], Gate] | None = None,
+    ) -> None:
+        """`wait` is how `SendHandle.result` waits; `gate` is the accumulator's."""
+        check_group(group)
+        self.core = core
+        self.group = group
+        self.options = options
+        self.call_on_loop = call_on_loop
+        runtime = core.runtime
+        compress_above = options.compress_above
+        self._alone_from = options.batch_bytes if compress_above is None else compress_above
+        ids = UniqueIds(runtime, core.local_ip, core.pid, salt=runtime.random.getrandbits(32))
+        self.accumulator = Accumulator(
+            lock,
+            runtime.now_ms,
+            ids,
+            lambda: call_on_loop(self._pump),
+            wait,
+            self.wait,
+            batch_bytes=options.batch_bytes,
+            buffer_bytes=options.buffer_bytes,
+            alone_from=min(self._alone_from, options.max_message_bytes + 1),
+            first_queue=lambda: runtime.random.randrange(1 << 16),
+            gate=gate,
+        )
+        self.sender = Sender(core, self.accumulator, group, options)
+        self.closed = False
+        self._why_closed = ClientClosed("the producer is closed")
+        forks.tell(self)
+        self._topics: set[str] = set()
+
+    def _pump(self) -> None:
+        self.sender.pump()
+
+    def forked(self) -> None:
+        """A child sends nothing with it."""
+        self.closed = True
+        self._why_closed = forks.refusal()
+        self.accumulator.forked()
+
+    def check_open(self) -> None:
+        """ClientClosed or ClientForked if it takes no messages."""
+        if self.closed:
+            raise self._why_closed
+
+    def check_forked(self) -> None:
+        """ClientForked in a child of the process that started it."""
+        if isinstance(self._why_closed, ClientForked):
+            raise self._why_closed
+
+    # -- any thread ----------------------------------------------------------------------------
+
+    def enqueue(self, message: Message, pinned: Pin | None) -> SendHandle | None:
+        """Accept one message; None when the buffer is full."""
+        self._check(message)
+        lane = self.accumulator.lane(message.topic, pinned)
+        if self._alone(message.topic, message.properties) or not self._small(message.body):
+            batch = self.single(lane, message)
+            return batch.handle(0) if self.accumulator.append_batch(lane, batch) else None
+        extra, given = self._extra(message.properties)
+        if given:
+            extra = self._identity(given) + extra
+        return self.accumulator.append(lane, message.body, extra, message.flag, given)
+
+    def only(self, message: Message, lane: Lane) -> OutBatch:
+        """A batch of one, not put into its lane."""
+        self._check(message)
+        if self._alone(message.topic, message.properties) or not self._small(message.body):
+            return self.single(lane, message)
+        return self._whole(lane, [message])
+
+    def enqueue_batch(self, messages: Sequence[Message], pinned: Pin | None) -> OutBatch | None:
+        """Accept messages of one topic as one batch; None when the buffer is full."""
+        if not messages:
+            raise InvalidParameter("send_batch of no messages: give at least one")
+        topic = messages[0].topic
+        for message in messages:
+            self._check(message)
+            if message.topic != topic:
+                raise InvalidParameter(
+                    f"send_batch of topics {topic!r} and {message.topic!r}: a batch has one topic"
+                )
+            if self._alone(topic, message.properties):
+                raise MessageIllegal(
+                    "delayed, transactional and %RETRY% messages cannot be in a batch: use send"
+                )
+        lane = self.accumulator.lane(topic, pinned)
+        batch = self._whole(lane, messages)
+        return batch if self.accumulator.append_batch(lane, batch) else None
+
+    def pin_for(
+        self,
+        message: Message,
+        queue: MessageQueue | None,
+        sharding_key: str | None,
+        selector: Selector | None,
+    ) -> Pin | None:
+        """What binds a message to a queue: `queue`, the selector's choice, its key, or nothing.
+        RouteNotFound while the topic's route is not known."""
+        if queue is not None:
+            return Pin(queue)
+        key = sharding_key or message.properties.get(SHARDING_KEY)
+        if selector is None and key is None:
+            return None
+        number, queues = self.round(message.topic)
+        if not queues:
+            known = "has no queue to write to now" if number else "has no route that is known yet"
+            raise RouteNotFound(f"topic {message.topic!r} {known}")
+        if selector is not None:
+            selected = selector(queues, message)
+            return Pin(selected, number if selected in queues else 0)
+        assert key is not None
+        return Pin(queue_of(key, queues), number)
+
+    def round(self, topic: str) -> Round:
+        """The queues that keys are hashed over now; none before `route(topic)`."""
+        return self.sender.key_queues.round(topic)
+
+    def _check(self, message: Message) -> None:
+        if message.topic not in self._topics:
+            check_topic(message.topic)
+            self._topics.add(message.topic)
+        if not 0 < len(message.body) <= self.options.max_message_bytes:
+            raise self._bad_body(len(message.body))
+        self.check_open()
+
+    def _small(self, body: Any) -> bool:
+        return len(body) < self._alone_from
+
+    def _bad_body(self, size: int) -> MessageIllegal:
+        if not size:
+            return MessageIllegal(
+                "the body is empty: RocketMQ refuses that; send at least one byte"
+            )
+        return MessageIllegal(
+            f"body of {size} B exceeds the limit of {self.options.max_message_bytes} B: raise "
+            "max_message_bytes here and maxMessageSize on the broker, or split it"
+        )
+
+    @staticmethod
+    def _alone(topic: str, properties: dict[str, str]) -> bool:
+        return topic.startswith(RETRY_PREFIX) or not TRAVELS_ALONE.isdisjoint(properties)
+
+    @staticmethod
+    def _identity(unique_id: str) -> bytes:
+        return f"UNIQ_KEY\x01{unique_id}\x02WAIT\x01true\x02".encode()
+
+    @staticmethod
+    def _extra(properties: dict[str, str]) -> tuple[bytes, str]:
+        """The encoded properties without UNIQ_KEY and WAIT, and the UNIQ_KEY if one was given."""
+        if not properties:
+            return b"", ""
+        uid = properties.get(UNIQ_KEY, "")
+        if uid or WAIT in properties:
+            properties = {k: v for k, v in properties.items() if k not in (UNIQ_KEY, WAIT)}
+        for name, value in properties.items():
+            if "\x01" in name or "\x02" in name or "\x01" in value or "\x02" in value:
+                raise MessageIllegal(f"property {name!r} holds a byte 1 or 2: they end fields")
+        extra = encode_properties(properties)
+        if len(extra) > EXTRA_BYTES_MAX:
+            raise MessageIllegal(
+                f"properties of {len(extra)} B exceed the limit of {EXTRA_BYTES_MAX} B: "
+                "shorten keys or user properties"
+            )
+        return extra, uid
+
+    def enqueue_encoded(
+        self,
+        topic: str,
+        pinned: Pin | None,
+        body: bytes,
+        count: int,
+        *,
+        born_ms: int | None = None,
+        sys_flag: int = 0,
+    ) -> OutBatch | None:
+        """Accept `count` messages that are encoded as a batch (protocol/batch.py), with UNIQ_KEY
+        and all; None when the buffer is full."""
+        self.check_open()
+        lane = self.accumulator.lane(topic, pinned)
+        batch = self.accumulator.batch(lane, body)
+        batch.bytes = len(body)
+        batch.count = count
+        batch.sys_flag = sys_flag
+        if born_ms is not None:
+            batch.born_ms = born_ms
+        return batch if self.accumulator.append_batch(lane, batch) else None
+
+    def single(self, lane: Lane, message: Message) -> OutBatch:
+        """A message that travels alone, by SEND_MESSAGE_V2."""
+        extra, given = self._extra(message.properties)
+        body: Any = message.body
+        sys_flag = 0
+        above = self.options.compress_above
+        if above is not None and len(body) >= above:
+            packed = compression.compress(body, compression.ZLIB, 5)
+            if len(packed) < len(body):
+                body = packed
+                sys_flag = compression.sys_flag_of(compression.ZLIB)
+        batch = self.accumulator.batch(lane, bytes(body), single=True)
+        batch.count = 1
+        if given:
+            batch.given_ids[0] = given
+        batch.properties = (self._identity(batch.message_id(0)) + extra).decode()
+        batch.flag = message.flag
+        batch.sys_flag = sys_flag
+        return batch
+
+    def _whole(self, lane: Lane, messages: Sequence[Message]) -> OutBatch:
+        extras = [self._extra(message.properties) for message in messages]
+        size = 0
+        for message, (extra, _) in zip(messages, extras, strict=True):
+            size += ITEM_OVERHEAD + len(message.body) + len(extra)
+        if size > self.options.max_message_bytes:
+            raise MessageIllegal(
+                f"batch of {size} B exceeds the limit of {self.options.max_message_bytes} B:"
+                " send fewer at once, or use send_async, which batches by itself"
+            )
+        batch = self.accumulator.batch(lane, bytearray(size))
+        for message, (extra, given) in zip(messages, extras, strict=True):
+            if given:
+                index = batch.put(message.body, self._identity(given) + extra, message.flag, False)
+                batch.given_ids[index] = given
+            else:
+                batch.put(message.body, extra, message.flag, True)
+        return batch
+
+    # -- the loop thread -----------------------------------------------------------------------
+
+    async def start(self) -> None:
+        self.core.register_producer(self.group)
+
+    async def route(self, topic: str, *, create: bool = True) -> None:
+        """Make the route of `topic` known, so that `pin_for` can answer; without `create` the topic
+        has to exist."""
+        check_topic(topic)
+        await self.core.route(topic, create=create)
+        self.sender.key_queues.learn(topic)
+
+    def oneway(self, message: Message, pinned: Pin | None) -> None:
+        """Send without an acknowledgement; dropped if no broker can be reached now."""
+        if not message.body or len(message.body) > self.options.max_message_bytes:
+            raise self._bad_body(len(message.body))
+        queues = self.core.publish_queues(message.topic)
+        if pinned is None:
+            if not queues:
+                raise RouteNotFound(f"topic {message.topic!r} has no writable queue now")
+            now = self.core.runtime.monotonic()
+            faults = self.sender.faults
+            sound = [queue for queue in queues if faults.available(queue.broker_name, now)]
+            pinned = Pin(self.core.runtime.random.choice(sound or queues))
+        queue = pinned.queue
+        address = self.core.broker_address(queue.broker_name)
+        if address is None:
+            raise RouteNotFound(f"broker {queue.broker_name} has no master in the route")
+        batch = self.single(self.accumulator.lane(message.topic, pinned), message)
+        self.core.oneway(address, self.sender.command(batch, queue))
+
+    async def wait(self, batch: OutBatch) -> None:
+        """Wait until `batch` is over, however it ends."""
+        future = self.core.runtime.create_future()
+
+        def done() -> None:
+            if not future.done():
+                future.set_result(None)
+
+        if self.accumulator.watch(batch, done):
+            await future
+
+    async def flush(self) -> None:
+        """Wait until everything accepted so far is acknowledged or has failed."""
+        self.check_forked()
+        for batch in list(self.accumulator.active):
+            await self.wait(batch)
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Take nothing more, flush (at most `timeout` seconds), fail what is left."""
+        if self.closed:
+            return
+        self.closed = True
+        self.accumulator.refuse_offers()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self.flush()
+        self.sender.closed = True
+        self.accumulator.close(ClientClosed("the producer was closed"))
+        await self.core.unregister_producer(self.group)
+
+
+class Producer:
+    """Sends messages; used on one event loop.
+
+        async with Producer("senders", "127.0.0.1:9876") as producer:
+            result = await producer.send(Message("orders", b"..."))
+
+    Batching is automatic: what queues while the last batch is under way goes in the next.
+    """
+
+    group: str
+    """The producer group."""
+    options: ProducerOptions
+    """What the producer was told."""
+
+    def __init__(
+        self,
+        group: str = DEFAULT_GROUP,
+        nameservers: str | Sequence[str] = DEFAULT_NAMESERVER,
+        *,
+        send_timeout: float = ProducerOptions.send_timeout,
+        retries: int = ProducerOptions.retries,
+        delivery_timeout: float = ProducerOptions.delivery_timeout,
+        absence_timeout: float = ProducerOptions.absence_timeout,
+        retry_unless_stored: bool = ProducerOptions.retry_unless_stored,
+        until_delivered: bool = ProducerOptions.until_delivered,
+        batch_bytes: int = ProducerOptions.batch_bytes,
+        buffer_bytes: int = ProducerOptions.buffer_bytes,
+        in_flight: int = ProducerOptions.in_flight,
+        max_message_bytes: int = ProducerOptions.max_message_bytes,
+        compress_above: int | None = ProducerOptions.compress_above,
+        latency_table: LatencyTable = ProducerOptions.latency_table,
+        on_error: ErrorListener | None = None,
+        core: ClientCore | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        """ConfigError says which value makes no sense.
+
+        nameservers: "HOST:PORT[,...]" or a sequence of them
+        send_timeout: seconds of one attempt, and of trying while no master takes the message
+        retries: extra attempts of a message without a queue or key; 0 is one attempt, whatever
+            comes of it
+        delivery_timeout: seconds of all attempts of a message with a queue or key
+        absence_timeout: seconds that keys keep the queues of a broker that is away
+        retry_unless_stored: one that is stored, but short of the ack asked for, is tried again
+        until_delivered: every message has `delivery_timeout`, even if it is stored twice by that
+        batch_bytes: size of a batch at most
+        buffer_bytes: what may wait to be acknowledged; a send waits for room in it
+        in_flight: batches under way to one broker, for each topic and queue
+        max_message_bytes: size of a body at most; the broker has a limit too, maxMessageSize
+        compress_above: bodies from so many bytes on are compressed; None is never
+        latency_table: rows of (latency in ms, seconds) that a slow broker gets no sends for
+        on_error: called on the client's loop, and must return at once, with each error that no call
+            of the application can raise
+        """
+        self.options = ProducerOptions(
+            send_timeout=send_timeout,
+            retries=retries,
+            delivery_timeout=delivery_timeout,
+            absence_timeout=absence_timeout,
+            retry_unless_stored=retry_unless_stored,
+            until_delivered=until_delivered,
+            batch_bytes=batch_bytes,
+            buffer_bytes=buffer_bytes,
+            in_flight=in_flight,
+            max_message_bytes=max_message_bytes,
+            compress_above=compress_above,
+            latency_table=latency_table,
+        )
+        self.core = core or new_core(nameservers, runtime)
+        if on_error is not None:
+            self.core.on_error(on_error)
+        self._own_core = core is None
+        self.group = group
+        self._engine: ProducerEngine | None = None
+        self._room: list[asyncio.Future[None]] = []
+
+    async def start(self) -> Producer:
+        """Connect; called by `async with`."""
+        if self._engine is not None:
+            return self
+        if self._own_core:
+            await self.core.start()
+        runtime = self.core.runtime
+        engine = ProducerEngine(
+            self.core,
+            self.group,
+            self.options,
+            lock=contextlib.nullcontext(),
+            call_on_loop=runtime.call_soon,
+            wait=_not_here,
+        )
+        engine.accumulator.on_space = self._on_space
+        await engine.start()
+        self._engine = engine
+        at_exit.remember(self._settle)
+        return self
+
+    @property
+    def engine(self) -> ProducerEngine:
+        if self._engine is None:
+            raise ClientClosed("the producer is not started: use 'async with' or await start()")
+        return self._engine
+
+    async def __aenter__(self) -> Producer:
+        return await self.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        sharding_key: str | None = None,
+        selector: Selector | None = None,
+        timeout: float | None = None,
+    ) -> SendResult:
+        """Send and wait for the acknowledgement."""
+        handle = await self.send_async(
+            message, queue=queue, sharding_key=sharding_key, selector=selector
+        )
+        if timeout is None:
+            return await handle
+        async with _within(timeout):
+            return await handle
+
+    async def send_async(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        sharding_key: str | None = None,
+        selector: Selector | None = None,
+    ) -> SendHandle:
+        """Accept the message; waits only while the buffer is full. Await the handle for the ack."""
+        engine = self.engine
+        if queue is None and (selector or sharding_key or SHARDING_KEY in message.properties):
+            await engine.route(message.topic)
+        pinned = engine.pin_for(message, queue, sharding_key, selector)
+        while True:
+            handle = engine.enqueue(message, pinned)
+            if handle is not None:
+                return handle
+            await self._wait_for_room()
+
+    async def send_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        queue: MessageQueue | None = None,
+        timeout: float | None = None,
+    ) -> list[SendResult]:
+        """Send messages of one topic to one queue in one request; all are stored or none."""
+        engine = self.engine
+        pinned = None if queue is None else Pin(queue)
+        while True:
+            batch = engine.enqueue_batch(messages, pinned)
+            if batch is not None:
+                break
+            await self._wait_for_room()
+        async with _within(timeout):
+            await engine.wait(batch)
+        return [batch.handle(index).result() for index in range(len(messages))]
+
+    async def send_oneway(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        sharding_key: str | None = None,
+    ) -> None:
+        """Send without waiting for anything but the topic's first route."""
+        engine = self.engine
+        await engine.route(message.topic)
+        engine.oneway(message, engine.pin_for(message, queue, sharding_key, None))
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues of `topic` that sharding keys are hashed over now: those it has for writing
+        (client/producer/placing.py). TopicNotExist if there is no such topic."""
+        await self.engine.route(topic, create=False)
+        return list(self.engine.round(topic).queues)
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Wait until everything sent so far is acknowledged or has failed."""
+        async with _within(timeout):
+            await self.engine.flush()
+
+    async def close(self, timeout: float | None = 30.0) -> None:
+        """Flush and leave."""
+        if self._engine is not None:
+            await self._engine.close(timeout)
+        at_exit.forget(self._settle)
+        self._on_space()
+        if self._own_core:
+            await self.core.close()
+
+    def _settle(self, seconds: float) -> at_exit.Loss | None:
+        batches = list(self.engine.accumulator.active)
+        return at_exit.loss(
+            self.group, batches, "its event loop ended before they were acknowledged"
+        )
+
+    async def _wait_for_room(self) -> None:
+        future: asyncio.Future[None] = self.core.runtime.create_future()
+        self._room.append(future)
+        await future
+
+    def _on_space(self) -> None:
+        waiting, self._room = self._room, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+
+@contextlib.asynccontextmanager
+async def _within(timeout: float | None) -> AsyncIterator[None]:
+    """RequestTimeout when what is done here takes longer; the send itself goes on."""
+    try:
+        async with asyncio.timeout(timeout):
+            yield
+    except TimeoutError:
+        raise RequestTimeout(f"no acknowledgement in {timeout} s; the send goes on") from None
+
+
+def _not_here(batch: OutBatch, timeout: float | None) -> None:
+    raise RequestTimeout("the send is not over: await the handle")
+
+
+def new_core(
+    nameservers: str | Sequence[str], runtime: Runtime | None, signing: Signing = UNSIGNED
+) -> ClientCore:
+    """A ClientCore of its own for one client; on the running loop unless a runtime is given."""
+    if runtime is None:
+        from saturnmq.runtime.native import NativeRuntime
+
+        runtime = NativeRuntime()
+    return ClientCore(runtime, nameservers, signing=signing)
+
+
+__all__ = [
+    "Producer",
+    "ProducerEngine",
+    "new_core",
+]

@@ -1,0 +1,630 @@
+"""The loop side of a producer: which batch goes to which queue when, and what happens if it fails.
+
+Rules, in RocketMQ's terms (remoting.md 2.1, 4):
+
+- unpinned batches go round robin over the writable queues, by batch, leaving out brokers in
+  back-off; a retry avoids the broker that failed; at most `retries` extra attempts, but one that
+  was refused without being stored (no master now) is repeated for `send_timeout` in all
+- a part-filled batch leaves only when none of its lane is in flight to that broker, full ones up to
+  `in_flight` of them: what queues while the last batch is under way goes together
+- small batches of several lanes go to a broker in one request (carriers.py)
+- pinned batches (sharding key, selector, queue) go one at a time, and a failed one is repeated on
+  its own queue until `delivery_timeout`, so that their order holds; what follows waits behind it
+- a queue that is gone, because its topic was made smaller, is answered with 29: the batch goes to a
+  queue there is. All that waits for a gone queue by a key or a selector goes to one other queue, in
+  order, and before what was sent after the change; what the caller gave a queue for goes there or
+  fails
+- with `until_delivered` unpinned batches too are repeated until `delivery_timeout`, elsewhere if
+  there is one
+- response codes 17 14 1 2 16 204 205 1500, time-outs and lost connections are retried, others fail
+  at once; 10 11 12 are stored messages with a warning and are handed to the caller as they are,
+  unless `retry_unless_stored`
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from saturnmq.client.core import ClientCore
+from saturnmq.client.producer.accumulator import Accumulator, Lane, Pin, not_in_time
+from saturnmq.client.producer.batch import OutBatch
+from saturnmq.client.producer.carriers import SMALL_BYTES, Carrier, Carriers
+from saturnmq.client.producer.faults import DEFAULT_TABLE, FaultStrategy, LatencyTable
+from saturnmq.client.producer.leftovers import Leftovers
+from saturnmq.client.producer.placing import KeyQueues
+from saturnmq.client.producer.results import STATUS_OF_CODE, SendStatus
+from saturnmq.protocol import checked
+from saturnmq.protocol.batch import SIZES
+from saturnmq.protocol.batches import HOST, decode_answers, encode_parts
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.message import MessageQueue
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.route import QUEUES_MAX
+from saturnmq.runtime.errors import (
+    ClientClosed,
+    ConnectFailed,
+    ConnectionLost,
+    InvalidParameter,
+    MalformedFrame,
+    RequestTimeout,
+    RouteNotFound,
+    SaturnError,
+    SystemError_,
+    TopicNotExist,
+    error_for,
+)
+
+log = logging.getLogger(__name__)
+
+RETRY_CODES = frozenset({17, 14, 1, 2, 16, 204, 205, 1500})
+RETRY_PAUSE_S = 0.05
+RETRY_PAUSE_MAX_S = 0.25
+
+
+@dataclass(frozen=True)
+class ProducerOptions:
+    """What a producer can be told; the same names are keyword arguments of both `Producer`s."""
+
+    send_timeout: float = 3.0  # seconds of one attempt, and of trying while no master takes it
+    retries: int = 2  # extra attempts of an unpinned batch; 0: one attempt, whatever comes of it
+    delivery_timeout: float = 120.0  # seconds of all attempts of a pinned batch
+    absence_timeout: float = 60.0  # seconds that keys keep the queues of a broker that is away
+    retry_unless_stored: bool = False  # statuses 10, 11, 12: try another broker; pinned: again
+    until_delivered: bool = False  # all batches have `delivery_timeout`, even if stored twice
+    batch_bytes: int = 1 << 20
+    buffer_bytes: int = 64 << 20
+    in_flight: int = 10  # batches per broker and lane
+    max_message_bytes: int = 4 << 20
+    compress_above: int | None = 4096  # bytes of body; None never compresses
+    latency_table: LatencyTable = DEFAULT_TABLE
+
+
+class Sender:
+    """Takes batches out of the accumulator and gets them acknowledged. Loop thread only."""
+
+    def __init__(
+        self, core: ClientCore, accumulator: Accumulator, group: str, options: ProducerOptions
+    ) -> None:
+        self.core = core
+        self.runtime = core.runtime
+        self.accumulator = accumulator
+        self.group = group
+        self.options = options
+        self.faults = FaultStrategy(options.latency_table)
+        self.key_queues = KeyQueues(core, options.absence_timeout, self._keys_moved)
+        self.leftovers = Leftovers()
+        self.closed = False
+        self._carriers = Carriers()
+        self._loading = False
+        self._failed_at: dict[str, str | None] = {}  # broker name -> its master's address then
+        core.on_route_change(self._route_changed)
+
+    def pump(self) -> None:
+        """Send what may be sent of the lanes that got something."""
+        self._together(self._pump_lanes, self.accumulator.take_dirty())
+
+    def _pump_lanes(self, lanes: Iterable[Lane]) -> None:
+        for lane in lanes:
+            self.pump_lane(lane)
+
+    def _together(self, work: Callable[..., None], *args: Any) -> None:
+        """The small batches that this work sends leave together at its end."""
+        if self._loading:
+            work(*args)
+            return
+        self._loading = True
+        try:
+            work(*args)
+        finally:
+            self._loading = False
+            for carrier in self._carriers.leaving():
+                self._leave(carrier)
+
+    def pump_lane(self, lane: Lane) -> None:
+        head = self.accumulator.head
+        batch = head(lane)
+        if self._is_left_over(lane):  # filled by a thread that had chosen before
+            self.leftovers.add(lane)
+        while batch is not None:
+            if self.closed:
+                self.accumulator.fail_lane(lane, ClientClosed("the producer is closed"))
+                return
+            queue = self._place(lane, whole=batch is not lane.open)
+            if queue is None:
+                return
+            batch = self.accumulator.pop(lane)
+            batch.deadline = self.runtime.monotonic() + self._patience(lane)
+            lane.in_flight[queue.broker_name] = lane.in_flight.get(queue.broker_name, 0) + 1
+            self._attempt(batch, queue)
+            batch = head(lane)
+
+    def _patience(self, lane: Lane) -> float:
+        options = self.options
+        if lane.pinned is not None or options.until_delivered:
+            return options.delivery_timeout
+        return options.send_timeout * (options.retries + 1)
+
+    # -- where to ------------------------------------------------------------------------------
+
+    def _place(self, lane: Lane, *, whole: bool) -> MessageQueue | None:
+        """The queue for a batch now, or None if it has to wait (something will pump again)."""
+        if lane.pinned is not None:
+            if lane.in_flight or (lane.pinned.chosen and self.leftovers.hold_back(lane)):
+                return None
+            bound_to = self._bound_to(lane.pinned)
+            if not whole and not self._carriers.has_room(bound_to.broker_name):
+                self._carriers.stand_in_line(lane, [bound_to.broker_name])
+                return None
+            return bound_to
+        queues = self.core.publish_queues(lane.topic)
+        if not queues:
+            self._resolve(lane)
+            return None
+        limit = self.options.in_flight if whole else 1
+        in_flight = lane.in_flight
+        now = self.runtime.monotonic()
+        count = len(queues)
+        start = lane.next_queue
+        crowded: set[str] = set()
+        for step in range(count):
+            queue = queues[(start + step) % count]
+            name = queue.broker_name
+            if (
+                name not in crowded
+                and self.faults.available(name, now)
+                and in_flight.get(name, 0) < limit
+            ):
+                if whole or self._carriers.has_room(name):
+                    lane.next_queue = (start + step + 1) % count
+                    return queue
+                crowded.add(name)
+        if crowded:
+            self._carriers.stand_in_line(lane, crowded)
+            return None
+        return self._least_bad(lane, queues, limit)
+
+    def _bound_to(self, pin: Pin) -> MessageQueue:
+        """Its queue, or the one that takes what waits for it when it is gone."""
+        if not self._is_gone(pin):
+            return pin.queue
+        queues = self.key_queues.round(pin.queue.topic).queues
+        led = [each for each in queues if self.core.broker_address(each.broker_name) is not None]
+        queues = led or queues
+        return queues[pin.queue.queue_id % len(queues)]
+
+    def _is_gone(self, pin: Pin) -> bool:
+        queues = self.key_queues.round(pin.queue.topic).queues
+        return pin.chosen and bool(queues) and pin.queue not in queues
+
+    def _is_left_over(self, lane: Lane) -> bool:
+        """Whether it has work of an earlier round."""
+        pin = lane.pinned
+        if pin is None or not pin.chosen or not self._has_work(lane):
+            return False
+        return pin.round < self.key_queues.round(lane.topic).number
+
+    def _keys_moved(self, topic: str) -> None:
+        """Another round begins."""
+        for lane in self.accumulator.lanes_of(topic):
+            if self._is_left_over(lane):
+                self.leftovers.add(lane)
+
+    def _has_work(self, lane: Lane) -> bool:
+        return bool(lane.in_flight) or self.accumulator.head(lane) is not None
+
+    def _least_bad(self, lane: Lane, queues: list[MessageQueue], limit: int) -> MessageQueue | None:
+        """A queue of the broker that is back first: one that is well comes before all, but is busy
+        here."""
+        broker = self.faults.least_bad({queue.broker_name for queue in queues})
+        if broker is None or lane.in_flight.get(broker, 0) >= limit:
+            return None
+        return self._next_on(lane, [queue for queue in queues if queue.broker_name == broker])
+
+    @staticmethod
+    def _next_on(lane: Lane, queues: list[MessageQueue]) -> MessageQueue:
+        lane.next_queue += 1
+        return queues[lane.next_queue % len(queues)]
+
+    def _elsewhere(self, batch: OutBatch) -> MessageQueue | None:
+        """The queue of a repeated unpinned batch: not on the broker that failed, if it can be."""
+        lane = batch.lane
+        queues = self.core.publish_queues(lane.topic)
+        if not queues:
+            return None
+        now = self.runtime.monotonic()
+        others = [queue for queue in queues if queue.broker_name != batch.avoid] or queues
+        sound = [queue for queue in others if self.faults.available(queue.broker_name, now)]
+        return self._next_on(lane, sound or others)
+
+    def _resolve(self, lane: Lane) -> None:
+        if not lane.resolving:
+            lane.resolving = True
+            self.core.tasks.once(
+                partial(self._resolve_lane, lane),
+                name=f"route for {lane.topic}",
+                failed=partial(self._unresolved, lane),
+            )
+
+    def _unresolved(self, lane: Lane, error: SaturnError) -> None:
+        lane.resolving = False
+        self.accumulator.fail_lane(lane, error)
+
+    async def _resolve_lane(self, lane: Lane) -> None:
+        """Find a writable route for the lane, or fail what waits in it."""
+        deadline = self.runtime.monotonic() + self._patience(lane)
+        error: SaturnError
+        while True:
+            try:
+                known = self.core.routes.route(lane.topic) is not None
+                await self.core.route(lane.topic, refresh=known, create=True)
+                if self.core.publish_queues(lane.topic):
+                    lane.resolving = False
+                    self.pump_lane(lane)
+                    return
+                error = RouteNotFound(
+                    f"topic {lane.topic!r} has no writable queue: no master serves it now"
+                )
+            except TopicNotExist as missing:
+                error = missing
+                break
+            except SaturnError as failure:
+                error = failure
+            if self.runtime.monotonic() >= deadline or self.closed or self.core.closed:
+                break
+            await self.runtime.sleep(0.2)
+        self._unresolved(lane, error)
+
+    # -- one attempt ---------------------------------------------------------------------------
+
+    def _attempt(self, batch: OutBatch, queue: MessageQueue) -> None:
+        batch.attempts += 1
+        batch.queue = queue
+        batch.sent_at = self.runtime.monotonic()
+        address = self.core.broker_address(queue.broker_name)
+        if address is None:
+            reason = f"broker {queue.broker_name} has no master in the route"
+            self.runtime.call_soon(self._failed, batch, queue, ConnectFailed(reason))
+            return
+        endpoint = self.core.connected(address)
+        if endpoint is None:
+            self.core.tasks.once(
+                partial(self._connect, batch, queue, address),
+                name=f"send to {address}",
+                failed=partial(self._over, batch, queue),
+            )
+        else:
+            self._transmit(batch, queue, endpoint)
+
+    async def _connect(self, batch: OutBatch, queue: MessageQueue, address: str) -> None:
+        try:
+            endpoint = await self.core.connect(address)
+        except SaturnError as error:
+            self._failed(batch, queue, error)
+            return
+        self._transmit(batch, queue, endpoint)
+
+    def _transmit(self, batch: OutBatch, queue: MessageQueue, endpoint: Endpoint) -> None:
+        if batch.single or batch.attempts > 1 or batch.bytes > SMALL_BYTES:
+            self._send(batch, queue, endpoint)
+        else:
+            self._together(self._carriers.load, batch, queue, endpoint)
+
+    def _leave(self, carrier: Carrier) -> None:
+        if len(carrier.batches) == 1:
+            [(batch, queue)] = carrier.batches
+            self._send(batch, queue, carrier.endpoint, carrier)
+            return
+        ext = {
+            "a": self.group,
+            "c": "TBW102",
+            "d": str(self.core.default_topic_queues),
+            "n": carrier.broker,
+        }
+        command = Command(int(RequestCode.SEND_BATCHES), ext, encode_parts(carrier.parts()))
+        self._ask(
+            carrier.endpoint,
+            command,
+            [batch for batch, _ in carrier.batches],
+            partial(self._together, self._carried, carrier),
+        )
+
+    def _send(
+        self,
+        batch: OutBatch,
+        queue: MessageQueue,
+        endpoint: Endpoint,
+        carrier: Carrier | None = None,
+    ) -> None:
+        def answered(result: Command | SaturnError) -> None:
+            if carrier is not None:
+                self._arrived(carrier)
+            if isinstance(result, SaturnError):
+                self._failed(batch, queue, result)
+            else:
+                self._answered(batch, queue, self.read_answer(batch, queue, result))
+
+        self._ask(endpoint, self.command(batch, queue), [batch], partial(self._together, answered))
+
+    def _ask(
+        self,
+        endpoint: Endpoint,
+        command: Command,
+        batches: Sequence[OutBatch],
+        answered: Callable[[Command | SaturnError], None],
+    ) -> None:
+        sent_at = batches[0].sent_at
+        left = min(batch.deadline for batch in batches) - sent_at
+        timeout = min(self.options.send_timeout, max(left, 0.05))
+
+        def check(result: Command | SaturnError) -> None:
+            if isinstance(result, RequestTimeout) and endpoint.last_received < sent_at:
+                # Nothing at all came: a new connection is faster than this one's back-off.
+                endpoint.abort("no answer in time")
+            answered(result)
+
+        try:
+            endpoint.request_callback(command, timeout, check)
+        except SaturnError as error:  # too large for a frame
+            answered(error)
+
+    def _arrived(self, carrier: Carrier) -> None:
+        """Who stands in line for its broker may leave."""
+        self._carriers.arrived(carrier)
+        while (lane := self._carriers.next_in_line(carrier.broker)) is not None:
+            self.pump_lane(lane)
+
+    def _carried(self, carrier: Carrier, result: Command | SaturnError) -> None:
+        """The answer for several batches."""
+        self._arrived(carrier)
+        if isinstance(result, SaturnError):
+            for batch, queue in carrier.batches:
+                self._failed(batch, queue, result)
+        elif result.code not in STATUS_OF_CODE and result.code not in RETRY_CODES:
+            # The request is not known there, or not wanted: that says nothing of a single batch.
+            self._carriers.take_none(carrier.endpoint)
+            for batch, queue in carrier.batches:
+                self._send(batch, queue, carrier.endpoint)
+        else:
+            errors = read_answers(carrier, result)
+            for (batch, queue), error in zip(carrier.batches, errors, strict=True):
+                self._answered(batch, queue, error)
+
+    def command(self, batch: OutBatch, queue: MessageQueue) -> Command:
+        """The request that carries `batch` to `queue`."""
+        single = batch.single
+        properties = (
+            batch.properties if single else f"UNIQ_KEY\x01{batch.message_id(0)}\x02WAIT\x01true\x02"
+        )
+        ext = {
+            "a": self.group,
+            "b": queue.topic,
+            "c": "TBW102",
+            "d": str(self.core.default_topic_queues),
+            "e": str(queue.queue_id),
+            "f": str(batch.sys_flag),
+            "g": str(batch.born_ms),
+            "h": str(batch.flag),
+            "i": properties,
+            "j": "0",
+            "k": "false",
+            "m": "false" if single else "true",
+            "n": queue.broker_name,
+            SIZES: "true",
+        }
+        code = RequestCode.SEND_MESSAGE_V2 if single else RequestCode.SEND_BATCH_MESSAGE
+        return Command(int(code), ext, batch.body)
+
+    def _answered(self, batch: OutBatch, queue: MessageQueue, error: SaturnError | None) -> None:
+        if error is not None:
+            self._refused(batch, queue, error)
+            return
+        now = self.runtime.monotonic()
+        self.faults.succeeded(queue.broker_name, (now - batch.sent_at) * 1000.0, now)
+        if self.wants_another(batch):
+            batch.unsure = True
+            self._again(batch, queue)
+        else:
+            self._over(batch, queue, None)
+
+    @staticmethod
+    def read_answer(batch: OutBatch, queue: MessageQueue, response: Command) -> SaturnError | None:
+        """Put what the broker says of a stored batch into it, or return why it is not stored."""
+        status = STATUS_OF_CODE.get(response.code)
+        if status is None:
+            return error_for(response.code, response.remark)
+        ext = response.ext
+        try:
+            first = checked.integer(ext, "queueOffset", 0)
+            queue_id = checked.integer(ext, "queueId", queue.queue_id, most=QUEUES_MAX)
+        except MalformedFrame as error:
+            return SystemError_(f"{queue.broker_name} answers a send with nonsense: {error}")
+        batch.status = status
+        batch.first_offset = first
+        batch.offset_ids = ext.get("msgId") or ""
+        batch.sizes = bytes(response.body)
+        if queue_id != queue.queue_id:
+            batch.queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
+        return None
+
+    def wants_another(self, batch: OutBatch) -> bool:
+        """Whether a batch stored short of its ack mode is to be tried once more."""
+        return (
+            batch.status is not SendStatus.OK
+            and self.options.retry_unless_stored
+            and batch.attempts <= self.options.retries
+        )
+
+    def queue_now(self, lane: Lane) -> MessageQueue | None:
+        """A queue for an idle lane, asked by any thread; None if something must be found first."""
+        if lane.pinned is None and not self.core.publish_queues(lane.topic):
+            return None
+        return self._place(lane, whole=True)
+
+    def take_over(self, batch: OutBatch, queue: MessageQueue, error: SaturnError | None) -> None:
+        """Go on with a batch whose first attempt another thread made; `error` None: it was stored
+        short of its ack mode."""
+        lane = batch.lane
+        batch.deadline = batch.sent_at + self._patience(lane)
+        lane.in_flight[queue.broker_name] = lane.in_flight.get(queue.broker_name, 0) + 1
+        self.accumulator.adopt(batch)
+        if error is None:
+            batch.unsure = True
+            self._again(batch, queue)
+        else:
+            self._refused(batch, queue, error)
+
+    # -- after an attempt ----------------------------------------------------------------------
+
+    def _over(self, batch: OutBatch, queue: MessageQueue, error: SaturnError | None) -> None:
+        lane = batch.lane
+        self._landed(lane, queue)
+        if error is not None and batch.unsure and error.outcome == "rejected":
+            error = copy.copy(error)  # it may be that of other batches too
+            error.outcome = "unknown"
+        self.accumulator.finish(batch, error)
+        self.pump_lane(lane)
+        if not self._has_work(lane) and self.leftovers.remove(lane):
+            for waiting in self.accumulator.lanes_of(lane.topic):
+                self.pump_lane(waiting)
+
+    @staticmethod
+    def _landed(lane: Lane, queue: MessageQueue) -> None:
+        left = lane.in_flight.get(queue.broker_name, 1) - 1
+        if left > 0:
+            lane.in_flight[queue.broker_name] = left
+        else:
+            lane.in_flight.pop(queue.broker_name, None)
+
+    def _refused(self, batch: OutBatch, queue: MessageQueue, error: SaturnError) -> None:
+        """An attempt ended with `error`: repeat it, or give up at once if that cannot help."""
+        pin = batch.lane.pinned
+        may_move = pin is None or pin.chosen
+        if isinstance(error, TopicNotExist) and may_move:
+            self.key_queues.withdraw(queue.topic, queue.broker_name)
+        if (
+            error.code in RETRY_CODES
+            or isinstance(error, (ConnectionLost, RequestTimeout))
+            or (isinstance(error, InvalidParameter) and may_move)
+        ):
+            self._failed(batch, queue, error)
+        else:
+            self._over(batch, queue, error)
+
+    def _failed(self, batch: OutBatch, queue: MessageQueue, error: SaturnError) -> None:
+        if batch.done:
+            return
+        now = self.runtime.monotonic()
+        queue_is_gone = isinstance(error, InvalidParameter)  # and its broker is well
+        if not queue_is_gone:
+            self.faults.failed(queue.broker_name, now)
+            self._failed_at[queue.broker_name] = self.core.broker_address(queue.broker_name)
+        if error.refresh_route or queue_is_gone or isinstance(error, RequestTimeout):
+            self.core.refresh_soon(queue.topic)
+        if error.outcome == "unknown":
+            batch.unsure = True
+        if self.closed or self.core.closed or self._spent(batch, error, now):
+            self._over(batch, queue, error)
+            return
+        pause = _pause(batch)
+        if now + (pause if batch.lane.pinned else 0.0) >= batch.deadline:
+            self._over(batch, queue, not_in_time(batch, self._patience(batch.lane), error))
+            return
+        log.debug("attempt %d of a send to %s failed: %s", batch.attempts, queue, error)
+        self._again(batch, queue)
+
+    def _route_changed(self, topic: str) -> None:
+        """A failed broker whose master has a successor, or is back, is used again."""
+        for name, failed in list(self._failed_at.items()):
+            address = self.core.broker_address(name)
+            if address is None:
+                self._failed_at[name] = None
+            elif address != failed:
+                del self._failed_at[name]
+                self.faults.back_online(name)
+
+    def _spent(self, batch: OutBatch, error: SaturnError, now: float) -> bool:
+        """Whether `batch` had the attempts that an error of this kind is worth."""
+        retries = self.options.retries
+        if batch.attempts <= retries or self.options.until_delivered:
+            return False
+        if isinstance(error, InvalidParameter):
+            return False  # that its queue is gone says nothing of the next one
+        if isinstance(error, (SystemError_, TopicNotExist)):
+            return True  # answers of a living broker: they do not become better by waiting long
+        if batch.lane.pinned is not None:
+            return False
+        # Another try of what may be stored may store it twice. One of what was refused cannot, and
+        # a master that is missing now may have a successor in a moment.
+        return (
+            not retries
+            or error.outcome == "unknown"
+            or now >= batch.deadline - (self.options.send_timeout * retries)
+        )
+
+    def _again(self, batch: OutBatch, queue: MessageQueue) -> None:
+        """Repeat a batch: at once on another broker that is well, else, and on its own queue if it
+        is pinned, after a pause."""
+        batch.avoid = queue.broker_name
+        if batch.lane.pinned is not None:
+            self.runtime.call_later(_pause(batch), self._attempt_bound, batch, queue)
+            return
+        other = self._elsewhere(batch) or queue
+        self._move(batch.lane, queue, other)
+        well = self.faults.available(other.broker_name, self.runtime.monotonic())
+        if well and other.broker_name != queue.broker_name:
+            self._attempt(batch, other)
+        else:
+            self.runtime.call_later(_pause(batch), self._attempt, batch, other)
+
+    def _attempt_bound(self, batch: OutBatch, queue: MessageQueue) -> None:
+        """Repeat a pinned batch, which went to `queue`: by now that may be gone."""
+        pin = batch.lane.pinned
+        assert pin is not None
+        bound_to = self._bound_to(pin)
+        self._move(batch.lane, queue, bound_to)
+        self._attempt(batch, bound_to)
+
+    def _move(self, lane: Lane, old: MessageQueue, new: MessageQueue) -> None:
+        self._landed(lane, old)
+        lane.in_flight[new.broker_name] = lane.in_flight.get(new.broker_name, 0) + 1
+
+
+def read_answers(carrier: Carrier, response: Command) -> list[SaturnError | None]:
+    """Put what the broker says of stored batches into them; for each why it is not stored."""
+    status = STATUS_OF_CODE.get(response.code)
+    if status is None:
+        return [error_for(response.code, response.remark)] * len(carrier.batches)
+    try:
+        answers = decode_answers(response.body, len(carrier.batches))
+        for answer in answers:
+            checked.as_integer(answer.queue_id, "a queue id", -1, QUEUES_MAX)
+            checked.as_integer(answer.queue_offset, "a queue offset")
+            checked.as_integer(answer.physical_offset, "a physical offset")
+    except MalformedFrame as error:
+        nonsense = f"{carrier.broker} answers a send with nonsense: {error}"
+        return [SystemError_(nonsense)] * len(carrier.batches)
+    host = response.ext.get(HOST) or ""
+    errors: list[SaturnError | None] = []
+    for (batch, queue), answer in zip(carrier.batches, answers, strict=True):
+        if answer.code:
+            errors.append(error_for(answer.code, answer.rest.decode(errors="replace")))
+            continue
+        batch.status = status
+        batch.first_offset = answer.queue_offset
+        batch.offset_ids = f"{host}{answer.physical_offset:016X}"
+        batch.sizes = answer.rest
+        if answer.queue_id != queue.queue_id:
+            batch.queue = MessageQueue(queue.topic, queue.broker_name, answer.queue_id)
+        errors.append(None)
+    return errors
+
+
+def _pause(batch: OutBatch) -> float:
+    """Seconds before the next attempt; longer from one to the next."""
+    return float(min(RETRY_PAUSE_S * 2 ** min(batch.attempts - 1, 8), RETRY_PAUSE_MAX_S))

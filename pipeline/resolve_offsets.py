@@ -1,0 +1,179 @@
+"""Which queues a read is about, and at which offsets it begins and ends.
+
+What the options leave open is asked of `Access`: names of topics, bounds of queues, offsets at a
+time, a group's offsets. What they say and cannot be is a ConfigError that says what to change; what
+they say and is gone by now is a loss, as failOnDataLoss has it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from saturnmq.pipeline.access import Access
+from saturnmq.pipeline.offsets import EARLIEST as EARLIEST_MARK
+from saturnmq.pipeline.offsets import LATEST as LATEST_MARK
+from saturnmq.pipeline.offsets import Offsets
+from saturnmq.pipeline.options import EARLIEST, GROUP, LATEST, Position, SourceOptions
+from saturnmq.pipeline.plan import Range
+from saturnmq.pipeline.reading import lost
+from saturnmq.protocol.message_queue import MessageQueue
+from saturnmq.runtime.errors import ConfigError, nearest
+
+
+class Bounds(NamedTuple):
+    """A queue's first offset and its end."""
+
+    low: int
+    high: int
+
+
+def find(
+    access: Access, options: SourceOptions, *, may_lack: bool = False
+) -> dict[MessageQueue, Bounds]:
+    """The queues that the options choose, with their bounds now, sorted. ConfigError for a topic or
+    a queue that does not exist, unless it `may_lack`, or waitForTopic says that it will come."""
+    may_lack = may_lack or options.wait_for_topic
+    if options.pattern:
+        topics = _matching(access.topics(), options.pattern)
+    else:
+        topics = list(options.subscribe) or sorted({queue.topic for queue in options.assign})
+    found = access.bounds(topics)
+    missing = set(topics) - {queue.topic for queue in found}
+    if missing and not may_lack and not options.pattern:
+        topic = min(missing)
+        raise ConfigError(
+            f"topic {topic!r} does not exist{nearest(topic, access.topics())}; create it, see that "
+            "its broker runs, or give waitForTopic=true to begin when it does"
+        )
+    if options.assign:
+        unknown = set(options.assign) - set(found)
+        if unknown and not may_lack:
+            known = ", ".join(_name(queue) for queue in sorted(found))
+            raise ConfigError(
+                f"option assign names {_name(min(unknown))}, which does not exist; there are "
+                f"{known}"
+            )
+        found = {queue: found[queue] for queue in options.assign if queue in found}
+    return {queue: Bounds(*found[queue]) for queue in sorted(found)}
+
+
+def _matching(topics: Iterable[str], pattern: str) -> list[str]:
+    """The topics that match as a whole; retry and dead-letter topics only if the pattern says `%`,
+    for who wants all topics seldom means these."""
+    derived = "%" in pattern
+    return [
+        topic
+        for topic in topics
+        if (derived or not topic.startswith("%")) and re.fullmatch(pattern, topic)
+    ]
+
+
+def starting(
+    access: Access, options: SourceOptions, bounds: Mapping[MessageQueue, Bounds], default: str
+) -> Offsets:
+    """Where to begin in each queue."""
+    position = options.starting or Position(word=default, option="startingOffsets")
+    found = _resolve(access, options, position, bounds)
+    for queue, (low, _) in bounds.items():
+        if found[queue] < low:
+            lost(options.fail_on_data_loss, _range(queue), found[queue], low, "they are deleted")
+            found[queue] = low
+    return found
+
+
+def ending(
+    access: Access, options: SourceOptions, bounds: Mapping[MessageQueue, Bounds]
+) -> Offsets:
+    """Where to end in each queue, the first offset that is not read."""
+    position = options.ending or Position(word=LATEST, option="endingOffsets")
+    return _resolve(access, options, position, bounds)
+
+
+def _resolve(
+    access: Access,
+    options: SourceOptions,
+    position: Position,
+    bounds: Mapping[MessageQueue, Bounds],
+) -> Offsets:
+    if position.offsets is not None:
+        return _given(position, position.offsets, bounds)
+    if position.timestamps is not None:
+        _same_queues(position.option, position.timestamps, bounds)
+        return {
+            queue: _at_time(access, options, position.option, queue, bounds[queue].high, time)
+            for queue, time in position.timestamps.items()
+        }
+    if position.timestamp is not None:
+        return {
+            queue: _at_time(access, options, position.option, queue, high, position.timestamp)
+            for queue, (_, high) in bounds.items()
+        }
+    if position.word == GROUP:
+        committed: Offsets = {}
+        for topic in {queue.topic for queue in bounds}:
+            committed |= access.committed(options.group, topic)
+        return {
+            queue: min(committed.get(queue, low), high) for queue, (low, high) in bounds.items()
+        }
+    return {
+        queue: low if position.word == EARLIEST else high for queue, (low, high) in bounds.items()
+    }
+
+
+def _given(
+    position: Position,
+    offsets: Mapping[MessageQueue, int],
+    bounds: Mapping[MessageQueue, Bounds],
+) -> Offsets:
+    _same_queues(position.option, offsets, bounds)
+    found = {}
+    for queue, (low, high) in bounds.items():
+        offset = offsets[queue]
+        if offset > high:
+            raise ConfigError(
+                f"{position.option}: {_name(queue)} has offsets {low} to {high}, {offset} is "
+                "beyond its end; write one of them, -2 for the earliest or -1 for the latest"
+            )
+        found[queue] = {EARLIEST_MARK: low, LATEST_MARK: high}.get(offset, offset)
+    return found
+
+
+def _same_queues(
+    option: str, given: Mapping[MessageQueue, int], bounds: Mapping[MessageQueue, Bounds]
+) -> None:
+    unknown, missing = sorted(set(given) - set(bounds)), sorted(set(bounds) - set(given))
+    if unknown:
+        known = ", ".join(map(_name, bounds)) or "none"
+        raise ConfigError(f"{option}: {_name(unknown[0])} is not read here; the queues are {known}")
+    if missing:
+        marks = " (-2 is the earliest, -1 the latest)" if option.endswith("Offsets") else ""
+        raise ConfigError(f"{option} does not name {_name(missing[0])}; name every queue{marks}")
+
+
+def _at_time(
+    access: Access,
+    options: SourceOptions,
+    option: str,
+    queue: MessageQueue,
+    high: int,
+    time_ms: int,
+) -> int:
+    offset = access.offset_at_time(queue, time_ms)
+    if offset < high:
+        return offset
+    if options.latest_if_no_match:
+        return high
+    raise ConfigError(
+        f"{option}: no message of {_name(queue)} was stored at {time_ms} or later; give an earlier "
+        "time, or startingOffsetsByTimestampStrategy=latest to take the queue's end"
+    )
+
+
+def _name(queue: MessageQueue) -> str:
+    return f"{queue.topic} {queue.broker_name}/{queue.queue_id}"
+
+
+def _range(queue: MessageQueue) -> Range:
+    return Range(queue.topic, queue.broker_name, queue.queue_id, 0, 0)

@@ -1,0 +1,268 @@
+"""Received messages, in plain Python: the reference of the kernel's class and of its decoding.
+
+A pull reply is frames as they lie in the log, one behind the other. A message is a window on its
+frame; what a consumer does not ask for is never decoded, and what it asks for is kept only where
+reading it again would be dear (topic, properties; an unpacked body until the next is unpacked).
+"""
+
+from __future__ import annotations
+
+import struct
+
+from saturnmq.protocol.compression import COMPRESSED_FLAG, Unpacked, unpack
+from saturnmq.protocol.frame import (
+    BORN_HOST_V6,
+    HEAD,
+    MAGIC_V2,
+    STORE_HOST_V6,
+    Frame,
+    decode_frame,
+)
+from saturnmq.protocol.ids import decode_host, offset_message_id
+from saturnmq.protocol.message_queue import MessageQueue
+from saturnmq.protocol.properties import decode_properties
+from saturnmq.runtime.errors import MalformedFrame
+
+Buffer = bytes | bytearray | memoryview
+
+
+class ReceivedMessage:
+    """A message as the broker delivered it: one frame inside a bytes object, of which every field
+    is read when it is asked for.
+    """
+
+    __slots__ = (
+        "_data",
+        "_pos",
+        "_properties",
+        "_sys_flag",
+        "_topic",
+        "_unpacked",
+        "broker_name",
+    )
+
+    def __init__(self, data: bytes, pos: int = 0) -> None:
+        if pos < 0 or not isinstance(decode_frame(data, pos, None, False), Frame):
+            raise MalformedFrame(f"no whole frame at byte {pos} of {len(data)}")
+        self._open(data, pos)
+
+    def _open(self, data: bytes, pos: int) -> None:
+        self._data = data
+        self._pos = pos
+        self._sys_flag: int = struct.unpack_from(">i", data, pos + 36)[0]
+        self._properties: dict[str, str] | None = None
+        self._unpacked: Unpacked | None = None
+        self._topic: str | None = None
+        self.broker_name = ""
+
+    def _at(self, code: str, offset: int) -> int:
+        value: int = struct.unpack_from(code, self._data, self._pos + offset)[0]
+        return value
+
+    def _after_hosts(self, offset: int) -> int:
+        """`offset` as if the hosts were IPv4, moved on by what they are longer."""
+        behind_born = 12 if self._sys_flag & BORN_HOST_V6 else 0
+        behind_store = 12 if self._sys_flag & STORE_HOST_V6 and offset >= 72 else 0
+        return offset + behind_born + behind_store
+
+    @property
+    def topic(self) -> str:
+        """The topic; consumers see that of a retried message set back to the original one."""
+        if self._topic is None:
+            self._topic = str(self.raw_topic, "utf-8", "replace")
+        return self._topic
+
+    @topic.setter
+    def topic(self, value: str) -> None:
+        self._topic = value
+
+    @property
+    def body(self) -> bytes:
+        """The body as it was sent. A compressed one is unpacked, and again after that of another
+        message was: keep what is needed for longer.
+        """
+        if not self.sys_flag & COMPRESSED_FLAG:
+            return self.raw_body
+        body = None if self._unpacked is None else self._unpacked.body
+        if body is None:
+            body, self._unpacked = unpack(self.raw_body, self.sys_flag)
+        return body
+
+    @property
+    def tag(self) -> str | None:
+        return self.properties.get("TAGS")
+
+    @property
+    def properties(self) -> dict[str, str]:
+        if self._properties is None:
+            self._properties = decode_properties(self.raw_properties)
+        return self._properties
+
+    @property
+    def keys(self) -> list[str]:
+        return self.properties.get("KEYS", "").split()
+
+    @property
+    def sharding_key(self) -> str | None:
+        return self.properties.get("__SHARDINGKEY")
+
+    @property
+    def delay_level(self) -> int:
+        text = self.properties.get("DELAY", "0")
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+
+    @property
+    def born_host(self) -> str:
+        return decode_host(self.raw_born_host)
+
+    @property
+    def store_host(self) -> str:
+        return decode_host(self.raw_store_host)
+
+    @property
+    def offset_message_id(self) -> str:
+        host = self.raw_store_host
+        return offset_message_id(host[:-4], int.from_bytes(host[-4:], "big"), self.physical_offset)
+
+    @property
+    def message_id(self) -> str:
+        """The producer's unique id, or the offset id of a message that has none."""
+        return self.properties.get("UNIQ_KEY") or self.offset_message_id
+
+    @property
+    def queue(self) -> MessageQueue:
+        return MessageQueue(self.topic, self.broker_name, self.queue_id)
+
+    @property
+    def frame_size(self) -> int:
+        return self._at(">i", 0)
+
+    @property
+    def body_crc(self) -> int:
+        return self._at(">i", 8)
+
+    @property
+    def queue_id(self) -> int:
+        return self._at(">i", 12)
+
+    @property
+    def flag(self) -> int:
+        return self._at(">i", 16)
+
+    @property
+    def queue_offset(self) -> int:
+        return self._at(">q", 20)
+
+    @property
+    def physical_offset(self) -> int:
+        return self._at(">q", 28)
+
+    @property
+    def sys_flag(self) -> int:
+        return self._sys_flag
+
+    @property
+    def born_timestamp(self) -> int:
+        return self._at(">q", 40)
+
+    @property
+    def raw_born_host(self) -> bytes:
+        start = self._pos + HEAD.size
+        return self._data[start : start + (20 if self._sys_flag & BORN_HOST_V6 else 8)]
+
+    @property
+    def store_timestamp(self) -> int:
+        return self._at(">q", self._after_hosts(56))
+
+    @property
+    def raw_store_host(self) -> bytes:
+        start = self._pos + self._after_hosts(64)
+        return self._data[start : start + (20 if self._sys_flag & STORE_HOST_V6 else 8)]
+
+    @property
+    def reconsume_times(self) -> int:
+        return self._at(">i", self._after_hosts(72))
+
+    @property
+    def prepared_offset(self) -> int:
+        return self._at(">q", self._after_hosts(76))
+
+    @property
+    def raw_body(self) -> bytes:
+        start = self._pos + self._after_hosts(84) + 4
+        return self._data[start : start + self.stored_body_size]
+
+    @property
+    def stored_body_size(self) -> int:
+        return self._at(">i", self._after_hosts(84))
+
+    def _topic_at(self) -> tuple[int, int]:
+        """Where the topic starts in the data, and its length."""
+        at = self._pos + self._after_hosts(84) + 4 + self.stored_body_size
+        if self._at(">I", 4) == MAGIC_V2:
+            return at + 2, int.from_bytes(self._data[at : at + 2], "big")
+        return at + 1, self._data[at]
+
+    @property
+    def raw_topic(self) -> bytes:
+        start, size = self._topic_at()
+        return self._data[start : start + size]
+
+    @property
+    def raw_properties(self) -> bytes:
+        start, size = self._topic_at()
+        return self._data[start + size + 2 : self._pos + self.frame_size]
+
+    @property
+    def frame(self) -> bytes:
+        """The frame itself, as it lies in the log."""
+        return self._data[self._pos : self._pos + self.frame_size]
+
+    def __repr__(self) -> str:
+        return (
+            f"ReceivedMessage({self.topic!r}, queue {self.queue_id}, offset {self.queue_offset}, "
+            f"{self.stored_body_size} B, {self.properties})"
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # A copy in another process keeps this frame only, not the reply it came in.
+        return rebuild, (self.frame, self.broker_name, self._topic)
+
+
+def rebuild(frame: bytes, broker_name: str, topic: str | None) -> ReceivedMessage:
+    """A received message from its pickle, by the kernel or by the reference of this process."""
+    from saturnmq.protocol import kernels  # which imports this module
+
+    message = kernels.ReceivedMessage(frame, 0)
+    message.broker_name = broker_name
+    message._topic = topic
+    return message
+
+
+def decode_frames(
+    data: Buffer,
+    verify_crc: bool = False,
+    broker_name: str = "",
+    tags: frozenset[str] | None = None,
+) -> list[ReceivedMessage]:
+    """The messages of a pull reply (with `tags` only those that have one of them); MalformedFrame
+    if it is not made of whole frames.
+    """
+    owned = data if isinstance(data, bytes) else bytes(data)
+    found = []
+    pos = 0
+    while pos < len(owned):
+        outcome = decode_frame(owned, pos, None, verify_crc)
+        if not isinstance(outcome, Frame):
+            raise MalformedFrame(f"no whole frame at byte {pos} of {len(owned)}: {outcome}")
+        message = ReceivedMessage.__new__(ReceivedMessage)
+        message._open(owned, pos)
+        message.broker_name = broker_name
+        if not tags or message.tag in tags:
+            found.append(message)
+        pos += outcome.size
+    return found
+
+
+ResponseBuffer = bytearray
+"""Memory for one large response; the kernel's is recycled and its messages refer to it."""

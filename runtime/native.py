@@ -1,0 +1,416 @@
+"""The real runtime: asyncio (uvloop where installed), the system's clocks and sockets.
+
+Used by every process's entry point and by nobody else; logic gets it as a `runtime.Runtime`. A
+spawned task that dies with an exception is a bug that would otherwise stay silent until somebody
+waits for its work: it is logged with its trace and `on_fatal` is called, by default to stop the
+loop, so that a broker dies visibly instead of serving without its flush service.
+"""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import random
+import resource
+import signal
+import socket
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread, current_thread, main_thread
+from typing import Any, TypeVar, cast
+from weakref import WeakKeyDictionary
+
+from . import forks
+from .door import (
+    Buffer,
+    Handle,
+    Listener,
+    Runtime,
+    Transport,
+    is_short_of_descriptors,
+    join_address,
+)
+from .errors import ConfigError, ConnectFailed
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+# RocketMQ's client gives a connection 3 s (remoting.md 1.7).
+CONNECT_TIMEOUT_S = 3.0
+# Flush, prepare ahead, config files: one slow disk call must not block the others.
+BLOCKING_THREADS = 8
+SPARE_DESCRIPTORS = 64  # segments made ahead, the checkpoint, tables, directories that are synced
+
+
+class NativeListener:
+    """An asyncio server with the address it got."""
+
+    def __init__(self, server: asyncio.Server) -> None:
+        self._server = server
+        name = server.sockets[0].getsockname()
+        self.address = join_address(name[0], name[1])
+
+    def close(self) -> None:
+        self._server.close()
+
+
+class NativeWorkers:
+    """Threads started as they are needed. A hop there and back costs a third of the executor's."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, threads: int, name: str) -> None:
+        self._loop = loop
+        self._most = threads
+        self._name = name
+        self._jobs: SimpleQueue[tuple[asyncio.Future[Any], Callable[..., Any], Any] | None] = (
+            SimpleQueue()
+        )
+        self._started = self._busy = 0
+
+    def run(self, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+        future: asyncio.Future[T] = self._loop.create_future()
+        if self._started < min(self._busy + 1, self._most):
+            self._start()
+        self._busy += 1
+        self._jobs.put((future, function, args))
+        return future
+
+    def _start(self) -> None:
+        name = f"{self._name}-{self._started + 1}"
+        # A daemon: a listener that hangs must not keep the interpreter from ending.
+        thread = Thread(target=self._work, name=name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system gives no more
+            if not self._started:
+                raise
+            log.warning("%s: %d threads have to do: %s", self._name, self._started, error)
+            return
+        self._started += 1
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            future, function, args = job
+            result = error = None
+            try:
+                result = function(*args)
+            except BaseException as problem:
+                error = problem
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                self._loop.call_soon_threadsafe(self._settle, future, result, error)
+            del job, future, function, args, result, error  # nothing is kept while waiting
+
+    def _settle(
+        self, future: asyncio.Future[Any], result: object, error: BaseException | None
+    ) -> None:
+        self._busy -= 1
+        if future.done():  # cancelled
+            return
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+    def close(self) -> None:
+        for _ in range(self._started):
+            self._jobs.put(None)
+
+
+def raise_descriptor_limit() -> None:
+    """As many open files as the system lets this process have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = hard
+    if hard == resource.RLIM_INFINITY:
+        most = int(Path("/proc/sys/fs/nr_open").read_text())
+    if soft != most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+class SpareDescriptors:
+    """The last descriptors are for files: connections must not keep the log from growing."""
+
+    def __init__(self) -> None:
+        self._lacking = False
+
+    def is_there(self) -> bool:
+        """Whether a connection may keep its descriptor."""
+        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if most == resource.RLIM_INFINITY:
+            return True
+        limit = most - min(SPARE_DESCRIPTORS, most // 4)
+        try:  # a new descriptor gets the lowest number that is free
+            number = os.open(os.devnull, os.O_RDONLY)
+        except OSError as error:
+            if not is_short_of_descriptors(error):
+                raise
+            number = most
+        else:
+            os.close(number)
+        if (number >= limit) != self._lacking:
+            self._lacking = not self._lacking
+            text = "refused: %d files and connections are open" if self._lacking else "taken again"
+            log.warning(
+                "connections are %s; the limit is %d, of which %d are kept for files (ulimit -n)",
+                text % number if self._lacking else text,
+                most,
+                most - limit,
+            )
+        return not self._lacking
+
+
+class _Refusing(asyncio.Protocol):
+    """A connection for which there is no descriptor."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        cast(asyncio.Transport, transport).abort()
+
+
+class NativeRuntime:
+    """Runtime over the running asyncio loop, or over `loop` when one is given."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop | None = None,
+        on_fatal: Callable[[BaseException], None] | None = None,
+    ) -> None:
+        self.random = random.Random()
+        self._given_loop = loop
+        self._on_fatal = on_fatal
+        # asyncio keeps only weak references to tasks; without this set a task may vanish half-way.
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._pool: ThreadPoolExecutor | None = None
+        # By the protocol object, while that lives.
+        self._sockets: WeakKeyDictionary[object, forks.Socket] = WeakKeyDictionary()
+        self._forked = False
+        self._spare = SpareDescriptors()
+        forks.tell(self)
+
+    def forked(self) -> None:
+        """A child cuts the connections. Another process runs the loop."""
+        for connection in list(self._sockets.values()):
+            connection.cut()
+        self._forked = self._given_loop is not None
+        self._given_loop = self._pool = None
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        if self._given_loop is None:
+            if self._forked:
+                raise forks.refusal()
+            self._given_loop = asyncio.get_running_loop()
+        return self._given_loop
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def processor_time(self) -> float:
+        return time.thread_time()
+
+    def spawn(self, coro: Coroutine[Any, Any, T], *, name: str | None = None) -> asyncio.Task[T]:
+        if self._forked:
+            coro.close()
+        task = self.loop.create_task(coro, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+        return task
+
+    def _task_done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is None:
+            return
+        log.critical("task %s died", task.get_name(), exc_info=error)
+        if self._on_fatal is not None:
+            self._on_fatal(error)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def call_later(self, delay: float, callback: Callable[..., Any], *args: Any) -> Handle:
+        return self.loop.call_later(delay, self._in_time, callback, *args)
+
+    def _in_time(self, callback: Callable[..., Any], *args: Any) -> None:
+        """In a child of the process whose timer it was, nothing: a child that leaves `asyncio.run`
+        runs the loop once more."""
+        if not self._forked:
+            callback(*args)
+
+    def call_soon(self, callback: Callable[..., Any], *args: Any) -> Handle:
+        return self.loop.call_soon(callback, *args)
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return self.loop.create_future()
+
+    async def run_blocking(self, function: Callable[..., T], *args: Any) -> T:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(BLOCKING_THREADS, thread_name_prefix="saturnmq")
+        return await self.loop.run_in_executor(self._pool, function, *args)
+
+    def writer(
+        self, transport: Transport, *, copies: bool = False
+    ) -> Callable[[list[Buffer]], None]:
+        """Straight into the socket while the transport has nothing queued: no turn of the loop in
+        between, and the GIL is free while the kernel copies. What does not fit is queued."""
+        sock = transport.get_extra_info("socket")
+        if sock is None or transport.get_extra_info("sslcontext") is not None:
+            if copies:
+                return lambda buffers: transport.writelines([bytes(b) for b in buffers])
+            return transport.writelines
+        fd = sock.fileno()
+
+        def write(buffers: list[Buffer]) -> None:
+            if transport.get_write_buffer_size() or transport.is_closing():
+                transport.writelines([bytes(b) for b in buffers] if copies else buffers)
+                return
+            try:
+                sent = os.writev(fd, buffers)
+            except OSError:  # a full socket, or a dead one: the transport finds out which
+                sent = 0
+            for buffer in buffers:
+                size = len(buffer)
+                if sent >= size:
+                    sent -= size
+                else:
+                    rest = memoryview(buffer)[sent:]
+                    transport.write(bytes(rest) if copies else rest)
+                    sent = 0
+
+        return write
+
+    def workers(self, threads: int, *, name: str) -> NativeWorkers:
+        return NativeWorkers(self.loop, threads, name)
+
+    async def listen(
+        self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol]
+    ) -> Listener:
+        def accept() -> asyncio.BaseProtocol:
+            return factory() if self._spare.is_there() else _Refusing()
+
+        try:
+            server: asyncio.Server | None
+            server = await self.loop.create_server(accept, host, port, backlog=1024)
+        except OSError as error:
+            if error.errno in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES):
+                raise ConfigError(
+                    f"cannot listen on {join_address(host, port)}: {os.strerror(error.errno)}; "
+                    "stop what holds it or choose another port (0 = any free port)"
+                ) from error
+            if not is_short_of_descriptors(error):
+                raise
+            server = None
+        if server is None or not server.sockets:  # asyncio passes over sockets that it cannot make
+            raise ConfigError(
+                f"cannot listen on {join_address(host, port)}: no descriptor is left for a socket; "
+                "allow more open files (ulimit -n)"
+            )
+        return NativeListener(server)
+
+    def own_address(self) -> str:
+        # The address that packets to elsewhere would leave from; connecting UDP sends none.
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect(("192.0.2.1", 9))
+            except OSError:  # no way out: this machine only
+                return "127.0.0.1"
+            address: str = probe.getsockname()[0]
+            return address
+
+    async def connect(self, host: str, port: int, protocol: asyncio.BaseProtocol) -> Transport:
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                transport, _ = await self.loop.create_connection(lambda: protocol, host, port)
+        except TimeoutError:
+            raise ConnectFailed(
+                f"no connection to {join_address(host, port)} within {CONNECT_TIMEOUT_S:g} s"
+            ) from None
+        except (OSError, ValueError) as error:  # what is no host name cannot be encoded
+            raise ConnectFailed(
+                f"no connection to {join_address(host, port)}: "
+                f"{getattr(error, 'strerror', None) or error}"
+            ) from error
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._sockets[protocol] = forks.Socket(sock.fileno())
+        return cast(Transport, transport)
+
+    def close(self) -> None:
+        """Let the blocking threads end; open connections belong to their owners."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False)
+            self._pool = None
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """A uvloop loop where uvloop is installed, else asyncio's own."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return cast(asyncio.AbstractEventLoop, uvloop.new_event_loop())
+
+
+ENDS = (signal.SIGTERM, signal.SIGHUP)
+
+
+def run(main: Callable[[NativeRuntime], Coroutine[Any, Any, T]]) -> T:
+    """Run `main(runtime)` to its end; a dead background task ends it with that task's error.
+
+    A Python handler of SIGTERM or SIGHUP that was set before is called when `main` has been
+    cancelled and has unwound: what it raised in the middle of a callback would be lost.
+    """
+    handlers: dict[int, Any] = {}
+    if current_thread() is main_thread():
+        handlers = {n: handler for n in ENDS if callable(handler := signal.getsignal(n))}
+    ended_by: list[int] = []
+
+    async def guarded() -> T:
+        fatal: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def on_fatal(error: BaseException) -> None:
+            if not fatal.done():
+                fatal.set_exception(error)
+
+        runtime = NativeRuntime(on_fatal=on_fatal)
+        work = asyncio.ensure_future(main(runtime))
+
+        def end(number: int) -> None:
+            ended_by.append(number)
+            work.cancel()
+
+        for number in handlers:
+            asyncio.get_running_loop().add_signal_handler(number, end, number)
+        try:
+            await asyncio.wait((work, fatal), return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                return work.result()
+            work.cancel()
+            await asyncio.wait((work,), timeout=5)
+            return fatal.result()
+        finally:
+            if not work.done():
+                work.cancel()
+                await asyncio.wait((work,), timeout=5)
+            runtime.close()
+
+    try:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            return runner.run(guarded())
+    except asyncio.CancelledError:
+        if ended_by:
+            handlers[ended_by[0]](ended_by[0], None)
+        raise
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+_check: type[Runtime] = NativeRuntime  # the type checker compares both here

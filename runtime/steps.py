@@ -1,0 +1,108 @@
+"""Work that takes long beside an event loop that must not stand still.
+
+In steps (`Steps`): whoever has more to do than a few milliseconds does it in steps of about one,
+and waits for `next` between two. One turn of the loop has room for one step. All such work of a
+process takes turns, so however much of it there is, a turn gets longer by one step only, and
+whatever else came in is served between two.
+
+In a thread (`Aside`): what cannot be parted. The loop has to wait for the interpreter then, for as
+long as a thread may keep it (`sys.setswitchinterval`); so there is one thread at work and no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Generator
+from typing import Any, TypeVar, cast
+
+from .door import Runtime
+
+T = TypeVar("T")
+
+
+def at_once(work: Generator[None, None, T]) -> T:
+    """What the work returns; all of its steps are done now."""
+    try:
+        while True:
+            next(work)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+
+
+class Aside:
+    """One thing at a time in a thread, or a few that wait for a disk."""
+
+    def __init__(self, runtime: Runtime, at_once: int = 1) -> None:
+        self._runtime = runtime
+        self._working = asyncio.Semaphore(at_once)
+
+    async def run(self, function: Callable[..., T], *args: Any) -> T:
+        async with self._working:
+            return await self._runtime.run_blocking(function, *args)
+
+
+class Steps:
+    """Of one process."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._taken = False  # the step of this turn
+        self._resting = False
+
+    def take(self) -> bool:
+        """Whether the caller may do a step at once. If not, it has to wait for `next`."""
+        if self._taken or self._resting:
+            return False
+        self._begin()
+        return True
+
+    async def next(self) -> None:
+        """Until it is the caller's turn to do one step."""
+        turn = self._runtime.create_future()
+        self._waiting.append(turn)
+        if not self._taken:
+            self._begin()
+        await turn
+
+    async def run(self, work: Generator[None, None, T]) -> T:
+        """What the work returns, which yields between two steps."""
+        return cast(T, await self.run_while(work, lambda: True))
+
+    async def run_while(
+        self, work: Generator[None, None, T], is_wanted: Callable[[], bool]
+    ) -> T | None:
+        """The same; None if the work is not wanted any more before it is done."""
+        try:
+            while True:
+                await self.next()
+                if not is_wanted():
+                    return None
+                next(work)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        finally:
+            work.close()
+
+    def rest(self, resting: bool) -> None:
+        """While `resting` no step is done: what they look at is being changed."""
+        self._resting = resting
+        if self._waiting and not self._taken:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._taken = True
+        self._runtime.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """The turn is over. Whoever waits longest has the next step."""
+        while self._waiting and not self._resting:
+            turn = self._waiting.popleft()
+            if not turn.done():  # else it was cancelled
+                turn.set_result(None)
+                self._runtime.call_soon(self._go_on)
+                return
+        self._taken = False

@@ -1,0 +1,120 @@
+"""Tasks of clients and brokers: none ends in silence, and a failure ends none of the others.
+
+Every task of a client begins here, and every task of a broker after whose failure its data is not
+in doubt. One that is for good begins again, after a pause, when it fails; one that has an end is
+not repeated, and whoever waits for it gets its error. Either is told: to the application
+(ClientCore.tell), to the operator of a broker (`broker/failures.py`).
+
+To fail is to end with any exception, SystemExit and KeyboardInterrupt too, which would end the loop
+with all other tasks; and with a CancelledError that nobody asked for: it comes from something that
+was awaited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, NoReturn, TypeVar
+
+from .door import Runtime
+from .errors import SaturnError, TaskFailed
+
+PAUSE_S = 1.0  # doubles from failure to failure
+PAUSE_MAX_S = 30.0
+
+T = TypeVar("T")
+Work = Callable[[], Coroutine[Any, Any, None]]
+
+
+class Supervisor:
+    """Starts tasks and hears how they end. Loop thread only."""
+
+    def __init__(self, runtime: Runtime, tell: Callable[[SaturnError], None]) -> None:
+        self._runtime = runtime
+        self._tell = tell
+        self._unfinished: set[asyncio.Task[Any]] = set()
+
+    def keep(self, work: Work, *, name: str) -> asyncio.Task[None]:
+        """Run `work`, and again when it fails, until it returns or is cancelled."""
+        return self._runtime.spawn(self._keep(work, name), name=name)
+
+    def once(
+        self, work: Work, *, name: str, failed: Callable[[SaturnError], object] | None = None
+    ) -> asyncio.Task[None]:
+        """Run `work`; if it fails `failed` gets the error, for those who wait for its outcome."""
+        return self._runtime.spawn(self._once(work, name, failed), name=name)
+
+    async def finish(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do what must not stop half-way: who is cancelled meanwhile waits for its end."""
+        task = self._runtime.spawn(_outcome(work), name="unfinished")
+        self._unfinished.add(task)
+        task.add_done_callback(self._unfinished.discard)
+        try:
+            outcome = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await asyncio.wait([task])
+            raise
+        return outcome()
+
+    async def finished(self) -> None:
+        """What must not stop half-way has come to its end."""
+        if self._unfinished:
+            await asyncio.wait(self._unfinished)
+
+    async def _keep(self, work: Work, name: str) -> None:
+        pause = PAUSE_S
+        while True:
+            began = self._runtime.monotonic()
+            error = await _failure(work)
+            if error is None:
+                return
+            if self._runtime.monotonic() - began > PAUSE_MAX_S:
+                pause = PAUSE_S
+            self._failed(f"task {name!r} failed, again in {pause:g} s", error)
+            await self._runtime.sleep(pause)
+            pause = min(2 * pause, PAUSE_MAX_S)
+
+    async def _once(
+        self, work: Work, name: str, failed: Callable[[SaturnError], object] | None
+    ) -> None:
+        error = await _failure(work)
+        if error is not None:
+            told = self._failed(f"task {name!r} failed", error)
+            if failed is not None:
+                failed(told)
+
+    def _failed(self, what: str, error: BaseException) -> TaskFailed:
+        told = TaskFailed(f"{what}: {error!r}")
+        told.__cause__ = error
+        self._tell(told)
+        return told
+
+
+async def _failure(work: Work) -> BaseException | None:
+    """What `work` failed with."""
+    try:
+        await work()
+    except GeneratorExit:
+        raise
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        return error
+    except BaseException as error:
+        return error
+    return None
+
+
+async def _outcome(work: Coroutine[Any, Any, T]) -> Callable[[], T]:
+    """What gives its result, or raises its error."""
+    try:
+        value = await work
+    except Exception as failure:
+        error = failure
+
+        def fail() -> NoReturn:
+            raise error
+
+        return fail
+    return lambda: value

@@ -1,0 +1,450 @@
+"""ConsumeQueue: the index of one topic's queue (store-format.md section 3).
+
+    0   i64  CommitLog offset of the frame
+    8   i32  frame size
+    12  i64  tags code
+
+Entry n lies at byte 20 * n. Written by reput only, read by pulls. RocketMQ's rule kept: an entry
+whose place is already taken is skipped, so that dispatching twice is harmless; slots before the
+first entry of a queue that does not begin at 0 are filled with (0, 2147483647, 0). Differs: a gap
+in the middle is filled the same way instead of shifting what follows.
+
+When its topic was deleted (`tombstones.py`), entries of frames before `since` do not count: the
+least offset lies behind them, and a queue without any others goes on at `first`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from saturnmq.protocol.frame import FRAME_BYTES_MIN
+from saturnmq.protocol.kernels import COMPILED
+from saturnmq.store.derived.queue_files import QueueFiles
+from saturnmq.store.disk import Advice, Disk
+from saturnmq.store.log.segments import Segment, SegmentSeries, zero_tail
+from saturnmq.store.reading import OF_DERIVED, read
+
+UNIT = 20
+ENTRY = struct.Struct(">qiq")
+_FILLER_SIZE = 0x7FFFFFFF
+UNEXPLAINED_MAX = 100  # numbers missing in a queue
+OFFSET_MAX = (1 << 63) // UNIT - 1  # whose place in the queue is a number of 64 bits
+FILLER = ENTRY.pack(0, _FILLER_SIZE, 0)
+_STRETCH, _SHORT = UNIT * 800, UNIT * 32
+_FILLERS = FILLER * 512
+
+
+def entries_before_reference(entries: bytes, limit: int) -> list[int]:
+    """Which of these entries could name a frame that begins before `limit`."""
+    return [
+        number
+        for number, (offset, size, _) in enumerate(ENTRY.iter_unpack(entries))
+        if 0 < size < _FILLER_SIZE and 0 <= offset < limit
+    ]
+
+
+if not TYPE_CHECKING and COMPILED:
+    try:
+        from saturnmq.store.store_kernel import entries_before
+    except ImportError:  # only the other kernel could be compiled
+        entries_before = entries_before_reference
+else:
+    entries_before = entries_before_reference
+
+
+def last_physical(entries: bytes) -> int:
+    """Where the frame of the last of these entries begins."""
+    offset: int = ENTRY.unpack_from(entries, len(entries) - UNIT)[0]
+    return offset
+
+
+Written = list[tuple[Segment, list[tuple[int, int]]]]
+"""Of each segment the ranges that may hold something other than zeros."""
+
+
+def _end_of(written: Written) -> int:
+    """The number of the first slot behind all that may hold something."""
+    for segment, ranges in reversed(written):
+        if ranges:
+            return -(-(segment.start + ranges[-1][1]) // UNIT)
+    return written[0][0].start // UNIT if written else 0
+
+
+class _Stretch:
+    """The slots before `end` that were read last: of a short queue, all of them at once."""
+
+    def __init__(self, end: int) -> None:
+        self._end = end * UNIT
+        self._start = self._size = 0
+        self._data = b""  # behind it nothing but zeros
+
+    def used_up_to(self, segment: Segment, high: int) -> int:
+        """Before anything else is read: the number of the first slot that is empty, of a queue that
+        is as short as that; `high`, of a longer one."""
+        size = high * UNIT - segment.start
+        if size > min(_STRETCH, segment.file.size):
+            return high
+        self.read(segment, 0, size)
+        self._data = self._data.rstrip(b"\0")
+        # An entry has a size: so many zeros begin in the hash before an empty slot, or are it.
+        hole = self._data.find(bytes(UNIT))
+        return -(-(segment.start + (len(self._data) if hole < 0 else hole)) // UNIT)
+
+    @property
+    def is_short(self) -> bool:
+        """It may be kept for each of thousands of queues."""
+        return len(self._data) <= _SHORT
+
+    def read(self, segment: Segment, at: int, size: int) -> bytes:
+        """As `read` of the segment's file."""
+        first = segment.start + at - self._start
+        if not 0 <= first <= self._size - size:
+            begin = at - at % _STRETCH
+            most = min(begin + _STRETCH, self._end - segment.start, segment.file.size)
+            stop = max(at + size, most)
+            self._data = read(segment.file, begin, stop - begin, OF_DERIVED)
+            self._start, self._size = segment.start + begin, stop - begin
+            first = at - begin
+        return self._data[first : first + size].ljust(size, b"\0")
+
+
+FrameCheck = Callable[[int, int, str, int, int], bool]
+"""Whether a frame of this size, topic, queue and queue offset lies at a physical offset (first)."""
+
+
+class ConsumeQueue:
+    """Entries [min_offset, max_offset) of one queue."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        segment_bytes: int,
+        topic: str,
+        queue_id: int,
+        advice: tuple[Advice, ...] = (),
+        files: QueueFiles | None = None,
+    ) -> None:
+        self.topic = topic
+        self._advice = advice
+        self.queue_id = queue_id
+        files = QueueFiles(disk) if files is None else files
+        self.series = SegmentSeries(disk, directory, segment_bytes, files)
+        self.max_offset = 0
+        self.min_offset = 0
+        self.since = 0
+        self.first = 0
+        self.is_starting = False  # its files are read, because a bad sector must not be a SIGBUS
+        self._stretch: _Stretch | None = None  # of a start
+
+    @property
+    def is_empty(self) -> bool:
+        """It has no files, or none of their entries counts."""
+        if not self.since or not self.series.segments:
+            return not self.series.segments
+        low = self.series.start // UNIT
+        return self.first_at_or_after(self.since, low, self.max_offset) == self.max_offset
+
+    def may_end_at(self, end: int, physical: int) -> bool:
+        """Whether the queue may end at `end` with a message that ends at this place of the log, and
+        so have lost some before that: whether there is room for all from the last that it has. A
+        few may be missing for reasons that nobody knows."""
+        last = self.entry(self.max_offset - 1)
+        since = 0 if last is None else max(last[0], 0)  # a spoiled entry may say anything
+        room = max(physical - since, 0) // FRAME_BYTES_MIN
+        return 1 + end - self.max_offset <= max(room, UNEXPLAINED_MAX)
+
+    def append(self, first: int, entries: bytes) -> bytes:
+        """Put a run at its place; the new entries: what is there already stays."""
+        self._stretch = None
+        if not self.series.segments or first > self.max_offset:
+            self._fill_to(first)
+        entries = entries[(self.max_offset - first) * UNIT :]
+        pos = self.max_offset * UNIT
+        left = entries
+        while left:
+            segment = self._segment(pos)
+            part = left[: segment.end - pos]
+            segment.file.write(pos - segment.start, part)
+            left = left[len(part) :]
+            pos += len(part)
+        self.max_offset = pos // UNIT
+        return entries
+
+    def restore(self, first: int, entries: bytes) -> int:
+        """Blocking: put these entries where a gap left their places empty, durably; how many are in
+        their places now."""
+        self._stretch = None
+        count = len(entries) // UNIT
+        placed = 0
+        touched = set()
+        for number in range(first, min(self.max_offset, first + count)):
+            segment = self.series.find(number * UNIT)
+            if segment is None:
+                continue
+            at = number * UNIT - segment.start
+            entry = entries[(number - first) * UNIT :][:UNIT]
+            if segment.view[at : at + UNIT] == FILLER:
+                segment.file.write(at, entry)
+                touched.add(segment)
+                self.min_offset = min(self.min_offset, number)
+            placed += segment.view[at : at + UNIT] == entry
+        for segment in touched:
+            segment.file.flush(0, self.series.segment_bytes)
+        behind = self.append(first, entries)  # where nothing of the queue follows the gap
+        placed += len(behind) // UNIT
+        return placed
+
+    def _segment(self, pos: int) -> Segment:
+        """The segment that holds the byte at `pos`, or begins there if it is new."""
+        segment = self.series.find(pos)
+        if segment is None:
+            segment = self.series.create(pos)
+            self.series.add(segment)
+            for advice in self._advice:
+                segment.file.advise(advice)
+        return segment
+
+    def _fill_to(self, first: int) -> None:
+        pos = self.max_offset * UNIT
+        if not self.series.segments:
+            pos = first * UNIT - first * UNIT % self.series.segment_bytes
+            self.min_offset = first
+        while pos < first * UNIT:
+            segment = self._segment(pos)
+            stop = min(segment.end, first * UNIT)
+            count = (stop - pos) // UNIT
+            segment.file.write(pos - segment.start, FILLER * count)
+            pos = stop
+        self.max_offset = first
+
+    def entries(self, first: int, count: int) -> memoryview:
+        """At most `count` entries from `first`, within one segment; use it before the next call."""
+        segment = self.series.find(first * UNIT)
+        if segment is None or first >= self.max_offset:
+            return memoryview(b"")
+        at = first * UNIT - segment.start
+        stop = min(at + count * UNIT, self.max_offset * UNIT - segment.start)
+        return segment.view[at : min(stop, self.series.segment_bytes)]
+
+    def entry(self, index: int) -> tuple[int, int, int] | None:
+        """(offset, size, tags code)."""
+        if not self.min_offset <= index < self.max_offset:
+            return None
+        segment = self.series.find(index * UNIT)
+        return None if segment is None else self._unpack(segment, index)
+
+    def _unpack(self, segment: Segment, index: int) -> tuple[int, int, int]:
+        at = index * UNIT - segment.start
+        offset, size, code = ENTRY.unpack(self._slots(segment, at, UNIT))
+        return offset, size, code
+
+    def _slots(self, segment: Segment, at: int, size: int) -> bytes | memoryview:
+        if self._stretch is not None:
+            return self._stretch.read(segment, at, size)
+        if self.is_starting:
+            return read(segment.file, at, size, OF_DERIVED)
+        return segment.view[at : at + size]
+
+    def first_at_or_after(self, physical: int, low: int, high: int) -> int:
+        """First index in [low, high) whose offset is >= `physical` (or that is no entry)."""
+        while low < high:
+            middle = (low + high) // 2
+            entry = self._next_entry(middle, high)  # slots without one say nothing of the order
+            segment = self.series.find(entry * UNIT)
+            if entry == high or segment is None:
+                high = middle
+                continue
+            offset, size, _ = self._unpack(segment, entry)
+            if size > 0 and offset < physical:
+                low = entry + 1
+            else:
+                high = middle
+        return low
+
+    def _next_entry(self, index: int, high: int) -> int:
+        """First index in [index, high) that is not a filler; `high` if all are."""
+        while index < high and (segment := self.series.find(index * UNIT)) is not None:
+            at = index * UNIT - segment.start
+            count = min(
+                high - index, (self.series.segment_bytes - at) // UNIT, len(_FILLERS) // UNIT
+            )
+            slots = self._slots(segment, at, count * UNIT)
+            if slots == _FILLERS[: count * UNIT]:
+                index += count
+                continue
+            for _, size, _ in ENTRY.iter_unpack(slots):
+                if size != _FILLER_SIZE:
+                    return index
+                index += 1
+        return index
+
+    @property
+    def last_physical(self) -> int:
+        """Where the last entry's frame begins, -1 if there is none."""
+        entry = self.entry(self.max_offset - 1)
+        return -1 if entry is None else entry[0]
+
+    @property
+    def max_physical(self) -> int:
+        """End of the last entry's frame, -1 if none."""
+        segment = self.series.find((self.max_offset - 1) * UNIT)
+        if segment is None:
+            return -1
+        offset, size, _ = self._unpack(segment, self.max_offset - 1)
+        return -1 if size == _FILLER_SIZE else offset + size
+
+    def recover(self, limit: int, is_frame: FrameCheck, *, nothing_behind: bool = False) -> bool:
+        """After load: the end is the first slot that is empty or points at or behind `limit`.
+        Nothing of it is synced: `flush` does that, after a crash for all files.
+
+        Behind it a crash may have left anything, also the torn half of an entry that points before
+        `limit` now: the last entry that is kept must name a frame of this queue. False: what lies
+        behind the end shows that entries before it were lost, because one of them names a frame of
+        this queue, or because `nothing_behind` it can be.
+        """
+        # Before anything is read: what the kernel reads ahead of a reader counts as written.
+        written = [(segment, segment.file.written(0)) for segment in self.series.segments]
+        low, high = self.series.start // UNIT, _end_of(written)
+        self._stretch = _Stretch(high)
+        if high > low:
+            high = self._stretch.used_up_to(self.series.segments[0], high)
+        end = self.first_at_or_after(limit, low, high)
+        while end > low and not self._is_sound(end - 1, limit, is_frame):
+            end -= 1
+        whole, is_clear = True, True
+        for first, data in self._slots_behind(end, written):
+            is_clear = False
+            whole &= not nothing_behind
+            whole = whole and not self._names_frame(first, data, limit, is_frame)
+        if not (is_clear and self._stretch.is_short):
+            self._stretch = None
+        self._cut(end, is_clear=is_clear)
+        return whole
+
+    def started(self) -> None:
+        """All that a start looks at could be read."""
+        self.is_starting = False
+        self._stretch = None
+
+    def _slots_behind(self, index: int, written: Written) -> Iterator[tuple[int, bytes]]:
+        """Stretches of slots from `index` on that are not all empty, each with its first number."""
+        for segment, ranges in written:
+            first = max(index * UNIT - segment.start, 0)
+            for start, end in ranges:
+                aligned = max(start - start % UNIT, first)
+                if aligned >= end:
+                    continue
+                # a hole of the file may begin within the zeros that end an entry
+                data = bytes(self._slots(segment, aligned, end + -end % UNIT - aligned))
+                if data != bytes(len(data)):
+                    yield (segment.start + aligned) // UNIT, data
+
+    def _names_frame(self, first: int, data: bytes, limit: int, is_frame: FrameCheck) -> bool:
+        """Whether one of these slots, the first of which is `first`, holds an entry of ours."""
+        for number in entries_before(data, limit):
+            offset, size, _ = ENTRY.unpack_from(data, UNIT * number)
+            if is_frame(offset, size, self.topic, self.queue_id, first + number):
+                return True
+        return False
+
+    def _is_sound(self, index: int, limit: int, is_frame: FrameCheck) -> bool:
+        segment = self.series.find(index * UNIT)
+        assert segment is not None
+        offset, size, _ = self._unpack(segment, index)
+        return (
+            0 < size < _FILLER_SIZE
+            and self._end_before(index) <= offset < limit
+            and is_frame(offset, size, self.topic, self.queue_id, index)
+        )
+
+    def _end_before(self, index: int) -> int:
+        """Where the frame before ends: entries rise, and none follows an empty slot."""
+        segment = self.series.find((index - 1) * UNIT)
+        if segment is None:
+            return 0
+        offset, size, _ = self._unpack(segment, index - 1)
+        if size <= 0:
+            return 1 << 63
+        return 0 if size == _FILLER_SIZE else offset + size
+
+    def _cut(self, end: int, *, is_clear: bool = False) -> None:
+        """Forget what is behind `end`, where zeros are already if `is_clear`."""
+        if not is_clear:
+            self._stretch = None
+        pos = end * UNIT
+        segment = self.series.find(pos)
+        empty = pos == self.series.start
+        self.series.drop_from(pos if empty or segment is None else pos + 1)
+        if segment is not None and not empty and not is_clear:
+            zero_tail(segment, pos - segment.start, OF_DERIVED)
+        if not self.series.segments:
+            self._begin()
+            return
+        self.max_offset = end
+        self.min_offset = min(max(self.min_offset, self.series.start // UNIT), self.max_offset)
+
+    def _begin(self) -> None:
+        """Without files: where the next entry goes."""
+        self.max_offset = self.min_offset = self.first
+
+    def bury(self, since: int, first: int) -> None:
+        """Its topic was deleted: see the module's text."""
+        self.since, self.first = since, first
+        if self.series.segments:
+            self.correct_min(0)
+        else:
+            self._begin()
+
+    def let_go(self) -> str:
+        """Close the files; the directory, which is to be deleted."""
+        while self.series.segments:
+            self.series.take_oldest()
+        self._begin()
+        return self.series.directory
+
+    def truncate(self, physical: int) -> None:
+        """Blocking: forget entries whose frames end behind `physical`, durably."""
+        low = self.series.start // UNIT
+        if self.max_physical > physical:
+            self._cut(self.first_at_or_after(physical, low, self.max_offset))
+            self.flush()
+
+    def forget_from(self, physical: int) -> None:
+        """Blocking: forget entries whose frames begin at or behind `physical`, durably, also before
+        `recover`."""
+        low, high = self.series.start // UNIT, self.series.end // UNIT
+        self._cut(self.first_at_or_after(physical, low, high))
+        self.flush()
+
+    def correct_min(self, log_start: int) -> None:
+        """Raise min to the first entry that points at or behind the log's start, and counts."""
+        low = max(self.min_offset, self.series.start // UNIT)
+        low = self.first_at_or_after(max(log_start, self.since), low, self.max_offset)
+        self.min_offset = max(self.min_offset, self._next_entry(low, self.max_offset))
+
+    def drop_before(self, log_start: int) -> list[str]:
+        """Raise min past what the log no longer has and take out segments, never the last, all of
+        whose entries point there: what is to be deleted."""
+        self.correct_min(log_start)
+        gone = []
+        while (
+            len(self.series.segments) > 1 and self.series.segments[0].end <= self.min_offset * UNIT
+        ):
+            gone.append(self.series.take_oldest())
+        return gone
+
+    def flush(self) -> None:
+        """Blocking, may run beside `append`: what was put before is durable then, but for the
+        names of new files."""
+        for segment in self.series.segments[:]:
+            segment.file.flush(0, self.series.segment_bytes)
+
+    def destroy(self) -> None:
+        self.series.destroy()
+        self._begin()
+
+    def close(self) -> None:
+        self.series.close()

@@ -1,0 +1,374 @@
+"""Reading: by queue offset, by time, by key (store-format.md sections 3, 4 and 8).
+
+get_message follows RocketMQ's table of statuses and next offsets exactly. The tag filter looks at
+the queue entry only, an SQL92 condition at frames as well (sifting.py). Frames are not copied: a
+result points at the stretches of the mapped log they lie in, and a reply is written from there. It
+keeps the mapping alive until it is sent, also when the segment is closed or deleted meanwhile.
+Consumers see nothing that ends behind `visible`, a physical offset, and below it the log does not
+change; when a slave cuts off a wrong tail under a reply, the reader's CRC check refuses the frames.
+
+What lies further behind the log's end than a share of the machine's memory is taken to be on the
+disk only: one call reads less of it, and whoever reads there is told to ask a slave.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from saturnmq.protocol.frame import Frame, decode_frame
+from saturnmq.protocol.kernels import COMPILED
+from saturnmq.protocol.sql92 import Sql
+from saturnmq.store.derived.consumequeue import ENTRY, FILLER, UNIT, ConsumeQueue
+from saturnmq.store.derived.indexfile import Index
+from saturnmq.store.derived.queues import Queues
+from saturnmq.store.derived.sql_filter import PASSED, sift
+from saturnmq.store.log.commitlog import CommitLog, Range
+
+# One step of a search for a key, in microseconds: an item of the index, a frame, its bytes.
+STEP_WORK, ITEM_WORK, FRAME_WORK, WORK_BYTES = 1000, 1, 20, 1024
+RECENT = 64 << 20  # bytes at the end of the log
+LARGE = 256 << 10  # of one read
+_NO_LIMITS = 1 << 31, 128 << 20  # messages and bytes that no request gets beyond
+_FILLER_SIZE = ENTRY.unpack(FILLER)[1]
+
+
+class GetStatus(enum.Enum):
+    """RocketMQ's names."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+    OFFSET_RESET = "OFFSET_RESET"
+
+
+@dataclass(slots=True)
+class GetResult:
+    """`pieces`, one behind the other, hold `count` whole frames."""
+
+    status: GetStatus
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    pieces: Sequence[memoryview] = ()
+    count: int = 0
+    suggest_slave: bool = False
+    runs: Sequence[Range] = ()  # where the pieces lie in the log
+
+    @property
+    def data(self) -> bytes:
+        """The frames, copied out of the log."""
+        return b"".join(self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLimits:
+    """How much one call may return or look at; see the settings of the same meaning."""
+
+    memory_bytes: int  # how far behind the log's end the page cache reaches
+    in_memory_count: int
+    in_memory_bytes: int
+    on_disk_count: int
+    on_disk_bytes: int
+    filter_bytes: int
+    query_count: int
+
+
+def plan_reads_reference(
+    entries: memoryview,
+    max_count: int,
+    max_bytes: int,
+    in_memory: tuple[int, int],
+    on_disk: tuple[int, int],
+    cached: int,
+    codes: frozenset[int] | None,
+    visible: int,
+    start: int,
+) -> tuple[int, int, int, int, list[tuple[int, int]]]:
+    """(scanned, messages, removed, last offset, stretches of the log to copy).
+
+    `in_memory` and `on_disk` bound (messages, bytes) of a reply further, when the next frame lies
+    from `cached` on, or below. As in RocketMQ a full reply ends the scan before the filter looks.
+    """
+    scanned = count = total = removed = 0
+    run_start = run_end = -1
+    runs: list[tuple[int, int]] = []
+    last = start
+    for physical, size, code in ENTRY.iter_unpack(entries):
+        if size == _FILLER_SIZE and physical == 0:
+            scanned += 1
+            continue
+        if physical + size > visible:
+            break
+        if count:
+            most, room = in_memory if physical >= cached else on_disk
+            if count >= min(max_count, most) or total + size > min(max_bytes, room):
+                break
+        scanned += 1
+        last = physical
+        if physical < start:
+            removed += 1
+            continue
+        if codes is not None and _low_half(code) not in codes:
+            continue
+        if physical != run_end:
+            if run_start >= 0:
+                runs.append((run_start, run_end))
+            run_start = physical
+        run_end = physical + size
+        count += 1
+        total += size
+    if run_start >= 0:
+        runs.append((run_start, run_end))
+    return scanned, count, removed, last, runs
+
+
+def _low_half(code: int) -> int:
+    """The i32 in an i64: delayed messages have a time where the others have a tag's hash."""
+    return ((code + 0x80000000) & 0xFFFFFFFF) - 0x80000000
+
+
+if not TYPE_CHECKING and COMPILED:
+    try:
+        from saturnmq.store.store_kernel import plan_reads
+    except ImportError:  # only the other kernel could be compiled
+        plan_reads = plan_reads_reference
+else:
+    plan_reads = plan_reads_reference
+
+
+class Lookup:
+    """Read-only questions to the store."""
+
+    def __init__(
+        self, log: CommitLog, queues: Queues, index: Index | None, limits: ReadLimits
+    ) -> None:
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._limits = limits
+        self._in_memory = limits.in_memory_count, limits.in_memory_bytes
+        self._on_disk = limits.on_disk_count, limits.on_disk_bytes
+
+    def get_message(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        max_bytes: int,
+        codes: frozenset[int] | None,
+        visible: int,
+        override_limits: bool,
+        correct: bool,
+        end: int | None = None,
+        sql: Sql | None = None,
+    ) -> GetResult:
+        queue = self._queues.table.get((topic, queue_id))
+        if queue is None or queue.max_offset == 0:
+            # RocketMQ makes the queue when it is asked for, so its answer is this one as well
+            return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0 if correct else offset, 0, 0)
+        low, high = queue.min_offset, queue.max_offset
+        if offset < low:
+            return GetResult(GetStatus.OFFSET_TOO_SMALL, low if correct else offset, low, high)
+        if offset == high:
+            return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
+        if offset > high:
+            following = high if correct else offset
+            return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, following, low, high)
+        entries = queue.entries(offset, max(self._limits.filter_bytes // UNIT, max_count))
+        if end is not None:
+            entries = entries[: (end - offset) * UNIT]
+        if not entries:
+            per_file = queue.series.segment_bytes // UNIT
+            following = offset + per_file - offset % per_file if correct else offset
+            return GetResult(GetStatus.OFFSET_FOUND_NULL, following, low, high)
+        log = self._log
+        end, start = log.end, log.start
+        cached = self._cached_from
+        visible = min(visible, end)
+        in_memory = _NO_LIMITS if override_limits else self._in_memory
+        if sql is not None:
+            count, room = min(max_count, in_memory[0]), min(max_bytes, in_memory[1])
+            entries = sift(entries, sql, log.read, visible, cached, count, room)
+            codes = PASSED
+        scanned, count, removed, last, runs = plan_reads(
+            entries,
+            max_count,
+            max_bytes,
+            in_memory,
+            _NO_LIMITS if override_limits else self._on_disk,
+            cached,
+            codes,
+            visible,
+            start,
+        )
+        if scanned == 0:
+            return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
+        status = GetStatus.FOUND
+        if not count:
+            status = GetStatus.MESSAGE_WAS_REMOVING if removed else GetStatus.NO_MATCHED_MESSAGE
+        # Frames that touch each other lie in one segment: behind its last one there is a BLANK.
+        views = [log.read(first, stop - first) for first, stop in runs]
+        pieces = [view for view in views if view is not None]
+        following = offset + scanned
+        return GetResult(status, following, low, high, pieces, count, last < cached, runs)
+
+    def is_cached(self, result: GetResult) -> bool:
+        """Whether the pieces of a result can be sent at once, without waiting for the disk. What
+        was written a moment ago can; what else is large cannot, even if memory holds it: who looks
+        at its first bytes after a long time waits for every page."""
+        runs = result.runs
+        if not runs or self.is_recent(runs[0][0]):
+            return True
+        size = sum(len(piece) for piece in result.pieces)
+        return size < LARGE and self._log.is_cached(runs)
+
+    def is_recent(self, offset: int) -> bool:
+        """Whether what is in the log from there on was written a moment ago."""
+        return offset >= self._log.end - RECENT
+
+    @property
+    def _cached_from(self) -> int:
+        """What lies from here on in the log is taken to be in memory."""
+        return self._log.end - self._limits.memory_bytes
+
+    def is_in_memory(self, topic: str, queue_id: int, offset: int) -> bool:
+        """Whether the message at a queue offset is taken to be in memory; where there is none,
+        nothing has to be read from the disk, and the answer is yes."""
+        queue = self._queues.table.get((topic, queue_id))
+        entry = None if queue is None else queue.entry(offset)
+        return entry is None or entry[0] >= self._cached_from
+
+    def visible_end(self, topic: str, queue_id: int, visible: int) -> int:
+        """The queue's end for who sees nothing that ends behind `visible`."""
+        queue = self._queues.table.get((topic, queue_id))
+        if queue is None:
+            return 0
+        low, high = queue.min_offset, queue.max_offset
+        if queue.max_physical <= visible:
+            return high
+        end = queue.first_at_or_after(visible, low, high)
+        last = queue.entry(end - 1)
+        return end if last is None or last[0] + last[1] <= visible else end - 1
+
+    def message_at(self, physical: int) -> bytes | None:
+        """The frame that begins at `physical`, or None."""
+        view = self._log.read(physical, 1 << 30)
+        if view is None:
+            return None
+        frame = decode_frame(view)
+        if not isinstance(frame, Frame) or frame.physical_offset != physical:
+            return None
+        return bytes(view[: frame.size])
+
+    def store_time_of(self, topic: str, queue_id: int, offset: int) -> int | None:
+        queue = self._queues.table.get((topic, queue_id))
+        entry = None if queue is None else queue.entry(offset)
+        return None if entry is None else self._log.store_time_at(entry[0])
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp: int, boundary: str) -> int:
+        """LOWER: first message stored at or after; UPPER: last stored at or before.
+
+        Outside of the queue's times the answer is its end, or its first message for UPPER.
+        """
+        queue = self._queues.table.get((topic, queue_id))
+        if queue is None:
+            return 0
+        low, high = queue.min_offset, queue.max_offset
+        if boundary.upper() != "UPPER":
+            return first_stored_from(queue, timestamp, self._log.store_time_at)
+        found = first_stored_from(queue, timestamp + 1, self._log.store_time_at) - 1
+        while found >= low and _time_of(queue, found, self._log.store_time_at) is None:
+            found -= 1
+        return min(max(found, low), high)
+
+    def query_by_key(
+        self, topic: str, key: str, most: int, begin: int, end: int, visible: int
+    ) -> Generator[None, None, list[bytes]]:
+        """Finds the newest `most` frames whose UNIQ_KEY or KEYS hold `key`, and returns them oldest
+        first; yields after so many candidates.
+
+        The index knows hashes only; who merely collides is left out here. Times are those of the
+        index: cut to seconds since the file's begin.
+        """
+        if self._index is None:
+            return []
+        most = min(most, self._limits.query_count)
+        found: dict[int, bytes] = {}
+        work = 0
+        for offset in self._index.candidates(topic, key, begin, end):
+            if len(found) >= most:
+                break
+            work += ITEM_WORK
+            if offset is not None and offset not in found:
+                # What was truncated or deleted between two steps is not there any more.
+                data = self._message_of(offset, topic)
+                work += FRAME_WORK
+                if data is not None and offset + len(data) <= visible:
+                    work += len(data) // WORK_BYTES
+                    if _carries(data, topic, key):
+                        found[offset] = data
+            if work >= STEP_WORK:
+                work = 0
+                yield
+        return [found[offset] for offset in sorted(found)]
+
+    def _message_of(self, offset: int, topic: str) -> bytes | None:
+        is_over = offset < max(self._log.start, self._queues.since(topic))
+        return None if is_over else self.message_at(offset)
+
+    def indexed_until(self) -> tuple[int, int]:
+        """Store time and offset of the last message in the index."""
+        if self._index is None or not self._index.files:
+            return 0, 0
+        newest = self._index.files[-1]
+        return newest.end_time, newest.end_offset
+
+
+TimeAt = Callable[[int], int | None]
+"""The store time of the frame at a physical offset, None if it is gone."""
+
+
+def first_stored_from(queue: ConsumeQueue, timestamp: int, time_at: TimeAt) -> int:
+    """The first message stored at or after `timestamp`, or the queue's end."""
+    low, high = queue.min_offset, queue.max_offset
+    answer = high
+    while low < high:
+        middle = probe = (low + high) // 2
+        time = _time_of(queue, probe, time_at)
+        while time is None and probe + 1 < high:  # a slot without a message has no time
+            probe += 1
+            time = _time_of(queue, probe, time_at)
+        if time is None:
+            high = middle
+        elif time < timestamp:
+            low = probe + 1
+        else:
+            high, answer = middle, probe
+    return answer
+
+
+def _time_of(queue: ConsumeQueue, index: int, time_at: TimeAt) -> int | None:
+    """Store time of an entry; -1, too early for anybody, if its frame is gone."""
+    entry = queue.entry(index)
+    if entry is None or entry[1] == _FILLER_SIZE:
+        return None
+    time = time_at(entry[0])
+    return -1 if time is None else time
+
+
+def _carries(data: bytes, topic: str, key: str) -> bool:
+    frame = decode_frame(data, 0, None, False)
+    if not isinstance(frame, Frame) or frame.topic != topic.encode():
+        return False
+    names = frame.properties
+    return names.get("UNIQ_KEY") == key or key in names.get("KEYS", "").split(" ")

@@ -1,0 +1,183 @@
+"""All ConsumeQueues of a store and the next logical offset of each.
+
+`next` runs ahead of the queues: the writer hands offsets out at once, reput follows. Directories:
+`consumequeue/<topic>/<queueId>/`; names below a topic that are no numbers are skipped.
+
+The queues of a deleted topic stay in the table without files, because they know where a topic of
+the same name goes on (`tombstones.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+from collections.abc import Iterable, Iterator, Mapping
+
+from saturnmq.protocol.checked import INT32_MAX
+from saturnmq.protocol.kernels import Run
+from saturnmq.store.derived.consumequeue import ConsumeQueue
+from saturnmq.store.derived.queue_files import QueueFiles
+from saturnmq.store.derived.tombstones import Tombstone
+from saturnmq.store.disk import Advice, Disk
+from saturnmq.store.log.segments import SegmentsDamaged, WrongLength
+from saturnmq.store.reading import number_of
+
+log = logging.getLogger(__name__)
+
+Key = tuple[str, int]
+
+
+class Queues:
+    """The table of queues."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        segment_bytes: int,
+        advice: tuple[Advice, ...] = (),
+        files: QueueFiles | None = None,
+    ) -> None:
+        self._disk = disk
+        self._files = QueueFiles(disk) if files is None else files
+        self._advice = advice
+        self._directory = directory
+        self._segment_bytes = segment_bytes + -segment_bytes % 20
+        self.table: dict[Key, ConsumeQueue] = {}
+        self.next: dict[Key, int] = {}
+        self.tombstones: Mapping[str, Tombstone] = {}
+
+    def load(self, *, clean: bool) -> None:
+        """Open all queues. One whose files do not fit together is deleted, to be built again.
+        After a crash nobody knows whether their names are durable.
+
+        When every queue has files of another length they were written with another setting:
+        WrongLength.
+        """
+        damage: list[tuple[Key, SegmentsDamaged]] = []
+        self._files.trusted = clean
+        for topic in self._disk.list(self._directory):
+            if not topic.is_dir:
+                continue
+            for entry in self._disk.list(posixpath.join(self._directory, topic.name)):
+                queue_id = number_of(entry.name, INT32_MAX)
+                if entry.is_dir and queue_id is not None:
+                    queue = self._make(topic.name, queue_id)
+                    queue.is_starting = True
+                    try:
+                        queue.series.load()
+                    except SegmentsDamaged as error:
+                        damage.append(((queue.topic, queue.queue_id), error))
+        wrong = [error for _, error in damage if isinstance(error, WrongLength)]
+        if wrong and len(wrong) == len(self.table):
+            raise wrong[0]
+        for key, why in damage:
+            log.error("queue %s/%d is built again: %s", *key, why)
+            queue = self.table.pop(key)
+            queue.close()
+            self._disk.remove_tree(queue.series.directory)
+
+    def started(self) -> None:
+        """What there is could be read."""
+        for queue in self:
+            queue.started()
+
+    def flush(self) -> None:
+        """Blocking, may run beside appends: entries put before are durable then."""
+        self._files.flush()
+
+    def _make(self, topic: str, queue_id: int) -> ConsumeQueue:
+        directory = posixpath.join(self._directory, topic, str(queue_id))
+        queue = ConsumeQueue(
+            self._disk, directory, self._segment_bytes, topic, queue_id, self._advice, self._files
+        )
+        self.table[topic, queue_id] = queue
+        if topic in self.tombstones:
+            queue.bury(self.tombstones[topic].end, self.tombstones[topic].next.get(queue_id, 0))
+        return queue
+
+    def get_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
+        return self.table.get((topic, queue_id)) or self._make(topic, queue_id)
+
+    def count_new(self, runs: Iterable[Run]) -> int:
+        """For how many of these queues files must be made."""
+        known = self.table.get
+        new = 0
+        for run in runs:
+            queue = known(run[:2])
+            if queue is None or not queue.series.segments:
+                new += 1
+        return new
+
+    def raise_next(self, topic: str, queue_id: int, value: int) -> None:
+        if value > self.next.get((topic, queue_id), 0):
+            self.next[topic, queue_id] = value
+
+    def reset_next(self) -> None:
+        """After recovery: the next offset of every queue is its end."""
+        self.next = {key: queue.max_offset for key, queue in self.table.items()}
+
+    def non_empty(self) -> int:
+        """How many queues have files that the next start must find: not those of deleted topics."""
+        return sum(
+            1
+            for queue in self
+            if queue.series.segments and not (queue.since and queue.min_offset == queue.max_offset)
+        )
+
+    def max_physical(self) -> int:
+        return max((queue.max_physical for queue in self.table.values()), default=-1)
+
+    def destroy(self, log_start: int) -> None:
+        """Delete all entries but those of messages before `log_start`: nothing could build them
+        again, and where nothing follows them any more, their end is the next offset."""
+        for queue in self.table.values():
+            queue.forget_from(log_start)
+
+    # deleted topics
+
+    def bury(self, tombstones: Mapping[str, Tombstone]) -> None:
+        """These count from now on, and no others: no entry of a deleted topic is added or read; its
+        files are still there."""
+        over = self.tombstones.keys() - tombstones.keys()
+        self.tombstones = dict(tombstones)
+        for topic, tombstone in tombstones.items():
+            for queue_id in tombstone.next:
+                self.get_or_create(topic, queue_id)
+        for key, queue in list(self.table.items()):
+            topic, queue_id = key
+            if topic in tombstones:
+                first = tombstones[topic].next.get(queue_id, 0)
+                queue.bury(tombstones[topic].end, first)
+                self.raise_next(topic, queue_id, first)
+            elif topic in over:
+                queue.bury(0, 0)
+                if not queue.series.segments:
+                    del self.table[key]
+
+    def since(self, topic: str) -> int:
+        """Frames of the topic that lie before this place in the log are deleted."""
+        tombstone = self.tombstones.get(topic)
+        return 0 if tombstone is None else tombstone.end
+
+    def remove_deleted(self) -> Iterator[None]:
+        """Delete the files of deleted queues, a queue with each `next`, and directories of topics
+        that have none any more. The names go without a sync: a start that finds them again does
+        this again."""
+        if not self.tombstones:
+            return
+        for queue in self:
+            if queue.since and queue.series.segments and queue.is_empty:
+                self._disk.remove_tree(queue.let_go(), durable=False)
+                yield
+        left = {queue.topic for queue in self if queue.series.segments}
+        for entry in self._disk.list(self._directory):
+            if entry.is_dir and entry.name in self.tombstones and entry.name not in left:
+                self._disk.remove_tree(posixpath.join(self._directory, entry.name), durable=False)
+
+    def close(self) -> None:
+        for queue in self.table.values():
+            queue.close()
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        return iter(list(self.table.values()))

@@ -1,0 +1,149 @@
+"""Reput: from the CommitLog's frames to queue entries and index items, in log order.
+
+One bounded step at a time, so that the event loop keeps answering. Recovery runs the same code with
+checksums on, over bytes it read itself. Dispatch goes up to the append position whatever the flush
+mode is; what consumers may see is decided by the physical limit that the broker hands to
+get_message. A group is dispatched when all of it is there (`groups.py`).
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+
+from saturnmq.protocol.frame import Frame, decode_frame
+from saturnmq.protocol.kernels import Scan, scan_frames
+from saturnmq.store.derived.derived import Arrival, Derived
+from saturnmq.store.log.atomic_batches import Group, groups_in
+from saturnmq.store.log.commitlog import CommitLog
+from saturnmq.store.recovery.resync import next_frame
+
+STEP_BYTES = 4 << 20
+NEW_QUEUES = 8  # in a step: the file system takes about a millisecond for the files of each
+_SIZE = struct.Struct(">i")
+
+
+@dataclass(slots=True)
+class Step:
+    """How far a step came; `status` as in `scan_frames`."""
+
+    next_offset: int
+    status: str
+    why: str = ""
+    last_store_timestamp: int = 0
+    messages: int = 0
+    arrivals: list[Arrival] = field(default_factory=list)
+    groups: list[Group] = field(default_factory=list)  # that begin in what the step looked at
+
+
+class Reput:
+    """Builds the derived files."""
+
+    def __init__(self, log: CommitLog, derived: Derived) -> None:
+        self._log = log
+        self._derived = derived
+        self._arrived: list[Arrival] = []  # of a step that the disk had no room to finish
+
+    def step(self, offset: int, limit: int) -> Step:
+        """Dispatch frames from `offset` to `limit`, which lies behind it, or for about
+        `STEP_BYTES`, within a segment.
+
+        OSError: a new queue or index file cannot be made; the same step may be tried again.
+        """
+        newest = self._log.newest(offset)
+        if newest is not None:
+            view, base = newest
+        else:
+            segment = self._log.series.find(offset)
+            assert segment is not None, f"{offset} lies in the log"
+            view, base = segment.view, segment.start
+        final = min(limit - base, len(view))
+        step = self.dispatch(view, base, offset - base, final, limit=limit)
+        if step.next_offset > limit:  # a slave has the head of a BLANK
+            step.next_offset = base + _first_that_is_no_frame(view, offset - base, final)
+            step.status = "more"
+        return step
+
+    def frame_at_or_before(self, offset: int) -> int:
+        """Where the frame (or BLANK) begins that `offset` lies in; itself if one begins there."""
+        segment = self._log.series.find(offset)
+        if segment is None:
+            return offset
+        view, base, limit = segment.view, segment.start, offset - segment.start
+        there = decode_frame(view, limit, len(view), False)
+        if isinstance(there, Frame) and there.physical_offset == offset:
+            return offset
+        pos, step = 0, STEP_BYTES
+        while pos < limit:
+            scan = scan_frames(view, pos, min(pos + step, limit), base, False, False)
+            if scan.status == "blank":
+                return base + _first_that_is_no_frame(view, pos, limit)
+            if scan.next_pos > pos:
+                pos, step = scan.next_pos, STEP_BYTES
+            elif pos + step < limit:
+                step = limit  # a frame longer than a step
+            elif (
+                scan.status == "damage"
+                and (after := next_frame(self._log.series, base + pos, offset)) is not None
+            ):
+                pos = after - base
+            else:
+                break
+        return base + pos
+
+    def dispatch(
+        self,
+        view: memoryview,
+        base: int,
+        pos: int,
+        final: int,
+        *,
+        verify_crc: bool = False,
+        limit: int | None = None,
+    ) -> Step:
+        """Dispatch frames of [pos, final) of `view`, whose first byte is the log's byte `base`; but
+        not beyond the marker of a group that ends behind `limit`: it is the last in `groups`."""
+        end = min(final, pos + STEP_BYTES)
+        scan = self._scan(view, pos, end, base, verify_crc)
+        if end < final and scan.next_pos == pos:  # it may be a frame longer than a step
+            end = min(final, pos + max(STEP_BYTES, _SIZE.unpack_from(view, pos)[0]))
+            scan = self._scan(view, pos, end, base, verify_crc)
+        while limit is not None and self._makes_many(scan):
+            half = self._scan(view, pos, pos + (scan.next_pos - pos) // 2, base, verify_crc)
+            if half.next_pos == pos:
+                break
+            scan = half._replace(status="more")
+        cut = scan.status == "end" and end - scan.next_pos < 8
+        if pos < scan.next_pos and end < final and (cut or scan.status in ("more", "damage")):
+            # the end may have cut a frame: the next step looks at it again, whole
+            scan = scan._replace(status="more")
+        groups = list(groups_in(scan.runs, lambda at, size: view[at - base : at - base + size]))
+        if limit is not None and groups and groups[-1].end > limit:
+            scan = self._scan(view, pos, groups[-1].start - base, base, verify_crc)
+            scan = scan._replace(status="more")
+        begin, offset = base + pos, base + scan.next_pos
+        segment_end = begin - begin % self._log.segment_bytes + self._log.segment_bytes
+        if scan.status == "blank" and offset != segment_end:
+            why = f"a BLANK ends at {offset}, not at its segment's end"
+            offset = base + _first_that_is_no_frame(view, pos, final)
+            scan = scan._replace(status="damage", why=why)
+        self._derived.append(scan, self._arrived)
+        arrivals, self._arrived = self._arrived, []
+        return Step(
+            offset, scan.status, scan.why, scan.last_store_ts, scan.messages, arrivals, groups
+        )
+
+    def _makes_many(self, scan: Scan) -> bool:
+        """Whether more new queues get messages than a step may make files for."""
+        runs = scan.runs
+        return len(runs) > NEW_QUEUES and self._derived.queues.count_new(runs) > NEW_QUEUES
+
+    def _scan(self, view: memoryview, pos: int, end: int, base: int, verify_crc: bool) -> Scan:
+        index = self._derived.index is not None
+        return scan_frames(view, pos, end, base, verify_crc, index, self._derived.delays_ms)
+
+
+def _first_that_is_no_frame(view: memoryview, pos: int, end: int) -> int:
+    while isinstance(outcome := decode_frame(view, pos, end, False), Frame):
+        pos += outcome.size
+    return pos

@@ -1,0 +1,1 @@
+"""The CommitLog: its segments, its single writer, its epochs, and what a truncation cuts off it."""

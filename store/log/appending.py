@@ -1,0 +1,123 @@
+"""A group on its way into the log: one part at a time, and all of it counts with the last.
+
+The places of everything are decided at the start, so nothing else may be appended meanwhile: the
+writer refuses it. When a part turns out not to be what was checked, what was written is discarded
+and the group never was; when a write fails that is final, as any is (`writer.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from saturnmq.protocol.frame import message_size
+from saturnmq.protocol.kernels import write_batch, write_message
+from saturnmq.runtime.errors import StageLost
+from saturnmq.store.log.atomic_batches import QUEUE, TOPIC_BYTES, Group, Part, lay_out, marker_body
+from saturnmq.store.log.commitlog import BLANK, BLANK_MAGIC, CommitLog
+
+Key = tuple[str, int]
+
+
+def marker_size(document: bytes, stored_properties: int, host_bytes: int) -> int:
+    """Bytes of the frame of a marker without properties of its own."""
+    body = len(marker_body(0, document))
+    return message_size(body, len(TOPIC_BYTES), stored_properties, 8, host_bytes)
+
+
+class Appending:
+    """See the module's text; `steps` is what the writer goes through."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        document: bytes,
+        parts: Sequence[Part],
+        next_offset: Callable[[Key], int],
+        *,
+        first_size: int,
+        store_timestamp: int,
+        store_host: bytes,
+        crc_property: bool,
+    ) -> None:
+        sizes = [first_size, *(part.size for part in parts)]
+        self._places, end = lay_out(log.end, sizes, log.segment_bytes)
+        self.group = Group(self._places[0], end)
+        self.marker_offset = next_offset(QUEUE)
+        self.store_timestamp = store_timestamp
+        self.count = sum(part.count for part in parts)
+        self.next: dict[Key, int] = {QUEUE: self.marker_offset + 1}  # offsets when it is done
+        self._log = log
+        self._document = document
+        self._parts = parts
+        self._next_offset = next_offset
+        self._store_host = store_host
+        self._crc_property = crc_property
+        self._buffer = memoryview(bytearray(max(sizes)))
+        self._written = log.end
+
+    def steps(self) -> Iterator[None]:
+        """Write the marker, and then a part with each `next`. StageLost, MessageIllegal: a part is
+        not what was checked; OSError: it cannot be read. LogFailed: a write failed."""
+        span = self.group.end - self.group.start
+        size = write_message(
+            self._buffer,
+            0,
+            self.group.start,
+            self.marker_offset,
+            0,
+            0,
+            0,
+            self.store_timestamp,
+            bytes(8),
+            self.store_timestamp,
+            self._store_host,
+            0,
+            0,
+            marker_body(span, self._document),
+            TOPIC_BYTES,
+            b"",
+            self._crc_property,
+        )
+        self._write(self.group.start, size)
+        for part, place in zip(self._parts, self._places[1:], strict=True):
+            self._write(place, self._encode(part, place))
+            yield
+
+    def _encode(self, part: Part, place: int) -> int:
+        key = part.topic, part.queue_id
+        offset = self.next.get(key)
+        if offset is None:
+            offset = self._next_offset(key)
+        try:
+            count, sizes = write_batch(
+                part.read(),
+                self._buffer,
+                0,
+                place,
+                offset,
+                part.queue_id,
+                part.sys_flag,
+                part.born_timestamp,
+                part.born_host,
+                self.store_timestamp,
+                self._store_host,
+                0,
+                part.topic.encode(),
+                self._crc_property,
+            )
+        except ValueError as error:  # longer than what was checked
+            raise StageLost(f"what was staged has changed: {error}; stage it again") from error
+        if (count, sum(sizes)) != (part.count, part.size):
+            raise StageLost(
+                f"what was staged has changed: {count} messages instead of {part.count}; stage it "
+                "again"
+            )
+        self.next[key] = offset + count
+        return part.size
+
+    def _write(self, place: int, size: int) -> None:
+        left = place - self._written
+        if left:
+            self._log.write_ahead(self._written, BLANK.pack(left, BLANK_MAGIC))
+        self._log.write_ahead(place, self._buffer[:size])
+        self._written = place + size

@@ -1,0 +1,204 @@
+"""What is deleted, and when (store-format.md section 7): whole CommitLog segments, oldest first,
+then what queues and index know of them.
+
+A pass runs for one of three reasons: the hour is in `deleteWhen`, the disk is used beyond
+`diskMaxUsedSpaceRatio`, or somebody asked. It takes segments that were not written for
+`fileReservedTime` hours; never the current one, nor what is not flushed and dispatched. Whether
+anybody consumed a message makes no difference. With `cleanFileForciblyEnable`, which RocketMQ has
+and here only its `broker.conf`, any go while the disk is used beyond
+`diskSpaceCleanForciblyRatio`; without it a full disk refuses sends and what has not expired stays.
+
+A segment is renamed to `deleted/<name>.delete` and deleted 60 s later, at the next start, or with
+the next pass when the disk is short. The sub-directory is there because RocketMQ refuses a store
+with such a file beside the segments, and ignores sub-directories. The newest one stays until a
+checkpoint says where the log begins now: it tells the next start who took the segments
+(amnesia.py). No queue entry points at a
+segment that is gone: a pass raises the queues' least offsets first. Readers keep their mapping of
+a deleted file.
+"""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NamedTuple
+
+from saturnmq.store.config import StoreConfig
+from saturnmq.store.derived.derived import Derived
+from saturnmq.store.disk import Disk
+from saturnmq.store.log.commitlog import CommitLog
+from saturnmq.store.reading import number_of
+
+log = logging.getLogger(__name__)
+
+DELETED = "deleted"
+_HOUR_MS = 3_600_000
+MANUAL_PASSES = 20  # RocketMQ: one request stands for so many passes
+
+
+class Space(NamedTuple):
+    """How full the disk is, and what follows from it."""
+
+    percent: int
+    full: bool  # beyond diskSpaceWarningLevelRatio: no more sends
+    short: bool  # beyond diskSpaceCleanForciblyRatio: delete at once, whatever its age
+    above_normal: bool  # beyond diskMaxUsedSpaceRatio: delete what is expired
+
+    @classmethod
+    def judge(cls, total: int, free: int, config: StoreConfig, was_full: bool = False) -> Space:
+        """RocketMQ's rule: a disk that was full is so until it is no longer short. Ours: with
+        `diskSpaceEnoughBytes` free no level counts."""
+        percent = -(-100 * (total - free) // total) if total else 100
+        if 0 < config.disk_enough_bytes <= free:
+            return cls(percent, False, False, False)
+        levels = config.disk_levels
+        short, full = percent > levels.forcibly, percent > levels.warning
+        short, full = short or full, full or (was_full and short)
+        return cls(percent, full, short, percent > levels.normal)
+
+
+@dataclass(slots=True)
+class CleanTicket:
+    """Files of one pass; `run` deletes them in any thread."""
+
+    disk: Disk
+    segments: list[str] = field(default_factory=list)  # to be renamed, oldest first
+    files: list[str] = field(default_factory=list)  # to be deleted: leftovers, queues, index
+
+    def run(self) -> None:
+        for path in self.segments:  # one after the other: a crash leaves no hole
+            self.disk.rename(path, deleted_path(path))
+        for path in self.files:
+            self.disk.unlink(path)
+
+
+def deleted_path(path: str) -> str:
+    """Where a segment waits for its end."""
+    directory, name = posixpath.split(path)
+    return posixpath.join(directory, DELETED, name + ".delete")
+
+
+class Cleaner:
+    """Decides on the owner's side; its tickets do the work on the disk."""
+
+    def __init__(self, disk: Disk, commitlog: CommitLog, derived: Derived, config: StoreConfig):
+        self._disk = disk
+        self._log = commitlog
+        self._derived = derived
+        self._config = config
+        self._directory = commitlog.series.directory
+        self._waiting: dict[str, int] = {}  # renamed segments and when they may be deleted
+        self._warned = False
+        self.manual = 0
+        self.space = Space(0, False, False, False)
+
+    def taken_to(self) -> int:
+        """Blocking, at start: up to where the segments went that still wait for their end, -1 if
+        none does."""
+        directory = posixpath.join(self._directory, DELETED)
+        for entry in self._disk.list(directory):
+            if entry.name.endswith(".delete") and not entry.is_dir:
+                self._waiting[posixpath.join(directory, entry.name)] = 0
+        return max(map(self._end_of, self._waiting), default=-1)
+
+    def finish_leftovers(self, recorded: int) -> None:
+        """Blocking, at start: delete what a pass before left; see `_over`."""
+        for path in self._over(recorded, 0):
+            self._disk.unlink(path)
+
+    def _over(self, recorded: int, now_ms: int) -> list[str]:
+        """Take out the files whose time has come, of a log that begins at `recorded` or behind it
+        according to the checkpoint."""
+        newest = max(self._waiting, default="")
+        over = [
+            path
+            for path, due in self._waiting.items()
+            if (now_ms >= due or self.space.short)
+            and (path != newest or self._end_of(path) <= recorded)
+        ]
+        for path in over:
+            del self._waiting[path]
+        return over
+
+    def _end_of(self, path: str) -> int:
+        name = posixpath.basename(path).removesuffix(".delete")
+        start = number_of(name)
+        return -1 if start is None else start + self._log.segment_bytes
+
+    def look(self) -> Space:
+        """Measure the disk. What waits for its end counts as free already."""
+        before, self.space = self.space, self._judge()
+        if self.space.full and not before.full:
+            log.error(
+                "the disk of %s is used to %d %%: no more sends until it is at %d %% again",
+                self._config.root,
+                self.space.percent,
+                self._config.disk_levels.forcibly,
+            )
+        elif before.full and not self.space.full:
+            log.warning("the disk is used to %d %% now: sends go on", self.space.percent)
+        return self.space
+
+    def _judge(self, more: int = 0) -> Space:
+        total, free = self._disk.free_space(self._config.root)
+        free += (len(self._waiting) + more) * self._log.segment_bytes
+        return Space.judge(total, min(free, total), self._config, self.space.full)
+
+    def plan(self, now_ms: int, safe: int, recorded: int) -> CleanTicket | None:
+        """Take out what is to be deleted now, nothing at or behind `safe`; None: nothing is.
+        `recorded`: where the log begins according to the checkpoint.
+        """
+        ticket = CleanTicket(self._disk, files=self._over(recorded, now_ms))
+        by_time = datetime.fromtimestamp(now_ms / 1000).hour in self._config.delete_hours
+        if by_time or self.space.short or self.space.above_normal or self.manual:
+            self.manual = max(self.manual - 1, 0)
+            self._take_segments(now_ms, safe, ticket)
+            useless = self.space.above_normal and not ticket.segments
+            if useless and not self._warned:
+                log.warning(
+                    "the disk is used to %d %% but no segment may be deleted: none is older than "
+                    "%d hours",
+                    self.space.percent,
+                    self._config.file_reserved_hours,
+                )
+            self._warned = useless
+        return ticket if ticket.segments or ticket.files else None
+
+    def _take_segments(self, now_ms: int, safe: int, ticket: CleanTicket) -> None:
+        at_once = self.space.short and self._config.clean_forcibly
+        written = {e.name: e.mtime_ms for e in self._disk.list(self._directory) if not e.is_dir}
+        segments = self._log.series.segments
+        early: list[int | None] = []  # of each that is taken: how old it is, if it has not expired
+        for segment in segments[: min(self._config.delete_batch_max, len(segments) - 1)]:
+            mtime = written.get(posixpath.basename(segment.file.path), now_ms)
+            age = now_ms - mtime
+            expired = age >= self._config.file_reserved_hours * _HOUR_MS
+            enough = not self._judge(len(early)).short  # what has not goes only as far as needed
+            if segment.end > safe or not (expired or (at_once and not enough)):
+                break
+            early.append(None if expired else age)
+        count = len(early)
+        if not count:
+            return
+        ticket.files += self._derived.drop_before(segments[count - 1].end)
+        grace = 0 if at_once else self._config.delete_grace_ms
+        if not self._waiting:
+            self._disk.make_dirs(posixpath.join(self._directory, DELETED))
+        for young in early:
+            path = self._log.series.take_oldest()
+            ticket.segments.append(path)
+            self._waiting[deleted_path(path)] = now_ms + grace
+            if young is None:
+                log.info("%s is deleted", path)
+            else:
+                log.error(
+                    "%s is deleted with all its messages, consumed or not, %.1f hours after the "
+                    "last was written (fileReservedTime is %d): the disk is used to %d %%, and "
+                    "cleanFileForciblyEnable is true; set it to false to refuse sends instead",
+                    path,
+                    max(young, 0) / _HOUR_MS,
+                    self._config.file_reserved_hours,
+                    self.space.percent,
+                )

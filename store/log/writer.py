@@ -1,0 +1,368 @@
+"""The single writer: it checks a message, gives it its places and appends its frame.
+
+All or nothing: what is refused leaves no trace in the log, and a batch goes in whole. When a write
+fails that is not known any more: the writer is `failed` from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from saturnmq.protocol.frame import is_torn, own_properties, stored_properties_size
+from saturnmq.protocol.kernels import check_batch, message_size, write_batch, write_message
+from saturnmq.runtime.errors import (
+    FlushDiskTimeout,
+    MessageIllegal,
+    SaturnError,
+    ServiceNotAvailable,
+    StageLost,
+    SystemBusy,
+)
+from saturnmq.store.config import StoreConfig
+from saturnmq.store.derived.queues import Queues
+from saturnmq.store.disk import remedy
+from saturnmq.store.log.appending import Appending, marker_size
+from saturnmq.store.log.atomic_batches import QUEUE, Groups, Part, marker_body
+from saturnmq.store.log.commitlog import CommitLog, LogFailed
+from saturnmq.store.log.segments import Segment
+from saturnmq.store.watermarks import Watermarks
+
+PROPERTIES_MAX = 32_767
+COPY_BYTES_MAX = 64 << 10
+_TRANSACTION = 0xC
+_WITHOUT_QUEUE = (0x4, 0xC)  # PREPARED, ROLLBACK
+
+
+@dataclass(slots=True)
+class PendingMessage:
+    """One message to store; properties are encoded."""
+
+    topic: str
+    queue_id: int
+    body: bytes | bytearray | memoryview
+    properties: bytes = b""
+    flag: int = 0
+    sys_flag: int = 0
+    born_timestamp: int = 0
+    born_host: bytes = bytes(8)
+    store_host: bytes = bytes(8)
+    reconsume_times: int = 0
+    prepared_offset: int = 0
+
+
+@dataclass(slots=True)
+class Put:
+    """Where it went; `end_offset` is what an ack waits for."""
+
+    physical_offset: int
+    end_offset: int
+    queue_offset: int
+    count: int
+    store_timestamp: int
+    sizes: Sequence[int]
+
+
+class Writer:
+    """Appends to the log and advances `appended`; on a slave it copies its master's bytes."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        log: CommitLog,
+        queues: Queues,
+        groups: Groups,
+        watermarks: Watermarks,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._config = config
+        self._log = log
+        self._queues = queues
+        self._groups = groups
+        self._watermarks = watermarks
+        self._now_ms = now_ms
+        self._topics: dict[str, bytes] = {}
+        self.last_store_timestamp = 0
+        self.failed: str | None = None
+        self.in_group = False
+
+    def _check_alone(self) -> None:
+        if self.in_group:
+            raise SystemBusy("a group is being appended, nothing else can be; try again")
+
+    def _topic_bytes(self, topic: str) -> bytes:
+        found = self._topics.get(topic)
+        if found is None:
+            found = topic.encode()
+            limit = 255 if topic.startswith("%RETRY%") or topic.startswith("%DLQ%") else 127
+            if not 0 < len(found) <= limit:
+                raise MessageIllegal(
+                    f"the topic name is {len(found)} bytes long, the limit is {limit}: shorten it"
+                )
+            if len(self._topics) > 65536:
+                self._topics.clear()
+            self._topics[topic] = found
+        return found
+
+    def _now(self) -> int:
+        """Store time: the wall clock, but it never runs backwards within a log, or nothing in it
+        could be found by time.
+
+        So after a clock that was ahead all messages carry the stamp of the furthest moment until
+        the right time has come there, also across restarts and promotions. Store time finds
+        messages and names files; it measures no waiting (docs/clocks.md).
+        """
+        self.last_store_timestamp = max(self.last_store_timestamp, self._now_ms())
+        return self.last_store_timestamp
+
+    def _check_fits(self, size: int) -> None:
+        if size + 8 > self._config.commitlog_segment_bytes:
+            raise MessageIllegal(
+                f"{size} bytes do not fit a segment of {self._config.commitlog_segment_bytes} "
+                "bytes: send less at once"
+            )
+
+    def _room(self, size: int) -> tuple[Segment, int]:
+        self._check_fits(size)
+        self._check_alone()
+        try:
+            return self._log.room(size)
+        except LogFailed as error:
+            raise self._fence(error) from error
+        except OSError as error:  # before anything was written
+            raise _no_room(error) from error
+
+    def _append(self, segment: Segment, pos: int, frames: memoryview) -> int:
+        try:
+            return self._log.append(segment, pos, frames)
+        except LogFailed as error:
+            raise self._fence(error) from error
+
+    def _fence(self, error: LogFailed) -> FlushDiskTimeout:
+        # A part may be there, whole frames of a batch too: whatever came next could leave them
+        # behind itself, and the next start may find them. So this is no refusal.
+        self.failed = str(error)
+        return FlushDiskTimeout(
+            f"the CommitLog cannot be written, the message may be stored: {error}; check the "
+            "disk, then restart the broker"
+        )
+
+    def put_marker(self, document: bytes, *, store_host: bytes) -> Put:
+        """Append a marker that no group follows."""
+        topic, queue_id = QUEUE
+        body = marker_body(0, document)
+        return self.put(PendingMessage(topic, queue_id, body, store_host=store_host))
+
+    def put(self, message: PendingMessage, *, is_copy: bool = False) -> Put:
+        """Append one message; raises a SaturnError when it is refused.
+
+        maxMessageSize bounds the whole frame, as RocketMQ 4 has it. A copy of a stored message may
+        be longer by what the broker puts into it: refused, it could never be delivered.
+        """
+        topic = self._topic_bytes(message.topic)
+        crc_property = self._config.crc_property
+        stored = stored_properties_size(message.properties, crc_property)
+        if stored > PROPERTIES_MAX:
+            raise MessageIllegal(
+                f"the properties are {stored} bytes long as stored, the limit is "
+                f"{PROPERTIES_MAX}: shorten them"
+            )
+        if not crc_property and is_torn(own_properties(message.properties)):
+            raise MessageIllegal(
+                "the last properties hold a zero byte, which would look like a frame that a crash "
+                "tore; leave it out"
+            )
+        size = message_size(
+            len(message.body),
+            len(topic),
+            stored,
+            len(message.born_host),
+            len(message.store_host),
+        )
+        limit = self._config.max_message_bytes
+        if size > limit + (COPY_BYTES_MAX if is_copy else 0):
+            raise MessageIllegal(
+                f"the message is {size} bytes long with its properties, the limit is {limit}: "
+                "compress or split it, or raise maxMessageSize"
+            )
+        segment, pos = self._room(size)
+        frames = self._log.staging(size)
+        key = message.topic, message.queue_id
+        in_queue = message.sys_flag & _TRANSACTION not in _WITHOUT_QUEUE
+        queue_offset = self._queues.next.get(key, 0) if in_queue else 0
+        offset = self._log.end
+        store_ts = self._now()
+        write_message(
+            frames,
+            0,
+            offset,
+            queue_offset,
+            message.queue_id,
+            message.flag,
+            message.sys_flag,
+            message.born_timestamp,
+            message.born_host,
+            store_ts,
+            message.store_host,
+            message.reconsume_times,
+            message.prepared_offset,
+            message.body,
+            topic,
+            message.properties,
+            crc_property,
+        )
+        end = self._append(segment, pos, frames)
+        if in_queue:
+            self._queues.next[key] = queue_offset + 1
+        self._watermarks.appended = end
+        return Put(offset, end, queue_offset, 1, store_ts, (size,))
+
+    def put_batch(
+        self,
+        topic: str,
+        queue_id: int,
+        body: bytes | bytearray | memoryview,
+        *,
+        sys_flag: int = 0,
+        born_timestamp: int = 0,
+        born_host: bytes = bytes(8),
+        store_host: bytes = bytes(8),
+        reconsume_times: int = 0,
+    ) -> Put:
+        """Append every entry of a MessageBatch body, or none."""
+        name = self._topic_bytes(topic)
+        crc_property = self._config.crc_property
+        hosts_v6 = (len(born_host) == 20) + (len(store_host) == 20)
+        count, total = self._measure(name, body, sys_flag, hosts_v6)
+        segment, pos = self._room(total)
+        frames = self._log.staging(total)
+        key = topic, queue_id
+        queue_offset = self._queues.next.get(key, 0)
+        offset = self._log.end
+        store_ts = self._now()
+        count, sizes = write_batch(
+            body,
+            frames,
+            0,
+            offset,
+            queue_offset,
+            queue_id,
+            sys_flag,
+            born_timestamp,
+            born_host,
+            store_ts,
+            store_host,
+            reconsume_times,
+            name,
+            crc_property,
+        )
+        end = self._append(segment, pos, frames)
+        self._queues.next[key] = queue_offset + count
+        self._watermarks.appended = end
+        return Put(offset, end, queue_offset, count, store_ts, sizes)
+
+    def measure(
+        self, topic: str, body: bytes | bytearray | memoryview, *, sys_flag: int, hosts_v6: int
+    ) -> tuple[int, int]:
+        """(messages, bytes of their frames) of a batch that is to be a part of a group, or why it
+        cannot be one."""
+        found = self._measure(self._topic_bytes(topic), body, sys_flag, hosts_v6)
+        self._check_fits(found[1])
+        return found
+
+    def _measure(
+        self, topic: bytes, body: bytes | bytearray | memoryview, sys_flag: int, hosts_v6: int
+    ) -> tuple[int, int]:
+        limit = self._config.max_message_bytes
+        if len(body) > limit:
+            raise MessageIllegal(
+                f"the batch is {len(body)} bytes long, the limit is {limit}: send smaller batches"
+            )
+        if sys_flag & _TRANSACTION:
+            raise MessageIllegal(
+                "a batch cannot be part of a transaction: send its messages singly"
+            )
+        crc_property = self._config.crc_property
+        return check_batch(body, len(topic), hosts_v6, crc_property, limit, PROPERTIES_MAX)
+
+    def append_group(
+        self, document: bytes, parts: Sequence[Part], *, store_host: bytes = bytes(8)
+    ) -> Iterator[Put | None]:
+        """Append these parts behind a marker that says `document`, all or none: one with each
+        `next`, the last of which gives the Put of the group; its offsets are the marker's.
+
+        Whoever begins goes on to the end, or to an error; other appends are refused meanwhile, and
+        for ever if nobody goes on. An error is a refusal, nothing is in the log, unless a write
+        failed.
+        """
+        self._check_alone()
+        crc_property = self._config.crc_property
+        stored = stored_properties_size(b"", crc_property)
+        size = marker_size(document, stored, len(store_host))
+        self._check_fits(size)
+        appending = Appending(
+            self._log,
+            document,
+            parts,
+            lambda key: self._queues.next.get(key, 0),
+            first_size=size,
+            store_timestamp=self._now(),
+            store_host=store_host,
+            crc_property=crc_property,
+        )
+        group = appending.group
+        try:
+            self._log.reserve(group.end)
+        except OSError as error:
+            raise _no_room(error) from error
+        self.in_group = True
+        try:
+            for _ in appending.steps():
+                yield None
+        except LogFailed as error:
+            raise self._fence(error) from error
+        except (SaturnError, OSError) as error:
+            self._discard(error)
+            self.in_group = False
+            if isinstance(error, OSError):
+                raise StageLost(f"a part cannot be read: {error}; stage it again") from error
+            raise
+        self.in_group = False
+        self._queues.next |= appending.next
+        self._log.extend(group.end)
+        self._groups.add(group, self._watermarks.dispatched)
+        self._watermarks.appended = group.end
+        stamp = appending.store_timestamp
+        first, count = appending.marker_offset, appending.count
+        yield Put(group.start, group.end, first, count, stamp, ())
+
+    def _discard(self, error: Exception) -> None:
+        try:
+            self._log.discard_ahead()
+        except OSError as failure:
+            raise self._fence(LogFailed(f"{failure} (while a group was undone: {error})")) from None
+
+    def append_raw(self, offset: int, data: bytes | bytearray | memoryview) -> None:
+        """A slave's write: the master's bytes at the master's offset."""
+        self._check_alone()
+        fresh = not self._log.series.segments
+        view = memoryview(data)
+        while view:
+            left = self._log.segment_bytes - offset % self._log.segment_bytes
+            part = view[:left]
+            try:
+                self._log.append_raw(offset, part)
+            except LogFailed as error:
+                raise self._fence(error) from error
+            except OSError as error:
+                raise _no_room(error) from error
+            offset += len(part)
+            view = view[len(part) :]
+        if fresh:
+            start = self._log.start
+            self._watermarks.reset(start, start, flushed=start, dispatched=start)
+        self._watermarks.appended = self._log.end
+
+
+def _no_room(error: OSError) -> ServiceNotAvailable:
+    return ServiceNotAvailable(f"no room for the next segment of the log: {error}; {remedy(error)}")

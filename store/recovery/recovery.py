@@ -1,0 +1,346 @@
+"""What happens between opening the files and the first request.
+
+Where to start reading the log:
+  our checkpoint  at the lesser of `derived` and the last indexed message. After a crash the queues
+                  are cut at `derived` and the index goes back to what was durable; everything
+                  behind is built again
+  without it      (a RocketMQ store, or the page is gone) after a clean stop at the newest segment
+                  whose first frame every queue has reached; after a crash, or when queue or index
+                  files are missing, everything is rebuilt from the oldest segment
+Frames are read with checksums on and with read(): a bad sector must not be a SIGBUS. Where no valid
+frame lies, two cases differ. Behind `flushed` of the checkpoint it is what a crash left: the log
+ends there, and the tail is zeroed and synced before anything can be appended behind it
+(fault-model.md I10), so that recovering twice, or crashing in between, ends in the same log. Before
+`flushed` the disk has lost what it had: that is damage, it is told, and what follows is kept (I11).
+Its extent is a gap that consumers skip. Where nothing of a queue follows, the messages' entries
+stay, as far as the queues or the frames' heads still tell them: their queue offsets are given to no
+others. When nothing valid follows, the log ends before what it had, and what is cut off there goes
+to a side file (`truncated.py`). In both cases a group whose end is not there is cut off as a whole,
+at its marker (`groups.py`): no checkpoint lies in one that was not flushed, so the marker is among
+what is read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from saturnmq.protocol.frame import FRAME_BYTES_MIN
+from saturnmq.protocol.kernels import Run, Scan, scan_frames
+from saturnmq.runtime.errors import StoreDamaged
+from saturnmq.store.derived.derived import Derived
+from saturnmq.store.derived.reput import STEP_BYTES, Reput
+from saturnmq.store.log.atomic_batches import Group
+from saturnmq.store.log.commitlog import CommitLog
+from saturnmq.store.reading import OF_LOG, read, read_into
+from saturnmq.store.recovery.checkpoint import NO_INDEX, Checkpoint
+from saturnmq.store.recovery.repair import damaged_ranges
+from saturnmq.store.recovery.resync import next_frame
+
+log = logging.getLogger(__name__)
+
+_READ = 2 * STEP_BYTES
+
+
+@dataclass(slots=True)
+class Recovery:
+    """What was found, for the log and metrics; offsets in bytes."""
+
+    clean: bool
+    scanned_from: int = 0
+    end: int = 0
+    messages: int = 0
+    last_store_timestamp: int = 0
+    stopped_by: str = ""
+    gaps: list[tuple[int, int]] = field(default_factory=list)  # damage, as far as it was seen
+    lost: int = 0  # flushed bytes at the end that are gone
+    # What was on this disk once and is not in the log any more, also by a start before this one.
+    missing: list[tuple[int, int]] = field(default_factory=list)
+
+
+Keep = Callable[[int, int], None]
+"""Copies the bytes [first, second) of the log to a side file."""
+
+
+def recover(
+    commitlog: CommitLog,
+    derived: Derived,
+    checkpoint: Checkpoint,
+    *,
+    clean: bool,
+    keep: Keep,
+    progress: Callable[[int, int], None] | None = None,
+) -> Recovery:
+    """Bring log, queues and index to the same end. `keep` gets what of the log is cut off although
+    it had been durable."""
+    found = Recovery(clean)
+    if not commitlog.series.segments:
+        derived.destroy()
+        found.lost = max(checkpoint.flushed - max(checkpoint.start, 0), 0)
+        return found
+    places = _Places(commitlog, derived, checkpoint, found)
+    begin = _start(commitlog, derived, checkpoint, clean, places)
+    derived.remove_deleted()
+    scan = _Scan(commitlog, derived, checkpoint.flushed, found, progress)
+    missing = scan.run(begin)
+    if missing is not None:  # a queue lacks entries below the start
+        log.warning("%s: rebuilding queues and index from the oldest segment", missing)
+        derived.destroy(commitlog.start)
+        derived.remove_deleted()
+        found.messages = 0
+        found.gaps.clear()
+        scan.run(commitlog.start)
+    found.gaps = sorted(set(found.gaps))
+    for start, end in found.gaps:
+        log.error(
+            "the CommitLog is damaged from %d to %d: what was there cannot be read, unless another "
+            "node of the group has it",
+            start,
+            end,
+        )
+    places.keep()
+    if found.stopped_by:
+        log.warning("the CommitLog is cut at %d: %s", found.end, found.stopped_by)
+    if found.end < checkpoint.flushed:
+        found.lost = checkpoint.flushed - found.end
+        log.error(
+            "the bytes %d to %d of the CommitLog were on the disk and are gone",
+            found.end,
+            checkpoint.flushed,
+        )
+    known = checkpoint.flushed if checkpoint.flushed >= 0 else commitlog.series.end
+    used = _used_end(commitlog, found.end, known)
+    if used > found.end:
+        keep(found.end, used)
+    commitlog.truncate(found.end)
+    derived.truncate(found.end, commitlog.store_time_at)
+    for queue in derived.queues:
+        queue.correct_min(commitlog.start)
+    return found
+
+
+def _start(
+    commitlog: CommitLog,
+    derived: Derived,
+    checkpoint: Checkpoint,
+    clean: bool,
+    places: _Places,
+) -> int:
+    """Cut queues and index to what can be trusted; the offset to read from."""
+    oldest, end = commitlog.start, commitlog.series.end
+    queues, index = derived.queues, derived.index
+    known = oldest <= checkpoint.derived <= end and commitlog.may_end_at(checkpoint.derived)
+    limit = end if clean or not known else checkpoint.derived
+    ours = clean and known
+    damaged = [
+        queue
+        for queue in queues
+        if not queue.recover(limit, places.is_or_was_frame, nothing_behind=ours)
+    ]
+    for queue in damaged:
+        log.error("queue %s/%d has lost entries: rebuilding", queue.topic, queue.queue_id)
+        queue.destroy()
+    whole = queues.non_empty() >= checkpoint.queues and not damaged
+    if clean and not known and whole:
+        begin = _newest_reached(commitlog, queues.max_physical())
+    elif known and whole:
+        begin = checkpoint.derived
+    else:
+        queues.destroy(oldest)
+        begin = oldest
+    if index is None:
+        return begin
+    if not clean or (known and index.name_of_newest() != checkpoint.index_name):
+        index.restore(checkpoint.index_name if known else 0, checkpoint.index_header)
+        indexed = index.indexed_to()
+        if indexed is None and checkpoint.index_name == NO_INDEX and known:
+            indexed = begin  # there was nothing to index
+        begin = min(begin, max(oldest, oldest if indexed is None else indexed))
+    index.resume()
+    return begin
+
+
+def _used_end(commitlog: CommitLog, start: int, end: int) -> int:
+    """The end of what is not zero in [start, end) of the log, `start` if all is."""
+    used = start
+    for segment in commitlog.series.segments:
+        stop = min(end, segment.end) - segment.start
+        for first, last in segment.file.written(max(start - segment.start, 0)):
+            for at in range(first, min(last, stop), STEP_BYTES):
+                size = min(STEP_BYTES, min(last, stop) - at)
+                data = read(segment.file, at, size, OF_LOG).rstrip(b"\0")
+                used = segment.start + at + len(data) if data else used
+    return used
+
+
+def _newest_reached(commitlog: CommitLog, reached: int) -> int:
+    for segment in reversed(commitlog.series.segments):
+        if segment.start < reached:
+            return segment.start
+    return commitlog.start
+
+
+class _Places:
+    """Whose places in the queues the messages had that lie in damage."""
+
+    def __init__(
+        self, commitlog: CommitLog, derived: Derived, checkpoint: Checkpoint, found: Recovery
+    ) -> None:
+        self._log = commitlog
+        self._derived = derived
+        self._flushed = checkpoint.flushed
+        self._found = found
+        self._damaged: dict[int, list[tuple[int, int]]] = {}  # by the start of the segment
+
+    def is_or_was_frame(
+        self, offset: int, size: int, topic: str, queue_id: int, queue_offset: int
+    ) -> bool:
+        """As `CommitLog.is_frame`, also where the log is damaged now."""
+        if self._log.is_frame(offset, size, topic, queue_id, queue_offset):
+            return True
+        segment = offset - offset % self._log.segment_bytes
+        if segment not in self._damaged:
+            limit = min(self._flushed, self._log.series.end)  # segments may be missing behind it
+            end = min(segment + self._log.segment_bytes, limit)
+            self._damaged[segment] = damaged_ranges(self._log, segment, end, limit)
+        for start, end in self._damaged[segment]:
+            if start <= offset and offset + size <= end:
+                self._found.gaps.append((start, end))
+                return True
+        return False
+
+    def keep(self) -> None:
+        """Give what lies in the gaps its places again, where nothing of its queue follows."""
+        for start, end in self._found.gaps:
+            for scan in self._heads(start, end):
+                if all(self._can_be(run, end - start) for run in scan.runs):
+                    self._derived.append(scan, [])
+
+    def _can_be(self, run: Run, gap_bytes: int) -> bool:
+        """Whether a gap of this size may hold all from the end of the run's queue on."""
+        topic, queue_id, first, count, _ = run
+        queue = self._derived.queues.table.get((topic, queue_id))
+        if queue is None or not queue.series.segments:
+            return True  # it begins there
+        return (first + count - queue.max_offset) * FRAME_BYTES_MIN <= gap_bytes
+
+    def _heads(self, offset: int, end: int) -> Iterator[Scan]:
+        """What the heads of damaged frames say, up to the first that is damaged itself."""
+        while offset < end:
+            segment = self._log.series.find(offset)
+            assert segment is not None, "a gap lies in the log"
+            size = min(min(end, segment.end) - offset, _READ)
+            data = memoryview(read(segment.file, offset - segment.start, size, OF_LOG))
+            scan = scan_frames(data, 0, len(data), offset, False, False, self._derived.delays_ms)
+            if not scan.next_pos:
+                return
+            yield scan
+            offset += scan.next_pos
+
+
+class _Scan:
+    """Reads the log from some offset to its end and dispatches what it finds."""
+
+    def __init__(
+        self,
+        commitlog: CommitLog,
+        derived: Derived,
+        flushed: int,
+        found: Recovery,
+        progress: Callable[[int, int], None] | None,
+    ) -> None:
+        self._log = commitlog
+        self._derived = derived
+        self._reput = Reput(commitlog, derived)
+        self._flushed = flushed
+        self._found = found
+        self._progress = progress
+        self._buffer = memoryview(bytearray(min(_READ, commitlog.segment_bytes)))
+        self._base = 0  # the log's offset at the first byte of the buffer
+        self._filled = 0
+
+    def run(self, begin: int) -> str | None:
+        """Dispatch everything from `begin`; a text if a queue turned out to have a hole."""
+        found = self._found
+        found.scanned_from = offset = begin
+        limit = self._log.series.end
+        group: Group | None = None  # the last one that begins in what was read
+        expected = {key: queue.max_offset for key, queue in self._derived.queues.table.items()}
+        holes = begin > self._log.start
+        found.stopped_by = ""
+        while offset < limit:
+            self._read(offset)
+            step = self._reput.dispatch(
+                self._buffer, self._base, offset - self._base, self._filled, verify_crc=True
+            )
+            if step.groups:
+                group = step.groups[-1]
+            if step.messages:
+                found.messages += step.messages
+                found.last_store_timestamp = step.last_store_timestamp
+            for arrival in step.arrivals if holes else ():
+                key = arrival.topic, arrival.queue_id
+                first = arrival.max_offset - len(arrival.entries) // 20
+                if first != expected.get(key, 0):
+                    return f"queue {arrival.topic}/{arrival.queue_id} lacks entries before {first}"
+                expected[key] = arrival.max_offset
+            before, offset = offset, step.next_offset
+            if self._progress is not None:
+                self._progress(offset - begin, limit - begin)
+            if step.status in ("blank", "more") and offset > before:
+                continue
+            if step.status == "more" and self._read_more(offset):
+                continue
+            if step.status == "end" and self._used_up(offset):
+                continue
+            if step.status != "end" and offset >= self._flushed:
+                found.stopped_by = step.why or f"the frame at {offset} is longer than its segment"
+            after = next_frame(self._log.series, offset, self._flushed)
+            if after is None:
+                break
+            holes = False  # the queues have holes here, and for ever
+            found.gaps.append((offset, after))
+            offset = after
+        if group is not None and group.end > offset:
+            found.stopped_by = (
+                f"the group that begins there should end at {group.end}, the log ends at {offset}: "
+                f"{found.stopped_by or 'it is not whole'}"
+            )
+            found.gaps = [gap for gap in found.gaps if gap[0] < group.start]
+            offset = group.start
+        found.end = offset
+        return None
+
+    def _read(self, offset: int) -> None:
+        """Have bytes from `offset` in the buffer, unless what is left of it fills a step."""
+        left = self._base + self._filled - offset
+        if self._base <= offset and left >= min(STEP_BYTES, self._end_of(offset) - offset):
+            return
+        self._fill(offset)
+
+    def _used_up(self, offset: int) -> bool:
+        """Whether the scan ended for want of bytes: it takes up to 7 zeros for the end."""
+        buffered = self._base + self._filled
+        return buffered - offset < 8 and buffered < self._end_of(offset)
+
+    def _fill(self, offset: int) -> None:
+        segment = self._log.series.find(offset)
+        assert segment is not None, f"{offset} lies between the ends of the log"
+        self._filled = read_into(segment.file, offset - segment.start, self._buffer, OF_LOG)
+        if not self._filled:
+            raise StoreDamaged(f"{segment.file.path} ends before {offset - segment.start}")
+        self._base = offset
+
+    def _read_more(self, offset: int) -> bool:
+        """Have more of the frame at `offset` in the buffer; False if it cannot be longer."""
+        if self._base + self._filled == self._end_of(offset) and self._base == offset:
+            return False
+        if self._base == offset:
+            size = min(2 * len(self._buffer), self._end_of(offset) - offset)
+            self._buffer = memoryview(bytearray(size))
+        self._fill(offset)
+        return True
+
+    def _end_of(self, offset: int) -> int:
+        return offset - offset % self._log.segment_bytes + self._log.segment_bytes
