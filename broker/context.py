@@ -62,7 +62,7 @@ class Context:
     enough_replicas: Callable[[], bool] = lambda: True
     copies_in_sync: Callable[[], int] = lambda: 1
     # Whom a master asks that holds no lease, beside its ack mode; what each of those has; and why
-    # it should not be sent anything (electing.py).
+    # it should not be sent anything (broker/replication/elector.py).
     witnesses: Callable[[], frozenset[str]] = frozenset
     had_by: Callable[[frozenset[str]], int] = lambda _: 0
     counts: Callable[[str], bool] = lambda _: True  # the slave of this address, for its ack mode

@@ -29,7 +29,7 @@ from libc.string cimport memchr, memcmp, memcpy, memset
 
 from saturnmq.protocol import batch as _batch
 from saturnmq.protocol import properties as _names
-from saturnmq.protocol import sent as _sent
+from saturnmq.protocol import message_reference as _message
 from saturnmq.protocol.compression import COMPRESSED_FLAG, unpack
 from saturnmq.runtime.errors import MalformedFrame
 from saturnmq.protocol.frame import Damage, decode_frame
@@ -1424,4 +1424,4 @@ cdef class Message:
         return f"Message({self.topic!r}, {len(self.body)} B, {self.properties})"
 
     def __reduce__(self):
-        return _sent.rebuild, (type(self), self.topic, self.body, self.properties, self.flag)
+        return _message.rebuild, (type(self), self.topic, self.body, self.properties, self.flag)

@@ -235,8 +235,9 @@ class MessageStore:
 
     @property
     def amnesia(self) -> str:
-        """What exactly is missing (see `amnesia.py`), empty if nothing is. While there is something
-        the store takes what is copied back (`append_raw`) but no messages."""
+        """The exact description of the missing part of the log (see `store/recovery/amnesia.py`), or
+        an empty text. While something is missing, the store takes what is copied back
+        (`append_raw`) but no messages."""
         if self._promise is None or not (missing := self.missing):
             return ""
         return (

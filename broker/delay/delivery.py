@@ -2,10 +2,11 @@
 
 `config/delayOffset.json`: `{"dataVersion":DV,"offsetTable":{"<level>":<next queue offset>}}`, saved
 with the other tables, copied by slaves (code 45); ours in it is a `"generationTable"` and `"stale"`
-(`progress.py`). The next offset of a level moves after the delivered copy was appended, and outside
-of this process, in file and copies, once that is flushed; a slave takes it when its own log reaches
-as far as the master's did. So a crash or a fail-over repeats what was delivered shortly before, and
-never loses it. Only what is confirmed is delivered, and nothing whose topic was deleted meanwhile.
+(`broker/tables/progress.py`). The next offset of a level moves after the delivered copy was
+appended, and outside of this process, in file and copies, once that is flushed; a slave takes it
+when its own log reaches as far as the master's did. So a crash or a fail-over repeats what was
+delivered shortly before, and never loses it. Only what is confirmed is delivered, and nothing whose
+topic was deleted meanwhile.
 
 A delay is counted by the steady clock of the broker that delivers, from the moment when the waiting
 message came to it: sent to it, or copied from its master (`waits.py`). So no step of a wall clock

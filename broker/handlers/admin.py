@@ -356,7 +356,7 @@ class AdminService:
     def _unchanged(
         self, endpoint: Endpoint, request: Command, header: headers.CopyTable, table: Saveable
     ) -> bool:
-        """Answer a slave that has what this table is now (`table_sync.py`)."""
+        """Answer a slave that has what this table is now (`broker/replication/table_sync.py`)."""
         version = self._version_of(table)
         if header.known != version["saturnVersion"]:
             return False

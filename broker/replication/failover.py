@@ -32,7 +32,7 @@ class FailoverService:
         self._slave = slave
         self._registration = registration
         self.executor: Executor
-        # Why nobody can be elected now; None: nobody ever is (electing.py).
+        # Why nobody can be elected now; None: nobody ever is (elector.py).
         self.no_failover: Callable[[], str | None] = lambda: None
         self._numbers = count(1)
         self._asked: dict[int, tuple[Endpoint, Command]] = {}

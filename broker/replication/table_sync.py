@@ -9,12 +9,12 @@ is asked every 10 s.
 
 A node that does not lead (ext `saturnLeads`) has nothing to copy: a deposed master that came back
 with another disk has empty tables. A master that lost its own takes those of the slave that gives
-it back its log (`adopt`). Else topics and groups are the master's alone, but for deletions:
-what this node deleted while it was master stays deleted, and its new master hears of it
-(`TopicTable`). Offsets and delays are merged (`progress.py`); back, too, when a slave joins that
-may have served consumers meanwhile. The delay progress of a master counts once this log has what
-the master's had then: before, the delivered copies may be missing here. Offsets count at once, and
-are told with the epochs of the master's log: this one may lack what they say was consumed.
+it back its log (`adopt`). Else topics and groups are the master's alone, but for deletions: what
+this node deleted while it was master stays deleted, and its new master hears of it (`TopicTable`).
+Offsets and delays are merged (`broker/tables/progress.py`); back, too, when a slave joins that may
+have served consumers meanwhile. The delay progress of a master counts once this log has what the
+master's had then: before, the delivered copies may be missing here. Offsets count at once, and are
+told with the epochs of the master's log: this one may lack what they say was consumed.
 """
 
 from __future__ import annotations

@@ -111,8 +111,9 @@ class ClientTable:
                 if isinstance(parsed, Subscription):
                     group.subscriptions[topic] = parsed
                 else:
-                    # Its pulls are refused (subscriptions.py); the client itself lives on. A
-                    # condition stays until there is one that can be parsed, as in RocketMQ.
+                    # Its pulls are refused (broker/handlers/subscriptions.py); the client itself
+                    # lives on. A condition stays until there is one that can be parsed, as in
+                    # RocketMQ.
                     log.warning("group %s: %s", group.name, parsed)
                     older = group.subscriptions.get(topic)
                     is_sql = document["expressionType"] == SQL_EXPRESSION

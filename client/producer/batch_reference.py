@@ -1,6 +1,6 @@
 """The hot half of outgoing.py in plain Python: what every message sent passes through.
 
-`client_kernel.pyx` is its compiled twin, `kernels.py` chooses.
+`client_kernel.pyx` is its compiled twin, `client/kernels.py` chooses.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class LogFile:
     root: str
     start: int
     segment_bytes: int
-    cut_from: int | None  # what is no frame from here on ends the log (log_files.py)
+    cut_from: int | None  # what is no frame from here on ends the log (store/log/log_files.py)
 
     @property
     def path(self) -> str:

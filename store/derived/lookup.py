@@ -1,7 +1,7 @@
 """Reading: by queue offset, by time, by key (store-format.md sections 3, 4 and 8).
 
 get_message follows RocketMQ's table of statuses and next offsets exactly. The tag filter looks at
-the queue entry only, an SQL92 condition at frames as well (sifting.py). Frames are not copied: a
+the queue entry only, an SQL92 condition at frames as well (sql_filter.py). Frames are not copied: a
 result points at the stretches of the mapped log they lie in, and a reply is written from there. It
 keeps the mapping alive until it is sent, also when the segment is closed or deleted meanwhile.
 Consumers see nothing that ends behind `visible`, a physical offset, and below it the log does not

@@ -3,7 +3,7 @@
 One bounded step at a time, so that the event loop keeps answering. Recovery runs the same code with
 checksums on, over bytes it read itself. Dispatch goes up to the append position whatever the flush
 mode is; what consumers may see is decided by the physical limit that the broker hands to
-get_message. A group is dispatched when all of it is there (`groups.py`).
+get_message. A group is dispatched when all of it is there (`store/log/atomic_batches.py`).
 """
 
 from __future__ import annotations

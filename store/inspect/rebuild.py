@@ -3,8 +3,8 @@
 Safe to interrupt: first `abort` is there and the checkpoint says of no entry that it is durable, so
 that whoever starts next, our broker, RocketMQ's or another rebuild, builds everything from the
 oldest segment; only then is anything deleted. The checkpoint keeps what it knows of the log itself,
-and damage in the middle of the log is skipped (`log_files.py`). Queues all of whose messages were
-deleted stay: nothing could build them again, and their end is their next offset.
+and damage in the middle of the log is skipped (`store/log/log_files.py`). Queues all of whose
+messages were deleted stay: nothing could build them again, and their end is their next offset.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Checking a store: every frame of the CommitLog, and all that is derived from it against what a
 rebuild would give.
 
-The log is read once, from its first frame to its end (`log_files.py`); the queues
+The log is read once, from its first frame to its end (`store/log/log_files.py`); the queues
 (`verify_queues.py`), index (`verify_index.py`) and checkpoint are compared on the way. Nothing is
 written, no lock is taken, nothing is mapped; memory does not grow with the store. RocketMQ's
 directories are read the same way; what it does differently, and what the next start repairs by
@@ -130,7 +130,7 @@ def found_sizes(disk: Disk, root: str, sizes: Sizes) -> Sizes:
 
 
 def trust_in(disk: Disk, root: str, files: SegmentFiles, page: Checkpoint) -> Trust:
-    """How far the log and what is derived from it may be believed; see `findings.py`."""
+    """How far the log and what is derived from it may be believed; see `verify_report.py`."""
     foreign = page.derived < 0 and page.flushed < 0
     running = disk.locked(posixpath.join(root, "lock"))
     unsure = running or AbortMark(disk, root).present()

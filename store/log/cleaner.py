@@ -12,7 +12,7 @@ A segment is renamed to `deleted/<name>.delete` and deleted 60 s later, at the n
 the next pass when the disk is short. The sub-directory is there because RocketMQ refuses a store
 with such a file beside the segments, and ignores sub-directories. The newest one stays until a
 checkpoint says where the log begins now: it tells the next start who took the segments
-(amnesia.py). No queue entry points at a
+(store/recovery/amnesia.py). No queue entry points at a
 segment that is gone: a pass raises the queues' least offsets first. Readers keep their mapping of
 a deleted file.
 """

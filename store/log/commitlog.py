@@ -1,10 +1,10 @@
 """The CommitLog: all messages of a broker in one byte space (store-format.md section 2).
 
 The single writer asks for room, builds a frame or a batch in the staging buffer and appends it:
-written to the file (why not to the mapping: `disk.py`), `end` moved. A write that fails may have
-left a part of it behind `end`: the store takes no more then. The buffer fits the processor's cache
-and keeps the newest frames for dispatch, which comes right after.
-A frame never crosses a segment: when frame + 8 > bytes left, the remainder becomes BLANK
+written to the file (why not to the mapping: `store/disk.py`), `end` moved. A write that fails may
+have left a part of it behind `end`: the store takes no more then. The buffer fits the processor's
+cache and keeps the newest frames for dispatch, which comes right after. A frame never crosses a
+segment: when frame + 8 > bytes left, the remainder becomes BLANK
 
     0  i32  bytes left
     4  i32  -875286124 (0xCBD43194)

@@ -8,7 +8,7 @@ next frame whose magic, own offset and checksums are right, and goes on. Where n
 the end. Everything is read with pread through the disk door; nothing is ever written.
 
 A place behind `cut_from` that holds no frame ends the log even if frames follow: the next start
-will cut there, because nobody was promised what was not yet flushed (recovery.py).
+will cut there, because nobody was promised what was not yet flushed (store/recovery/recovery.py).
 """
 
 from __future__ import annotations

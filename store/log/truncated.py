@@ -2,8 +2,8 @@
 
 A deposed master, or a slave that was ahead of the master promoted instead of it, cuts its log back
 to what both have (fault-model.md I7). A start cuts off what is damaged to the end of what was
-durable, and what lies behind a missing segment (amnesia.py). The bytes [from, to) that go are
-copied before, or their file is renamed, to
+durable, and what lies behind a missing segment (store/recovery/amnesia.py). The bytes [from, to)
+that go are copied before, or their file is renamed, to
 
     truncated/<from>-<to>.log    the bytes as they were, BLANKs included; 20 digits each, as names
                                  of segments; `.1`, `.2` before `.log` when the name is taken

@@ -7,7 +7,7 @@ its end after a disk that lied, or all behind a segment that is missing between 
 those files are set aside. Segments go on behind the log's end, and one that begins behind `start`
 tells that the front is missing, also when `flushed` is older than it.
 The cleaner is no culprit: it moves `start` on, and until a checkpoint says so, the newest file it
-took waits in `commitlog/deleted` (cleaner.py).
+took waits in `commitlog/deleted` (store/log/cleaner.py).
 
 The promise stays in the checkpoint until the log has all of it again, or somebody settles the
 matter (`MessageStore.settle`). `flushed` itself says what is durable now: between it and what was

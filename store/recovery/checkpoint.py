@@ -15,7 +15,7 @@ Ours, in the part RocketMQ leaves alone: timestamps cannot say where to start ex
     80  i64  number of queues that existed then
     88  i64  flushed: every byte of the log below it is durable
     96  i64  name of the index file that is being filled, 0: there is none, -1: not known
-    104 40s  its header, all of whose items are durable (indexfile.py)
+    104 40s  its header, all of whose items are durable (store/derived/indexfile.py)
     144 16s  identity of the group that the log belongs to, zeros: unknown
     160 i64  start: where the log begins, -1: it never did, or nobody knows
     168 i64  promised: the log was durable up to here once, and a start found less (amnesia.py);

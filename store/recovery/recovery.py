@@ -15,9 +15,9 @@ ends there, and the tail is zeroed and synced before anything can be appended be
 Its extent is a gap that consumers skip. Where nothing of a queue follows, the messages' entries
 stay, as far as the queues or the frames' heads still tell them: their queue offsets are given to no
 others. When nothing valid follows, the log ends before what it had, and what is cut off there goes
-to a side file (`truncated.py`). In both cases a group whose end is not there is cut off as a whole,
-at its marker (`groups.py`): no checkpoint lies in one that was not flushed, so the marker is among
-what is read.
+to a side file (`store/log/truncated.py`). In both cases a group whose end is not there is cut off
+as a whole, at its marker (`store/log/atomic_batches.py`): no checkpoint lies in one that was not
+flushed, so the marker is among what is read.
 """
 
 from __future__ import annotations

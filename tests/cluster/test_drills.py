@@ -27,7 +27,7 @@ from saturnmq.drills.failover.run import HISTORY_FILE, MODES, run_drill
 
 CLOCKS = """
 import time
-from saturnmq.protocol import native
+from saturnmq.runtime import native
 
 async def main(runtime):
     print(time.time(), runtime.now_ms() / 1000, runtime.monotonic())

@@ -17,7 +17,7 @@ PATIENCE_S = 30.0
 # A node that follows its master two seconds later than it serves: `python -c LATE -m MODULE ...`.
 LATE = """
 import asyncio, runpy, sys
-from saturnmq.broker.ha_slave import HaSlave
+from saturnmq.broker.replication.ha_slave import HaSlave
 run = HaSlave.run
 async def late(self):
     await asyncio.sleep(2)

@@ -80,7 +80,7 @@ def test_a_second_consumer_of_one_name_in_a_process_is_told_and_the_first_goes_o
 def test_a_name_belongs_to_a_process_until_it_ends(home: Path) -> None:
     program = """
 import sys
-from saturnmq.client.local_files import LocalFiles
+from saturnmq.client.consumer.local_files import LocalFiles
 
 files = LocalFiles()
 assert files.lock("~/.saturnmq/offsets/DEFAULT/G/offsets.json") is None

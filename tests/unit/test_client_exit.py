@@ -130,7 +130,7 @@ def test_what_is_left_at_the_end_has_the_time_that_is_left() -> None:
     """Producers that are closed, or that nobody has any more, are not asked, nor in a child."""
     script = """
 import os, sys
-from saturnmq.client import at_exit
+from saturnmq.client.producer import at_exit
 
 class Clock:
     now = 100.0

@@ -15,7 +15,7 @@ from served_rig import served
 BEGIN = """
 import json, multiprocessing, os, signal, sys, threading, time, warnings
 from saturnmq import Admin, Message, MessageQueue, Producer, PullConsumer, PushConsumer
-from saturnmq.protocol.errors import ClientForked
+from saturnmq.runtime.errors import ClientForked
 warnings.simplefilter("ignore", DeprecationWarning)  # of fork in a process with threads
 nameserver = sys.argv[1]
 

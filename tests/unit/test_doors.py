@@ -542,7 +542,7 @@ def test_a_signal_unwinds_the_main_task_before_its_handler_is_called() -> None:
     """Raised in the middle of a callback of the loop it would be lost."""
     program = """
 import asyncio, os, signal, sys
-from saturnmq.protocol import native
+from saturnmq.runtime import native
 
 signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 
