@@ -66,7 +66,7 @@ TARGETS = {
 }
 
 
-class Scale(NamedTuple):
+class QueueScale(NamedTuple):
     """How much work."""
 
     topics: int
@@ -79,8 +79,8 @@ class Scale(NamedTuple):
     rounds: int
 
 
-FULL = Scale(10_000, 8, 200, 1_000, 500_000, 20_000, 5_000, 3)
-QUICK = Scale(40, 2, 5, 20, 2_000, 200, 50, 1)
+FULL = QueueScale(10_000, 8, 200, 1_000, 500_000, 20_000, 5_000, 3)
+QUICK = QueueScale(40, 2, 5, 20, 2_000, 200, 50, 1)
 
 
 def used_s(node: Node) -> float:
@@ -94,7 +94,7 @@ def disk_mb(directory: str) -> float:
     return int(done.stdout.split()[0]) / 1e6
 
 
-class Run:
+class ManyQueuesRun:
     """The figures of one run."""
 
     def __init__(self, cluster: LocalCluster) -> None:
@@ -139,7 +139,7 @@ async def at_a_time(limit: int, items: list[Any], work: Callable[[Any], Awaitabl
     await asyncio.gather(*(worker() for _ in range(limit)))
 
 
-async def insist(run: Run, call: Callable[[], Awaitable[Any]]) -> Any:
+async def insist(run: ManyQueuesRun, call: Callable[[], Awaitable[Any]]) -> Any:
     """On a machine that does other work, too, a broker may be short of time for a while."""
     while True:
         try:
@@ -149,7 +149,7 @@ async def insist(run: Run, call: Callable[[], Awaitable[Any]]) -> Any:
             await asyncio.sleep(0.1)
 
 
-async def make(run: Run, scale: Scale, topics: list[str]) -> None:
+async def make(run: ManyQueuesRun, scale: QueueScale, topics: list[str]) -> None:
     async def one(topic: str) -> None:
         await insist(run, lambda: admin.create_topic(topic, queues=scale.queues))
 
@@ -161,7 +161,7 @@ async def make(run: Run, scale: Scale, topics: list[str]) -> None:
                 await one(f"more-{number}")
 
 
-async def send(run: Run, messages: list[Message]) -> None:
+async def send(run: ManyQueuesRun, messages: list[Message]) -> None:
     async def one(message: Message) -> None:
         result = await insist(run, lambda: producer.send(message))
         assert result.ok, result
@@ -171,7 +171,7 @@ async def send(run: Run, messages: list[Message]) -> None:
             await at_a_time(SENDING, messages, one)
 
 
-async def consume(run: Run, topics: list[str], count: int) -> None:
+async def consume(run: ManyQueuesRun, topics: list[str], count: int) -> None:
     seen: Counter[bytes] = Counter()
     done = asyncio.Event()
 
@@ -199,7 +199,7 @@ async def consume(run: Run, topics: list[str], count: int) -> None:
     assert set(seen.values()) == {1}, "a message was consumed twice"
 
 
-def restart(run: Run) -> None:
+def restart(run: ManyQueuesRun) -> None:
     cluster = run.cluster
     for how, end in (("a clean stop", cluster.stop), ("kill -9", cluster.kill)):
         begun = time.monotonic()
@@ -215,7 +215,7 @@ def restart(run: Run) -> None:
         run.note_stop(f"longest stop of the loop of a start after {how}, ms")
 
 
-def produce(run: Run, topics: list[str], count: int) -> tuple[float, float]:
+def produce(run: ManyQueuesRun, topics: list[str], count: int) -> tuple[float, float]:
     """Messages a second as `saturnmq bench produce` sends them, the next chunk while the one before
     is under way; and processor time of the broker for a million."""
     body = os.urandom(1024)
@@ -237,7 +237,7 @@ def produce(run: Run, topics: list[str], count: int) -> tuple[float, float]:
     return count / took, (used_s(run.broker) - used) / count * 1e6
 
 
-async def send_one_by_one(run: Run, topics: list[str], count: int) -> float:
+async def send_one_by_one(run: ManyQueuesRun, topics: list[str], count: int) -> float:
     """Messages a second of so many senders, each of which waits for its answer."""
     body = os.urandom(1024)
     async with Producer(nameservers=run.cluster.nameservers, group="senders") as producer:
@@ -254,7 +254,7 @@ async def send_one_by_one(run: Run, topics: list[str], count: int) -> float:
 
 
 @contextmanager
-def idle_connections(run: Run, count: int) -> Iterator[None]:
+def idle_connections(run: ManyQueuesRun, count: int) -> Iterator[None]:
     """So many are open to the broker all the time, and say nothing."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -271,7 +271,7 @@ def idle_connections(run: Run, count: int) -> Iterator[None]:
                 raise AssertionError(f"the broker ended an idle connection: {each.recv(1)!r}")
 
 
-def beside_idle(run: Run, scale: Scale, topic: str) -> None:
+def beside_idle(run: ManyQueuesRun, scale: QueueScale, topic: str) -> None:
     rates, shares = [], []
     for _ in range(scale.rounds):
         without, _ = produce(run, [topic], scale.messages)
@@ -284,7 +284,7 @@ def beside_idle(run: Run, scale: Scale, topic: str) -> None:
     run.note(f"{what}, % of none", statistics.median(shares))
 
 
-def throughput(run: Run, scale: Scale, topics: list[str]) -> None:
+def throughput(run: ManyQueuesRun, scale: QueueScale, topics: list[str]) -> None:
     one, many, ratios, costs, alone = [], [], [], [], []
     # All queues first: to make their files is not what is measured.
     asyncio.run(send_one_by_one(run, topics[: scale.spread], 2 * scale.queues * scale.spread))
@@ -312,7 +312,7 @@ def throughput(run: Run, scale: Scale, topics: list[str]) -> None:
     run.note("processor of the broker for a million to one topic, s", statistics.median(alone))
 
 
-def measure(run: Run, scale: Scale, *, each_queue: bool) -> None:
+def measure(run: ManyQueuesRun, scale: QueueScale, *, each_queue: bool) -> None:
     topics = [f"topic-{number:05d}" for number in range(scale.topics)]
     asyncio.run(make(run, scale, topics))
     places = [
@@ -351,7 +351,7 @@ def main() -> None:
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (SOFT_LIMIT, hard))
         cluster = LocalCluster.up(Path(directory))
-        run = Run(cluster)
+        run = ManyQueuesRun(cluster)
         try:
             measure(run, scale, each_queue=given.each_queue)
         finally:

@@ -41,7 +41,7 @@ TARGETS = {
 }
 
 
-class Log:
+class FrameLog:
     """Frames and the queue entries that name them."""
 
     def __init__(self, body_bytes: int, count: int) -> None:
@@ -92,7 +92,7 @@ class Log:
 
 def decoding_figures(scale: float) -> Iterator[tuple[str, float]]:
     for label, body_bytes, count in (("100 B", 100, 50_000), ("1 KiB", 1024, 25_000)):
-        log = Log(body_bytes, max(50, int(count * scale)))
+        log = FrameLog(body_bytes, max(50, int(count * scale)))
         for what, work in (
             ("all columns", log.decode(ALL)),
             ("all columns, in 1 MiB chunks", log.walk(ALL)),
@@ -137,7 +137,7 @@ def measure(directory: str, scale: float) -> dict[str, float]:
 
 def checksum() -> int:
     """Of frames as every run decodes them."""
-    return zlib.crc32(Log(100, 100).frames)
+    return zlib.crc32(FrameLog(100, 100).frames)
 
 
 if __name__ == "__main__":

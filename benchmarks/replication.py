@@ -291,7 +291,7 @@ def catch_up(directory: str, scale: Scale) -> dict[str, Any]:
         while at_master.end() < scale.catch_up_bytes:
             bench(cluster, "produce", "--count", str(scale.messages))
         shutil.rmtree(Path(slave.data, "store"), ignore_errors=True)
-        serving = Sender(cluster.nameservers[0])
+        serving = BenchSender(cluster.nameservers[0])
         quiet = serving.phase(scale.quiet_s)
         wanted = at_master.end()
         serving.begin()
@@ -329,7 +329,7 @@ def catch_up(directory: str, scale: Scale) -> dict[str, Any]:
     }
 
 
-class Sender:
+class BenchSender:
     """One thread that sends and waits, again and again, with a pause."""
 
     def __init__(self, nameserver: str) -> None:

@@ -44,7 +44,7 @@ TICK_S = 0.002
 QUIET_S = 3.0  # of load before and after the upgrade
 
 
-class Load:
+class SendLoad:
     """Sends until its input ends."""
 
     def __init__(self, nameservers: str, rate: float) -> None:
@@ -145,7 +145,7 @@ def main() -> None:
     parser.add_argument("--load", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.load:
-        native.run(Load(options.load, options.rate).run)
+        native.run(SendLoad(options.load, options.rate).run)
         return
     rounds = []
     for _ in range(options.rounds):

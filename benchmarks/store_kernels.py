@@ -21,7 +21,7 @@ from saturnmq.protocol.batch import encode_batch_item
 from saturnmq.store.delay_levels import DEFAULT_DELAYS_MS
 from saturnmq.store.derived.derived import Derived
 from saturnmq.store.derived.indexfile import Index
-from saturnmq.store.derived.queues import Queues
+from saturnmq.store.derived.queues import QueueTable
 from saturnmq.store.disk import NativeDisk
 from saturnmq.store.message_store import MessageStore, StoreConfig
 from targets import Target
@@ -43,7 +43,7 @@ TARGETS = {
 }
 
 
-class Clock:
+class StoreClock:
     """The part of a runtime that the store uses."""
 
     def now_ms(self) -> int:
@@ -103,8 +103,8 @@ class Dispatch:
         self.index = index
         self.first = 0
         self._disk = NativeDisk()
-        files = Index(self._disk, f"{directory}/index", 5_000_000, 20_000_000, Clock().now_ms)
-        queues = Queues(self._disk, f"{directory}/consumequeue", 6_000_000)
+        files = Index(self._disk, f"{directory}/index", 5_000_000, 20_000_000, StoreClock().now_ms)
+        queues = QueueTable(self._disk, f"{directory}/consumequeue", 6_000_000)
         self.derived = Derived(queues, files if index else None)
 
     def __call__(self) -> None:
@@ -152,7 +152,7 @@ def filled(directory: str, body_bytes: int, log_bytes: int) -> tuple[StoreConfig
         zero_ahead_bytes=0,
         disk_enough_bytes=1024 * MIB,
     )
-    store = MessageStore.open(config, NativeDisk(), Clock())
+    store = MessageStore.open(config, NativeDisk(), StoreClock())
     body, _ = batch(body_bytes)
     number = 0
     while store.watermarks.appended < log_bytes:
@@ -172,7 +172,7 @@ def recovery_figures(directory: str, scale: float) -> Iterator[tuple[str, float]
         Path(config.root, "abort").write_bytes(b"1")
         Path(config.root, "checkpoint").unlink()
         begin, begin_busy = time.perf_counter(), time.process_time()
-        store = MessageStore.open(config, NativeDisk(), Clock())
+        store = MessageStore.open(config, NativeDisk(), StoreClock())
         taken.append(time.perf_counter() - begin)
         busy.append(time.process_time() - begin_busy)
         size, count = store.recovery.end, store.recovery.messages

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Target(NamedTuple):
+class BenchTarget(NamedTuple):
     """What was asked for; `at_most` for times and costs."""
 
     value: float

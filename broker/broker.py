@@ -19,10 +19,10 @@ from itertools import count
 from typing import Any
 
 from saturnmq.broker.commit.ack import AckLedger
-from saturnmq.broker.commit.advance import Turn, confirm
+from saturnmq.broker.commit.advance import WatermarkAdvancer, confirm
 from saturnmq.broker.commit.cleaning import CleaningService
 from saturnmq.broker.commit.flush import FlushService
-from saturnmq.broker.commit.gate import Gate
+from saturnmq.broker.commit.gate import StoreGate
 from saturnmq.broker.commit.retention import RetentionClock
 from saturnmq.broker.commit.upkeep import Upkeep
 from saturnmq.broker.config import BrokerConfig
@@ -35,12 +35,12 @@ from saturnmq.broker.failures import Failures
 from saturnmq.broker.handlers.admin import AdminService
 from saturnmq.broker.handlers.membership import MembershipService
 from saturnmq.broker.handlers.pull import PullService
-from saturnmq.broker.handlers.queries import LookupService
+from saturnmq.broker.handlers.queries import QueryService
 from saturnmq.broker.handlers.ranges import RangeService
 from saturnmq.broker.handlers.requests import Handler, Services, handlers
 from saturnmq.broker.handlers.retry import RetryService
 from saturnmq.broker.handlers.send import SendService
-from saturnmq.broker.registration import Registration
+from saturnmq.broker.registration import Registrar
 from saturnmq.broker.replication.elector import Ballot, ElectionService, SavedMemory
 from saturnmq.broker.replication.executor import Doors, Executor
 from saturnmq.broker.replication.failover import FailoverService
@@ -52,13 +52,13 @@ from saturnmq.broker.replication.role import Role
 from saturnmq.broker.replication.table_sync import TableSync
 from saturnmq.broker.tables.clients import ClientTable
 from saturnmq.broker.tables.deletion import Deletion
-from saturnmq.broker.tables.locks import QueueLocks
+from saturnmq.broker.tables.locks import QueueLockTable
 from saturnmq.broker.tables.lost_offsets import has_queue
 from saturnmq.broker.tables.offsets import ConsumerOffsets
 from saturnmq.broker.tables.statistics import Statistics
 from saturnmq.broker.tables.subscription_groups import GroupTable
 from saturnmq.broker.tables.table_memory import GROUP, LOCK, MEMBER, OFFSET, TOPIC, TableMemory
-from saturnmq.broker.tables.table_persistence import Saver
+from saturnmq.broker.tables.table_persistence import TablePersistence
 from saturnmq.broker.tables.topics import TopicTable, system_topics
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.connections import Connections
@@ -120,7 +120,7 @@ class Broker:
         self._runtime = runtime
         self._disk = disk
         self._tasks: list[asyncio.Task[None]] = []
-        self._gate = Gate(runtime)
+        self._gate = StoreGate(runtime)
         self._listeners: list[Listener] = []
         self._connections = Connections(
             runtime, config.limits.within(disk.memory_bytes()), self._dispatch, self._lost
@@ -129,7 +129,7 @@ class Broker:
         self._closed = False
         self._cut_unsaved = self._sinks_cut = False  # tables do not know yet that the log was cut
         self._delivering: asyncio.Task[None] | None = None
-        self._registration: Registration | None = None
+        self._registration: Registrar | None = None
         self.address = ""
         self.ha_address = ""
         self.failed: str | None = None  # why this broker takes no more writes
@@ -188,7 +188,7 @@ class Broker:
 
     async def _start(self, config: BrokerConfig, runtime: Runtime) -> None:
         context = self._make_context()
-        self._saver = Saver(runtime, context.steps, self._gate.guard)
+        self._saver = TablePersistence(runtime, context.steps, self._gate.guard)
         self.context = context
         context.tables.counts = {
             OFFSET: context.offsets.__len__,
@@ -197,7 +197,7 @@ class Broker:
             MEMBER: context.clients.__len__,
             LOCK: context.locks.__len__,
         }
-        self._turn = Turn(context)
+        self._turn = WatermarkAdvancer(context)
         context.appended = self._turn.wake
         self._load_role()
         await self._bind()
@@ -237,7 +237,7 @@ class Broker:
             ),
             clients=ClientTable(config.client_expiry_ms / 1000),
             offsets=ConsumerOffsets(runtime.now_ms, topics.is_over, partial(tables.take, OFFSET)),
-            locks=QueueLocks(),
+            locks=QueueLockTable(),
             ledger=AckLedger(config.max_pending_acks, self._connections.budget),
             role=Role(config),
             epochs=Epochs.load(self._disk, config.root, self.store.watermarks.appended),
@@ -347,7 +347,7 @@ class Broker:
             on_join=self._table_sync.joined,
             mending=mending,
         )
-        self._registration = Registration(context, self.ha_address)
+        self._registration = Registrar(context, self.ha_address)
         self._slave.on_no_master = self._registration.look_for_master
         self._failover = FailoverService(context, self._master, self._slave, self._registration)
         self._failover.executor = self._executor = Executor(
@@ -384,7 +384,7 @@ class Broker:
             copy_tables=self._table_sync.copy_now,
             started_ms=runtime.now_ms(),
         )
-        retries, lookups = RetryService(context, sends), LookupService(context)
+        retries, lookups = RetryService(context, sends), QueryService(context)
         self._sinks = SinkTable(self.store, retention.now_ms)
         stages = Stages(
             self._disk,

@@ -15,7 +15,7 @@ from saturnmq.broker.config import BrokerConfig
 from saturnmq.broker.failures import Failures
 from saturnmq.broker.replication.role import Role
 from saturnmq.broker.tables.clients import ClientTable
-from saturnmq.broker.tables.locks import QueueLocks
+from saturnmq.broker.tables.locks import QueueLockTable
 from saturnmq.broker.tables.offsets import ConsumerOffsets
 from saturnmq.broker.tables.statistics import Statistics
 from saturnmq.broker.tables.subscription_groups import GroupTable
@@ -45,7 +45,7 @@ class Context:
     groups: GroupTable
     clients: ClientTable
     offsets: ConsumerOffsets
-    locks: QueueLocks
+    locks: QueueLockTable
     ledger: AckLedger
     role: Role
     epochs: Epochs

@@ -31,14 +31,14 @@ from saturnmq.broker.context import Context
 from saturnmq.broker.replication.identity import known
 from saturnmq.broker.replication.kinship import is_foreign
 from saturnmq.broker.replication.role import State
-from saturnmq.broker.tables.table_persistence import EncodedRows, Rows
+from saturnmq.broker.tables.table_persistence import EncodedRows, LazyRows
 from saturnmq.broker.tables.topics import READ, WRITE, Topic
 from saturnmq.protocol import checked, fastjson
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint, connect
 from saturnmq.protocol.kernels import crc32
 from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.signing import KEY, UNSIGNED_WORDS, VARIABLE, Answer, ask_signed
+from saturnmq.protocol.signing import KEY, UNSIGNED_WORDS, VARIABLE, NodeAnswer, ask_signed
 from saturnmq.runtime.door import split_address
 from saturnmq.runtime.errors import ForeignGroup, MalformedFrame, SaturnError, error_for
 from saturnmq.runtime.supervision import Supervisor
@@ -72,7 +72,7 @@ class _Taken(NamedTuple):
 _NOTHING = _Taken(0, (0, 0, ""), 0.0)
 
 
-class Registration:
+class Registrar:
     def __init__(self, context: Context, ha_address: str) -> None:
         self._c = context
         self.ha_address = ha_address
@@ -242,7 +242,7 @@ class Registration:
             self._said[nameserver] = text
             log.log(level, "nameserver %s: %s", nameserver, text)
 
-    async def _register(self, nameserver: str, endpoint: Endpoint) -> Answer:
+    async def _register(self, nameserver: str, endpoint: Endpoint) -> NodeAnswer:
         """What the nameserver answers about the group."""
         c = self._c
         config = c.config
@@ -306,7 +306,7 @@ class Registration:
 
     async def _ask(
         self, nameserver: str, endpoint: Endpoint, request: Command, timeout_s: float
-    ) -> Answer:
+    ) -> NodeAnswer:
         """What it answers, whatever the code."""
         return await ask_signed(
             self._c.config.signing,
@@ -315,13 +315,13 @@ class Registration:
             lambda command: endpoint.request(command, timeout_s),
         )
 
-    def _rows(self, only: Topic | None) -> Rows:
+    def _rows(self, only: Topic | None) -> LazyRows:
         """What clients may do with each topic here: nothing that the broker itself may not."""
         topics = [*self._c.topics] if only is None else [only]
         permission = self._c.config.permission
         if permission == READ | WRITE:
             return EncodedRows(topic.row for topic in topics)
-        return Rows(
+        return LazyRows(
             (topic.name, {**topic.to_json(), "perm": topic.perm & permission}) for topic in topics
         )
 

@@ -65,7 +65,7 @@ def _in_process(target: str, minutes: float, seeds: range) -> Any:
     with progress_bar() as bar:
         task = bar.add_task(target, total=None)
 
-        def go_on(report: inprocess.Report) -> bool:
+        def go_on(report: inprocess.TargetReport) -> bool:
             bar.update(task, completed=report.executions)
             return time.monotonic() < end
 

@@ -36,7 +36,7 @@ def simulate(
     from saturnmq.drills import pool
     from saturnmq.drills.sim import run
     from saturnmq.drills.sim.mutants import MUTANTS
-    from saturnmq.drills.sim.report import Report
+    from saturnmq.drills.sim.report import SimReport
 
     if mutant is not None and mutant not in MUTANTS:
         fail(f"no mutant {mutant!r}; there are {', '.join(MUTANTS)}")
@@ -49,7 +49,7 @@ def simulate(
             task = bar.add_task("simulated clusters", total=last - first + 1)
             report = pool.run_jobs(
                 run.seed_jobs(first, last, mutant, election=election),
-                Report(),
+                SimReport(),
                 lambda sums: len(sums.violations) >= VIOLATIONS_MAX,
                 lambda sums: bar.update(task, completed=sums.seeds),
             )

@@ -65,7 +65,7 @@ def produce(
         lines = Lines(stack.enter_context(open(file, "rb")) if file else sys.stdin.buffer)
         producer = stack.enter_context(Producer(nameservers=addresses(nameserver), group=group))
         bar = stack.enter_context(progress_bar())
-        sending = stack.enter_context(Sending(producer, topic, acks))
+        sending = stack.enter_context(LineSender(producer, topic, acks))
         task = bar.add_task(f"producing to {topic}", total=None)
         for line in lines:
             sending.send(line.rstrip(b"\r\n"), key_field, tag)
@@ -116,7 +116,7 @@ class Lines:
             raise KeyboardInterrupt
 
 
-class Sending:
+class LineSender:
     """Lines under way. A thread waits for their acknowledgements in the order of the lines, so
     that they are told while standard input is still open.
     """
@@ -132,7 +132,7 @@ class Sending:
         self.sent = self.acked = 0
         self.problem = ""
 
-    def __enter__(self) -> Sending:
+    def __enter__(self) -> LineSender:
         self._settler.start()
         return self
 

@@ -41,7 +41,7 @@ class LogSettings(NamedTuple):
     files: int
 
 
-class Place(NamedTuple):
+class LogCallSite(NamedTuple):
     """The line of code that writes a line of the log."""
 
     logger: str
@@ -52,15 +52,15 @@ class Repeats:
     """Counts what each place writes. Pure: it is told the time."""
 
     def __init__(self) -> None:
-        self._windows: dict[Place, tuple[float, int]] = {}  # when each began, lines since
+        self._windows: dict[LogCallSite, tuple[float, int]] = {}  # when each began, lines since
 
-    def number(self, place: Place, now: float) -> int:
+    def number(self, place: LogCallSite, now: float) -> int:
         """Of one more line of `place`, from 1 on."""
         began, count = self._windows.get(place, (now, 0))
         self._windows[place] = began, count + 1
         return count + 1
 
-    def over(self, now: float) -> Iterator[tuple[Place, int]]:
+    def over(self, now: float) -> Iterator[tuple[LogCallSite, int]]:
         """End the windows whose time is over; those of which lines were left out, and how many."""
         ended = [place for place, (began, _) in self._windows.items() if now - began >= WINDOW_S]
         for place in ended:
@@ -86,7 +86,7 @@ class NodeLog(logging.StreamHandler[TextIO]):
     def emit(self, record: logging.LogRecord) -> None:
         now = self._monotonic()
         self._tell_left_out(now)
-        number = self._repeats.number(Place(record.name, record.lineno), now)
+        number = self._repeats.number(LogCallSite(record.name, record.lineno), now)
         if number > LINES_MAX:
             return
         if number > TRACES_MAX and record.exc_info:

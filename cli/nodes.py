@@ -184,7 +184,7 @@ def _ballot(settings: Any, runtime: Any) -> Any:
     """What a broker that is given an etcd elects with; None without one."""
     if not settings.etcd_endpoints:
         return None
-    from saturnmq.broker.etcd.client import Access, GrpcEtcd
+    from saturnmq.broker.etcd.client import EtcdAccess, GrpcEtcd
     from saturnmq.broker.replication.elector import Ballot
     from saturnmq.client.admin.promotion import check_elected, promote_elected
 
@@ -204,7 +204,7 @@ def _ballot(settings: Any, runtime: Any) -> Any:
     async def check(group: str, me: str, others: list[str], force: bool) -> None:
         await check_elected(runtime, group, me, others, force=force, signing=settings.signing)
 
-    access = Access(
+    access = EtcdAccess(
         endpoints=settings.etcd_endpoints,
         user=settings.etcd_user,
         password=settings.etcd_password,

@@ -27,7 +27,7 @@ from saturnmq.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from saturnmq.store.inspect.verify import Report, Sizes
+    from saturnmq.store.inspect.verify import Sizes, VerifyReport
 
 app = typer.Typer(
     help="Look into a store directory, ours or RocketMQ's: check, dump, rebuild.",
@@ -88,7 +88,7 @@ def check_store(
     raise typer.Exit(1 if report.damage else 0)
 
 
-def _print_report(report: Report) -> None:
+def _print_report(report: VerifyReport) -> None:
     if report.running:
         print("a broker runs on this directory: checked up to where the log ended at the start")
     elif report.crashed:
@@ -225,7 +225,7 @@ def dump_store(
         read = store_dump.queue_entries
     elif index:
         read = store_dump.index_items
-    wanted = store_dump.Wanted(begin, end, topic, queue)
+    wanted = store_dump.DumpSelection(begin, end, topic, queue)
     for record in islice(read(disk, root, sizes, wanted), limit):
         print(json.dumps(record.fields) if as_json else record.line)
 
@@ -270,7 +270,7 @@ def restore_truncated(
     from saturnmq.runtime.errors import SaturnError
     from saturnmq.store.disk import NativeDisk
 
-    wanted = store_restore.Wanted(
+    wanted = store_restore.RestoreSelection(
         topic,
         key,
         None if since is None else time_ms(since, "--since"),

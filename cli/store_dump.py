@@ -31,14 +31,14 @@ _HEADER_NAMES = ("begin_time", "end_time", "begin_offset", "end_offset", "used_s
 _FILLED = ENTRY.unpack(FILLER)
 
 
-class Record(NamedTuple):
+class DumpRecord(NamedTuple):
     """One thing found; `line` shows the same in short."""
 
     fields: dict[str, Any]
     line: str
 
 
-class Wanted(NamedTuple):
+class DumpSelection(NamedTuple):
     """What to show; None = all."""
 
     begin: int | None = None
@@ -55,7 +55,7 @@ class Wanted(NamedTuple):
         )
 
 
-def frames(disk: Disk, root: str, sizes: Sizes, wanted: Wanted) -> Iterator[Record]:
+def frames(disk: Disk, root: str, sizes: Sizes, wanted: DumpSelection) -> Iterator[DumpRecord]:
     """The frames of the log; gaps are told on standard error."""
     files = open_frames(disk, root, sizes)
     reader = LogReader(files, index=False)
@@ -81,7 +81,7 @@ def frames(disk: Disk, root: str, sizes: Sizes, wanted: Wanted) -> Iterator[Reco
         print(f"saturnmq: the log ends at {reader.end}: {reader.stopped_by}", file=sys.stderr)
 
 
-def _frame(message: ReceivedMessage) -> Record:
+def _frame(message: ReceivedMessage) -> DumpRecord:
     frame, body, properties = message.frame, message.raw_body, message.properties
     fields: dict[str, Any] = {
         "size": len(frame),
@@ -115,7 +115,7 @@ def _frame(message: ReceivedMessage) -> Record:
         f"{message.topic}/{message.queue_id}@{message.queue_offset} {len(frame)} B "
         f"{' '.join([*marks, shown])}"
     )
-    return Record(fields, line)
+    return DumpRecord(fields, line)
 
 
 def _text(data: bytes) -> str | None:
@@ -132,7 +132,9 @@ def _moment(stamp_ms: int) -> str:
         return str(stamp_ms)
 
 
-def queue_entries(disk: Disk, root: str, sizes: Sizes, wanted: Wanted) -> Iterator[Record]:
+def queue_entries(
+    disk: Disk, root: str, sizes: Sizes, wanted: DumpSelection
+) -> Iterator[DumpRecord]:
     """The entries of the ConsumeQueues; `begin` and `end` are log offsets here, too."""
     open_log(disk, root, sizes)
     for topic, queue, files in _queues(disk, root, found_sizes(disk, root, sizes)):
@@ -157,7 +159,7 @@ def _queues(disk: Disk, root: str, sizes: Sizes) -> Iterator[tuple[str, int, Seg
             yield posixpath.basename(topic), int(name), files
 
 
-def _queue_entry(topic: str, queue: int, index: int, entry: tuple[int, int, int]) -> Record:
+def _queue_entry(topic: str, queue: int, index: int, entry: tuple[int, int, int]) -> DumpRecord:
     offset, size, code = entry
     fields = {
         "topic": topic,
@@ -169,10 +171,10 @@ def _queue_entry(topic: str, queue: int, index: int, entry: tuple[int, int, int]
         "filler": entry == _FILLED,
     }
     shown = "filler" if fields["filler"] else f"{offset:>14} {size} B tags code {code}"
-    return Record(fields, f"{topic}/{queue}@{index} {shown}")
+    return DumpRecord(fields, f"{topic}/{queue}@{index} {shown}")
 
 
-def index_items(disk: Disk, root: str, sizes: Sizes, wanted: Wanted) -> Iterator[Record]:
+def index_items(disk: Disk, root: str, sizes: Sizes, wanted: DumpSelection) -> Iterator[DumpRecord]:
     """The items of the IndexFiles, whose headers come before them."""
     open_log(disk, root, sizes)
     directory = posixpath.join(root, "index")
@@ -201,17 +203,17 @@ def index_items(disk: Disk, root: str, sizes: Sizes, wanted: Wanted) -> Iterator
             file.close()
 
 
-def _index_header(name: str, sizes: IndexSizes, header: tuple[int, ...]) -> Record:
+def _index_header(name: str, sizes: IndexSizes, header: tuple[int, ...]) -> DumpRecord:
     fields = {"file": name, **asdict(sizes), **dict(zip(_HEADER_NAMES, header, strict=True))}
     begin, end = _moment(header[0]), _moment(header[1])
     line = (
         f"{name} {begin} to {end}, offsets {header[2]} to {header[3]}, "
         f"{header[5] - 1} of {sizes.items - 1} items, {header[4]} of {sizes.slots} slots used"
     )
-    return Record(fields, line)
+    return DumpRecord(fields, line)
 
 
-def _index_item(name: str, number: int, begin: int, item: tuple[int, int, int, int]) -> Record:
+def _index_item(name: str, number: int, begin: int, item: tuple[int, int, int, int]) -> DumpRecord:
     key_hash, offset, seconds, previous = item
     fields = {
         "file": name,
@@ -222,7 +224,9 @@ def _index_item(name: str, number: int, begin: int, item: tuple[int, int, int, i
         "previous": previous,
     }
     when = _moment(begin + 1000 * seconds)
-    return Record(fields, f"  {number:>9} hash {key_hash:>10} {offset:>14} {when} -> {previous}")
+    return DumpRecord(
+        fields, f"  {number:>9} hash {key_hash:>10} {offset:>14} {when} -> {previous}"
+    )
 
 
 def summary(disk: Disk, root: str, sizes: Sizes) -> dict[str, Any]:

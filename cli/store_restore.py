@@ -24,7 +24,7 @@ from saturnmq.client.admin.restoring import (
     Item,
     Purpose,
     Restorer,
-    Verdict,
+    RestoreVerdict,
     delay_levels_at,
     purpose,
 )
@@ -49,7 +49,7 @@ CHUNK_MESSAGES = 1000
 CHUNK_BYTES = 16 << 20
 
 
-class Wanted(NamedTuple):
+class RestoreSelection(NamedTuple):
     """Which messages to look at; None = all. Times of the store in ms, both inclusive."""
 
     topic: str | None = None
@@ -68,10 +68,10 @@ class Wanted(NamedTuple):
 
 
 @dataclass
-class Tally:
+class RestoreTally:
     """The messages of one topic in one file, by what becomes of them."""
 
-    verdicts: Counter[Verdict] = field(default_factory=Counter)
+    verdicts: Counter[RestoreVerdict] = field(default_factory=Counter)
     sent: int = 0
     refused: int = 0
 
@@ -81,15 +81,15 @@ class Tally:
 
     @property
     def present(self) -> int:
-        return self.verdicts[Verdict.PRESENT]
+        return self.verdicts[RestoreVerdict.PRESENT]
 
     @property
     def wanted(self) -> int:
-        return self.verdicts[Verdict.WANTED]
+        return self.verdicts[RestoreVerdict.WANTED]
 
     @property
-    def left_out(self) -> dict[Verdict, int]:
-        known = (Verdict.PRESENT, Verdict.WANTED)
+    def left_out(self) -> dict[RestoreVerdict, int]:
+        known = (RestoreVerdict.PRESENT, RestoreVerdict.WANTED)
         return {verdict: n for verdict, n in self.verdicts.items() if verdict not in known}
 
 
@@ -100,10 +100,10 @@ class FileReport:
     side: Truncated
     damage: list[Finding]
     notes: list[Finding]
-    topics: dict[str, Tally] = field(default_factory=dict)
+    topics: dict[str, RestoreTally] = field(default_factory=dict)
 
-    def tally(self, topic: str) -> Tally:
-        return self.topics.setdefault(topic, Tally())
+    def tally(self, topic: str) -> RestoreTally:
+        return self.topics.setdefault(topic, RestoreTally())
 
     def to_json(self) -> dict[str, Any]:
         side = self.side
@@ -156,7 +156,7 @@ class Restoration:
     """One run of the command over some side files."""
 
     def __init__(
-        self, disk: Disk, sides: Sequence[Truncated], sizes: Sizes, wanted: Wanted
+        self, disk: Disk, sides: Sequence[Truncated], sizes: Sizes, wanted: RestoreSelection
     ) -> None:
         self._disk = disk
         self._sizes = sizes
@@ -185,7 +185,7 @@ class Restoration:
         total = sum(report.side.size for report in self.files)
         return lambda here, _: progress(done + here, total)
 
-    def _messages(self, number: int) -> Iterator[tuple[ReceivedMessage, Purpose | Verdict]]:
+    def _messages(self, number: int) -> Iterator[tuple[ReceivedMessage, Purpose | RestoreVerdict]]:
         """What of a file is looked at."""
         files = SideFile(self._disk, self.files[number].side, self._sizes.segment_bytes)
         group_end = 0
@@ -198,7 +198,7 @@ class Restoration:
                     if message.topic == GROUPS_TOPIC:
                         group_end = max(group_end, _group_end(message))
                     elif message.physical_offset < group_end:
-                        meant = Verdict.SINK
+                        meant = RestoreVerdict.SINK
                     topic = meant.topic if isinstance(meant, Purpose) else message.topic
                     if self._wanted.has(message, topic):
                         yield message, meant
@@ -228,11 +228,11 @@ class Restoration:
         size = 0
         for message, meant in self._messages(number):
             offset = message.physical_offset
-            if isinstance(meant, Verdict):
+            if isinstance(meant, RestoreVerdict):
                 report.tally(message.topic).verdicts[meant] += 1
                 continue
             if self._best[meant.key][1:] != (-number, -offset):
-                report.tally(meant.topic).verdicts[Verdict.REPEATED] += 1
+                report.tally(meant.topic).verdicts[RestoreVerdict.REPEATED] += 1
                 continue
             chunk.append(Item(message, meant, f"{name}@{offset}"))
             size += message.frame_size
@@ -259,11 +259,11 @@ class Restoration:
 
         if send:
             pairs = zip(chunk, verdicts, strict=True)
-            await restorer.send([i for i, v in pairs if v is Verdict.WANTED], settled)
+            await restorer.send([i for i, v in pairs if v is RestoreVerdict.WANTED], settled)
 
     # -- the outcome ---------------------------------------------------------------------------
 
-    def total(self, count: Callable[[Tally], int]) -> int:
+    def total(self, count: Callable[[RestoreTally], int]) -> int:
         return sum(count(tally) for report in self.files for tally in report.topics.values())
 
     def to_json(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from saturnmq.cli.flights import Departure
 
 
 @dataclass
-class Gap:
+class LongestGap:
     """Longest time between two neighbouring events."""
 
     last: float | None = None
@@ -39,7 +39,7 @@ class GroupTally:
     duplicates: int = 0
     foreign: int = 0  # deliveries the group did not ask for
     disorder: int = 0
-    gap: Gap = field(default_factory=Gap)
+    gap: LongestGap = field(default_factory=LongestGap)
     newest: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -83,7 +83,7 @@ class Sends:
     acked: bytearray = field(init=False)
     acknowledged: int = 0
     retried: int = 0
-    gap: Gap = field(default_factory=Gap)
+    gap: LongestGap = field(default_factory=LongestGap)
     first: float | None = None
 
     def __post_init__(self) -> None:

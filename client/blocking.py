@@ -20,8 +20,8 @@ from saturnmq.client.core import ErrorListener
 from saturnmq.client.producer import at_exit
 from saturnmq.client.producer import producer as async_producer
 from saturnmq.client.producer.accumulator import Pin
-from saturnmq.client.producer.batch import OutBatch, SendHandle, SendResult
-from saturnmq.client.producer.direct_send import Express
+from saturnmq.client.producer.batch import ProducerBatch, SendHandle, SendResult
+from saturnmq.client.producer.direct_send import DirectSend
 from saturnmq.client.producer.faults import LatencyTable
 from saturnmq.client.producer.producer import ProducerEngine, Selector
 from saturnmq.client.producer.sending import ProducerOptions
@@ -101,7 +101,7 @@ class LoopThread:
         self.runtime.close()
 
 
-class Target(Protocol):
+class FacadeTarget(Protocol):
     """What a Facade is over."""
 
     def start(self) -> Coroutine[Any, Any, object]: ...
@@ -115,7 +115,7 @@ class Target(Protocol):
     ) -> Coroutine[Any, Any, None]: ...
 
 
-Async = TypeVar("Async", bound=Target)
+Async = TypeVar("Async", bound=FacadeTarget)
 
 
 class Facade(Generic[Async]):
@@ -180,7 +180,7 @@ def _not_started(message: Message) -> None:
     """No producer takes it yet."""
 
 
-def wait_in_thread(batch: OutBatch, timeout: float | None) -> None:
+def wait_in_thread(batch: ProducerBatch, timeout: float | None) -> None:
     """Wait until `batch` is over; RequestTimeout if it takes longer than `timeout` seconds."""
     over = _shut_gate()
     if batch.lane.owner.watch(batch, over.release) and not over.acquire(
@@ -261,7 +261,7 @@ class Producer:
         self._thread: LoopThread | None = None
         self._engine: ProducerEngine | None = None
         self._offer: Callable[[Message], SendHandle | None] = _not_started
-        self._express: Express | None = None
+        self._express: DirectSend | None = None
         self._room = threading.Condition()
         self._closed = False
 
@@ -294,7 +294,7 @@ class Producer:
         )
         engine.accumulator.on_space = self._on_space
         self._offer = engine.accumulator.offer
-        self._express = Express(engine)
+        self._express = DirectSend(engine)
         await engine.start()
         return engine
 
@@ -375,7 +375,7 @@ class Producer:
         """Send messages of one topic to one queue in one request; all are stored or none."""
         engine = self.engine
         pinned = None if queue is None else Pin(queue)
-        batch: OutBatch = self._when_room(lambda: engine.enqueue_batch(messages, pinned))
+        batch: ProducerBatch = self._when_room(lambda: engine.enqueue_batch(messages, pinned))
         batch.handle(0).result(timeout)
         return [batch.result(index) for index in range(len(messages))]
 
@@ -389,7 +389,7 @@ class Producer:
         keyed: bool = False,
         born_ms: int | None = None,
         sys_flag: int = 0,
-    ) -> OutBatch:
+    ) -> ProducerBatch:
         """Accept `count` messages that the caller encoded as the body of one SEND_BATCH_MESSAGE,
         each with its UNIQ_KEY; blocks only while the buffer is full. Of the batch returned, `wait`
         waits until it is over; `error` and `status` say how it ended. `keyed`: `queue` was chosen
@@ -445,7 +445,7 @@ class Producer:
         finally:
             thread.close()
 
-    def _settle(self, seconds: float) -> at_exit.Loss | None:
+    def _settle(self, seconds: float) -> at_exit.UnsentMessages | None:
         """The end of the program; see at_exit.py."""
         batches = list(self.engine.accumulator.active)
         with contextlib.suppress(RequestTimeout):

@@ -32,7 +32,7 @@ from saturnmq.client.blocking import Facade
 from saturnmq.client.consumer import pull_consumer, push_consumer
 from saturnmq.client.consumer.listening import Listener, OneListener
 from saturnmq.client.consumer.offset_store import COMMIT_INTERVAL_S
-from saturnmq.client.consumer.process_queue import Limits
+from saturnmq.client.consumer.process_queue import FlowLimits
 from saturnmq.client.consumer.push_consumer import CONSUME_TIMEOUT_S, INSTANCE
 from saturnmq.client.core import ErrorListener
 from saturnmq.client.producer.producer import DEFAULT_NAMESERVER
@@ -96,8 +96,8 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
         rebalance_interval_s: float = 20.0,
         commit_interval_s: float = COMMIT_INTERVAL_S,
         hold_s: float | None = None,
-        max_cached_messages: int = Limits().messages,
-        max_cached_bytes: int = Limits().bytes,
+        max_cached_messages: int = FlowLimits().messages,
+        max_cached_bytes: int = FlowLimits().bytes,
         verify_crc: bool = True,
         client_id: str | None = None,
         on_error: ErrorListener | None = None,

@@ -19,9 +19,9 @@ from collections.abc import Callable, Collection, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from saturnmq.client.route_updater import RouteFinder
-from saturnmq.client.routes import RouteTable
-from saturnmq.client.server_requests import Asked, ConsumerHandler
+from saturnmq.client.route_updater import RouteUpdater
+from saturnmq.client.routes import RouteCache
+from saturnmq.client.server_requests import ConsumerHandler, ServerRequests
 from saturnmq.client.terms import Terms
 from saturnmq.protocol import fastjson
 from saturnmq.protocol.codes import RequestCode
@@ -78,7 +78,7 @@ class ClientCore:
             raise RouteNotFound("no nameserver given: pass nameservers=['HOST:9876', ...]")
         self.runtime = runtime
         self.signing = signing
-        self.routes = RouteTable()
+        self.routes = RouteCache()
         self.request_timeout = request_timeout
         self.connect_timeout = connect_timeout
         self.route_interval = route_interval
@@ -107,9 +107,9 @@ class ClientCore:
         self._error_listeners: list[ErrorListener] = []
         self.tasks = Supervisor(runtime, self.tell)
         self._own_tasks: list[asyncio.Task[None]] = []  # for good
-        self._asked = Asked(self.tasks, self._where, self._hear_of_routes)
+        self._asked = ServerRequests(self.tasks, self._where, self._hear_of_routes)
         self._consumers, self._producers = self._asked.consumers, self._asked.producers
-        self._finder = RouteFinder(
+        self._finder = RouteUpdater(
             runtime,
             self.tasks,
             self.routes,

@@ -18,7 +18,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 
-from saturnmq.client.routes import RouteTable, from_template
+from saturnmq.client.routes import RouteCache, from_template
 from saturnmq.protocol import fastjson
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.remoting import Command
@@ -38,14 +38,14 @@ MISSING_S = 3.0
 ANSWERED = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
 
 
-class RouteFinder:
+class RouteUpdater:
     """Keeps the RouteTable of one client fresh. Loop thread only."""
 
     def __init__(
         self,
         runtime: Runtime,
         tasks: Supervisor,
-        routes: RouteTable,
+        routes: RouteCache,
         ask: Callable[..., Awaitable[TopicRoute | None]],
         *,
         is_connected: Callable[[str], bool],

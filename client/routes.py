@@ -12,7 +12,7 @@ from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.route import MASTER_ID, QueueData, TopicRoute
 
 
-class RouteTable:
+class RouteCache:
     """The last good route of each topic, and the brokers that those routes name."""
 
     def __init__(self) -> None:

@@ -62,7 +62,7 @@ class ConsumerRequests(Protocol):
         """Hand one message to the listener now (309)."""
 
 
-class Asked:
+class ServerRequests:
     """Answers for the groups of one client. Loop thread only."""
 
     def __init__(

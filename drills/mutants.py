@@ -20,7 +20,7 @@ from saturnmq.store import message_store
 from saturnmq.store.derived import consumequeue, derived
 from saturnmq.store.derived.consumequeue import ConsumeQueue
 from saturnmq.store.derived.indexfile import Index
-from saturnmq.store.derived.queues import Queues
+from saturnmq.store.derived.queues import QueueTable
 from saturnmq.store.derived.reput import Reput
 from saturnmq.store.log import commitlog, truncated
 from saturnmq.store.log.cleaner import Cleaner
@@ -301,7 +301,7 @@ _ALL = (
         "checkpoint-leads",
         "the checkpoint counts on queue entries that were not synced (#678)",
         "I8: queue entries are missing after a power loss",
-        (Patch(Queues, "flush", _nothing),),
+        (Patch(QueueTable, "flush", _nothing),),
     ),
     Mutant(
         "last-segment-only",
@@ -343,7 +343,7 @@ _ALL = (
         "offsets-forgotten",
         "the table of queue offsets is not rebuilt at the start",
         "I4: an offset is given twice",
-        (Patch(Queues, "reset_next", _forget_offsets),),
+        (Patch(QueueTable, "reset_next", _forget_offsets),),
     ),
     Mutant(
         "refusal-takes-offset",

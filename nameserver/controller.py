@@ -79,11 +79,11 @@ class Controller:
             }
         )
 
-    async def sync_state(self, command: Command, _: headers.NoFields) -> Command:
+    async def sync_state(self, command: Command, _: headers.NoFieldsHeader) -> Command:
         """1006. MalformedFrame: the body is no list of names; SystemBusy: too many ask."""
         return await self._one_of_some(self._sync_state(command))
 
-    async def elect(self, command: Command, header: headers.ElectMaster) -> Command:
+    async def elect(self, command: Command, header: headers.ElectMasterHeader) -> Command:
         """1002. SystemBusy: too many ask."""
         return await self._one_of_some(self._elect(command, header))
 
@@ -106,7 +106,7 @@ class Controller:
         table = {name: state for name, state in zip(wanted, told, strict=True) if state}
         return command.reply(body=fastjson.dumps({"replicasInfoTable": table}))
 
-    async def _elect(self, command: Command, header: headers.ElectMaster) -> Command:
+    async def _elect(self, command: Command, header: headers.ElectMasterHeader) -> Command:
         name, wanted = header.broker_name, header.broker_id
         if not self._addresses(name):
             code = ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED
@@ -152,7 +152,7 @@ class Controller:
 
 def _elected(
     command: Command,
-    header: headers.ElectMaster,
+    header: headers.ElectMasterHeader,
     led: dict[str, Any],
     code: int = 0,
     remark: str | None = None,

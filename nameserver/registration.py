@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from saturnmq.protocol import fastjson
-from saturnmq.protocol.headers import RegisterBroker
+from saturnmq.protocol.headers import RegisterBrokerHeader
 from saturnmq.protocol.remoting import Body
 from saturnmq.protocol.route import DataVersion, TopicConfig
 from saturnmq.runtime.errors import InvalidParameter, SystemError_
@@ -52,7 +52,7 @@ class Registration:
     identity: str = ""  # of its group (claims.py); empty: unknown
 
 
-def parse_registration(header: RegisterBroker, body: Body) -> Registration:
+def parse_registration(header: RegisterBrokerHeader, body: Body) -> Registration:
     """The announcement in a 103 request; InvalidParameter or code 1 when it is not one.
 
     An epoch that no master can have is refused as well: it would depose the true one for good.

@@ -260,12 +260,12 @@ class NameServer:
     # -- brokers ---------------------------------------------------------------------------------
 
     def _register(
-        self, endpoint: Endpoint, command: Command, header: headers.RegisterBroker
+        self, endpoint: Endpoint, command: Command, header: headers.RegisterBrokerHeader
     ) -> Command:
         return self._take(endpoint, command, parse_registration(header, command.body))
 
     async def _register_large(
-        self, endpoint: Endpoint, command: Command, header: headers.RegisterBroker
+        self, endpoint: Endpoint, command: Command, header: headers.RegisterBrokerHeader
     ) -> Command:
         """The table is read in a thread, and those of one connection one behind the other. What is
         of a connection that is closed by then is not taken: its end has taken out its broker."""
@@ -339,7 +339,7 @@ class NameServer:
             log.warning("%s", text)
 
     def _unregister(
-        self, endpoint: Endpoint, command: Command, header: headers.UnregisterBroker
+        self, endpoint: Endpoint, command: Command, header: headers.UnregisterBrokerHeader
     ) -> Command:
         live, broker_id = self._named(header), header.broker_id
         if live is not None:
@@ -352,14 +352,16 @@ class NameServer:
             self.routes.unregister(live.name, live.address)
         return command.reply()
 
-    def _heartbeat(self, endpoint: Endpoint, command: Command, header: headers.OfBroker) -> Command:
+    def _heartbeat(
+        self, endpoint: Endpoint, command: Command, header: headers.BrokerHeader
+    ) -> Command:
         live = self._named(header)
         if live is not None and _speaks_for(endpoint, live):
             self.routes.heartbeat(live, self._now_ms())
         return command.reply()
 
     def _query_version(
-        self, endpoint: Endpoint, command: Command, header: headers.QueryVersion
+        self, endpoint: Endpoint, command: Command, header: headers.QueryVersionHeader
     ) -> Command:
         live = self._named(header)
         theirs = fastjson.loads_strict(command.body, VERSION_BYTES) if len(command.body) else None
@@ -372,27 +374,29 @@ class NameServer:
             body=fastjson.dumps(live.version.to_json()),
         )
 
-    def _named(self, header: headers.OfBroker) -> LiveBroker | None:
+    def _named(self, header: headers.BrokerHeader) -> LiveBroker | None:
         """The broker in the routes that a request is about."""
         live = self.routes.live(header.broker_name, header.address)
         return live if live is not None and live.cluster == header.cluster else None
 
     # -- routes ----------------------------------------------------------------------------------
 
-    def _route(self, endpoint: Endpoint, command: Command, header: headers.Route) -> Command:
+    def _route(self, endpoint: Endpoint, command: Command, header: headers.RouteHeader) -> Command:
         if header.watch:
             self._watches.add(endpoint, header.topic)
         return _json(command, self.routes.route(header.topic).to_json())
 
-    def _cluster_info(self, endpoint: Endpoint, command: Command, _: headers.NoFields) -> Command:
+    def _cluster_info(
+        self, endpoint: Endpoint, command: Command, _: headers.NoFieldsHeader
+    ) -> Command:
         return self._view(command, self.routes.cluster_info)
 
     def _member_group(
-        self, endpoint: Endpoint, command: Command, header: headers.MemberGroup
+        self, endpoint: Endpoint, command: Command, header: headers.MemberGroupHeader
     ) -> Command:
         return _json(command, self.routes.member_group(header.cluster, header.broker_name))
 
-    def _topics(self, endpoint: Endpoint, command: Command, _: headers.NoFields) -> Command:
+    def _topics(self, endpoint: Endpoint, command: Command, _: headers.NoFieldsHeader) -> Command:
         return self._view(command, lambda: {"topicList": self.routes.topics()})
 
     def _view(self, command: Command, view: Callable[[], Any]) -> Command:
@@ -404,53 +408,59 @@ class NameServer:
         return command.reply(body=body)
 
     def _topics_by_cluster(
-        self, endpoint: Endpoint, command: Command, header: headers.OfCluster
+        self, endpoint: Endpoint, command: Command, header: headers.ClusterHeader
     ) -> Command:
         topics = self.routes.topics_by_cluster(header.cluster)
         return _json(command, {"topicList": topics})
 
-    def _system_topics(self, endpoint: Endpoint, command: Command, _: headers.NoFields) -> Command:
+    def _system_topics(
+        self, endpoint: Endpoint, command: Command, _: headers.NoFieldsHeader
+    ) -> Command:
         return _json(command, self.routes.system_topics())
 
     def _delete_topic(
-        self, endpoint: Endpoint, command: Command, header: headers.DeleteRoutes
+        self, endpoint: Endpoint, command: Command, header: headers.DeleteRoutesHeader
     ) -> Command:
         self.routes.delete_topic(header.topic, header.cluster)
         return command.reply()
 
     def _wipe_write_perm(
-        self, endpoint: Endpoint, command: Command, header: headers.OfBrokerName
+        self, endpoint: Endpoint, command: Command, header: headers.BrokerNameHeader
     ) -> Command:
         count = self.routes.wipe_write_perm(header.broker_name)
         return command.reply(ext={"wipeTopicCount": str(count)})
 
     def _add_write_perm(
-        self, endpoint: Endpoint, command: Command, header: headers.OfBrokerName
+        self, endpoint: Endpoint, command: Command, header: headers.BrokerNameHeader
     ) -> Command:
         count = self.routes.add_write_perm(header.broker_name)
         return command.reply(ext={"addTopicCount": str(count)})
 
     # -- what RocketMQ's controller answers -------------------------------------------------------
 
-    def _metadata(self, endpoint: Endpoint, command: Command, _: headers.NoFields) -> Command:
+    def _metadata(self, endpoint: Endpoint, command: Command, _: headers.NoFieldsHeader) -> Command:
         return self._controller.metadata(command, self.address)
 
     # -- key-value and own configuration ---------------------------------------------------------
 
-    def _put_kv(self, endpoint: Endpoint, command: Command, header: headers.PutKey) -> Command:
+    def _put_kv(
+        self, endpoint: Endpoint, command: Command, header: headers.PutKeyHeader
+    ) -> Command:
         self.kv.put(header.namespace, header.key, header.value)
         return command.reply()
 
-    def _get_kv(self, endpoint: Endpoint, command: Command, header: headers.OfKey) -> Command:
+    def _get_kv(self, endpoint: Endpoint, command: Command, header: headers.KeyHeader) -> Command:
         value = self.kv.get(header.namespace, header.key)
         return command.reply(ext={"value": value})
 
-    def _delete_kv(self, endpoint: Endpoint, command: Command, header: headers.OfKey) -> Command:
+    def _delete_kv(
+        self, endpoint: Endpoint, command: Command, header: headers.KeyHeader
+    ) -> Command:
         self.kv.delete(header.namespace, header.key)
         return command.reply()
 
     def _list_kv(
-        self, endpoint: Endpoint, command: Command, header: headers.OfNamespace
+        self, endpoint: Endpoint, command: Command, header: headers.NamespaceHeader
     ) -> Command:
         namespace = header.namespace
         table = self.kv.table(namespace)
@@ -458,17 +468,23 @@ class NameServer:
             raise QueryNotFound(f"No config item, Namespace: {namespace}")
         return _json(command, {"table": table})
 
-    def _update_config(self, endpoint: Endpoint, command: Command, _: headers.NoFields) -> Command:
+    def _update_config(
+        self, endpoint: Endpoint, command: Command, _: headers.NoFieldsHeader
+    ) -> Command:
         raise NoPermission("a running nameserver's settings are fixed: restart it with new options")
 
-    def _runtime_info(self, endpoint: Endpoint, command: Command, _: headers.NoFields) -> Command:
+    def _runtime_info(
+        self, endpoint: Endpoint, command: Command, _: headers.NoFieldsHeader
+    ) -> Command:
         return command.reply(body=self._figures())
 
     def _encoded_figures(self) -> bytes:
         table = {**self._connections.status(), **self.loop_watch.status()}
         return fastjson.dumps({"table": table})
 
-    def _get_config(self, endpoint: Endpoint, command: Command, _: headers.NoFields) -> Command:
+    def _get_config(
+        self, endpoint: Endpoint, command: Command, _: headers.NoFieldsHeader
+    ) -> Command:
         settings = {
             "bindAddress": self._host,
             "listenPort": self.address.rpartition(":")[2],

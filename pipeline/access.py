@@ -91,9 +91,9 @@ class Where:
             from saturnmq.pipeline.directory import StoreDirectory
 
             return StoreDirectory(self)
-        from saturnmq.pipeline.brokers import Cluster
+        from saturnmq.pipeline.brokers import ClusterAccess
 
-        return Cluster(self)
+        return ClusterAccess(self)
 
 
 class Access(Protocol):

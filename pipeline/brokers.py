@@ -59,7 +59,7 @@ TOGETHER_RANGES = 1_000  # to be cut by requests at once: they fit into a socket
 T = TypeVar("T")
 
 
-class Cluster:
+class ClusterAccess:
     """Access to the cluster behind `where.nameservers`."""
 
     def __init__(self, where: Where) -> None:
@@ -70,7 +70,7 @@ class Cluster:
     def close(self) -> None:
         """The connections stay for the next one, for a while."""
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> ClusterAccess:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from saturnmq.pipeline.encoding import Encoder
-from saturnmq.pipeline.selecting import Group, Selector
+from saturnmq.pipeline.selecting import RowGroup, Selector
 from saturnmq.pipeline.sink_options import SinkOptions
 from saturnmq.protocol import compression
 from saturnmq.protocol.message_queue import MessageQueue
@@ -87,7 +87,7 @@ class Chunker:
         while self._open:
             self._leave(next(iter(self._open)))
 
-    def _encode(self, batch: pa.RecordBatch, group: Group, kind: int, rows: Any) -> None:
+    def _encode(self, batch: pa.RecordBatch, group: RowGroup, kind: int, rows: Any) -> None:
         born_ms, sys_flag = kind >> 1, 0
         if kind & 1:
             assert self._options.compression is not None
@@ -151,7 +151,7 @@ def _kinds(batch: pa.RecordBatch, packed: Any) -> Any:
     return kinds * 2 + (0 if packed is None else packed)
 
 
-def _runs(kinds: Any, group: Group) -> Iterator[tuple[int, Any]]:
+def _runs(kinds: Any, group: RowGroup) -> Iterator[tuple[int, Any]]:
     """The rows of `group`, cut where the kind changes."""
     if kinds is None:
         yield NOW << 1, group.rows

@@ -67,7 +67,7 @@ DEFAULT: tuple[str, ...] = tuple(name for name, *_ in _ALWAYS)
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class QueryColumn:
     """A column of one query."""
 
     name: str
@@ -116,7 +116,7 @@ class Field:
 class Columns:
     """The columns of one query, in its order."""
 
-    fields: tuple[Field, ...]
+    fields: tuple[QueryColumn, ...]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -125,7 +125,7 @@ class Columns:
     def __contains__(self, name: str) -> bool:
         return name in self.names
 
-    def __iter__(self) -> Iterator[Field]:
+    def __iter__(self) -> Iterator[QueryColumn]:
         return iter(self.fields)
 
     def __len__(self) -> int:
@@ -169,7 +169,7 @@ def select(
     else:
         chosen = list(names)
         _check_names(chosen)
-    return Columns(tuple(Field(name) for name in chosen))
+    return Columns(tuple(QueryColumn(name) for name in chosen))
 
 
 def from_spark_schema(schema: Any) -> Columns:
@@ -191,7 +191,9 @@ def from_spark_schema(schema: Any) -> Columns:
                 "schema, and filter on `IS NOT NULL`"
             )
         fields.append(
-            Field(given.name, given.nullable, getattr(given.dataType, "valueContainsNull", True))
+            QueryColumn(
+                given.name, given.nullable, getattr(given.dataType, "valueContainsNull", True)
+            )
         )
     return Columns(tuple(fields))
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from saturnmq.pipeline.access import Decoding, Where
 from saturnmq.pipeline.plan import Range
-from saturnmq.pipeline.reading import Tally, decoder, subscription
+from saturnmq.pipeline.reading import ReadTally, decoder, subscription
 from saturnmq.protocol.checked import INT32_MAX
 from saturnmq.protocol.codes import PERM_INHERIT, PERM_READ
 from saturnmq.protocol.frame import Frame, decode_frame
@@ -188,7 +188,7 @@ class StoreDirectory:
         made = decoder(decoding, piece.broker)
         wanted = subscription(decoding)
         codes = wanted.filter_codes
-        tally = Tally(piece, decoding)
+        tally = ReadTally(piece, decoding)
         offset = piece.start
         if offset < queue.min_offset:
             offset = min(queue.min_offset, piece.end)

@@ -39,7 +39,7 @@ class Encoded(NamedTuple):
     """The first row that is not in it, counted among those asked for."""
 
 
-class Rows:
+class RowColumns:
     """The columns of one batch that go into entries: Arrow arrays by the sink's names, of (large)
     binary, `properties` a map of those, `flag` int32."""
 

@@ -34,7 +34,7 @@ class Encoder:
         self._columns = [name for name in names if name in TAKEN]
         self._body_bytes_max = body_bytes_max
         self._batch: pa.RecordBatch | None = None  # that `_rows` is made of
-        self._rows: kernels.Rows
+        self._rows: kernels.RowColumns
 
     def encode(
         self, batch: pa.RecordBatch, rows: Any, id_prefix: bytes, first_id: int, max_bytes: int
@@ -46,7 +46,7 @@ class Encoder:
         assert len(id_prefix) == ID_PREFIX_BYTES
         if batch is not self._batch:
             columns = {name: _as_bytes(batch.column(name)) for name in self._columns}
-            self._rows = kernels.Rows(columns, self._body_bytes_max)
+            self._rows = kernels.RowColumns(columns, self._body_bytes_max)
             self._batch = batch
         numbers = range(batch.num_rows) if rows is None else rows
         at = 0

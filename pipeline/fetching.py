@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from saturnmq.pipeline.access import Decoding, Where
 from saturnmq.pipeline.plan import Range
-from saturnmq.pipeline.reading import Tally
+from saturnmq.pipeline.reading import ReadTally
 from saturnmq.protocol.codes import PULL_SUBSCRIPTION, RequestCode, ResponseCode
 from saturnmq.protocol.message_queue import MessageQueue
 from saturnmq.protocol.remoting import Command
@@ -53,7 +53,7 @@ class Fetch:
         self.piece = piece
         self._decoding = decoding
         self._decoder_for = decoder_for
-        self.tally = Tally(piece, decoding)
+        self.tally = ReadTally(piece, decoding)
         self.is_last = False  # no other replica is left to be asked
         self.expression = decoding.expression
         self.unchecked = decoding.expression_type != TAG_EXPRESSION

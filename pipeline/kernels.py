@@ -29,9 +29,9 @@ COMPILED: bool = _decoder is not _decoding
 
 if TYPE_CHECKING:
     from saturnmq.pipeline.arrow_reference import Builder
-    from saturnmq.pipeline.encode_reference import Rows
+    from saturnmq.pipeline.encode_reference import RowColumns
 else:
     Builder = _decoder.Builder
-    Rows = _encoder.Rows
+    RowColumns = _encoder.Rows
 
-__all__ = ["COMPILED", "FORCED", "Builder", "Rows"]
+__all__ = ["COMPILED", "FORCED", "Builder", "RowColumns"]

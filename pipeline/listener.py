@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Lag:
+class BatchLag:
     """Messages between a batch's end and the ends of the queues when the batch was planned."""
 
     query_id: str
@@ -60,7 +60,7 @@ class Lag:
         return sum(self.by_queue.values())
 
 
-def lag_of(progress: Any) -> Lag | None:
+def lag_of(progress: Any) -> BatchLag | None:
     """The lag of a `StreamingQueryProgress`; None if no source of it is ours."""
     by_queue: Offsets = {}
     ours = False
@@ -73,7 +73,7 @@ def lag_of(progress: Any) -> Lag | None:
         by_queue |= {q: max(0, high - end.get(q, 0)) for q, high in latest.items()}
     if not ours:
         return None
-    return Lag(
+    return BatchLag(
         str(progress.id),
         progress.batchId,
         by_queue,
@@ -90,7 +90,7 @@ def _object(text: str | None) -> dict[str, Any]:
     return value
 
 
-def _logged(lag: Lag) -> None:
+def _logged(lag: BatchLag) -> None:
     log.info(
         "query %s batch %d: %d rows, behind by %d (min) %.0f (avg) %d (max)",
         lag.query_id,
@@ -105,8 +105,8 @@ def _logged(lag: Lag) -> None:
 class LagListener(StreamingQueryListener):
     """Keeps the newest lag of every query, by its id."""
 
-    def __init__(self, report: Callable[[Lag], None] = _logged) -> None:
-        self.lags: dict[str, Lag] = {}
+    def __init__(self, report: Callable[[BatchLag], None] = _logged) -> None:
+        self.lags: dict[str, BatchLag] = {}
         self._report = report
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:

@@ -50,7 +50,7 @@ def read_flag(name: str, value: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Number:
+class NumberOption:
     """Reads a whole number within bounds."""
 
     least: int
@@ -131,7 +131,7 @@ class Option:
 
     @property
     def allowed(self) -> str:
-        if isinstance(self.read, Number | Size | OneOf):
+        if isinstance(self.read, NumberOption | Size | OneOf):
             return self.read.allowed
         return self.values or _ALLOWED[self.read]
 

@@ -29,7 +29,7 @@ from saturnmq.pipeline.access import (
 )
 from saturnmq.pipeline.columns import Columns, select
 from saturnmq.pipeline.option_values import (
-    Number,
+    NumberOption,
     OneOf,
     Option,
     Size,
@@ -148,7 +148,7 @@ def _offsets_of(*words: str) -> Callable[[str, str], Position]:
 
 
 def _time(name: str, value: str) -> Position:
-    return Position(timestamp=Number(0)(name, value), option=name)
+    return Position(timestamp=NumberOption(0)(name, value), option=name)
 
 
 def _times(name: str, value: str) -> Position:
@@ -225,20 +225,20 @@ OPTIONS: dict[str, Option] = {
         read_flag, "A topic that does not exist yet counts as an empty one.", "false"
     ),
     "partitions": Option(
-        Number(1),
+        NumberOption(1),
         "The tasks to fill; fewer where there is little to read. The cores of the driver by "
         "default, so set it on a cluster.",
     ),
-    "minPartitions": Option(Number(1), "The tasks at least."),
-    "maxRecordsPerPartition": Option(Number(1), "The messages of a task at most."),
+    "minPartitions": Option(NumberOption(1), "The tasks at least."),
+    "maxRecordsPerPartition": Option(NumberOption(1), "The messages of a task at most."),
     "maxBytesPerPartition": Option(Size(1), "The bytes of a task at most.", "128m"),
     "maxOffsetsPerTrigger": Option(
-        Number(1),
+        NumberOption(1),
         "Of a stream: the messages of a trigger at most, shared over the queues by what each has "
         "waiting.",
     ),
     "minOffsetsPerTrigger": Option(
-        Number(1), "Of a stream: wait for so many, but not longer than `maxTriggerDelay`."
+        NumberOption(1), "Of a stream: wait for so many, but not longer than `maxTriggerDelay`."
     ),
     "maxBytesPerTrigger": Option(Size(1), "Of a stream: the bytes of a trigger at most."),
     "maxTriggerDelay": Option(read_duration, "How long `minOffsetsPerTrigger` may wait.", "15m"),
@@ -274,11 +274,13 @@ OPTIONS: dict[str, Option] = {
     "chunkBytes": Option(
         Size(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX), "What one request asks for.", "2m"
     ),
-    "pullTimeoutMs": Option(Number(1), "The milliseconds that a request may take.", "120000"),
+    "pullTimeoutMs": Option(NumberOption(1), "The milliseconds that a request may take.", "120000"),
     "fetchOffset.numRetries": Option(
-        Number(0), "How often a request that failed is tried again.", "10"
+        NumberOption(0), "How often a request that failed is tried again.", "10"
     ),
-    "fetchOffset.retryIntervalMs": Option(Number(0), "The milliseconds between two tries.", "1000"),
+    "fetchOffset.retryIntervalMs": Option(
+        NumberOption(0), "The milliseconds between two tries.", "1000"
+    ),
     "pushdown": Option(
         read_flag,
         "Of a batch: conditions on `queueId`, `queueOffset` and `storeTimestamp` narrow what is "

@@ -1,10 +1,10 @@
-"""How a batch is cut and packed: pure functions of where it starts, where it ends and `Plan`.
+"""How a batch is cut and packed: pure functions of where it starts, where it ends and `ReadPlan`.
 
 A repeated micro-batch must be cut exactly as the first time, or an exactly-once sink would lose and
 double rows. So the plan's parameters travel in the end offset, which Spark has in its log before
 the batch runs, and weights are bytes, summed over ConsumeQueue entries, which never change.
 
-1. Every queue's range comes as pieces of a few MiB (`Plan.grain`), each with its bytes.
+1. Every queue's range comes as pieces of a few MiB (`ReadPlan.grain`), each with its bytes.
 2. The bytes say how many partitions there are: none is worth starting for less than 8 MiB, none may
    exceed the limits, and between these there are as many as `parts` says, or twice, three times...
 3. The pieces, in the order of their queues, fill one partition after the other to its share, so
@@ -49,7 +49,7 @@ class Range(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ReadPlan:
     """The parameters; 0 = no such limit."""
 
     parts: int = 1
@@ -64,7 +64,7 @@ class Plan:
         return {name: value for name, value in zip(self._NAMES, values, strict=True) if value}
 
     @classmethod
-    def from_json(cls, value: Any) -> Plan:
+    def from_json(cls, value: Any) -> ReadPlan:
         """ConfigError for what this version did not write: another cut would lose rows."""
         if (
             isinstance(value, Mapping)
@@ -88,7 +88,7 @@ class Plan:
         return max(1, min(self.max_bytes // PIECES, WORTH_A_TASK)), piece_rows
 
 
-def pack(pieces: Sequence[Range], plan: Plan) -> list[list[Range]]:
+def pack(pieces: Sequence[Range], plan: ReadPlan) -> list[list[Range]]:
     """The partitions; `pieces` lie in the order of their queues, each within `plan.grain`."""
     pieces = [piece for piece in pieces if piece.rows]
     rows, total = sum(piece.rows for piece in pieces), sum(piece.bytes for piece in pieces)
@@ -122,7 +122,7 @@ def _parts(amount: int, limit: int) -> int:
     return -(-amount // limit) if limit else 0
 
 
-def _fits(piece: Range, partition: list[Range], plan: Plan) -> bool:
+def _fits(piece: Range, partition: list[Range], plan: ReadPlan) -> bool:
     weight = piece.bytes + sum(item.bytes for item in partition)
     rows = piece.rows + sum(item.rows for item in partition)
     return weight <= plan.max_bytes and (not plan.max_rows or rows <= plan.max_rows)

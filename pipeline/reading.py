@@ -36,7 +36,7 @@ def decoder(decoding: Decoding, broker: str) -> Decoder:
     )
 
 
-class Tally:
+class ReadTally:
     """How many messages of a range were given and lost."""
 
     def __init__(self, piece: Range, decoding: Decoding) -> None:

@@ -30,7 +30,7 @@ Layout = Callable[[str], Sequence[MessageQueue]]
 ANY = -1
 
 
-class Group(NamedTuple):
+class RowGroup(NamedTuple):
     """Rows that go the same way."""
 
     topic: str
@@ -48,7 +48,7 @@ class Selector:
         self._layout = layout
         self._checked: set[str] = set()
 
-    def groups(self, batch: pa.RecordBatch) -> Iterator[Group]:
+    def groups(self, batch: pa.RecordBatch) -> Iterator[RowGroup]:
         """`batch` in groups; MessageIllegal names the first row that has no place."""
         for topic, rows in self._topics(batch):
             queues: Sequence[MessageQueue] = ()
@@ -59,10 +59,10 @@ class Selector:
                 queues = self._layout(topic)
                 places = self._named(batch, rows, topic, queues)
             else:
-                yield Group(topic, None, rows)
+                yield RowGroup(topic, None, rows)
                 continue
             for place, chosen in split(places, rows):
-                yield Group(topic, None if place == ANY else queues[place], chosen)
+                yield RowGroup(topic, None if place == ANY else queues[place], chosen)
 
     def _topics(self, batch: pa.RecordBatch) -> Iterator[tuple[str, Any]]:
         if self._topic is not None:

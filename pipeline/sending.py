@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from saturnmq.client.blocking import Producer
 from saturnmq.client.pool import Pool
-from saturnmq.client.producer.batch import OutBatch
+from saturnmq.client.producer.batch import ProducerBatch
 from saturnmq.client.producer.results import SendStatus
 from saturnmq.pipeline.chunking import NOW, Chunk
 from saturnmq.pipeline.sink_options import ALL, SinkOptions
@@ -64,7 +64,7 @@ def _start(key: ProducerKey) -> Producer:
 producers: Pool[ProducerKey, Producer] = Pool(_start, lambda producer: producer.close(timeout=0.0))
 
 
-class Sending:
+class ChunkSender:
     """The chunks of one task, at least once each."""
 
     def __init__(self, producer: Producer, options: SinkOptions, *, keyed: bool = False) -> None:
@@ -73,7 +73,7 @@ class Sending:
         self._keyed = keyed
         self._options = options
         self._queues: dict[str, Sequence[MessageQueue]] = {}
-        self._under_way: deque[OutBatch] = deque()
+        self._under_way: deque[ProducerBatch] = deque()
 
     def layout(self, topic: str) -> Sequence[MessageQueue]:
         """The queues of `topic`. TopicNotExist; ConnectionLost if no nameserver answers."""
@@ -120,7 +120,7 @@ class Sending:
             batch.wait(None)  # its own deadline ends it
             self._check(batch)
 
-    def _check(self, batch: OutBatch) -> None:
+    def _check(self, batch: ProducerBatch) -> None:
         error: object = batch.error
         if error is None and (self._options.ack_mode != ALL or batch.status is SendStatus.OK):
             return

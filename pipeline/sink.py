@@ -41,7 +41,7 @@ EPOCH = "streaming.sql.batchId"
 BATCH_EPOCH = 0
 
 
-class Identity(NamedTuple):
+class TaskIdentity(NamedTuple):
     """Of the rows of one task."""
 
     sink: str
@@ -126,7 +126,7 @@ class BatchWriter(DataSourceArrowWriter):
         return -1 if self._pinned is None else self._pinned.finished
 
     def write(self, iterator: Iterator[RecordBatch]) -> Written:
-        identity = Identity(self._sink, self._epoch, _context().partitionId())
+        identity = TaskIdentity(self._sink, self._epoch, _context().partitionId())
         from saturnmq.pipeline.writing import write_rows
 
         return write_rows(iterator, self._columns, self._options, identity, self._pinned)
@@ -172,18 +172,18 @@ def _context() -> TaskContext:
     return context
 
 
-def _streaming_identity(options: SinkOptions) -> Identity:
+def _streaming_identity(options: SinkOptions) -> TaskIdentity:
     context = _context()
     query, epoch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(EPOCH)
     if query and epoch:
-        return Identity(_sink(query, options), int(epoch), context.partitionId())
+        return TaskIdentity(_sink(query, options), int(epoch), context.partitionId())
     if options.exactly_once:
         missing = EPOCH if query else QUERY_ID
         raise ConfigError(
             "give delivery=at-least-once, or run the query with a Spark that tells its tasks who "
             f"they are: property {missing!r} of the task is missing"
         )
-    return Identity(uuid.uuid4().hex, 0, context.partitionId())
+    return TaskIdentity(uuid.uuid4().hex, 0, context.partitionId())
 
 
 def _sink(name: str, options: SinkOptions) -> str:

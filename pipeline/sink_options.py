@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from saturnmq.pipeline.option_values import (
-    Number,
+    NumberOption,
     OneOf,
     Option,
     Size,
@@ -226,7 +226,7 @@ OPTIONS: dict[str, Option] = {
         lambda _, text: check_group(text), "The producer group.", "saturnmq-spark", "a group"
     ),
     "retryTimeoutMs": Option(
-        Number(1, 86_400_000),
+        NumberOption(1, 86_400_000),
         "The milliseconds that a broker that is away is waited for.",
         "120000",
     ),

@@ -29,7 +29,7 @@ from saturnmq.pipeline import resolve_offsets
 from saturnmq.pipeline.access import Access, Decoding, Where
 from saturnmq.pipeline.columns import from_spark_schema
 from saturnmq.pipeline.options import EARLIEST, SourceOptions
-from saturnmq.pipeline.plan import Plan, Range, pack
+from saturnmq.pipeline.plan import Range, ReadPlan, pack
 from saturnmq.runtime.errors import ConfigError
 
 CLOCK_SLACK_MS = 60_000  # a broker's clock may have gone back between two messages
@@ -49,9 +49,9 @@ def batch_reader(given: Mapping[str, str], schema: Any) -> DataSourceReader:
     return kind(options, schema)
 
 
-def plan_of(options: SourceOptions) -> Plan:
+def plan_of(options: SourceOptions) -> ReadPlan:
     """How batches are cut that begin under these options."""
-    return Plan(
+    return ReadPlan(
         options.partitions or len(os.sched_getaffinity(0)),
         options.max_bytes_per_partition,
         options.max_rows_per_partition,
@@ -59,7 +59,7 @@ def plan_of(options: SourceOptions) -> Plan:
     )
 
 
-def plan_ranges(access: Access, ranges: Sequence[Range], plan: Plan) -> list[list[Range]]:
+def plan_ranges(access: Access, ranges: Sequence[Range], plan: ReadPlan) -> list[list[Range]]:
     """The partitions of a batch: ranges of whole queues, cut and packed."""
     ranges = sorted(item for item in ranges if item.rows > 0)
     if not ranges:

@@ -29,7 +29,7 @@ from saturnmq.pipeline.access import Access
 from saturnmq.pipeline.columns import from_spark_schema
 from saturnmq.pipeline.offsets import PLAN, Offsets, from_json, to_json
 from saturnmq.pipeline.options import LATEST, SourceOptions
-from saturnmq.pipeline.plan import PIECE_ROWS, Plan, Range, share
+from saturnmq.pipeline.plan import PIECE_ROWS, Range, ReadPlan, share
 from saturnmq.pipeline.reading import lost
 from saturnmq.pipeline.resolve_offsets import Bounds
 from saturnmq.pipeline.source import Ranges, plan_of, plan_ranges, read_ranges
@@ -185,7 +185,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = [Range(*queue, begin.get(queue, 0), last) for queue, last in stop.items()]
         if not any(item.rows > 0 for item in ranges):
             return []
-        plan = Plan.from_json(end.get(PLAN))
+        plan = ReadPlan.from_json(end.get(PLAN))
         return [Ranges(own) for own in plan_ranges(self._place, ranges, plan)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

@@ -12,8 +12,8 @@ import pyarrow as pa
 from saturnmq.client.producer.staging import Pinned
 from saturnmq.pipeline.chunking import Chunk, Chunker, id_prefix
 from saturnmq.pipeline.selecting import Layout, Selector
-from saturnmq.pipeline.sending import ProducerKey, Sending, producers
-from saturnmq.pipeline.sink import Identity, Written, client_for, open_sink
+from saturnmq.pipeline.sending import ChunkSender, ProducerKey, producers
+from saturnmq.pipeline.sink import TaskIdentity, Written, client_for, open_sink
 from saturnmq.pipeline.sink_options import SHARDING_KEY, SinkOptions, selector_for
 from saturnmq.pipeline.staged import Staging
 
@@ -22,7 +22,7 @@ def write_rows(
     batches: Iterable[pa.RecordBatch],
     columns: tuple[str, ...],
     options: SinkOptions,
-    identity: Identity,
+    identity: TaskIdentity,
     pinned: Pinned | None,
 ) -> Written:
     """Write the rows of one task; `pinned` None: to be found out. SinkFailed, or what the client
@@ -38,7 +38,7 @@ def write_rows(
         )
         with producers.use(key) as producer:
             keyed = selector_for(columns, options) == SHARDING_KEY
-            sending = Sending(producer, options, keyed=keyed)
+            sending = ChunkSender(producer, options, keyed=keyed)
             chunker = _chunk(batches, columns, options, identity, sending.layout, sending.put)
             sending.finish()
         return Written(chunker.rows, chunker.rows, chunker.bytes, chunker.chunks)
@@ -58,7 +58,7 @@ def _chunk(
     batches: Iterable[pa.RecordBatch],
     columns: tuple[str, ...],
     options: SinkOptions,
-    identity: Identity,
+    identity: TaskIdentity,
     layout: Layout,
     put: Callable[[Chunk], object],
 ) -> Chunker:

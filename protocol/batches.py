@@ -34,7 +34,7 @@ _PART = struct.Struct(">iiqHi")
 _ANSWER = struct.Struct(">iiqqi")
 
 
-class Part(NamedTuple):
+class BatchPart(NamedTuple):
     """A batch for one queue."""
 
     topic: str
@@ -54,7 +54,7 @@ class PartAnswer(NamedTuple):
     rest: bytes = b""
 
 
-def encode_parts(parts: Iterable[Part]) -> bytes:
+def encode_parts(parts: Iterable[BatchPart]) -> bytes:
     """The body of a request."""
     pieces: list[Any] = []
     for topic, queue_id, sys_flag, born_ms, body in parts:
@@ -63,10 +63,10 @@ def encode_parts(parts: Iterable[Part]) -> bytes:
     return b"".join(pieces)
 
 
-def decode_parts(body: Any) -> list[Part]:
+def decode_parts(body: Any) -> list[BatchPart]:
     """The parts of a request; their bodies are views. MalformedFrame: it is none."""
     view, at = memoryview(body), 0
-    parts: list[Part] = []
+    parts: list[BatchPart] = []
     while at < len(view):
         if len(parts) == PARTS_MAX:
             raise MalformedFrame(f"a request has more than {PARTS_MAX} batches: send fewer in one")
@@ -81,7 +81,7 @@ def decode_parts(body: Any) -> list[Part]:
                 f"bytes, where {max(len(view) - begin, 0)} are left"
             )
         topic = _text(view[begin - named : begin])
-        parts.append(Part(topic, queue_id, sys_flag, born_ms, view[begin:at]))
+        parts.append(BatchPart(topic, queue_id, sys_flag, born_ms, view[begin:at]))
     if not parts:
         raise MalformedFrame("a request has no batch")
     return parts

@@ -53,7 +53,7 @@ def loads(data: bytes | bytearray | memoryview) -> Any:
         text = str(data, "utf-8")
     except UnicodeDecodeError as error:
         raise MalformedFrame(f"JSON body is not UTF-8: {error}") from None
-    parser = _Parser(text)
+    parser = _JsonParser(text)
     value = parser.value(0)
     parser.skip()
     if parser.position != len(text):
@@ -103,7 +103,7 @@ def _with_quoted_keys(data: bytes, most: int | None = None) -> bytes:
     return b"".join([*parts, data[position:]])
 
 
-class _Parser:
+class _JsonParser:
     """Recursive descent over one text."""
 
     def __init__(self, text: str) -> None:

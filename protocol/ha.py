@@ -87,7 +87,7 @@ class Control(NamedTuple):
     signature: bytes = b""
 
 
-class Report(NamedTuple):
+class SlaveReport(NamedTuple):
     """What a slave has; in the classic protocol nobody knows what is flushed (-1)."""
 
     appended: int
@@ -225,7 +225,7 @@ class Inbox:
                 raise MalformedFrame(f"report of offset {first}: it cannot be negative")
         return first
 
-    def next_of_slave(self) -> Report | Control | None:
+    def next_of_slave(self) -> SlaveReport | Control | None:
         """A report or a control frame of a slave of ours."""
         first = self._peek()
         if first is None:
@@ -233,7 +233,7 @@ class Inbox:
         if first >= 0:
             if self.pending < _OUR_REPORT.size:
                 return None
-            report = Report(*_OUR_REPORT.unpack_from(self._view, self._start))
+            report = SlaveReport(*_OUR_REPORT.unpack_from(self._view, self._start))
             self._take(_OUR_REPORT.size, 0)
             return report
         if self.pending < _OUR_HEADER.size:

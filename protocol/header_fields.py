@@ -30,7 +30,7 @@ REQUIRED: Any = object()
 H = TypeVar("H", bound="Header")
 
 
-class Field:
+class HeaderField:
     """One field: its name on the wire, and its `long` name, in the older kind of the request."""
 
     def __init__(self, name: str, default: Any, long: str | None = None) -> None:
@@ -66,7 +66,7 @@ class Field:
         return repr(self.name) if self.long is None else f"{self.name!r} ({self.long})"
 
 
-class Number(Field):
+class NumberField(HeaderField):
     """A decimal number from `least` to `most`."""
 
     taken = "int(value)"
@@ -89,7 +89,7 @@ class Number(Field):
             raise self.refuse(value) from None
 
 
-class Text(Field):
+class TextField(HeaderField):
     """A text of at most `most` characters; a name, of at most `most` bytes of UTF-8, has something
     else than spaces and no character that a line of a log cannot show."""
 
@@ -120,7 +120,7 @@ class Text(Field):
         return value
 
 
-class Flag(Field):
+class FlagField(HeaderField):
     """A boolean, as Java reads it: anything but `true` is false."""
 
     quick, taken = 'value == "false"', "False"
@@ -133,7 +133,7 @@ class Flag(Field):
         return value.lower() == "true"
 
 
-class Choice(Field):
+class ChoiceField(HeaderField):
     """One of a few words, in any case."""
 
     def __init__(self, name: str, default: Any, words: tuple[str, ...]) -> None:
@@ -151,7 +151,7 @@ class Choice(Field):
         return word
 
 
-class Identity(Field):
+class IdentityField(HeaderField):
     """The identity of a group of brokers."""
 
     @property
@@ -168,7 +168,7 @@ class Identity(Field):
 class Header:
     """The typed fields of one kind of request."""
 
-    FIELDS: ClassVar[dict[str, Field]] = {}
+    FIELDS: ClassVar[dict[str, HeaderField]] = {}
     _decoded: ClassVar[Callable[[Mapping[str, str]], Any]]
 
     @classmethod
@@ -184,7 +184,7 @@ class Header:
         for attribute, field in self.FIELDS.items():
             value = getattr(self, attribute)
             if value is not None:
-                ext[field.name] = str(value).lower() if isinstance(field, Flag) else str(value)
+                ext[field.name] = str(value).lower() if isinstance(field, FlagField) else str(value)
         return ext
 
 
@@ -197,7 +197,7 @@ def number(
     most: int = INT64_MAX,
 ) -> Any:
     """A number; it must be there if it has no default."""
-    return _declared(Number(name, default, long, least, most))
+    return _declared(NumberField(name, default, long, least, most))
 
 
 def int32(name: str, *, long: str | None = None, default: Any = REQUIRED, least: int = 0) -> Any:
@@ -209,7 +209,7 @@ def text(
     name: str, *, long: str | None = None, default: Any = REQUIRED, most: int = TEXT_MAX
 ) -> Any:
     """A text of any characters; it must be there if it has no default."""
-    return _declared(Text(name, default, long, most, is_name=False))
+    return _declared(TextField(name, default, long, most, is_name=False))
 
 
 def name(
@@ -217,25 +217,25 @@ def name(
 ) -> Any:
     """The name of a topic, a group or a node. Whether a new thing may be called so is said where it
     is made (`topics.py`): there are others' names in these fields, too."""
-    return _declared(Text(name, default, long, most, is_name=True))
+    return _declared(TextField(name, default, long, most, is_name=True))
 
 
 def flag(name: str, *, long: str | None = None, default: bool) -> Any:
     """A boolean."""
-    return _declared(Flag(name, default, long))
+    return _declared(FlagField(name, default, long))
 
 
 def choice(name: str, *words: str, default: str) -> Any:
     """One of these words, upper case."""
-    return _declared(Choice(name, default, words))
+    return _declared(ChoiceField(name, default, words))
 
 
 def identity(name: str) -> Any:
     """The identity of a group of brokers; empty if it is unknown."""
-    return _declared(Identity(name, ""))
+    return _declared(IdentityField(name, ""))
 
 
-def _declared(field: Field) -> Any:
+def _declared(field: HeaderField) -> Any:
     if field.default is REQUIRED:
         return dataclasses.field(metadata={"field": field})
     return dataclasses.field(default=field.default, metadata={"field": field})

@@ -39,17 +39,17 @@ ADDRESSES_MAX = 1 << 20  # characters of a list of addresses
 
 
 @header
-class NoFields(Header):
+class NoFieldsHeader(Header):
     """A request whose body, if anything, says it all."""
 
 
 @header
-class OfTopic(Header):
+class TopicHeader(Header):
     topic: str = name("topic")
 
 
 @header
-class OfQueue(Header):
+class QueueHeader(Header):
     topic: str = name("topic")
     queue_id: int = int32("queueId", least=INT32_MIN)
 
@@ -58,7 +58,7 @@ class OfQueue(Header):
 
 
 @header
-class Send(Header):
+class SendHeader(Header):
     """SEND_MESSAGE 10, SEND_MESSAGE_V2 310, SEND_BATCH_MESSAGE 320."""
 
     topic: str = name("b", long="topic")
@@ -76,7 +76,7 @@ class Send(Header):
 
 
 @header
-class SendBatches(Header):
+class SendBatchesHeader(Header):
     """SEND_BATCHES 390040: of topics that do not exist yet (protocol/batches.py)."""
 
     default_topic: str = name("c", default="")
@@ -84,7 +84,7 @@ class SendBatches(Header):
 
 
 @header
-class SendBack(Header):
+class SendBackHeader(Header):
     """CONSUMER_SEND_MSG_BACK 36."""
 
     group: str = name("group")
@@ -98,7 +98,7 @@ class SendBack(Header):
 
 
 @header
-class Reader(Header):
+class ReaderHeader(Header):
     """A request of a consumer, which says what log it has read (broker/tables/lost_offsets.py)."""
 
     term: int | None = number("saturnTerm", default=None, least=-1, most=EPOCH_MAX)
@@ -106,7 +106,7 @@ class Reader(Header):
 
 
 @header
-class Subscriber(Reader):
+class SubscriberHeader(ReaderHeader):
     """A request whose messages are picked by an expression (broker/handlers/subscriptions.py)."""
 
     expression_type: str = text("expressionType", default="TAG", most=EXPRESSION_TYPE_MAX)
@@ -114,7 +114,7 @@ class Subscriber(Reader):
 
 
 @header
-class Pull(Subscriber):
+class PullHeader(SubscriberHeader):
     """PULL_MESSAGE 11, LITE_PULL_MESSAGE 361."""
 
     group: str = name("consumerGroup")
@@ -130,7 +130,7 @@ class Pull(Subscriber):
 
 
 @header
-class QueryOffset(Reader):
+class QueryOffsetHeader(ReaderHeader):
     """QUERY_CONSUMER_OFFSET 14."""
 
     group: str = name("consumerGroup")
@@ -140,7 +140,7 @@ class QueryOffset(Reader):
 
 
 @header
-class UpdateOffset(Reader):
+class UpdateOffsetHeader(ReaderHeader):
     """UPDATE_CONSUMER_OFFSET 15."""
 
     group: str = name("consumerGroup")
@@ -150,7 +150,7 @@ class UpdateOffset(Reader):
 
 
 @header
-class SearchOffset(OfQueue):
+class SearchOffsetHeader(QueueHeader):
     """SEARCH_OFFSET_BY_TIMESTAMP 29."""
 
     timestamp: int = number("timestamp", least=INT64_MIN)
@@ -158,14 +158,14 @@ class SearchOffset(OfQueue):
 
 
 @header
-class ViewMessage(Header):
+class ViewMessageHeader(Header):
     """VIEW_MESSAGE_BY_ID 33."""
 
     offset: int = number("offset", least=INT64_MIN)
 
 
 @header
-class QueryMessage(Header):
+class QueryMessageHeader(Header):
     """QUERY_MESSAGE 12."""
 
     topic: str = name("topic")
@@ -180,7 +180,7 @@ class QueryMessage(Header):
 
 
 @header
-class UnregisterClient(Header):
+class UnregisterClientHeader(Header):
     """UNREGISTER_CLIENT 35."""
 
     producer_group: str | None = name("producerGroup", default=None)
@@ -188,17 +188,17 @@ class UnregisterClient(Header):
 
 
 @header
-class OfConsumerGroup(Header):
+class ConsumerGroupHeader(Header):
     group: str = name("consumerGroup")
 
 
 @header
-class OfProducerGroup(Header):
+class ProducerGroupHeader(Header):
     group: str = name("producerGroup")
 
 
 @header
-class RunningInfo(Header):
+class RunningInfoHeader(Header):
     """GET_CONSUMER_RUNNING_INFO 307: asked of the broker, and by it of the client."""
 
     group: str = name("consumerGroup")
@@ -210,7 +210,7 @@ class RunningInfo(Header):
 
 
 @header
-class CreateTopic(Header):
+class CreateTopicHeader(Header):
     """UPDATE_AND_CREATE_TOPIC 17."""
 
     topic: str = name("topic")
@@ -223,7 +223,7 @@ class CreateTopic(Header):
 
 
 @header
-class DeleteGroup(Header):
+class DeleteGroupHeader(Header):
     """DELETE_SUBSCRIPTIONGROUP 207."""
 
     group: str = name("groupName")
@@ -231,12 +231,12 @@ class DeleteGroup(Header):
 
 
 @header
-class OfGroup(Header):
+class GroupHeader(Header):
     group: str = name("group")
 
 
 @header
-class ConsumeStats(Header):
+class ConsumeStatsHeader(Header):
     """GET_CONSUME_STATS 208."""
 
     group: str = name("consumerGroup")
@@ -244,7 +244,7 @@ class ConsumeStats(Header):
 
 
 @header
-class ResetOffset(Header):
+class ResetOffsetHeader(Header):
     """INVOKE_BROKER_TO_RESET_OFFSET 222."""
 
     topic: str = name("topic")
@@ -255,7 +255,7 @@ class ResetOffset(Header):
 
 
 @header
-class CopyTable(Header):
+class CopyTableHeader(Header):
     """The tables that slaves copy, 21 43 45 201: `known` is the version the asker has."""
 
     known: str = text("saturnKnown", default="", most=64)
@@ -265,7 +265,7 @@ class CopyTable(Header):
 
 
 @header
-class Fence(Header):
+class FenceHeader(Header):
     """FENCE 390002."""
 
     epoch: int = number("epoch", least=1, most=EPOCH_MAX)
@@ -273,7 +273,7 @@ class Fence(Header):
 
 
 @header
-class Promote(Header):
+class PromoteHeader(Header):
     """PROMOTE 390003."""
 
     epoch: int = number("epoch", least=1, most=EPOCH_MAX)
@@ -283,7 +283,7 @@ class Promote(Header):
 
 
 @header
-class ReadLog(Header):
+class ReadLogHeader(Header):
     """READ_LOG 390004."""
 
     broker_name: str = name("brokerName")
@@ -293,7 +293,7 @@ class ReadLog(Header):
 
 
 @header
-class SlaveLeaves(Header):
+class SlaveLeavesHeader(Header):
     """SLAVE_LEAVES 390005."""
 
     address: str = name("brokerAddr", default="")
@@ -303,7 +303,7 @@ class SlaveLeaves(Header):
 
 
 @header
-class ReadQueue(Subscriber):
+class ReadQueueHeader(SubscriberHeader):
     """READ_QUEUE 390020."""
 
     topic: str = name("topic")
@@ -314,7 +314,7 @@ class ReadQueue(Subscriber):
 
 
 @header
-class CutQueue(Header):
+class SplitRangeHeader(Header):
     """CUT_QUEUE 390021."""
 
     topic: str = name("topic")
@@ -324,19 +324,19 @@ class CutQueue(Header):
 
 
 @header
-class OfSink(Header):
+class SinkHeader(Header):
     sink: str = name("sink")
 
 
 @header
-class FinishEpoch(OfSink):
+class FinishEpochHeader(SinkHeader):
     """FINISH_EPOCH 390032."""
 
     epoch: int = number("epoch", most=EPOCH_BEGIN - 1)
 
 
 @header
-class OfAttempt(FinishEpoch):
+class AttemptHeader(FinishEpochHeader):
     """What one attempt of one partition of an epoch has staged."""
 
     partition: int = number("partition", most=EPOCH_BEGIN - 1)
@@ -344,7 +344,7 @@ class OfAttempt(FinishEpoch):
 
 
 @header
-class Stage(OfAttempt):
+class StageHeader(AttemptHeader):
     """STAGE 390030."""
 
     seq: int = int32("seq")
@@ -355,7 +355,7 @@ class Stage(OfAttempt):
 
 
 @header
-class Publish(OfAttempt):
+class PublishHeader(AttemptHeader):
     """PUBLISH 390031: what the sender counted."""
 
     chunks: int = int32("chunks")
@@ -364,7 +364,7 @@ class Publish(OfAttempt):
 
 
 @header
-class AbortStage(FinishEpoch):
+class AbortStageHeader(FinishEpochHeader):
     """ABORT_STAGE 390033: of one partition, of one attempt, or all."""
 
     partition: int = number("partition", default=-1, least=-1, most=EPOCH_BEGIN - 1)
@@ -372,7 +372,7 @@ class AbortStage(FinishEpoch):
 
 
 @header
-class SinkState(OfSink):
+class SinkStateHeader(SinkHeader):
     """SINK_STATE 390034."""
 
     brokers: str = text("brokers", default="", most=ADDRESSES_MAX)
@@ -383,14 +383,14 @@ class SinkState(OfSink):
 
 
 @header
-class OfBroker(Header):
+class BrokerHeader(Header):
     cluster: str = name("clusterName")
     broker_name: str = name("brokerName")
     address: str = name("brokerAddr")
 
 
 @header
-class RegisterBroker(OfBroker):
+class RegisterBrokerHeader(BrokerHeader):
     """REGISTER_BROKER 103."""
 
     broker_id: int = number("brokerId")
@@ -404,21 +404,21 @@ class RegisterBroker(OfBroker):
 
 
 @header
-class UnregisterBroker(OfBroker):
+class UnregisterBrokerHeader(BrokerHeader):
     """UNREGISTER_BROKER 104."""
 
     broker_id: int = number("brokerId")
 
 
 @header
-class QueryVersion(OfBroker):
+class QueryVersionHeader(BrokerHeader):
     """QUERY_DATA_VERSION 322."""
 
     broker_id: int = number("brokerId", default=0)
 
 
 @header
-class Route(Header):
+class RouteHeader(Header):
     """GET_ROUTEINFO_BY_TOPIC 105."""
 
     topic: str = name("topic")
@@ -426,7 +426,7 @@ class Route(Header):
 
 
 @header
-class MemberGroup(Header):
+class MemberGroupHeader(Header):
     """GET_BROKER_MEMBER_GROUP 901."""
 
     cluster: str = name("clusterName")
@@ -434,12 +434,12 @@ class MemberGroup(Header):
 
 
 @header
-class OfCluster(Header):
+class ClusterHeader(Header):
     cluster: str = name("cluster")
 
 
 @header
-class DeleteRoutes(Header):
+class DeleteRoutesHeader(Header):
     """DELETE_TOPIC_IN_NAMESRV 216."""
 
     topic: str = name("topic")
@@ -447,29 +447,29 @@ class DeleteRoutes(Header):
 
 
 @header
-class OfBrokerName(Header):
+class BrokerNameHeader(Header):
     broker_name: str = name("brokerName")
 
 
 @header
-class OfNamespace(Header):
+class NamespaceHeader(Header):
     namespace: str = name("namespace")
 
 
 @header
-class OfKey(OfNamespace):
+class KeyHeader(NamespaceHeader):
     key: str = name("key")
 
 
 @header
-class PutKey(OfKey):
+class PutKeyHeader(KeyHeader):
     """PUT_KV_CONFIG 100."""
 
     value: str = text("value")
 
 
 @header
-class ElectMaster(Header):
+class ElectMasterHeader(Header):
     """CONTROLLER_ELECT_MASTER 1002."""
 
     broker_name: str = name("brokerName")
@@ -480,88 +480,88 @@ class ElectMaster(Header):
 
 _C = RequestCode
 HEADERS: dict[RequestCode, type[Header]] = {
-    _C.SEND_MESSAGE: Send,
-    _C.SEND_MESSAGE_V2: Send,
-    _C.SEND_BATCH_MESSAGE: Send,
-    _C.SEND_BATCHES: SendBatches,
-    _C.CONSUMER_SEND_MSG_BACK: SendBack,
-    _C.PULL_MESSAGE: Pull,
-    _C.LITE_PULL_MESSAGE: Pull,
-    _C.QUERY_MESSAGE: QueryMessage,
-    _C.QUERY_CONSUMER_OFFSET: QueryOffset,
-    _C.UPDATE_CONSUMER_OFFSET: UpdateOffset,
-    _C.SEARCH_OFFSET_BY_TIMESTAMP: SearchOffset,
-    _C.GET_MAX_OFFSET: OfQueue,
-    _C.GET_MIN_OFFSET: OfQueue,
-    _C.GET_EARLIEST_MSG_STORETIME: OfQueue,
-    _C.VIEW_MESSAGE_BY_ID: ViewMessage,
-    _C.HEART_BEAT: NoFields,
-    _C.UNREGISTER_CLIENT: UnregisterClient,
-    _C.GET_CONSUMER_LIST_BY_GROUP: OfConsumerGroup,
-    _C.LOCK_BATCH_MQ: NoFields,
-    _C.UNLOCK_BATCH_MQ: NoFields,
-    _C.CHECK_CLIENT_CONFIG: NoFields,
-    _C.GET_CONSUMER_CONNECTION_LIST: OfConsumerGroup,
-    _C.GET_CONSUMER_RUNNING_INFO: RunningInfo,
-    _C.GET_PRODUCER_CONNECTION_LIST: OfProducerGroup,
-    _C.UPDATE_AND_CREATE_TOPIC: CreateTopic,
-    _C.DELETE_TOPIC_IN_BROKER: OfTopic,
-    _C.GET_TOPIC_CONFIG: OfTopic,
-    _C.GET_TOPIC_STATS_INFO: OfTopic,
-    _C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: NoFields,
-    _C.DELETE_SUBSCRIPTIONGROUP: DeleteGroup,
-    _C.GET_SUBSCRIPTIONGROUP_CONFIG: OfGroup,
-    _C.GET_CONSUME_STATS: ConsumeStats,
-    _C.INVOKE_BROKER_TO_RESET_OFFSET: ResetOffset,
-    _C.QUERY_TOPIC_CONSUME_BY_WHO: OfTopic,
-    _C.QUERY_TOPICS_BY_CONSUMER: OfGroup,
-    _C.GET_ALL_TOPIC_CONFIG: CopyTable,
-    _C.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: CopyTable,
-    _C.GET_ALL_CONSUMER_OFFSET: CopyTable,
-    _C.GET_ALL_DELAY_OFFSET: CopyTable,
-    _C.GET_ALL_MESSAGE_REQUEST_MODE: NoFields,
-    _C.GET_TIMER_CHECK_POINT: NoFields,
-    _C.GET_TIMER_METRICS: NoFields,
-    _C.GET_BROKER_HA_STATUS: NoFields,
-    _C.GET_BROKER_EPOCH_CACHE: NoFields,
-    _C.GET_BROKER_CONFIG: NoFields,
-    _C.GET_BROKER_RUNTIME_INFO: NoFields,
-    _C.DELETE_EXPIRED_COMMITLOG: NoFields,
-    _C.CLEAN_EXPIRED_CONSUMEQUEUE: NoFields,
-    _C.CLEAN_UNUSED_TOPIC: NoFields,
-    _C.REPLICA_STATE: NoFields,
-    _C.FENCE: Fence,
-    _C.PROMOTE: Promote,
-    _C.READ_LOG: ReadLog,
-    _C.SLAVE_LEAVES: SlaveLeaves,
-    _C.READ_QUEUE: ReadQueue,
-    _C.CUT_QUEUE: CutQueue,
-    _C.QUEUE_BOUNDS: OfTopic,
-    _C.STAGE: Stage,
-    _C.PUBLISH: Publish,
-    _C.FINISH_EPOCH: FinishEpoch,
-    _C.ABORT_STAGE: AbortStage,
-    _C.SINK_STATE: SinkState,
-    _C.REGISTER_BROKER: RegisterBroker,
-    _C.UNREGISTER_BROKER: UnregisterBroker,
-    _C.BROKER_HEARTBEAT: OfBroker,
-    _C.QUERY_DATA_VERSION: QueryVersion,
-    _C.GET_ROUTEINFO_BY_TOPIC: Route,
-    _C.GET_BROKER_CLUSTER_INFO: NoFields,
-    _C.GET_BROKER_MEMBER_GROUP: MemberGroup,
-    _C.PUT_KV_CONFIG: PutKey,
-    _C.GET_KV_CONFIG: OfKey,
-    _C.DELETE_KV_CONFIG: OfKey,
-    _C.GET_KVLIST_BY_NAMESPACE: OfNamespace,
-    _C.WIPE_WRITE_PERM_OF_BROKER: OfBrokerName,
-    _C.ADD_WRITE_PERM_OF_BROKER: OfBrokerName,
-    _C.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: NoFields,
-    _C.GET_TOPICS_BY_CLUSTER: OfCluster,
-    _C.GET_SYSTEM_TOPIC_LIST_FROM_NS: NoFields,
-    _C.DELETE_TOPIC_IN_NAMESRV: DeleteRoutes,
-    _C.UPDATE_NAMESRV_CONFIG: NoFields,
-    _C.GET_NAMESRV_CONFIG: NoFields,
-    _C.CONTROLLER_GET_METADATA_INFO: NoFields,
-    _C.CONTROLLER_ELECT_MASTER: ElectMaster,
-    _C.CONTROLLER_GET_SYNC_STATE_DATA: NoFields,
+    _C.SEND_MESSAGE: SendHeader,
+    _C.SEND_MESSAGE_V2: SendHeader,
+    _C.SEND_BATCH_MESSAGE: SendHeader,
+    _C.SEND_BATCHES: SendBatchesHeader,
+    _C.CONSUMER_SEND_MSG_BACK: SendBackHeader,
+    _C.PULL_MESSAGE: PullHeader,
+    _C.LITE_PULL_MESSAGE: PullHeader,
+    _C.QUERY_MESSAGE: QueryMessageHeader,
+    _C.QUERY_CONSUMER_OFFSET: QueryOffsetHeader,
+    _C.UPDATE_CONSUMER_OFFSET: UpdateOffsetHeader,
+    _C.SEARCH_OFFSET_BY_TIMESTAMP: SearchOffsetHeader,
+    _C.GET_MAX_OFFSET: QueueHeader,
+    _C.GET_MIN_OFFSET: QueueHeader,
+    _C.GET_EARLIEST_MSG_STORETIME: QueueHeader,
+    _C.VIEW_MESSAGE_BY_ID: ViewMessageHeader,
+    _C.HEART_BEAT: NoFieldsHeader,
+    _C.UNREGISTER_CLIENT: UnregisterClientHeader,
+    _C.GET_CONSUMER_LIST_BY_GROUP: ConsumerGroupHeader,
+    _C.LOCK_BATCH_MQ: NoFieldsHeader,
+    _C.UNLOCK_BATCH_MQ: NoFieldsHeader,
+    _C.CHECK_CLIENT_CONFIG: NoFieldsHeader,
+    _C.GET_CONSUMER_CONNECTION_LIST: ConsumerGroupHeader,
+    _C.GET_CONSUMER_RUNNING_INFO: RunningInfoHeader,
+    _C.GET_PRODUCER_CONNECTION_LIST: ProducerGroupHeader,
+    _C.UPDATE_AND_CREATE_TOPIC: CreateTopicHeader,
+    _C.DELETE_TOPIC_IN_BROKER: TopicHeader,
+    _C.GET_TOPIC_CONFIG: TopicHeader,
+    _C.GET_TOPIC_STATS_INFO: TopicHeader,
+    _C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: NoFieldsHeader,
+    _C.DELETE_SUBSCRIPTIONGROUP: DeleteGroupHeader,
+    _C.GET_SUBSCRIPTIONGROUP_CONFIG: GroupHeader,
+    _C.GET_CONSUME_STATS: ConsumeStatsHeader,
+    _C.INVOKE_BROKER_TO_RESET_OFFSET: ResetOffsetHeader,
+    _C.QUERY_TOPIC_CONSUME_BY_WHO: TopicHeader,
+    _C.QUERY_TOPICS_BY_CONSUMER: GroupHeader,
+    _C.GET_ALL_TOPIC_CONFIG: CopyTableHeader,
+    _C.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: CopyTableHeader,
+    _C.GET_ALL_CONSUMER_OFFSET: CopyTableHeader,
+    _C.GET_ALL_DELAY_OFFSET: CopyTableHeader,
+    _C.GET_ALL_MESSAGE_REQUEST_MODE: NoFieldsHeader,
+    _C.GET_TIMER_CHECK_POINT: NoFieldsHeader,
+    _C.GET_TIMER_METRICS: NoFieldsHeader,
+    _C.GET_BROKER_HA_STATUS: NoFieldsHeader,
+    _C.GET_BROKER_EPOCH_CACHE: NoFieldsHeader,
+    _C.GET_BROKER_CONFIG: NoFieldsHeader,
+    _C.GET_BROKER_RUNTIME_INFO: NoFieldsHeader,
+    _C.DELETE_EXPIRED_COMMITLOG: NoFieldsHeader,
+    _C.CLEAN_EXPIRED_CONSUMEQUEUE: NoFieldsHeader,
+    _C.CLEAN_UNUSED_TOPIC: NoFieldsHeader,
+    _C.REPLICA_STATE: NoFieldsHeader,
+    _C.FENCE: FenceHeader,
+    _C.PROMOTE: PromoteHeader,
+    _C.READ_LOG: ReadLogHeader,
+    _C.SLAVE_LEAVES: SlaveLeavesHeader,
+    _C.READ_QUEUE: ReadQueueHeader,
+    _C.CUT_QUEUE: SplitRangeHeader,
+    _C.QUEUE_BOUNDS: TopicHeader,
+    _C.STAGE: StageHeader,
+    _C.PUBLISH: PublishHeader,
+    _C.FINISH_EPOCH: FinishEpochHeader,
+    _C.ABORT_STAGE: AbortStageHeader,
+    _C.SINK_STATE: SinkStateHeader,
+    _C.REGISTER_BROKER: RegisterBrokerHeader,
+    _C.UNREGISTER_BROKER: UnregisterBrokerHeader,
+    _C.BROKER_HEARTBEAT: BrokerHeader,
+    _C.QUERY_DATA_VERSION: QueryVersionHeader,
+    _C.GET_ROUTEINFO_BY_TOPIC: RouteHeader,
+    _C.GET_BROKER_CLUSTER_INFO: NoFieldsHeader,
+    _C.GET_BROKER_MEMBER_GROUP: MemberGroupHeader,
+    _C.PUT_KV_CONFIG: PutKeyHeader,
+    _C.GET_KV_CONFIG: KeyHeader,
+    _C.DELETE_KV_CONFIG: KeyHeader,
+    _C.GET_KVLIST_BY_NAMESPACE: NamespaceHeader,
+    _C.WIPE_WRITE_PERM_OF_BROKER: BrokerNameHeader,
+    _C.ADD_WRITE_PERM_OF_BROKER: BrokerNameHeader,
+    _C.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: NoFieldsHeader,
+    _C.GET_TOPICS_BY_CLUSTER: ClusterHeader,
+    _C.GET_SYSTEM_TOPIC_LIST_FROM_NS: NoFieldsHeader,
+    _C.DELETE_TOPIC_IN_NAMESRV: DeleteRoutesHeader,
+    _C.UPDATE_NAMESRV_CONFIG: NoFieldsHeader,
+    _C.GET_NAMESRV_CONFIG: NoFieldsHeader,
+    _C.CONTROLLER_GET_METADATA_INFO: NoFieldsHeader,
+    _C.CONTROLLER_ELECT_MASTER: ElectMasterHeader,
+    _C.CONTROLLER_GET_SYNC_STATE_DATA: NoFieldsHeader,
 }

@@ -139,7 +139,7 @@ def _text(parts: tuple[str | bytes, ...]) -> bytes:
 
 
 @dataclass(frozen=True)
-class Answer:
+class NodeAnswer:
     """What a node answered, and whether it has proved that it knows the secret."""
 
     command: Command
@@ -148,11 +148,11 @@ class Answer:
 
 async def ask_signed(
     signing: Signing, to: str, request: Command, ask: Callable[[Command], Awaitable[Command]]
-) -> Answer:
+) -> NodeAnswer:
     """The answer to `request`, which `ask` sends over one connection: signed when the node at `to`
     wants it so. What `ask` gives may be of any code."""
     if not signing:
-        return Answer(await ask(request), is_proven=False)
+        return NodeAnswer(await ask(request), is_proven=False)
     nonce, signed = new_nonce(), ""
     for _ in range(TRIES):
         fields = {**request.ext, "saturnNonce": nonce, "saturnTo": to}
@@ -164,7 +164,7 @@ async def ask_signed(
         if answer.code != ResponseCode.SIGNATURE_NEEDED:
             break
         signed = checked.text(answer.ext, "saturnChallenge")  # of this connection
-    return Answer(answer, signing.signed_answer(nonce, answer))
+    return NodeAnswer(answer, signing.signed_answer(nonce, answer))
 
 
 def unproven(address: str) -> NoPermission:

@@ -39,7 +39,7 @@ from saturnmq.protocol.sql92_terms import (
     SEARCHES,
     Evaluate,
     NotComparable,
-    Number,
+    NumberLiteral,
     Properties,
     beside_number,
     equated,
@@ -90,7 +90,7 @@ class Sql:
 
     def __init__(self, expression: str) -> None:
         self.expression = expression.strip()
-        parser = _Parser(self.expression)
+        parser = _SqlParser(self.expression)
         self._evaluate = parser.condition()
         self.terms = parser.terms  # what a message costs: comparisons and what joins them
 
@@ -142,7 +142,7 @@ class _Token(NamedTuple):
     place: int
 
 
-class _Parser:
+class _SqlParser:
     """By recursive descent; a method per line of the table above."""
 
     def __init__(self, expression: str) -> None:
@@ -270,7 +270,7 @@ class _Parser:
 
     def _equal(self, left: _Node, right: _Node) -> Evaluate:
         constant = right.evaluate({}) if left.name and right.is_constant else None
-        if isinstance(constant, Number):
+        if isinstance(constant, NumberLiteral):
             return beside_number(left.name, constant, lambda order: order == 0)
         if isinstance(constant, str):
             return is_text(left.name, constant)
@@ -390,18 +390,18 @@ class _Parser:
         self._at += 1
         return node
 
-    def _number(self, token: _Token) -> Number:
+    def _number(self, token: _Token) -> NumberLiteral:
         if token.kind == "fraction":
             value = float(token.text)
             is_zero = not re.search("[1-9]", re.split("[eE]", token.text)[0])
             if value == float("inf") or (value == 0 and not is_zero):
                 self._fail(token.place, f"{token.text} is out of the range of numbers")
-            return Number(value, read_any)
+            return NumberLiteral(value, read_any)
         digits = token.text.rstrip("lL")
         if len(digits) > _WHOLE_DIGITS or (whole := int(digits)) >= 1 << 63:
             shown = f"{token.text:.{_SHOWN}}"
             self._fail(token.place, f"{shown} is above the largest whole number, 2^63 - 1")
-        return Number(whole, read_int if whole < 1 << 31 else read_long)
+        return NumberLiteral(whole, read_int if whole < 1 << 31 else read_long)
 
     def _text(self) -> str:
         token = self._now

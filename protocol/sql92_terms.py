@@ -26,7 +26,7 @@ class NotComparable(Exception):
     """A text is no number of the kind that it is compared with"""
 
 
-class Number(NamedTuple):
+class NumberLiteral(NamedTuple):
     """As it is written in the condition."""
 
     value: int | float
@@ -62,7 +62,7 @@ def read_any(text: str) -> float:
     return float(text.rstrip("fFdD") if found[1] else text)
 
 
-def order_of(left: str | Number, right: str | Number) -> int:
+def order_of(left: str | NumberLiteral, right: str | NumberLiteral) -> int:
     """Below, at or above 0; two texts are read as numbers."""
     if isinstance(left, str):
         if isinstance(right, str):
@@ -169,7 +169,7 @@ def related(sign: str, left: Evaluate, right: Evaluate) -> Evaluate:
     return compared
 
 
-def beside_number(name: str, number: Number, holds: Callable[[int], bool]) -> Evaluate:
+def beside_number(name: str, number: NumberLiteral, holds: Callable[[int], bool]) -> Evaluate:
     """A property compared with a number as it is written: the same, with less work."""
     read, value = number.read, number.value
 
@@ -204,8 +204,8 @@ def searched(word: str, wanted: bool, inner: Evaluate, part: str) -> Evaluate:
 def negative(inner: Evaluate) -> Evaluate:
     """- of a number; of anything else it is unknown."""
 
-    def minus(properties: Properties) -> Number | None:
+    def minus(properties: Properties) -> NumberLiteral | None:
         value = inner(properties)
-        return Number(-value.value, value.read) if isinstance(value, Number) else None
+        return NumberLiteral(-value.value, value.read) if isinstance(value, NumberLiteral) else None
 
     return minus

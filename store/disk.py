@@ -39,7 +39,16 @@ from saturnmq.store.files import (
     open_to_read,
 )
 
-__all__ = ["Advice", "Disk", "Entry", "Lock", "MappedFile", "NativeDisk", "ReadFile", "SegmentFile"]
+__all__ = [
+    "Advice",
+    "DirectoryLock",
+    "Disk",
+    "Entry",
+    "MappedFile",
+    "NativeDisk",
+    "ReadFile",
+    "SegmentFile",
+]
 
 FILE_MODE, DIRECTORY_MODE = 0o600, 0o700
 _SYNCS = 8  # at a time
@@ -64,7 +73,7 @@ def remedy(error: OSError) -> str:
     return "free space on the disk"
 
 
-class Lock(Protocol):
+class DirectoryLock(Protocol):
     """A held directory lock."""
 
     def release(self) -> None:
@@ -92,7 +101,7 @@ class Disk(Protocol):
     def unlink(self, path: str) -> None: ...
     def remove_tree(self, path: str, durable: bool = True) -> None: ...
     def sync_dir(self, directory: str) -> None: ...
-    def lock(self, path: str) -> Lock: ...
+    def lock(self, path: str) -> DirectoryLock: ...
     def locked(self, path: str) -> bool: ...
     def free_space(self, path: str) -> tuple[int, int]: ...
     def memory_bytes(self) -> int: ...
@@ -367,7 +376,7 @@ class NativeDisk:
         finally:
             os.close(fd)
 
-    def lock(self, path: str) -> Lock:
+    def lock(self, path: str) -> DirectoryLock:
         """Take RocketMQ's lock: fcntl on byte [0, 1) of a file that reads `lock`."""
         taken = DirectoryLocked(
             f"{os.path.dirname(path)} is in use by another broker (it holds {path}): "

@@ -26,34 +26,34 @@ from saturnmq.store.derived.derived import Arrival, Derived
 from saturnmq.store.derived.indexfile import Index
 from saturnmq.store.derived.lookup import GetResult, GetStatus, Lookup
 from saturnmq.store.derived.queue_files import QueueFiles
-from saturnmq.store.derived.queues import Queues
+from saturnmq.store.derived.queues import QueueTable
 from saturnmq.store.derived.reput import Reput
 from saturnmq.store.derived.room import Rooms
 from saturnmq.store.derived.tombstones import Tombstone, read_tombstones
-from saturnmq.store.disk import Advice, Disk, Lock, remedy
-from saturnmq.store.log.atomic_batches import Groups, Marker, Part
+from saturnmq.store.disk import Advice, DirectoryLock, Disk, remedy
+from saturnmq.store.log.atomic_batches import AtomicBatchPart, Groups, Marker
 from saturnmq.store.log.cleaner import MANUAL_PASSES, Cleaner, CleanTicket
 from saturnmq.store.log.commitlog import CommitLog, FlushTicket, LogFailed
 from saturnmq.store.log.transient_pool import TransientStorePool
 from saturnmq.store.log.truncated import SideFile, SideFiles, Truncated
-from saturnmq.store.log.writer import PendingMessage, Put, Writer
-from saturnmq.store.recovery.amnesia import Promise, set_aside_behind_hole
+from saturnmq.store.log.writer import AppendResult, PendingMessage, Writer
+from saturnmq.store.recovery.amnesia import DurableRange, set_aside_behind_hole
 from saturnmq.store.recovery.checkpoint import INDEX_UNKNOWN, AbortMark, Checkpoint
-from saturnmq.store.recovery.recovery import Recovery, recover
+from saturnmq.store.recovery.recovery import RecoveryResult, recover
 from saturnmq.store.recovery.repair import check_repair, damaged_ranges
 from saturnmq.store.recovery.resync import next_frame
 from saturnmq.store.watermarks import Watermarks
 
 __all__ = [
+    "AppendResult",
     "Arrival",
+    "AtomicBatchPart",
     "FlushTicket",
     "GetResult",
     "GetStatus",
     "Marker",
     "MessageStore",
-    "Part",
     "PendingMessage",
-    "Put",
     "StoreConfig",
     "Truncated",
 ]
@@ -67,11 +67,13 @@ _INDEXED_AGAIN = 64 << 20  # bytes of the log: a second, in which nothing else i
 class MessageStore:
     """See the module's text; made by `open`."""
 
-    def __init__(self, config: StoreConfig, disk: Disk, runtime: Runtime, lock: Lock) -> None:
+    def __init__(
+        self, config: StoreConfig, disk: Disk, runtime: Runtime, lock: DirectoryLock
+    ) -> None:
         self.config = config
         self.watermarks = Watermarks()
         self._failed: str | None = None
-        self.recovery = Recovery(True)
+        self.recovery = RecoveryResult(True)
         # What consumers could see when the last run ended, as far as the log has it still; all of
         # the log if nobody wrote that down.
         self.recovered_confirm = 0
@@ -100,7 +102,7 @@ class MessageStore:
         warm = (Advice.WARM,) if config.warm_files else ()
         self._rooms = Rooms(disk)
         files = QueueFiles(disk, self._rooms, config.queue_files_mapped)
-        queues = Queues(disk, directory, config.consumequeue_segment_bytes, warm, files)
+        queues = QueueTable(disk, directory, config.consumequeue_segment_bytes, warm, files)
         index: Index | None = None
         if config.index_enable:
             directory = posixpath.join(root, "index")
@@ -109,7 +111,7 @@ class MessageStore:
         self._queues = queues
         self._derived = Derived(queues, index, config.delays_ms)
         self._abort = AbortMark(disk, root)
-        self._promise: Promise | None = None  # while the log lacks some of it
+        self._promise: DurableRange | None = None  # while the log lacks some of it
         self._saving = disk.mutex()  # of the checkpoint
         self._checkpoint = Checkpoint()
         self._saved = Checkpoint()
@@ -165,7 +167,7 @@ class MessageStore:
         series, now_ms = self._log.series, self._runtime.now_ms
         series.set_aside()
         set_aside_behind_hole(self._disk, self.config.root, page, series, self._side_files, now_ms)
-        promise = Promise.of(page, self._cleaner.taken_to())
+        promise = DurableRange.of(page, self._cleaner.taken_to())
         self._cleaner.finish_leftovers(page.start)
         self._log.load(clean=clean)
         self._derived.load(clean=clean)
@@ -235,9 +237,9 @@ class MessageStore:
 
     @property
     def amnesia(self) -> str:
-        """The exact description of the missing part of the log (see `store/recovery/amnesia.py`), or
-        an empty text. While something is missing, the store takes what is copied back
-        (`append_raw`) but no messages."""
+        """The missing part of the log in words, or an empty text (see
+        `store/recovery/amnesia.py`). While something is missing, the store takes what is copied
+        back (`append_raw`) but no messages."""
         if self._promise is None or not (missing := self.missing):
             return ""
         return (
@@ -357,14 +359,14 @@ class MessageStore:
             )
         return self._no_room
 
-    def put(self, message: PendingMessage, *, is_copy: bool = False) -> Put:
+    def put(self, message: PendingMessage, *, is_copy: bool = False) -> AppendResult:
         """Append one message; see `Writer`. A SaturnError says why it is refused."""
         self._check_writable()
         return self._writer.put(message, is_copy=is_copy)
 
     def put_batch(
         self, topic: str, queue_id: int, body: bytes | bytearray | memoryview, **fields: Any
-    ) -> Put:
+    ) -> AppendResult:
         """Append every entry of a MessageBatch body, or none; see `Writer`."""
         self._check_writable()
         return self._writer.put_batch(topic, queue_id, body, **fields)
@@ -390,13 +392,13 @@ class MessageStore:
         return self._writer.measure(topic, body, sys_flag=sys_flag, hosts_v6=hosts_v6)
 
     def append_group(
-        self, document: bytes, parts: Sequence[Part], *, store_host: bytes = bytes(8)
-    ) -> Iterator[Put | None]:
+        self, document: bytes, parts: Sequence[AtomicBatchPart], *, store_host: bytes = bytes(8)
+    ) -> Iterator[AppendResult | None]:
         """Append these parts behind a marker, all or none; see `Writer.append_group`."""
         self._check_writable()
         return self._writer.append_group(document, parts, store_host=store_host)
 
-    def put_marker(self, document: bytes, *, store_host: bytes = bytes(8)) -> Put:
+    def put_marker(self, document: bytes, *, store_host: bytes = bytes(8)) -> AppendResult:
         """Append a marker that no group follows."""
         self._check_writable()
         return self._writer.put_marker(document, store_host=store_host)

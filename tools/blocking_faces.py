@@ -33,7 +33,7 @@ FACES = {
 }
 CALLED_BY_US = {
     "server_requests": ("ConsumerHandler", "ConsumerRequests"),
-    "consumer.membership": ("Member",),
+    "consumer.membership": ("RebalanceMember",),
 }
 INTERNAL_PARAMETERS = ("core", "runtime", "files")
 LIFE = ("start", "close")  # the Facade has them; a face adds what the asynchronous class says

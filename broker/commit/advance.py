@@ -36,7 +36,7 @@ DISPATCH_BYTES = 128 << 10  # so much undispatched log is not left to the end of
 DISPATCH_S = 0.001
 
 
-class Turn:
+class WatermarkAdvancer:
     def __init__(self, context: Context) -> None:
         self._c = context
         self._scheduled = False

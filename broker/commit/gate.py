@@ -14,7 +14,7 @@ from typing import Any
 from saturnmq.runtime.door import Runtime
 
 
-class Gate:
+class StoreGate:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._open = asyncio.Event()

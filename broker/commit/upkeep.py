@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from saturnmq.broker.commit.gate import Gate
+from saturnmq.broker.commit.gate import StoreGate
 from saturnmq.runtime.door import Runtime
 from saturnmq.store.message_store import MessageStore
 
@@ -22,7 +22,7 @@ AGAIN_S = 1.0
 
 class Upkeep:
     def __init__(
-        self, store: MessageStore, runtime: Runtime, gate: Gate, on_failed: Callable[[], None]
+        self, store: MessageStore, runtime: Runtime, gate: StoreGate, on_failed: Callable[[], None]
     ) -> None:
         self._store = store
         self._runtime = runtime

@@ -37,13 +37,13 @@ from saturnmq.broker.etcd.door import (
     EtcdRefused,
     EtcdUnavailable,
     Guard,
-    Item,
+    KeyValue,
     Lease,
     LeaseLost,
     News,
-    Outcome,
     Put,
     Snapshot,
+    TxnOutcome,
 )
 from saturnmq.broker.etcd.wire import DELETED, EQUAL, MESSAGES, MOD
 from saturnmq.runtime.door import Runtime, split_address
@@ -68,7 +68,7 @@ _CHANNEL = (
 
 
 @dataclass(frozen=True)
-class Access:
+class EtcdAccess:
     """How etcd is reached. Files are paths; empty: not used."""
 
     endpoints: tuple[str, ...]  # HOST:PORT
@@ -107,7 +107,7 @@ class Access:
 class GrpcEtcd:
     """The door over gRPC. To be made and used on one event loop."""
 
-    def __init__(self, access: Access, runtime: Runtime) -> None:
+    def __init__(self, access: EtcdAccess, runtime: Runtime) -> None:
         self._access = access
         self._runtime = runtime
         self._credentials = access.credentials()
@@ -127,7 +127,7 @@ class GrpcEtcd:
         items = {_key(kv): _item(kv) for kv in answer.kvs}
         return Snapshot(*_header(answer), items)
 
-    async def commit(self, guards: Sequence[Guard], writes: Sequence[Put | Delete]) -> Outcome:
+    async def commit(self, guards: Sequence[Guard], writes: Sequence[Put | Delete]) -> TxnOutcome:
         request = MESSAGES["TxnRequest"](
             compare=[
                 MESSAGES["Compare"](
@@ -138,7 +138,7 @@ class GrpcEtcd:
             success=[_operation(write) for write in writes],
         )
         answer = await self._ask("KV/Txn", request, "TxnResponse", twice=False)
-        return Outcome(answer.succeeded, *_header(answer))
+        return TxnOutcome(answer.succeeded, *_header(answer))
 
     async def grant(self, seconds: int) -> Lease:
         request = MESSAGES["LeaseGrantRequest"](TTL=seconds)
@@ -411,7 +411,7 @@ def _key(kv: Any) -> str:
         raise EtcdMalformed(f"the name of a key is no text: {kv.key!r}") from None
 
 
-def _item(kv: Any) -> Item:
+def _item(kv: Any) -> KeyValue:
     if len(kv.value) > VALUE_BYTES_MAX:
         raise EtcdMalformed(
             f"{_key(kv)} has {len(kv.value)} bytes, at most {VALUE_BYTES_MAX} are read: remove it"
@@ -420,10 +420,10 @@ def _item(kv: Any) -> Item:
         raise EtcdMalformed(
             f"{_key(kv)} was made at revision {kv.create_revision}, changed at {kv.mod_revision}"
         )
-    return Item(bytes(kv.value), kv.create_revision, kv.mod_revision, kv.lease)
+    return KeyValue(bytes(kv.value), kv.create_revision, kv.mod_revision, kv.lease)
 
 
-def _change(event: Any) -> tuple[str, Item | None]:
+def _change(event: Any) -> tuple[str, KeyValue | None]:
     return _key(event.kv), None if event.type == DELETED else _item(event.kv)
 
 

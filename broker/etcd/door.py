@@ -62,7 +62,7 @@ class EtcdMalformed(EtcdError):
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class KeyValue:
     """A key as it is at one revision."""
 
     value: bytes
@@ -77,7 +77,7 @@ class Snapshot:
 
     cluster: int
     revision: int
-    items: dict[str, Item]
+    items: dict[str, KeyValue]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class News:
 
     cluster: int
     revision: int
-    changes: tuple[tuple[str, Item | None], ...] = ()
+    changes: tuple[tuple[str, KeyValue | None], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class Delete:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TxnOutcome:
     """Whether the guards held, and the writes were done, all of them at `revision`."""
 
     done: bool
@@ -130,7 +130,7 @@ class Etcd(Protocol):
 
     async def read(self, prefix: str) -> Snapshot: ...
 
-    async def commit(self, guards: Sequence[Guard], writes: Sequence[Put | Delete]) -> Outcome:
+    async def commit(self, guards: Sequence[Guard], writes: Sequence[Put | Delete]) -> TxnOutcome:
         """All of the writes, if all of the guards hold. It is never sent twice."""
         ...
 

@@ -34,7 +34,7 @@ EXPIRY_MS = 30 * 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedPartition:
     """A partition that is in the log: [start, end) is its group, `attempt` who published it."""
 
     rows: int
@@ -44,7 +44,7 @@ class Published:
     attempt: str = ""
 
     @classmethod
-    def from_json(cls, row: object) -> Published:
+    def from_json(cls, row: object) -> PublishedPartition:
         if not isinstance(row, list) or len(row) != 5:
             raise MalformedFrame("a partition is not four numbers and an attempt")
         *numbers, attempt = row
@@ -64,7 +64,7 @@ class Sink:
     brokers: tuple[str, ...] = ()
     brokers_at: int = -1  # the place of the marker that says so
     brokers_end: int = 0
-    epochs: dict[int, dict[int, Published]] = field(default_factory=dict)
+    epochs: dict[int, dict[int, PublishedPartition]] = field(default_factory=dict)
 
     def ends_with(self, epoch: int) -> int:
         """Which epoch is the last that is over, if somebody says that `epoch` is. Of the next one
@@ -80,7 +80,7 @@ class Sink:
         self.touched_ms = max(self.touched_ms, marker.store_timestamp)
         kind, epoch = fact["kind"], fact["epoch"]
         if kind == "group" and epoch > self.finished:
-            published = Published(
+            published = PublishedPartition(
                 fact["rows"], fact["bytes"], marker.start, marker.end, fact["attempt"]
             )
             self.epochs.setdefault(epoch, {}).setdefault(fact["partition"], published)
@@ -122,7 +122,7 @@ class Sink:
             brokers_end=checked.integer(document, "brokersEnd"),
             epochs={
                 checked.as_integer(epoch, "an epoch"): {
-                    checked.as_integer(p, "a partition"): Published.from_json(row)
+                    checked.as_integer(p, "a partition"): PublishedPartition.from_json(row)
                     for p, row in checked.as_table(rows, "an epoch").items()
                 }
                 for epoch, rows in checked.table(document, "epochs").items()

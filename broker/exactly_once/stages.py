@@ -21,7 +21,7 @@ from typing import NamedTuple
 from saturnmq.protocol.budget import Budget
 from saturnmq.runtime.errors import FlowControl, MessageIllegal, ServiceNotAvailable
 from saturnmq.store.disk import Disk, SegmentFile, remedy
-from saturnmq.store.message_store import Part
+from saturnmq.store.message_store import AtomicBatchPart
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ FIRST_FILE = 256 << 10
 FILE_MAX = 64 << 20
 
 
-class Key(NamedTuple):
+class StageKey(NamedTuple):
     """`attempt` is a text that no other try of the partition has."""
 
     sink: str
@@ -40,10 +40,10 @@ class Key(NamedTuple):
 
 
 @dataclass(slots=True)
-class Stage:
-    key: Key
+class StagedPartition:
+    key: StageKey
     used_at: float  # monotonic seconds
-    parts: list[Part] = field(default_factory=list)
+    parts: list[AtomicBatchPart] = field(default_factory=list)
     rows: int = 0
     bytes: int = 0  # of batch entries
     in_memory: int = 0  # of these bytes
@@ -72,7 +72,7 @@ class Stages:
         self._whole = whole
         self._memory = Budget(memory_bytes, "stageMemoryBytes", whole)
         self._total_bytes = total_bytes
-        self._stages: dict[Key, Stage] = {}
+        self._stages: dict[StageKey, StagedPartition] = {}
         self._used = 0  # bytes of files
 
     def clear(self) -> None:
@@ -85,18 +85,22 @@ class Stages:
                 ]
             )
 
-    def __iter__(self) -> Iterator[Stage]:
+    def __iter__(self) -> Iterator[StagedPartition]:
         return iter(list(self._stages.values()))
 
-    def get(self, key: Key) -> Stage | None:
+    def get(self, key: StageKey) -> StagedPartition | None:
         return self._stages.get(key)
 
     def add(
-        self, key: Key, body: memoryview, part: Callable[[Callable[[], bytes]], Part], now: float
-    ) -> Stage:
+        self,
+        key: StageKey,
+        body: memoryview,
+        part: Callable[[Callable[[], bytes]], AtomicBatchPart],
+        now: float,
+    ) -> StagedPartition:
         """Keep one more chunk; `part` makes its part of what reads it. A SaturnError says why it
         cannot be kept."""
-        stage = self._stages.get(key) or Stage(key, now)
+        stage = self._stages.get(key) or StagedPartition(key, now)
         size = len(body)
         if stage.bytes + size > self._max_bytes:
             raise MessageIllegal(
@@ -118,7 +122,7 @@ class Stages:
         stage.used_at = now
         return stage
 
-    def _write(self, stage: Stage, body: memoryview) -> Callable[[], bytes]:
+    def _write(self, stage: StagedPartition, body: memoryview) -> Callable[[], bytes]:
         """Into its file; what reads it."""
         size = len(body)
         if not stage.files or stage.filled + size > stage.files[-1].size:
@@ -131,7 +135,7 @@ class Stages:
         stage.filled += size
         return partial(file.read, at, size)
 
-    def _add_file(self, stage: Stage, least: int) -> None:
+    def _add_file(self, stage: StagedPartition, least: int) -> None:
         in_files = stage.bytes - stage.in_memory
         size = max(least, min(max(2 * in_files, FIRST_FILE), FILE_MAX, self._max_bytes))
         if self._used + size > self._total_bytes:
@@ -154,7 +158,7 @@ class Stages:
     def _full(error: OSError) -> ServiceNotAvailable:
         return ServiceNotAvailable(f"no room for the stage: {error}; {remedy(error)}")
 
-    def drop(self, stage: Stage) -> list[str]:
+    def drop(self, stage: StagedPartition) -> list[str]:
         """Forget it; the files that `remove` is to delete."""
         self._stages.pop(stage.key, None)
         self._memory.give_back(stage.in_memory)

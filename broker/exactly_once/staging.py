@@ -30,8 +30,8 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from saturnmq.broker.context import Context, answer, answer_failure
-from saturnmq.broker.exactly_once.sinks import Published, Sink, SinkTable
-from saturnmq.broker.exactly_once.stages import Key, Stage, Stages
+from saturnmq.broker.exactly_once.sinks import PublishedPartition, Sink, SinkTable
+from saturnmq.broker.exactly_once.stages import StagedPartition, StageKey, Stages
 from saturnmq.broker.handlers.send import TRANSACTION_MASK, SendService
 from saturnmq.protocol import fastjson, headers
 from saturnmq.protocol.budget import Budget
@@ -40,7 +40,7 @@ from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.topics import RETRY_PREFIX
 from saturnmq.runtime.errors import InvalidParameter, MessageIllegal, StageLost
-from saturnmq.store.message_store import Marker, Part, Put
+from saturnmq.store.message_store import AppendResult, AtomicBatchPart, Marker
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class StagingService:
 
     # requests
 
-    def on_stage(self, endpoint: Endpoint, request: Command, header: headers.Stage) -> None:
+    def on_stage(self, endpoint: Endpoint, request: Command, header: headers.StageHeader) -> None:
         self._sends.check_ready()
         key, seq = _key(header), header.seq
         if self._known(key) is not None:
@@ -106,8 +106,8 @@ class StagingService:
         answer(endpoint, request, request.reply(0, ext={"chunks": str(chunks)}))
 
     def _part(
-        self, endpoint: Endpoint, request: Command, header: headers.Stage
-    ) -> Callable[[Callable[[], bytes]], Part]:
+        self, endpoint: Endpoint, request: Command, header: headers.StageHeader
+    ) -> Callable[[Callable[[], bytes]], AtomicBatchPart]:
         """Check a chunk; what makes its part."""
         c = self._c
         if header.topic.startswith(RETRY_PREFIX):
@@ -123,18 +123,22 @@ class StagingService:
             hosts_v6=(len(born_host) == 20) + (len(c.store_host) == 20),
         )
 
-        def part(read: Callable[[], bytes]) -> Part:
-            return Part(
+        def part(read: Callable[[], bytes]) -> AtomicBatchPart:
+            return AtomicBatchPart(
                 topic.name, queue_id, count, size, read, sys_flag, born_timestamp, born_host
             )
 
         return part
 
-    def on_publish(self, endpoint: Endpoint, request: Command, header: headers.Publish) -> None:
+    def on_publish(
+        self, endpoint: Endpoint, request: Command, header: headers.PublishHeader
+    ) -> None:
         told = header.chunks, header.rows, header.bytes
         self._later(endpoint, request, self._publish(endpoint, request, _key(header), told))
 
-    def on_finish(self, endpoint: Endpoint, request: Command, header: headers.FinishEpoch) -> None:
+    def on_finish(
+        self, endpoint: Endpoint, request: Command, header: headers.FinishEpochHeader
+    ) -> None:
         self._sends.check_ready()
         name = header.sink
         sink = self._sinks.get(name) or Sink(0, 0)  # nothing is known of it
@@ -148,7 +152,9 @@ class StagingService:
             end = self._mark({"kind": "finished", "sink": name, "epoch": epoch})
         self._later(endpoint, request, self._finished(endpoint, request, end))
 
-    def on_abort(self, endpoint: Endpoint, request: Command, header: headers.AbortStage) -> None:
+    def on_abort(
+        self, endpoint: Endpoint, request: Command, header: headers.AbortStageHeader
+    ) -> None:
         name, epoch = header.sink, header.epoch
         partition, attempt = header.partition, header.attempt
         for stage in self._stages:
@@ -161,7 +167,9 @@ class StagingService:
                 self._drop(stage)
         answer(endpoint, request, request.reply(0))
 
-    def on_state(self, endpoint: Endpoint, request: Command, header: headers.SinkState) -> None:
+    def on_state(
+        self, endpoint: Endpoint, request: Command, header: headers.SinkStateHeader
+    ) -> None:
         self._sends.check_ready()
         name = header.sink
         brokers = [broker for broker in header.brokers.split(";") if broker]
@@ -181,7 +189,7 @@ class StagingService:
     # publishing
 
     async def _publish(
-        self, endpoint: Endpoint, request: Command, key: Key, told: tuple[int, int, int]
+        self, endpoint: Endpoint, request: Command, key: StageKey, told: tuple[int, int, int]
     ) -> None:
         try:
             async with self._publishing:
@@ -190,7 +198,7 @@ class StagingService:
             self._unpark()
 
     async def _publish_next(
-        self, endpoint: Endpoint, request: Command, key: Key, told: tuple[int, int, int]
+        self, endpoint: Endpoint, request: Command, key: StageKey, told: tuple[int, int, int]
     ) -> None:
         self._sends.check_ready()
         known = self._known(key)
@@ -200,7 +208,7 @@ class StagingService:
             self._answer(endpoint, request, known, duplicate=known.attempt != key.attempt)
             return
         if stage is None and told[0] == 0:
-            stage = Stage(key, self._now())  # a partition without rows
+            stage = StagedPartition(key, self._now())  # a partition without rows
         if stage is None or len(stage.parts) != told[0]:
             chunks = 0 if stage is None else len(stage.parts)
             raise self._lost(key, f"it has {chunks} chunks, {told[0]} are to be published")
@@ -222,11 +230,13 @@ class StagingService:
         self._answer(
             endpoint,
             request,
-            Published(stage.rows, stage.bytes, put.physical_offset, put.end_offset, key.attempt),
+            PublishedPartition(
+                stage.rows, stage.bytes, put.physical_offset, put.end_offset, key.attempt
+            ),
             duplicate=False,
         )
 
-    async def _append(self, stage: Stage) -> Put:
+    async def _append(self, stage: StagedPartition) -> AppendResult:
         """As one group; other requests are served between two parts."""
         c, key = self._c, stage.key
         document = fastjson.dumps(
@@ -240,7 +250,7 @@ class StagingService:
                 "bytes": stage.bytes,
             }
         )
-        put: Put | None = None
+        put: AppendResult | None = None
         for put in c.store.append_group(document, stage.parts, store_host=c.store_host):
             if put is None:
                 await c.runtime.sleep(0)
@@ -266,22 +276,27 @@ class StagingService:
         self._take(put, document)
         return put.end_offset
 
-    def _take(self, put: Put, document: bytes) -> None:
+    def _take(self, put: AppendResult, document: bytes) -> None:
         """At once: the next request may ask for it before it is dispatched."""
         place = put.queue_offset, put.physical_offset, put.end_offset
         self._sinks.take(Marker(*place, put.store_timestamp, document))
 
-    def _known(self, key: Key) -> Published | None:
+    def _known(self, key: StageKey) -> PublishedPartition | None:
         """What was published under this marker."""
         sink = self._sinks.get(key.sink)
         if sink is None:
             return None
         if key.epoch <= sink.finished:
-            return Published(-1, -1, -1, sink.finished_end)
+            return PublishedPartition(-1, -1, -1, sink.finished_end)
         return sink.epochs.get(key.epoch, {}).get(key.partition)
 
     def _answer(
-        self, endpoint: Endpoint, request: Command, published: Published, *, duplicate: bool
+        self,
+        endpoint: Endpoint,
+        request: Command,
+        published: PublishedPartition,
+        *,
+        duplicate: bool,
     ) -> None:
         ext = {
             "duplicate": "true" if duplicate else "false",
@@ -291,7 +306,7 @@ class StagingService:
         self._sends.answer_at(endpoint, request.reply(0, ext=ext), published.end)
 
     @staticmethod
-    def _lost(key: Key, why: str) -> StageLost:
+    def _lost(key: StageKey, why: str) -> StageLost:
         return StageLost(
             f"partition {key.partition} of epoch {key.epoch} is not wholly staged here ({why}): "
             "this broker was restarted or promoted meanwhile, or the lease of the stage "
@@ -327,7 +342,7 @@ class StagingService:
         for stage in self._stages:
             self._drop(stage)
 
-    def _drop(self, stage: Stage | None) -> None:
+    def _drop(self, stage: StagedPartition | None) -> None:
         if stage is None or stage.publishing:
             return
         paths = self._stages.drop(stage)
@@ -341,5 +356,5 @@ class StagingService:
         return self._c.runtime.monotonic()
 
 
-def _key(header: headers.OfAttempt) -> Key:
-    return Key(header.sink, header.epoch, header.partition, header.attempt)
+def _key(header: headers.AttemptHeader) -> StageKey:
+    return StageKey(header.sink, header.epoch, header.partition, header.attempt)

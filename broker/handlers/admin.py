@@ -18,7 +18,7 @@ from saturnmq.broker.replication.role import State
 from saturnmq.broker.tables.deletion import Deletion
 from saturnmq.broker.tables.lost_offsets import check_queue, log_of
 from saturnmq.broker.tables.offsets import Search
-from saturnmq.broker.tables.subscription_groups import Group
+from saturnmq.broker.tables.subscription_groups import SubscriptionGroup
 from saturnmq.broker.tables.table_persistence import Document, Saveable, Told, encode
 from saturnmq.broker.tables.topics import Topic
 from saturnmq.protocol import checked, fastjson, headers
@@ -125,7 +125,7 @@ class AdminService:
     # topics
 
     def on_create_topic(
-        self, endpoint: Endpoint, request: Command, header: headers.CreateTopic
+        self, endpoint: Endpoint, request: Command, header: headers.CreateTopicHeader
     ) -> None:
         self._writable()
         name = check_topic(header.topic)
@@ -153,7 +153,7 @@ class AdminService:
         self._answer_behind(endpoint, request, self._saved(self._c.topics))
 
     def on_delete_topic(
-        self, endpoint: Endpoint, request: Command, header: headers.OfTopic
+        self, endpoint: Endpoint, request: Command, header: headers.TopicHeader
     ) -> None:
         name = header.topic
         if self._c.topics.is_system(name):
@@ -165,7 +165,9 @@ class AdminService:
         self._writable()
         self._answer_behind(endpoint, request, self._deleted(self._deletion.delete([name])))
 
-    def on_clean_unused(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
+    def on_clean_unused(
+        self, endpoint: Endpoint, request: Command, _: headers.NoFieldsHeader
+    ) -> None:
         """316: delete the queues of topics that are in no table."""
         self._writable()
         topics = {topic for topic, _, _ in self._c.store.last_entries()}
@@ -173,12 +175,14 @@ class AdminService:
         self._answer_behind(endpoint, request, self._deleted(self._deletion.delete(unused)))
 
     def on_topic_config(
-        self, endpoint: Endpoint, request: Command, header: headers.OfTopic
+        self, endpoint: Endpoint, request: Command, header: headers.TopicHeader
     ) -> None:
         topic = self._topic(header.topic)
         answer(endpoint, request, request.reply(0, body=fastjson.dumps(topic.to_json())))
 
-    def on_topic_stats(self, endpoint: Endpoint, request: Command, header: headers.OfTopic) -> None:
+    def on_topic_stats(
+        self, endpoint: Endpoint, request: Command, header: headers.TopicHeader
+    ) -> None:
         topic = self._topic(header.topic)
         tps = self._c.statistics.topic_rate(topic.name, self._c.runtime.monotonic())
 
@@ -211,15 +215,17 @@ class AdminService:
 
     # groups
 
-    def on_create_group(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
+    def on_create_group(
+        self, endpoint: Endpoint, request: Command, _: headers.NoFieldsHeader
+    ) -> None:
         self._writable()
-        group = Group(*bodies.group(request))
+        group = SubscriptionGroup(*bodies.group(request))
         self._c.groups.make_room(group)
         self._c.groups.put(group)
         self._answer_behind(endpoint, request, self._saved(self._c.groups))
 
     def on_delete_group(
-        self, endpoint: Endpoint, request: Command, header: headers.DeleteGroup
+        self, endpoint: Endpoint, request: Command, header: headers.DeleteGroupHeader
     ) -> None:
         self._writable()
         name = header.group
@@ -234,7 +240,7 @@ class AdminService:
         self._answer_behind(endpoint, request, delete())
 
     def on_group_config(
-        self, endpoint: Endpoint, request: Command, header: headers.OfGroup
+        self, endpoint: Endpoint, request: Command, header: headers.GroupHeader
     ) -> None:
         name = header.group
         group = self._c.groups.get(name)
@@ -250,11 +256,11 @@ class AdminService:
         return sorted(topics)
 
     def on_consume_stats(
-        self, endpoint: Endpoint, request: Command, header: headers.ConsumeStats
+        self, endpoint: Endpoint, request: Command, header: headers.ConsumeStatsHeader
     ) -> None:
         slices.answer_with(self._c, endpoint, request, self._consume_stats(request, header))
 
-    def _consume_stats(self, request: Command, header: headers.ConsumeStats) -> slices.Work:
+    def _consume_stats(self, request: Command, header: headers.ConsumeStatsHeader) -> slices.Work:
         group = header.group
         topics = (yield from self._topics_of(group)) if header.topic is None else [header.topic]
         tps = self._c.statistics.group_rate(group, topics, self._c.runtime.monotonic())
@@ -291,7 +297,7 @@ class AdminService:
                     yield topic, queue_id
 
     def on_reset_offset(
-        self, endpoint: Endpoint, request: Command, header: headers.ResetOffset
+        self, endpoint: Endpoint, request: Command, header: headers.ResetOffsetHeader
     ) -> None:
         """222: sets the offset, and the next pull of each queue is told to move there."""
         self._writable()
@@ -332,7 +338,7 @@ class AdminService:
         self._c.runtime.spawn(answered, name="reset-offset")
 
     def on_who_consumes(
-        self, endpoint: Endpoint, request: Command, header: headers.OfTopic
+        self, endpoint: Endpoint, request: Command, header: headers.TopicHeader
     ) -> None:
         def work() -> slices.Work:
             having = yield from self._c.offsets.groups_of(header.topic)
@@ -342,7 +348,7 @@ class AdminService:
         slices.answer_with(self._c, endpoint, request, work())
 
     def on_topics_of_consumer(
-        self, endpoint: Endpoint, request: Command, header: headers.OfGroup
+        self, endpoint: Endpoint, request: Command, header: headers.GroupHeader
     ) -> None:
         def work() -> slices.Work:
             topics = yield from self._topics_of(header.group)
@@ -354,7 +360,7 @@ class AdminService:
     # the tables slaves copy
 
     def _unchanged(
-        self, endpoint: Endpoint, request: Command, header: headers.CopyTable, table: Saveable
+        self, endpoint: Endpoint, request: Command, header: headers.CopyTableHeader, table: Saveable
     ) -> bool:
         """Answer a slave that has what this table is now (`broker/replication/table_sync.py`)."""
         version = self._version_of(table)
@@ -368,7 +374,7 @@ class AdminService:
         return {"saturnVersion": f"{self._stamp}.{table.changes}", "saturnLeads": leads}
 
     def on_all_topics(
-        self, endpoint: Endpoint, request: Command, header: headers.CopyTable
+        self, endpoint: Endpoint, request: Command, header: headers.CopyTableHeader
     ) -> None:
         if self._unchanged(endpoint, request, header, self._c.topics):
             return
@@ -377,7 +383,7 @@ class AdminService:
         self._answer_table(endpoint, request, self._c.topics, self._topics_told, count)
 
     def on_all_groups(
-        self, endpoint: Endpoint, request: Command, header: headers.CopyTable
+        self, endpoint: Endpoint, request: Command, header: headers.CopyTableHeader
     ) -> None:
         groups = self._c.groups
         if not self._unchanged(endpoint, request, header, groups):
@@ -406,7 +412,7 @@ class AdminService:
         slices.answer_with(self._c, endpoint, request, work())
 
     def on_all_offsets(
-        self, endpoint: Endpoint, request: Command, header: headers.CopyTable
+        self, endpoint: Endpoint, request: Command, header: headers.CopyTableHeader
     ) -> None:
         offsets = self._c.offsets
         if self._unchanged(endpoint, request, header, offsets):
@@ -420,7 +426,7 @@ class AdminService:
         slices.answer_with(self._c, endpoint, request, work())
 
     def on_all_delays(
-        self, endpoint: Endpoint, request: Command, header: headers.CopyTable
+        self, endpoint: Endpoint, request: Command, header: headers.CopyTableHeader
     ) -> None:
         self._delays.settle()
         if self._unchanged(endpoint, request, header, self._delays):
@@ -431,24 +437,28 @@ class AdminService:
         body = fastjson.dumps(self._delays.snapshot())
         answer(endpoint, request, request.reply(0, ext=ext, body=body))
 
-    def on_request_modes(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
+    def on_request_modes(
+        self, endpoint: Endpoint, request: Command, _: headers.NoFieldsHeader
+    ) -> None:
         body = fastjson.dumps({"messageRequestModeMap": {}})
         answer(endpoint, request, request.reply(0, body=body))
 
     def on_timer_check_point(
-        self, endpoint: Endpoint, request: Command, _: headers.NoFields
+        self, endpoint: Endpoint, request: Command, _: headers.NoFieldsHeader
     ) -> None:
         # There are no timed messages: RocketMQ's seven i64 of the file `timercheck`, all at rest.
         answer(endpoint, request, request.reply(0, body=bytes(7 * 8)))
 
-    def on_timer_metrics(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
+    def on_timer_metrics(
+        self, endpoint: Endpoint, request: Command, _: headers.NoFieldsHeader
+    ) -> None:
         version = {"counter": 0, "stateVersion": 0, "timestamp": self._started_ms}
         body = fastjson.dumps({"dataVersion": version, "timingCount": {}})
         answer(endpoint, request, request.reply(0, body=body))
 
     # the broker itself
 
-    def on_epochs(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
+    def on_epochs(self, endpoint: Endpoint, request: Command, _: headers.NoFieldsHeader) -> None:
         """GET_BROKER_EPOCH_CACHE: which master wrote which part of the log. The last one goes on,
         so its end is Long.MAX_VALUE, as in RocketMQ's answer."""
         c = self._c
@@ -465,10 +475,10 @@ class AdminService:
         }
         answer(endpoint, request, request.reply(body=fastjson.dumps(body)))
 
-    def on_ha_status(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
+    def on_ha_status(self, endpoint: Endpoint, request: Command, _: headers.NoFieldsHeader) -> None:
         answer(endpoint, request, request.reply(0, body=fastjson.dumps(self._ha_status())))
 
-    def on_config(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
+    def on_config(self, endpoint: Endpoint, request: Command, _: headers.NoFieldsHeader) -> None:
         lines = []
         for field in dataclasses.fields(self._c.config):
             key = field.metadata.get("key")
@@ -480,12 +490,14 @@ class AdminService:
         body = "\n".join(sorted(lines)).encode() + b"\n"
         answer(endpoint, request, request.reply(0, ext=ext, body=body))
 
-    def on_clean(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
+    def on_clean(self, endpoint: Endpoint, request: Command, _: headers.NoFieldsHeader) -> None:
         """Delete expired segments now, and with them what queues and index know of them."""
         self._request_cleaning()
         answer(endpoint, request, request.reply(0))
 
-    def on_runtime_info(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
+    def on_runtime_info(
+        self, endpoint: Endpoint, request: Command, _: headers.NoFieldsHeader
+    ) -> None:
         answer(endpoint, request, request.reply(0, body=self._runtime_info()))
 
     def _deposed(self) -> str:

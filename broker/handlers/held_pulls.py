@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import TypeVar
 
-from saturnmq.broker.tables.subscription_groups import Group
+from saturnmq.broker.tables.subscription_groups import SubscriptionGroup
 from saturnmq.protocol import headers
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.remoting import Command
@@ -27,10 +27,10 @@ PULL_BYTES = 1500  # of one, without its expression: 1,220 were measured
 
 
 @dataclass(slots=True, eq=False)
-class Pull:
+class HeldPull:
     endpoint: Endpoint
     request: Command
-    header: headers.Pull
+    header: headers.PullHeader
     topic: str
     queue_id: int
     offset: int
@@ -38,7 +38,7 @@ class Pull:
     max_bytes: int
     codes: frozenset[int] | None
     sql: Sql | None
-    group: Group
+    group: SubscriptionGroup
     progress: bool = False  # its filter has dropped messages while it is held
     done: bool = False
     due: int = 0  # in grains
@@ -52,7 +52,7 @@ class Pull:
         return PULL_BYTES + len(self.header.subscription or "")
 
 
-Waiting = dict[Pull, None]
+Waiting = dict[HeldPull, None]
 K = TypeVar("K", bound=Hashable)
 
 
@@ -70,7 +70,7 @@ class HeldPulls:
     def __len__(self) -> int:
         return self._count
 
-    def add(self, pull: Pull, deadline: float) -> None:
+    def add(self, pull: HeldPull, deadline: float) -> None:
         """SystemBusy if the budget of its connection has no room."""
         pull.endpoint.budget.take(pull.size, "a pull that waits for messages")
         pull.request.ext = {}  # its header has all that is needed
@@ -79,23 +79,23 @@ class HeldPulls:
         self._due(pull, deadline)
         self._count += 1
 
-    def put_back(self, pull: Pull) -> None:
+    def put_back(self, pull: HeldPull) -> None:
         """One that `take_queue` has given waits on."""
         self.by_queue.setdefault(pull.queue, {})[pull] = None
 
-    def move_up(self, pull: Pull, deadline: float) -> None:
+    def move_up(self, pull: HeldPull, deadline: float) -> None:
         """It is to be answered by then, if it was not before."""
         if ceil(deadline / GRAIN_S) < pull.due:
             _remove(self._by_time, pull.due, pull)
             self._due(pull, deadline)
 
-    def _due(self, pull: Pull, deadline: float) -> None:
+    def _due(self, pull: HeldPull, deadline: float) -> None:
         due = pull.due = ceil(deadline / GRAIN_S)
         if due not in self._by_time:
             heapq.heappush(self._times, due)
         self._by_time.setdefault(due, {})[pull] = None
 
-    def forget(self, pull: Pull) -> None:
+    def forget(self, pull: HeldPull) -> None:
         """It was answered, or nobody waits for that any more."""
         if pull.done:
             return
@@ -111,11 +111,11 @@ class HeldPulls:
         """Those that wait for a queue; each is to be put back or forgotten."""
         return self.by_queue.pop(queue, None)
 
-    def take_all(self) -> Iterator[Pull]:
+    def take_all(self) -> Iterator[HeldPull]:
         held, self.by_queue = self.by_queue, {}
         return (pull for waiting in held.values() for pull in waiting)
 
-    def take_due(self, now: float) -> Pull | None:
+    def take_due(self, now: float) -> HeldPull | None:
         """One whose time is over, forgotten."""
         while self._times and self._times[0] * GRAIN_S <= now:
             waiting = self._by_time.get(self._times[0])
@@ -127,10 +127,10 @@ class HeldPulls:
             return pull
         return None
 
-    def of(self, endpoint: Endpoint) -> list[Pull]:
+    def of(self, endpoint: Endpoint) -> list[HeldPull]:
         return list(self._by_endpoint.get(endpoint, ()))
 
-    def to_give_way(self, endpoint: Endpoint) -> Pull | None:
+    def to_give_way(self, endpoint: Endpoint) -> HeldPull | None:
         """Which one ends so that this connection gets its place; None if it has its part."""
         mine = self._by_endpoint.get(endpoint, {})
         if len(mine) >= self.limit // (len(self._by_endpoint) + (not mine)):
@@ -139,7 +139,7 @@ class HeldPulls:
         return next(iter(most)) if len(most) > len(mine) + 1 else None
 
 
-def _remove(table: dict[K, Waiting], key: K, pull: Pull) -> None:
+def _remove(table: dict[K, Waiting], key: K, pull: HeldPull) -> None:
     waiting = table.get(key)
     if waiting is not None:
         waiting.pop(pull, None)

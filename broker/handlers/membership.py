@@ -12,7 +12,7 @@ from typing import Any
 from saturnmq.broker.context import Context, answer, answer_failure
 from saturnmq.broker.handlers import bodies, slices
 from saturnmq.broker.handlers.subscriptions import check_enabled
-from saturnmq.broker.tables.clients import CLUSTERING, ConsumerGroup, Member
+from saturnmq.broker.tables.clients import CLUSTERING, ConsumerGroup, ConsumerMember
 from saturnmq.broker.tables.table_memory import LOCK, MEMBER
 from saturnmq.protocol import fastjson, headers
 from saturnmq.protocol.codes import RequestCode
@@ -38,7 +38,7 @@ class MembershipService:
         self._c = context
         self._telling: dict[str, bool] = {}  # large groups; whether they have changed since
 
-    def on_heartbeat(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
+    def on_heartbeat(self, endpoint: Endpoint, request: Command, _: headers.NoFieldsHeader) -> None:
         def take(beat: bodies.Heartbeat) -> None:
             self._heard(endpoint, request, beat)
 
@@ -64,7 +64,7 @@ class MembershipService:
         self._notify(changed)
 
     def on_unregister(
-        self, endpoint: Endpoint, request: Command, header: headers.UnregisterClient
+        self, endpoint: Endpoint, request: Command, header: headers.UnregisterClientHeader
     ) -> None:
         changed = self._c.clients.remove(
             endpoint,
@@ -114,7 +114,7 @@ class MembershipService:
         del self._telling[name]
 
     def on_consumer_list(
-        self, endpoint: Endpoint, request: Command, header: headers.OfConsumerGroup
+        self, endpoint: Endpoint, request: Command, header: headers.ConsumerGroupHeader
     ) -> None:
         name = header.group
         group = self._c.clients.consumers.get(name)
@@ -123,7 +123,9 @@ class MembershipService:
         body = fastjson.dumps({"consumerIdList": group.client_ids()})
         answer(endpoint, request, request.reply(0, body=body))
 
-    def on_check_client(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
+    def on_check_client(
+        self, endpoint: Endpoint, request: Command, _: headers.NoFieldsHeader
+    ) -> None:
         def take(asked: tuple[dict[str, Any], Subscription | SubscriptionParseFailed]) -> None:
             wanted, parsed = asked
             if wanted["expressionType"] != TAG_EXPRESSION:
@@ -134,7 +136,7 @@ class MembershipService:
 
         slices.read_body(self._c, endpoint, request, bodies.subscription_to_check, take)
 
-    def on_lock(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
+    def on_lock(self, endpoint: Endpoint, request: Command, _: headers.NoFieldsHeader) -> None:
         def take(asked: bodies.Locks) -> None:
             now = self._c.runtime.monotonic()
             new = self._c.locks.unknown(asked.group, asked.queues)
@@ -146,7 +148,7 @@ class MembershipService:
 
         slices.read_body(self._c, endpoint, request, bodies.locks, take)
 
-    def on_unlock(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
+    def on_unlock(self, endpoint: Endpoint, request: Command, _: headers.NoFieldsHeader) -> None:
         def take(asked: bodies.Locks) -> None:
             self._c.locks.unlock(asked.group, asked.client_id, asked.queues)
             answer(endpoint, request, request.reply(0))
@@ -154,7 +156,7 @@ class MembershipService:
         slices.read_body(self._c, endpoint, request, bodies.locks, take)
 
     def on_consumer_connections(
-        self, endpoint: Endpoint, request: Command, header: headers.OfConsumerGroup
+        self, endpoint: Endpoint, request: Command, header: headers.ConsumerGroupHeader
     ) -> None:
         name = header.group
         group = self._c.clients.consumers.get(name)
@@ -163,7 +165,7 @@ class MembershipService:
         answer(endpoint, request, request.reply(0, body=fastjson.dumps(_consumer_json(group))))
 
     def on_running_info(
-        self, endpoint: Endpoint, request: Command, header: headers.RunningInfo
+        self, endpoint: Endpoint, request: Command, header: headers.RunningInfoHeader
     ) -> None:
         """307: a consumer is asked what it does, and its answer passed on as it is."""
         name, client_id = header.group, header.client_id
@@ -176,7 +178,11 @@ class MembershipService:
         self._c.runtime.spawn(answer_failure(self._c, endpoint, request, work), name="running-info")
 
     async def _pass_on(
-        self, endpoint: Endpoint, request: Command, consumer: Endpoint, header: headers.RunningInfo
+        self,
+        endpoint: Endpoint,
+        request: Command,
+        consumer: Endpoint,
+        header: headers.RunningInfoHeader,
     ) -> None:
         question = Command.request(request.code, header.encode())
         try:
@@ -189,7 +195,7 @@ class MembershipService:
         answer(endpoint, request, request.reply(told.code, told.remark, body=body))
 
     def on_producer_connections(
-        self, endpoint: Endpoint, request: Command, header: headers.OfProducerGroup
+        self, endpoint: Endpoint, request: Command, header: headers.ProducerGroupHeader
     ) -> None:
         name = header.group
         members = self._c.clients.producers.get(name)
@@ -210,7 +216,7 @@ def mq_json(queue: MessageQueue) -> dict[str, Any]:
     return {"brokerName": queue.broker_name, "queueId": queue.queue_id, "topic": queue.topic}
 
 
-def _connections(members: dict[Endpoint, Member]) -> list[dict[str, Any]]:
+def _connections(members: dict[Endpoint, ConsumerMember]) -> list[dict[str, Any]]:
     return [
         {
             "clientAddr": endpoint.peer_address,

@@ -22,11 +22,11 @@ from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from functools import partial
 
 from saturnmq.broker.context import Context, answer, answer_failure, cached, check_permission
-from saturnmq.broker.handlers.held_pulls import HeldPulls, Pull
+from saturnmq.broker.handlers.held_pulls import HeldPull, HeldPulls
 from saturnmq.broker.handlers.subscriptions import is_long, of_group, of_request, read_ahead
 from saturnmq.broker.tables.clients import BROADCASTING
 from saturnmq.broker.tables.lost_offsets import commit, lost_from, term_of
-from saturnmq.broker.tables.subscription_groups import Group
+from saturnmq.broker.tables.subscription_groups import SubscriptionGroup
 from saturnmq.broker.tables.topics import READ, Topic
 from saturnmq.protocol import headers
 from saturnmq.protocol.codes import (
@@ -75,7 +75,7 @@ class PullService:
         self._arrived: deque[tuple[int, dict[tuple[str, int], None]]] = deque()
         self._expiring: asyncio.Task[None] | None = None
 
-    def on_pull(self, endpoint: Endpoint, request: Command, header: headers.Pull) -> None:
+    def on_pull(self, endpoint: Endpoint, request: Command, header: headers.PullHeader) -> None:
         request.body = b""  # the request may outlive the read buffer
         if not is_long(header):
             self._take(endpoint, request, header)
@@ -93,7 +93,7 @@ class PullService:
         answered = answer_failure(self._c, endpoint, request, work)
         self._c.runtime.spawn(answered, name="pull")
 
-    def _take(self, endpoint: Endpoint, request: Command, header: headers.Pull) -> None:
+    def _take(self, endpoint: Endpoint, request: Command, header: headers.PullHeader) -> None:
         c = self._c
         if c.role.is_slave and not c.config.slave_read:
             raise SystemBusy("[REJECTREQUEST]this slave serves no pulls (slaveReadEnable=false)")
@@ -106,7 +106,7 @@ class PullService:
         if flags & PULL_COMMIT_OFFSET and not c.role.is_slave and header.commit_offset >= 0:
             place = header.group, header.topic, queue_id
             commit(c, header, place, header.commit_offset)
-        pull = Pull(
+        pull = HeldPull(
             endpoint,
             request,
             header,
@@ -124,12 +124,12 @@ class PullService:
         else:
             self._answer_later(endpoint, request, self._begin_later(pull))
 
-    async def _begin_later(self, pull: Pull) -> None:
+    async def _begin_later(self, pull: HeldPull) -> None:
         await self._c.steps.next()
         if not pull.endpoint.closed:
             self._begin(pull)
 
-    def _begin(self, pull: Pull) -> None:
+    def _begin(self, pull: HeldPull) -> None:
         if self._was_moved(pull):
             return
         result, code = self._read(pull)
@@ -139,7 +139,7 @@ class PullService:
             return
         self._reply_result(pull, result, code)
 
-    def _was_moved(self, pull: Pull) -> bool:
+    def _was_moved(self, pull: HeldPull) -> bool:
         """Answer with the offset the queue was reset to, if it was and nobody was told yet (the
         master tells: there the commits arrive that are ignored until then), or to which its
         messages were lost."""
@@ -156,7 +156,9 @@ class PullService:
         self._reply(pull, ResponseCode.PULL_OFFSET_MOVED, why, moved, low, high, False)
         return True
 
-    def _checked(self, group_name: str, topic_name: str, queue_id: int) -> tuple[Group, Topic]:
+    def _checked(
+        self, group_name: str, topic_name: str, queue_id: int
+    ) -> tuple[SubscriptionGroup, Topic]:
         c = self._c
         check_permission(c, READ, "pulling")
         group = c.groups.get_or_create(group_name)
@@ -175,7 +177,7 @@ class PullService:
         store = self._c.store
         return store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
 
-    def _read(self, pull: Pull) -> tuple[GetResult, int]:
+    def _read(self, pull: HeldPull) -> tuple[GetResult, int]:
         result = self._c.store.get_message(
             pull.topic,
             pull.queue_id,
@@ -215,7 +217,7 @@ class PullService:
             and result.next_begin_offset >= result.max_offset
         )
 
-    def _look_on(self, pull: Pull, result: GetResult) -> None:
+    def _look_on(self, pull: HeldPull, result: GetResult) -> None:
         """The filter has dropped all up to where this read ended; the client hears of it soon."""
         if result.next_begin_offset > pull.offset:
             pull.offset = result.next_begin_offset
@@ -223,7 +225,7 @@ class PullService:
                 pull.progress = True
                 self.held.move_up(pull, self._c.runtime.monotonic() + PROGRESS_S)
 
-    def _hold(self, pull: Pull, seconds: float) -> None:
+    def _hold(self, pull: HeldPull, seconds: float) -> None:
         if pull.endpoint.closed:
             return
         held = self.held
@@ -244,7 +246,7 @@ class PullService:
         if pulls:
             self._do(self._forget(pulls))
 
-    def _forget(self, pulls: list[Pull]) -> Looking:
+    def _forget(self, pulls: list[HeldPull]) -> Looking:
         for number, pull in enumerate(pulls, 1):
             self.held.forget(pull)
             if not number % FORGOTTEN:
@@ -282,7 +284,7 @@ class PullService:
         return self._c.runtime.spawn(self._c.steps.run(work), name="held-pulls")
 
     @staticmethod
-    def _each(pulls: Iterable[Pull], look: Callable[[Pull], None]) -> Looking:
+    def _each(pulls: Iterable[HeldPull], look: Callable[[HeldPull], None]) -> Looking:
         """Looks at so many of them in a turn."""
         looked = 0
         for pull in pulls:
@@ -292,7 +294,7 @@ class PullService:
             looked += SQL_WEIGHT if pull.sql else 1
             look(pull)
 
-    def _retry(self, pull: Pull) -> None:
+    def _retry(self, pull: HeldPull) -> None:
         """Look again at one that was taken; if it waits on it is held again."""
         if pull.done or pull.endpoint.closed:
             self.held.forget(pull)
@@ -319,7 +321,7 @@ class PullService:
             due = iter(partial(self.held.take_due, now), None)
             self._expiring = self._do(self._each(due, self._answer_late))
 
-    def _answer_late(self, pull: Pull) -> None:
+    def _answer_late(self, pull: HeldPull) -> None:
         """With what there is."""
         if not pull.endpoint.closed:
             result, code = self._read(pull)
@@ -327,7 +329,7 @@ class PullService:
 
     # answers
 
-    def _reply_result(self, pull: Pull, result: GetResult, code: int) -> None:
+    def _reply_result(self, pull: HeldPull, result: GetResult, code: int) -> None:
         reading = cached(self._c, result) if code == ResponseCode.SUCCESS else None
         if reading is None:
             self._reply_with(pull, result, code)
@@ -339,7 +341,7 @@ class PullService:
 
         self._answer_later(pull.endpoint, pull.request, reply())
 
-    def _reply_with(self, pull: Pull, result: GetResult, code: int) -> None:
+    def _reply_with(self, pull: HeldPull, result: GetResult, code: int) -> None:
         self._c.statistics.pulled(pull.header.group, pull.topic, result.count)
         self._reply(
             pull,
@@ -354,7 +356,7 @@ class PullService:
 
     def _reply(
         self,
-        pull: Pull,
+        pull: HeldPull,
         code: int,
         remark: str,
         next_offset: int,

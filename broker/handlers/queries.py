@@ -17,12 +17,12 @@ from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.errors import GroupNotExist, QueryNotFound, SystemBusy, SystemError_
 
 
-class LookupService:
+class QueryService:
     def __init__(self, context: Context) -> None:
         self._c = context
 
     def on_query_offset(
-        self, endpoint: Endpoint, request: Command, header: headers.QueryOffset
+        self, endpoint: Endpoint, request: Command, header: headers.QueryOffsetHeader
     ) -> None:
         if self._c.role.may_have_forgotten:
             raise SystemBusy(
@@ -49,7 +49,7 @@ class LookupService:
             raise SystemBusy(f"{lacks}: where its queues begin and end is told when it has that")
 
     def on_update_offset(
-        self, endpoint: Endpoint, request: Command, header: headers.UpdateOffset
+        self, endpoint: Endpoint, request: Command, header: headers.UpdateOffsetHeader
     ) -> None:
         group, topic = header.group, header.topic
         if self._c.groups.get_or_create(group) is None:
@@ -58,20 +58,24 @@ class LookupService:
         commit(self._c, header, (group, topic, header.queue_id), header.offset)
         answer(endpoint, request, request.reply(0))
 
-    def on_max_offset(self, endpoint: Endpoint, request: Command, header: headers.OfQueue) -> None:
+    def on_max_offset(
+        self, endpoint: Endpoint, request: Command, header: headers.QueueHeader
+    ) -> None:
         topic, queue_id = header.topic, header.queue_id
         self._check_whole()
         offset = self._c.store.visible_end(topic, queue_id, self._c.visible)
         answer(endpoint, request, request.reply(0, ext={"offset": str(offset)}))
 
-    def on_min_offset(self, endpoint: Endpoint, request: Command, header: headers.OfQueue) -> None:
+    def on_min_offset(
+        self, endpoint: Endpoint, request: Command, header: headers.QueueHeader
+    ) -> None:
         topic, queue_id = header.topic, header.queue_id
         self._check_whole()
         offset = self._c.store.min_offset(topic, queue_id)
         answer(endpoint, request, request.reply(0, ext={"offset": str(offset)}))
 
     def on_search_offset(
-        self, endpoint: Endpoint, request: Command, header: headers.SearchOffset
+        self, endpoint: Endpoint, request: Command, header: headers.SearchOffsetHeader
     ) -> None:
         self._check_whole()
         offset = self._c.store.offset_by_time(
@@ -80,7 +84,7 @@ class LookupService:
         answer(endpoint, request, request.reply(0, ext={"offset": str(offset)}))
 
     def on_earliest_time(
-        self, endpoint: Endpoint, request: Command, header: headers.OfQueue
+        self, endpoint: Endpoint, request: Command, header: headers.QueueHeader
     ) -> None:
         topic, queue_id = header.topic, header.queue_id
         store = self._c.store
@@ -90,7 +94,7 @@ class LookupService:
         answer(endpoint, request, request.reply(0, ext={"timestamp": str(time_)}))
 
     def on_view_message(
-        self, endpoint: Endpoint, request: Command, header: headers.ViewMessage
+        self, endpoint: Endpoint, request: Command, header: headers.ViewMessageHeader
     ) -> None:
         offset = header.offset
         frame = self._c.store.message_at(offset)
@@ -99,11 +103,11 @@ class LookupService:
         answer(endpoint, request, request.reply(0, body=frame))
 
     def on_query_message(
-        self, endpoint: Endpoint, request: Command, header: headers.QueryMessage
+        self, endpoint: Endpoint, request: Command, header: headers.QueryMessageHeader
     ) -> None:
         slices.answer_with(self._c, endpoint, request, self._search(request, header))
 
-    def _search(self, request: Command, header: headers.QueryMessage) -> slices.Work:
+    def _search(self, request: Command, header: headers.QueryMessageHeader) -> slices.Work:
         store = self._c.store
         most = store.config.unique_key_count
         if not header.unique_key and header.max_messages is not None:

@@ -48,7 +48,9 @@ class RangeService:
     def __init__(self, context: Context) -> None:
         self._c = context
 
-    def on_read(self, endpoint: Endpoint, request: Command, header: headers.ReadQueue) -> None:
+    def on_read(
+        self, endpoint: Endpoint, request: Command, header: headers.ReadQueueHeader
+    ) -> None:
         request.body = b""
         if header.expression_type == SQL_EXPRESSION or is_long(header):
             work = self._read_later(endpoint, request, header)
@@ -62,7 +64,7 @@ class RangeService:
         self._c.runtime.spawn(answer_failure(self._c, endpoint, request, work), name="range")
 
     async def _read_later(
-        self, endpoint: Endpoint, request: Command, header: headers.ReadQueue
+        self, endpoint: Endpoint, request: Command, header: headers.ReadQueueHeader
     ) -> None:
         if is_long(header):
             await read_ahead(self._c, header)
@@ -74,7 +76,7 @@ class RangeService:
         self,
         endpoint: Endpoint,
         request: Command,
-        header: headers.ReadQueue,
+        header: headers.ReadQueueHeader,
         result: GetResult,
         reading: Awaitable[None] | None,
     ) -> None:
@@ -82,7 +84,7 @@ class RangeService:
             await reading
         answer(endpoint, request, self._reply(request, header, result))
 
-    def _read(self, header: headers.ReadQueue) -> GetResult:
+    def _read(self, header: headers.ReadQueueHeader) -> GetResult:
         topic, queue_id = header.topic, header.queue_id
         self._c.topics.readable(topic, queue_id)
         offset, end = header.offset, header.end
@@ -103,7 +105,9 @@ class RangeService:
             sql=subscription.sql,
         )
 
-    def _reply(self, request: Command, header: headers.ReadQueue, result: GetResult) -> Command:
+    def _reply(
+        self, request: Command, header: headers.ReadQueueHeader, result: GetResult
+    ) -> Command:
         code = CODES[result.status.name]
         if code == ResponseCode.PULL_OFFSET_MOVED and header.offset >= result.min_offset:
             code = ResponseCode.PULL_NOT_FOUND  # behind the end: a slave may lag
@@ -120,7 +124,9 @@ class RangeService:
         body = pieces[0] if pieces else b""
         return request.reply(code, result.status.name, told, body, pieces[1:])
 
-    def on_cut(self, endpoint: Endpoint, request: Command, header: headers.CutQueue) -> None:
+    def on_cut(
+        self, endpoint: Endpoint, request: Command, header: headers.SplitRangeHeader
+    ) -> None:
         topic, first_only = header.topic, header.first_only
         max_bytes = max(1, header.max_bytes)
         max_rows = max(1, min(header.max_rows, ROWS_MAX))
@@ -142,7 +148,7 @@ class RangeService:
         body = fastjson.dumps({"pieces": pieces, "rest": rest[::-1]})
         answer(endpoint, request, request.reply(0, body=body))
 
-    def on_bounds(self, endpoint: Endpoint, request: Command, header: headers.OfTopic) -> None:
+    def on_bounds(self, endpoint: Endpoint, request: Command, header: headers.TopicHeader) -> None:
         topic = self._c.topics.readable(header.topic)
         store, visible = self._c.store, self._c.visible
 

@@ -10,7 +10,7 @@ from saturnmq.broker.exactly_once.staging import StagingService
 from saturnmq.broker.handlers.admin import AdminService
 from saturnmq.broker.handlers.membership import MembershipService
 from saturnmq.broker.handlers.pull import PullService
-from saturnmq.broker.handlers.queries import LookupService
+from saturnmq.broker.handlers.queries import QueryService
 from saturnmq.broker.handlers.ranges import RangeService
 from saturnmq.broker.handlers.retry import RetryService
 from saturnmq.broker.handlers.send import SendService
@@ -36,7 +36,7 @@ class Services:
     sends: SendService
     pulls: PullService
     retries: RetryService
-    lookups: LookupService
+    lookups: QueryService
     members: MembershipService
     admin: AdminService
     failover: FailoverService

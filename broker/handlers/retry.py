@@ -32,7 +32,9 @@ class RetryService:
         self._c = context
         self._sends = sends
 
-    def on_send_back(self, endpoint: Endpoint, request: Command, header: headers.SendBack) -> None:
+    def on_send_back(
+        self, endpoint: Endpoint, request: Command, header: headers.SendBackHeader
+    ) -> None:
         c = self._c
         refusal = c.role.refuses(c.runtime.monotonic())
         if refusal:

@@ -44,7 +44,7 @@ from saturnmq.runtime.errors import (
     SystemBusy,
     TopicNotExist,
 )
-from saturnmq.store.message_store import PendingMessage, Put
+from saturnmq.store.message_store import AppendResult, PendingMessage
 
 TRANSACTION_MASK = 0xC
 
@@ -84,7 +84,7 @@ class SendService:
                 f"wait for their ack, the limit (maxPendingAcks) is {c.ledger.limit}"
             )
 
-    def on_send(self, endpoint: Endpoint, request: Command, header: headers.Send) -> None:
+    def on_send(self, endpoint: Endpoint, request: Command, header: headers.SendHeader) -> None:
         self.check_ready()
         topic, queue_id = self.checked_queue(
             header.topic, header.queue_id, header.default_topic, header.default_queues
@@ -141,7 +141,7 @@ class SendService:
         self,
         endpoint: Endpoint,
         request: Command,
-        header: headers.Send,
+        header: headers.SendHeader,
         topic: Topic,
         queue_id: int,
     ) -> None:
@@ -196,7 +196,7 @@ class SendService:
         )
         self.finish(endpoint, reply, put, wait=wait)
 
-    def _retry_or_dlq(self, queue_id: int, header: headers.Send) -> tuple[str, int]:
+    def _retry_or_dlq(self, queue_id: int, header: headers.SendHeader) -> tuple[str, int]:
         """A send to %RETRY% after too many attempts goes to the dead-letter topic instead."""
         c, name = self._c, header.topic
         group_name = name.removeprefix(RETRY_PREFIX)
@@ -213,7 +213,7 @@ class SendService:
         self,
         endpoint: Endpoint,
         request: Command,
-        header: headers.Send,
+        header: headers.SendHeader,
         topic: Topic,
         queue_id: int,
     ) -> None:
@@ -253,7 +253,7 @@ class SendService:
         )
 
     def on_send_batches(
-        self, endpoint: Endpoint, request: Command, header: headers.SendBatches
+        self, endpoint: Endpoint, request: Command, header: headers.SendBatchesHeader
     ) -> None:
         """Each batch is stored or refused by itself; all are answered when the last that is stored
         is as safe as the ack mode has it."""
@@ -290,7 +290,7 @@ class SendService:
         ext = {**self._reply_ext, HOST: self._id_prefix}
         self.answer_at(endpoint, request.reply(0, ext=ext, body=encode_answers(answers)), end)
 
-    def _batch_message_ids(self, put: Put, *, in_full: bool) -> str:
+    def _batch_message_ids(self, put: AppendResult, *, in_full: bool) -> str:
         """All ids, comma-joined, as Java has it; our own client asks for the first id and the sizes
         (i32 each, the reply's body): for a thousand small messages the ids would outweigh what is
         acknowledged."""
@@ -313,7 +313,7 @@ class SendService:
         born_host: bytes,
         reconsume_times: int,
         rescheduled: bool = False,
-    ) -> Put:
+    ) -> AppendResult:
         """A retry copy, a dead letter or a delayed message whose time has come."""
         encoded = encode_properties(properties)
         if names.DELAY in properties and not rescheduled:
@@ -336,7 +336,9 @@ class SendService:
         self._c.appended()
         return put
 
-    def finish(self, endpoint: Endpoint, reply: Command, put: Put, *, wait: bool = True) -> None:
+    def finish(
+        self, endpoint: Endpoint, reply: Command, put: AppendResult, *, wait: bool = True
+    ) -> None:
         """Answer now or when the ack mode is met."""
         self.answer_at(endpoint, reply, put.end_offset, wait=wait)
 

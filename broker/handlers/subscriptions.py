@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 from saturnmq.broker.context import Context
-from saturnmq.protocol.headers import Subscriber
+from saturnmq.protocol.headers import SubscriberHeader
 from saturnmq.protocol.subscription import TAG_EXPRESSION, Subscription
 from saturnmq.runtime.errors import (
     NO_SUCH_FILTER,
@@ -27,20 +27,20 @@ from saturnmq.runtime.errors import (
 QUICK_MAX = 512  # characters of an expression that is parsed at once: about a millisecond
 
 
-def is_long(header: Subscriber) -> bool:
+def is_long(header: SubscriberHeader) -> bool:
     """Whether the request's expression takes so long to parse that others should not wait."""
     expression = header.subscription
     return expression is not None and len(expression) > QUICK_MAX
 
 
-async def read_ahead(context: Context, header: Subscriber) -> None:
+async def read_ahead(context: Context, header: SubscriberHeader) -> None:
     """Parse the request's expression, which is remembered: who asks for it next has it at once.
     SubscriptionParseFailed: it cannot be parsed."""
     check_enabled(context, header.expression_type)
     await context.aside.run(Subscription.parse, "", header.subscription, 0, header.expression_type)
 
 
-def of_request(context: Context, topic: str, header: Subscriber) -> Subscription:
+def of_request(context: Context, topic: str, header: SubscriberHeader) -> Subscription:
     """Of fields `subscription` and `expressionType`."""
     check_enabled(context, header.expression_type)
     return Subscription.parse(topic, header.subscription, 0, header.expression_type)

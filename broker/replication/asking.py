@@ -7,7 +7,7 @@ import logging
 
 from saturnmq.broker.context import Context
 from saturnmq.broker.replication.identity import known
-from saturnmq.broker.replication.introductions import Member, read_member
+from saturnmq.broker.replication.introductions import MemberState, read_member
 from saturnmq.broker.replication.kinship import is_foreign
 from saturnmq.protocol import checked
 from saturnmq.protocol.codes import RequestCode
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 ASK_S = 1.0  # how long another node has to say what it knows
 
 
-async def member_at(c: Context, address: str) -> Member | None:
+async def member_at(c: Context, address: str) -> MemberState | None:
     """What another node of this group tells; None if it does not answer."""
     try:
         reply = await answer_of(c, address, Command.request(RequestCode.REPLICA_STATE, {}))

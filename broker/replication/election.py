@@ -9,7 +9,7 @@ etcd holds two keys for each group, below /saturnmq/CLUSTER/GROUP/:
 | key | value | lives |
 |---|---|---|
 | holder | the address of who leads, or is about to | as long as its lease |
-| record | `Record`: the group's identity, its members, its master, who is in sync | for good |
+| record | `GroupRecord`: the group's identity, its members, its master, who is in sync | for good |
 
 Whoever changes the record says which revision of it and of `holder` it has seen: a
 compare-and-swap. So one candidate at a time takes `holder`, and each is given an epoch that nobody
@@ -60,7 +60,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from saturnmq.broker.etcd.door import Guard, Item, Lease, Put, Snapshot
+from saturnmq.broker.etcd.door import Guard, KeyValue, Lease, Put, Snapshot
 from saturnmq.protocol import checked, fastjson
 from saturnmq.protocol.epochs import EPOCH_MAX, TERM, next_term
 from saturnmq.runtime.errors import MalformedFrame
@@ -85,7 +85,7 @@ GIVEN_MAX = EPOCH_MAX - 2 * TERM  # a promotion in the next term can be counted
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class GroupRecord:
     """What etcd keeps of a group."""
 
     identity: str
@@ -118,13 +118,13 @@ class Record:
         )
 
 
-def read_record(value: bytes) -> Record:
+def read_record(value: bytes) -> GroupRecord:
     """MalformedFrame: it is not what a broker writes."""
     document = checked.document(value)
     if checked.integer(document, "version") != 1:
         raise MalformedFrame(f"version {document['version']} of a record is not known here")
     given = checked.integer(document, "given", least=1, most=EPOCH_MAX)
-    record = Record(
+    record = GroupRecord(
         identity=checked.identity(document, "identity"),
         master=checked.as_address(checked.text(document, "master")),
         ha_address=checked.as_address(checked.text(document, "haAddress")),
@@ -246,7 +246,7 @@ class Memory:
     members: frozenset[str] = frozenset()  # whom that named; empty: there was none
     forgot: str = ""  # why this etcd is not believed any more
 
-    def check(self, snapshot: Snapshot, record: Item | None) -> None:
+    def check(self, snapshot: Snapshot, record: KeyValue | None) -> None:
         """Note what was read; or that etcd has forgotten what it once said."""
         if self.forgot:
             return
@@ -288,9 +288,9 @@ class Election:
         self._me, self._ha_address = address, ha_address
         self._lease_s, self._priority, self._unclean = lease_s, priority, unclean
         # What was read last.
-        self.record: Record | None = None
+        self.record: GroupRecord | None = None
         self._record_changed = 0  # its revision; 0: there is none
-        self._holder: Item | None = None
+        self._holder: KeyValue | None = None
         self._damaged = ""  # why the record is not used
         self._seen_at: float | None = None
         self._read_at = float("-inf")  # when to read again
@@ -526,7 +526,7 @@ class Election:
         self._followed = self._record_changed
         return Follow(record.epoch, record.master, record.ha_address)
 
-    def _commit(self, record: Record, *writes: Put) -> Commit:
+    def _commit(self, record: GroupRecord, *writes: Put) -> Commit:
         """Change the record, and what else, if nobody has changed anything since."""
         self._offered, self._offered_on = self._offered | record.in_sync, self._record_changed
         if self.record is None:
@@ -538,7 +538,7 @@ class Election:
             (*writes, Put(self.record_key, record.to_bytes())),
         )
 
-    def _take(self, record: Record) -> Instruction:
+    def _take(self, record: GroupRecord) -> Instruction:
         """`holder`, which nobody has, and change the record."""
         if self._lease is None:
             return Grant(self._lease_s)
@@ -560,7 +560,7 @@ class Election:
         self._recorded_at = now
         return self._commit(wanted)
 
-    def _mine(self, facts: Facts) -> Record:
+    def _mine(self, facts: Facts) -> GroupRecord:
         """The record as this master would have it."""
         known = self.record
         in_sync = frozenset({self._me, *facts.in_sync})
@@ -573,7 +573,7 @@ class Election:
                 confirmed = max(confirmed, known.confirmed)
             given = max(given, known.given)
             claims = {who: epoch for who, epoch in known.claims.items() if epoch > facts.term}
-        return Record(
+        return GroupRecord(
             identity=facts.identity,
             master=self._me,
             ha_address=self._ha_address,
@@ -620,7 +620,7 @@ class Election:
             return Poll(force=self._unclean)
         return self._take(self._give_me(facts, record))
 
-    def _claim(self, facts: Facts, record: Record) -> Instruction:
+    def _claim(self, facts: Facts, record: GroupRecord) -> Instruction:
         """This node has got an epoch: it uses it once, or withdraws."""
         asks = not self._is_holder
         may = self._prefers(facts, record) if asks else self._eligible(facts)
@@ -631,7 +631,7 @@ class Election:
         others = {who: epoch for who, epoch in record.claims.items() if who != self._me}
         return self._commit(replace(record, claims=others))
 
-    def _give_me(self, facts: Facts, record: Record) -> Record:
+    def _give_me(self, facts: Facts, record: GroupRecord) -> GroupRecord:
         """The record that gives this candidate the next epoch."""
         epoch = next_term(max(record.given, facts.epoch))
         return replace(record, given=epoch, claims={**record.claims, self._me: epoch})
@@ -661,11 +661,11 @@ class Election:
         waits_s = order.index(self._me) * STAGGER_S
         return waits_s if self._goes_first(facts) else FORSAKEN_S + waits_s
 
-    def _prefers(self, facts: Facts, record: Record) -> bool:
+    def _prefers(self, facts: Facts, record: GroupRecord) -> bool:
         led = self._holder is not None and facts.hears_master
         return led and self._priority < record.priority and self._goes_first(facts)
 
-    def _hand_over(self, now: float, facts: Facts, record: Record) -> Instruction | None:
+    def _hand_over(self, now: float, facts: Facts, record: GroupRecord) -> Instruction | None:
         """Take over from a living master, if this node is the preferred one."""
         if not self._prefers(facts, record) or record.given > GIVEN_MAX:
             self._settled_since = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from saturnmq.broker.replication.introductions import Check, Hello, Join, Member
+from saturnmq.broker.replication.introductions import Check, Hello, Join, MemberState
 from saturnmq.store.log.epochs import Epoch
 
 Range = tuple[int, int]  # of the log: its first byte, and the one behind its last
@@ -30,7 +30,7 @@ class Me:
 
 
 @dataclass(frozen=True)
-class Log:
+class LogState:
     """The log of this node, as a step finds it; offsets in bytes."""
 
     start: int = 0
@@ -83,7 +83,7 @@ class Polled:
     """The outcome of Ask: what those tell that answered."""
 
     what: str
-    members: tuple[Member, ...] = ()
+    members: tuple[MemberState, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -316,7 +316,7 @@ class PutBack:
 class CopyBack:
     """What this slave's log has more than this one. It ends in CopiedBack."""
 
-    member: Member
+    member: MemberState
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,13 @@ from functools import partial
 from typing import Any
 
 from saturnmq.broker.context import Context
-from saturnmq.broker.registration import Registration
+from saturnmq.broker.registration import Registrar
 from saturnmq.broker.replication import events as e
 from saturnmq.broker.replication.asking import ASK_S, answer_of, member_at
 from saturnmq.broker.replication.ha_master import HaMaster, tail_checksum
 from saturnmq.broker.replication.ha_slave import HaSlave
 from saturnmq.broker.replication.identity import adopt, agree, draw
-from saturnmq.broker.replication.introductions import Check, Member
+from saturnmq.broker.replication.introductions import Check, MemberState
 from saturnmq.broker.replication.machine import Machine
 from saturnmq.broker.replication.mending import Mending
 from saturnmq.broker.replication.role import State
@@ -64,7 +64,7 @@ class Executor:
         context: Context,
         master: HaMaster,
         slave: HaSlave,
-        registration: Registration,
+        registration: Registrar,
         mending: Mending,
         doors: Doors,
     ) -> None:
@@ -180,11 +180,11 @@ class Executor:
             self._do(instruction)
         return None
 
-    def _log(self) -> e.Log:
+    def _log(self) -> e.LogState:
         store, epochs = self._c.store, self._c.epochs
         marks = store.watermarks
         hears = self._slave.knows_confirmed
-        return e.Log(
+        return e.LogState(
             start=marks.start,
             end=marks.appended,
             confirmed=min(marks.confirmed, marks.dispatched) if hears else -1,
@@ -342,11 +342,11 @@ class Executor:
         found = itertools.chain.from_iterable(await asyncio.gather(*asked))
         self.tell(e.Polled(ask.what, tuple(found)))
 
-    async def _members_at(self, addresses: Iterable[str]) -> list[Member]:
+    async def _members_at(self, addresses: Iterable[str]) -> list[MemberState]:
         told = await asyncio.gather(*(member_at(self._c, address) for address in addresses))
         return [member for member in told if member is not None]
 
-    async def _registered_members(self, known: tuple[str, ...]) -> list[Member]:
+    async def _registered_members(self, known: tuple[str, ...]) -> list[MemberState]:
         """Who else is registered under this node's name: it may have forgotten its group."""
         await self._registration.ask_all(ASK_S)
         registered = await self._registration.members(ASK_S)
@@ -365,7 +365,7 @@ class Executor:
         if self._work is mine:
             self.tell(outcome(error))
 
-    async def _copy_back(self, member: Member) -> None:
+    async def _copy_back(self, member: MemberState) -> None:
         """If this log is damaged before the place where it goes on it is mended, for the next
         try."""
         copy = self._copy = TailCopy(self._c, self._doors.wake)

@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any
 
 from saturnmq.broker.context import Context, answer
-from saturnmq.broker.registration import Registration
+from saturnmq.broker.registration import Registrar
 from saturnmq.broker.replication import events as e
 from saturnmq.broker.replication.executor import Executor
 from saturnmq.broker.replication.ha_master import HaMaster
@@ -25,7 +25,7 @@ from saturnmq.runtime.errors import InvalidParameter
 
 class FailoverService:
     def __init__(
-        self, context: Context, master: HaMaster, slave: HaSlave, registration: Registration
+        self, context: Context, master: HaMaster, slave: HaSlave, registration: Registrar
     ) -> None:
         self._c = context
         self._master = master
@@ -37,18 +37,20 @@ class FailoverService:
         self._numbers = count(1)
         self._asked: dict[int, tuple[Endpoint, Command]] = {}
 
-    def on_state(self, endpoint: Endpoint, request: Command, _: headers.NoFields) -> None:
+    def on_state(self, endpoint: Endpoint, request: Command, _: headers.NoFieldsHeader) -> None:
         self._tell_state(endpoint, request)
 
     def _tell_state(self, endpoint: Endpoint, request: Command) -> None:
         reply = request.reply(0, body=fastjson.dumps(self.state()))
         answer(endpoint, request, self._c.config.signing.sign_answer(request, reply))
 
-    def on_fence(self, endpoint: Endpoint, request: Command, header: headers.Fence) -> None:
+    def on_fence(self, endpoint: Endpoint, request: Command, header: headers.FenceHeader) -> None:
         self._check(header.epoch)
         self.executor.tell(e.Fence(self._later(endpoint, request), header.epoch, header.term))
 
-    def on_promote(self, endpoint: Endpoint, request: Command, header: headers.Promote) -> None:
+    def on_promote(
+        self, endpoint: Endpoint, request: Command, header: headers.PromoteHeader
+    ) -> None:
         self._check(header.epoch)
         number, force, insist = self._later(endpoint, request), header.force, header.insist
         asked = e.Promote(number, header.epoch, header.end, force=force, insist=insist)

@@ -31,7 +31,7 @@ from typing import Any
 
 from saturnmq.broker.context import Context
 from saturnmq.broker.replication import events as e
-from saturnmq.broker.replication.in_sync import Lag
+from saturnmq.broker.replication.in_sync import SlaveLag
 from saturnmq.broker.replication.introductions import Check, Join, introduce, read_join
 from saturnmq.broker.replication.role import State
 from saturnmq.broker.replication.sealing import SealOfMaster
@@ -61,11 +61,11 @@ class SlaveConnection(asyncio.BufferedProtocol):
         self.join: Join | None = None  # what a slave of ours said of itself
         self.is_named = False  # this node's file says that it belongs to the group
         self.next: int | None = None  # first byte not sent yet; None before it is known
-        self.reported = ha.Report(-1)
+        self.reported = ha.SlaveReport(-1)
         self.opened = self.last_read = self.last_write = 0.0
         self.sent_bytes = 0
         self.sent_per_s = 0
-        self.lag = Lag()
+        self.lag = SlaveLag()
         self._read_to = 0  # by a worker, from `next` on
         self._reading = False
         self._rolled = 0
@@ -142,7 +142,7 @@ class SlaveConnection(asyncio.BufferedProtocol):
         self._inbox.make_room()
 
     def _read_all(self) -> None:
-        newest: ha.Report | None = None
+        newest: ha.SlaveReport | None = None
         while self._transport is not None:
             if self.ours is None:
                 first = self._inbox.next_report()
@@ -154,12 +154,12 @@ class SlaveConnection(asyncio.BufferedProtocol):
                 if self.ours:
                     continue
                 self._classic_start(first)
-                newest = ha.Report(first)
+                newest = ha.SlaveReport(first)
             elif not self.ours:
                 classic = self._inbox.next_report()
                 if classic is None:
                     break
-                newest = ha.Report(classic)
+                newest = ha.SlaveReport(classic)
             elif not self.greeted:  # behind the greeting is the report for a Java master
                 if self._inbox.next_report() is None:
                     return
@@ -169,7 +169,7 @@ class SlaveConnection(asyncio.BufferedProtocol):
                 frame = self._inbox.next_of_slave()
                 if frame is None:
                     break
-                if isinstance(frame, ha.Report):
+                if isinstance(frame, ha.SlaveReport):
                     newest = frame
                 elif frame.kind is ha.Kind.PROVE:
                     self._proof.proved(frame)
@@ -177,7 +177,7 @@ class SlaveConnection(asyncio.BufferedProtocol):
                 elif frame.kind is ha.Kind.JOIN:
                     self._proof.check(frame, self._host)
                     self.join = read_join(frame.document, self._master.ceiling)
-                    self.reported, newest = ha.Report(-1), None
+                    self.reported, newest = ha.SlaveReport(-1), None
                     self._master.tell(e.Joined(self.link, self.join))
         if newest is not None:
             self.reported = newest
@@ -191,7 +191,7 @@ class SlaveConnection(asyncio.BufferedProtocol):
     # joining
 
     def _classic_start(self, report: int) -> None:
-        self.reported = ha.Report(report)
+        self.reported = ha.SlaveReport(report)
         self._master.tell(e.JoinedClassic(self.link, self._host, report))
 
     def go_on_if_it_may(self) -> None:

@@ -91,7 +91,7 @@ class MasterConnection(asyncio.BufferedProtocol):
         self._rolled = 0
         self.last_read = follower.now()
         self.last_write = 0.0
-        self.reported = ha.Report(-1)
+        self.reported = ha.SlaveReport(-1)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
@@ -111,14 +111,14 @@ class MasterConnection(asyncio.BufferedProtocol):
     # to the master
 
     def greet(self, end: int) -> None:
-        self.reported = ha.Report(end)
+        self.reported = ha.SlaveReport(end)
         self._write(ha.encode_greeting(end))
 
     def join(self, document: dict[str, Any]) -> None:
         self.joined = "from" in document and "asks" not in document
         self._write(ha.encode_control(ha.Kind.JOIN, document, self._proof.seal))
 
-    def report(self, report: ha.Report) -> None:
+    def report(self, report: ha.SlaveReport) -> None:
         if self.ours and self.joined:
             self._write(ha.encode_our_report(*report))
         elif self.ours is False:
@@ -303,11 +303,11 @@ class HaSlave:
             return
         marks = self._c.store.watermarks
         if connection.ours:
-            report = ha.Report(marks.appended, marks.flushed)
+            report = ha.SlaveReport(marks.appended, marks.flushed)
         elif self._c.config.sync_flush:
-            report = ha.Report(max(marks.flushed, connection.reported.appended))
+            report = ha.SlaveReport(max(marks.flushed, connection.reported.appended))
         else:
-            report = ha.Report(marks.appended)
+            report = ha.SlaveReport(marks.appended)
         if report != connection.reported or beat:
             connection.report(report)
 

@@ -13,7 +13,7 @@ BACK_S = 1.0  # who has left comes back when it is less behind than this
 
 
 @dataclass(slots=True)
-class Lag:
+class SlaveLag:
     """One slave's distance from the end of the log."""
 
     reported: int = -1

@@ -24,7 +24,7 @@ EPOCHS_MAX = 100_000
 
 
 @dataclass(frozen=True)
-class Member:
+class MemberState:
     """A node, as it tells of itself; offsets in bytes of its log."""
 
     name: str  # of its group
@@ -63,7 +63,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Hello(Member):
+class Hello(MemberState):
     """A master's."""
 
     confirmed: int = 0
@@ -89,7 +89,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Join(Member):
+class Join(MemberState):
     """A slave's: with an `offset` it wants the log from there."""
 
     offset: int | None = None
@@ -122,9 +122,9 @@ def introduce(c: Context) -> dict[str, Any]:
     }
 
 
-def read_member(document: object, ceiling: int) -> Member:
+def read_member(document: object, ceiling: int) -> MemberState:
     """REPLICA_STATE of another node."""
-    return Member(**_member(checked.as_table(document, "the state of a replica"), ceiling))
+    return MemberState(**_member(checked.as_table(document, "the state of a replica"), ceiling))
 
 
 def read_hello(document: Mapping[str, Any], ceiling: int) -> Hello:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from saturnmq.broker.replication.events import Log, Me
+from saturnmq.broker.replication.events import LogState, Me
 from saturnmq.broker.replication.introductions import Hello, Join
 from saturnmq.broker.replication.kinship import is_foreign
 from saturnmq.store.log.epochs import Epoch, common
@@ -26,7 +26,7 @@ def is_not_ours(me: Me, group: str, join: Join) -> str:
     return ""
 
 
-def has_no_place(log: Log, join: Join) -> str:
+def has_no_place(log: LogState, join: Join) -> str:
     """Why a slave cannot go on in this log where it would; empty if it can."""
     offset, check = join.offset, join.check
     if offset is None or check is None:
@@ -60,7 +60,7 @@ def cannot_follow(me: Me, group: str, hello: Hello) -> str:
     return ""
 
 
-def shared_with(me: Me, log: Log, hello: Hello) -> tuple[int, int] | str:
+def shared_with(me: Me, log: LogState, hello: Hello) -> tuple[int, int] | str:
     """(epoch, offset) up to which this log and the master's are one, as far as epochs tell; or why
     there is no such place."""
     if not log.end:

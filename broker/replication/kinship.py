@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from saturnmq.broker.replication.introductions import Member
+from saturnmq.broker.replication.introductions import MemberState
 from saturnmq.protocol.epochs import TERM, is_own
 
 
@@ -26,7 +26,7 @@ def is_foreign(mine: str, theirs: str) -> bool:
     return bool(mine and theirs and mine != theirs)
 
 
-def is_outranked(term: int, opener: int, other: Member) -> bool:
+def is_outranked(term: int, opener: int, other: MemberState) -> bool:
     """Whether somebody else leads since, or is about to: `other` knows of an epoch above `term`
     that the node of this configured id did not open. One that it did open it has forgotten."""
     if other.epoch <= term:
@@ -37,13 +37,13 @@ def is_outranked(term: int, opener: int, other: Member) -> bool:
     return has_promised(other) and bool(term or other.term)
 
 
-def has_promised(other: Member) -> bool:
+def has_promised(other: MemberState) -> bool:
     """Whether `other` was fenced for a promotion that it has not heard of since: nobody may have
     opened its epoch."""
     return other.epoch % TERM == 0 and other.epoch > other.term
 
 
-def founded_by_mistake(mine: str, end: int, replicas: Collection[int], other: Member) -> bool:
+def founded_by_mistake(mine: str, end: int, replicas: Collection[int], other: MemberState) -> bool:
     """Whether a master whose log ends at `end` has to give up its group for that of a slave which
     dials it: its disk is empty, nobody follows it, and the slave has the log of its name."""
     return not end and not replicas and is_foreign(mine, other.group)
@@ -64,7 +64,7 @@ def may_cut(
     )
 
 
-def is_witness(identity: str, known: bool, term: int, other: Member) -> bool:
+def is_witness(identity: str, known: bool, term: int, other: MemberState) -> bool:
     """Whether a slave can say what the group had: one that lost its own disk cannot, nor one with
     an empty log that has heard of a master above `term`, the newest epoch of this log: it may never
     have followed that. `known`: it belonged to the group before."""

@@ -40,7 +40,9 @@ class Leaving:
         except (SaturnError, OSError, TimeoutError, ValueError) as error:
             log.info("the master does not know that this slave goes: %s", error)
 
-    def on_leave(self, endpoint: Endpoint, request: Command, header: headers.SlaveLeaves) -> None:
+    def on_leave(
+        self, endpoint: Endpoint, request: Command, header: headers.SlaveLeavesHeader
+    ) -> None:
         """A slave says it; of nobody else it means anything."""
         address = header.address
         if address in self._master.followers():

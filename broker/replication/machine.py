@@ -39,7 +39,7 @@ from functools import partial
 
 from saturnmq.broker.replication import events as e
 from saturnmq.broker.replication.following import Following
-from saturnmq.broker.replication.introductions import Member
+from saturnmq.broker.replication.introductions import MemberState
 from saturnmq.broker.replication.kinship import is_foreign, is_outranked
 from saturnmq.broker.replication.orders import Orders
 from saturnmq.broker.replication.promises import Promises
@@ -66,7 +66,7 @@ class Machine:
     def __init__(self, me: e.Me, role: Role) -> None:
         self.me = me
         self.role = role
-        self.log = e.Log()  # as this step finds it
+        self.log = e.LogState()  # as this step finds it
         self.now = 0.0
         self.recovering = Recovering(self)
         self.slaves = Slaves(self)
@@ -76,7 +76,7 @@ class Machine:
         self._out: list[e.Instruction] = []
         self._then: Callable[[str], None] | None = None  # takes the outcome that is awaited
 
-    def step(self, event: e.Event, log: e.Log, now: float) -> list[e.Instruction]:
+    def step(self, event: e.Event, log: e.LogState, now: float) -> list[e.Instruction]:
         before = self.role.state
         self.log, self.now = log, now
         self.note_floor(log, now)
@@ -93,7 +93,7 @@ class Machine:
         assert before is self.role.state or self.role.state in MOVES[before], (before, event)
         return out
 
-    def note_floor(self, log: e.Log, now: float) -> None:
+    def note_floor(self, log: e.LogState, now: float) -> None:
         """It rises with every message: whenever somebody looks."""
         if self.role.state is State.SLAVE and log.confirmed >= 0:
             self.role.confirmed(log.confirmed, now)
@@ -224,7 +224,7 @@ class Machine:
     def ask(self) -> None:
         self.do(e.Ask("sure", self.others(), nameservers=True))
 
-    def _polled(self, what: str, members: tuple[Member, ...]) -> None:
+    def _polled(self, what: str, members: tuple[MemberState, ...]) -> None:
         if what == "sure":
             self._is_sure(members)
         elif what == "promises":
@@ -237,7 +237,7 @@ class Machine:
                 self.promises.looked(members)
                 self.do(e.After("look", LOOK_S))
 
-    def _is_sure(self, members: tuple[Member, ...]) -> None:
+    def _is_sure(self, members: tuple[MemberState, ...]) -> None:
         """Take writes unless somebody knows of a higher epoch, or has to be heard first."""
         role = self.role
         for member in members:
@@ -255,7 +255,7 @@ class Machine:
             role.state = State.RECOVERING
             self.recovering.try_now()
 
-    def _hear(self, member: Member) -> None:
+    def _hear(self, member: MemberState) -> None:
         """Another node of the group has told what it has."""
         role = self.role
         if is_outranked(role.term, self.me.broker_id, member):
@@ -365,7 +365,7 @@ class Machine:
         """For the master, at those who may know."""
         self.do(e.Ask("look", self.others(), nameservers=True))
 
-    def _follow(self, member: Member) -> None:
+    def _follow(self, member: MemberState) -> None:
         """Become a slave of this node, if it leads, or will lead in the newest epoch and waits for
         the word of its slaves."""
         role = self.role
@@ -380,7 +380,7 @@ class Machine:
         self.do(e.Freeze())
         self.save(partial(self._is_slave, member), partial(self._stays_fenced, kept, member.epoch))
 
-    def _is_slave(self, member: Member) -> None:
+    def _is_slave(self, member: MemberState) -> None:
         dial = e.Dial(member.address, member.ha_address)
         self.do(e.DropSlaves(), dial, e.Register())
 

@@ -104,7 +104,7 @@ class Mending:
             first += len(reply.body)
         return b"".join(parts)
 
-    def on_read(self, endpoint: Endpoint, request: Command, header: headers.ReadLog) -> None:
+    def on_read(self, endpoint: Endpoint, request: Command, header: headers.ReadLogHeader) -> None:
         """READ_LOG: bytes of the log as they are, for a node of this group."""
         c, mine = self._c, known(self._c)
         foreign = is_foreign(mine, header.identity) or header.broker_name != c.config.broker_name

@@ -21,7 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from saturnmq.broker.replication import events as e
-from saturnmq.broker.replication.introductions import Join, Member
+from saturnmq.broker.replication.introductions import Join, MemberState
 from saturnmq.broker.replication.kinship import promises_needed
 from saturnmq.broker.replication.role import State
 from saturnmq.protocol.epochs import next_promotion, next_term
@@ -52,7 +52,7 @@ class Promises:
         """This node led, and promised this epoch."""
         self._promised, self._promised_at, self._fenced = epoch, self._m.now, epoch
 
-    def looked(self, members: tuple[Member, ...]) -> None:
+    def looked(self, members: tuple[MemberState, ...]) -> None:
         """A fenced node finds no master among these."""
         if self._waits() and self._m.now - self._promised_at >= PROMOTION_S:
             self._promised_at = self._m.now
@@ -67,7 +67,7 @@ class Promises:
         copies = max(1 + len(self._m.others()), self._me.total_replicas)
         return promises_needed(copies, self._role.required)
 
-    def ask(self, members: tuple[Member, ...]) -> None:
+    def ask(self, members: tuple[MemberState, ...]) -> None:
         role, fence = self._role, next_term(self._promised)
         if role.state is not State.MASTER and not self._waits():
             return

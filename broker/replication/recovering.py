@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from saturnmq.broker.replication import events as e
-from saturnmq.broker.replication.introductions import Member
+from saturnmq.broker.replication.introductions import MemberState
 from saturnmq.broker.replication.kinship import may_cut
 from saturnmq.broker.replication.role import State
 from saturnmq.broker.replication.words import Words
@@ -27,10 +27,10 @@ AGAIN_S = 1.0  # before slaves are heard anew
 
 
 @dataclass
-class Recovery:
+class RecoveryAttempt:
     """One try."""
 
-    member: Member | None  # whose log has more; None: what is there may be damaged
+    member: MemberState | None  # whose log has more; None: what is there may be damaged
     epochs: tuple[Epoch, ...]  # of this log before
     whole: bool = False  # all of the log is copied
 
@@ -40,10 +40,10 @@ class Recovering:
         self._m = machine
         self._role = machine.role
         self.words = Words(machine.me, machine.role)
-        self._under_way: Recovery | None = None
+        self._under_way: RecoveryAttempt | None = None
         self._failed = ""  # what came of the last try
 
-    def hear(self, member: Member) -> None:
+    def hear(self, member: MemberState) -> None:
         """A slave tells what it has."""
         self.words.take(member, self._m.group())
         self.try_now()
@@ -60,7 +60,7 @@ class Recovering:
         if not words.enough:
             return
         member = words.furthest(log)
-        self._under_way = Recovery(member, log.epochs)
+        self._under_way = RecoveryAttempt(member, log.epochs)
         if member is None:
             self._mend()
         else:
@@ -70,7 +70,7 @@ class Recovering:
         failed = f"; the last try failed: {self._failed}" if self._failed else ""
         return f"{self.words.missing}{failed}"
 
-    def _cut_what_differs(self, member: Member) -> None:
+    def _cut_what_differs(self, member: MemberState) -> None:
         """From the log of that slave, before what it has more is copied."""
         log = self._m.log
         found = common(log.epochs, log.end, member.epochs, member.end) if log.end else None
@@ -113,7 +113,7 @@ class Recovering:
         taken = e.TakeEpochs(tuple(member.epochs), member.identity)
         self._m.wait(taken, partial(self._copy, member))
 
-    def _copy(self, member: Member, error: str) -> None:
+    def _copy(self, member: MemberState, error: str) -> None:
         if error:
             self._fails(error)
             return

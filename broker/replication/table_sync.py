@@ -30,7 +30,7 @@ from typing import Any
 from saturnmq.broker.context import Context
 from saturnmq.broker.delay.delivery import DelayService
 from saturnmq.broker.replication.role import State
-from saturnmq.broker.tables.offsets import Place
+from saturnmq.broker.tables.offsets import GroupOffset
 from saturnmq.broker.tables.table_persistence import Saveable
 from saturnmq.protocol import checked, fastjson
 from saturnmq.protocol.codes import RequestCode
@@ -311,7 +311,7 @@ class TableSync:
 
     # both
 
-    def _clamp(self) -> list[tuple[Place, int, int]]:
+    def _clamp(self) -> list[tuple[GroupOffset, int, int]]:
         store = self._c.store
         self._c.offsets.of_log = {}
         self._delays.clamp(lambda level: store.max_offset(SCHEDULE_TOPIC, level - 1))

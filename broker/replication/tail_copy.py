@@ -15,7 +15,7 @@ from saturnmq.broker.context import Context
 from saturnmq.broker.replication.ha_master import tail_checksum
 from saturnmq.broker.replication.ha_slave import MasterConnection
 from saturnmq.broker.replication.identity import known
-from saturnmq.broker.replication.introductions import Hello, Member, introduce
+from saturnmq.broker.replication.introductions import Hello, MemberState, introduce
 from saturnmq.broker.replication.joining import CHECK_BYTES
 from saturnmq.broker.replication.kinship import is_foreign
 from saturnmq.protocol import ha
@@ -48,7 +48,7 @@ class TailCopy:
         """Where the slave's log is sound and another one: this one is damaged."""
         return None if self._connection is None else self._connection.differs
 
-    async def run(self, member: Member) -> None:
+    async def run(self, member: MemberState) -> None:
         """Until this log ends where that of `member` did; a SaturnError or OSError if it does
         not."""
         c, ha_address = self._c, member.ha_address

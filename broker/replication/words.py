@@ -7,8 +7,8 @@ something.
 
 from __future__ import annotations
 
-from saturnmq.broker.replication.events import Log, Me
-from saturnmq.broker.replication.introductions import Member
+from saturnmq.broker.replication.events import LogState, Me
+from saturnmq.broker.replication.introductions import MemberState
 from saturnmq.broker.replication.kinship import is_witness, may_cut, words_needed
 from saturnmq.broker.replication.role import Role
 from saturnmq.store.log.epochs import common
@@ -20,11 +20,11 @@ class Words:
         self._role = role
         self.may_lack = False  # this node, of what was acknowledged
         self.known_epoch = 0  # the highest of which anybody told
-        self._members: dict[str, Member] = {}  # by address
+        self._members: dict[str, MemberState] = {}  # by address
         self._answered: set[str] = set()  # members that cannot give their word
         self._java: set[str] = set()  # hosts of RocketMQ's slaves that have nothing more
 
-    def take(self, member: Member, group: str) -> None:
+    def take(self, member: MemberState, group: str) -> None:
         """`group`: the identity of the group that this node's log belongs to."""
         role = self._role
         if role.lacks and not member.identity:
@@ -88,7 +88,7 @@ class Words:
             f"{self._me.address} --force`"
         )
 
-    def furthest(self, log: Log) -> Member | None:
+    def furthest(self, log: LogState) -> MemberState | None:
         """Who has more of the log than this node, at its end or before its beginning; None if
         nobody has."""
         best = max(self._members.values(), key=lambda member: member.position, default=None)
@@ -97,7 +97,7 @@ class Words:
         newest = max((epoch for epoch, start in log.epochs if start < log.end), default=0)
         return best if best is not None and best.position > (newest, log.end) else None
 
-    def mendable(self, log: Log) -> tuple[tuple[tuple[int, int], str], ...]:
+    def mendable(self, log: LogState) -> tuple[tuple[tuple[int, int], str], ...]:
         """What is damaged in this log, and the address of each who has that part of it."""
         shared = [
             (member, found[1])
@@ -111,7 +111,7 @@ class Words:
             if member.start <= gap[0] and gap[1] <= until
         )
 
-    def conflict(self, log: Log) -> str:
+    def conflict(self, log: LogState) -> str:
         """Whom this log would contradict, and where; empty if nobody."""
         for member in self._members.values():
             found = common(log.epochs, log.end, member.epochs, member.end)

@@ -26,7 +26,7 @@ CLUSTERING, BROADCASTING = "CLUSTERING", "BROADCASTING"
 
 
 @dataclass(slots=True)
-class Member:
+class ConsumerMember:
     client_id: str
     language: str
     version: int
@@ -39,7 +39,7 @@ class ConsumerGroup:
     consume_type: str = "CONSUME_PASSIVELY"
     message_model: str = CLUSTERING
     consume_from: str = "CONSUME_FROM_LAST_OFFSET"
-    members: dict[Endpoint, Member] = field(default_factory=dict)
+    members: dict[Endpoint, ConsumerMember] = field(default_factory=dict)
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     documents: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # as heartbeats sent them
 
@@ -51,7 +51,7 @@ class ClientTable:
     def __init__(self, expiry_s: float) -> None:
         self._expiry = expiry_s
         self.consumers: dict[str, ConsumerGroup] = {}
-        self.producers: dict[str, dict[Endpoint, Member]] = {}
+        self.producers: dict[str, dict[Endpoint, ConsumerMember]] = {}
 
     def __len__(self) -> int:
         """Members of groups and subscriptions of these."""
@@ -77,7 +77,7 @@ class ClientTable:
         now: float,
     ) -> list[str]:
         """Take in one heartbeat; the consumer groups that changed by it."""
-        member = Member(beat.client_id, language, version, now)
+        member = ConsumerMember(beat.client_id, language, version, now)
         changed = []
         for group in beat.producer_groups:
             self.producers.setdefault(group, {})[endpoint] = member

@@ -13,7 +13,7 @@ from saturnmq.protocol.message import MessageQueue
 LOCK_SECONDS = 60.0
 
 
-class QueueLocks:
+class QueueLockTable:
     def __init__(self) -> None:
         self._owners: dict[str, dict[MessageQueue, tuple[str, float]]] = {}
         self._count = 0

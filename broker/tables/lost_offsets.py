@@ -15,7 +15,7 @@ from __future__ import annotations
 from saturnmq.broker.context import Context
 from saturnmq.protocol import epochs
 from saturnmq.protocol.checked import INT64_MAX
-from saturnmq.protocol.headers import Reader
+from saturnmq.protocol.headers import ReaderHeader
 from saturnmq.runtime.errors import InvalidParameter, TopicNotExist
 from saturnmq.store.log.epochs import Epoch
 
@@ -30,7 +30,7 @@ def log_of(c: Context) -> dict[str, str]:
     return {"saturnTerm": str(term), "saturnEpochs": led} if led else {}
 
 
-def term_of(c: Context, header: Reader) -> dict[str, str]:
+def term_of(c: Context, header: ReaderHeader) -> dict[str, str]:
     """The same, of an answer to a request with this header: the epoch, and those that led to it
     until the client says them itself. Java clients, which say no epoch, get the one alone."""
     term = c.role.term
@@ -52,7 +52,9 @@ def beginning(first: int, low: int, in_memory: bool) -> int | None:
     return first if low <= first and in_memory else None
 
 
-def lost_from(c: Context, header: Reader, topic: str, queue_id: int, offset: int) -> int | None:
+def lost_from(
+    c: Context, header: ReaderHeader, topic: str, queue_id: int, offset: int
+) -> int | None:
     """Where a consumer must go on whose offset is of messages that the group has lost; None if it
     may stay."""
     if header.term in (None, NO_TERM, c.role.term):
@@ -74,7 +76,7 @@ def _parted_at(c: Context, term: int, told: list[Epoch]) -> int | None:
     return None if epoch.number == c.epochs.last and end == log_end else end
 
 
-def _told(header: Reader) -> list[Epoch]:
+def _told(header: ReaderHeader) -> list[Epoch]:
     said = header.epochs
     if said is None:
         return []
@@ -108,7 +110,7 @@ def has_queue(c: Context, topic: str, queue_id: int) -> bool:
     return queue_id >= 0 and c.store.max_offset(topic, queue_id) > 0
 
 
-def commit(c: Context, header: Reader, place: tuple[str, str, int], offset: int) -> None:
+def commit(c: Context, header: ReaderHeader, place: tuple[str, str, int], offset: int) -> None:
     """Keep a group's offset (group, topic, queue), unless it is of messages that are lost. A slave
     may lag behind the master that its consumers have read from; a master has it all."""
     group, topic, queue_id = place

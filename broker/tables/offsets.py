@@ -39,7 +39,7 @@ Forgetting = Generator[None, None, None]
 NUMBER_BYTES = 30  # of a queue and an offset in the table's text
 
 
-class Place(NamedTuple):
+class GroupOffset(NamedTuple):
     """A group's place in one queue."""
 
     topic: str
@@ -53,7 +53,7 @@ def _pair_bytes(pair: tuple[str, str]) -> int:
     return len(topic) + len(group) + len('"@":{},')
 
 
-class ConsumerOffsets(ProgressTable[Place]):
+class ConsumerOffsets(ProgressTable[GroupOffset]):
     """The table of one broker. `is_over`: whether an offset in this queue of a topic is from before
     the topic was deleted."""
 
@@ -77,7 +77,7 @@ class ConsumerOffsets(ProgressTable[Place]):
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """False if it would move back (or a reset is pending)."""
-        place = Place(topic, group, queue_id)
+        place = GroupOffset(topic, group, queue_id)
         known = self.progress.marks.get(place)
         if known is not None and (known.generation & 1 or offset <= known.offset):
             return offset == known.offset
@@ -87,7 +87,7 @@ class ConsumerOffsets(ProgressTable[Place]):
         self.mark_dirty()
         return True
 
-    def _make_room(self, place: Place) -> None:
+    def _make_room(self, place: GroupOffset) -> None:
         """For one more offset. SystemBusy: there is no memory for it, or slaves could not be told
         all in one frame."""
         topic, group, queue_id = place
@@ -112,7 +112,7 @@ class ConsumerOffsets(ProgressTable[Place]):
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int, *, notify: bool) -> None:
         """Set the offset whatever it was; with `notify` the next pull is told to move."""
-        place = Place(topic, group, queue_id)
+        place = GroupOffset(topic, group, queue_id)
         if place not in self.progress.marks:
             self._make_room(place)
         known = self.progress.marks.get(place, NOTHING)
@@ -123,7 +123,7 @@ class ConsumerOffsets(ProgressTable[Place]):
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
         """Where to move a consumer that has not heard of it yet."""
-        place = Place(topic, group, queue_id)
+        place = GroupOffset(topic, group, queue_id)
         known = self.progress.marks.get(place)
         if known is None or not known.generation & 1:
             return None
@@ -135,7 +135,7 @@ class ConsumerOffsets(ProgressTable[Place]):
         return len(self.progress.marks)
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
-        return self.progress.offset(Place(topic, group, queue_id))
+        return self.progress.offset(GroupOffset(topic, group, queue_id))
 
     def topics_of(self, group: str) -> Search:
         """Finds the topics in which a group has offsets."""
@@ -145,7 +145,7 @@ class ConsumerOffsets(ProgressTable[Place]):
         """Finds the groups that have offsets in a topic."""
         return self._search(lambda place: place.group if place.topic == topic else None)
 
-    def _search(self, name_of: Callable[[Place], str | None]) -> Search:
+    def _search(self, name_of: Callable[[GroupOffset], str | None]) -> Search:
         places = list(self.progress.marks)
         found: set[str] = set()
         for start in range(0, len(places), STEP_PLACES):
@@ -174,7 +174,7 @@ class ConsumerOffsets(ProgressTable[Place]):
     def keep(self, is_there: Callable[[str, int], bool]) -> None:
         """Forget what was committed in queues that there are not: brokers once took that."""
 
-        def is_gone(place: Place, _: Mark) -> bool:
+        def is_gone(place: GroupOffset, _: Mark) -> bool:
             return not is_there(place.topic, place.queue_id)
 
         gone = next((place for place, mark in self.progress if is_gone(place, mark)), None)
@@ -189,7 +189,7 @@ class ConsumerOffsets(ProgressTable[Place]):
                 gone.topic,
             )
 
-    def _drop(self, is_gone: Callable[[Place, Mark], bool]) -> Forgetting:
+    def _drop(self, is_gone: Callable[[GroupOffset, Mark], bool]) -> Forgetting:
         """Each is looked at as it is when its step comes; what comes meanwhile stays."""
         places = list(self.progress.marks)
         for start in range(0, len(places), STEP_PLACES):
@@ -206,22 +206,22 @@ class ConsumerOffsets(ProgressTable[Place]):
                 self._some_are_gone = True
                 self.mark_dirty()
 
-    def marks_of(self, document: Mapping[str, Any]) -> dict[Place, Mark]:
+    def marks_of(self, document: Mapping[str, Any]) -> dict[GroupOffset, Mark]:
         return at_once(self.read(document))
 
-    def read(self, document: Mapping[str, Any]) -> Generator[None, None, dict[Place, Mark]]:
+    def read(self, document: Mapping[str, Any]) -> Generator[None, None, dict[GroupOffset, Mark]]:
         """Reads the marks in a document; yields between two steps."""
-        marks: dict[Place, Mark] = {}
+        marks: dict[GroupOffset, Mark] = {}
         generations = checked.table(document, "generationTable")
 
-        def read(key: str, queues: object) -> dict[Place, Mark]:
+        def read(key: str, queues: object) -> dict[GroupOffset, Mark]:
             parts = str(key).split(SEPARATOR)
             if len(parts) != 2:
                 return {}  # topic@group@broadcast of 5.x: not ours
             of_queue = partial(mark_by_number, generations=checked.table(generations, key))
             table = checked.as_table(queues, "its entry")
             return {
-                Place(parts[0], parts[1], queue): mark
+                GroupOffset(parts[0], parts[1], queue): mark
                 for queue, mark in readable(table, of_queue, f"the offset of {key} in queue")
             }
 
@@ -234,12 +234,14 @@ class ConsumerOffsets(ProgressTable[Place]):
                 yield
         return marks
 
-    def of_topics(self, marks: Mapping[Place, Mark]) -> dict[Place, Mark]:
+    def of_topics(self, marks: Mapping[GroupOffset, Mark]) -> dict[GroupOffset, Mark]:
         """Those of these that are of no topic that was deleted."""
         over = self._is_over
         return {at: m for at, m in marks.items() if not over(at.topic, at.queue_id, m.offset)}
 
-    def rows_of(self, marks: Mapping[Place, Mark], *, generations: bool) -> Iterator[Row | None]:
+    def rows_of(
+        self, marks: Mapping[GroupOffset, Mark], *, generations: bool
+    ) -> Iterator[Row | None]:
         table: dict[str, dict[str, int]] = {}
         for place, mark in marks.items():
             number = mark.generation if generations else mark.offset

@@ -21,7 +21,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from saturnmq.broker.tables.table_persistence import Document, Row, Rows, Saveable
+from saturnmq.broker.tables.table_persistence import Document, LazyRows, Row, Saveable
 from saturnmq.protocol import checked
 from saturnmq.protocol.route import QUEUES_MAX
 
@@ -127,8 +127,10 @@ class ProgressTable(Saveable, Generic[K]):
                 "stateVersion": 0,
                 "timestamp": self._now_ms(),
             },
-            "offsetTable": Rows(self.rows_of(marks, generations=False)),
-            "generationTable": Rows(self.rows_of(marks, generations=True), leave_out_empty=True),
+            "offsetTable": LazyRows(self.rows_of(marks, generations=False)),
+            "generationTable": LazyRows(
+                self.rows_of(marks, generations=True), leave_out_empty=True
+            ),
         }
         if self.progress.stale:
             document["stale"] = True

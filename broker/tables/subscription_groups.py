@@ -13,7 +13,7 @@ from typing import Any
 
 from saturnmq.broker.handlers import bodies
 from saturnmq.broker.tables.table_memory import TableText
-from saturnmq.broker.tables.table_persistence import Document, Rows, Versioned, readable
+from saturnmq.broker.tables.table_persistence import Document, LazyRows, Versioned, readable
 from saturnmq.protocol import checked, fastjson
 from saturnmq.protocol.checked import INT32_MAX
 from saturnmq.protocol.route import DataVersion
@@ -38,7 +38,7 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
-class Group:
+class SubscriptionGroup:
     """One group's settings, as RocketMQ's document."""
 
     __slots__ = ("_size", "document", "name")
@@ -106,7 +106,7 @@ class GroupTable(Versioned):
         self._now_ms = now_ms
         self._room_for = room_for
         self._auto_create = auto_create
-        self._groups = {name: Group(name) for name in sorted(SYSTEM_GROUPS)}
+        self._groups = {name: SubscriptionGroup(name) for name in sorted(SYSTEM_GROUPS)}
         self._forbidden: dict[str, dict[str, int]] = {}
         self._counter = 0
         self._timestamp = now_ms()
@@ -116,17 +116,17 @@ class GroupTable(Versioned):
     def __len__(self) -> int:
         return len(self._groups)
 
-    def __iter__(self) -> Iterator[Group]:
+    def __iter__(self) -> Iterator[SubscriptionGroup]:
         return iter(self._groups.values())
 
-    def get(self, name: str) -> Group | None:
+    def get(self, name: str) -> SubscriptionGroup | None:
         return self._groups.get(name)
 
-    def get_or_create(self, name: str) -> Group | None:
+    def get_or_create(self, name: str) -> SubscriptionGroup | None:
         """None if there is no such group and none is made by being used."""
         found = self._groups.get(name)
         if found is None and self._auto_create:
-            found = Group(check_group(name))
+            found = SubscriptionGroup(check_group(name))
             self.make_room(found)
             self.put(found)
         return found
@@ -135,17 +135,17 @@ class GroupTable(Versioned):
         """Whether an operator has forbidden the group to read this topic."""
         return bool(self._forbidden.get(group, {}).get(topic, 0) & READ_FORBIDDEN)
 
-    def make_room(self, group: Group) -> None:
+    def make_room(self, group: SubscriptionGroup) -> None:
         """SystemBusy: the table has none for it, be it new or changed."""
         if group.name not in self._groups:
             self._room_for(f"group {group.name}")
         self._text.check(self._more(group))
 
-    def _more(self, group: Group) -> int:
+    def _more(self, group: SubscriptionGroup) -> int:
         before = self._groups.get(group.name)
         return group.size - (before.size if before else 0)
 
-    def put(self, group: Group) -> None:
+    def put(self, group: SubscriptionGroup) -> None:
         self._text.grow(self._more(group))
         self._groups[group.name] = group
         self._touch()
@@ -167,7 +167,7 @@ class GroupTable(Versioned):
         return {
             "dataVersion": self.data_version,
             "forbiddenTable": self._forbidden,
-            "subscriptionGroupTable": Rows((name, group.document) for name, group in groups),
+            "subscriptionGroupTable": LazyRows((name, group.document) for name, group in groups),
         }
 
     def load(self, document: Mapping[str, Any]) -> None:
@@ -183,7 +183,7 @@ class GroupTable(Versioned):
     def replace_all(self, document: Mapping[str, Any]) -> None:
         """A slave takes over its master's table. MalformedFrame: as `load`."""
         before, groups = self.snapshot(), self._groups
-        self._groups = {name: Group(name) for name in sorted(SYSTEM_GROUPS)}
+        self._groups = {name: SubscriptionGroup(name) for name in sorted(SYSTEM_GROUPS)}
         try:
             self.load(document)
         except MalformedFrame:
@@ -199,8 +199,8 @@ class GroupTable(Versioned):
         self.mark_dirty()
 
 
-def _group(name: str, settings: object) -> Group:
-    return Group(name, bodies.group_settings(checked.as_table(settings, "its entry")))
+def _group(name: str, settings: object) -> SubscriptionGroup:
+    return SubscriptionGroup(name, bodies.group_settings(checked.as_table(settings, "its entry")))
 
 
 def _forbidden(group: str, topics: object) -> tuple[str, dict[str, int]]:

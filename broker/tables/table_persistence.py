@@ -2,8 +2,8 @@
 
 A table is turned into its document on the event loop (one moment, no locks) and written in a
 thread. Of a large table that moment takes a copy, which costs 10 ms of a million entries; its rows
-are made and encoded in steps. `Saver.save` never runs twice at once for one file, and a save that
-fails is logged and tried again at the next round: what is in memory stays the truth.
+are made and encoded in steps. `TablePersistence.save` never runs twice at once for one file, and a
+save that fails is logged and tried again at the next round: what is in memory stays the truth.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ STEP_ROWS, STEP_TEXTS = 500, 5000  # that are made in one step: about a millisec
 Row = tuple[str, Any]
 
 
-class Rows:
+class LazyRows:
     """A large table in a document: rows that are made later, of a copy of what it is now. A row may
     be None: nothing yet."""
 
@@ -72,7 +72,7 @@ class Rows:
         return b"{%b}" % b",".join(parts)
 
 
-class EncodedRows(Rows):
+class EncodedRows(LazyRows):
     """Rows whose JSON text is known, `"name":value`, because they are written again and again."""
 
     def __init__(self, rows: Iterable[bytes]) -> None:
@@ -93,14 +93,14 @@ class EncodedRows(Rows):
 
 
 Document = dict[str, Any]
-"""Large tables in it are `Rows`."""
+"""Large tables in it are `LazyRows`."""
 
 
 def encode(document: Document) -> Generator[None, None, bytes]:
     """Makes the JSON text of a document in steps."""
     made: dict[str, Any] = {}
     for key, value in document.items():
-        if not isinstance(value, Rows):
+        if not isinstance(value, LazyRows):
             made[key] = value
             continue
         table = yield from value.encoded()
@@ -134,8 +134,8 @@ class Saveable(ABC):
         """The same with all rows."""
         made = {}
         for key, value in self.document().items():
-            made[key] = value.all() if isinstance(value, Rows) else value
-            if isinstance(value, Rows) and value.leave_out_empty and not made[key]:
+            made[key] = value.all() if isinstance(value, LazyRows) else value
+            if isinstance(value, LazyRows) and value.leave_out_empty and not made[key]:
                 del made[key]
         return made
 
@@ -172,7 +172,7 @@ class Told:
         return self._table.changes, self._table.data_version
 
 
-class Saver:
+class TablePersistence:
     """Writes tables to their files when they changed."""
 
     def __init__(

@@ -29,7 +29,7 @@ from saturnmq.broker.tables.table_memory import TableText
 from saturnmq.broker.tables.table_persistence import (
     Document,
     EncodedRows,
-    Rows,
+    LazyRows,
     Versioned,
     readable,
 )
@@ -332,7 +332,7 @@ class TopicTable(Versioned):
             "dataVersion": self.data_version,
             "topicConfigTable": EncodedRows(topic.row for topic in topics),
             AS_OF: {name: self._as_of[name] for name in sorted(self._as_of)},
-            DELETED: Rows((name, tombstone.to_json()) for name, tombstone in deleted),
+            DELETED: LazyRows((name, tombstone.to_json()) for name, tombstone in deleted),
         }
 
     def load(self, document: Mapping[str, Any]) -> None:

@@ -26,7 +26,7 @@ from saturnmq.client.admin.handover import Drained, Succession
 from saturnmq.client.admin.message_finding import RESULTS, MessageFinder, serving
 from saturnmq.client.admin.promotion import Promoter, Promotion
 from saturnmq.client.admin.replicas import Replica, brokers_in, find_replicas
-from saturnmq.client.admin.topic_settings import Queues, TopicSettings
+from saturnmq.client.admin.topic_settings import QueueCounts, TopicSettings
 from saturnmq.client.core import ClientCore, ErrorListener
 from saturnmq.client.producer.producer import DEFAULT_NAMESERVER, new_core
 from saturnmq.protocol import checked
@@ -232,7 +232,7 @@ class Admin:
         """Create the topic on every master, or change it; returns when the route names it. It has
         `queues` queues on each, or `read_queues` and `write_queues`."""
         check_topic(topic)
-        wanted = Queues(
+        wanted = QueueCounts(
             queues if read_queues is None else read_queues,
             queues if write_queues is None else write_queues,
             perm,
@@ -268,7 +268,7 @@ class Admin:
         To have fewer queues: fewer to write to; when `undrained` tells of no messages, fewer to
         read from.
         """
-        wanted = Queues(read_queues, write_queues, perm)
+        wanted = QueueCounts(read_queues, write_queues, perm)
         await TopicSettings(self.core, self.timeout, wait_s).alter(topic, wanted)
 
     async def undrained(self, topic: str, read_queues: int) -> list[Undrained]:

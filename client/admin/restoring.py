@@ -60,7 +60,7 @@ _NOT_AGAIN = names.TRAVELS_ALONE | {
 }
 
 
-class Verdict(enum.Enum):
+class RestoreVerdict(enum.Enum):
     """Whether a message is sent again; the value says it to people."""
 
     WANTED = "to be sent"
@@ -106,25 +106,25 @@ class Item(NamedTuple):
     origin: str
 
 
-def purpose(message: ReceivedMessage) -> Purpose | Verdict:
+def purpose(message: ReceivedMessage) -> Purpose | RestoreVerdict:
     """What a frame of a log is sent again as, or why it is not."""
     topic, queue_id, properties = message.topic, message.queue_id, message.properties
     if topic in (topics.HALF_TOPIC, topics.ROCKSDB_HALF_TOPIC):
-        return Verdict.TRANSACTION
+        return RestoreVerdict.TRANSACTION
     if message.sys_flag & TRANSACTION_MASK not in (TRANSACTION_NONE, TRANSACTION_COMMIT):
-        return Verdict.TRANSACTION
+        return RestoreVerdict.TRANSACTION
     waits = topic == topics.SCHEDULE_TOPIC
     if waits:
         topic = properties.get(names.REAL_TOPIC, topic)
         queue_id = _number(properties.get(names.REAL_QID, ""))
     if topics.is_system_topic(topic) or topic in topics.NOT_SENDABLE:
-        return Verdict.SYSTEM
+        return RestoreVerdict.SYSTEM
     if topic.endswith(topics.REPLY_SUFFIX):  # whoever waited for a reply does not any more
-        return Verdict.SYSTEM
+        return RestoreVerdict.SYSTEM
     try:
         message.raw_properties.decode()
     except UnicodeDecodeError:
-        return Verdict.UNREADABLE
+        return RestoreVerdict.UNREADABLE
     return Purpose(
         topic,
         queue_id,
@@ -204,24 +204,24 @@ class Restorer:
 
     # -- what is wanted ------------------------------------------------------------------------
 
-    async def judge(self, items: Iterable[Item]) -> list[Verdict]:
+    async def judge(self, items: Iterable[Item]) -> list[RestoreVerdict]:
         """Which of these are wanted. RouteNotFound: a broker that must be asked is away."""
         return await asyncio.gather(*(self._judge(item) for item in items))
 
-    async def _judge(self, item: Item) -> Verdict:
+    async def _judge(self, item: Item) -> RestoreVerdict:
         async with self._asking:
             addresses = await self._addresses(item.purpose.topic)
             if not addresses:
-                return Verdict.NO_TOPIC
+                return RestoreVerdict.NO_TOPIC
             if await self._is_there(item.purpose, addresses):
-                return Verdict.PRESENT
+                return RestoreVerdict.PRESENT
             if not self._core.publish_queues(item.purpose.topic):
-                return Verdict.CLOSED
+                return RestoreVerdict.CLOSED
             if not self._expired_too:
                 since = [await self._keeps_since(address) for address in addresses]
                 if item.message.store_timestamp < max(since):
-                    return Verdict.EXPIRED
-            return Verdict.WANTED
+                    return RestoreVerdict.EXPIRED
+            return RestoreVerdict.WANTED
 
     async def _addresses(self, topic: str) -> list[str]:
         """Of all brokers of the topic; none if there is no such topic."""

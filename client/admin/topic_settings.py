@@ -20,7 +20,7 @@ from saturnmq.runtime.errors import InvalidParameter, RouteNotFound, TopicNotExi
 PAUSE_S = 0.05
 
 
-class Queues(NamedTuple):
+class QueueCounts(NamedTuple):
     """What a broker is to have of a topic; None: as it is."""
 
     read: int | None
@@ -57,7 +57,7 @@ class TopicSettings:
         self._wait_s = wait_s
 
     async def create(
-        self, topic: str, queues: Queues, masters: Mapping[str, str], attributes: Sequence[str]
+        self, topic: str, queues: QueueCounts, masters: Mapping[str, str], attributes: Sequence[str]
     ) -> None:
         """Make `topic` on these masters (broker name: address), or change it there. All numbers
         are to be given."""
@@ -69,7 +69,7 @@ class TopicSettings:
             await self._set(address, config, attributes)
         await self._until_routed(topic, set(masters), queues)
 
-    async def alter(self, topic: str, queues: Queues) -> None:
+    async def alter(self, topic: str, queues: QueueCounts) -> None:
         """Change `topic` on every broker that has it; what is not given stays, broker by broker.
         RouteNotFound, and nothing changed, if one of them has no master now."""
         queues.check()
@@ -109,7 +109,7 @@ class TopicSettings:
         command = Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
         await self._core.invoke(address, command, self._timeout_s)
 
-    async def _until_routed(self, topic: str, brokers: set[str], queues: Queues) -> None:
+    async def _until_routed(self, topic: str, brokers: set[str], queues: QueueCounts) -> None:
         runtime = self._core.runtime
         deadline = runtime.monotonic() + self._wait_s
         while True:

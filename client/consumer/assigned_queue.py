@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 from saturnmq.client.consumer.offset_store import OffsetStore
-from saturnmq.client.consumer.process_queue import Chunk, ProcessQueue
+from saturnmq.client.consumer.process_queue import MessageRun, ProcessQueue
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.runtime.door import Runtime
 
 
-class HeldQueue:
+class AssignedQueue:
     """Between rebalance giving a queue and its hand-over to the next owner. Loop thread only.
 
     One that rebalance took away while its ordered listener runs is held on, dropped: nothing more
@@ -27,7 +27,7 @@ class HeldQueue:
         self.queued = False  # stands in the round of queues that have messages
         self.space = asyncio.Event()  # for the pull task: room, a lock, a reset
         self.data = asyncio.Event()  # for the ordered consume task: messages, a lock
-        self.run: Chunk | None = None  # what the listener of an ordered consumer works on
+        self.run: MessageRun | None = None  # what the listener of an ordered consumer works on
         self.handed_over = False  # from the last commit on: the lock is not asked for any more
         self.unlock_tries = 0  # rounds of rebalance that found the listener still running
         self._once_quiet: list[Callable[[], object]] = []
@@ -44,7 +44,7 @@ class HeldQueue:
         self.space.set()
         self.data.set()
 
-    def begin(self, chunk: Chunk) -> None:
+    def begin(self, chunk: MessageRun) -> None:
         """A listener run of the ordered consume task begins."""
         self.run = chunk
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from saturnmq.client.consumer.assigned_queue import HeldQueue
+from saturnmq.client.consumer.assigned_queue import AssignedQueue
 from saturnmq.client.consumer.offset_store import OffsetStore
 from saturnmq.client.consumer.starting import Baseline, find_queues
 from saturnmq.client.core import ClientCore
@@ -84,7 +84,7 @@ async def find_brokers(
 
 def running_info(
     subscriptions: Iterable[Subscription],
-    held: Mapping[MessageQueue, HeldQueue],
+    held: Mapping[MessageQueue, AssignedQueue],
     offsets: OffsetStore,
     runtime: Runtime,
     *,

@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from saturnmq.client.consumer.assigned_queue import HeldQueue
+from saturnmq.client.consumer.assigned_queue import AssignedQueue
 from saturnmq.client.consumer.listening import Caller
-from saturnmq.client.consumer.process_queue import Chunk
+from saturnmq.client.consumer.process_queue import MessageRun
 from saturnmq.client.consumer.send_back import DLQ_LEVEL, SendBack
 from saturnmq.client.core import ClientCore
 from saturnmq.protocol.message import ReceivedMessage
@@ -53,13 +53,13 @@ class Consumption:
         self._group = group
         self._caller = caller
         self._send_back = send_back
-        self._runs: dict[Chunk, HeldQueue] = {}  # under way: what the listener works on
+        self._runs: dict[MessageRun, AssignedQueue] = {}  # under way: what the listener works on
         self._idle = asyncio.Event()
 
-    def begin(self, held: HeldQueue, asked_at: float) -> None:
+    def begin(self, held: AssignedQueue, asked_at: float) -> None:
         """A queue is ours from now on; its lock was asked for at `asked_at` (monotonic)."""
 
-    def arrived(self, held: HeldQueue) -> None:
+    def arrived(self, held: AssignedQueue) -> None:
         """There are messages to consume."""
         raise NotImplementedError
 
@@ -70,11 +70,11 @@ class Consumption:
             if chunk.stands_still_s(now) > self._timeout_s:
                 self._overdue(held, chunk)
 
-    def _overdue(self, held: HeldQueue, chunk: Chunk) -> None:
+    def _overdue(self, held: AssignedQueue, chunk: MessageRun) -> None:
         """The listener has finished nothing for `consume_timeout_s`."""
         raise NotImplementedError
 
-    def _tell_stuck(self, held: HeldQueue, chunk: Chunk, consequence: str) -> None:
+    def _tell_stuck(self, held: AssignedQueue, chunk: MessageRun, consequence: str) -> None:
         """Tells the application, every `consume_timeout_s`, that the listener does not return."""
         now = self._runtime.monotonic()
         if chunk.told >= 0.0 and now - chunk.told < self._timeout_s:
@@ -102,7 +102,7 @@ class Consumption:
             return False
         return True
 
-    def _tell_of(self, held: HeldQueue, error: BaseException) -> None:
+    def _tell_of(self, held: AssignedQueue, error: BaseException) -> None:
         """A task that calls the listener was ended by `error`, and begins anew. Called from a
         timer: when all tasks are cancelled because the loop ends, no timer runs any more.
         """
@@ -112,11 +112,11 @@ class Consumption:
         told.__cause__ = error
         self._core.tell(told)
 
-    def _began(self, held: HeldQueue, chunk: Chunk) -> None:
+    def _began(self, held: AssignedQueue, chunk: MessageRun) -> None:
         self._runs[chunk] = held
         chunk.begin(self._runtime.monotonic())
 
-    def _ended(self, chunk: Chunk) -> None:
+    def _ended(self, chunk: MessageRun) -> None:
         del self._runs[chunk]
         chunk.begun = -1.0
         if not self._runs:
@@ -138,11 +138,11 @@ class Concurrent(Consumption):
     ) -> None:
         super().__init__(core, group, caller, send_back, timeout_s)
         self._broadcasting = broadcasting
-        self._round: deque[HeldQueue] = deque()
-        self._long: set[Chunk] = set()  # of the runs under way: those that last too long
+        self._round: deque[AssignedQueue] = deque()
+        self._long: set[MessageRun] = set()  # of the runs under way: those that last too long
         self._back_slots = asyncio.Semaphore(SEND_BACKS_AT_ONCE)
 
-    def arrived(self, held: HeldQueue) -> None:
+    def arrived(self, held: AssignedQueue) -> None:
         if not held.queued:
             held.queued = True
             self._round.append(held)
@@ -163,7 +163,7 @@ class Concurrent(Consumption):
         runs = len(self._runs)
         return runs < self._caller.threads and runs - len(self._long) < self._caller.parallel
 
-    def _stalls(self, held: HeldQueue, chunk: Chunk) -> None:
+    def _stalls(self, held: AssignedQueue, chunk: MessageRun) -> None:
         """A fast listener gets long runs and few threads; when it blocks all the same, the others
         must help.
         """
@@ -172,11 +172,11 @@ class Concurrent(Consumption):
         held.state.split(chunk)
         self.arrived(held)
 
-    def _start(self, held: HeldQueue, chunk: Chunk) -> None:
+    def _start(self, held: AssignedQueue, chunk: MessageRun) -> None:
         self._began(held, chunk)
         self._core.tasks.once(partial(self._consume, held, chunk), name="listener run")
 
-    async def _consume(self, held: HeldQueue, chunk: Chunk) -> None:
+    async def _consume(self, held: AssignedQueue, chunk: MessageRun) -> None:
         stall = self._runtime.call_later(STALL_S, self._stalls, held, chunk)
         try:
             await self._caller.run(chunk)
@@ -194,7 +194,7 @@ class Concurrent(Consumption):
         held.space.set()
         self.arrived(held)
 
-    async def _settle(self, held: HeldQueue, chunk: Chunk) -> None:
+    async def _settle(self, held: AssignedQueue, chunk: MessageRun) -> None:
         """After an attempt: what failed goes back, what was not reached waits here."""
         held.state.last_consume = self._runtime.monotonic()
         failed, rest = chunk.failed, list(chunk.messages[chunk.handled :])
@@ -208,13 +208,13 @@ class Concurrent(Consumption):
         if rest:
             self._runtime.call_later(LOCAL_RETRY_S, self._again, held, chunk)
 
-    def _after_failure(self, held: HeldQueue, chunk: Chunk, error: BaseException) -> None:
+    def _after_failure(self, held: AssignedQueue, chunk: MessageRun, error: BaseException) -> None:
         if held.state.holds(chunk):
             self._tell_of(held, error)
             held.state.keep(chunk, [*chunk.failed, *chunk.messages[chunk.handled :]])
         self._again(held, chunk)
 
-    def _again(self, held: HeldQueue, chunk: Chunk) -> None:
+    def _again(self, held: AssignedQueue, chunk: MessageRun) -> None:
         if held.state.holds(chunk):
             self._start(held, chunk)
 
@@ -230,7 +230,7 @@ class Concurrent(Consumption):
         taken = await asyncio.gather(*(back(message) for message in messages))
         return [message for message, ok in zip(messages, taken, strict=True) if not ok]
 
-    def _overdue(self, held: HeldQueue, chunk: Chunk) -> None:
+    def _overdue(self, held: AssignedQueue, chunk: MessageRun) -> None:
         if chunk.given_up or not held.state.holds(chunk):
             self._tell_stuck(held, chunk, "others have its messages, but it still holds a thread")
         elif self._broadcasting:
@@ -240,7 +240,7 @@ class Concurrent(Consumption):
             give_up = partial(self._give_up, held, chunk)
             self._core.tasks.keep(give_up, name="listener time-out")
 
-    async def _give_up(self, held: HeldQueue, chunk: Chunk) -> None:
+    async def _give_up(self, held: AssignedQueue, chunk: MessageRun) -> None:
         rest = [*chunk.failed, *chunk.messages[chunk.handled :]]
         self._tell_stuck(held, chunk, f"{len(rest)} messages go back, to be delivered again")
         while rest and held.state.holds(chunk):
@@ -267,25 +267,25 @@ class InOrder(Consumption):
         super().__init__(core, group, caller, send_back, timeout_s)
         self._max_reconsume = max_reconsume
 
-    def begin(self, held: HeldQueue, asked_at: float) -> None:
+    def begin(self, held: AssignedQueue, asked_at: float) -> None:
         held.state.lock(asked_at)
         self._go_on(held)
 
-    def _go_on(self, held: HeldQueue) -> None:
+    def _go_on(self, held: AssignedQueue) -> None:
         self._core.tasks.once(partial(self._consume, held), name=f"consume {held.queue}")
 
-    def _after_failure(self, held: HeldQueue, error: BaseException) -> None:
+    def _after_failure(self, held: AssignedQueue, error: BaseException) -> None:
         if not held.state.dropped:
             self._tell_of(held, error)
             self._go_on(held)
 
-    def arrived(self, held: HeldQueue) -> None:
+    def arrived(self, held: AssignedQueue) -> None:
         held.data.set()
 
-    def _overdue(self, held: HeldQueue, chunk: Chunk) -> None:
+    def _overdue(self, held: AssignedQueue, chunk: MessageRun) -> None:
         self._tell_stuck(held, chunk, "nobody gets more of this queue before it returns")
 
-    async def _consume(self, held: HeldQueue) -> None:
+    async def _consume(self, held: AssignedQueue) -> None:
         try:
             await self._consume_in_order(held)
         except BaseException as error:
@@ -293,7 +293,7 @@ class InOrder(Consumption):
             if not isinstance(error, Exception):
                 raise
 
-    async def _consume_in_order(self, held: HeldQueue) -> None:
+    async def _consume_in_order(self, held: AssignedQueue) -> None:
         state = held.state
         clock = self._runtime.monotonic
         while not state.dropped:
@@ -312,7 +312,7 @@ class InOrder(Consumption):
                 else:
                     await self._runtime.sleep(SUSPEND_S)
 
-    async def _run(self, held: HeldQueue, chunk: Chunk) -> bool:
+    async def _run(self, held: AssignedQueue, chunk: MessageRun) -> bool:
         """One attempt at `chunk`; True once all of it is done. A failed slice stays first in
         line.
         """

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from saturnmq.client.consumer.assigned_queue import HeldQueue
+from saturnmq.client.consumer.assigned_queue import AssignedQueue
 from saturnmq.client.consumer.consuming import Consumption
 from saturnmq.client.consumer.offset_store import OffsetStore
 from saturnmq.client.consumer.queue_locks import QueueLocks
@@ -34,11 +34,11 @@ class Holdings:
         group: str,
         offsets: OffsetStore,
         consumption: Consumption,
-        pull: Callable[[HeldQueue], asyncio.Task[Any]],
+        pull: Callable[[AssignedQueue], asyncio.Task[Any]],
         *,
         ordered: bool,
     ) -> None:
-        self.held: dict[MessageQueue, HeldQueue] = {}
+        self.held: dict[MessageQueue, AssignedQueue] = {}
         self.locks = QueueLocks(core, group, offsets)
         self._core = core
         self._group = group
@@ -93,7 +93,7 @@ class Holdings:
         for queue in wanted:
             if queue not in granted:
                 continue
-            held = self.held[queue] = HeldQueue(queue)
+            held = self.held[queue] = AssignedQueue(queue)
             self._consumption.begin(held, asked_at)
             held.pulling = self._pull(held)
         if self._ordered and (left_over := self.locks.left_over({*self.held, *queues})):
@@ -117,11 +117,11 @@ class Holdings:
                 held.once_quiet(partial(self._hand_over_soon, held))
         await self._hand_over([held for held in given if held.run is None])
 
-    def _hand_over_soon(self, held: HeldQueue) -> None:
+    def _hand_over_soon(self, held: AssignedQueue) -> None:
         if not self._closing:
             self._core.tasks.once(partial(self._hand_over, [held]), name=f"leave {held.queue}")
 
-    async def _hand_over(self, given: Sequence[HeldQueue]) -> None:
+    async def _hand_over(self, given: Sequence[AssignedQueue]) -> None:
         """Commit first, so that the next owner starts where this one ended."""
         given = [held for held in given if not held.handed_over]
         for held in given:

@@ -25,7 +25,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any, cast
 
-from saturnmq.client.consumer.process_queue import Chunk
+from saturnmq.client.consumer.process_queue import MessageRun
 from saturnmq.client.producer.results import ConsumeResult
 from saturnmq.protocol.message import ReceivedMessage
 from saturnmq.runtime.door import Runtime, Workers
@@ -128,7 +128,7 @@ class Caller:
 
     async def run(
         self,
-        chunk: Chunk,
+        chunk: MessageRun,
         go_on: Callable[[], bool] | None = None,
         *,
         stop_at_failure: bool = False,
@@ -162,7 +162,9 @@ class Caller:
         self._told[kind] = now
         self._tell(fault)
 
-    def _each(self, chunk: Chunk, go_on: Callable[[], bool] | None, stop_at_failure: bool) -> float:
+    def _each(
+        self, chunk: MessageRun, go_on: Callable[[], bool] | None, stop_at_failure: bool
+    ) -> float:
         """The run of a listener that takes single messages; every line in it counts."""
         began = self._runtime.monotonic()
         listener = cast(OneListener, self._one)
@@ -182,7 +184,7 @@ class Caller:
         return self._runtime.monotonic() - began
 
     def _slices(
-        self, chunk: Chunk, go_on: Callable[[], bool] | None, stop_at_failure: bool
+        self, chunk: MessageRun, go_on: Callable[[], bool] | None, stop_at_failure: bool
     ) -> float:
         began = self._runtime.monotonic()
         listener = cast(Listener, self._many)
@@ -197,7 +199,7 @@ class Caller:
         return self._runtime.monotonic() - began
 
     async def _run_async(
-        self, chunk: Chunk, go_on: Callable[[], bool] | None, stop_at_failure: bool
+        self, chunk: MessageRun, go_on: Callable[[], bool] | None, stop_at_failure: bool
     ) -> float:
         began, task = self._runtime.monotonic(), asyncio.current_task()
         for batch in self._batches(chunk, go_on):
@@ -212,7 +214,7 @@ class Caller:
                 break
         return self._runtime.monotonic() - began
 
-    def _batches(self, chunk: Chunk, go_on: Callable[[], bool] | None) -> Iterator[Messages]:
+    def _batches(self, chunk: MessageRun, go_on: Callable[[], bool] | None) -> Iterator[Messages]:
         while batch := list(islice(chunk.upcoming, self.batch_size)):
             if chunk.ended or (go_on is not None and not go_on()):
                 return
@@ -228,7 +230,7 @@ def _is_async(listener: object) -> bool:
     )
 
 
-def _note(chunk: Chunk, batch: Messages, result: object, stop_at_failure: bool) -> bool:
+def _note(chunk: MessageRun, batch: Messages, result: object, stop_at_failure: bool) -> bool:
     """False if the run ends here."""
     if result is not None and result is not SUCCESS:
         _check(chunk, batch, result)
@@ -239,7 +241,7 @@ def _note(chunk: Chunk, batch: Messages, result: object, stop_at_failure: bool) 
     return True
 
 
-def _check(chunk: Chunk, batch: Messages, result: object) -> None:
+def _check(chunk: MessageRun, batch: Messages, result: object) -> None:
     """Notes it if `result`, which is not success, is not a ConsumeResult either."""
     if result is RETRY or result is SUSPEND:
         return
@@ -255,7 +257,7 @@ def _check(chunk: Chunk, batch: Messages, result: object) -> None:
         result.close()  # or Python warns of it, each time
 
 
-def _raised(chunk: Chunk, batch: Messages, error: BaseException) -> ConsumeResult:
+def _raised(chunk: MessageRun, batch: Messages, error: BaseException) -> ConsumeResult:
     """What a call of the listener counts as that raised `error`."""
     if isinstance(error, Exception):
         log.error(

@@ -29,7 +29,7 @@ Told = dict[tuple[str, ...], list[str] | None]
 """In one round: of brokers, the members of the group that the first one names; None: none does."""
 
 
-class Member(Protocol):
+class RebalanceMember(Protocol):
     """The consumer, as rebalance sees it."""
 
     broadcasting: bool
@@ -45,7 +45,12 @@ class Membership:
     """Runs rebalance for one consumer."""
 
     def __init__(
-        self, core: ClientCore, group: str, how: Strategy, interval_s: float, member: Member
+        self,
+        core: ClientCore,
+        group: str,
+        how: Strategy,
+        interval_s: float,
+        member: RebalanceMember,
     ) -> None:
         self._core = core
         self._group = group

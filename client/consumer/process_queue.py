@@ -35,7 +35,7 @@ class Offsetted(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Chunk:
+class MessageRun:
     """A run of messages of one queue that is consumed as one piece of work.
 
     `handled`, `failed` (those among the handled) and `faults` (one of each kind) tell how the
@@ -109,7 +109,7 @@ _by_offset = attrgetter("first_offset")
 
 
 @dataclass(slots=True)
-class Limits:
+class FlowLimits:
     """Flow control of one queue: no further pull while either is reached."""
 
     messages: int = 32_768
@@ -130,7 +130,7 @@ class ProcessQueue:
     last_pull: float = 0.0
     last_consume: float = 0.0
     _untaken: deque[Batch] = field(default_factory=deque)
-    _taken: deque[Chunk] = field(default_factory=deque)
+    _taken: deque[MessageRun] = field(default_factory=deque)
 
     # -- pulling ----------------------------------------------------------------------------------
     def put(self, messages: Sequence[Offsetted], next_offset: int, size: int) -> None:
@@ -141,7 +141,7 @@ class ProcessQueue:
             self.messages += len(messages)
             self.bytes += size
 
-    def full(self, limits: Limits) -> bool:
+    def full(self, limits: FlowLimits) -> bool:
         """Whether the next pull has to wait for the listener."""
         return self.messages >= limits.messages or self.bytes >= limits.bytes
 
@@ -162,7 +162,7 @@ class ProcessQueue:
         return min(offset, self.commit_offset()) if offset < self.next_offset else offset
 
     # -- consuming --------------------------------------------------------------------------------
-    def take(self, count: int) -> Chunk | None:
+    def take(self, count: int) -> MessageRun | None:
         """The next run of at most `count` messages, from one batch; None if nothing waits."""
         if not self._untaken:
             return None
@@ -178,11 +178,11 @@ class ProcessQueue:
             if batch.taken:
                 messages = messages[batch.taken :]
             self._untaken.popleft()
-        chunk = Chunk(messages, messages[0].queue_offset, size)
+        chunk = MessageRun(messages, messages[0].queue_offset, size)
         insort(self._taken, chunk, key=_by_offset)
         return chunk
 
-    def split(self, chunk: Chunk) -> None:
+    def split(self, chunk: MessageRun) -> None:
         """What the listener has not been given yet of `chunk` is to be taken again."""
         if chunk.ended or chunk not in self._taken:
             return
@@ -194,7 +194,7 @@ class ProcessQueue:
         chunk.messages, chunk.size = chunk.messages[:given], chunk.size - size
         insort(self._untaken, Batch(rest, size), key=_by_offset)
 
-    def finish(self, chunk: Chunk) -> None:
+    def finish(self, chunk: MessageRun) -> None:
         """All of `chunk` is done with: consumed, or handed back to the broker."""
         if chunk.done:
             return
@@ -207,7 +207,7 @@ class ProcessQueue:
         while taken and taken[0].done:
             taken.popleft()
 
-    def keep(self, chunk: Chunk, rest: Sequence[Offsetted]) -> None:
+    def keep(self, chunk: MessageRun, rest: Sequence[Offsetted]) -> None:
         """Only `rest` of `chunk` is still to do (in offset order); the others are done with."""
         if not rest or chunk.done:
             self.finish(chunk)
@@ -221,7 +221,7 @@ class ProcessQueue:
         chunk.handled, chunk.failed = 0, []
         chunk.first_offset = rest[0].queue_offset
 
-    def put_back(self, chunk: Chunk) -> None:
+    def put_back(self, chunk: MessageRun) -> None:
         """`chunk`, the only one that was taken, is to be taken again."""
         if chunk in self._taken:
             self._taken.remove(chunk)
@@ -237,7 +237,7 @@ class ProcessQueue:
         for chunk in self._taken:
             chunk.ended = True
 
-    def holds(self, chunk: Chunk) -> bool:
+    def holds(self, chunk: MessageRun) -> bool:
         """Whether `chunk` still belongs to this queue's present (no reset, not dropped)."""
         return not self.dropped and chunk in self._taken
 

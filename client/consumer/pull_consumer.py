@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from saturnmq.client.consumer import rebalance as strategies
-from saturnmq.client.consumer.assigned_queue import HeldQueue
+from saturnmq.client.consumer.assigned_queue import AssignedQueue
 from saturnmq.client.consumer.consumer_facts import (
     core_for,
     find_brokers,
@@ -28,7 +28,7 @@ from saturnmq.client.consumer.consumer_facts import (
 )
 from saturnmq.client.consumer.membership import Membership
 from saturnmq.client.consumer.offset_store import COMMIT_INTERVAL_S, OffsetStore, RemoteOffsets
-from saturnmq.client.consumer.process_queue import Limits
+from saturnmq.client.consumer.process_queue import FlowLimits
 from saturnmq.client.consumer.pulling import Puller
 from saturnmq.client.consumer.starting import Baseline, ask_offset, start_offset
 from saturnmq.client.core import ClientCore, ErrorListener
@@ -129,14 +129,14 @@ class PullConsumer:
         self._puller = Puller(
             self.core, group, self.subscriptions, verify_crc=verify_crc, hold_s=hold_s
         )
-        self._limits = Limits(max_cached_messages, max_cached_bytes)
+        self._limits = FlowLimits(max_cached_messages, max_cached_bytes)
         how = strategies.strategy(rebalance)
         self._membership = Membership(self.core, group, how, rebalance_interval_s, self)
         self._commit_interval = commit_interval_s
-        self._held: dict[MessageQueue, HeldQueue] = {}
+        self._held: dict[MessageQueue, AssignedQueue] = {}
         self._polled: dict[MessageQueue, int] = {}  # where the polls so far end
         self._sought: set[MessageQueue] = set()  # moved by seek(), and not committed since
-        self._turns: deque[HeldQueue] = deque()
+        self._turns: deque[AssignedQueue] = deque()
         self._arrived = asyncio.Event()
         self._polling = False  # the application waits in poll()
         self._assigned = False
@@ -272,7 +272,7 @@ class PullConsumer:
             return list(messages)
         return []
 
-    async def _read_ahead(self, held: HeldQueue) -> None:
+    async def _read_ahead(self, held: AssignedQueue) -> None:
         """Until it is cancelled: whoever moves the queue elsewhere, or drops it, ends this task."""
         state = held.state
         while not state.dropped and not self._closing:
@@ -343,7 +343,7 @@ class PullConsumer:
         self._go_to(self._require(queue), offset)
         self._sought.add(queue)
 
-    def _go_to(self, held: HeldQueue, offset: int) -> None:
+    def _go_to(self, held: AssignedQueue, offset: int) -> None:
         held.state.reset(offset)
         self._polled[held.queue] = offset
         held.stop_pulling()  # it may be waiting for messages at the old offset
@@ -379,7 +379,7 @@ class PullConsumer:
         """The offset of the next message that poll() gives of `queue`."""
         return self._polled.get(queue)
 
-    def _require(self, queue: MessageQueue) -> HeldQueue:
+    def _require(self, queue: MessageQueue) -> AssignedQueue:
         held = self._held.get(queue)
         if held is None:
             raise InvalidParameter(f"{queue} is not assigned to this consumer: {self.assignment()}")
@@ -407,12 +407,12 @@ class PullConsumer:
 
     # -- queues come and go -------------------------------------------------------------------
     def _hold(self, queue: MessageQueue) -> None:
-        held = self._held[queue] = HeldQueue(queue)
+        held = self._held[queue] = AssignedQueue(queue)
         self._turns.append(held)
         if self._started:
             self._begin(held)
 
-    def _begin(self, held: HeldQueue) -> None:
+    def _begin(self, held: AssignedQueue) -> None:
         pull = partial(self._read_ahead, held)
         held.pulling = self.core.tasks.keep(pull, name=f"pull {held.queue}")
 

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 from saturnmq.client.consumer import rebalance as strategies
-from saturnmq.client.consumer.assigned_queue import HeldQueue
+from saturnmq.client.consumer.assigned_queue import AssignedQueue
 from saturnmq.client.consumer.consumer_facts import (
     core_for,
     find_brokers,
@@ -38,7 +38,7 @@ from saturnmq.client.consumer.offset_store import (
     OffsetStore,
     RemoteOffsets,
 )
-from saturnmq.client.consumer.process_queue import Chunk, Limits
+from saturnmq.client.consumer.process_queue import FlowLimits, MessageRun
 from saturnmq.client.consumer.pulling import Puller
 from saturnmq.client.consumer.send_back import SendBack
 from saturnmq.client.consumer.starting import Baseline, start_offset
@@ -103,8 +103,8 @@ class PushConsumer:
         rebalance_interval_s: float = 20.0,
         commit_interval_s: float = COMMIT_INTERVAL_S,
         hold_s: float | None = None,
-        max_cached_messages: int = Limits().messages,
-        max_cached_bytes: int = Limits().bytes,
+        max_cached_messages: int = FlowLimits().messages,
+        max_cached_bytes: int = FlowLimits().bytes,
         verify_crc: bool = True,
         client_id: str | None = None,
         on_error: ErrorListener | None = None,
@@ -170,7 +170,7 @@ class PushConsumer:
         )
         if listener is not None or listener_one is not None:
             self._caller.set(listener, listener_one)
-        self._limits = Limits(max_cached_messages, max_cached_bytes)
+        self._limits = FlowLimits(max_cached_messages, max_cached_bytes)
         self._verify_crc = verify_crc
         self._puller = Puller(
             self.core, group, self.subscriptions, verify_crc=verify_crc, hold_s=hold_s
@@ -312,7 +312,7 @@ class PushConsumer:
         self._tasks = [task for task in self._tasks if not task.done()]
         self._tasks.append(self.core.tasks.once(work, name=f"{what} {self.group}"))
 
-    def _pull(self, held: HeldQueue) -> asyncio.Task[None]:
+    def _pull(self, held: AssignedQueue) -> asyncio.Task[None]:
         return self.core.tasks.keep(partial(self._pull_loop, held), name=f"pull {held.queue}")
 
     async def _announce(self) -> None:
@@ -342,7 +342,7 @@ class PushConsumer:
         await self._holdings.give_up(queues)
 
     # -- pulling --------------------------------------------------------------------------------
-    async def _pull_loop(self, held: HeldQueue) -> None:
+    async def _pull_loop(self, held: AssignedQueue) -> None:
         state = held.state
         while not state.dropped and not self._closing:
             if self.ordered and not state.locked(self.runtime.monotonic()):
@@ -392,9 +392,9 @@ class PushConsumer:
             elif pulled.stalled:
                 await self.runtime.sleep(ERROR_PAUSE_S)
 
-    def _queue_limits(self) -> Limits:
+    def _queue_limits(self) -> FlowLimits:
         queues = max(1, len(self._held))
-        return Limits(
+        return FlowLimits(
             min(self._limits.messages, max(TOTAL_MESSAGES // queues, 1024)),
             min(self._limits.bytes, max(TOTAL_BYTES // queues, 1 << 20)),
         )
@@ -439,12 +439,12 @@ class PushConsumer:
                 self._move(held, offset)
                 self._restart(held)
 
-    def _restart(self, held: HeldQueue) -> None:
+    def _restart(self, held: AssignedQueue) -> None:
         """Pull anew: the pull under way may wait at the wrong offset, or at the wrong broker."""
         held.stop_pulling()
         held.pulling = self._pull(held)
 
-    def _move(self, held: HeldQueue, offset: int) -> None:
+    def _move(self, held: AssignedQueue, offset: int) -> None:
         held.state.reset(offset)
         self.offsets.reset(held.queue, offset)
 
@@ -471,7 +471,7 @@ class PushConsumer:
         began = self.runtime.monotonic()
         broker_name = ext.get("brokerName") or ""
         messages = kernels.decode_frames(frame, self._verify_crc, broker_name)
-        chunk = Chunk(messages, 0, len(frame))
+        chunk = MessageRun(messages, 0, len(frame))
         await self._caller.run(chunk)
         return {
             "order": self.ordered,

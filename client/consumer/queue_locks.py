@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 
-from saturnmq.client.consumer.assigned_queue import HeldQueue
+from saturnmq.client.consumer.assigned_queue import AssignedQueue
 from saturnmq.client.consumer.offset_store import OffsetStore
 from saturnmq.client.core import ClientCore
 from saturnmq.protocol import checked, fastjson
@@ -53,7 +53,7 @@ class QueueLocks:
         """The masters may be others now: they must hear of our locks."""
         self._due.set()
 
-    async def run(self, held: Mapping[MessageQueue, HeldQueue]) -> None:
+    async def run(self, held: Mapping[MessageQueue, AssignedQueue]) -> None:
         """Keeps the locks of `held` until cancelled; a queue whose lock came anew is read anew."""
         while True:
             self._due.clear()
@@ -62,7 +62,7 @@ class QueueLocks:
             await self._due.wait()
             timer.cancel()
 
-    async def renew(self, held: Mapping[MessageQueue, HeldQueue]) -> bool:
+    async def renew(self, held: Mapping[MessageQueue, AssignedQueue]) -> bool:
         """One round; False if a lock is missing."""
         asked_at = self._core.runtime.monotonic()
 
@@ -85,7 +85,7 @@ class QueueLocks:
             mine.wake()
         return all(queue in granted for queue in wanted if is_ours(queue))
 
-    def _begin_anew(self, held: HeldQueue) -> None:
+    def _begin_anew(self, held: AssignedQueue) -> None:
         """The lock was away, and somebody else may have consumed meanwhile: the offset is asked of
         the broker again. But one that comes back from a crash knows an older one than we.
         """

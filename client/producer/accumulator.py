@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, Protocol
 
 from saturnmq.client.kernels import Outbox
-from saturnmq.client.producer.batch import ITEM_OVERHEAD, OutBatch, SendHandle
+from saturnmq.client.producer.batch import ITEM_OVERHEAD, ProducerBatch, SendHandle
 from saturnmq.protocol.ids import UniqueIds
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.runtime import forks
@@ -39,7 +39,7 @@ READY_AHEAD = 2
 PACE_S = 0.002
 
 
-class Lock(Protocol):
+class ThreadLock(Protocol):
     """A threading.Lock, or what stands for one where there is one thread."""
 
     def __enter__(self) -> object: ...
@@ -89,8 +89,8 @@ class Lane:
         self.owner = owner
         self.topic = topic
         self.pinned = pinned
-        self.open: OutBatch | None = None
-        self.ready: deque[OutBatch] = deque()
+        self.open: ProducerBatch | None = None
+        self.ready: deque[ProducerBatch] = deque()
         self.ready_bytes = 0  # of their buffers
         self.begun = 0  # batches of the present stream
         self.begun_ms = 0  # when the last of them was
@@ -99,12 +99,12 @@ class Lane:
         self.dirty = False
         self.resolving = False
 
-    def put(self, batch: OutBatch) -> None:
+    def put(self, batch: ProducerBatch) -> None:
         """`batch` takes no more messages and is next after those that are ready."""
         self.ready.append(batch)
         self.ready_bytes += batch.reserved
 
-    def take(self) -> OutBatch:
+    def take(self) -> ProducerBatch:
         batch = self.ready.popleft()
         self.ready_bytes -= batch.reserved
         return batch
@@ -115,12 +115,12 @@ class Accumulator:
 
     def __init__(
         self,
-        lock: Lock,
+        lock: ThreadLock,
         now_ms: Callable[[], int],
         ids: UniqueIds,
         wake: Callable[[], object],
-        wait: Callable[[OutBatch, float | None], object],
-        wait_async: Callable[[OutBatch], Awaitable[None]],
+        wait: Callable[[ProducerBatch, float | None], object],
+        wait_async: Callable[[ProducerBatch], Awaitable[None]],
         *,
         batch_bytes: int,
         buffer_bytes: int,
@@ -145,7 +145,7 @@ class Accumulator:
         self.buffered = 0  # bytes of all batches' buffers
         self.lanes: dict[str | Pin, Lane] = {}
         self.dirty: list[Lane] = []
-        self.active: set[OutBatch] = set()
+        self.active: set[ProducerBatch] = set()
         self.spare: list[bytearray] = []
         self.on_space: Callable[[], object] | None = None
         self.starving = False
@@ -185,7 +185,7 @@ class Accumulator:
             gate.acquire(timeout=PACE_S)
         return batch.handle(index)
 
-    def _with_room(self, lane: Lane, need: int) -> OutBatch | None:
+    def _with_room(self, lane: Lane, need: int) -> ProducerBatch | None:
         """An open batch with room for `need` bytes: the one there is, made larger, or a new one.
         No offer adds to it meanwhile."""
         self._hide(lane)
@@ -224,14 +224,14 @@ class Accumulator:
         few = SPREAD_MESSAGES * need << min(2 * (lane.begun // SPREAD_BATCHES), 32)
         return min(few, self.batch_bytes)
 
-    def batch(self, lane: Lane, buffer: Any, *, single: bool = False) -> OutBatch:
+    def batch(self, lane: Lane, buffer: Any, *, single: bool = False) -> ProducerBatch:
         """A new batch for `lane`, not yet in it."""
         head = self.ids.batch_head().encode()
-        batch = OutBatch(lane, self.now_ms(), head, buffer, single)
+        batch = ProducerBatch(lane, self.now_ms(), head, buffer, single)
         batch.queue = None if lane.pinned is None else lane.pinned.queue
         return batch
 
-    def append_batch(self, lane: Lane, batch: OutBatch) -> bool:
+    def append_batch(self, lane: Lane, batch: ProducerBatch) -> bool:
         """Put a whole batch into its lane, behind what is there; False when the buffer is full."""
         with self.lock:
             if self._lacks(batch.reserved):
@@ -256,7 +256,7 @@ class Accumulator:
             return True
         return False
 
-    def _count(self, batch: OutBatch) -> None:
+    def _count(self, batch: ProducerBatch) -> None:
         self.active.add(batch)
         self.buffered += batch.reserved
 
@@ -267,7 +267,7 @@ class Accumulator:
             if len(self.dirty) == 1:
                 self.wake()
 
-    def watch(self, batch: OutBatch, call: Callable[[], object]) -> bool:
+    def watch(self, batch: ProducerBatch, call: Callable[[], object]) -> bool:
         """Have `call` called on the loop when `batch` is done; False if it already is."""
         with self.lock:
             if batch.done:
@@ -301,14 +301,14 @@ class Accumulator:
         return lanes
 
     @staticmethod
-    def head(lane: Lane) -> OutBatch | None:
+    def head(lane: Lane) -> ProducerBatch | None:
         """The batch that would go next; a closed one, or the open one as it is now."""
         if lane.ready:
             return lane.ready[0]
         batch = lane.open
         return batch if batch is not None and batch.count else None
 
-    def pop(self, lane: Lane) -> OutBatch:
+    def pop(self, lane: Lane) -> ProducerBatch:
         """Take the head out; nothing is added to it from now on."""
         with self.lock:
             for gate in self.gates:
@@ -321,12 +321,12 @@ class Accumulator:
             assert batch is not None
             return batch
 
-    def adopt(self, batch: OutBatch) -> None:
+    def adopt(self, batch: ProducerBatch) -> None:
         """Answer for a batch that was sent without passing through its lane."""
         with self.lock:
             self._count(batch)
 
-    def finish(self, batch: OutBatch, error: BaseException | None = None) -> None:
+    def finish(self, batch: ProducerBatch, error: BaseException | None = None) -> None:
         """The batch is over: free its bytes, wake whoever waits for it or for space."""
         with self.lock:
             if batch.done:
@@ -379,7 +379,7 @@ class Accumulator:
             self.finish(batch, error)
 
 
-def not_in_time(batch: OutBatch, seconds: float, last: BaseException | None) -> SaturnError:
+def not_in_time(batch: ProducerBatch, seconds: float, last: BaseException | None) -> SaturnError:
     """The error of a batch that ran out of time, naming the last reason."""
     where = f" to {batch.queue.broker_name} queue {batch.queue.queue_id}" if batch.queue else ""
     return RequestTimeout(

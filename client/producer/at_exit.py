@@ -18,12 +18,12 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from saturnmq.client.producer.batch import OutBatch
+from saturnmq.client.producer.batch import ProducerBatch
 
 EXIT_S = 10.0
 
 
-class Loss(NamedTuple):
+class UnsentMessages(NamedTuple):
     """Messages that a producer accepted and that may not be stored."""
 
     group: str
@@ -32,7 +32,7 @@ class Loss(NamedTuple):
 
 
 # A method of a producer: send what waits, for at most so many seconds, and close.
-Settle = Callable[[float], Loss | None]
+Settle = Callable[[float], UnsentMessages | None]
 
 _open: set[weakref.WeakMethod[Settle]] = set()
 
@@ -47,13 +47,13 @@ def forget(settle: Settle) -> None:
     _open.discard(weakref.WeakMethod(settle))
 
 
-def loss(group: str, batches: Iterable[OutBatch], why_open: str) -> Loss | None:
+def loss(group: str, batches: Iterable[ProducerBatch], why_open: str) -> UnsentMessages | None:
     """What of `batches` failed, or is not over because of `why_open`; None if all are stored."""
     lost = [batch for batch in batches if not batch.done or batch.error is not None]
     if not lost:
         return None
     reason = next((repr(batch.error) for batch in lost if batch.error is not None), why_open)
-    return Loss(group, sum(batch.count for batch in lost), reason)
+    return UnsentMessages(group, sum(batch.count for batch in lost), reason)
 
 
 def _settle_all() -> None:

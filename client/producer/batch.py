@@ -20,7 +20,7 @@ _OFFSET_ID = re.compile("[0-9A-Fa-f]{32}(?:[0-9A-Fa-f]{24})?")  # of an IPv4 or 
 ITEM_OVERHEAD = 96  # bytes of a batch entry besides body and given properties, at most
 
 
-class OutBatch(BatchFields):
+class ProducerBatch(BatchFields):
     """Messages that travel together."""
 
     __slots__ = ()
@@ -48,4 +48,4 @@ class OutBatch(BatchFields):
         return f"{self.offset_ids[:-16]}{int(self.offset_ids[-16:], 16) + skipped:016X}"
 
 
-__all__ = ["EXTRA_BYTES_MAX", "ITEM_OVERHEAD", "OutBatch", "SendHandle", "SendResult"]
+__all__ = ["EXTRA_BYTES_MAX", "ITEM_OVERHEAD", "ProducerBatch", "SendHandle", "SendResult"]

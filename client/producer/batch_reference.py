@@ -16,7 +16,7 @@ from saturnmq.protocol.message import Message, MessageQueue
 from saturnmq.protocol.properties import PROPERTIES_BYTES_MAX
 
 if TYPE_CHECKING:
-    from saturnmq.client.producer.batch import OutBatch
+    from saturnmq.client.producer.batch import ProducerBatch
 
 BATCH_COUNT_MAX = 0x10000  # the last four hex digits of a generated id
 EXTRA_BYTES_MAX = PROPERTIES_BYTES_MAX - 64  # UNIQ_KEY and WAIT take 52
@@ -27,7 +27,7 @@ class SendResult:
 
     __slots__ = ("batch", "index")
 
-    def __init__(self, batch: OutBatch, index: int) -> None:
+    def __init__(self, batch: ProducerBatch, index: int) -> None:
         self.batch = batch
         self.index = index
 
@@ -72,7 +72,7 @@ class SendHandle:
 
     __slots__ = ("batch", "index")
 
-    def __init__(self, batch: OutBatch, index: int) -> None:
+    def __init__(self, batch: ProducerBatch, index: int) -> None:
         self.batch = batch
         self.index = index
 

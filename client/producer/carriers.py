@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from saturnmq.client.producer.accumulator import Lane
-from saturnmq.client.producer.batch import OutBatch
-from saturnmq.protocol.batches import Part
+from saturnmq.client.producer.batch import ProducerBatch
+from saturnmq.protocol.batches import BatchPart
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.message import MessageQueue
 
@@ -31,14 +31,14 @@ class Carrier:
     def __init__(self, broker: str, endpoint: Endpoint) -> None:
         self.broker = broker
         self.endpoint = endpoint
-        self.batches: list[tuple[OutBatch, MessageQueue]] = []
+        self.batches: list[tuple[ProducerBatch, MessageQueue]] = []
         self.bytes = 0
 
     @property
     def is_full(self) -> bool:
         return len(self.batches) >= PARTS or self.bytes > CARRIER_BYTES - SMALL_BYTES
 
-    def takes(self, batch: OutBatch, endpoint: Endpoint) -> bool:
+    def takes(self, batch: ProducerBatch, endpoint: Endpoint) -> bool:
         """Full batches of one lane, which come one after the other, go in requests of their own:
         the queues get them at once."""
         return (
@@ -47,9 +47,9 @@ class Carrier:
             and self.batches[-1][0].lane is not batch.lane
         )
 
-    def parts(self) -> Iterator[Part]:
+    def parts(self) -> Iterator[BatchPart]:
         for batch, queue in self.batches:
-            yield Part(queue.topic, queue.queue_id, batch.sys_flag, batch.born_ms, batch.body)
+            yield BatchPart(queue.topic, queue.queue_id, batch.sys_flag, batch.born_ms, batch.body)
 
 
 class Carriers:
@@ -82,7 +82,7 @@ class Carriers:
         del line[lane]
         return lane
 
-    def load(self, batch: OutBatch, queue: MessageQueue, endpoint: Endpoint) -> None:
+    def load(self, batch: ProducerBatch, queue: MessageQueue, endpoint: Endpoint) -> None:
         """Put a batch into the carrier that leaves next for its broker."""
         broker = queue.broker_name
         loading = self._loading.setdefault(broker, [])

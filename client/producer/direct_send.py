@@ -12,7 +12,7 @@ import threading
 
 from saturnmq.client.core import SUCCEEDED_S
 from saturnmq.client.producer.accumulator import Lane, Pin
-from saturnmq.client.producer.batch import OutBatch, SendResult
+from saturnmq.client.producer.batch import ProducerBatch, SendResult
 from saturnmq.client.producer.producer import ProducerEngine
 from saturnmq.protocol.channel import Channel
 from saturnmq.protocol.message import Message, MessageQueue
@@ -23,7 +23,7 @@ from saturnmq.runtime.errors import SaturnError
 IDLE_S = 1.0  # an older connection is looked at before it is used: the peer may have closed it
 
 
-class Express:
+class DirectSend:
     """One connection per broker, for one send at a time."""
 
     def __init__(self, engine: ProducerEngine) -> None:
@@ -35,7 +35,7 @@ class Express:
         engine.core.on_route_change(self._route_changed)
         forks.tell(self)
 
-    def send(self, message: Message, pinned: Pin | None) -> SendResult | OutBatch | None:
+    def send(self, message: Message, pinned: Pin | None) -> SendResult | ProducerBatch | None:
         """The result; or the batch, if the first attempt failed and others follow on the loop; or
         None, and nothing done, when this way is not free."""
         engine = self._engine
@@ -49,7 +49,7 @@ class Express:
         finally:
             self._turn.release()
 
-    def _send(self, message: Message, lane: Lane) -> SendResult | OutBatch | None:
+    def _send(self, message: Message, lane: Lane) -> SendResult | ProducerBatch | None:
         engine = self._engine
         queue = engine.sender.queue_now(lane)
         channel = None if queue is None else self._channel(queue)

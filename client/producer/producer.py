@@ -20,11 +20,11 @@ from typing import Any
 
 from saturnmq.client.core import ClientCore, ErrorListener
 from saturnmq.client.producer import at_exit
-from saturnmq.client.producer.accumulator import Accumulator, Gate, Lane, Lock, Pin
+from saturnmq.client.producer.accumulator import Accumulator, Gate, Lane, Pin, ThreadLock
 from saturnmq.client.producer.batch import (
     EXTRA_BYTES_MAX,
     ITEM_OVERHEAD,
-    OutBatch,
+    ProducerBatch,
     SendHandle,
     SendResult,
 )
@@ -69,9 +69,9 @@ class ProducerEngine:
         group: str,
         options: ProducerOptions,
         *,
-        lock: Lock,
+        lock: ThreadLock,
         call_on_loop: Callable[[Callable[[], None]], object],
-        wait: Callable[[OutBatch, float | None], object],
+        wait: Callable[[ProducerBatch, float | None], object],
         gate: Callable[[], Gate] | None = None,
     ) -> None:
         """`wait` is how `SendHandle.result` waits; `gate` is the accumulator's."""
@@ -136,14 +136,16 @@ class ProducerEngine:
             extra = self._identity(given) + extra
         return self.accumulator.append(lane, message.body, extra, message.flag, given)
 
-    def only(self, message: Message, lane: Lane) -> OutBatch:
+    def only(self, message: Message, lane: Lane) -> ProducerBatch:
         """A batch of one, not put into its lane."""
         self._check(message)
         if self._alone(message.topic, message.properties) or not self._small(message.body):
             return self.single(lane, message)
         return self._whole(lane, [message])
 
-    def enqueue_batch(self, messages: Sequence[Message], pinned: Pin | None) -> OutBatch | None:
+    def enqueue_batch(
+        self, messages: Sequence[Message], pinned: Pin | None
+    ) -> ProducerBatch | None:
         """Accept messages of one topic as one batch; None when the buffer is full."""
         if not messages:
             raise InvalidParameter("send_batch of no messages: give at least one")
@@ -247,7 +249,7 @@ class ProducerEngine:
         *,
         born_ms: int | None = None,
         sys_flag: int = 0,
-    ) -> OutBatch | None:
+    ) -> ProducerBatch | None:
         """Accept `count` messages that are encoded as a batch (protocol/batch.py), with UNIQ_KEY
         and all; None when the buffer is full."""
         self.check_open()
@@ -260,7 +262,7 @@ class ProducerEngine:
             batch.born_ms = born_ms
         return batch if self.accumulator.append_batch(lane, batch) else None
 
-    def single(self, lane: Lane, message: Message) -> OutBatch:
+    def single(self, lane: Lane, message: Message) -> ProducerBatch:
         """A message that travels alone, by SEND_MESSAGE_V2."""
         extra, given = self._extra(message.properties)
         body: Any = message.body
@@ -280,7 +282,7 @@ class ProducerEngine:
         batch.sys_flag = sys_flag
         return batch
 
-    def _whole(self, lane: Lane, messages: Sequence[Message]) -> OutBatch:
+    def _whole(self, lane: Lane, messages: Sequence[Message]) -> ProducerBatch:
         extras = [self._extra(message.properties) for message in messages]
         size = 0
         for message, (extra, _) in zip(messages, extras, strict=True):
@@ -330,7 +332,7 @@ class ProducerEngine:
         batch = self.single(self.accumulator.lane(message.topic, pinned), message)
         self.core.oneway(address, self.sender.command(batch, queue))
 
-    async def wait(self, batch: OutBatch) -> None:
+    async def wait(self, batch: ProducerBatch) -> None:
         """Wait until `batch` is over, however it ends."""
         future = self.core.runtime.create_future()
 
@@ -558,7 +560,7 @@ class Producer:
         if self._own_core:
             await self.core.close()
 
-    def _settle(self, seconds: float) -> at_exit.Loss | None:
+    def _settle(self, seconds: float) -> at_exit.UnsentMessages | None:
         batches = list(self.engine.accumulator.active)
         return at_exit.loss(
             self.group, batches, "its event loop ended before they were acknowledged"
@@ -586,7 +588,7 @@ async def _within(timeout: float | None) -> AsyncIterator[None]:
         raise RequestTimeout(f"no acknowledgement in {timeout} s; the send goes on") from None
 
 
-def _not_here(batch: OutBatch, timeout: float | None) -> None:
+def _not_here(batch: ProducerBatch, timeout: float | None) -> None:
     raise RequestTimeout("the send is not over: await the handle")
 
 

@@ -32,7 +32,7 @@ from typing import Any
 
 from saturnmq.client.core import ClientCore
 from saturnmq.client.producer.accumulator import Accumulator, Lane, Pin, not_in_time
-from saturnmq.client.producer.batch import OutBatch
+from saturnmq.client.producer.batch import ProducerBatch
 from saturnmq.client.producer.carriers import SMALL_BYTES, Carrier, Carriers
 from saturnmq.client.producer.faults import DEFAULT_TABLE, FaultStrategy, LatencyTable
 from saturnmq.client.producer.leftovers import Leftovers
@@ -231,7 +231,7 @@ class Sender:
         lane.next_queue += 1
         return queues[lane.next_queue % len(queues)]
 
-    def _elsewhere(self, batch: OutBatch) -> MessageQueue | None:
+    def _elsewhere(self, batch: ProducerBatch) -> MessageQueue | None:
         """The queue of a repeated unpinned batch: not on the broker that failed, if it can be."""
         lane = batch.lane
         queues = self.core.publish_queues(lane.topic)
@@ -282,7 +282,7 @@ class Sender:
 
     # -- one attempt ---------------------------------------------------------------------------
 
-    def _attempt(self, batch: OutBatch, queue: MessageQueue) -> None:
+    def _attempt(self, batch: ProducerBatch, queue: MessageQueue) -> None:
         batch.attempts += 1
         batch.queue = queue
         batch.sent_at = self.runtime.monotonic()
@@ -301,7 +301,7 @@ class Sender:
         else:
             self._transmit(batch, queue, endpoint)
 
-    async def _connect(self, batch: OutBatch, queue: MessageQueue, address: str) -> None:
+    async def _connect(self, batch: ProducerBatch, queue: MessageQueue, address: str) -> None:
         try:
             endpoint = await self.core.connect(address)
         except SaturnError as error:
@@ -309,7 +309,7 @@ class Sender:
             return
         self._transmit(batch, queue, endpoint)
 
-    def _transmit(self, batch: OutBatch, queue: MessageQueue, endpoint: Endpoint) -> None:
+    def _transmit(self, batch: ProducerBatch, queue: MessageQueue, endpoint: Endpoint) -> None:
         if batch.single or batch.attempts > 1 or batch.bytes > SMALL_BYTES:
             self._send(batch, queue, endpoint)
         else:
@@ -336,7 +336,7 @@ class Sender:
 
     def _send(
         self,
-        batch: OutBatch,
+        batch: ProducerBatch,
         queue: MessageQueue,
         endpoint: Endpoint,
         carrier: Carrier | None = None,
@@ -355,7 +355,7 @@ class Sender:
         self,
         endpoint: Endpoint,
         command: Command,
-        batches: Sequence[OutBatch],
+        batches: Sequence[ProducerBatch],
         answered: Callable[[Command | SaturnError], None],
     ) -> None:
         sent_at = batches[0].sent_at
@@ -395,7 +395,7 @@ class Sender:
             for (batch, queue), error in zip(carrier.batches, errors, strict=True):
                 self._answered(batch, queue, error)
 
-    def command(self, batch: OutBatch, queue: MessageQueue) -> Command:
+    def command(self, batch: ProducerBatch, queue: MessageQueue) -> Command:
         """The request that carries `batch` to `queue`."""
         single = batch.single
         properties = (
@@ -420,7 +420,9 @@ class Sender:
         code = RequestCode.SEND_MESSAGE_V2 if single else RequestCode.SEND_BATCH_MESSAGE
         return Command(int(code), ext, batch.body)
 
-    def _answered(self, batch: OutBatch, queue: MessageQueue, error: SaturnError | None) -> None:
+    def _answered(
+        self, batch: ProducerBatch, queue: MessageQueue, error: SaturnError | None
+    ) -> None:
         if error is not None:
             self._refused(batch, queue, error)
             return
@@ -433,7 +435,9 @@ class Sender:
             self._over(batch, queue, None)
 
     @staticmethod
-    def read_answer(batch: OutBatch, queue: MessageQueue, response: Command) -> SaturnError | None:
+    def read_answer(
+        batch: ProducerBatch, queue: MessageQueue, response: Command
+    ) -> SaturnError | None:
         """Put what the broker says of a stored batch into it, or return why it is not stored."""
         status = STATUS_OF_CODE.get(response.code)
         if status is None:
@@ -452,7 +456,7 @@ class Sender:
             batch.queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
         return None
 
-    def wants_another(self, batch: OutBatch) -> bool:
+    def wants_another(self, batch: ProducerBatch) -> bool:
         """Whether a batch stored short of its ack mode is to be tried once more."""
         return (
             batch.status is not SendStatus.OK
@@ -466,7 +470,9 @@ class Sender:
             return None
         return self._place(lane, whole=True)
 
-    def take_over(self, batch: OutBatch, queue: MessageQueue, error: SaturnError | None) -> None:
+    def take_over(
+        self, batch: ProducerBatch, queue: MessageQueue, error: SaturnError | None
+    ) -> None:
         """Go on with a batch whose first attempt another thread made; `error` None: it was stored
         short of its ack mode."""
         lane = batch.lane
@@ -481,7 +487,7 @@ class Sender:
 
     # -- after an attempt ----------------------------------------------------------------------
 
-    def _over(self, batch: OutBatch, queue: MessageQueue, error: SaturnError | None) -> None:
+    def _over(self, batch: ProducerBatch, queue: MessageQueue, error: SaturnError | None) -> None:
         lane = batch.lane
         self._landed(lane, queue)
         if error is not None and batch.unsure and error.outcome == "rejected":
@@ -501,7 +507,7 @@ class Sender:
         else:
             lane.in_flight.pop(queue.broker_name, None)
 
-    def _refused(self, batch: OutBatch, queue: MessageQueue, error: SaturnError) -> None:
+    def _refused(self, batch: ProducerBatch, queue: MessageQueue, error: SaturnError) -> None:
         """An attempt ended with `error`: repeat it, or give up at once if that cannot help."""
         pin = batch.lane.pinned
         may_move = pin is None or pin.chosen
@@ -516,7 +522,7 @@ class Sender:
         else:
             self._over(batch, queue, error)
 
-    def _failed(self, batch: OutBatch, queue: MessageQueue, error: SaturnError) -> None:
+    def _failed(self, batch: ProducerBatch, queue: MessageQueue, error: SaturnError) -> None:
         if batch.done:
             return
         now = self.runtime.monotonic()
@@ -548,7 +554,7 @@ class Sender:
                 del self._failed_at[name]
                 self.faults.back_online(name)
 
-    def _spent(self, batch: OutBatch, error: SaturnError, now: float) -> bool:
+    def _spent(self, batch: ProducerBatch, error: SaturnError, now: float) -> bool:
         """Whether `batch` had the attempts that an error of this kind is worth."""
         retries = self.options.retries
         if batch.attempts <= retries or self.options.until_delivered:
@@ -567,7 +573,7 @@ class Sender:
             or now >= batch.deadline - (self.options.send_timeout * retries)
         )
 
-    def _again(self, batch: OutBatch, queue: MessageQueue) -> None:
+    def _again(self, batch: ProducerBatch, queue: MessageQueue) -> None:
         """Repeat a batch: at once on another broker that is well, else, and on its own queue if it
         is pinned, after a pause."""
         batch.avoid = queue.broker_name
@@ -582,7 +588,7 @@ class Sender:
         else:
             self.runtime.call_later(_pause(batch), self._attempt, batch, other)
 
-    def _attempt_bound(self, batch: OutBatch, queue: MessageQueue) -> None:
+    def _attempt_bound(self, batch: ProducerBatch, queue: MessageQueue) -> None:
         """Repeat a pinned batch, which went to `queue`: by now that may be gone."""
         pin = batch.lane.pinned
         assert pin is not None
@@ -625,6 +631,6 @@ def read_answers(carrier: Carrier, response: Command) -> list[SaturnError | None
     return errors
 
 
-def _pause(batch: OutBatch) -> float:
+def _pause(batch: ProducerBatch) -> float:
     """Seconds before the next attempt; longer from one to the next."""
     return float(min(RETRY_PAUSE_S * 2 ** min(batch.attempts - 1, 8), RETRY_PAUSE_MAX_S))

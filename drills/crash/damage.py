@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 from bisect import bisect_right
 
-from saturnmq.drills.crash.images import Clock, open_store
+from saturnmq.drills.crash.images import ImageClock, open_store
 from saturnmq.drills.crash.model import Model
 from saturnmq.drills.crash.plan import ROOT
 from saturnmq.drills.sim.disk import SimDisk
@@ -26,7 +26,7 @@ _LOG = ROOT + "/commitlog/"
 class BitRot:
     """Flips one bit of an image, opens it, says what is wrong."""
 
-    def __init__(self, model: Model, config: StoreConfig, clock: Clock) -> None:
+    def __init__(self, model: Model, config: StoreConfig, clock: ImageClock) -> None:
         self._model = model
         self._config = config
         self._clock = clock

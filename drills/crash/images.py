@@ -12,17 +12,17 @@ from dataclasses import replace
 from typing import cast
 
 from saturnmq.drills.crash.checks import Checker, Expected
-from saturnmq.drills.crash.report import Report
-from saturnmq.drills.sim.disk import Outcome, PowerLoss, SimDisk
+from saturnmq.drills.crash.report import CrashReport
+from saturnmq.drills.sim.disk import PowerCutOdds, PowerLoss, SimDisk
 from saturnmq.runtime.door import Runtime
 from saturnmq.store.message_store import MessageStore, StoreConfig
 
 KILL = "kill"
 OUTCOMES = (KILL, "nothing", "pages", "names", "chance")
 _FIXED = {
-    "nothing": Outcome(0.0, 0.0, 0.0),
-    "pages": Outcome(1.0, 0.0, 0.0),
-    "names": Outcome(0.0, 0.0, 1.0),
+    "nothing": PowerCutOdds(0.0, 0.0, 0.0),
+    "pages": PowerCutOdds(1.0, 0.0, 0.0),
+    "names": PowerCutOdds(0.0, 0.0, 1.0),
 }
 # Nothing changes there: the boundary before them is the one before the next change.
 READS = frozenset(
@@ -41,7 +41,7 @@ READS = frozenset(
 NESTED_MAX = 3
 
 
-class Clock:
+class ImageClock:
     """The part of a runtime that the store uses."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
@@ -51,11 +51,11 @@ class Clock:
         return self.ms
 
 
-def open_store(config: StoreConfig, disk: SimDisk, clock: Clock) -> MessageStore:
+def open_store(config: StoreConfig, disk: SimDisk, clock: ImageClock) -> MessageStore:
     return MessageStore.open(config, disk, cast(Runtime, clock))
 
 
-def crash(disk: SimDisk, outcome: str, rng: random.Random, report: Report) -> SimDisk:
+def crash(disk: SimDisk, outcome: str, rng: random.Random, report: CrashReport) -> SimDisk:
     """What the next process finds on `disk` after this crash."""
     if outcome == KILL:
         report.faults["process killed"] += 1
@@ -63,7 +63,7 @@ def crash(disk: SimDisk, outcome: str, rng: random.Random, report: Report) -> Si
     fate = _FIXED.get(outcome)
     if fate is None:
         kept = rng.random()
-        fate = Outcome(kept, (1 - kept) * rng.random(), rng.random())
+        fate = PowerCutOdds(kept, (1 - kept) * rng.random(), rng.random())
     image = disk.crash_image(rng, fate)
     report.faults["power lost"] += 1
     report.faults["pages dropped"] += image.fates.dropped
@@ -77,7 +77,12 @@ class Recoverer:
     """Opens images and says what is wrong with them."""
 
     def __init__(
-        self, config: StoreConfig, clock: Clock, checker: Checker, report: Report, nested: float
+        self,
+        config: StoreConfig,
+        clock: ImageClock,
+        checker: Checker,
+        report: CrashReport,
+        nested: float,
     ) -> None:
         self._config = config
         self._clock = clock

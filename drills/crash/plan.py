@@ -39,7 +39,7 @@ EXHAUSTIVE_WEIGHTS |= dict([GROUPS, DELETIONS])
 
 
 @dataclass(frozen=True)
-class Plan:
+class CrashPlan:
     """Sizes in bytes; `weights` of the operations; the chances of what happens beside them."""
 
     operations: int = 200
@@ -59,7 +59,7 @@ class Plan:
     flips: bool = False
 
     @classmethod
-    def draw(cls, rng: random.Random) -> Plan:
+    def draw(cls, rng: random.Random) -> CrashPlan:
         weights = {
             name: weight if name == "put" else weight * rng.choice((0, 1, 1, 1, 3))
             for name, weight in USUAL_WEIGHTS.items()

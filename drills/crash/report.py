@@ -8,7 +8,7 @@ from typing import Any
 
 
 @dataclass
-class Report:
+class CrashReport:
     """Figures of one life of a store, or of many added up; `ok` means that nothing was violated
     and that something was tried.
     """
@@ -29,7 +29,7 @@ class Report:
         """A run without faults has shown nothing: it failed, too."""
         return not self.violations and self.images > 0 and self.faults.total() > 0
 
-    def add(self, other: Report) -> None:
+    def add(self, other: CrashReport) -> None:
         for name in ("seeds", "images", "recoveries", "boundaries", "messages", "acked"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.operations += other.operations

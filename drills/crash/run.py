@@ -17,21 +17,21 @@ from functools import partial
 
 from saturnmq.drills import pool
 from saturnmq.drills.crash.images import OUTCOMES
-from saturnmq.drills.crash.plan import EXHAUSTIVE_WEIGHTS, GROUPS, Plan
-from saturnmq.drills.crash.report import Report
-from saturnmq.drills.crash.workload import Life
+from saturnmq.drills.crash.plan import EXHAUSTIVE_WEIGHTS, GROUPS, CrashPlan
+from saturnmq.drills.crash.report import CrashReport
+from saturnmq.drills.crash.workload import StoreWorkload
 
 IMAGES_PER_SEED = 60
 _BOUNDARIES_PER_OPERATION = 5  # about
 _EXHAUSTIVE_PARTS = 40
 MUTANTS_OF_GROUPS = ("half-a-group",)
-Job = Callable[[], Report]
+Job = Callable[[], CrashReport]
 
 
-def run_seed(seed: int, mutant: str | None = None, images: int = IMAGES_PER_SEED) -> Report:
+def run_seed(seed: int, mutant: str | None = None, images: int = IMAGES_PER_SEED) -> CrashReport:
     """The life of `seed`, with about `images` crash images at chance boundaries."""
     rng = random.Random(f"crash {seed}")
-    plan = Plan.draw(rng)
+    plan = CrashPlan.draw(rng)
     if mutant is not None and mutant not in MUTANTS_OF_GROUPS:
         plan.weights[GROUPS[0]] = 0  # they would only put off the others' turn
     share = images / (plan.operations * _BOUNDARIES_PER_OPERATION)
@@ -44,14 +44,14 @@ def run_seed(seed: int, mutant: str | None = None, images: int = IMAGES_PER_SEED
 
 def run_exhaustive(
     seed: int, part: int = 0, parts: int = 1, mutant: str | None = None, every: int = 1
-) -> Report:
+) -> CrashReport:
     """Every `every`-th boundary of the fixed mix with every outcome; of these the share `part`."""
 
     def shutter(boundary: int) -> tuple[str, ...]:
         number, rest = divmod(boundary, every)
         return OUTCOMES if rest == 0 and number % parts == part else ()
 
-    plan = Plan(weights=EXHAUSTIVE_WEIGHTS)
+    plan = CrashPlan(weights=EXHAUSTIVE_WEIGHTS)
     again = repro(seed, mutant=mutant, exhaustive=True)
     report = _live(f"exhaustive {seed}", plan, shutter, mutant, again)
     if part:  # the life is the same in all parts: it counts once
@@ -68,13 +68,17 @@ def repro(seed: int, *, mutant: str | None = None, exhaustive: bool = False) -> 
 
 
 def _live(
-    name: str, plan: Plan, shutter: Callable[[int], tuple[str, ...]], mutant: str | None, again: str
-) -> Report:
+    name: str,
+    plan: CrashPlan,
+    shutter: Callable[[int], tuple[str, ...]],
+    mutant: str | None,
+    again: str,
+) -> CrashReport:
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)  # the store tells of every crash, thousands of times
     try:
         with _mutated(mutant):
-            report = Life(name, plan, shutter).run()
+            report = StoreWorkload(name, plan, shutter).run()
     finally:
         logging.disable(level)
     report.violations = [f"{text}\n  again: {again}" for text in report.violations]
@@ -107,15 +111,15 @@ def exhaustive_jobs(seed: int, mutant: str | None) -> Iterator[Job]:
 def run_jobs(
     jobs: Iterator[Job],
     images: int | None = None,
-    progress: Callable[[Report], None] = lambda report: None,
+    progress: Callable[[CrashReport], None] = lambda report: None,
     processes: int | None = None,
-) -> Report:
+) -> CrashReport:
     """Run jobs on all processors until there are `images` images (None: all jobs); a violation
     ends it. `progress` gets the sums so far.
     """
     return pool.run_jobs(
         jobs,
-        Report(),
+        CrashReport(),
         lambda total: bool(total.violations) or (images is not None and total.images >= images),
         progress,
         processes,

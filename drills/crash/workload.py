@@ -16,17 +16,25 @@ from dataclasses import replace
 
 from saturnmq.drills.crash.checks import CONFIG_PATH, Checker, Expected
 from saturnmq.drills.crash.damage import BitRot
-from saturnmq.drills.crash.images import KILL, OUTCOMES, READS, Clock, Recoverer, crash, open_store
+from saturnmq.drills.crash.images import (
+    KILL,
+    OUTCOMES,
+    READS,
+    ImageClock,
+    Recoverer,
+    crash,
+    open_store,
+)
 from saturnmq.drills.crash.model import Model
-from saturnmq.drills.crash.plan import ROOT, Plan
-from saturnmq.drills.crash.report import Report
+from saturnmq.drills.crash.plan import ROOT, CrashPlan
+from saturnmq.drills.crash.report import CrashReport
 from saturnmq.drills.sim.disk import SimDisk
 from saturnmq.protocol.batch import encode_batch
 from saturnmq.protocol.frame import TRANSACTION_PREPARED, Frame, decode_frame
 from saturnmq.runtime.errors import FlushDiskTimeout, SaturnError, StageLost
 from saturnmq.store.config_files import ConfigFile
 from saturnmq.store.derived.tombstones import KEY, Tombstone
-from saturnmq.store.message_store import MessageStore, Part, PendingMessage, Put
+from saturnmq.store.message_store import AppendResult, AtomicBatchPart, MessageStore, PendingMessage
 
 Shutter = Callable[[int], Sequence[str]]
 _LOG = posixpath.join(ROOT, "commitlog") + "/"
@@ -40,17 +48,17 @@ class Violated(Exception):
     """The life ends: what follows a violation says nothing."""
 
 
-class Life:
+class StoreWorkload:
     """See the module's text; `run` lives it and gives the report."""
 
-    def __init__(self, name: str, plan: Plan, shutter: Shutter) -> None:
+    def __init__(self, name: str, plan: CrashPlan, shutter: Shutter) -> None:
         self._name = name
         self._plan = plan
         self._shutter = shutter
         self._rng = random.Random(f"{name}/life")
-        self._clock = Clock()
+        self._clock = ImageClock()
         self._config = plan.config()
-        self._report = Report(seeds=1)
+        self._report = CrashReport(seeds=1)
         self._model = Model(plan.segment_bytes)
         self._checker = Checker(self._model, self._report.checks)
         self._recoverer = Recoverer(
@@ -74,7 +82,7 @@ class Life:
         assert self._store is not None
         return self._store
 
-    def run(self) -> Report:
+    def run(self) -> CrashReport:
         """Live; violations are in the report, not raised."""
         report, plan = self._report, self._plan
         names, weights = list(plan.weights), list(plan.weights.values())
@@ -300,7 +308,7 @@ class Life:
         """All of it or nothing; between two parts threads and the loop do other things."""
         before, after = len(self._model.log), self._model.appended
         spoilt = self._rng.random() < SPOILT
-        put: Put | None = None
+        put: AppendResult | None = None
         try:
             parts = [self._part() for _ in range(self._rng.randint(1, 4))]
             if spoilt:  # the last part is not what was checked
@@ -319,14 +327,14 @@ class Life:
             return
         self._appended(put)
 
-    def _part(self) -> Part:
+    def _part(self) -> AtomicBatchPart:
         topic, queue_id = self._pick_queue()
         items = [(self._body(), self._properties()) for _ in range(self._rng.randint(1, 5))]
         data = bytes(encode_batch((body, properties, 0) for body, properties in items))
         count, size = self.store.measure_part(topic, data)
-        return Part(topic, queue_id, count, size, lambda: data)
+        return AtomicBatchPart(topic, queue_id, count, size, lambda: data)
 
-    def _appended(self, put: Put) -> None:
+    def _appended(self, put: AppendResult) -> None:
         self._model.appended = put.end_offset
         self._report.acked += put.count
 

@@ -51,7 +51,7 @@ class DrillNode:
 
 
 @dataclass
-class Wanted:
+class BackendNeeds:
     """What a drill wants of a backend; `features` are the kinds of faults that it will make, and
     "etcd": groups elect their masters, through an etcd of ETCDS members."""
 

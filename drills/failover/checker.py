@@ -42,7 +42,7 @@ class Aftermath:
 
 
 @dataclass
-class Promise:
+class ModePromise:
     """What the drill's mode promises."""
 
     may_lose: bool = False  # by a promotion without hand-over
@@ -57,7 +57,7 @@ class Promise:
 
 
 @dataclass
-class Verdict:
+class DrillVerdict:
     """Violations by class, and the counts of what is none."""
 
     violations: list[str] = field(default_factory=list)
@@ -84,17 +84,19 @@ class Verdict:
         }
 
 
-def check(history: History, promise: Promise, aftermath: Aftermath | None = None) -> Verdict:
+def check(
+    history: History, promise: ModePromise, aftermath: Aftermath | None = None
+) -> DrillVerdict:
     """Everything that is wrong."""
-    return _Check(history, promise, aftermath or Aftermath()).run()
+    return _HistoryCheck(history, promise, aftermath or Aftermath()).run()
 
 
-class _Check:
+class _HistoryCheck:
     """One pass over the events gathers; the checks look at what was gathered."""
 
-    def __init__(self, history: History, promise: Promise, aftermath: Aftermath) -> None:
+    def __init__(self, history: History, promise: ModePromise, aftermath: Aftermath) -> None:
         self.promise, self.aftermath = promise, aftermath
-        self.verdict = Verdict()
+        self.verdict = DrillVerdict()
         self.saved = aftermath.saved if promise.may_lose else frozenset()
         self.invoked: dict[str, Event] = {}
         self.acked: dict[str, Event] = {}
@@ -126,7 +128,7 @@ class _Check:
         elif kind == "calm":
             self.calm_at = event.at
 
-    def run(self) -> Verdict:
+    def run(self) -> DrillVerdict:
         counts = self.verdict.counts
         counts["sent"] = len(self.invoked)
         counts["acknowledged"] = len(self.acked)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from saturnmq.drills.failover.checker import LIVENESS_S, Verdict
+from saturnmq.drills.failover.checker import LIVENESS_S, DrillVerdict
 from saturnmq.drills.failover.history import Event, History
 
 REMADE, RESET, GROWN, DELAYED, FAILING = "remade", "reset", "grown", "delayed", "failing"
@@ -47,13 +47,13 @@ def fate(value: str) -> int:
     return NEVER if last == 3 else int(last in (6, 9))
 
 
-def check_chores(history: History, verdict: Verdict) -> None:
+def check_chores(history: History, verdict: DrillVerdict) -> None:
     """Add what is wrong to `verdict`, and the counts."""
-    _Check(history, verdict).run()
+    _ChoresCheck(history, verdict).run()
 
 
-class _Check:
-    def __init__(self, history: History, verdict: Verdict) -> None:
+class _ChoresCheck:
+    def __init__(self, history: History, verdict: DrillVerdict) -> None:
         self.verdict = verdict
         self.events: dict[str, list[Event]] = defaultdict(list)
         self.at: dict[tuple[str, str], list[Event]] = defaultdict(list)  # by kind and value

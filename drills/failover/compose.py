@@ -29,10 +29,10 @@ from saturnmq.drills.failover.backend import (
     BROKER,
     CLIENTS,
     NAMESERVER,
+    BackendNeeds,
     DrillNode,
     DrillUnavailable,
     Feature,
-    Wanted,
 )
 from saturnmq.drills.failover.processes import SMALL_FILES
 from saturnmq.pipeline.session import why_not as why_no_spark
@@ -94,7 +94,7 @@ def why_not(file: Path = FILE) -> str | None:
 
 
 @dataclass
-class Compose(Wanted):
+class Compose(BackendNeeds):
     """A `Backend`."""
 
     file: Path = FILE

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from saturnmq.drills.failover import disks
-from saturnmq.drills.failover.drill import Drill, Run
+from saturnmq.drills.failover.drill import Drill, DrillRun
 from saturnmq.drills.failover.foreign import GROUP
 from saturnmq.drills.failover.workload import PADDING
 
@@ -19,11 +19,11 @@ HEALED_S = 15.0  # by itself; then an operator replaces the disk
 SMALL_SEGMENTS = {"mappedFileSizeCommitLog": 1 << 20}
 
 
-async def take_down(run: Run, name: str) -> None:
+async def take_down(run: DrillRun, name: str) -> None:
     await run.chance.choice((run.kill, run.stop))(name)
 
 
-async def bring_back(run: Run, name: str) -> None:
+async def bring_back(run: DrillRun, name: str) -> None:
     """With nameservers that know of nothing, or as they are."""
     if run.chance.random() < 0.5:
         await run.kill(*run.nameservers)
@@ -33,22 +33,22 @@ async def bring_back(run: Run, name: str) -> None:
     await run.sleep(OUTAGE_S)
 
 
-async def spoil(run: Run, name: str, what: str, act: Callable[[Path], None]) -> None:
+async def spoil(run: DrillRun, name: str, what: str, act: Callable[[Path], None]) -> None:
     await take_down(run, name)
     await run.spoil(name, what, act)
     await bring_back(run, name)
 
 
-async def wipe_master(run: Run) -> None:
+async def wipe_master(run: DrillRun) -> None:
     await spoil(run, run.master(run.group()), "all is gone from the disk", disks.empty)
 
 
-async def lost_mount(run: Run) -> None:
+async def lost_mount(run: DrillRun) -> None:
     what = "the commitlog is gone from the disk"
     await spoil(run, run.master(run.group()), what, disks.lose_commitlog)
 
 
-async def restore_old_copy(run: Run) -> None:
+async def restore_old_copy(run: DrillRun) -> None:
     """A cold copy is of a stopped broker."""
     victim = run.master(run.group())
     cold = run.chance.random() < 0.5
@@ -62,7 +62,7 @@ async def restore_old_copy(run: Run) -> None:
     await spoil(run, victim, "an older copy is on the disk", disks.restore(backup))
 
 
-async def deleted_segment(run: Run) -> None:
+async def deleted_segment(run: DrillRun) -> None:
     victim = run.master(run.group())
     await run.sleep(OUTAGE_S)  # until there are some
     await run.spoil(victim, "a segment is gone from the disk", disks.delete_segment(run.chance))
@@ -71,7 +71,7 @@ async def deleted_segment(run: Run) -> None:
     await bring_back(run, victim)
 
 
-async def bit_rot_tail(run: Run) -> None:
+async def bit_rot_tail(run: DrillRun) -> None:
     """Of the master or its slave. Who does not repair it must leave all bytes to an operator."""
     group = run.group()
     victim = run.chance.choice((run.master(group), run.slave(group)))
@@ -85,7 +85,7 @@ async def bit_rot_tail(run: Run) -> None:
         await run.sleep(OUTAGE_S)
 
 
-async def foreign(run: Run, *, master: bool) -> None:
+async def foreign(run: DrillRun, *, master: bool) -> None:
     neighbour = await asyncio.to_thread(run.backend.neighbour, run.chance)
     await neighbour.live()
     kind = "master" if master else "slave"
@@ -98,7 +98,7 @@ async def foreign(run: Run, *, master: bool) -> None:
     await run.sleep(2.0)
 
 
-async def new_slave_power_cut(run: Run) -> None:
+async def new_slave_power_cut(run: DrillRun) -> None:
     """Of its group only the new slave follows when the power of the master goes: what it had not
     flushed is gone. It is asked a moment before; what it flushed since is damage then."""
     group = run.group()

@@ -1,5 +1,5 @@
-"""A drill and its `Run`, whose methods do one thing to the cluster and write it into the history.
-What a drill leaves broken is mended at its end (`Run.mend`).
+"""A drill and its `DrillRun`, whose methods do one thing to the cluster and record it.
+What a drill leaves broken is mended at its end (`DrillRun.mend`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from saturnmq.cli import local_etcd
 from saturnmq.drills.failover.backend import BROKER, CLIENTS, ETCD, NAMESERVER, Backend, Feature
-from saturnmq.drills.failover.checker import Verdict
+from saturnmq.drills.failover.checker import DrillVerdict
 from saturnmq.drills.failover.history import History
 from saturnmq.runtime.door import split_address
 from saturnmq.runtime.errors import SaturnError
@@ -23,11 +23,11 @@ MIX_MINUTES = 1.0
 ELECTED_S = 30.0
 LOOK_S = 0.05
 
-Live = Callable[[Backend, Path, int, Callable[[str], None]], Verdict]
+Live = Callable[[Backend, Path, int, Callable[[str], None]], DrillVerdict]
 """`live(backend, directory, seed, say)` on a cluster that serves."""
 
 
-class Run:
+class DrillRun:
     """The cluster of one drill, and what has been done to it."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Run:
         self._shifted: set[str] = set()
         self._cuts: set[str] = set()
 
-    def within(self, group: str) -> Run:
+    def within(self, group: str) -> DrillRun:
         """The same cluster for somebody who hurts this group only."""
         narrowed = copy.copy(self)
         narrowed.groups = [group]
@@ -303,7 +303,7 @@ class Drill:
 
     name: str
     text: str
-    act: Callable[[Run], Awaitable[None]] | None
+    act: Callable[[DrillRun], Awaitable[None]] | None
     features: tuple[Feature, ...] = ()
     optional: tuple[Feature, ...] = ()  # used if the machine can
     # A slave is promoted without its old master's help: where replication is asynchronous, what

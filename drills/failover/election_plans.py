@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from saturnmq.drills.failover.drill import ELECTED_S, Drill, Run
+from saturnmq.drills.failover.drill import ELECTED_S, Drill, DrillRun
 
 OUTAGE_S = 6.0  # an etcd without its leader has another one within 2 s, a lease of 3 s is over
 
 
-async def etcd_one_by_one(run: Run) -> None:
+async def etcd_one_by_one(run: DrillRun) -> None:
     for name in run.chance.sample(run.etcds, len(run.etcds)):
         await run.kill(name)
         await run.sleep(3.0)
@@ -17,7 +17,7 @@ async def etcd_one_by_one(run: Run) -> None:
         await run.sleep(1.0)
 
 
-async def etcd_away(run: Run) -> None:
+async def etcd_away(run: DrillRun) -> None:
     """Every other seed it is paused: connections to it stay."""
     if run.chance.random() < 0.5:
         await run.kill(*run.etcds)
@@ -30,7 +30,7 @@ async def etcd_away(run: Run) -> None:
     await run.sleep(3.0)
 
 
-async def etcd_leader_parted(run: Run) -> None:
+async def etcd_leader_parted(run: DrillRun) -> None:
     """From the others; every node of ours reaches both sides."""
     leader = await run.etcd_leader()
     await run.cut(leader, *(name for name in run.etcds if name != leader))
@@ -39,7 +39,7 @@ async def etcd_leader_parted(run: Run) -> None:
     await run.sleep(3.0)
 
 
-async def etcd_no_quorum(run: Run) -> None:
+async def etcd_no_quorum(run: DrillRun) -> None:
     """A master dies while one member of three is left, so its successor waits for a second one."""
     old = run.master(run.group())
     gone = run.chance.sample(run.etcds, 2)
@@ -54,13 +54,13 @@ async def etcd_no_quorum(run: Run) -> None:
     await run.sleep(2.0)
 
 
-async def master_without_etcd(run: Run) -> None:
+async def master_without_etcd(run: DrillRun) -> None:
     await run.cut(run.master(run.group()), *run.etcds)
     await run.sleep(OUTAGE_S)
     await run.join()
 
 
-async def master_in_minority(run: Run) -> None:
+async def master_in_minority(run: DrillRun) -> None:
     """With etcd's leader and a nameserver: parted from the others and from its slaves, but not from
     clients, of which those that ask this nameserver hear of no other master."""
     group = run.group()

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from saturnmq.drills.failover.backend import CLIENTS, Backend
-from saturnmq.drills.failover.checker import Verdict
+from saturnmq.drills.failover.checker import DrillVerdict
 from saturnmq.drills.failover.disk_plans import DISK_DRILLS
-from saturnmq.drills.failover.drill import Drill, Run, together
+from saturnmq.drills.failover.drill import Drill, DrillRun, together
 from saturnmq.drills.failover.election_plans import (
     ELECTION_DRILLS,
     etcd_away,
@@ -22,14 +22,14 @@ PAUSE_S = 30.0
 SMALL_SEGMENTS = {"mappedFileSizeCommitLog": 1 << 20, "cleanFileForciblyEnable": False}
 
 
-async def kill_master(run: Run) -> None:
+async def kill_master(run: DrillRun) -> None:
     victim = run.master(run.group())
     await run.kill(victim)
     await run.sleep(OUTAGE_S)
     await run.restart(victim)
 
 
-async def fail_over(run: Run) -> None:
+async def fail_over(run: DrillRun) -> None:
     group = run.group()
     old, new = run.master(group), run.slave(group)
     lags = run.backend.why_not("partition") is None and run.chance.random() < 0.5
@@ -46,27 +46,27 @@ async def fail_over(run: Run) -> None:
     await run.sleep(2.0)
 
 
-async def kill_slave(run: Run) -> None:
+async def kill_slave(run: DrillRun) -> None:
     victim = run.slave(run.group())
     await run.kill(victim)
     await run.sleep(OUTAGE_S)
     await run.restart(victim)
 
 
-async def kill_nameserver(run: Run) -> None:
+async def kill_nameserver(run: DrillRun) -> None:
     victim = run.chance.choice(run.nameservers)
     await run.kill(victim)
     await run.sleep(OUTAGE_S)
     await run.restart(victim)
 
 
-async def kill_all_nameservers(run: Run) -> None:
+async def kill_all_nameservers(run: DrillRun) -> None:
     await run.kill(*run.nameservers)
     await run.sleep(OUTAGE_S)
     await run.restart(*run.nameservers)
 
 
-async def pause_master(run: Run) -> None:
+async def pause_master(run: DrillRun) -> None:
     group = run.group()
     old, new = run.master(group), run.slave(group)
     await run.pause(old)
@@ -77,20 +77,20 @@ async def pause_master(run: Run) -> None:
     await run.sleep(3.0)
 
 
-async def partition_slave(run: Run) -> None:
+async def partition_slave(run: DrillRun) -> None:
     group = run.group()
     await run.cut(run.master(group), run.slave(group))
     await run.sleep(OUTAGE_S)
     await run.join()
 
 
-async def partition_clients(run: Run) -> None:
+async def partition_clients(run: DrillRun) -> None:
     await run.cut(run.master(run.group()), CLIENTS)
     await run.sleep(OUTAGE_S)
     await run.join()
 
 
-async def partition_one_way(run: Run) -> None:
+async def partition_one_way(run: DrillRun) -> None:
     group = run.group()
     master, slave = run.master(group), run.slave(group)
     ways = [(master, slave), (slave, master), (master, CLIENTS), (CLIENTS, master)]
@@ -100,7 +100,7 @@ async def partition_one_way(run: Run) -> None:
     await run.join()
 
 
-async def isolate_master(run: Run) -> None:
+async def isolate_master(run: DrillRun) -> None:
     group = run.group()
     old, new = run.master(group), run.slave(group)
     everybody = [n for n in (*run.brokers, *run.nameservers, *run.etcds) if n != old]
@@ -112,21 +112,21 @@ async def isolate_master(run: Run) -> None:
     await run.sleep(3.0)
 
 
-async def slow_slave(run: Run) -> None:
+async def slow_slave(run: DrillRun) -> None:
     victim = run.slave(run.group())
     await run.slow(victim, run.chance.choice((0.02, 0.1, 0.3)))
     await run.sleep(8.0)
     await run.quick(victim)
 
 
-async def disk_full(run: Run) -> None:
+async def disk_full(run: DrillRun) -> None:
     victim = run.chance.choice(run.brokers)
     await run.fill_disk(victim)
     await run.sleep(8.0)
     await run.free_disk(victim)
 
 
-async def wipe_slave(run: Run) -> None:
+async def wipe_slave(run: DrillRun) -> None:
     victim = run.slave(run.group())
     await run.kill(victim)
     await run.wipe(victim)
@@ -135,7 +135,7 @@ async def wipe_slave(run: Run) -> None:
     await run.sleep(3.0)
 
 
-async def rolling_restart(run: Run) -> None:
+async def rolling_restart(run: DrillRun) -> None:
     for group in run.groups:
         for name in (*run.slaves(group), run.master(group)):
             await run.stop(name)
@@ -147,11 +147,11 @@ async def rolling_restart(run: Run) -> None:
         await run.sleep(1.0)
 
 
-async def rolling_upgrade(run: Run) -> None:
+async def rolling_upgrade(run: DrillRun) -> None:
     await run.upgrade()
 
 
-async def clock_jump(run: Run) -> None:
+async def clock_jump(run: DrillRun) -> None:
     victim = run.chance.choice(run.brokers + run.nameservers)
     seconds = run.chance.choice((-3600.0, -30.0, 30.0, 3600.0))
     await run.shift_clock(victim, seconds)
@@ -159,7 +159,7 @@ async def clock_jump(run: Run) -> None:
     await run.right_clock(victim)
 
 
-async def administration(run: Run) -> None:
+async def administration(run: DrillRun) -> None:
     """Twice: one node of a group dies while the operator works."""
     for pick in (run.master, run.chance.choice((run.master, run.slave))):
         await run.sleep(2.0)
@@ -170,7 +170,7 @@ async def administration(run: Run) -> None:
         await run.sleep(3.0)
 
 
-async def clocks(run: Run) -> None:
+async def clocks(run: DrillRun) -> None:
     """The clocks of all brokers step, both ways and by little or much, one after the other."""
     steps = (-3600.0, -30.0, -0.02, 0.02, 30.0, 3600.0)
     for name in run.chance.sample(run.brokers, len(run.brokers)):
@@ -180,14 +180,14 @@ async def clocks(run: Run) -> None:
         await run.right_clock(name)
 
 
-async def power_cut(run: Run) -> None:
+async def power_cut(run: DrillRun) -> None:
     everything = (*run.etcds, *run.nameservers, *run.brokers)
     await run.kill(*everything)
     await run.sleep(1.0)
     await run.restart(*everything)
 
 
-async def promote(run: Run) -> None:
+async def promote(run: DrillRun) -> None:
     group = run.group()
     old, new = run.master(group), run.slave(group)
     await run.promote(group, new, planned=True)
@@ -196,13 +196,15 @@ async def promote(run: Run) -> None:
     await run.sleep(3.0)
 
 
-def pipeline(backend: Backend, directory: Path, seed: int, say: Callable[[str], None]) -> Verdict:
+def pipeline(
+    backend: Backend, directory: Path, seed: int, say: Callable[[str], None]
+) -> DrillVerdict:
     from saturnmq.drills.pipeline.workload import live  # needs what the others do not: pyarrow
 
     return live(backend, directory, seed, say)
 
 
-async def random_mix(run: Run) -> None:
+async def random_mix(run: DrillRun) -> None:
     """Faults for `minutes`, drawn from the seed, with quiet between them: of the whole cluster, of
     one group, or of all groups at once, then maybe with a nameserver gone as well."""
     of_cluster = [kill_nameserver, kill_all_nameservers, power_cut]

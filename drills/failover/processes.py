@@ -34,11 +34,11 @@ from saturnmq.drills.failover.backend import (
     ETCD,
     ETCDS,
     NAMESERVER,
+    BackendNeeds,
     DrillNode,
     DrillUnavailable,
     Feature,
     Neighbour,
-    Wanted,
 )
 from saturnmq.drills.failover.foreign import ForeignCluster
 from saturnmq.drills.kernel.mounts import RigUnavailable, mounted
@@ -60,7 +60,7 @@ SMALL_FILES = {
 
 
 @dataclass
-class Processes(Wanted):
+class Processes(BackendNeeds):
     """A `Backend`."""
 
     def __post_init__(self) -> None:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from saturnmq.drills.failover.checker import Verdict
+from saturnmq.drills.failover.checker import DrillVerdict
 from saturnmq.drills.failover.measure import Effect, Timeline, medians
 
 
@@ -19,7 +19,7 @@ class DrillReport:
     seed: int
     skipped: str = ""  # why it could not run here
     seconds: float = 0.0
-    verdict: Verdict = field(default_factory=Verdict)
+    verdict: DrillVerdict = field(default_factory=DrillVerdict)
     effects: list[Effect] = field(default_factory=list)
     latency_ms: dict[str, float] = field(default_factory=dict)
     timeline: Timeline = field(default_factory=Timeline)
@@ -53,7 +53,7 @@ class DrillReport:
         }
 
 
-def duplicates(verdict: Verdict) -> int:
+def duplicates(verdict: DrillVerdict) -> int:
     """Second deliveries, over all groups."""
     return sum(n for name, n in verdict.counts.items() if name.startswith("duplicates of "))
 

@@ -20,13 +20,13 @@ from saturnmq.drills.failover.checker import (
     COMMITS_AT_RISK_S,
     LIVENESS_S,
     Aftermath,
-    Promise,
-    Verdict,
+    DrillVerdict,
+    ModePromise,
     check,
 )
 from saturnmq.drills.failover.chores import Chores
 from saturnmq.drills.failover.chores_checker import check_chores
-from saturnmq.drills.failover.drill import MIX_MINUTES, Drill, Live, Run, together
+from saturnmq.drills.failover.drill import MIX_MINUTES, Drill, DrillRun, Live, together
 from saturnmq.drills.failover.history import History
 from saturnmq.drills.failover.leaders import Leaders
 from saturnmq.drills.failover.measure import effects, latency_ms, timeline
@@ -120,7 +120,7 @@ def run_drill(
         elif not report.skipped:
             history, chores, aftermath = _live(drill, seed, backend, directory, minutes, say)
             history.write(directory / HISTORY_FILE)
-            promise = Promise(
+            promise = ModePromise(
                 may_lose=(drill.leaves_behind or drill.elects) and mode.replication == "async",
                 may_lose_s=LONE_S if drill.elects else inf,
                 one_master=drill.elects or mode.replication == "sync",
@@ -157,7 +157,7 @@ def _by_itself(
     backend: Backend,
     directory: Path,
     say: Callable[[str], None],
-) -> Verdict:
+) -> DrillVerdict:
     """A drill with a load of its own."""
     backend.start()
     try:
@@ -227,7 +227,7 @@ async def _load(
         if chores:
             await chores.start()
         known = leaders.names if leaders else None
-        run = Run(backend, history, workload.admin, seed, say, minutes=minutes, leaders=known)
+        run = DrillRun(backend, history, workload.admin, seed, say, minutes=minutes, leaders=known)
         if leaders:
             await leaders.until_ready()
         await run.sleep(WARM_UP_S)

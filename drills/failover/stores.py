@@ -38,7 +38,7 @@ def look(nodes: Iterable[DrillNode], stores: Mapping[str, Path], topic: str) -> 
             saved.update(_saved(disk, stores[node.name], topic))
             problems += _derived(disk, node.name, stores[node.name])
     for group, names in sorted(groups.items()):
-        logs = [_Log(disk, name, stores[name]) for name in names]
+        logs = [_NodeLog(disk, name, stores[name]) for name in names]
         longest = max(logs, key=lambda log: log.end)
         problems += [text for log in logs for text in log.differs(longest)]
         for queue, offset, value in _messages(longest.stretches, topic):
@@ -72,7 +72,7 @@ def _messages(stretches: Iterable[bytes], topic: str) -> Iterator[tuple[int, int
                 yield message.queue_id, message.queue_offset, value
 
 
-class _Log:
+class _NodeLog:
     """The CommitLog of one node."""
 
     def __init__(self, disk: Disk, name: str, store: Path) -> None:
@@ -85,7 +85,7 @@ class _Log:
     def end(self) -> int:
         return self._reader.end
 
-    def differs(self, master: _Log) -> list[str]:
+    def differs(self, master: _NodeLog) -> list[str]:
         """Where this log is not the master's; one that lacks the end has not caught up."""
         if self is master:
             return []

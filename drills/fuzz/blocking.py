@@ -25,7 +25,7 @@ from functools import partial
 from saturnmq.client.blocking import Producer
 from saturnmq.client.channels import Channels, Nameservers
 from saturnmq.client.producer.staging import Pinned, StagingClient
-from saturnmq.drills.fuzz.client import Client
+from saturnmq.drills.fuzz.client import ClientTarget
 from saturnmq.drills.fuzz.inprocess import Violation
 from saturnmq.drills.fuzz.lies import LIES, SINK, TOPIC, answer, asked_for
 from saturnmq.protocol.batch import encode_batch_item
@@ -67,7 +67,7 @@ class Servers:
         self.until = math.inf  # the call under way has to end
         self.told: list[str] = []  # to which requests the lies of this turn were
         self._selector = selectors.DefaultSelector()
-        client = Client(seed)
+        client = ClientTarget(seed)
         addresses = {server: self._listen() for server in client.servers}
         self.nameserver, *_ = addresses.values()
         self._truth = client.truth.behind(addresses)

@@ -32,7 +32,7 @@ from saturnmq.drills.fuzz.lies import (
     asked_for,
     reply,
 )
-from saturnmq.drills.fuzz.scene import Scene
+from saturnmq.drills.fuzz.scene import FuzzScene
 from saturnmq.drills.sim.disk import SimDisk
 from saturnmq.protocol.batch import encode_batch_item
 from saturnmq.protocol.codes import RequestCode
@@ -53,7 +53,7 @@ Call = Callable[[], Awaitable[object]]
 class Front(asyncio.BufferedProtocol):
     """One connection of a client to a server that lies, or that is recorded."""
 
-    def __init__(self, world: Client, server: str, upstream: Endpoint | None) -> None:
+    def __init__(self, world: ClientTarget, server: str, upstream: Endpoint | None) -> None:
         self._world = world
         self._server = server
         self._upstream = upstream
@@ -114,13 +114,13 @@ class Front(asyncio.BufferedProtocol):
         return [name for end, name in self._lies if end <= read]
 
 
-class Client:
+class ClientTarget:
     """The target."""
 
     def __init__(self, seed: int) -> None:
         self.truth = Truth()
         self.rng, self.lies = random.Random(seed), 0.0
-        self._scene = scene = Scene(seed)
+        self._scene = scene = FuzzScene(seed)
         self._wrong: list[str] = []
         self._fronts: list[Front] = []  # of this turn
         self._upstreams: dict[str, Endpoint] = {}

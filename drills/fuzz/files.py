@@ -29,7 +29,7 @@ from saturnmq.client.consumer.offset_store import LocalOffsets
 from saturnmq.client.producer.producer import Producer
 from saturnmq.drills.fuzz.inprocess import Violation
 from saturnmq.drills.fuzz.mutations import bent, spoiled, written
-from saturnmq.drills.fuzz.scene import ROOT, SMALL, Scene, disk_of, files_of
+from saturnmq.drills.fuzz.scene import ROOT, SMALL, FuzzScene, disk_of, files_of
 from saturnmq.drills.sim.disk import SimDisk
 from saturnmq.protocol import fastjson
 from saturnmq.protocol.message import Message, MessageQueue
@@ -150,7 +150,7 @@ class Files:
 
     def _start(self, path: str, data: bytes) -> str:
         disk = disk_of({**self._files, path: data}, self._seed)
-        scene = Scene(self._seed)
+        scene = FuzzScene(self._seed)
 
         async def body() -> str:
             nameserver = await scene.nameserver()
@@ -166,7 +166,7 @@ class Files:
             scene.close()
 
 
-async def _served(scene: Scene, broker: Broker, nameserver: str) -> str:
+async def _served(scene: FuzzScene, broker: Broker, nameserver: str) -> str:
     await scene.node("time").sleep(SERVES_S)
     if broker.failures.count:
         raise Violation(f"it failed in a way that nobody foresaw: {broker.failures.last}")
@@ -184,7 +184,7 @@ async def _served(scene: Scene, broker: Broker, nameserver: str) -> str:
 
 def lived(seed: int) -> dict[str, bytes]:
     """The files of a broker that has seen some of everything, and was stopped in order."""
-    scene, disk = Scene(seed), SimDisk(random.Random(seed))
+    scene, disk = FuzzScene(seed), SimDisk(random.Random(seed))
 
     async def body() -> None:
         nameserver = await scene.nameserver()

@@ -33,7 +33,7 @@ class Hangs(Exception):
     """A turn that was ended here; where it was is told with it."""
 
 
-class Target(Protocol):
+class FuzzTarget(Protocol):
     """What is fuzzed."""
 
     def turn(self, rng: random.Random) -> list[str]:
@@ -44,7 +44,7 @@ class Target(Protocol):
 
 
 @dataclass
-class Report:
+class TargetReport:
     """Of one target."""
 
     target: str
@@ -72,12 +72,12 @@ class Report:
 
 def run(
     name: str,
-    make: Callable[[int], Target],
+    make: Callable[[int], FuzzTarget],
     seeds: range,
-    go_on: Callable[[Report], bool],
-) -> Report:
+    go_on: Callable[[TargetReport], bool],
+) -> TargetReport:
     """A round of each seed while `go_on`, until there is a violation."""
-    report = Report(name)
+    report = TargetReport(name)
     logging.disable(logging.CRITICAL)  # what is spoiled is told, a thousand times a second
     try:
         _rounds(report, make, seeds, go_on)
@@ -87,10 +87,10 @@ def run(
 
 
 def _rounds(
-    report: Report,
-    make: Callable[[int], Target],
+    report: TargetReport,
+    make: Callable[[int], FuzzTarget],
     seeds: range,
-    go_on: Callable[[Report], bool],
+    go_on: Callable[[TargetReport], bool],
 ) -> None:
     for seed in seeds:
         began, memory = time.monotonic(), _memory_mb()
@@ -105,7 +105,7 @@ def _rounds(
             return
 
 
-def _round(report: Report, make: Callable[[int], Target], seed: int) -> None:
+def _round(report: TargetReport, make: Callable[[int], FuzzTarget], seed: int) -> None:
     target = make(seed)
     number = 0
     signal.signal(signal.SIGVTALRM, _hangs)
@@ -142,7 +142,7 @@ def _named(error: Exception) -> str:
     return f"{type(error).__name__}: {error}{at}"
 
 
-def _violated(report: Report, seed: int, what: str) -> None:
+def _violated(report: TargetReport, seed: int, what: str) -> None:
     again = f"again: saturnmq drill fuzz {report.target} --seed {seed}"
     report.violations.append(f"{what[:SHOWN]}; {again}")
 

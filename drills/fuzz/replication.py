@@ -18,7 +18,7 @@ from saturnmq.broker.broker import Broker
 from saturnmq.drills.fuzz.files import lived
 from saturnmq.drills.fuzz.inprocess import Violation
 from saturnmq.drills.fuzz.mutations import NUMBERS, bent, spoiled, written
-from saturnmq.drills.fuzz.scene import ROOT, SMALL, Scene, disk_of
+from saturnmq.drills.fuzz.scene import ROOT, SMALL, FuzzScene, disk_of
 from saturnmq.protocol import fastjson, ha
 from saturnmq.protocol.kernels import crc32
 from saturnmq.runtime.errors import MalformedFrame
@@ -141,7 +141,7 @@ class Replication:
     def _begin(self) -> None:
         self._began += 1
         self._served = 0
-        self._scene = scene = Scene((self._seed << 16) + self._began)
+        self._scene = scene = FuzzScene((self._seed << 16) + self._began)
 
         async def begin() -> None:
             self._liar = scene.node("liar")

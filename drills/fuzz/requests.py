@@ -10,9 +10,17 @@ from typing import Any
 
 from saturnmq.drills.fuzz.mutations import bent, spoiled, written
 from saturnmq.protocol.batch import encode_batch_item
-from saturnmq.protocol.batches import PARTS_MAX, Part, encode_parts
+from saturnmq.protocol.batches import PARTS_MAX, BatchPart, encode_parts
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.header_fields import Choice, Field, Flag, Header, Identity, Number, Text
+from saturnmq.protocol.header_fields import (
+    ChoiceField,
+    FlagField,
+    Header,
+    HeaderField,
+    IdentityField,
+    NumberField,
+    TextField,
+)
 from saturnmq.protocol.headers import HEADERS
 
 RIGHT = 0.8  # of the fields
@@ -106,13 +114,13 @@ class RequestMaker:
                 ext[field.name] = value
         return ext
 
-    def _right(self, field: Field) -> str | None:
+    def _right(self, field: HeaderField) -> str | None:
         rng = self._rng
         match field:
-            case Number():
+            case NumberField():
                 near = [field.least, field.most, 0, 1, 2, 7, 100, 100_000, 1 << 20, 1 << 31]
                 return str(rng.choice([n for n in near if field.least <= n <= field.most]))
-            case Text():
+            case TextField():
                 if field.name in ("i", "properties"):
                     return rng.choice(
                         ("", "TAGS\x01a\x02", "DELAY\x013\x02WAIT\x01true\x02", "\x01\x02")
@@ -120,28 +128,28 @@ class RequestMaker:
                 if field.name in ("b", "topic"):
                     return rng.choice(TOPICS)
                 return rng.choice(NAMES)[: field.most]
-            case Flag():
+            case FlagField():
                 return rng.choice(("true", "false", None))
-            case Choice():
+            case ChoiceField():
                 return rng.choice(field.words)
-            case Identity():
+            case IdentityField():
                 return rng.choice(("", "0" * 32, "a1" * 16))
         raise TypeError(f"the fuzzer knows no values of a {type(field).__name__}")
 
-    def _wrong(self, field: Field) -> str | None:
+    def _wrong(self, field: HeaderField) -> str | None:
         rng = self._rng
         match field:
-            case Number():
+            case NumberField():
                 return rng.choice((str(field.least - 1), str(field.most + 1), *ANYTHING))
-            case Text():
+            case TextField():
                 return rng.choice(("x" * min(field.most + 1, 100_000), "\x01" * 20, *ANYTHING))
             case _:
                 return rng.choice(ANYTHING)
 
-    def _part(self) -> Part:
+    def _part(self) -> BatchPart:
         rng = self._rng
         body = self._batch()
-        return Part(
+        return BatchPart(
             topic=rng.choice(TOPICS if rng.random() < RIGHT else (*NAMES, "x" * 300)),
             queue_id=rng.choice((-(1 << 31), -1, 0, 1, 3, 4, 65_536, (1 << 31) - 1)),
             sys_flag=rng.choice((0, 1, 0x10, 0x30, 1 << 30, -1)),

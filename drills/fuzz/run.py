@@ -55,7 +55,7 @@ OF_NAMESERVERS = set(HEADERS) & {
 
 
 @dataclass
-class Report:
+class FuzzReport:
     """Of one target."""
 
     target: str
@@ -89,12 +89,12 @@ class Fuzzer:
     def __init__(self, runtime: Runtime, address: str, target: str) -> None:
         self._runtime = runtime
         self._address = address
-        self.report = Report(target)
+        self.report = FuzzReport(target)
         self._is_broker = target == "broker"
         codes = set(HEADERS) - OF_NAMESERVERS if self._is_broker else OF_NAMESERVERS
         self._codes = [code for code in HEADERS if code in codes - LEFT_OUT]
 
-    async def run(self, seeds: range, go_on: Callable[[Report], bool]) -> None:
+    async def run(self, seeds: range, go_on: Callable[[FuzzReport], bool]) -> None:
         """A round of each seed while `go_on`, until there is a violation."""
         for seed in seeds:
             await self._round(seed)

@@ -34,7 +34,7 @@ class Untraced(Trace):
         pass
 
 
-class Scene:
+class FuzzScene:
     """Machines on one simulated network. `run` as often as need be, then `close`."""
 
     def __init__(self, seed: int) -> None:

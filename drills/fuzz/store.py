@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from saturnmq.drills.crash.images import Clock, open_store
+from saturnmq.drills.crash.images import ImageClock, open_store
 from saturnmq.drills.fuzz.mutations import NUMBERS, spoiled, spoiled_in_place
 from saturnmq.drills.fuzz.scene import disk_of, files_of
 from saturnmq.drills.sim.disk import SimDisk
@@ -21,7 +21,7 @@ from saturnmq.protocol.batch import encode_batch_item
 from saturnmq.protocol.frame import CRC_PROPERTY_BYTES, crc32, crc_property_of
 from saturnmq.runtime.errors import SaturnError
 from saturnmq.store.inspect.verify import check
-from saturnmq.store.message_store import MessageStore, Part, PendingMessage, StoreConfig
+from saturnmq.store.message_store import AtomicBatchPart, MessageStore, PendingMessage, StoreConfig
 from saturnmq.store.recovery.checkpoint import MAGIC
 
 ROOT = "/store"
@@ -53,7 +53,7 @@ class Store:
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        self._clock = Clock()
+        self._clock = ImageClock()
         self._files = filled(seed, self._clock)
         self._disk = disk_of(self._files, seed)
         self._frames = _frames(self._files)
@@ -248,7 +248,7 @@ def _reput(store: MessageStore) -> None:
         pass
 
 
-def filled(seed: int, clock: Clock) -> dict[str, bytes]:
+def filled(seed: int, clock: ImageClock) -> dict[str, bytes]:
     """The files of a store of some segments, stopped in order."""
     rng = random.Random(seed)
     disk = SimDisk(rng)
@@ -274,12 +274,12 @@ def filled(seed: int, clock: Clock) -> dict[str, bytes]:
     return files_of(disk)
 
 
-def _part(store: MessageStore) -> Part:
+def _part(store: MessageStore) -> AtomicBatchPart:
     batch = bytearray()
     encode_batch_item(batch, b"of a group", b"TAGS\x01a\x02")
     data = bytes(batch)
     count, size = store.measure_part("orders", data)
-    return Part("orders", 0, count, size, lambda: data)
+    return AtomicBatchPart("orders", 0, count, size, lambda: data)
 
 
 def _frames(files: dict[str, bytes]) -> list[tuple[str, int, int]]:

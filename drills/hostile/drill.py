@@ -58,7 +58,7 @@ class Row:
 
 
 @dataclass
-class Report:
+class HostileReport:
     rows: list[Row] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
 
@@ -128,13 +128,13 @@ class WellBehaved:
         checked.document(reply.body)
 
 
-def run(root: Path, seconds: float, say: Callable[[str], None]) -> Report:
+def run(root: Path, seconds: float, say: Callable[[str], None]) -> HostileReport:
     """All attacks on a cluster in `root`, for so long in all."""
     limits = ["prlimit", f"--nofile={NOFILE[0]}:{NOFILE[1]}"]
     budget = ["env", f"SATURNMQ_MEMORY_BUDGET_BYTES={BUDGET}"]
     names = ("nameserver-0", "master-0")
     settings = Settings(prefixes={name: [*limits, *budget] for name in names})
-    report = Report()
+    report = HostileReport()
     each_s = seconds / (2 * (len(ATTACKS) + 1) - len(OF_BROKERS))
     cluster = LocalCluster.up(root, settings)
     try:
@@ -157,7 +157,7 @@ class _Siege:
         node: Node,
         target: str,
         seconds: float,
-        report: Report,
+        report: HostileReport,
         say: Callable[[str], None],
     ) -> None:
         self._cluster, self._node, self._target = cluster, node, target

@@ -26,10 +26,10 @@ from saturnmq import Producer, PullConsumer
 from saturnmq.drills.kernel.device import FAULTS as DEVICE_FAULTS
 from saturnmq.drills.kernel.device import LOG_FRAME, FaultyDevice
 from saturnmq.drills.kernel.fuse import file_of
-from saturnmq.drills.kernel.images import Judge, Log
-from saturnmq.drills.kernel.load import TOPIC, Ack, Bodies, Load
+from saturnmq.drills.kernel.images import Judge, LogImage
+from saturnmq.drills.kernel.load import TOPIC, AckedMessage, Bodies, Load
 from saturnmq.drills.kernel.mounts import make_ext4, mounted
-from saturnmq.drills.kernel.report import Loss, Run
+from saturnmq.drills.kernel.report import ImageLoss, KernelRun
 from saturnmq.drills.kernel.server import STORE, SaturnServer, saturn, store_options
 from saturnmq.protocol.frame import FRAME_BYTES_MIN
 from saturnmq.protocol.message import Message
@@ -55,7 +55,7 @@ LOUD = re.compile("CommitLog.*(cut|damage|gap)")  # what a broker prints of dama
 class _Life:
     """What happened until the power went."""
 
-    acks: list[Ack]
+    acks: list[AckedMessage]
     refused: int
     bodies: Bodies
     cut_at: float
@@ -65,7 +65,9 @@ class _Life:
 
 
 def block_error(
-    directory: Path, run: Run, on_wrong: Callable[[Path, str], None] = lambda image, name: None
+    directory: Path,
+    run: KernelRun,
+    on_wrong: Callable[[Path, str], None] = lambda image, name: None,
 ) -> None:
     """One life of a broker on a disk that fails as `run.kind` says."""
     chance = random.Random(run.seed)
@@ -87,7 +89,7 @@ def block_error(
 def _live(
     device: FaultyDevice,
     directory: Path,
-    run: Run,
+    run: KernelRun,
     options: dict[str, int],
     chance: random.Random,
 ) -> _Life:
@@ -159,21 +161,23 @@ def _ended(server: SaturnServer) -> list[str]:
     return [] if ENDED in server.printed() else ["the broker ended without saying what failed"]
 
 
-def _look(disk: Path, directory: Path, run: Run, options: dict[str, int], life: _Life) -> list[str]:
+def _look(
+    disk: Path, directory: Path, run: KernelRun, options: dict[str, int], life: _Life
+) -> list[str]:
     """After the power cut: everything that the flush mode covers is there."""
     with mounted(disk, directory / "image", MOUNT):
         root = directory / "image" / STORE
-        log = Log(root / "commitlog")
+        log = LogImage(root / "commitlog")
         match = log.match(life.acks, life.bodies)
         judge = Judge(log, match.held, sync=run.flush == "sync", options=options)
         wrong = match.wrong[:5] + judge.look(root, life.cut_at).wrong
-    loss = Loss.of([ack.at for ack in match.missing])
+    loss = ImageLoss.of([ack.at for ack in match.missing])
     run.losses.append(loss)
     return wrong + loss.violations(sync=run.flush == "sync")
 
 
 def _look_for_silent_damage(
-    disk: Path, directory: Path, run: Run, options: dict[str, int], life: _Life
+    disk: Path, directory: Path, run: KernelRun, options: dict[str, int], life: _Life
 ) -> list[str]:
     """A real broker on the damaged disk delivers whatever is whole, and nothing else."""
     acked = {(ack.queue_id, ack.queue_offset): ack.number for ack in life.acks}
@@ -197,7 +201,7 @@ def _look_for_silent_damage(
         )
     if lacking and not told:
         wrong.append(f"I11: {len(lacking)} acknowledged messages vanished without a word")
-    run.losses.append(Loss(len(lacking)))
+    run.losses.append(ImageLoss(len(lacking)))
     return wrong
 
 

@@ -16,7 +16,7 @@ from saturnmq.cli.launcher import LauncherError
 from saturnmq.drills.kernel.block_errors import FAULTS, block_error
 from saturnmq.drills.kernel.mounts import RigUnavailable, reflink_host, run, why_not
 from saturnmq.drills.kernel.power_cuts import power_cuts
-from saturnmq.drills.kernel.report import ROCKETMQ, SATURNMQ, KernelReport, Run
+from saturnmq.drills.kernel.report import ROCKETMQ, SATURNMQ, KernelReport, KernelRun
 from saturnmq.drills.kernel.rocketmq import why_not as why_no_rocketmq
 from saturnmq.drills.silence_logs import quiet
 from saturnmq.runtime.errors import InvalidParameter, SaturnError
@@ -72,7 +72,7 @@ def run_kernel_drill(
             run("cp", "--sparse=always", image, keep / name)
 
     @contextmanager
-    def started(life: Run) -> Iterator[Path]:
+    def started(life: KernelRun) -> Iterator[Path]:
         """A directory for one life; what breaks it is a finding, the others go on."""
         report.runs.append(life)
         with _workshop() as directory:
@@ -88,12 +88,12 @@ def run_kernel_drill(
     with quiet("saturnmq.store"):  # recovery warns of every tail it cuts
         for number, (mode, rate, count) in enumerate(lives):
             looked_at = partial(step, f"power cuts, {mode} flush, {rate:,} msg/s")
-            life = Run("power cut", seed + number, mode, rate, server)
+            life = KernelRun("power cut", seed + number, mode, rate, server)
             with started(life) as directory, reflink_host(directory) as host:
                 power_cuts(host, directory, life, count, looked_at, keep_image)
         kinds = itertools.cycle(itertools.product(FAULTS, FLUSHES[flush]))
         for number, (fault, mode) in enumerate(itertools.islice(kinds, errors)):
-            life = Run(fault, seed + number, mode, ERROR_RATE)
+            life = KernelRun(fault, seed + number, mode, ERROR_RATE)
             with started(life) as directory:
                 block_error(directory, life, keep_image)
             step(f"{fault}, {mode} flush")

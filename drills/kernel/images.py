@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from saturnmq.drills.kernel.load import TOPIC, Ack, Bodies
-from saturnmq.drills.kernel.report import Loss
+from saturnmq.drills.kernel.load import TOPIC, AckedMessage, Bodies
+from saturnmq.drills.kernel.report import ImageLoss
 from saturnmq.protocol.frame import Frame, decode_frame
 from saturnmq.protocol.kernels import scan_frames
 from saturnmq.runtime.native import NativeRuntime
@@ -29,7 +29,7 @@ _Queue = tuple[str, int]
 Progress = Callable[[int, int], None]
 
 
-class Log:
+class LogImage:
     """A CommitLog's bytes from 0 to its end, and the queue entries that follow from them."""
 
     def __init__(self, directory: Path) -> None:
@@ -74,7 +74,7 @@ class Log:
         assert isinstance(found, Frame)
         return found
 
-    def match(self, acks: Sequence[Ack], bodies: Bodies) -> Match:
+    def match(self, acks: Sequence[AckedMessage], bodies: Bodies) -> Match:
         """Compare every message with what was sent and acknowledged."""
         numbers = {
             (topic, queue_id): [
@@ -106,12 +106,12 @@ class Match:
     """Acknowledged messages against a log."""
 
     held: list[tuple[int, float]] = field(default_factory=list)  # end of the frame, when acked
-    missing: list[Ack] = field(default_factory=list)
+    missing: list[AckedMessage] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
 
 
 @dataclass
-class Cut:
+class PowerCut:
     """A power cut: the image of the disk, and what had been acknowledged by then."""
 
     image: Path
@@ -120,11 +120,11 @@ class Cut:
 
 
 @dataclass
-class Verdict:
+class ImageVerdict:
     """What an image holds and what is wrong with it."""
 
     end: int = 0
-    loss: Loss = field(default_factory=Loss)
+    loss: ImageLoss = field(default_factory=ImageLoss)
     wrong: list[str] = field(default_factory=list)
 
 
@@ -140,23 +140,25 @@ class Judge:
     """Looks at images of one broker's disk; `held` are its acknowledged messages."""
 
     def __init__(
-        self, log: Log, held: list[tuple[int, float]], *, sync: bool, options: dict[str, Any]
+        self, log: LogImage, held: list[tuple[int, float]], *, sync: bool, options: dict[str, Any]
     ) -> None:
         self._log = log
         self._held = held
         self._sync = sync
         self._options = options
 
-    def loss(self, end: int, at: float) -> Loss:
+    def loss(self, end: int, at: float) -> ImageLoss:
         """Messages acknowledged before `at` that a log up to `end` lacks."""
-        return Loss.of([acked for frame_end, acked in self._held if frame_end > end and acked < at])
+        return ImageLoss.of(
+            [acked for frame_end, acked in self._held if frame_end > end and acked < at]
+        )
 
     def open(self, root: Path, progress: Progress | None = None) -> MessageStore:
         return open_store(root, self._options, progress)
 
-    def look(self, root: Path, at: float) -> Verdict:
+    def look(self, root: Path, at: float) -> ImageVerdict:
         """Recover the store at `root`, read all of it, use it, recover it again."""
-        verdict = Verdict()
+        verdict = ImageVerdict()
         store = self.open(root)
         try:
             self._compare(store, at, verdict)
@@ -172,9 +174,9 @@ class Judge:
             store.close()
         return verdict
 
-    def look_again(self, root: Path, at: float, end: int) -> Verdict:
+    def look_again(self, root: Path, at: float, end: int) -> ImageVerdict:
         """An image taken during or right after the recovery of one whose log ended at `end`."""
-        verdict = Verdict()
+        verdict = ImageVerdict()
         store = self.open(root)
         try:
             self._compare(store, at, verdict)
@@ -185,7 +187,7 @@ class Judge:
             verdict.wrong.append(text)
         return verdict
 
-    def _compare(self, store: MessageStore, at: float, verdict: Verdict) -> None:
+    def _compare(self, store: MessageStore, at: float, verdict: ImageVerdict) -> None:
         log, wrong = self._log, verdict.wrong
         end = verdict.end = store.watermarks.appended
         if end not in log.borders:
@@ -228,7 +230,7 @@ class Judge:
             if got.data != self._log.data[end - frame.size : end]:
                 wrong.append(f"I1: queue {key} offset {count - 1} cannot be read: {got.status}")
 
-    def _use(self, store: MessageStore, verdict: Verdict) -> int:
+    def _use(self, store: MessageStore, verdict: ImageVerdict) -> int:
         """Write on; the new end."""
         count = self._log.count((TOPIC, 0), verdict.end)
         put = store.put(PendingMessage(TOPIC, 0, b"after the power cut"))

@@ -22,7 +22,7 @@ SETTLE_S = 30.0
 SEND_TIMEOUT_S = 3.0
 
 
-class Ack(NamedTuple):
+class AckedMessage(NamedTuple):
     """An acknowledged message: when (monotonic seconds), which, and where it lies."""
 
     at: float
@@ -53,7 +53,7 @@ class Load:
 
     def __init__(self, nameservers: Sequence[str], rate: int, seed: int) -> None:
         self.bodies = Bodies(seed)
-        self.acks: list[Ack] = []
+        self.acks: list[AckedMessage] = []
         self.refused: list[tuple[float, str]] = []  # when, and what was answered
         self.sent = 0
         self.seconds = 0.0
@@ -121,5 +121,7 @@ class Load:
             elif not (result := handle.result(0)).ok:
                 self.refused.append((at, result.status.name))
             else:
-                self.acks.append(Ack(at, number, result.queue.queue_id, result.queue_offset))
+                self.acks.append(
+                    AckedMessage(at, number, result.queue.queue_id, result.queue_offset)
+                )
             self._idle.notify_all()

@@ -17,10 +17,10 @@ from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
-from saturnmq.drills.kernel.images import Cut, Judge, Log, Verdict
+from saturnmq.drills.kernel.images import ImageVerdict, Judge, LogImage, PowerCut
 from saturnmq.drills.kernel.load import Load
 from saturnmq.drills.kernel.mounts import clone, make_ext4, mounted
-from saturnmq.drills.kernel.report import ROCKETMQ, Run
+from saturnmq.drills.kernel.report import ROCKETMQ, KernelRun
 from saturnmq.drills.kernel.rocketmq import rocketmq
 from saturnmq.drills.kernel.server import STORE, Server, saturn, store_options
 
@@ -38,7 +38,7 @@ OnWrong = Callable[[Path, str], None]  # an image and the name to keep it under
 def power_cuts(
     host: Path,
     directory: Path,
-    run: Run,
+    run: KernelRun,
     count: int,
     on_image: OnImage = lambda: None,
     on_wrong: OnWrong = lambda image, name: None,
@@ -56,7 +56,7 @@ def power_cuts(
         return make(directory / "cluster", mount, flush or run.flush)
 
     disk = host / "disk.img"
-    cuts: list[Cut] = []
+    cuts: list[PowerCut] = []
     try:
         log, load = live(disk, directory / "live", server, run, count, cuts)
         match = log.match(load.acks, load.bodies)
@@ -83,10 +83,10 @@ def live(
     disk: Path,
     mount: Path,
     server: Callable[[Path], AbstractContextManager[Server]],
-    run: Run,
+    run: KernelRun,
     count: int,
-    cuts: list[Cut],
-) -> tuple[Log, Load]:
+    cuts: list[PowerCut],
+) -> tuple[LogImage, Load]:
     """Put a broker on `disk` under load, take the cuts, kill it; the log it had and the load."""
     chance = random.Random(run.seed)
     pause = ROCKETMQ_PAUSE_S if run.server == ROCKETMQ else PAUSE_S
@@ -101,22 +101,22 @@ def live(
             image = disk.with_name(f"cut-{number}.img")
             at = time.monotonic()
             clone(disk, image)
-            cuts.append(Cut(image, at, time.monotonic() - at))
+            cuts.append(PowerCut(image, at, time.monotonic() - at))
         load.stop()
         broker.kill()
         run.acked, run.refused = len(load.acks), len(load.refused)
         run.seconds_of_load = round(load.seconds, 2)
-        return Log(mount / STORE / "commitlog"), load
+        return LogImage(mount / STORE / "commitlog"), load
 
 
-def _read(judge: Judge, cut: Cut, directory: Path) -> Verdict:
+def _read(judge: Judge, cut: PowerCut, directory: Path) -> ImageVerdict:
     """Measure an image of RocketMQ's disk as it lies."""
     with mounted(cut.image, directory / "image", LOOK) as image:
-        end = Log(image / STORE / "commitlog").end
-    return Verdict(end, judge.loss(end, cut.at))
+        end = LogImage(image / STORE / "commitlog").end
+    return ImageVerdict(end, judge.loss(end, cut.at))
 
 
-def _look(judge: Judge, cut: Cut, directory: Path, chance: random.Random) -> Verdict:
+def _look(judge: Judge, cut: PowerCut, directory: Path, chance: random.Random) -> ImageVerdict:
     """Mount an image and look at it; one in `NESTED` first suffers a second power cut."""
     root = directory / "image" / STORE
     if chance.randrange(NESTED):

@@ -10,7 +10,7 @@ ASYNC_BOUND_MS = 500.0  # fault model, section 2: what async flush may lose, at 
 
 
 @dataclass
-class Loss:
+class ImageLoss:
     """Acknowledged messages that one image of the disk does not hold."""
 
     messages: int = 0
@@ -19,7 +19,7 @@ class Loss:
     ms: float = 0.0
 
     @classmethod
-    def of(cls, times: list[float]) -> Loss:
+    def of(cls, times: list[float]) -> ImageLoss:
         """Of messages acknowledged at these monotonic seconds."""
         return cls(len(times), (max(times) - min(times)) * 1000) if times else cls()
 
@@ -33,7 +33,7 @@ class Loss:
 
 
 @dataclass
-class Run:
+class KernelRun:
     """One life of a broker under load, and what its power cuts or block errors left."""
 
     kind: str  # "power cut", or the name of the block error
@@ -44,7 +44,7 @@ class Run:
     acked: int = 0
     refused: int = 0
     seconds_of_load: float = 0.0
-    losses: list[Loss] = field(default_factory=list)  # one for each image
+    losses: list[ImageLoss] = field(default_factory=list)  # one for each image
     faults: dict[str, int] = field(default_factory=dict)  # what the block device did
     violations: list[str] = field(default_factory=list)
 
@@ -56,7 +56,7 @@ class KernelReport:
     seed: int
     machine: str = ""
     seconds: float = 0.0
-    runs: list[Run] = field(default_factory=list)
+    runs: list[KernelRun] = field(default_factory=list)
 
     @property
     def images(self) -> int:
@@ -84,7 +84,7 @@ class KernelReport:
 
     def table(self) -> list[dict[str, Any]]:
         """A row for each server, kind, flush mode and rate."""
-        groups: dict[tuple[str, str, str, int], list[Run]] = {}
+        groups: dict[tuple[str, str, str, int], list[KernelRun]] = {}
         for run in self.runs:
             groups.setdefault((run.server, run.kind, run.flush, run.rate), []).append(run)
         return [_row(*key, runs) for key, runs in groups.items()]
@@ -103,7 +103,7 @@ class KernelReport:
         }
 
 
-def _row(server: str, kind: str, flush: str, rate: int, runs: list[Run]) -> dict[str, Any]:
+def _row(server: str, kind: str, flush: str, rate: int, runs: list[KernelRun]) -> dict[str, Any]:
     losses = sorted((loss for run in runs for loss in run.losses), key=lambda loss: loss.ms)
     return {
         "server": server,

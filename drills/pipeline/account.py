@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from saturnmq.drills.failover.checker import Verdict
+from saturnmq.drills.failover.checker import DrillVerdict
 
 Queue = tuple[str, int]  # broker, queue id
 Queues = Mapping[Queue, Sequence[bytes]]
@@ -18,7 +18,7 @@ Queues = Mapping[Queue, Sequence[bytes]]
 
 
 def archived(
-    verdict: Verdict, given: Queues, found: Mapping[Queue, Sequence[tuple[int, bytes]]]
+    verdict: DrillVerdict, given: Queues, found: Mapping[Queue, Sequence[tuple[int, bytes]]]
 ) -> None:
     """`found`: offset and body of each row of a queue, in the order of its files."""
     wrong = []
@@ -33,7 +33,7 @@ def archived(
     verdict.counts["archived"] += sum(map(len, found.values()))
 
 
-def delivered(verdict: Verdict, what: str, given: Queues, found: Queues) -> None:
+def delivered(verdict: DrillVerdict, what: str, given: Queues, found: Queues) -> None:
     """`found` is the topic that the job `what` wrote to."""
     source = {body: (queue, n) for queue, bodies in given.items() for n, body in enumerate(bodies)}
     times = Counter(body for bodies in found.values() for body in bodies)

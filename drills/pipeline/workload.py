@@ -27,7 +27,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 from saturnmq import Admin, Message, Producer, PullConsumer
 from saturnmq.drills.failover.backend import BROKER, Backend
-from saturnmq.drills.failover.checker import Verdict
+from saturnmq.drills.failover.checker import DrillVerdict
 from saturnmq.drills.pipeline import account
 from saturnmq.drills.pipeline.driver import REPLAYED, SOURCE, STREAMED
 from saturnmq.pipeline.jobs.manifest import Archive
@@ -46,19 +46,24 @@ DRIVER, WORKER, MASTER = "driver", "worker", "broker"
 Say = Callable[[str], None]
 
 
-def live(backend: Backend, directory: Path, seed: int, say: Say) -> Verdict:
+def live(backend: Backend, directory: Path, seed: int, say: Say) -> DrillVerdict:
     """The whole drill on a cluster that serves; the verdict."""
-    verdict = Verdict()
-    life = Life(backend, directory, random.Random(f"{seed}/pipeline"), say, verdict)
+    verdict = DrillVerdict()
+    life = PipelineWorkload(backend, directory, random.Random(f"{seed}/pipeline"), say, verdict)
     life.run()
     return verdict
 
 
-class Life:
+class PipelineWorkload:
     """One drill."""
 
     def __init__(
-        self, backend: Backend, directory: Path, chance: random.Random, say: Say, verdict: Verdict
+        self,
+        backend: Backend,
+        directory: Path,
+        chance: random.Random,
+        say: Say,
+        verdict: DrillVerdict,
     ) -> None:
         self.backend = backend
         self.directory = directory

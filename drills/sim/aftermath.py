@@ -10,8 +10,8 @@ import posixpath
 from collections.abc import Iterator, Sequence
 
 from saturnmq.drills.sim.history import Place, read_body
-from saturnmq.drills.sim.nodes import BrokerNode
-from saturnmq.drills.sim.plan import ROOT, TOPIC, Plan
+from saturnmq.drills.sim.nodes import SimBroker
+from saturnmq.drills.sim.plan import ROOT, TOPIC, SimPlan
 from saturnmq.protocol import kernels
 from saturnmq.runtime.errors import MalformedFrame
 from saturnmq.store.inspect.verify import Sizes, check
@@ -48,7 +48,7 @@ def stored(
             offset = messages[-1].queue_offset + 1
 
 
-def log_bytes(node: BrokerNode) -> tuple[int, bytes]:
+def log_bytes(node: SimBroker) -> tuple[int, bytes]:
     """Where the log of a stopped broker starts, and its segments as one piece."""
     segments = node.segments()
     if not segments:
@@ -60,7 +60,7 @@ def log_bytes(node: BrokerNode) -> tuple[int, bytes]:
     return start, bytes(data)
 
 
-def compare_logs(nodes: Sequence[BrokerNode], ends: Sequence[int]) -> list[str]:
+def compare_logs(nodes: Sequence[SimBroker], ends: Sequence[int]) -> list[str]:
     """I7 for one group whose logs end there."""
     first, *others = [(node, end, *log_bytes(node)) for node, end in zip(nodes, ends, strict=True)]
     node, end, start, data = first
@@ -78,12 +78,12 @@ def compare_logs(nodes: Sequence[BrokerNode], ends: Sequence[int]) -> list[str]:
     return []
 
 
-def are_equal(nodes: Sequence[BrokerNode]) -> bool:
+def are_equal(nodes: Sequence[SimBroker]) -> bool:
     """Whether the logs of running nodes, which end at one offset, are one."""
     return not compare_logs(nodes, [node.log_end for node in nodes])
 
 
-def check_store(node: BrokerNode, plan: Plan) -> list[str]:
+def check_store(node: SimBroker, plan: SimPlan) -> list[str]:
     """I8 for one stopped broker."""
     sizes = Sizes(plan.segment_bytes, 20 * plan.queue_entries, plan.index_slots, plan.index_items)
     found = check(node.disk, ROOT, sizes)
@@ -93,11 +93,11 @@ def check_store(node: BrokerNode, plan: Plan) -> list[str]:
     ]
 
 
-def is_anywhere(nodes: Sequence[BrokerNode], body: bytes) -> bool:
+def is_anywhere(nodes: Sequence[SimBroker], body: bytes) -> bool:
     """Whether a log or a side file has this body."""
     return is_saved(nodes, body) or any(body in log_bytes(node)[1] for node in nodes)
 
 
-def is_saved(nodes: Sequence[BrokerNode], body: bytes) -> bool:
+def is_saved(nodes: Sequence[SimBroker], body: bytes) -> bool:
     """Whether a truncation put this body into a side file."""
     return any(body in data for node in nodes for data in [*node.saved, *node.side_files()])

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from saturnmq.broker.registration import AGAIN_S, RETRY_S
-from saturnmq.drills.sim.faults import Promotion
+from saturnmq.drills.sim.faults import PromotionOrder
 from saturnmq.drills.sim.network import CONNECT_TIMEOUT_S
-from saturnmq.drills.sim.nodes import BrokerNode, NameServerNode, Span
-from saturnmq.drills.sim.plan import Plan
+from saturnmq.drills.sim.nodes import SimBroker, SimNameServer, Span
+from saturnmq.drills.sim.plan import SimPlan
 
 FLUSH_BOUND_S = 0.6  # a message is on the disk so long after its acknowledgement, at the latest
 WRITTEN_S = 3.0  # what a broker knows of its clocks is on its disk so long after, at the latest
@@ -33,10 +33,10 @@ HEAR_S = FENCE_S + CONNECT_TIMEOUT_S + RETRY_S + AGAIN_S
 class Allowance:
     """What happened to the machines, and what may be gone because of it."""
 
-    plan: Plan
-    nodes: Sequence[BrokerNode]
-    promotions: Sequence[Promotion]
-    nameservers: Sequence[NameServerNode] = ()
+    plan: SimPlan
+    nodes: Sequence[SimBroker]
+    promotions: Sequence[PromotionOrder]
+    nameservers: Sequence[SimNameServer] = ()
     # By group: when all its nodes had all of its log again, after losses.
     healed: Mapping[str, Sequence[float]] = field(default_factory=dict)
     helped: Sequence[tuple[str, float]] = ()  # groups for which an operator had to name a master
@@ -72,10 +72,10 @@ class Allowance:
         downs = self._node(by).past.down
         return min([at, *(down.start for down in downs if down.start <= at < down.end)])
 
-    def _node(self, name: str) -> BrokerNode:
+    def _node(self, name: str) -> SimBroker:
         return next(node for node in self.nodes if node.name == name)
 
-    def nodes_of(self, group: str) -> list[BrokerNode]:
+    def nodes_of(self, group: str) -> list[SimBroker]:
         return [node for node in self.nodes if node.group == group]
 
     def may_lead(self, group: str, since: float, until: float) -> bool:
@@ -100,10 +100,10 @@ class Allowance:
             for down in node.past.idle
         )
 
-    def _may_not_know(self, order: Promotion) -> bool:
+    def _may_not_know(self, order: PromotionOrder) -> bool:
         return order.forced or (self.plan.copies == 1 and not self.plan.lease_s)
 
-    def _deposed_by(self, order: Promotion, by: str | None) -> float:
+    def _deposed_by(self, order: PromotionOrder, by: str | None) -> float:
         """Until when a master may have acknowledged what a promotion then cut off. Where every
         nameserver has forgotten it, who was away meanwhile can hear of it from the new master only.
         """
@@ -121,7 +121,7 @@ class Allowance:
                 end = put_off(end, spans, HEAR_S)
         return end
 
-    def _lacks(self, node: BrokerNode, at: float, until: float = math.inf) -> bool:
+    def _lacks(self, node: SimBroker, at: float, until: float = math.inf) -> bool:
         """Whether a loss up to `until` may have taken what it had at this time."""
         past = node.past
         if any(at <= aged <= until for aged in past.aged_at):

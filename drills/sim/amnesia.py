@@ -11,13 +11,13 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from saturnmq.drills.sim.nodes import BrokerNode
-from saturnmq.drills.sim.pages import Outcome
+from saturnmq.drills.sim.nodes import SimBroker
+from saturnmq.drills.sim.pages import PowerCutOdds
 
 if TYPE_CHECKING:
     from saturnmq.drills.sim.faults import Faults
 
-ALL_OF_IT = Outcome(kept=1.0, torn=0.0, names=1.0)
+ALL_OF_IT = PowerCutOdds(kept=1.0, torn=0.0, names=1.0)
 NEWEST = 3  # segments in which bits rot
 HEADER = 60  # bytes before a body that are its frame's for sure
 ATTEMPTS = range(13, 17)  # of those: how often it was sent back, which no checksum protects
@@ -36,7 +36,7 @@ class Amnesia:
             "bit_rot": self._bit_rot,
         }
 
-    def _victim(self, masters_only: bool = False) -> BrokerNode | None:
+    def _victim(self, masters_only: bool = False) -> SimBroker | None:
         node = self._faults.victim(masters_only=masters_only)
         if node is None or not self._faults.may_age(node):
             return None
@@ -90,7 +90,7 @@ class Amnesia:
                 await self._take_down(node)
                 await self._bring_back(node, "segment deleted", partial(self._delete, node))
 
-    async def _delete(self, node: BrokerNode) -> None:
+    async def _delete(self, node: SimBroker) -> None:
         if segments := node.segments():
             node.age()
             node.disk.lose(self._rng.choice(segments))
@@ -100,7 +100,7 @@ class Amnesia:
             await self._take_down(node)
             await self._bring_back(node, "bit flipped", partial(self._flip, node))
 
-    async def _flip(self, node: BrokerNode) -> None:
+    async def _flip(self, node: SimBroker) -> None:
         """In the frame of an acknowledged message that is on another disk, too."""
         others = [each for each in self._cluster.nodes_of(node.group) if each is not node]
         elsewhere = b"".join(each.disk.content(path) for each in others for path in each.segments())
@@ -118,7 +118,7 @@ class Amnesia:
 
     # the machine
 
-    async def _take_down(self, node: BrokerNode) -> None:
+    async def _take_down(self, node: SimBroker) -> None:
         way = self._rng.choice(("killed", "power", "stopped"))
         if way == "stopped":
             await node.stop()
@@ -129,7 +129,7 @@ class Amnesia:
 
     async def _bring_back(
         self,
-        node: BrokerNode,
+        node: SimBroker,
         kind: str = "",
         change: Callable[[], Coroutine[Any, Any, None]] | None = None,
         *,

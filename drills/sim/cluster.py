@@ -24,12 +24,12 @@ from saturnmq.client.admin.promotion import check_elected, promote_elected
 from saturnmq.drills.sim import aftermath
 from saturnmq.drills.sim.allowance import Allowance
 from saturnmq.drills.sim.etcd import ETCD, EtcdStore, SimEtcd
-from saturnmq.drills.sim.faults import Faults, Operator, Promotion
-from saturnmq.drills.sim.history import LATER, History, Place, make_body
-from saturnmq.drills.sim.load import BOOKKEEPER, READERS, Bookkeeper, Reader, Senders
+from saturnmq.drills.sim.faults import Faults, Operator, PromotionOrder
+from saturnmq.drills.sim.history import LATER, Place, SimHistory, make_body
+from saturnmq.drills.sim.load import BOOKKEEPER, READERS, Bookkeeper, GroupReader, Senders
 from saturnmq.drills.sim.loop import SimLoop, TooLong
 from saturnmq.drills.sim.network import SimNetwork
-from saturnmq.drills.sim.nodes import BrokerNode, NameServerNode, World
+from saturnmq.drills.sim.nodes import SimBroker, SimNameServer, World
 from saturnmq.drills.sim.plan import (
     BROKER_PORT,
     ENABLED,
@@ -40,9 +40,9 @@ from saturnmq.drills.sim.plan import (
     ROOT,
     SCENE,
     TOPIC,
-    Plan,
+    SimPlan,
 )
-from saturnmq.drills.sim.report import Report
+from saturnmq.drills.sim.report import SimReport
 from saturnmq.drills.sim.scenes import SCENES, Scene
 from saturnmq.drills.sim.staging import Sinks
 from saturnmq.drills.sim.verdict import Evidence, Verdict, told
@@ -63,15 +63,15 @@ LOOK_EVERY = 4
 SCENE_LOOK_S = 0.5  # it reads the logs
 
 
-class Cluster:
+class SimCluster:
     """The nodes of one run and what it recorded."""
 
-    def __init__(self, seed: int, loop: SimLoop, plan: Plan) -> None:
+    def __init__(self, seed: int, loop: SimLoop, plan: SimPlan) -> None:
         self.seed, self.loop, self.plan = seed, loop, plan
         self.trace = loop.trace
         network = SimNetwork(loop, seed, tiny_chunks=plan.tiny_chunks)
         self.world = World(seed, loop, network, plan)
-        self.history = History()
+        self.history = SimHistory()
         self.calm = False  # the faults are over
         self._over = False  # the nodes are being stopped
         self._known_at = 0.0  # every nameserver knows this cluster's brokers, every client a route
@@ -83,20 +83,20 @@ class Cluster:
         self.groups = [f"broker-{'ab'[n]}" for n in range(plan.groups)]
         self.etcd = EtcdStore(loop) if plan.lease_s else None
         self._doors: dict[str, SimEtcd] = {}  # of the process of each node, to that
-        self.nameservers = [NameServerNode(self.world, n) for n in range(plan.nameservers)]
+        self.nameservers = [SimNameServer(self.world, n) for n in range(plan.nameservers)]
         self.brokers = [
-            BrokerNode(self.world, group, number, self._broker_config, ballot=self._ballot)
+            SimBroker(self.world, group, number, self._broker_config, ballot=self._ballot)
             for group in self.groups
             for number in range(1 + plan.slaves)
         ]
-        self.strangers: list[BrokerNode] = []  # brokers that do not belong here
+        self.strangers: list[SimBroker] = []  # brokers that do not belong here
         # When each group's nodes were seen to have all of its log.
         self.healed = {group: [0.0] for group in self.groups}
         self._helped: list[tuple[str, float]] = []
-        self.readers: list[Reader] = []
+        self.readers: list[GroupReader] = []
         for group in READERS:
             self.history.reader(group)
-            self.readers += [Reader(self, group, n) for n in range(plan.consumers)]
+            self.readers += [GroupReader(self, group, n) for n in range(plan.consumers)]
         self.senders = Senders(self)
         self.sinks = Sinks(self)
         self.bookkeeper = Bookkeeper(self)
@@ -116,7 +116,7 @@ class Cluster:
         )
         self.faults = Faults(self)
 
-    def nodes_of(self, group: str) -> list[BrokerNode]:
+    def nodes_of(self, group: str) -> list[SimBroker]:
         return [node for node in self.brokers if node.group == group]
 
     def client_names(self) -> list[str]:
@@ -143,7 +143,7 @@ class Cluster:
         """The broker of that address: a client may meet one of elsewhere."""
         return next(node.name for node in [*self.brokers, *self.strangers] if node.ip == ip)
 
-    def _ballot(self, node: BrokerNode) -> Ballot | None:
+    def _ballot(self, node: SimBroker) -> Ballot | None:
         """What a node elects with, if there is an etcd."""
         if self.etcd is None:
             return None
@@ -151,10 +151,10 @@ class Cluster:
         return Ballot(door, partial(self._elected, node), partial(self._electable, node))
 
     async def _elected(
-        self, node: BrokerNode, group: str, me: str, others: list[str], campaign: Campaign
+        self, node: SimBroker, group: str, me: str, others: list[str], campaign: Campaign
     ) -> None:
         # No election is unclean here: none may lose what an operator's force may.
-        order = Promotion(node, False, self.loop.time(), math.inf)
+        order = PromotionOrder(node, False, self.loop.time(), math.inf)
         self.operator.promotions.append(order)
         try:
             epoch, force, asks = campaign.epoch, campaign.force, campaign.asks
@@ -173,16 +173,16 @@ class Cluster:
             order.ended = self.loop.time()
 
     async def _electable(
-        self, node: BrokerNode, group: str, me: str, others: list[str], force: bool
+        self, node: SimBroker, group: str, me: str, others: list[str], force: bool
     ) -> None:
         signing = Signing(self.plan.secret)
         await check_elected(node.runtime, group, me, others, force=force, signing=signing)
 
-    def _broker_config(self, node: BrokerNode) -> BrokerConfig:
+    def _broker_config(self, node: SimBroker) -> BrokerConfig:
         return self.config_of(node, self.nameservers)
 
     def config_of(
-        self, node: BrokerNode, nameservers: Sequence[NameServerNode], ha_address: str = ""
+        self, node: SimBroker, nameservers: Sequence[SimNameServer], ha_address: str = ""
     ) -> BrokerConfig:
         """Of a node of these nameservers; a slave may be told its master's HA address."""
         plan = self.plan
@@ -267,7 +267,7 @@ class Cluster:
                 await self.operator.runtime.run(create(TOPIC, queues=self.plan.queues))
             await asyncio.sleep(0.2)
 
-    def _knows_topic(self, node: BrokerNode) -> bool:
+    def _knows_topic(self, node: SimBroker) -> bool:
         broker = node.serving
         topic = broker.context.topics.get(TOPIC) if broker is not None else None
         return topic is not None and topic.write_queues == self.plan.queues
@@ -355,8 +355,8 @@ class Cluster:
         beginning, this one replaces the disk with the damage; where the newest master has lost its
         disk, and nobody had followed it, the best of the others leads by force."""
         made = self.faults.made
-        damaged: list[BrokerNode] = []
-        chosen: list[BrokerNode] = []
+        damaged: list[SimBroker] = []
+        chosen: list[SimBroker] = []
         for group in self.groups:
             nodes = self.nodes_of(group)
             lost = [node for node in nodes if not self.is_whole(node)]
@@ -453,7 +453,7 @@ class Cluster:
         waiting = [v for v, a in self.history.acked.items() if a.place.queue == LATER]
         return not self.history.sent_back and stored.issuperset(waiting)
 
-    def _describe(self, node: BrokerNode) -> str:
+    def _describe(self, node: SimBroker) -> str:
         broker = node.serving
         if broker is None:
             return f"{node.name} down"
@@ -463,7 +463,7 @@ class Cluster:
             f"flushed {marks.flushed} confirmed {marks.confirmed} {role.why}"
         )
 
-    def is_whole(self, node: BrokerNode) -> bool:
+    def is_whole(self, node: SimBroker) -> bool:
         """Whether it has had all of its group's log since its disk lost anything."""
         aged_at, healed = node.past.aged_at, self.healed[node.group]
         return not node.ageing and (not aged_at or aged_at[-1] < healed[-1])
@@ -501,7 +501,7 @@ class Cluster:
             for value in self.stored.values()
         )
 
-    def master_of(self, group: str) -> BrokerNode:
+    def master_of(self, group: str) -> SimBroker:
         """The node that leads; any, if none does."""
         nodes = self.nodes_of(group)
         return next((node for node in nodes if node.leads), nodes[0])
@@ -578,7 +578,7 @@ class Cluster:
                 return
             await asyncio.sleep(SAMPLE_S)
 
-    def _was_told_more(self, node: BrokerNode) -> bool:
+    def _was_told_more(self, node: SimBroker) -> bool:
         return node.name in self._doors and self._doors[node.name].was_told_more
 
     async def _stop(self) -> None:
@@ -606,7 +606,7 @@ class Cluster:
                 self.problems += aftermath.check_store(node, self.plan)
             self.problems += aftermath.compare_logs(nodes, ends)
 
-    def report(self) -> Report:
+    def report(self) -> SimReport:
         history, faults = self.history, Counter(self.faults.made)
         for node in self.brokers:
             for fates in (node.fates, node.disk.fates):
@@ -618,7 +618,7 @@ class Cluster:
         problems = list(self.problems)
         for runtime in self.world.runtimes:
             problems += [f"a task died: {death}" for death in runtime.deaths]
-        return Report(
+        return SimReport(
             seeds=1,
             sent=len(history.invoked),
             acked=len(history.acked),
@@ -637,9 +637,9 @@ class Cluster:
         )
 
 
-def draw_plan(seed: int) -> Plan:
+def draw_plan(seed: int) -> SimPlan:
     """The plan of a seed."""
-    plan = Plan.draw(random.Random(f"{seed}/plan"))
+    plan = SimPlan.draw(random.Random(f"{seed}/plan"))
     rng = random.Random(f"{seed}/scenes")
     drawn = frozenset(name for name in SCENES if rng.random() < SCENE and name in ENABLED)
     rng = random.Random(f"{seed}/rare")
@@ -648,7 +648,7 @@ def draw_plan(seed: int) -> Plan:
     return replace(plan, scenes=drawn)
 
 
-def with_faults(seed: int, plan: Plan, names: Collection[str]) -> Plan:
+def with_faults(seed: int, plan: SimPlan, names: Collection[str]) -> SimPlan:
     """The same without scenes, and with no faults but these."""
     weights = {name: weight * (name in names) for name, weight in FAULTS.items()}
     plan = replace(plan, weights=weights, rare={}, scenes=frozenset())

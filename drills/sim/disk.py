@@ -34,14 +34,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from saturnmq.drills.sim.pages import PAGE, SECTOR, Fates, Inode, Names, Outcome
+from saturnmq.drills.sim.pages import PAGE, SECTOR, Fates, Inode, Names, PowerCutOdds
 from saturnmq.drills.sim.trace import Trace
 from saturnmq.runtime.errors import DirectoryLocked, StoreDamaged
 from saturnmq.store.disk import Advice, Disk, Entry
 
-__all__ = ["PAGE", "SECTOR", "FaultPlan", "Outcome", "PowerLoss", "SimDisk", "SimSegment"]
+__all__ = ["PAGE", "SECTOR", "FaultPlan", "PowerCutOdds", "PowerLoss", "SimDisk", "SimSegment"]
 
-USUAL = Outcome()
+USUAL = PowerCutOdds()
 normpath = lru_cache(posixpath.normpath)  # the same names again and again
 _ROOTS = frozenset(("", ".", "/"))
 
@@ -288,7 +288,7 @@ class SimDisk:
         self.locks.clear()
         self._note("disk.killed")
 
-    def crash_image(self, rng: random.Random, outcome: Outcome = USUAL) -> SimDisk:
+    def crash_image(self, rng: random.Random, outcome: PowerCutOdds = USUAL) -> SimDisk:
         """The disk that a machine would find whose power went now; this one goes on unharmed."""
         image = self._another(rng)
         image._names = self._names.after_power_loss(rng, outcome, image.fates)

@@ -150,7 +150,7 @@ _ALL: tuple[Mutant, ...] = (
         "lost-front-unseen",
         "a log that has lost its beginning counts as whole, and goes on at its end",
         "I12: the first of its files is gone, and its slaves have it",
-        (Patch(events.Log, "lacks_front", _always_false),),
+        (Patch(events.LogState, "lacks_front", _always_false),),
     ),
 )
 DISK_MUTANTS = {mutant.name: mutant for mutant in _ALL}

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from saturnmq.broker.context import Context
-from saturnmq.broker.etcd.door import Item, Put, Snapshot
-from saturnmq.broker.replication.election import Commit, Election, Memory, Record
+from saturnmq.broker.etcd.door import KeyValue, Put, Snapshot
+from saturnmq.broker.replication.election import Commit, Election, GroupRecord, Memory
 from saturnmq.broker.replication.elector import ElectionService
 from saturnmq.drills.mutants import Mutant, Patch
 from saturnmq.drills.sim.plan import ETCD_FAULTS, FAULTS
@@ -27,7 +27,7 @@ def _by_mode(original: Any) -> Any:
 
 
 def _unguarded(original: Any) -> Any:
-    def commit(self: Election, record: Record, *writes: Put) -> Commit:
+    def commit(self: Election, record: GroupRecord, *writes: Put) -> Commit:
         return replace(original(self, record, *writes), guards=())
 
     return commit
@@ -38,7 +38,7 @@ def _unclean(original: Any) -> Any:
 
 
 def _whatever_it_says(original: Any) -> Any:
-    def check(self: Memory, snapshot: Snapshot, record: Item | None) -> None:
+    def check(self: Memory, snapshot: Snapshot, record: KeyValue | None) -> None:
         self.cluster, self.revision = snapshot.cluster, snapshot.revision
 
     return check

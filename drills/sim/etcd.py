@@ -23,13 +23,13 @@ from saturnmq.broker.etcd.door import (
     EtcdDenied,
     EtcdUnavailable,
     Guard,
-    Item,
+    KeyValue,
     Lease,
     LeaseLost,
     News,
-    Outcome,
     Put,
     Snapshot,
+    TxnOutcome,
 )
 from saturnmq.broker.replication.election import read_record
 from saturnmq.drills.sim.loop import SimLoop
@@ -54,7 +54,7 @@ class Backup:
     """A snapshot of all that there was at this revision."""
 
     revision: int
-    items: dict[str, Item]
+    items: dict[str, KeyValue]
     leases: dict[int, int]  # and their seconds
 
 
@@ -68,10 +68,10 @@ class EtcdStore:
         self.cluster = CLUSTER
         self.revision = 1
         self._compacted = 0  # watches that begin before this revision are refused
-        self._items: dict[str, Item] = {}
+        self._items: dict[str, KeyValue] = {}
         self._leases: dict[int, _Lease] = {}
         self._last_lease = 0
-        self.history: list[tuple[int, str, Item | None]] = []  # each change, by its revision
+        self.history: list[tuple[int, str, KeyValue | None]] = []  # each change, by its revision
         self.watchers: dict[asyncio.Event, None] = {}  # in order, so that runs repeat themselves
 
     def go_away(self) -> None:
@@ -125,15 +125,15 @@ class EtcdStore:
         found = {key: item for key, item in self._items.items() if key.startswith(prefix)}
         return Snapshot(self.cluster, self.revision, found)
 
-    def commit(self, guards: Sequence[Guard], writes: Sequence[Put | Delete]) -> Outcome:
+    def commit(self, guards: Sequence[Guard], writes: Sequence[Put | Delete]) -> TxnOutcome:
         for write in writes:
             if isinstance(write, Put) and write.lease and write.lease not in self._leases:
                 raise LeaseLost(f"lease {write.lease} is not known")
         changed = {key: item.changed for key, item in self._items.items()}
         if any(changed.get(guard.key, 0) != guard.changed for guard in guards):
-            return Outcome(False, self.cluster, self.revision)
+            return TxnOutcome(False, self.cluster, self.revision)
         self._write(writes)
-        return Outcome(True, self.cluster, self.revision)
+        return TxnOutcome(True, self.cluster, self.revision)
 
     def changes(self, prefix: str, revision: int) -> News:
         """Since that revision."""
@@ -156,7 +156,7 @@ class EtcdStore:
             if isinstance(write, Put):
                 before = self._items.get(write.key)
                 created = before.created if before is not None else self.revision
-                item = Item(write.value, created, self.revision, write.lease)
+                item = KeyValue(write.value, created, self.revision, write.lease)
                 self._items[write.key] = item
             else:
                 del self._items[write.key]
@@ -229,7 +229,7 @@ class SimEtcd:
             key in now.items and now.items[key].changed < told for key, told in self._told.items()
         )
 
-    async def commit(self, guards: Sequence[Guard], writes: Sequence[Put | Delete]) -> Outcome:
+    async def commit(self, guards: Sequence[Guard], writes: Sequence[Put | Delete]) -> TxnOutcome:
         return await self._ask(lambda: self._store.commit(guards, writes))
 
     async def grant(self, seconds: int) -> Lease:

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 from saturnmq.client.admin.admin import Admin
 from saturnmq.drills.sim.amnesia import Amnesia
 from saturnmq.drills.sim.etcd_faults import EtcdFaults
-from saturnmq.drills.sim.load import Client
-from saturnmq.drills.sim.nodes import DISK_BYTES, BrokerNode, NameServerNode, Span
+from saturnmq.drills.sim.load import ClientMachine
+from saturnmq.drills.sim.nodes import DISK_BYTES, SimBroker, SimNameServer, Span
 from saturnmq.drills.sim.runtime import USUAL_LATENCY_S
 from saturnmq.drills.sim.strangers import Strangers
 from saturnmq.runtime.errors import SaturnError
 
 if TYPE_CHECKING:
-    from saturnmq.drills.sim.cluster import Cluster
+    from saturnmq.drills.sim.cluster import SimCluster
 
 SLOW_DISK_S = 0.5  # at most, per operation
 STARTS = 20  # of a broker, until one succeeds; as long as its disk is full none does
@@ -34,7 +34,7 @@ STARTS = 20  # of a broker, until one succeeds; as long as its disk is full none
 class Faults:
     """The seeded schedule."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: SimCluster) -> None:
         self.cluster = cluster
         self.network = cluster.world.network
         self.plan = cluster.plan
@@ -106,7 +106,7 @@ class Faults:
 
     # processes and machines
 
-    def victim(self, *, slaves_only: bool = False, masters_only: bool = False) -> BrokerNode | None:
+    def victim(self, *, slaves_only: bool = False, masters_only: bool = False) -> SimBroker | None:
         """A broker that no other fault has in hand; mostly a master."""
         free = [node for node in self.cluster.brokers if node.up and not node.busy]
         masters = [node for node in free if node.leads]
@@ -116,7 +116,7 @@ class Faults:
             free = masters
         return self.rng.choice(free) if free else None
 
-    def may_age(self, node: BrokerNode) -> bool:
+    def may_age(self, node: SimBroker) -> bool:
         """Whether all others of its group have, since they lost anything, had all of its log: of
         everything one copy must stay."""
         nodes = self.cluster.nodes_of(node.group)
@@ -149,7 +149,7 @@ class Faults:
             await self.bring_back(node)
 
     async def bring_back(
-        self, node: BrokerNode, change: Callable[[], Coroutine[Any, Any, None]] | None = None
+        self, node: SimBroker, change: Callable[[], Coroutine[Any, Any, None]] | None = None
     ) -> None:
         """Boot a dead machine until its broker stays up; `change` comes before that."""
         rng, plan = self.rng, self.plan
@@ -198,7 +198,7 @@ class Faults:
             nodes = [self.rng.choice(nodes)]
         await self.restart(nodes, self.rng.choice((0.1, 2.0, 10.0)))
 
-    async def restart(self, nodes: Sequence[NameServerNode], away_s: float) -> None:
+    async def restart(self, nodes: Sequence[SimNameServer], away_s: float) -> None:
         async with self.restarting:  # one kills no node that another one starts
             for node in nodes:
                 self.note("nameserver killed", node.name)
@@ -341,23 +341,23 @@ class Faults:
 
 
 @dataclass
-class Promotion:
+class PromotionOrder:
     """An order to make `node` the master of its group; nobody may know whether it was done before
     `ended`.
     """
 
-    node: BrokerNode
+    node: SimBroker
     forced: bool
     at: float
     ended: float
 
 
-class Operator(Client):
+class Operator(ClientMachine):
     """Promotes somebody when a group has had no master for a while."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: SimCluster) -> None:
         super().__init__(cluster, "operator", "10.0.5.1")
-        self.promotions: list[Promotion] = []
+        self.promotions: list[PromotionOrder] = []
         self.done = 0
         self.refusals: Counter[str] = Counter()
         self._rng = random.Random(f"{cluster.seed}/operator")
@@ -384,13 +384,13 @@ class Operator(Client):
                 if living:
                     await self.promote(self._candidate(living))
 
-    def _candidate(self, living: list[BrokerNode]) -> BrokerNode:
+    def _candidate(self, living: list[SimBroker]) -> SimBroker:
         """Mostly the one with the longest log, which an operator sees in `admin replicas`."""
         if self._rng.random() < 0.2:
             return self._rng.choice(living)
         return max(living, key=lambda node: (node.log_end, node.name))
 
-    async def promote(self, node: BrokerNode) -> None:
+    async def promote(self, node: SimBroker) -> None:
         """One order to the cluster; a refusal is an answer, too."""
         if self._busy.get(node.group):
             return
@@ -398,7 +398,7 @@ class Operator(Client):
         forced = not self.cluster.calm and self._rng.random() < self.cluster.plan.force
         # A log that is empty, or of a disk that lost what it had, is nobody's choice.
         forced = forced and node.log_end > 0 and self.cluster.is_whole(node)
-        order = Promotion(node, forced, self.runtime.monotonic(), float("inf"))
+        order = PromotionOrder(node, forced, self.runtime.monotonic(), float("inf"))
         self.promotions.append(order)
         trace = self.cluster.trace
         trace.note("promote", f"{node.name} force={forced}")

@@ -63,7 +63,7 @@ class Delivery(NamedTuple):
 
 
 @dataclass
-class History:
+class SimHistory:
     """`invoked`: value -> its lane, in the order of the sends; `begun`: when that was. `unknown`,
     `rejected`: why.
     """

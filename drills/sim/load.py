@@ -17,7 +17,7 @@ from saturnmq.client.consumer.push_consumer import PushConsumer
 from saturnmq.client.core import ClientCore
 from saturnmq.client.producer.producer import Producer
 from saturnmq.client.producer.results import ConsumeResult
-from saturnmq.drills.sim.history import LATER, Ack, History, Place, make_body
+from saturnmq.drills.sim.history import LATER, Ack, Place, SimHistory, make_body
 from saturnmq.drills.sim.plan import MESSAGE_BYTES_MAX, TOPIC
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.message import Message, MessageQueue, ReceivedMessage
@@ -26,8 +26,8 @@ from saturnmq.protocol.signing import Signing
 from saturnmq.runtime.errors import SaturnError, TaskFailed
 
 if TYPE_CHECKING:
-    from saturnmq.drills.sim.cluster import Cluster
-    from saturnmq.drills.sim.nodes import NameServerNode
+    from saturnmq.drills.sim.cluster import SimCluster
+    from saturnmq.drills.sim.nodes import SimNameServer
     from saturnmq.drills.sim.runtime import SimRuntime
 
 READERS = ("readers", "keepers")  # the second is ordered if the plan says so
@@ -36,13 +36,13 @@ BOOKKEEPER = "bookkeeper"
 COMMIT_S = 1.0
 
 
-class Client:
+class ClientMachine:
     """A machine with clients on it."""
 
-    def __init__(self, cluster: Cluster, name: str, ip: str, incarnation: int = 0) -> None:
+    def __init__(self, cluster: SimCluster, name: str, ip: str, incarnation: int = 0) -> None:
         self.cluster = cluster
         self.name, self.ip = name, ip
-        self.nameservers: Sequence[NameServerNode] = cluster.nameservers
+        self.nameservers: Sequence[SimNameServer] = cluster.nameservers
         self.signing = Signing(cluster.plan.secret)
         self.runtime: SimRuntime = cluster.world.runtime(name, ip, incarnation)
 
@@ -64,7 +64,7 @@ class Client:
             self.runtime.deaths.append(str(error))
 
 
-class Sender(Client):
+class SimSender(ClientMachine):
     """A machine with one producer."""
 
     async def start(self) -> None:
@@ -84,7 +84,7 @@ class Sender(Client):
 
     async def attempt(
         self,
-        history: History,
+        history: SimHistory,
         lane: str,
         value: str,
         topic: str = TOPIC,
@@ -123,10 +123,10 @@ class Sender(Client):
         await self.producer.core.close()
 
 
-class Senders(Sender):
+class Senders(SimSender):
     """The lanes to the cluster's first topic."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: SimCluster) -> None:
         super().__init__(cluster, "producer", "10.0.1.1")
         self.lanes: list[asyncio.Task[None]] = []
         self._rng = random.Random(f"{cluster.seed}/senders")
@@ -159,10 +159,10 @@ class Senders(Sender):
             await self.runtime.sleep(rng.uniform(0.0, 2 * pace))
 
 
-class Reader(Client):
+class GroupReader(ClientMachine):
     """One member of a consumer group."""
 
-    def __init__(self, cluster: Cluster, group: str, number: int, incarnation: int = 0) -> None:
+    def __init__(self, cluster: SimCluster, group: str, number: int, incarnation: int = 0) -> None:
         kind = READERS.index(group)
         super().__init__(cluster, f"{group}-{number}", f"10.0.{2 + kind}.{number + 1}", incarnation)
         self.group, self.number, self.incarnation = group, number, incarnation
@@ -205,22 +205,22 @@ class Reader(Client):
             history.send_back(self.group, delivery)
         return ConsumeResult.RETRY
 
-    async def die(self) -> Reader:
+    async def die(self) -> GroupReader:
         """`kill -9`; gives the one to start in its place."""
         self.up = False
         self.runtime.power_off()
         await self.runtime.settle()
-        return Reader(self.cluster, self.group, self.number, self.incarnation + 1)
+        return GroupReader(self.cluster, self.group, self.number, self.incarnation + 1)
 
     async def close(self) -> None:
         await self.consumer.close()
         await self.consumer.core.close()
 
 
-class Bookkeeper(Client):
+class Bookkeeper(ClientMachine):
     """Commits one more every now and then, for queue 0 of every broker group."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: SimCluster) -> None:
         super().__init__(cluster, "bookkeeper", "10.0.4.1")
         self.asked: dict[str, int] = dict.fromkeys(cluster.groups, 0)
         self.acked: dict[str, int] = dict.fromkeys(cluster.groups, 0)

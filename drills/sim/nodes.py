@@ -21,7 +21,7 @@ from saturnmq.drills.sim.disk import PowerLoss, SimDisk
 from saturnmq.drills.sim.loop import SimLoop
 from saturnmq.drills.sim.network import SimNetwork
 from saturnmq.drills.sim.pages import Fates
-from saturnmq.drills.sim.plan import BROKER_PORT, NAMESERVER_PORT, ROOT, Plan
+from saturnmq.drills.sim.plan import BROKER_PORT, NAMESERVER_PORT, ROOT, SimPlan
 from saturnmq.drills.sim.runtime import SimRuntime
 from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol.signing import Signing
@@ -46,7 +46,7 @@ class World:
     seed: int
     loop: SimLoop
     network: SimNetwork
-    plan: Plan
+    plan: SimPlan
     runtimes: list[SimRuntime] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
@@ -80,7 +80,7 @@ class Past:
         return [*self.aged_at, *(loss.start for loss in self.losses)]
 
 
-class NameServerNode:
+class SimNameServer:
     """A machine with a nameserver, which keeps nothing across its deaths."""
 
     def __init__(self, world: World, number: int) -> None:
@@ -113,7 +113,7 @@ class NameServerNode:
             self.runtime = self._server = None
 
 
-class BrokerNode:
+class SimBroker:
     """A machine with a broker. `up` while its process runs, frozen or not."""
 
     def __init__(
@@ -121,11 +121,11 @@ class BrokerNode:
         world: World,
         group: str,
         number: int,
-        config: Callable[[BrokerNode], BrokerConfig],
+        config: Callable[[SimBroker], BrokerConfig],
         *,
         name: str = "",
         ip: str = "",
-        ballot: Callable[[BrokerNode], Ballot | None] = lambda _: None,
+        ballot: Callable[[SimBroker], Ballot | None] = lambda _: None,
     ) -> None:
         self.world = world
         self.group, self.number = group, number

@@ -24,7 +24,7 @@ SECTOR = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PowerCutOdds:
     """What a power cut does to what was not synced: the chances that a page is kept, that it is
     torn, and that a change of a name or of a size survives.
     """
@@ -161,7 +161,7 @@ class Inode:
                 self.current[begin:stop] = self.durable[begin:stop]
                 del self.lies[page]
 
-    def after_power_loss(self, rng: random.Random, outcome: Outcome, fates: Fates) -> Inode:
+    def after_power_loss(self, rng: random.Random, outcome: PowerCutOdds, fates: Fates) -> Inode:
         """The file that the next incarnation finds."""
         if not self.sized and rng.random() >= outcome.names:
             fates.names_dropped += 1
@@ -174,7 +174,7 @@ class Inode:
         return Inode(content, bytearray(content), self.mtime_ms, room=room)
 
     def _settle(
-        self, page: int, content: bytearray, rng: random.Random, outcome: Outcome, fates: Fates
+        self, page: int, content: bytearray, rng: random.Random, outcome: PowerCutOdds, fates: Fates
     ) -> None:
         begin, end = page * PAGE, min((page + 1) * PAGE, len(content))
         fate = rng.random()
@@ -255,7 +255,7 @@ class Names:
     def durable(self, path: str) -> bytes:
         return bytes(self._durable[path].durable)
 
-    def after_power_loss(self, rng: random.Random, outcome: Outcome, fates: Fates) -> Names:
+    def after_power_loss(self, rng: random.Random, outcome: PowerCutOdds, fates: Fates) -> Names:
         """The tree that the next incarnation finds."""
         kept = dict(self._durable)
         for directory in sorted(self._changes):

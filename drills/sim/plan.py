@@ -76,7 +76,7 @@ SCENE = 0.1
 
 
 @dataclass(frozen=True)
-class Plan:
+class SimPlan:
     """Times in seconds, sizes in bytes."""
 
     nameservers: int = 2
@@ -123,7 +123,7 @@ class Plan:
     secret: str = ""  # that nodes and operators share; empty: none
 
     @classmethod
-    def draw(cls, rng: random.Random) -> Plan:
+    def draw(cls, rng: random.Random) -> SimPlan:
         groups = rng.choice((1, 1, 1, 2))
         slaves = rng.choice((1, 1, 2)) if groups == 1 else 1
         copies = rng.choice((1, 2, 2, 1 + slaves))
@@ -167,7 +167,7 @@ class Plan:
             sink_epochs=rng.choice((0, 3, 6)),
         )
 
-    def with_rare(self, rng: random.Random, rare: dict[str, int]) -> Plan:
+    def with_rare(self, rng: random.Random, rare: dict[str, int]) -> SimPlan:
         """The same with these faults. Without an operator the cluster must help itself."""
         if not rare:
             return self
@@ -175,7 +175,7 @@ class Plan:
         weights = self.weights | {"promote": 0} if patience == math.inf else self.weights
         return replace(self, rare=rare, patience_s=patience, weights=weights)
 
-    def with_election(self, rng: random.Random, names: Collection[str] | None = None) -> Plan:
+    def with_election(self, rng: random.Random, names: Collection[str] | None = None) -> SimPlan:
         """The same with an etcd, and without an operator; `names`: etcd has these faults only."""
         lease_s = rng.randint(3, 5)
         rare = {n: weight for n, weight in ETCD_RARE.items() if rng.random() > 1 - ETCD_RARE_CHANCE}

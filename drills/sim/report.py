@@ -64,7 +64,7 @@ STATES = frozenset(
 
 
 @dataclass
-class Report:
+class SimReport:
     """Figures of one seed, or of many added up; `ok` means that nothing was violated and that
     something was tried. `lost` is what a mode may lose, and did.
     """
@@ -97,7 +97,7 @@ class Report:
         """Faults and states that did not come about."""
         return sorted((FAULTS - self.faults.keys()) | (STATES - self.states.keys()))
 
-    def add(self, other: Report) -> None:
+    def add(self, other: SimReport) -> None:
         for name in _SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.virtual_s += other.virtual_s

@@ -24,11 +24,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from saturnmq.drills.sim.cluster import Cluster, draw_plan, with_faults
+from saturnmq.drills.sim.cluster import SimCluster, draw_plan, with_faults
 from saturnmq.drills.sim.disk import PowerLoss
 from saturnmq.drills.sim.loop import SimLoop, SimStuck, TooLong
 from saturnmq.drills.sim.plan import ETCD_FAULTS, ETCD_RARE, FAULTS, RARE
-from saturnmq.drills.sim.report import Report
+from saturnmq.drills.sim.report import SimReport
 from saturnmq.drills.sim.runtime import PoweredOff
 from saturnmq.drills.sim.trace import Trace
 
@@ -46,7 +46,7 @@ def simulate(
     *,
     election: bool = False,
     secret: bool = False,
-) -> Report:
+) -> SimReport:
     """Runs one seed to its end and checks it, with these scenes and faults instead of those that it
     draws; with `election` masters are elected through an etcd, and there is no operator; with
     `secret` the nodes share one. Equal arguments give equal reports, trace hash included.
@@ -80,7 +80,7 @@ def _simulate(
     *,
     election: bool,
     secret: bool,
-) -> Report:
+) -> SimReport:
     plan = replace(draw_plan(seed), **_bias(mutant), secret=SECRET if secret else "")
     if faults is not None:
         plan = with_faults(seed, plan, faults)
@@ -88,7 +88,7 @@ def _simulate(
         plan = replace(plan, scenes=frozenset(scenes))
     if election:
         plan = plan.with_election(random.Random(f"{seed}/election"), faults)
-    cluster = Cluster(seed, loop, plan)
+    cluster = SimCluster(seed, loop, plan)
     try:
         loop.run_until_complete(cluster.run())
     except (Exception, SystemExit, SimStuck, TooLong, PowerLoss) as error:
@@ -136,7 +136,7 @@ def _mutated(name: str | None) -> AbstractContextManager[object]:
     return MUTANTS[name].active()
 
 
-def run_seed(seed: int, mutant: str | None = None, *, election: bool = False) -> Report:
+def run_seed(seed: int, mutant: str | None = None, *, election: bool = False) -> SimReport:
     """One seed of many: some are run twice, and must do the same to the last step."""
     run = partial(simulate, seed, mutant, election=election)
     report = run()
@@ -160,7 +160,7 @@ def _bias(mutant: str | None) -> dict[str, Any]:
 
 def seed_jobs(
     first: int, last: int, mutant: str | None, *, election: bool = False
-) -> Iterator[Callable[[], Report]]:
+) -> Iterator[Callable[[], SimReport]]:
     for seed in range(first, last + 1):
         yield partial(run_seed, seed, mutant, election=election)
 

@@ -15,12 +15,12 @@ from saturnmq.broker.delay.waits import Waits
 from saturnmq.broker.handlers import retry, send
 from saturnmq.broker.handlers.retry import RetryService
 from saturnmq.broker.handlers.send import SendService
-from saturnmq.broker.tables.locks import QueueLocks as BrokerLocks
+from saturnmq.broker.tables.locks import QueueLockTable as BrokerLocks
 from saturnmq.broker.tables.offsets import ConsumerOffsets
 from saturnmq.broker.tables.topics import TopicTable
 from saturnmq.client.admin.group_admin import QueueLag
 from saturnmq.client.consumer import listening
-from saturnmq.client.consumer.assigned_queue import HeldQueue
+from saturnmq.client.consumer.assigned_queue import AssignedQueue
 from saturnmq.client.consumer.process_queue import ProcessQueue
 from saturnmq.client.consumer.queue_locks import QueueLocks
 from saturnmq.client.producer.placing import Placement
@@ -119,7 +119,7 @@ def _ahead(original: Any) -> Any:
 
 
 def _at_once(original: Any) -> Any:
-    def once_quiet(self: HeldQueue, act: Callable[[], object]) -> None:
+    def once_quiet(self: AssignedQueue, act: Callable[[], object]) -> None:
         self.run = None
         act()
 
@@ -295,7 +295,7 @@ _TABLE: dict[str, tuple[str, str, tuple[Patch, ...], tuple[str, ...], dict[str, 
     "handed-over-at-once": (
         "a queue is handed over while its listener is in it",
         "I5: two owners at once",
-        (Patch(HeldQueue, "once_quiet", _at_once),),
+        (Patch(AssignedQueue, "once_quiet", _at_once),),
         ("taking-long",),
         {},
     ),

@@ -16,7 +16,7 @@ from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from saturnmq.drills.sim.history import make_body
-from saturnmq.drills.sim.load import Client
+from saturnmq.drills.sim.load import ClientMachine
 from saturnmq.drills.sim.plan import TOPIC
 from saturnmq.protocol.batch import encode_batch
 from saturnmq.protocol.codes import RequestCode
@@ -24,7 +24,7 @@ from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.errors import ConnectionLost, SaturnError, StageLost
 
 if TYPE_CHECKING:
-    from saturnmq.drills.sim.cluster import Cluster
+    from saturnmq.drills.sim.cluster import SimCluster
 
 PARTITIONS = 2
 ROWS = 6
@@ -49,10 +49,10 @@ class Acknowledged(NamedTuple):
     by: str
 
 
-class Sinks(Client):
+class Sinks(ClientMachine):
     """The driver and the tasks of one sink for each broker group."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: SimCluster) -> None:
         super().__init__(cluster, "sinks", "10.0.5.1")
         self.lanes: list[asyncio.Task[None]] = []
         self.rows: dict[PartitionKey, list[str]] = {}  # values

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.client.admin.admin import Admin
-from saturnmq.drills.sim.history import History
-from saturnmq.drills.sim.load import BOOKKEEPER, READERS, Sender
-from saturnmq.drills.sim.nodes import BrokerNode, NameServerNode, Span
+from saturnmq.drills.sim.history import SimHistory
+from saturnmq.drills.sim.load import BOOKKEEPER, READERS, SimSender
+from saturnmq.drills.sim.nodes import SimBroker, SimNameServer, Span
 from saturnmq.drills.sim.plan import BROKER_PORT, TOPIC
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.remoting import Command
@@ -27,7 +27,7 @@ from saturnmq.protocol.signing import Signing
 from saturnmq.runtime.errors import SaturnError
 
 if TYPE_CHECKING:
-    from saturnmq.drills.sim.cluster import Cluster
+    from saturnmq.drills.sim.cluster import SimCluster
     from saturnmq.drills.sim.faults import Faults
 
 LANE = "foreign"
@@ -59,7 +59,7 @@ class Strangers:
     async def _start_by_mistake(self, kind: str) -> None:
         self._number += 1
         group = self._rng.choice(self._cluster.groups)
-        foreign = ForeignCluster(self._cluster, self._number, group)
+        foreign = SimForeignCluster(self._cluster, self._number, group)
         try:
             async with asyncio.timeout(PATIENCE_S):
                 await foreign.live(self._rng.randint(5, 40), self._rng.choice((0, 1, 2, 2)))
@@ -86,7 +86,7 @@ class Strangers:
                     self._cluster.trace.note("fault.left-out", f"{kind}: a nameserver is new")
         await foreign.abandon()
 
-    async def _stay(self, kind: str, node: BrokerNode) -> None:
+    async def _stay(self, kind: str, node: SimBroker) -> None:
         self._faults.note(kind, node.name)
         await node.boot()
         await self._faults.last(self._rng.choice((1.0, 5.0, 15.0)))
@@ -98,7 +98,7 @@ class Strangers:
             return
         original = self._rng.choice(slaves)
         self._number += 1
-        clone = BrokerNode(
+        clone = SimBroker(
             self._cluster.world,
             original.group,
             original.number,
@@ -123,7 +123,7 @@ class Strangers:
         self._new += 1
         group = self._cluster.nodes_of(master.group)
         number = max(node.number for node in group) + 1
-        node = BrokerNode(
+        node = SimBroker(
             self._cluster.world,
             master.group,
             number,
@@ -163,18 +163,18 @@ class Strangers:
         self._cluster.world.network.mend(b, a)
 
 
-class ForeignCluster:
+class SimForeignCluster:
     """A master and a slave of a group that has the same name here."""
 
-    def __init__(self, cluster: Cluster, number: int, group: str) -> None:
+    def __init__(self, cluster: SimCluster, number: int, group: str) -> None:
         self._cluster, self._group, self._number = cluster, group, number
         self._secret = cluster.plan.secret and f"{cluster.plan.secret}, of others"
-        self._nameservers = [NameServerNode(cluster.world, NAMESERVERS + number)]
+        self._nameservers = [SimNameServer(cluster.world, NAMESERVERS + number)]
         self._nameservers[0].signing = Signing(self._secret)
         self._dialled = ""  # the HA address that its nodes are told
         self._home = self._nameservers  # the nameservers that they are told
         self._nodes = [
-            BrokerNode(
+            SimBroker(
                 cluster.world,
                 group,
                 each,
@@ -187,11 +187,11 @@ class ForeignCluster:
         for node in self._nodes:
             node.may_refuse = True
         cluster.strangers += self._nodes
-        self._client = Sender(cluster, f"foreign{number}-client", f"10.3.{number}.1")
+        self._client = SimSender(cluster, f"foreign{number}-client", f"10.3.{number}.1")
         self._client.nameservers = self._nameservers
         self._client.signing = Signing(self._secret)
 
-    def _config(self, node: BrokerNode) -> BrokerConfig:
+    def _config(self, node: SimBroker) -> BrokerConfig:
         config = self._cluster.config_of(node, self._home, self._dialled)
         return replace(config, replication_secret=self._secret)
 
@@ -206,7 +206,7 @@ class ForeignCluster:
         await self._until_done(
             lambda: admin.create_topic(TOPIC, queues=self._cluster.plan.queues), SaturnError
         )
-        history = History()
+        history = SimHistory()
         for counter in range(messages):
             value = f"{LANE}{self._number}/{counter}"
             await self._run(self._client.attempt(history, LANE, value))
@@ -219,7 +219,7 @@ class ForeignCluster:
         plan = self._cluster.plan
         await asyncio.sleep(2 * plan.tables_s + 2 * plan.offsets_s)
 
-    async def _commit_offsets(self, history: History) -> None:
+    async def _commit_offsets(self, history: SimHistory) -> None:
         """Of this cluster's groups, there as here: all that was sent."""
         master = next(node for node in self._nodes if node.leads)
         for queue in range(self._cluster.plan.queues):
@@ -254,7 +254,7 @@ class ForeignCluster:
     async def _run(self, work: Coroutine[Any, Any, Any]) -> None:
         await self._client.runtime.run(work)
 
-    async def end(self, *, masters: bool) -> BrokerNode:
+    async def end(self, *, masters: bool) -> SimBroker:
         """All of it is stopped; the node that is to be started in the wrong place."""
         node = next(node for node in self._nodes if node.leads is masters)
         for each in self._nodes:
@@ -283,6 +283,6 @@ class ForeignCluster:
             await self._leave()
 
 
-async def _stop(node: BrokerNode) -> None:
+async def _stop(node: SimBroker) -> None:
     node.kill()
     await node.settle()

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from saturnmq.drills.sim.allowance import Allowance
-from saturnmq.drills.sim.history import LATER, Ack, Delivery, History, Place
+from saturnmq.drills.sim.history import LATER, Ack, Delivery, Place, SimHistory
 from saturnmq.drills.sim.staging import Acknowledged, PartitionKey
 
 EXAMPLES = 4
@@ -25,7 +25,7 @@ class Evidence:
     """`stored`: what lies where in the masters' logs; `is_saved`: whether a value is in a side
     file."""
 
-    history: History
+    history: SimHistory
     stored: Mapping[Place, str]
     is_saved: Callable[[str], bool]
     allowance: Allowance

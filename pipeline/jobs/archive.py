@@ -38,7 +38,7 @@ from saturnmq.pipeline.jobs.manifest import (
 )
 from saturnmq.pipeline.jobs.tasks import Progress, attempt_name, plain_errors, run
 from saturnmq.pipeline.options import place_options
-from saturnmq.pipeline.plan import MAX_BYTES, Plan, Range, pack
+from saturnmq.pipeline.plan import MAX_BYTES, Range, ReadPlan, pack
 from saturnmq.protocol.message_queue import MessageQueue
 from saturnmq.runtime.errors import ConfigError, nearest
 
@@ -247,7 +247,7 @@ def _parts(
     spark: Any, access: Access, wanted: Sequence[Range], max_bytes: int
 ) -> list[list[Range]]:
     rows = sum(each.rows for each in wanted)
-    plan = Plan(parts=workers(spark), max_bytes=max_bytes)
+    plan = ReadPlan(parts=workers(spark), max_bytes=max_bytes)
     return pack(access.cuts(wanted, *plan.grain(rows)), plan)
 
 

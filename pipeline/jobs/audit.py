@@ -30,11 +30,11 @@ from saturnmq.pipeline.jobs.audit_log import (
     find_repeated,
     ids_differ,
 )
-from saturnmq.pipeline.jobs.digest import PLACE, Digests, Key, Total, within
+from saturnmq.pipeline.jobs.digest import PLACE, Digests, HourKey, Total, within
 from saturnmq.pipeline.jobs.log_file import LogFile, gaps_and_end, log_files
 from saturnmq.pipeline.jobs.manifest import Archive, DataFile, Ranges, covered, hour_name
 from saturnmq.pipeline.jobs.tasks import Progress, run, run_grouped
-from saturnmq.pipeline.plan import Plan, Range, pack
+from saturnmq.pipeline.plan import Range, ReadPlan, pack
 from saturnmq.protocol.checked import INT32_MAX
 from saturnmq.protocol.message_queue import MessageQueue
 from saturnmq.runtime.errors import ConfigError
@@ -121,7 +121,7 @@ def audit(
     audited.damage, audited.notes = findings.damage, findings.notes
     audited.digests = Digests(columns)
     if where.path:
-        _Log(spark, where, sizes, shared, audited, findings, allow_repeated).check(progress)
+        _LogAudit(spark, where, sizes, shared, audited, findings, allow_repeated).check(progress)
     else:
         assert shared is not None
         audited.digests = _of_queues(spark, where, shared, columns, progress)
@@ -136,7 +136,7 @@ def audit(
 # -- the log --------------------------------------------------------------------------------------
 
 
-class _Log:
+class _LogAudit:
     """The check of one store's files."""
 
     def __init__(
@@ -287,7 +287,7 @@ def _of_queues(
 ) -> Digests:
     """The digests of ranges of a cluster's queues."""
     wanted = [Range(*queue, first, end) for queue, (first, end) in sorted(ranges.items())]
-    plan = Plan(parts=workers(spark))
+    plan = ReadPlan(parts=workers(spark))
     with where.open() as access:
         grain = plan.grain(sum(each.rows for each in wanted))
         parts = pack(access.cuts(wanted, *grain), plan)
@@ -369,6 +369,6 @@ def _name(queue: MessageQueue) -> str:
     return f"queue {queue.topic}/{queue.queue_id} of {queue.broker_name}"
 
 
-def _key_name(key: Key) -> str:
+def _key_name(key: HourKey) -> str:
     queue = MessageQueue(key.topic, key.broker, key.queue_id)
     return f"{_name(queue)}, hour {hour_name(key.hour)}"

@@ -17,7 +17,7 @@ import pyarrow as pa
 from saturnmq.pipeline.columns import select
 from saturnmq.pipeline.decoding import Decoder
 from saturnmq.pipeline.jobs.digest import FACTOR, PLACE, Digests, value_hashes, within
-from saturnmq.pipeline.jobs.log_file import LogFile, Reached, joined
+from saturnmq.pipeline.jobs.log_file import FileReach, LogFile, joined
 from saturnmq.pipeline.jobs.manifest import Ranges
 from saturnmq.protocol.frame import Frame
 from saturnmq.protocol.kernels import Run
@@ -38,7 +38,7 @@ _ID = np.dtype([("hash", np.uint64), ("offset", np.int64)])
 class FileAudit:
     """What one file gave."""
 
-    reached: Reached
+    reached: FileReach
     digests: Digests
     damage: list[Finding] = field(default_factory=list)
     notes: list[Finding] = field(default_factory=list)
@@ -79,7 +79,7 @@ class _Task:
         self._findings = findings = Findings()
         self._shared = shared
         self._found = FileAudit(
-            Reached(unit.start), Digests(columns), findings.damage, findings.notes
+            FileReach(unit.start), Digests(columns), findings.damage, findings.notes
         )
         names = (*PLACE, "queueOffset", "storeTimestamp", *columns, "messageId", "physicalOffset")
         wanted = select([*dict.fromkeys(names), "_corrupt"])

@@ -54,7 +54,7 @@ else:
     hash_slices = hash_slices_reference
 
 
-class Key(NamedTuple):
+class HourKey(NamedTuple):
     """Messages of one queue stored in one hour (UTC, counted from 1970)."""
 
     topic: str
@@ -83,7 +83,7 @@ class Digests:
     """Totals by queue and hour. `columns` are those that are hashed."""
 
     columns: tuple[str, ...]
-    totals: dict[Key, Total] = field(default_factory=dict)
+    totals: dict[HourKey, Total] = field(default_factory=dict)
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Count a batch; it has PLACE, storeTimestamp and what is hashed."""
@@ -150,7 +150,7 @@ def _map_hashes(array: pa.Array) -> Any:
     return found
 
 
-def _grouped(batch: pa.RecordBatch, hashes: Any) -> Iterator[tuple[Key, int, int]]:
+def _grouped(batch: pa.RecordBatch, hashes: Any) -> Iterator[tuple[HourKey, int, int]]:
     """(key, rows, sum of their hashes) of each queue and hour in a batch."""
     hours = store_hours(batch)
     codes, queues = _queues(batch, hours)
@@ -160,7 +160,7 @@ def _grouped(batch: pa.RecordBatch, hashes: Any) -> Iterator[tuple[Key, int, int
     high_sums = np.bincount(codes, weights=hashes >> np.uint64(32))
     for code, (queue, row) in queues.items():
         value = (int(low_sums[code]) + (int(high_sums[code]) << 32)) & _MASK
-        yield Key(*queue, int(hours[row])), int(rows[code]), value
+        yield HourKey(*queue, int(hours[row])), int(rows[code]), value
 
 
 def _queues(

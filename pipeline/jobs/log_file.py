@@ -45,7 +45,7 @@ class LogFile:
 
 
 @dataclass(slots=True)
-class Reached:
+class FileReach:
     """How far a file held frames."""
 
     start: int
@@ -66,7 +66,7 @@ def log_files(disk: Disk, root: str, sizes: Sizes = UNKNOWN) -> tuple[SegmentFil
     return files, [LogFile(root, segment.start, size, cut_from) for segment in files.segments]
 
 
-def end_of_log(files: Sequence[LogFile], reached: Sequence[Reached]) -> int:
+def end_of_log(files: Sequence[LogFile], reached: Sequence[FileReach]) -> int:
     """How many of `files`, from the first, belong to the log: behind a place from `cut_from` on
     that holds no frame nothing does, though frames may follow."""
     for number, (file, found) in enumerate(zip(files, reached, strict=True)):
@@ -77,7 +77,7 @@ def end_of_log(files: Sequence[LogFile], reached: Sequence[Reached]) -> int:
 
 
 def gaps_and_end(
-    files: Sequence[LogFile], reached: Sequence[Reached]
+    files: Sequence[LogFile], reached: Sequence[FileReach]
 ) -> tuple[list[Gap], int, str]:
     """All that holds no frames though frames follow, where the log ends, and why there."""
     gaps: list[Gap] = []

@@ -155,7 +155,7 @@ class Archive:
     # -- writing ----------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def run(self) -> Iterator[Run]:
+    def run(self) -> Iterator[ArchiveRun]:
         """A run, whose leftovers go when it ends; those of dead ones go first."""
         run, lock = self._begin()
         with lock:
@@ -165,7 +165,7 @@ class Archive:
             finally:
                 self._clear(run.directory)
 
-    def _begin(self) -> tuple[Run, BinaryIO]:
+    def _begin(self) -> tuple[ArchiveRun, BinaryIO]:
         while True:
             name = attempt_name()
             directory = os.path.join(self._temporary, name)
@@ -175,7 +175,7 @@ class Archive:
                 lock = open(os.path.join(directory, LOCK), "wb")  # noqa: SIM115  held by the run
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 if os.path.exists(lock.name):
-                    return Run(self, name, directory), lock
+                    return ArchiveRun(self, name, directory), lock
                 lock.close()
 
     def _clear_dead_runs(self) -> None:
@@ -229,7 +229,7 @@ class Archive:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ArchiveRun:
     """One run that writes to an archive; its tasks write to `directory`."""
 
     archive: Archive

@@ -23,8 +23,8 @@ from functools import partial
 from typing import Any
 
 from saturnmq.pipeline.jobs.log_file import (
+    FileReach,
     LogFile,
-    Reached,
     end_of_log,
     gaps_and_end,
     joined,
@@ -68,7 +68,7 @@ def rebuild(
     if disk.list(to):
         raise ConfigError(f"choose another directory to build in: {to} is not empty")
     stamp = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-    job = _Rebuild(spark, store, to, found_sizes(disk, store, sizes), progress)
+    job = _SparkRebuild(spark, store, to, found_sizes(disk, store, sizes), progress)
     try:
         return job.build(units, files.start, name_of(stamp))
     finally:
@@ -79,13 +79,13 @@ def rebuild(
 class _Built:
     """What one CommitLog file gave."""
 
-    reached: Reached
+    reached: FileReach
     items: int = 0  # keys
     not_queues: int = 0
     runs: list[tuple[Queue, int, int]] = field(default_factory=list)  # queue, [first, end)
 
 
-class _Rebuild:
+class _SparkRebuild:
     """One rebuild."""
 
     def __init__(
@@ -216,7 +216,7 @@ class _Rebuild:
 
 def _build_file(unit: LogFile, *, to: str, queue_bytes: int) -> _Built:
     """Write the queue entries of one CommitLog file to their places, its keys beside the index."""
-    built = _Built(Reached(unit.start))
+    built = _Built(FileReach(unit.start))
     index = posixpath.join(to, "index")
     items_path = _items_path(index, unit)
     attempt = f"{items_path}.{attempt_name()}"

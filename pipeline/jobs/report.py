@@ -27,7 +27,7 @@ from saturnmq.pipeline.jobs.archive import known_topics, workers
 from saturnmq.pipeline.jobs.manifest import hour_name
 from saturnmq.pipeline.jobs.tasks import Progress, run
 from saturnmq.pipeline.jobs.usage import Amount, Usage
-from saturnmq.pipeline.plan import Plan, Range, pack
+from saturnmq.pipeline.plan import Range, ReadPlan, pack
 from saturnmq.protocol.topics import DLQ_PREFIX, RETRY_PREFIX
 from saturnmq.runtime.errors import ConfigError, SaturnError
 from saturnmq.store.config_files import ConfigFile
@@ -40,7 +40,7 @@ _PLOTTED = 5  # topics, the biggest, that have a line in plots over time
 
 
 @dataclass(slots=True)
-class Lag:
+class GroupLag:
     """How far a group is behind on a topic."""
 
     group: str
@@ -50,7 +50,7 @@ class Lag:
 
 
 @dataclass(slots=True)
-class Report:
+class UsageReport:
     """What was found."""
 
     place: str
@@ -59,7 +59,7 @@ class Report:
     missing: int = 0  # messages that could not be read
     topics: dict[str, Usage] = field(default_factory=dict)
     queues: dict[str, int] = field(default_factory=dict)  # of each topic, empty ones too
-    lags: list[Lag] = field(default_factory=list)
+    lags: list[GroupLag] = field(default_factory=list)
 
     @property
     def messages(self) -> int:
@@ -133,11 +133,11 @@ def report(
     since_ms: int | None = None,
     earlier: str | None = None,
     progress: Progress | None = None,
-) -> Report:
+) -> UsageReport:
     """Look at the topics (all without), from `since_ms` of store time on. `earlier`: the JSON of an
     earlier report, to compare lags with. `progress` counts bytes."""
     begin = datetime.now(UTC)
-    result = Report(where.path or ",".join(where.nameservers), begin)
+    result = UsageReport(where.path or ",".join(where.nameservers), begin)
     before = None if earlier is None else _read_earlier(earlier)
     with where.open() as access:
         names = known_topics(access, topics) if topics else access.topics()
@@ -145,7 +145,7 @@ def report(
         for name in names:
             result.topics[name] = Usage()
             result.queues[name] = len(access.queues(name))
-        plan = Plan(parts=workers(spark))
+        plan = ReadPlan(parts=workers(spark))
         parts = pack(access.cuts(wanted, *plan.grain(sum(each.rows for each in wanted))), plan)
         result.lags = _lags(where, access, names)
     work = partial(_look_at, where=where)
@@ -160,7 +160,7 @@ def report(
     return result
 
 
-def write_report(found: Report, to: str) -> tuple[str, str]:
+def write_report(found: UsageReport, to: str) -> tuple[str, str]:
     """Write `to`.html and `to`.json; their paths."""
     paths = f"{to}.html", f"{to}.json"
     os.makedirs(os.path.dirname(os.path.abspath(to)), exist_ok=True)
@@ -201,10 +201,10 @@ def _look_at(part: Sequence[Range], *, where: Where) -> dict[str, Usage]:
     return usages
 
 
-def _lags(where: Where, access: Access, topics: Sequence[str]) -> list[Lag]:
+def _lags(where: Where, access: Access, topics: Sequence[str]) -> list[GroupLag]:
     """Of every group on every topic that it has read."""
     lags = _lags_in(where.path, access, topics) if where.path else _lags_at(where.nameservers)
-    return [Lag(*key, lag) for key, lag in sorted(lags.items()) if key[1] in topics]
+    return [GroupLag(*key, lag) for key, lag in sorted(lags.items()) if key[1] in topics]
 
 
 def _lags_in(path: str, access: Access, topics: Sequence[str]) -> dict[tuple[str, str], int]:
@@ -251,7 +251,7 @@ def _read_earlier(path: str) -> dict[str, Any]:
         ) from error
 
 
-def _compare(found: Report, earlier: dict[str, Any]) -> None:
+def _compare(found: UsageReport, earlier: dict[str, Any]) -> None:
     """How fast each lag has changed since."""
     seconds = (found.made - datetime.fromisoformat(earlier["made"])).total_seconds()
     before = {(row["group"], row["topic"]): row["lag"] for row in earlier["groups"]}
@@ -264,7 +264,7 @@ def _compare(found: Report, earlier: dict[str, Any]) -> None:
 # -- the page -------------------------------------------------------------------------------------
 
 
-def as_html(found: Report) -> str:
+def as_html(found: UsageReport) -> str:
     """The page."""
     document = found.to_json()
     topics = sorted(document["topics"], key=lambda each: -each["messages"])
@@ -296,7 +296,7 @@ def _overview(topics: Sequence[dict[str, Any]]) -> str:
     return html.table([*columns, "skew (max / mean)"], rows)
 
 
-def _over_time(found: Report) -> str:
+def _over_time(found: UsageReport) -> str:
     biggest = sorted(found.topics.items(), key=lambda pair: -pair[1].total.messages)[:_PLOTTED]
     hours = [hour for _, usage in biggest for hour in usage.hours]
     if not hours:
@@ -313,7 +313,7 @@ def _over_time(found: Report) -> str:
     return "<h2>Over time</h2>" + "".join(plots)
 
 
-def _groups(found: Report) -> str:
+def _groups(found: UsageReport) -> str:
     if not found.lags:
         return ""
     rows = [

@@ -14,7 +14,7 @@ from saturnmq.protocol.kernels import Run, Scan
 from saturnmq.store.delay_levels import DEFAULT_DELAYS_MS
 from saturnmq.store.derived.consumequeue import ENTRY, OFFSET_MAX, UNIT
 from saturnmq.store.derived.indexfile import Index, IndexMark
-from saturnmq.store.derived.queues import Queues
+from saturnmq.store.derived.queues import QueueTable
 from saturnmq.store.derived.tombstones import without_deleted
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class Derived:
 
     def __init__(
         self,
-        queues: Queues,
+        queues: QueueTable,
         index: Index | None,
         delays_ms: tuple[int, ...] = DEFAULT_DELAYS_MS,
     ) -> None:
@@ -121,7 +121,7 @@ class Derived:
             pass
 
     def destroy(self, log_start: int = 0) -> None:
-        """Delete it, to be built again; see `Queues.destroy`."""
+        """Delete it, to be built again; see `QueueTable.destroy`."""
         self.queues.destroy(log_start)
         if self.index is not None:
             self.index.destroy()

@@ -23,7 +23,7 @@ from saturnmq.protocol.kernels import COMPILED
 from saturnmq.protocol.sql92 import Sql
 from saturnmq.store.derived.consumequeue import ENTRY, FILLER, UNIT, ConsumeQueue
 from saturnmq.store.derived.indexfile import Index
-from saturnmq.store.derived.queues import Queues
+from saturnmq.store.derived.queues import QueueTable
 from saturnmq.store.derived.sql_filter import PASSED, sift
 from saturnmq.store.log.commitlog import CommitLog, Range
 
@@ -149,7 +149,7 @@ class Lookup:
     """Read-only questions to the store."""
 
     def __init__(
-        self, log: CommitLog, queues: Queues, index: Index | None, limits: ReadLimits
+        self, log: CommitLog, queues: QueueTable, index: Index | None, limits: ReadLimits
     ) -> None:
         self._log = log
         self._queues = queues

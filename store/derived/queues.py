@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 Key = tuple[str, int]
 
 
-class Queues:
+class QueueTable:
     """The table of queues."""
 
     def __init__(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from saturnmq.protocol.frame import Frame, decode_frame
 from saturnmq.protocol.kernels import Scan, scan_frames
 from saturnmq.store.derived.derived import Arrival, Derived
-from saturnmq.store.log.atomic_batches import Group, groups_in
+from saturnmq.store.log.atomic_batches import AtomicBatch, groups_in
 from saturnmq.store.log.commitlog import CommitLog
 from saturnmq.store.recovery.resync import next_frame
 
@@ -33,7 +33,7 @@ class Step:
     last_store_timestamp: int = 0
     messages: int = 0
     arrivals: list[Arrival] = field(default_factory=list)
-    groups: list[Group] = field(default_factory=list)  # that begin in what the step looked at
+    groups: list[AtomicBatch] = field(default_factory=list)  # that begin in what the step looked at
 
 
 class Reput:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from saturnmq.store.derived.consumequeue import ENTRY, UNIT
 from saturnmq.store.derived.derived import Derived
 from saturnmq.store.derived.indexfile import Index
-from saturnmq.store.derived.queues import Queues
+from saturnmq.store.derived.queues import QueueTable
 from saturnmq.store.derived.tombstones import read_tombstones
 from saturnmq.store.disk import Disk
 from saturnmq.store.inspect.verify import (
@@ -29,7 +29,7 @@ from saturnmq.store.inspect.verify import (
     is_queue,
     open_log,
 )
-from saturnmq.store.log.atomic_batches import Group, groups_in
+from saturnmq.store.log.atomic_batches import AtomicBatch, groups_in
 from saturnmq.store.log.log_files import NOTHING, Gap, LogReader, SegmentFiles
 from saturnmq.store.recovery.checkpoint import AbortMark, Checkpoint
 
@@ -62,7 +62,7 @@ def rebuild(
     lock = disk.lock(posixpath.join(root, "lock"))
     try:
         sizes = found_sizes(disk, root, sizes)
-        return _Rebuild(disk, root, now_ms, files, sizes).run(progress)
+        return _DirectoryRebuild(disk, root, now_ms, files, sizes).run(progress)
     finally:
         files.close()
         lock.release()
@@ -82,7 +82,7 @@ def is_over(disk: Disk, directory: str, queue_file_bytes: int, log_start: int) -
     return bool(size > 0 and 0 <= offset + size <= log_start)
 
 
-class _Rebuild:
+class _DirectoryRebuild:
     """One rebuild of one directory, whose lock is held."""
 
     def __init__(
@@ -99,7 +99,7 @@ class _Rebuild:
         self._abort = AbortMark(disk, root)
         self._page = Checkpoint.load(disk, root)
         self._derived = Derived(
-            Queues(disk, posixpath.join(root, "consumequeue"), sizes.queue_file_bytes),
+            QueueTable(disk, posixpath.join(root, "consumequeue"), sizes.queue_file_bytes),
             Index(
                 disk, posixpath.join(root, "index"), sizes.index_slots, sizes.index_items, now_ms
             ),
@@ -152,7 +152,7 @@ class _Rebuild:
         built = self._built
         total = expected_end(self._files) - built.log_start
         last_store_time = 0
-        group: Group | None = None
+        group: AtomicBatch | None = None
         for piece in reader.read(built.log_start):
             if isinstance(piece, Gap):
                 built.gaps.append(piece)

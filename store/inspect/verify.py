@@ -48,7 +48,7 @@ _DEFAULTS = Sizes(queue_file_bytes=6_000_000, index_slots=5_000_000, index_items
 
 
 @dataclass(slots=True)
-class Report:
+class VerifyReport:
     """What was found; sound if `damage` is empty."""
 
     directory: str
@@ -158,18 +158,18 @@ def _end_now(files: SegmentFiles, page: Checkpoint) -> int:
 
 def check(
     disk: Disk, root: str, sizes: Sizes = UNKNOWN, progress: Progress | None = None
-) -> Report:
+) -> VerifyReport:
     """Look at everything; `progress(done, total)` is called in bytes of the log."""
-    return _Check(disk, root, sizes).run(progress)
+    return _DirectoryCheck(disk, root, sizes).run(progress)
 
 
 def check_side_file(
     disk: Disk, path: str, sizes: Sizes = UNKNOWN, progress: Progress | None = None
-) -> Report:
+) -> VerifyReport:
     """Look at every frame of what a truncation cut off. A cut may go through a frame."""
     files = SideFile.open(disk, path, sizes.segment_bytes)
     findings = Findings()
-    report = Report(path, damage=findings.damage, notes=findings.notes)
+    report = VerifyReport(path, damage=findings.damage, notes=findings.notes)
     report.log_start, report.log_end = files.start, files.end
     reader = LogReader(files, index=False)
     for piece in reader.read(files.start):
@@ -192,7 +192,7 @@ def check_side_file(
     return report
 
 
-class _Check:
+class _DirectoryCheck:
     """One check of one directory."""
 
     def __init__(self, disk: Disk, root: str, sizes: Sizes) -> None:
@@ -202,7 +202,7 @@ class _Check:
         self._findings = findings = Findings()
         self._page = Checkpoint.load(disk, root)
         self._trust = trust = trust_in(disk, root, self._files, self._page)
-        self._report = report = Report(
+        self._report = report = VerifyReport(
             root,
             running=trust.running,
             crashed=AbortMark(disk, root).present(),
@@ -234,7 +234,7 @@ class _Check:
                 "queue: queues of batches are not checked", f"{batches}/{topic}", 0, note=True
             )
 
-    def run(self, progress: Progress | None) -> Report:
+    def run(self, progress: Progress | None) -> VerifyReport:
         report, reader = self._report, self._reader
         self._findings.add_odd("log", self._files)
         aside = posixpath.join(self._files.directory, SET_ASIDE)

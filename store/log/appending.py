@@ -12,7 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from saturnmq.protocol.frame import message_size
 from saturnmq.protocol.kernels import write_batch, write_message
 from saturnmq.runtime.errors import StageLost
-from saturnmq.store.log.atomic_batches import QUEUE, TOPIC_BYTES, Group, Part, lay_out, marker_body
+from saturnmq.store.log.atomic_batches import (
+    QUEUE,
+    TOPIC_BYTES,
+    AtomicBatch,
+    AtomicBatchPart,
+    lay_out,
+    marker_body,
+)
 from saturnmq.store.log.commitlog import BLANK, BLANK_MAGIC, CommitLog
 
 Key = tuple[str, int]
@@ -31,7 +38,7 @@ class Appending:
         self,
         log: CommitLog,
         document: bytes,
-        parts: Sequence[Part],
+        parts: Sequence[AtomicBatchPart],
         next_offset: Callable[[Key], int],
         *,
         first_size: int,
@@ -41,7 +48,7 @@ class Appending:
     ) -> None:
         sizes = [first_size, *(part.size for part in parts)]
         self._places, end = lay_out(log.end, sizes, log.segment_bytes)
-        self.group = Group(self._places[0], end)
+        self.group = AtomicBatch(self._places[0], end)
         self.marker_offset = next_offset(QUEUE)
         self.store_timestamp = store_timestamp
         self.count = sum(part.count for part in parts)
@@ -83,7 +90,7 @@ class Appending:
             self._write(place, self._encode(part, place))
             yield
 
-    def _encode(self, part: Part, place: int) -> int:
+    def _encode(self, part: AtomicBatchPart, place: int) -> int:
         key = part.topic, part.queue_id
         offset = self.next.get(key)
         if offset is None:

@@ -30,7 +30,7 @@ from saturnmq.protocol.frame import Frame, decode_frame
 from saturnmq.protocol.kernels import Run
 from saturnmq.protocol.topics import GROUPS_TOPIC
 from saturnmq.store.derived.consumequeue import ENTRY, ConsumeQueue
-from saturnmq.store.derived.queues import Queues
+from saturnmq.store.derived.queues import QueueTable
 from saturnmq.store.log.commitlog import CommitLog
 
 QUEUE = GROUPS_TOPIC, 0
@@ -38,7 +38,7 @@ TOPIC_BYTES = GROUPS_TOPIC.encode()
 _SPAN = struct.Struct(">q")
 
 
-class Group(NamedTuple):
+class AtomicBatch(NamedTuple):
     """[start, end) of the log, the marker included."""
 
     start: int
@@ -57,7 +57,7 @@ class Marker:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class AtomicBatchPart:
     """A checked batch of a group: `size` bytes of frames when it is stored. `read` gives its
     MessageBatch entries; an OSError says that they are gone."""
 
@@ -103,7 +103,7 @@ def lay_out(end: int, sizes: Iterable[int], segment_bytes: int) -> tuple[list[in
 
 def groups_in(
     runs: Iterable[Run], frame_at: Callable[[int, int], bytes | memoryview]
-) -> Iterator[Group]:
+) -> Iterator[AtomicBatch]:
     """The groups whose markers are among these runs of a scan; `frame_at(offset, size)` gives the
     bytes of a frame."""
     for topic, _, _, _, entries in runs:
@@ -113,17 +113,19 @@ def groups_in(
                 if isinstance(frame, Frame):
                     marker = read_marker(frame)
                     if marker.end > start + size:
-                        yield Group(start, marker.end)
+                        yield AtomicBatch(start, marker.end)
 
 
 class Groups:
     """The groups of one log: those that are dispatched are found through the queue of markers,
     the others are remembered."""
 
-    def __init__(self, log: CommitLog, queues: Queues) -> None:
+    def __init__(self, log: CommitLog, queues: QueueTable) -> None:
         self._log = log
         self._queues = queues
-        self._ahead: list[Group] = []  # whose markers were not dispatched when they were added
+        self._ahead: list[
+            AtomicBatch
+        ] = []  # whose markers were not dispatched when they were added
         self._end = 0  # no group ends behind it
 
     def recovered(self, end: int) -> None:
@@ -131,7 +133,7 @@ class Groups:
         self._ahead.clear()
         self._end = end if self._queue is not None else 0
 
-    def add(self, group: Group, dispatched: int) -> None:
+    def add(self, group: AtomicBatch, dispatched: int) -> None:
         """There is this group; the queue of markers has those that begin before `dispatched`."""
         self._ahead = [each for each in self._ahead if each.start >= dispatched]
         if group.start >= dispatched and group not in self._ahead:

@@ -20,10 +20,10 @@ from saturnmq.runtime.errors import (
     SystemBusy,
 )
 from saturnmq.store.config import StoreConfig
-from saturnmq.store.derived.queues import Queues
+from saturnmq.store.derived.queues import QueueTable
 from saturnmq.store.disk import remedy
 from saturnmq.store.log.appending import Appending, marker_size
-from saturnmq.store.log.atomic_batches import QUEUE, Groups, Part, marker_body
+from saturnmq.store.log.atomic_batches import QUEUE, AtomicBatchPart, Groups, marker_body
 from saturnmq.store.log.commitlog import CommitLog, LogFailed
 from saturnmq.store.log.segments import Segment
 from saturnmq.store.watermarks import Watermarks
@@ -52,7 +52,7 @@ class PendingMessage:
 
 
 @dataclass(slots=True)
-class Put:
+class AppendResult:
     """Where it went; `end_offset` is what an ack waits for."""
 
     physical_offset: int
@@ -70,7 +70,7 @@ class Writer:
         self,
         config: StoreConfig,
         log: CommitLog,
-        queues: Queues,
+        queues: QueueTable,
         groups: Groups,
         watermarks: Watermarks,
         now_ms: Callable[[], int],
@@ -147,13 +147,13 @@ class Writer:
             "disk, then restart the broker"
         )
 
-    def put_marker(self, document: bytes, *, store_host: bytes) -> Put:
+    def put_marker(self, document: bytes, *, store_host: bytes) -> AppendResult:
         """Append a marker that no group follows."""
         topic, queue_id = QUEUE
         body = marker_body(0, document)
         return self.put(PendingMessage(topic, queue_id, body, store_host=store_host))
 
-    def put(self, message: PendingMessage, *, is_copy: bool = False) -> Put:
+    def put(self, message: PendingMessage, *, is_copy: bool = False) -> AppendResult:
         """Append one message; raises a SaturnError when it is refused.
 
         maxMessageSize bounds the whole frame, as RocketMQ 4 has it. A copy of a stored message may
@@ -215,7 +215,7 @@ class Writer:
         if in_queue:
             self._queues.next[key] = queue_offset + 1
         self._watermarks.appended = end
-        return Put(offset, end, queue_offset, 1, store_ts, (size,))
+        return AppendResult(offset, end, queue_offset, 1, store_ts, (size,))
 
     def put_batch(
         self,
@@ -228,7 +228,7 @@ class Writer:
         born_host: bytes = bytes(8),
         store_host: bytes = bytes(8),
         reconsume_times: int = 0,
-    ) -> Put:
+    ) -> AppendResult:
         """Append every entry of a MessageBatch body, or none."""
         name = self._topic_bytes(topic)
         crc_property = self._config.crc_property
@@ -259,7 +259,7 @@ class Writer:
         end = self._append(segment, pos, frames)
         self._queues.next[key] = queue_offset + count
         self._watermarks.appended = end
-        return Put(offset, end, queue_offset, count, store_ts, sizes)
+        return AppendResult(offset, end, queue_offset, count, store_ts, sizes)
 
     def measure(
         self, topic: str, body: bytes | bytearray | memoryview, *, sys_flag: int, hosts_v6: int
@@ -286,8 +286,8 @@ class Writer:
         return check_batch(body, len(topic), hosts_v6, crc_property, limit, PROPERTIES_MAX)
 
     def append_group(
-        self, document: bytes, parts: Sequence[Part], *, store_host: bytes = bytes(8)
-    ) -> Iterator[Put | None]:
+        self, document: bytes, parts: Sequence[AtomicBatchPart], *, store_host: bytes = bytes(8)
+    ) -> Iterator[AppendResult | None]:
         """Append these parts behind a marker that says `document`, all or none: one with each
         `next`, the last of which gives the Put of the group; its offsets are the marker's.
 
@@ -334,7 +334,7 @@ class Writer:
         self._watermarks.appended = group.end
         stamp = appending.store_timestamp
         first, count = appending.marker_offset, appending.count
-        yield Put(group.start, group.end, first, count, stamp, ())
+        yield AppendResult(group.start, group.end, first, count, stamp, ())
 
     def _discard(self, error: Exception) -> None:
         try:

@@ -30,14 +30,14 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class DurableRange:
     """The bytes [start, end) of the log were durable; `start` is -1 when nobody knows it."""
 
     start: int
     end: int
 
     @classmethod
-    def of(cls, page: Checkpoint, cleaned_to: int) -> Promise:
+    def of(cls, page: Checkpoint, cleaned_to: int) -> DurableRange:
         """What this page says, of a log whose segments were cleaned up to `cleaned_to`."""
         start = max(page.start, cleaned_to) if page.start >= 0 else -1
         return cls(start, max(page.flushed, page.promised))
@@ -49,11 +49,11 @@ class Promise:
         known = [rest] if self.start < 0 else [front, rest]
         return [(first, last) for first, last in known if first < last]
 
-    def with_end(self, end: int) -> Promise:
+    def with_end(self, end: int) -> DurableRange:
         """The same of a log that has more: nobody wrote down how far it went meanwhile."""
         return replace(self, end=max(self.end, end))
 
-    def cleaned(self, start: int) -> Promise:
+    def cleaned(self, start: int) -> DurableRange:
         """The cleaner moved the log's start to `start`; nothing was missing before it."""
         return replace(self, start=start) if 0 <= self.start < start else self
 

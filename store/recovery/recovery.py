@@ -31,7 +31,7 @@ from saturnmq.protocol.kernels import Run, Scan, scan_frames
 from saturnmq.runtime.errors import StoreDamaged
 from saturnmq.store.derived.derived import Derived
 from saturnmq.store.derived.reput import STEP_BYTES, Reput
-from saturnmq.store.log.atomic_batches import Group
+from saturnmq.store.log.atomic_batches import AtomicBatch
 from saturnmq.store.log.commitlog import CommitLog
 from saturnmq.store.reading import OF_LOG, read, read_into
 from saturnmq.store.recovery.checkpoint import NO_INDEX, Checkpoint
@@ -44,7 +44,7 @@ _READ = 2 * STEP_BYTES
 
 
 @dataclass(slots=True)
-class Recovery:
+class RecoveryResult:
     """What was found, for the log and metrics; offsets in bytes."""
 
     clean: bool
@@ -71,10 +71,10 @@ def recover(
     clean: bool,
     keep: Keep,
     progress: Callable[[int, int], None] | None = None,
-) -> Recovery:
+) -> RecoveryResult:
     """Bring log, queues and index to the same end. `keep` gets what of the log is cut off although
     it had been durable."""
-    found = Recovery(clean)
+    found = RecoveryResult(clean)
     if not commitlog.series.segments:
         derived.destroy()
         found.lost = max(checkpoint.flushed - max(checkpoint.start, 0), 0)
@@ -185,7 +185,7 @@ class _Places:
     """Whose places in the queues the messages had that lie in damage."""
 
     def __init__(
-        self, commitlog: CommitLog, derived: Derived, checkpoint: Checkpoint, found: Recovery
+        self, commitlog: CommitLog, derived: Derived, checkpoint: Checkpoint, found: RecoveryResult
     ) -> None:
         self._log = commitlog
         self._derived = derived
@@ -247,7 +247,7 @@ class _Scan:
         commitlog: CommitLog,
         derived: Derived,
         flushed: int,
-        found: Recovery,
+        found: RecoveryResult,
         progress: Callable[[int, int], None] | None,
     ) -> None:
         self._log = commitlog
@@ -265,7 +265,7 @@ class _Scan:
         found = self._found
         found.scanned_from = offset = begin
         limit = self._log.series.end
-        group: Group | None = None  # the last one that begins in what was read
+        group: AtomicBatch | None = None  # the last one that begins in what was read
         expected = {key: queue.max_offset for key, queue in self._derived.queues.table.items()}
         holes = begin > self._log.start
         found.stopped_by = ""

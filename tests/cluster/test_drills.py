@@ -17,7 +17,7 @@ import pytest
 from saturnmq.cli import drill as commands
 from saturnmq.drills import hostile
 from saturnmq.drills.failover import clock, network
-from saturnmq.drills.failover.drill import Drill, Run
+from saturnmq.drills.failover.drill import Drill, DrillRun
 from saturnmq.drills.failover.history import History
 from saturnmq.drills.failover.html import page
 from saturnmq.drills.failover.plans import DRILLS
@@ -43,14 +43,14 @@ ELECTED = (
 long = pytest.mark.skipif(not EVERYTHING, reason="takes minutes: set SATURNMQ_DRILLS=1")
 
 
-async def kill_master(run: Run) -> None:
+async def kill_master(run: DrillRun) -> None:
     victim = run.master(run.group())
     await run.kill(victim)
     await run.sleep(2.0)
     await run.restart(victim)
 
 
-async def destroy_a_group(run: Run) -> None:
+async def destroy_a_group(run: DrillRun) -> None:
     group = run.group()
     names = [run.master(group), run.slave(group)]
     await run.kill(*names)

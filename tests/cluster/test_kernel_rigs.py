@@ -16,7 +16,7 @@ from saturnmq.drills.kernel.block_errors import block_error
 from saturnmq.drills.kernel.device import BLOCK, FAULTS, FaultyDevice
 from saturnmq.drills.kernel.mounts import reflink_host
 from saturnmq.drills.kernel.power_cuts import power_cuts
-from saturnmq.drills.kernel.report import KernelReport, Run
+from saturnmq.drills.kernel.report import KernelReport, KernelRun
 from saturnmq.drills.kernel.rocketmq import why_not as why_no_rocketmq
 from saturnmq.runtime.errors import InvalidParameter
 
@@ -46,7 +46,7 @@ def test_power_cuts_under_load_lose_no_more_than_the_flush_mode_allows(flush: st
 def test_a_failing_disk_costs_nothing_that_the_flush_mode_covers(
     tmp_path: Path, kind: str, flush: str
 ) -> None:
-    run = Run(kind, 1, flush, 500)
+    run = KernelRun(kind, 1, flush, 500)
     block_error(tmp_path, run)
     assert run.violations == []
     assert run.acked > 20
@@ -55,7 +55,7 @@ def test_a_failing_disk_costs_nothing_that_the_flush_mode_covers(
 
 @needs_the_kernel
 def test_the_rig_sees_that_async_flush_breaks_the_promise_of_sync_flush(tmp_path: Path) -> None:
-    run = Run("power cut", 1, "sync", 1_000)
+    run = KernelRun("power cut", 1, "sync", 1_000)
     with reflink_host(tmp_path) as host:
         power_cuts(host, tmp_path, run, 5, flush="async")
     assert any("sync flush lost" in text for text in run.violations), run.violations

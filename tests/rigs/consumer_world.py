@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 from frame_rig import plain_frame
-from saturnmq.broker.tables.locks import QueueLocks
+from saturnmq.broker.tables.locks import QueueLockTable
 from saturnmq.client.consumer.pull_consumer import PullConsumer
 from saturnmq.client.consumer.push_consumer import PushConsumer
-from saturnmq.client.routes import RouteTable
+from saturnmq.client.routes import RouteCache
 from saturnmq.drills.sim.loop import SimLoop
 from saturnmq.drills.sim.network import SimNetwork
 from saturnmq.drills.sim.runtime import SimRuntime
@@ -51,7 +51,7 @@ class World:
         self.members = ["me"]
         self.members_asked: list[float] = []  # when
         self.locks_granted = True
-        self.locks = QueueLocks()
+        self.locks = QueueLockTable()
         self.term = ""  # of a broker of ours, which says of which epoch its log is
         self.unlocked: list[MessageQueue] = []
         self.suggest = 0
@@ -60,7 +60,7 @@ class World:
         self.slave_lacks = 0
         self.more = asyncio.Condition()
         self.damaged: dict[str, set[int]] = {}  # queue offsets whose frames a replica has damaged
-        self.routes = RouteTable()
+        self.routes = RouteCache()
         self.listed = [topic]
         self.physical = 0
         for number in range(queues):

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from saturnmq.broker.etcd.door import (
     Delete,
     Guard,
-    Item,
+    KeyValue,
     Lease,
     LeaseLost,
-    Outcome,
     Put,
     Snapshot,
+    TxnOutcome,
 )
 
 
@@ -21,7 +21,7 @@ class ModelEtcd:
 
     def __init__(self) -> None:
         self.cluster, self.revision = 7, 1
-        self.items: dict[str, Item] = {}
+        self.items: dict[str, KeyValue] = {}
         self._leases: dict[int, tuple[float, int]] = {}  # when it ends, and how long it is
         self._given = 0
         self._old_leader_until = 0.0
@@ -41,21 +41,21 @@ class ModelEtcd:
 
     def commit(
         self, guards: Sequence[Guard], writes: Sequence[Put | Delete], now: float
-    ) -> Outcome:
+    ) -> TxnOutcome:
         self._expire(now)
         if any(isinstance(w, Put) and w.lease and w.lease not in self._leases for w in writes):
             raise LeaseLost("no such lease")
-        absent = Item(b"", 0, 0)
+        absent = KeyValue(b"", 0, 0)
         if any(self.items.get(guard.key, absent).changed != guard.changed for guard in guards):
-            return Outcome(False, self.cluster, self.revision)
+            return TxnOutcome(False, self.cluster, self.revision)
         self.revision += 1
         for write in writes:
             if isinstance(write, Put):
                 created = self.items.get(write.key, absent).created or self.revision
-                self.items[write.key] = Item(write.value, created, self.revision, write.lease)
+                self.items[write.key] = KeyValue(write.value, created, self.revision, write.lease)
             else:
                 self.items.pop(write.key, None)
-        return Outcome(True, self.cluster, self.revision)
+        return TxnOutcome(True, self.cluster, self.revision)
 
     def grant(self, seconds: int, now: float) -> Lease:
         self._given += 1

@@ -13,7 +13,7 @@ from typing import Any
 
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.broker.replication import events as e
-from saturnmq.broker.replication.introductions import Hello, Member
+from saturnmq.broker.replication.introductions import Hello, MemberState
 from saturnmq.broker.replication.machine import Machine
 from saturnmq.broker.replication.role import Role, State
 from saturnmq.client.admin.replicas import Replica
@@ -135,9 +135,9 @@ class Node:
         """The identity that its log belongs to."""
         return self.role.identity if self.disk.log else ""
 
-    def facts(self) -> e.Log:
+    def facts(self) -> e.LogState:
         disk = self.disk
-        return e.Log(
+        return e.LogState(
             start=disk.start,
             end=disk.end,
             confirmed=min(self.confirmed, disk.end) if self.hears else -1,
@@ -149,8 +149,8 @@ class Node:
             clean=self.clean,
         )
 
-    def member(self) -> Member:
-        return Member(**self._facts())
+    def member(self) -> MemberState:
+        return MemberState(**self._facts())
 
     def _facts(self) -> dict[str, Any]:
         role, disk = self.role, self.disk

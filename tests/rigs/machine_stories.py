@@ -37,7 +37,7 @@ from machine_node import Node
 from machine_search import in_step
 from machine_world import QUIET, Action, World
 from saturnmq.broker.replication import events as e
-from saturnmq.broker.replication.introductions import Hello, Join, Member
+from saturnmq.broker.replication.introductions import Hello, Join, MemberState
 from saturnmq.store.log.epochs import Epoch
 
 SEPARATOR = "----"
@@ -167,7 +167,7 @@ def _state(node: Node) -> str:
 
 def _short(value: Any) -> str:
     """The name of an event or instruction, and its fields that say something."""
-    if isinstance(value, Hello | Join | Member):
+    if isinstance(value, Hello | Join | MemberState):
         return _member(value)
     if isinstance(value, tuple) and value and all(isinstance(x, Epoch) for x in value):
         return " ".join(f"{number}@{start}" for number, start in value)
@@ -189,7 +189,7 @@ def _short(value: Any) -> str:
     return " ".join([type(value).__name__, *told])
 
 
-def _member(member: Member) -> str:
+def _member(member: MemberState) -> str:
     told = [f"[{member.address} {member.state}", f"epoch {member.epoch}", f"to {member.end}"]
     if isinstance(member, Join):
         told += [f"from {member.offset}"] if member.offset is not None else []

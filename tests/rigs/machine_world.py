@@ -15,7 +15,7 @@ from machine_node import DAMAGED, Disk, Message, Node
 from machine_operator import Promotion
 from machine_promises import Promises
 from saturnmq.broker.replication import events as e
-from saturnmq.broker.replication.introductions import Check, Hello, Join, Member
+from saturnmq.broker.replication.introductions import Check, Hello, Join, MemberState
 from saturnmq.broker.replication.kinship import is_foreign
 from saturnmq.broker.replication.role import State
 from saturnmq.client.admin.replicas import Replica
@@ -608,7 +608,7 @@ class World:
         self._spend("break")
         self._on_work(name, most=1)
 
-    def _copy_back(self, node: Node, member: Member, most: int) -> str:
+    def _copy_back(self, node: Node, member: MemberState, most: int) -> str:
         """Why not all of it came; empty if it did."""
         if not self.reaches(node.name, member.address):
             return "it does not answer"

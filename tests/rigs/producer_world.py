@@ -12,7 +12,7 @@ from saturnmq.client.producer.batch import SendHandle
 from saturnmq.client.producer.producer import ProducerEngine
 from saturnmq.client.producer.results import STATUS_OF_CODE
 from saturnmq.client.producer.sending import ProducerOptions
-from saturnmq.client.routes import RouteTable
+from saturnmq.client.routes import RouteCache
 from saturnmq.drills.sim.loop import SimLoop
 from saturnmq.drills.sim.network import SimNetwork
 from saturnmq.drills.sim.runtime import SimRuntime
@@ -119,7 +119,7 @@ class Cluster:
         self.loop = SimLoop(random.Random(7))
         self.runtime = SimRuntime(self.loop, SimNetwork(self.loop, 7), 7, "client")
         self.tasks = Supervisor(self.runtime, lambda error: self.runtime.deaths.append(str(error)))
-        self.routes = RouteTable()
+        self.routes = RouteCache()
         self.closed = False
         self.listeners: list[Callable[[str], None]] = []
         self.lines: dict[str, Line] = {}

@@ -10,7 +10,7 @@ from pathlib import Path
 from saturnmq.protocol.batch import encode_batch
 from saturnmq.protocol.properties import encode_properties
 from saturnmq.store.disk import NativeDisk
-from saturnmq.store.message_store import MessageStore, Part, PendingMessage
+from saturnmq.store.message_store import AtomicBatchPart, MessageStore, PendingMessage
 from store_rig import CONFIG, Clock, dispatch
 
 BORN = 1_600_000_000_000
@@ -36,7 +36,11 @@ def cut_off(
         if isinstance(each, list):
             data = bytes(encode_batch((row, b"", 0) for row in each))
             count, size = store.measure_part("orders", data)
-            list(store.append_group(b"{}", [Part("orders", 0, count, size, lambda d=data: d)]))
+            list(
+                store.append_group(
+                    b"{}", [AtomicBatchPart("orders", 0, count, size, lambda d=data: d)]
+                )
+            )
         else:
             store.put(each)
     dispatch(store)

@@ -39,7 +39,7 @@ from saturnmq.client.producer.results import ConsumeResult
 from saturnmq.protocol.jhash import tags_code
 from saturnmq.store.config import StoreConfig
 from saturnmq.store.derived.lookup import Lookup
-from saturnmq.store.derived.queues import Queues
+from saturnmq.store.derived.queues import QueueTable
 from saturnmq.store.disk import Disk, NativeDisk
 from saturnmq.store.message_store import GetStatus, MessageStore
 from world_rig import World, new_disk, run, saved_json
@@ -173,7 +173,7 @@ class CountedLog:
 
 
 def test_row_0_08_a_tag_that_does_not_match_costs_no_read_of_the_log() -> None:
-    queues, log = Queues(new_disk(), "/queues", 400), CountedLog()
+    queues, log = QueueTable(new_disk(), "/queues", 400), CountedLog()
     entry = struct.Struct(">qiq")
     queues.get_or_create("T", 0).append(
         0, entry.pack(0, 100, 65) + entry.pack(100, 50, 66) + entry.pack(150, 70, 65)

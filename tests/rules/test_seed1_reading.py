@@ -29,7 +29,7 @@ from saturnmq.protocol.ids import decode_message_id, encode_host, offset_message
 from saturnmq.store.config import StoreConfig
 from saturnmq.store.derived.consumequeue import ConsumeQueue
 from saturnmq.store.derived.indexfile import insert_items, insert_items_reference
-from saturnmq.store.derived.queues import Queues
+from saturnmq.store.derived.queues import QueueTable
 from saturnmq.store.log.segments import Segment, SegmentSeries
 from saturnmq.store.message_store import GetStatus, MessageStore
 from world_rig import NOW, World, new_disk, run
@@ -39,7 +39,7 @@ INCOMING = struct.Struct(">iqq")  # hash, offset, store time
 
 def test_row_1_25_queue_files_have_6_000_000_bytes_and_such_names() -> None:
     disk = new_disk()
-    queues = Queues(disk, "/queues", StoreConfig().consumequeue_segment_bytes)
+    queues = QueueTable(disk, "/queues", StoreConfig().consumequeue_segment_bytes)
     entry = struct.pack(">qiq", 0, 100, 0)
     queue = queues.get_or_create("T", 0)
     queue.append(0, entry * 300_000)

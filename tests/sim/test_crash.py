@@ -6,7 +6,7 @@ More than 2,400 images; `saturnmq drill crash --images 100000` is the same witho
 from __future__ import annotations
 
 import pytest
-from saturnmq.drills.crash.report import Report
+from saturnmq.drills.crash.report import CrashReport
 from saturnmq.drills.crash.run import repro, run_exhaustive, run_jobs, run_seed, seed_jobs
 
 SHARES = 8
@@ -33,7 +33,7 @@ def test_no_boundary_of_the_workload_is_a_bad_one_to_crash_at(part: int) -> None
 
 @pytest.mark.parametrize("first", range(1, SEEDS, 5))
 def test_no_seed_loses_or_invents_a_message(first: int) -> None:
-    total = Report()
+    total = CrashReport()
     for seed in range(first, first + 5):
         total.add(run_seed(seed))
     assert total.violations == []

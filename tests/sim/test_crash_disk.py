@@ -8,10 +8,10 @@ import errno
 import random
 
 import pytest
-from saturnmq.drills.sim.disk import PAGE, Outcome, SimDisk
+from saturnmq.drills.sim.disk import PAGE, PowerCutOdds, SimDisk
 
-NOTHING = Outcome(0.0, 0.0, 0.0)
-NAMES = Outcome(0.0, 0.0, 1.0)
+NOTHING = PowerCutOdds(0.0, 0.0, 0.0)
+NAMES = PowerCutOdds(0.0, 0.0, 1.0)
 
 
 def new_disk() -> SimDisk:
@@ -66,9 +66,9 @@ def test_a_file_that_was_never_synced_may_be_empty() -> None:
     disk = new_disk()
     disk.create_segment("/d/s", PAGE, durable=False)
     sizes = {
-        len(disk.crash_image(random.Random(seed), Outcome(1.0, 0.0, 0.9)).read_file("/d/s"))
+        len(disk.crash_image(random.Random(seed), PowerCutOdds(1.0, 0.0, 0.9)).read_file("/d/s"))
         for seed in range(60)
-        if disk.crash_image(random.Random(seed), Outcome(1.0, 0.0, 0.9)).exists("/d/s")
+        if disk.crash_image(random.Random(seed), PowerCutOdds(1.0, 0.0, 0.9)).exists("/d/s")
     }
     assert sizes == {0, PAGE}
     disk.open_segment("/d/s", PAGE).flush(0, PAGE)
@@ -86,7 +86,7 @@ def test_an_overwritten_file_loses_its_old_content_before_the_new_one_is_there()
             left.update(
                 disk.crash_image(random.Random(seed), outcome).read_file("/d/f")
                 for seed in range(20)
-                for outcome in (NOTHING, NAMES, Outcome(1.0, 0.0, 1.0))
+                for outcome in (NOTHING, NAMES, PowerCutOdds(1.0, 0.0, 1.0))
             )
 
     disk.step = step

@@ -23,7 +23,7 @@ from saturnmq.drills.sim.etcd import ANSWER_S, ETCD, EtcdStore, SimEtcd
 from saturnmq.drills.sim.loop import SimLoop
 from saturnmq.drills.sim.network import SimNetwork
 from saturnmq.drills.sim.plan import ETCD_RARE
-from saturnmq.drills.sim.report import Report
+from saturnmq.drills.sim.report import SimReport
 from saturnmq.drills.sim.run import main, run_seed, simulate
 from saturnmq.drills.sim.runtime import SimRuntime
 from saturnmq.drills.sim.trace import Trace
@@ -35,7 +35,7 @@ FOUND = (71, 100, 134, 156, 304, 683, 1379, 1818, 2013, 2081, 2294, 2297)  # wha
 
 @pytest.mark.parametrize("first", range(1, SEEDS, PER_TEST))
 def test_no_seed_breaks_a_promise(first: int) -> None:
-    total = Report()
+    total = SimReport()
     for seed in range(first, first + PER_TEST):
         total.add(run_seed(seed, election=True))
     assert not total.violations, "\n".join(total.violations)

@@ -12,7 +12,7 @@ import sys
 
 import pytest
 from saturnmq.cli.main import app
-from saturnmq.drills.sim.report import Report
+from saturnmq.drills.sim.report import SimReport
 from saturnmq.drills.sim.run import repro, run_seed, simulate
 from typer.testing import CliRunner
 
@@ -23,7 +23,7 @@ PER_TEST = 10
 
 @pytest.mark.parametrize("first", range(1, SEEDS, PER_TEST))
 def test_no_seed_breaks_a_promise(first: int) -> None:
-    total = Report()
+    total = SimReport()
     for seed in range(first, first + PER_TEST):
         total.add(run_seed(seed))
     assert not total.violations, "\n".join(total.violations)

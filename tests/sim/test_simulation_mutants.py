@@ -6,7 +6,7 @@ import pytest
 from mutants_rig import assert_no_trace
 from saturnmq.drills.mutants import Mutant
 from saturnmq.drills.sim.mutants import BIAS, MUTANTS
-from saturnmq.drills.sim.plan import Plan
+from saturnmq.drills.sim.plan import SimPlan
 from saturnmq.drills.sim.run import simulate
 
 SEEDS = 60  # test_simulation.py shows that the cluster itself passes these
@@ -58,6 +58,6 @@ def test_a_mutant_leaves_no_trace() -> None:
 
 
 def test_a_bias_is_of_a_mutant_and_of_a_plan() -> None:
-    fields = Plan.__dataclass_fields__.keys()
+    fields = SimPlan.__dataclass_fields__.keys()
     assert MUTANTS.keys() >= BIAS.keys()
     assert all(bias.keys() <= fields for bias in BIAS.values())

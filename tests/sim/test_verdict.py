@@ -7,12 +7,12 @@ from collections.abc import Mapping
 
 import pytest
 from saturnmq.drills.sim.allowance import Allowance
-from saturnmq.drills.sim.faults import Promotion
-from saturnmq.drills.sim.history import Ack, History, Place, make_body, read_body
+from saturnmq.drills.sim.faults import PromotionOrder
+from saturnmq.drills.sim.history import Ack, Place, SimHistory, make_body, read_body
 from saturnmq.drills.sim.loop import SimLoop
 from saturnmq.drills.sim.network import SimNetwork
-from saturnmq.drills.sim.nodes import BrokerNode, Span, World
-from saturnmq.drills.sim.plan import Plan
+from saturnmq.drills.sim.nodes import SimBroker, Span, World
+from saturnmq.drills.sim.plan import SimPlan
 from saturnmq.drills.sim.verdict import Evidence, Verdict
 
 VALUES = ("a/0", "a/1", "a/2")
@@ -25,18 +25,18 @@ class Case:
     """Three messages, acknowledged by node 0 at second 10 and read by one group, in order."""
 
     def __init__(self, *, sync_flush: bool = False, copies: int = 1) -> None:
-        self.plan = Plan(sync_flush=sync_flush, copies=copies)
+        self.plan = SimPlan(sync_flush=sync_flush, copies=copies)
         loop = SimLoop(random.Random(1))
         world = World(1, loop, SimNetwork(loop, 1), self.plan)
-        self.nodes = [BrokerNode(world, "broker-a", n, NotImplemented) for n in range(2)]
-        self.history = History()
+        self.nodes = [SimBroker(world, "broker-a", n, NotImplemented) for n in range(2)]
+        self.history = SimHistory()
         self.history.reader("readers")
         for place, value in STORED.items():
             self.history.invoked[value] = "a"
             self.history.ack(value, Ack(place, ACKED_AT, "broker-a-0"))
         self.stored: Mapping[Place, str] = STORED
         self.saved: list[str] = []
-        self.promotions: list[Promotion] = []
+        self.promotions: list[PromotionOrder] = []
         self.healed: list[float] = []
         loop.close()
 
@@ -46,7 +46,7 @@ class Case:
             self.history.deliver("readers", ACKED_AT + 0.1, PLACES[offset], body)
 
     def promote(self, at: float, forced: bool = False) -> None:
-        self.promotions.append(Promotion(self.nodes[1], forced, at, at + 0.5))
+        self.promotions.append(PromotionOrder(self.nodes[1], forced, at, at + 0.5))
 
     def verdict(self) -> list[str]:
         return Verdict(

@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark_saturnmq import DefaultSource
 from saturnmq import Message, Producer
 from saturnmq.pipeline.access import DataLoss
-from saturnmq.pipeline.listener import Lag, LagListener
+from saturnmq.pipeline.listener import BatchLag, LagListener
 from saturnmq.pipeline.offsets import from_json
 from saturnmq.protocol.message_queue import MessageQueue
 
@@ -75,7 +75,7 @@ def stream(spark, cluster, topic, checkpoint, output, **more):
 
 def test_a_query_that_goes_on_reads_everything_once(spark, cluster, topic, tmp_path):
     produce(cluster, topic, 50, 30, 0, 20)
-    lags: list[Lag] = []
+    lags: list[BatchLag] = []
     listener = LagListener(lags.append)
     spark.streams.addListener(listener)
     output, checkpoint = tmp_path / "out", tmp_path / "checkpoint"

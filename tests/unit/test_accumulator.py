@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from saturnmq.client.producer.accumulator import Accumulator, Lane, Pin
-from saturnmq.client.producer.batch import OutBatch, SendHandle
+from saturnmq.client.producer.batch import ProducerBatch, SendHandle
 from saturnmq.protocol.batch import iterate_batch
 from saturnmq.protocol.ids import UniqueIds
 from saturnmq.protocol.message import Message, MessageQueue
@@ -73,19 +73,19 @@ class Senders:
         extra = f"UNIQ_KEY\x01{given}\x02".encode() if given else b""
         return self.made.append(lane or self.lane, body, extra, 0, given)
 
-    def take(self, lane: Lane | None = None) -> OutBatch:
+    def take(self, lane: Lane | None = None) -> ProducerBatch:
         batch = self.made.pop(lane or self.lane)
         batch.attempts = 1
         return batch
 
-    def batches(self) -> Iterator[OutBatch]:
+    def batches(self) -> Iterator[ProducerBatch]:
         """All that wait in lanes."""
         for lane in self.made.lanes.values():
             yield from lane.ready
             if lane.open is not None:
                 yield lane.open
 
-    def check(self, under_way: list[OutBatch]) -> None:
+    def check(self, under_way: list[ProducerBatch]) -> None:
         """Everything is counted, and nothing twice."""
         batches = [*self.batches(), *under_way]
         assert self.made.active == set(batches)
@@ -95,7 +95,7 @@ class Senders:
             assert lane.ready_bytes == sum(len(batch.buffer) for batch in lane.ready)
 
 
-def bodies(batch: OutBatch) -> list[bytes]:
+def bodies(batch: ProducerBatch) -> list[bytes]:
     return [bytes(entry.body) for entry in iterate_batch(batch.body)]
 
 
@@ -214,7 +214,7 @@ def test_all_messages_leave_once_and_in_order_and_their_bytes_are_counted(seed: 
     lanes = [senders.lane, made.lane("T", Pin(A0, 1)), made.lane("U", None)]
     sent: dict[Lane, list[bytes]] = {lane: [] for lane in lanes}
     left: dict[Lane, list[bytes]] = {lane: [] for lane in lanes}
-    under_way: list[OutBatch] = []
+    under_way: list[ProducerBatch] = []
     refused = 0
     for number in range(3000):
         lane = chance.choice(lanes)
@@ -385,7 +385,7 @@ def test_buffers_of_batches_that_went_well_are_used_again() -> None:
     senders = Senders(batch_bytes=10_000)
     lane = senders.made.lane("T", Pin(A0))
 
-    def full(count: int) -> list[OutBatch]:
+    def full(count: int) -> list[ProducerBatch]:
         while len(lane.ready) < count:
             senders.append(bytes(900), lane)
         return [senders.take(lane) for _ in range(count)]

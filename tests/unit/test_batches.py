@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from saturnmq.protocol.batches import (
     PARTS_MAX,
-    Part,
+    BatchPart,
     PartAnswer,
     decode_answers,
     decode_parts,
@@ -22,7 +22,7 @@ INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
 TOPICS = st.text(min_size=1, max_size=40).filter(lambda name: name.isprintable())
 PARTS = st.lists(
-    st.builds(Part, TOPICS, INT32, st.integers(0, 2**31 - 1), INT64, st.binary(max_size=50)),
+    st.builds(BatchPart, TOPICS, INT32, st.integers(0, 2**31 - 1), INT64, st.binary(max_size=50)),
     min_size=1,
     max_size=8,
 )
@@ -31,7 +31,7 @@ HEAD = struct.Struct(">iiqHi")
 
 
 @given(PARTS)
-def test_parts_come_out_as_they_went_in(parts: list[Part]) -> None:
+def test_parts_come_out_as_they_went_in(parts: list[BatchPart]) -> None:
     assert [part._replace(body=bytes(part.body)) for part in decode_parts(encode_parts(parts))] == (
         parts
     )
@@ -43,7 +43,7 @@ def test_answers_come_out_as_they_went_in(answers: list[PartAnswer]) -> None:
 
 
 @given(PARTS, st.data())
-def test_a_request_that_ends_early_is_refused(parts: list[Part], data: st.DataObject) -> None:
+def test_a_request_that_ends_early_is_refused(parts: list[BatchPart], data: st.DataObject) -> None:
     whole = encode_parts(parts)
     ends = {0}
     for part in parts:
@@ -85,7 +85,7 @@ def test_what_a_part_says_of_itself_is_checked(head: bytes, why: str) -> None:
 def test_a_topic_must_be_text_and_a_request_have_no_more_parts_than_a_turn_takes() -> None:
     with pytest.raises(MalformedFrame, match="UTF-8"):
         decode_parts(HEAD.pack(0, 0, 0, 1, 0) + b"\xff")
-    parts = [Part("t", 0, 0, 0, b"x")] * (PARTS_MAX + 1)
+    parts = [BatchPart("t", 0, 0, 0, b"x")] * (PARTS_MAX + 1)
     assert len(decode_parts(encode_parts(parts[1:]))) == PARTS_MAX
     with pytest.raises(MalformedFrame, match=str(PARTS_MAX)):
         decode_parts(encode_parts(parts))

@@ -10,7 +10,7 @@ import pytest
 from saturnmq.broker.broker import Broker
 from saturnmq.protocol import compression
 from saturnmq.protocol.batch import encode_batch_item
-from saturnmq.protocol.batches import Part, PartAnswer, decode_answers, encode_parts
+from saturnmq.protocol.batches import BatchPart, PartAnswer, decode_answers, encode_parts
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.message import ReceivedMessage
 from saturnmq.protocol.remoting import Command
@@ -198,18 +198,20 @@ def test_a_batch_is_stored_as_it_came_and_answered_with_the_ids_of_all() -> None
     run(body)
 
 
-async def batches(client: Remote, *parts: Part, **more: Any) -> tuple[Command, list[PartAnswer]]:
+async def batches(
+    client: Remote, *parts: BatchPart, **more: Any
+) -> tuple[Command, list[PartAnswer]]:
     reply = await client.ask(390040, {"a": "P", "c": "TBW102", "d": 4, **more}, encode_parts(parts))
     return reply, list(decode_answers(reply.body, len(parts))) if reply.code in STORED else []
 
 
 def part(
     *bodies: bytes, topic: str = "T", queue: int = 0, sys_flag: int = 0, born: int = 1
-) -> Part:
+) -> BatchPart:
     data = bytearray()
     for body in bodies:
         encode_batch_item(data, body, b"KEYS\x01k\x02", 0, True)
-    return Part(topic, queue, sys_flag, born, bytes(data))
+    return BatchPart(topic, queue, sys_flag, born, bytes(data))
 
 
 def test_batches_of_one_request_are_stored_as_each_would_be_in_its_own() -> None:

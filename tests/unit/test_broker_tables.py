@@ -9,7 +9,7 @@ import pytest
 from saturnmq.broker.commit.ack import ACK_BYTES, AckLedger
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.broker.delay.levels import schedule
-from saturnmq.broker.tables.locks import QueueLocks
+from saturnmq.broker.tables.locks import QueueLockTable
 from saturnmq.broker.tables.offsets import ConsumerOffsets
 from saturnmq.broker.tables.topics import Topic, TopicTable, system_topics
 from saturnmq.protocol.budget import Budget
@@ -73,7 +73,7 @@ def test_offsets_behind_the_recovered_end_are_lowered() -> None:
 
 
 def test_a_queue_lock_has_one_owner_for_60_seconds_since_it_last_asked() -> None:
-    locks, queue = QueueLocks(), MessageQueue("t", "b", 0)
+    locks, queue = QueueLockTable(), MessageQueue("t", "b", 0)
     assert locks.lock("g", "one", [queue], 0.0) == [queue]
     assert locks.lock("g", "one", [queue], 20.0) == [queue]
     assert locks.lock("g", "two", [queue], 79.9) == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from saturnmq.drills.failover.checker import Verdict
+from saturnmq.drills.failover.checker import DrillVerdict
 from saturnmq.drills.failover.chores_checker import (
     DELAYED,
     FAILING,
@@ -67,8 +67,8 @@ class Forge:
             e._replace(at=at) if (e.kind, e.value) == (kind, value) else e for e in self.events
         ]
 
-    def verdict(self) -> Verdict:
-        verdict = Verdict()
+    def verdict(self) -> DrillVerdict:
+        verdict = DrillVerdict()
         check_chores(History(events=sorted(self.events, key=lambda event: event.at)), verdict)
         return verdict
 
@@ -85,7 +85,7 @@ def test_a_sound_history_passes_and_is_counted():
 
 
 def test_a_topic_to_which_nothing_was_sent_is_told():
-    verdict = Verdict()
+    verdict = DrillVerdict()
     check_chores(History(), verdict)
     assert verdict.counts["nothing happened"] == 5
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from saturnmq.cli import flights
-from saturnmq.cli.tally import Delays, Gap, GroupTally, Sends
+from saturnmq.cli.tally import Delays, GroupTally, LongestGap, Sends
 
 SLICE = Path(__file__).parents[1] / "data" / "flights-slice.csv"
 
@@ -81,7 +81,7 @@ def test_a_delivery_that_the_filter_should_have_dropped_is_counted():
 
 
 def test_gap_is_the_longest_pause():
-    gap = Gap()
+    gap = LongestGap()
     for now in (1.0, 1.5, 4.0, 4.1):
         gap.seen(now)
     assert gap.longest == 2.5

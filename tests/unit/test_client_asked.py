@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from saturnmq.client.producer.at_exit import Loss, loss
-from saturnmq.client.server_requests import TOPICS_MAX, Asked
+from saturnmq.client.producer.at_exit import UnsentMessages, loss
+from saturnmq.client.server_requests import TOPICS_MAX, ServerRequests
 from saturnmq.protocol import fastjson
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.message import MessageQueue
@@ -69,7 +69,7 @@ class Client:
     def __init__(self) -> None:
         self.told: list[SaturnError] = []
         self.routes: list[tuple[str, list[str]]] = []
-        self.asked = Asked(
+        self.asked = ServerRequests(
             Supervisor(NativeRuntime(), self.told.append),
             lambda endpoint: "n:1",
             lambda address, topics: self.routes.append((address, topics)),
@@ -201,5 +201,7 @@ def test_what_a_program_loses_at_its_end_is_what_failed_or_is_not_over() -> None
     late = batch(4, done=False)
     assert loss("g", [stored], "too late") is None
     assert loss("g", [], "too late") is None
-    assert loss("g", [stored, late], "too late") == Loss("g", 4, "too late")
-    assert loss("g", [late, stored, failed], "too late") == Loss("g", 6, "ValueError('mine')")
+    assert loss("g", [stored, late], "too late") == UnsentMessages("g", 4, "too late")
+    assert loss("g", [late, stored, failed], "too late") == UnsentMessages(
+        "g", 6, "ValueError('mine')"
+    )

@@ -220,7 +220,7 @@ class Way:
     def __init__(self, world, monkeypatch):
         self.world, self.made, self.nobody = world, [], set()
         monkeypatch.setattr(direct_send, "Channel", self.channel)
-        self.express = direct_send.Express(world.engine)
+        self.express = direct_send.DirectSend(world.engine)
         world.until_done(world.send())
         world.sent.clear()
 

@@ -6,8 +6,8 @@ import itertools
 import random
 
 import pytest
-from saturnmq.client.route_updater import RouteFinder
-from saturnmq.client.routes import RouteTable
+from saturnmq.client.route_updater import RouteUpdater
+from saturnmq.client.routes import RouteCache
 from saturnmq.drills.sim.loop import SimLoop
 from saturnmq.drills.sim.network import SimNetwork
 from saturnmq.drills.sim.runtime import SimRuntime
@@ -28,9 +28,9 @@ class Nameserver:
         self.away = False
         self.connected = set()
         self.changed = []
-        self.table = RouteTable()
+        self.table = RouteCache()
         self.troubles = []
-        self.finder = RouteFinder(
+        self.finder = RouteUpdater(
             runtime,
             Supervisor(runtime, self.troubles.append),
             self.table,

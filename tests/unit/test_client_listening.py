@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from saturnmq.client.consumer.listening import Caller
-from saturnmq.client.consumer.process_queue import Chunk, ProcessQueue
+from saturnmq.client.consumer.process_queue import MessageRun, ProcessQueue
 from saturnmq.client.producer.results import ConsumeResult
 from saturnmq.runtime.errors import ConfigError, ListenerError
 from saturnmq.runtime.native import NativeRuntime
@@ -74,8 +74,8 @@ class Listening:
         self.clock.now += self.pace * len(batch)
         return self.answer(batch)
 
-    def run(self, messages: Sequence[int], **how: Any) -> Chunk:
-        chunk = Chunk(messages, 0, 0)
+    def run(self, messages: Sequence[int], **how: Any) -> MessageRun:
+        chunk = MessageRun(messages, 0, 0)
         asyncio.run(self.caller.run(chunk, **how))
         return chunk
 
@@ -174,7 +174,7 @@ def test_a_run_says_how_far_it_came_and_what_failed(kind: str, failing: str, sto
 @pytest.mark.parametrize("how", ["told", "ended"])
 def test_a_run_ends_before_the_slice_that_nobody_wants_any_more(kind: str, how: str) -> None:
     listening = Listening(kind, size=2)
-    chunk = Chunk(range(9), 0, 0)
+    chunk = MessageRun(range(9), 0, 0)
     go_on = iter([True, True, False]).__next__ if how == "told" else None
     if how == "ended":
 
@@ -196,7 +196,7 @@ def test_a_run_that_is_closed_is_no_failure_of_its_listener(loop_runs: bool) -> 
 
     caller = Caller(Clock(), 4, 1, pytest.fail)  # type: ignore[arg-type]
     caller.set(waiting, None)
-    chunk = Chunk(range(3), 0, 0)
+    chunk = MessageRun(range(3), 0, 0)
     run = caller.run(chunk)
 
     async def begin() -> asyncio.Task[None]:

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from saturnmq.client.consumer.assigned_queue import HeldQueue
+from saturnmq.client.consumer.assigned_queue import AssignedQueue
 from saturnmq.client.consumer.queue_locks import QueueLocks
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.remoting import Command
@@ -101,7 +101,7 @@ def test_each_master_is_told_of_the_locks_that_are_given_back() -> None:
 def test_an_answer_that_is_nonsense_grants_and_refuses_nothing(listed: Any) -> None:
     brokers = Brokers()
     brokers.granted = listed
-    held = {C0: HeldQueue(C0)}
+    held = {C0: AssignedQueue(C0)}
     held[C0].state.lock(90.0)
     assert not asyncio.run(locks(brokers).renew(held))
     assert held[C0].state.locked(119.9) == (listed is not None)
@@ -109,7 +109,7 @@ def test_an_answer_that_is_nonsense_grants_and_refuses_nothing(listed: Any) -> N
 
 def test_a_grant_counts_from_before_the_request_left_and_a_refusal_ends_it_at_once() -> None:
     brokers = Brokers(C0)
-    held = {queue: HeldQueue(queue) for queue in (A0, B0, C0, C1, D0)}
+    held = {queue: AssignedQueue(queue) for queue in (A0, B0, C0, C1, D0)}
     for mine in held.values():
         mine.state.lock(90.0)
     held[D0].handed_over = True
@@ -131,7 +131,7 @@ def test_a_grant_counts_from_before_the_request_left_and_a_refusal_ends_it_at_on
 
 def test_locks_are_renewed_every_20_s_or_every_second_while_one_is_missing_or_when_told() -> None:
     brokers = Brokers(C0, C1)
-    held = {C0: HeldQueue(C0), C1: HeldQueue(C1)}
+    held = {C0: AssignedQueue(C0), C1: AssignedQueue(C1)}
     for mine in held.values():
         mine.state.lock(99.0)
     made = locks(brokers)
@@ -160,7 +160,7 @@ def test_locks_are_renewed_every_20_s_or_every_second_while_one_is_missing_or_wh
 
 def test_a_queue_that_was_handed_over_while_another_broker_was_asked_is_not_locked_again() -> None:
     brokers = Brokers(C0, D0)
-    held = {queue: HeldQueue(queue) for queue in (C0, D0)}
+    held = {queue: AssignedQueue(queue) for queue in (C0, D0)}
     held[C0].state.lock(90.0)
     made = locks(brokers)
 
@@ -196,7 +196,7 @@ def test_locks_that_brokers_may_hold_for_us_are_known_until_they_are_released_or
 
 def test_a_queue_that_went_while_its_lock_was_asked_for_is_left_alone() -> None:
     brokers = Brokers(C0, D0)
-    held = {queue: HeldQueue(queue) for queue in (C0, D0)}
+    held = {queue: AssignedQueue(queue) for queue in (C0, D0)}
     for mine in held.values():
         mine.state.lock(90.0)
 

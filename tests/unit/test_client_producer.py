@@ -13,7 +13,7 @@ import client_fakes as fakes
 import pytest
 from saturnmq.client.blocking import LoopThread
 from saturnmq.client.blocking import Producer as BlockingProducer
-from saturnmq.client.producer.batch import OutBatch
+from saturnmq.client.producer.batch import ProducerBatch
 from saturnmq.client.producer.producer import Producer
 from saturnmq.client.producer.results import SendStatus
 from saturnmq.client.producer.sending import ProducerOptions
@@ -413,7 +413,7 @@ def test_a_failed_send_leaves_nothing_in_memory():
 
     def batches():
         gc.collect()
-        return sum(isinstance(thing, OutBatch) for thing in gc.get_objects())
+        return sum(isinstance(thing, ProducerBatch) for thing in gc.get_objects())
 
     run(test)
 

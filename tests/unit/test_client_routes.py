@@ -1,6 +1,6 @@
 """The client's route table: readable, writable and remembered queues, addresses, templates."""
 
-from saturnmq.client.routes import RouteTable, from_template
+from saturnmq.client.routes import RouteCache, from_template
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.route import BrokerData, QueueData, TopicRoute
 
@@ -13,7 +13,7 @@ def route(*masters, slaves=(), perm=6):
 
 
 def test_queues_of_a_broker_without_master_can_be_read_not_written():
-    table = RouteTable()
+    table = RouteCache()
     assert table.update("T", route("a", slaves=["b"]))
     assert not table.update("T", route("a", slaves=["b"]))
     assert table.publish_queues("T") == [MessageQueue("T", "a", 0)]
@@ -35,7 +35,7 @@ def test_a_template_gives_its_queues_only_where_it_may_be_inherited():
 
 
 def test_only_readable_queues_are_read_and_only_writable_ones_written():
-    table = RouteTable()
+    table = RouteCache()
     table.update("R", route("a", perm=4))
     table.update("W", route("a", perm=2))
     assert (len(table.subscribe_queues("R")), table.publish_queues("R")) == (2, [])
@@ -43,7 +43,7 @@ def test_only_readable_queues_are_read_and_only_writable_ones_written():
 
 
 def test_an_address_is_that_of_the_broker_asked_for_else_of_the_master_else_of_any():
-    table = RouteTable()
+    table = RouteCache()
     brokers = [
         BrokerData("C", "a", {0: "a:0", 1: "a:1", 2: "a:2"}),
         BrokerData("C", "b", {2: "b:2", 1: "b:1"}),
@@ -60,7 +60,7 @@ def test_an_address_is_that_of_the_broker_asked_for_else_of_the_master_else_of_a
 
 
 def test_a_broker_is_known_while_a_topic_is_on_it():
-    table = RouteTable()
+    table = RouteCache()
     table.update("T", route("a", "b"))
     table.update("U", route("b"))
     assert table.update("T", route("c"))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from producer_world import A0, A1, B0, B1, Answer, Cluster, Line, Make, Sent, clusters
 from saturnmq.client.producer.accumulator import Pin
-from saturnmq.client.producer.batch import OutBatch, SendHandle, SendResult
+from saturnmq.client.producer.batch import ProducerBatch, SendHandle, SendResult
 from saturnmq.client.producer.results import SendStatus
 from saturnmq.protocol.message import Message, MessageQueue
 from saturnmq.runtime.errors import (
@@ -764,7 +764,7 @@ def test_a_queue_that_the_caller_chose_is_not_changed_for_another(cluster: Make)
     assert {sent.queue for sent in world.sent[1:]} == {A0}
 
 
-def batch_of(world: Cluster) -> OutBatch:
+def batch_of(world: Cluster) -> ProducerBatch:
     return world.engine.only(Message("T", b"x"), world.engine.accumulator.lane("T", None))
 
 

@@ -7,13 +7,13 @@ import random
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from saturnmq.drills.sim.disk import Outcome, SimDisk
+from saturnmq.drills.sim.disk import PowerCutOdds, SimDisk
 from saturnmq.store.derived.consumequeue import ENTRY, ConsumeQueue, last_physical
 from store_rig import files_have_holes
 
 PER_FILE = 7
 HOLE = (0, 0x7FFFFFFF, 0)
-NOTHING_ELSE = Outcome(kept=0.0, torn=0.0, names=0.0)
+NOTHING_ELSE = PowerCutOdds(kept=0.0, torn=0.0, names=0.0)
 
 Entry = tuple[int, int, int]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from saturnmq.client.consumer.process_queue import Limits, ProcessQueue
+from saturnmq.client.consumer.process_queue import FlowLimits, ProcessQueue
 
 
 @dataclass
@@ -183,9 +183,9 @@ def test_a_listener_stands_still_from_when_it_last_finished_a_message() -> None:
 
 def test_flow_control_by_count_and_by_bytes() -> None:
     queue = filled((list(range(10)), 10))
-    assert queue.full(Limits(messages=10))
-    assert queue.full(Limits(bytes=1000))
-    assert not queue.full(Limits(messages=11, bytes=1001))
+    assert queue.full(FlowLimits(messages=10))
+    assert queue.full(FlowLimits(bytes=1000))
+    assert not queue.full(FlowLimits(messages=11, bytes=1001))
 
 
 def test_a_lock_is_trusted_for_30_seconds() -> None:

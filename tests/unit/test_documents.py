@@ -11,7 +11,7 @@ from broker_rig import ask, config, connected, run, started
 from saturnmq.broker.tables.table_persistence import (
     STEP_ROWS,
     Document,
-    Rows,
+    LazyRows,
     Told,
     Versioned,
     encode,
@@ -33,9 +33,9 @@ class Table(Versioned):
         nothing: list[Any] = [None]
         return {
             "n": 1,
-            "rows": Rows(rows),
-            "none": Rows(nothing),
-            "left out": Rows(nothing, leave_out_empty=True),
+            "rows": LazyRows(rows),
+            "none": LazyRows(nothing),
+            "left out": LazyRows(nothing, leave_out_empty=True),
         }
 
 

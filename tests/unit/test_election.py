@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from election_rig import IDENTITY, LEASE_S, PREFIX, TERM, Group, Node, address, do, master, slave
 from etcd_model import ModelEtcd
-from saturnmq.broker.etcd.door import Guard, Item, Put, Snapshot
+from saturnmq.broker.etcd.door import Guard, KeyValue, Put, Snapshot
 from saturnmq.broker.replication.election import (
     BACK_OFF_S,
     DRIFT,
@@ -23,9 +23,9 @@ from saturnmq.broker.replication.election import (
     Facts,
     Follow,
     Grant,
+    GroupRecord,
     Memory,
     Poll,
-    Record,
     Revoke,
     read_record,
 )
@@ -67,7 +67,7 @@ def test_a_master_takes_its_group_and_says_who_is_in_sync() -> None:
     record = read_record(etcd.items[f"{PREFIX}record"].value)
     assert not etcd.items[f"{PREFIX}record"].lease, "it outlives the master"
     both = frozenset({A, B})
-    assert record == Record(IDENTITY, A, "a:10912", TERM, TERM, both, 480, {}, members=both)
+    assert record == GroupRecord(IDENTITY, A, "a:10912", TERM, TERM, both, 480, {}, members=both)
     assert not node.election.trouble(0.1, node.facts)
     assert not node.run(0.2)
 
@@ -442,8 +442,8 @@ def test_who_counts_is_known_through_a_restart_without_etcd() -> None:
 
 def forgetful(**changes: int) -> tuple[Memory, Snapshot]:
     memory = Memory(cluster=7, revision=50, record_changed=40, members=frozenset({B, C}))
-    record = Record(IDENTITY, A, "a:1", TERM, TERM, frozenset({A, B}), 5, {})
-    item = Item(record.to_bytes(), 3, changes.get("record_changed", 40))
+    record = GroupRecord(IDENTITY, A, "a:1", TERM, TERM, frozenset({A, B}), 5, {})
+    item = KeyValue(record.to_bytes(), 3, changes.get("record_changed", 40))
     found = Snapshot(
         changes.get("cluster", 7), changes.get("revision", 50), {f"{PREFIX}record": item}
     )
@@ -486,7 +486,7 @@ def test_an_etcd_that_goes_on_is_believed() -> None:
     assert (memory.revision, memory.record_changed) == (51, 51)
 
 
-GOOD = Record(
+GOOD = GroupRecord(
     IDENTITY,
     A,
     "a:10912",

@@ -10,7 +10,7 @@ from pathlib import Path
 import grpc
 import pytest
 from etcd_rig import EtcdProcess, make_certificates, running_etcd
-from saturnmq.broker.etcd.client import Access, GrpcEtcd
+from saturnmq.broker.etcd.client import EtcdAccess, GrpcEtcd
 from saturnmq.broker.etcd.door import (
     KEYS_MAX,
     VALUE_BYTES_MAX,
@@ -39,7 +39,7 @@ def etcd(tmp_path: Path) -> Iterator[EtcdProcess]:
         yield process
 
 
-def run(access: Access, body: Callable[[GrpcEtcd], Awaitable[None]]) -> None:
+def run(access: EtcdAccess, body: Callable[[GrpcEtcd], Awaitable[None]]) -> None:
     async def main() -> None:
         client = GrpcEtcd(access, NativeRuntime())
         try:
@@ -102,7 +102,7 @@ def test_a_commit_is_done_whole_if_its_guards_hold_and_else_not_at_all(etcd: Etc
         assert moved.done
         assert set((await client.read(PREFIX)).items) == {"/t/b"}
 
-    run(Access((etcd.endpoint,)), body)
+    run(EtcdAccess((etcd.endpoint,)), body)
 
 
 def test_keys_end_with_their_lease_and_a_watch_tells(etcd: EtcdProcess) -> None:
@@ -123,7 +123,7 @@ def test_keys_end_with_their_lease_and_a_watch_tells(etcd: EtcdProcess) -> None:
         await client.revoke(lease.id)
         assert (await client.read(PREFIX)).items == {}
 
-    run(Access((etcd.endpoint,)), body)
+    run(EtcdAccess((etcd.endpoint,)), body)
 
 
 def test_endpoints_that_do_not_answer_are_passed_over(etcd: EtcdProcess) -> None:
@@ -144,7 +144,7 @@ def test_endpoints_that_do_not_answer_are_passed_over(etcd: EtcdProcess) -> None
                 except EtcdUnavailable:
                     pass
 
-    run(Access((f"127.0.0.1:{free_block('127.0.0.1', 1)}", etcd.endpoint)), body)
+    run(EtcdAccess((f"127.0.0.1:{free_block('127.0.0.1', 1)}", etcd.endpoint)), body)
 
 
 def test_a_watch_goes_on_behind_its_last_change_when_etcd_comes_back(etcd: EtcdProcess) -> None:
@@ -154,14 +154,14 @@ def test_a_watch_goes_on_behind_its_last_change_when_etcd_comes_back(etcd: EtcdP
             await watching.until(lambda: watching.changes == [("/t/a", b"1")])
             etcd.kill()
             etcd.start()
-            other = GrpcEtcd(Access((etcd.endpoint,)), NativeRuntime())
+            other = GrpcEtcd(EtcdAccess((etcd.endpoint,)), NativeRuntime())
             await other.commit([], [Put("/t/a", b"2")])
             await other.commit([], [Delete("/t/a")])
             await other.close()
             await watching.until(lambda: len(watching.changes) >= 3)
             assert watching.changes == [("/t/a", b"1"), ("/t/a", b"2"), ("/t/a", None)]
 
-    run(Access((etcd.endpoint,)), body)
+    run(EtcdAccess((etcd.endpoint,)), body)
 
 
 def test_a_watch_that_lives_says_so_without_changes(etcd: EtcdProcess) -> None:
@@ -170,7 +170,7 @@ def test_a_watch_that_lives_says_so_without_changes(etcd: EtcdProcess) -> None:
             await watching.until(lambda: watching.began >= 3)
             assert not watching.changes
 
-    run(Access((etcd.endpoint,)), body)
+    run(EtcdAccess((etcd.endpoint,)), body)
 
 
 def test_changes_that_etcd_has_compacted_are_told_as_such(etcd: EtcdProcess) -> None:
@@ -184,7 +184,7 @@ def test_changes_that_etcd_has_compacted_are_told_as_such(etcd: EtcdProcess) -> 
         async with Watching(client, outcome.revision) as watching:
             await watching.until(lambda: watching.changes == [("/t/a", b"3")])
 
-    run(Access((etcd.endpoint,)), body)
+    run(EtcdAccess((etcd.endpoint,)), body)
 
 
 def test_users_have_to_say_their_password(etcd: EtcdProcess) -> None:
@@ -199,11 +199,11 @@ def test_users_have_to_say_their_password(etcd: EtcdProcess) -> None:
         with pytest.raises(EtcdDenied, match="etcdUser"):
             await client.read(PREFIX)
 
-    run(Access((etcd.endpoint,), "root", "secret"), works)  # nobody is asked who it is yet
+    run(EtcdAccess((etcd.endpoint,), "root", "secret"), works)  # nobody is asked who it is yet
     etcd.want_password("root", "secret")
-    run(Access((etcd.endpoint,), "root", "secret"), works)
-    run(Access((etcd.endpoint,), "root", "wrong"), denied)
-    run(Access((etcd.endpoint,)), denied)
+    run(EtcdAccess((etcd.endpoint,), "root", "secret"), works)
+    run(EtcdAccess((etcd.endpoint,), "root", "wrong"), denied)
+    run(EtcdAccess((etcd.endpoint,)), denied)
 
 
 def test_with_certificates_both_sides_prove_who_they_are(tmp_path: Path) -> None:
@@ -218,11 +218,11 @@ def test_with_certificates_both_sides_prove_who_they_are(tmp_path: Path) -> None
             await client.read(PREFIX)
 
     with running_etcd(tmp_path, files) as etcd:
-        run(Access((etcd.endpoint,), ca_file=f"{files}/ca.pem", **mine), works)
-        run(Access((etcd.endpoint,), ca_file=f"{files}/ca.pem"), fails)
-        run(Access((etcd.endpoint,)), fails)
+        run(EtcdAccess((etcd.endpoint,), ca_file=f"{files}/ca.pem", **mine), works)
+        run(EtcdAccess((etcd.endpoint,), ca_file=f"{files}/ca.pem"), fails)
+        run(EtcdAccess((etcd.endpoint,)), fails)
         other = make_certificates(tmp_path / "others")
-        run(Access((etcd.endpoint,), ca_file=f"{other}/ca.pem", **mine), fails)
+        run(EtcdAccess((etcd.endpoint,), ca_file=f"{other}/ca.pem", **mine), fails)
 
 
 @pytest.mark.parametrize(
@@ -237,12 +237,12 @@ def test_with_certificates_both_sides_prove_who_they_are(tmp_path: Path) -> None
 )
 def test_wrong_settings_name_the_way_out(access: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        Access(**access)
+        EtcdAccess(**access)
 
 
 def test_a_certificate_that_is_not_there_is_named() -> None:
     with pytest.raises(ConfigError, match="etcdCaFile /nowhere: No such file"):
-        Access(("a:1",), ca_file="/nowhere").credentials()
+        EtcdAccess(("a:1",), ca_file="/nowhere").credentials()
 
 
 # nonsense
@@ -339,7 +339,7 @@ def test_nonsense_is_an_error_and_no_value(name: str) -> None:
 
     async def main() -> None:
         async with lying({method: answer}) as endpoint:
-            client = GrpcEtcd(Access((endpoint,)), NativeRuntime())
+            client = GrpcEtcd(EtcdAccess((endpoint,)), NativeRuntime())
             with pytest.raises(EtcdMalformed):
                 await ask(client)
             await client.close()
@@ -369,7 +369,7 @@ def test_a_token_that_etcd_has_forgotten_is_asked_for_again() -> None:
 
     async def main() -> None:
         async with serving(Forgets()) as endpoint:
-            client = GrpcEtcd(Access((endpoint,), "root", "secret"), NativeRuntime())
+            client = GrpcEtcd(EtcdAccess((endpoint,), "root", "secret"), NativeRuntime())
             assert (await client.read(PREFIX)).revision == 9
             assert (await client.read(PREFIX)).revision == 9
             await client.close()

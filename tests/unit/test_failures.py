@@ -13,7 +13,7 @@ from saturnmq.broker.broker import Broker
 from saturnmq.broker.commit.cleaning import CleaningService
 from saturnmq.broker.commit.flush import FlushService
 from saturnmq.broker.handlers.membership import MembershipService
-from saturnmq.broker.handlers.queries import LookupService
+from saturnmq.broker.handlers.queries import QueryService
 from saturnmq.broker.replication.ha_master import HaMaster
 from saturnmq.broker.replication.ha_slave import HaSlave
 from saturnmq.protocol.codes import RequestCode
@@ -40,7 +40,7 @@ def test_a_request_that_fails_is_answered_and_counted(tmp_path: Path, monkeypatc
     def fails(*_: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(LookupService, "on_max_offset", fails)
+    monkeypatch.setattr(QueryService, "on_max_offset", fails)
 
     async def body(runtime) -> None:
         async with broker_at(runtime, tmp_path) as broker:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from saturnmq.broker.tables.subscription_groups import Group, GroupTable
+from saturnmq.broker.tables.subscription_groups import GroupTable, SubscriptionGroup
 from saturnmq.runtime.errors import InvalidParameter
 
 DOCUMENT = {  # as RocketMQ writes a group that nobody changed
@@ -38,7 +38,7 @@ def documents(groups: GroupTable) -> dict[str, Any]:
 
 def test_a_group_is_written_as_rocketmq_writes_it_and_keeps_what_we_do_not_know() -> None:
     groups = table()
-    groups.put(Group("G"))
+    groups.put(SubscriptionGroup("G"))
     assert documents(groups)["G"] == DOCUMENT
     groups.load({"subscriptionGroupTable": {"G": {"retryMaxTimes": 3, "newer": 7}}})
     assert documents(groups)["G"] == DOCUMENT | {"retryMaxTimes": 3, "newer": 7}
@@ -124,4 +124,4 @@ def test_a_group_may_not_read_a_topic_if_the_read_bit_is_set(bits: int, forbidde
 def test_a_consumer_says_how_often_it_retries_or_leaves_it_to_the_group(
     asked: int, limit: int
 ) -> None:
-    assert Group("G", {"retryMaxTimes": 3}).retry_limit(asked) == limit
+    assert SubscriptionGroup("G", {"retryMaxTimes": 3}).retry_limit(asked) == limit

@@ -16,13 +16,13 @@ from saturnmq.broker.handlers.requests import Services, served
 from saturnmq.protocol import headers
 from saturnmq.protocol.header_fields import (
     REQUIRED,
-    Choice,
-    Field,
-    Flag,
+    ChoiceField,
+    FlagField,
     Header,
-    Identity,
-    Number,
-    Text,
+    HeaderField,
+    IdentityField,
+    NumberField,
+    TextField,
 )
 from saturnmq.protocol.headers import HEADERS
 from saturnmq.runtime.errors import InvalidParameter
@@ -33,7 +33,13 @@ SCHEMA = [
     for header in dict.fromkeys(HEADERS.values())
     for attribute in header.FIELDS
 ]
-GOOD = {Number: "1", Text: "name", Flag: "true", Choice: "LOWER", Identity: "0" * 32}
+GOOD = {
+    NumberField: "1",
+    TextField: "name",
+    FlagField: "true",
+    ChoiceField: "LOWER",
+    IdentityField: "0" * 32,
+}
 
 
 def required(header: type[Header]) -> dict[str, str]:
@@ -42,8 +48,8 @@ def required(header: type[Header]) -> dict[str, str]:
     return {each.name: good(each) for each in fields if each.default is REQUIRED}
 
 
-def good(field: Field) -> str:
-    if isinstance(field, Number):
+def good(field: HeaderField) -> str:
+    if isinstance(field, NumberField):
         return str(max(1, field.least))
     return GOOD[type(field)]
 
@@ -60,19 +66,19 @@ def read(header: type[Header], attribute: str, value: str | None) -> object:
 @pytest.mark.parametrize(("header", "attribute"), SCHEMA)
 def test_a_field_takes_its_bounds_and_nothing_beyond(header: type[Header], attribute: str) -> None:
     field = header.FIELDS[attribute]
-    if isinstance(field, Number):
+    if isinstance(field, NumberField):
         inside = [field.least, field.most]
         assert [read(header, attribute, str(n)) for n in inside] == inside
         outside = [str(field.least - 1), str(field.most + 1), "9" * 400, "1.5", "0x1", "1_0", "²"]
-    elif isinstance(field, Text):
+    elif isinstance(field, TextField):
         assert read(header, attribute, "x" * field.most) == "x" * field.most
         outside = ["x" * (field.most + 1)]
         if field.is_name:
             outside += [" ", "a\nb", "\x00", "\ud800", "é" * (field.most // 2 + 1)]
-    elif isinstance(field, Choice):
+    elif isinstance(field, ChoiceField):
         assert [read(header, attribute, w.lower()) for w in field.words] == list(field.words)
         outside = ["MIDDLE"]
-    elif isinstance(field, Identity):
+    elif isinstance(field, IdentityField):
         assert read(header, attribute, "a1" * 16) == "a1" * 16
         outside = ["A1" * 16, "1" * 31]
     else:
@@ -118,8 +124,8 @@ def test_a_header_is_decoded_or_refused_and_reads_back_what_it_wrote(header, ext
 def test_the_long_names_of_a_send_are_read_where_the_short_ones_are_missing() -> None:
     long = {"topic": "T", "queueId": "3", "flag": "-7", "batch": "true", "properties": "a\x01b\x02"}
     short = {"b": "T", "e": "3", "h": "-7", "m": "true", "i": "a\x01b\x02"}
-    assert headers.Send.decode(long) == headers.Send.decode(short)
-    assert headers.Send.decode(long | {"b": "other"}).topic == "other"
+    assert headers.SendHeader.decode(long) == headers.SendHeader.decode(short)
+    assert headers.SendHeader.decode(long | {"b": "other"}).topic == "other"
 
 
 def test_the_fields_on_the_wire_have_one_name_each() -> None:

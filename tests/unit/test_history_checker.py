@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from saturnmq.drills.failover.checker import Aftermath, Promise, check
+from saturnmq.drills.failover.checker import Aftermath, ModePromise, check
 from saturnmq.drills.failover.history import AGAIN, IN_ORDER, Event, History
 from saturnmq.drills.failover.measure import effects, timeline
 from saturnmq.drills.sim.history import Place
@@ -20,7 +20,7 @@ class Forge:
     def __init__(self, count: int = 10, may_lose: bool = False) -> None:
         self.events: list[Event] = []
         self.stored: dict[Place, str] = {}
-        self.promise = Promise(may_lose=may_lose, groups=GROUPS)
+        self.promise = ModePromise(may_lose=may_lose, groups=GROUPS)
         self.saved: frozenset[str] = frozenset()
         self.problems: list[str] = []
         self.epochs: dict[str, list[tuple[int, int]]] = {}
@@ -94,7 +94,7 @@ def test_a_sound_history_passes_and_is_counted():
 
 
 def test_a_history_without_acknowledgements_is_none():
-    assert not check(History(), Promise(groups=GROUPS)).ok
+    assert not check(History(), ModePromise(groups=GROUPS)).ok
 
 
 @pytest.mark.parametrize(

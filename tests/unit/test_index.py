@@ -7,7 +7,7 @@ import itertools
 import random
 
 import pytest
-from saturnmq.drills.sim.disk import Outcome, SimDisk
+from saturnmq.drills.sim.disk import PowerCutOdds, SimDisk
 from saturnmq.protocol.jhash import index_hash
 from saturnmq.runtime.errors import StoreDamaged
 from saturnmq.store.derived.indexfile import INCOMING, ITEM, Index, IndexMark
@@ -17,7 +17,7 @@ SLOTS, PLACES = 7, 5  # four items in a file
 FILE_BYTES = 40 + 4 * SLOTS + 20 * PLACES
 NOW = Clock().now_ms()
 FAR = 1 << 60
-NOTHING_ELSE = Outcome(kept=0.0, torn=0.0, names=0.0)
+NOTHING_ELSE = PowerCutOdds(kept=0.0, torn=0.0, names=0.0)
 
 Message = tuple[int, int, tuple[str, ...]]  # offset, store time, keys
 MESSAGES: list[Message] = [

@@ -27,7 +27,7 @@ values = st.recursive(
 def test_strict_json_round_trips_through_both_parsers(value: object) -> None:
     data = fastjson.dumps(value)
     assert fastjson.loads(data) == value
-    parser = fastjson._Parser(json.dumps(value, indent=1))
+    parser = fastjson._JsonParser(json.dumps(value, indent=1))
     assert parser.value(0) == value
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from saturnmq.broker.replication.introductions import Member
+from saturnmq.broker.replication.introductions import MemberState
 from saturnmq.broker.replication.kinship import (
     is_foreign,
     is_outranked,
@@ -20,7 +20,7 @@ from saturnmq.protocol.epochs import OPENER, TERM, next_promotion, next_restart,
 from saturnmq.store.log.epochs import Epoch
 
 ONE, OTHER = "1" * 32, "2" * 32
-SLAVE = Member(
+SLAVE = MemberState(
     name="broker-a",
     identity=ONE,
     broker_id=1,

@@ -13,7 +13,7 @@ from saturnmq.runtime.errors import ServiceNotAvailable
 from saturnmq.store import message_store
 from saturnmq.store.config_files import ConfigFile
 from saturnmq.store.derived.tombstones import KEY
-from saturnmq.store.message_store import MessageStore, Part
+from saturnmq.store.message_store import AtomicBatchPart, MessageStore
 from saturnmq.store.recovery.checkpoint import Checkpoint
 from store_rig import CONFIG, SEGMENT, Clock, bodies, dispatch, flush, message, new_disk, open_store
 
@@ -380,7 +380,9 @@ def test_half_a_group_is_left_to_the_next_start() -> None:
     store = open_store(disk)
     put(store, range(3))
     rows = bytes(encode_batch([(b"row", b"", 0)] * 2))
-    parts = [Part("T", 0, *store.measure_part("T", rows), lambda: rows) for _ in range(2)]
+    parts = [
+        AtomicBatchPart("T", 0, *store.measure_part("T", rows), lambda: rows) for _ in range(2)
+    ]
     next(store.append_group(b"{}", parts))
     assert store.in_group
     store.close()

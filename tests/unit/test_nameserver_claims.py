@@ -8,7 +8,7 @@ from saturnmq.nameserver.registration import Registration, parse_registration
 from saturnmq.nameserver.routes import Registered, RouteTable
 from saturnmq.protocol import fastjson
 from saturnmq.protocol.epochs import AHEAD_MAX
-from saturnmq.protocol.headers import RegisterBroker
+from saturnmq.protocol.headers import RegisterBrokerHeader
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import DataVersion, TopicConfig
 from saturnmq.runtime.errors import ForeignGroup, InvalidParameter, SaturnError, TopicNotExist
@@ -20,7 +20,7 @@ HOLD_MS = 120_000
 
 def parsed(command: Command) -> Registration:
     """The announcement in a request."""
-    return parse_registration(RegisterBroker.decode(command.ext), command.body)
+    return parse_registration(RegisterBrokerHeader.decode(command.ext), command.body)
 
 
 def broker(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from saturnmq.drills.failover.checker import Verdict
+from saturnmq.drills.failover.checker import DrillVerdict
 from saturnmq.drills.pipeline import account
 
 A, B = ("broker-a", 0), ("broker-b", 1)
@@ -11,13 +11,13 @@ GIVEN = {A: [b"a0", b"a1", b"a2"], B: [b"b0", b"b1"]}
 
 
 def delivered(found):
-    verdict = Verdict()
+    verdict = DrillVerdict()
     account.delivered(verdict, "replayed", GIVEN, found)
     return [text.split(":")[1].strip() for text in verdict.violations]
 
 
 def archived(found):
-    verdict = Verdict()
+    verdict = DrillVerdict()
     account.archived(verdict, GIVEN, found)
     return verdict.violations
 

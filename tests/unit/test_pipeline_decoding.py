@@ -13,7 +13,7 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from saturnmq.pipeline.columns import COLUMNS, Columns, Field, select
+from saturnmq.pipeline.columns import COLUMNS, Columns, QueryColumn, select
 from saturnmq.protocol.compression import LZ4, ZLIB, ZSTD, compress, sys_flag_of
 from saturnmq.protocol.jhash import tags_code
 from saturnmq.protocol.kernels import decode_frames, write_message
@@ -518,7 +518,7 @@ def test_damage_among_entries_is_told_with_its_physical_offset():
 def test_a_wrong_mode_and_a_column_that_may_not_be_null_are_refused():
     with pytest.raises(ConfigError, match="did you mean 'PERMISSIVE'"):
         decoding.Decoder(select(), broker="b", mode="permissiv")
-    columns = Columns((Field("queueId", nullable=False), Field("topic")))
+    columns = Columns((QueryColumn("queueId", nullable=False), QueryColumn("topic")))
     with pytest.raises(ConfigError, match="drop NOT NULL from queueId"):
         decoding.Decoder(columns, broker="b", mode="PERMISSIVE")
 

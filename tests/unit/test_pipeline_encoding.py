@@ -69,7 +69,7 @@ def batches(draw):
 def encoded(kind, batch, rows=None, first_id=0, max_bytes=1 << 20, **options):
     """The pieces that the encoder yields with `kind` in place of the chosen kernel, and the error
     that ends them."""
-    chosen, kernels.Rows = kernels.Rows, kind.Rows
+    chosen, kernels.RowColumns = kernels.RowColumns, kind.Rows
     pieces = []
     try:
         encoder = Encoder(batch.schema.names, **options)
@@ -78,7 +78,7 @@ def encoded(kind, batch, rows=None, first_id=0, max_bytes=1 << 20, **options):
     except MessageIllegal as error:
         return pieces, str(error)
     finally:
-        kernels.Rows = chosen
+        kernels.RowColumns = chosen
     return pieces, ""
 
 

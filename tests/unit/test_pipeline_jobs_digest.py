@@ -12,7 +12,7 @@ from saturnmq.pipeline.jobs.digest import (
     HOUR_US,
     NULL_HASH,
     Digests,
-    Key,
+    HourKey,
     Total,
     hash_slices,
     hash_slices_reference,
@@ -128,6 +128,6 @@ def test_a_slice_of_a_batch_counts_as_its_rows() -> None:
 def test_totals_add_up_when_merged() -> None:
     both = digests([row(0)])
     both.merge(digests([row(2)]))
-    key = Key("T", "b", 0, 1000)
+    key = HourKey("T", "b", 0, 1000)
     assert both.totals == {key: digests([row(0), row(2)]).totals[key]}
     assert str(Total(1234, 255)) == "1,234 messages, checksum 00000000000000ff"

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pipeline_store_rig import START_MS, made, opened
 from saturnmq.pipeline.access import Where
 from saturnmq.pipeline.jobs import usage as counting
-from saturnmq.pipeline.jobs.report import Report, as_html, report, write_report
+from saturnmq.pipeline.jobs.report import UsageReport, as_html, report, write_report
 from saturnmq.pipeline.jobs.usage import Histogram, Top
 from saturnmq.runtime.errors import ConfigError
 from saturnmq.store.message_store import PendingMessage
@@ -26,7 +26,7 @@ def root(tmp_path: Path) -> Path:
     return made(tmp_path / "store", 120, step_ms=100_000)
 
 
-def reported(root: Path, **options) -> Report:
+def reported(root: Path, **options) -> UsageReport:
     return report(None, Where.store(str(root), trust_tail=True), **options)
 
 

@@ -7,7 +7,7 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from saturnmq.pipeline.plan import MAX_BYTES, WORTH_A_TASK, Plan, Range, pack, share
+from saturnmq.pipeline.plan import MAX_BYTES, WORTH_A_TASK, Range, ReadPlan, pack, share
 from saturnmq.protocol.message_queue import MessageQueue
 from saturnmq.runtime.errors import ConfigError
 
@@ -32,13 +32,13 @@ def covered(partitions: list[list[Range]]) -> list[tuple[int, int]]:
 
 def test_eight_short_queues_are_one_task():
     short = [piece for queue in range(8) for piece in pieces(queue, 300, rows=1)]
-    assert pack(short, Plan(parts=2)) == [short]
+    assert pack(short, ReadPlan(parts=2)) == [short]
 
 
 def test_a_hot_queue_is_shared_out_between_the_tasks():
     hot = pieces(0, *[8 * MIB] * 10)
     cold = [piece for queue in range(1, 4) for piece in pieces(queue, MIB)]
-    partitions = pack(hot + cold, Plan(parts=4))
+    partitions = pack(hot + cold, ReadPlan(parts=4))
     weights = [sum(item.bytes for item in own) for own in partitions]
     assert len(partitions) == 4
     assert max(weights) - min(weights) <= 8 * MIB
@@ -47,13 +47,13 @@ def test_a_hot_queue_is_shared_out_between_the_tasks():
 
 
 def test_more_bytes_than_the_tasks_may_have_make_more_tasks():
-    partitions = pack(pieces(0, *[MIB] * 64), Plan(parts=2, max_bytes=16 * MIB))
+    partitions = pack(pieces(0, *[MIB] * 64), ReadPlan(parts=2, max_bytes=16 * MIB))
     assert len(partitions) == 4
     assert all(len(own) == 1 for own in partitions)
 
 
 def test_no_task_runs_alone_in_the_last_round():
-    partitions = pack(pieces(0, *[MIB] * 72), Plan(parts=2, max_bytes=8 * MIB))
+    partitions = pack(pieces(0, *[MIB] * 72), ReadPlan(parts=2, max_bytes=8 * MIB))
     weights = [sum(item.bytes for item in own) // MIB for own in partitions]
     assert len(weights) == 10
     assert set(weights) == {7, 8}
@@ -61,13 +61,13 @@ def test_no_task_runs_alone_in_the_last_round():
 
 def test_a_limit_of_rows_holds_for_every_task():
     many = pieces(0, *[MIB] * 10) + pieces(1, *[MIB] * 3)
-    partitions = pack(many, Plan(parts=1, max_rows=250))
+    partitions = pack(many, ReadPlan(parts=1, max_rows=250))
     assert all(sum(item.rows for item in own) <= 250 for own in partitions)
     assert covered(partitions) == covered([many])
 
 
 def test_at_least_so_many_tasks_as_asked_for():
-    plan = Plan(parts=1, min_parts=6)
+    plan = ReadPlan(parts=1, min_parts=6)
     _, grain_rows = plan.grain(1000)
     assert grain_rows <= 1000 // 6
     small = pieces(0, *[10] * (1000 // grain_rows), rows=grain_rows)
@@ -76,12 +76,12 @@ def test_at_least_so_many_tasks_as_asked_for():
 
 
 def test_nothing_to_read_is_no_task():
-    assert pack([], Plan()) == []
-    assert pack([Range("T", "a", 0, 5, 5)], Plan()) == []
+    assert pack([], ReadPlan()) == []
+    assert pack([Range("T", "a", 0, 5, 5)], ReadPlan()) == []
 
 
 plans = st.builds(
-    Plan,
+    ReadPlan,
     parts=st.integers(1, 5),
     max_bytes=st.integers(1000, 200_000),
     max_rows=st.one_of(st.just(0), st.integers(1, 400)),
@@ -121,24 +121,24 @@ def test_every_message_is_in_one_task_and_no_limit_is_broken(plan, queues, seed)
 
 
 def test_the_plan_comes_back_from_the_checkpoint():
-    for plan in (Plan(3), Plan(3, MAX_BYTES, 7, 2)):
-        assert Plan.from_json(plan.to_json()) == plan
-    assert Plan(4).to_json() == {"parts": 4, "maxBytes": MAX_BYTES}
+    for plan in (ReadPlan(3), ReadPlan(3, MAX_BYTES, 7, 2)):
+        assert ReadPlan.from_json(plan.to_json()) == plan
+    assert ReadPlan(4).to_json() == {"parts": 4, "maxBytes": MAX_BYTES}
     for wrong in (
         None,
         {},
         {"parts": 4},
         {"parts": 0, "maxBytes": 1},
-        {**Plan(2).to_json(), "x": 1},
+        {**ReadPlan(2).to_json(), "x": 1},
     ):
         with pytest.raises(ConfigError, match="new checkpoint"):
-            Plan.from_json(wrong)
+            ReadPlan.from_json(wrong)
 
 
 def test_pieces_fill_a_task_closely():
-    assert Plan().grain(10**9) == (WORTH_A_TASK, 65_536)
-    assert Plan(max_bytes=1600).grain(10**9)[0] == 100
-    assert Plan(max_rows=10).grain(10**9)[1] == 10
+    assert ReadPlan().grain(10**9) == (WORTH_A_TASK, 65_536)
+    assert ReadPlan(max_bytes=1600).grain(10**9)[0] == 100
+    assert ReadPlan(max_rows=10).grain(10**9)[1] == 10
 
 
 @given(st.dictionaries(st.integers(0, 9), st.integers(0, 10_000)), st.integers(1, 20_000))

@@ -12,8 +12,8 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 
 from saturnmq.pipeline.chunking import NOW, Chunk
 from saturnmq.pipeline.sending import (
+    ChunkSender,
     ProducerKey,
-    Sending,
     SinkFailed,
     producers,
 )
@@ -36,7 +36,7 @@ def send(address, chunks, *, keyed=False, **options):
     given = parse({"endpoints": address, "topic": "T", **options})
     key = ProducerKey(address, given.producer_group, given.retry_timeout_ms, given.ack_mode)
     with producers.use(key) as producer:
-        sending = Sending(producer, given, keyed=keyed)
+        sending = ChunkSender(producer, given, keyed=keyed)
         for chunk in chunks:
             sending.put(chunk)
         sending.finish()

@@ -16,12 +16,12 @@ from saturnmq.protocol.header_fields import (
     NAME_MAX,
     REQUIRED,
     TEXT_MAX,
-    Choice,
-    Field,
-    Flag,
+    ChoiceField,
+    FlagField,
     Header,
-    Number,
-    Text,
+    HeaderField,
+    NumberField,
+    TextField,
 )
 from saturnmq.protocol.headers import HEADERS
 
@@ -42,19 +42,19 @@ def number(value: int) -> str:
     return f"2^{power.bit_length() - 1}-1" if power >> 16 and not power & value else str(value)
 
 
-def kind(field: Field) -> str:
-    if isinstance(field, Number):
+def kind(field: HeaderField) -> str:
+    if isinstance(field, NumberField):
         known = NUMBERS.get((field.least, field.most))
         return known or f"{number(field.least)}..{number(field.most)}"
-    if isinstance(field, Text):
+    if isinstance(field, TextField):
         usual, word = (NAME_MAX, "name") if field.is_name else (TEXT_MAX, "text")
         return word if field.most == usual else f"{word}≤{field.most}"
-    if isinstance(field, Flag):
+    if isinstance(field, FlagField):
         return "bool"
-    return "/".join(field.words) if isinstance(field, Choice) else "identity"
+    return "/".join(field.words) if isinstance(field, ChoiceField) else "identity"
 
 
-def default(field: Field) -> str:
+def default(field: HeaderField) -> str:
     if not field.default:
         return ""
     if isinstance(field.default, int) and field.default is not True:
@@ -62,7 +62,7 @@ def default(field: Field) -> str:
     return f"={field.default}".replace("True", "true")
 
 
-def written(field: Field) -> str:
+def written(field: HeaderField) -> str:
     """As the document has it."""
     name = field.name if field.long is None else f"{field.name}/{field.long}"
     if field.default is REQUIRED:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn, cast
 import pytest
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.broker.context import Context
-from saturnmq.broker.registration import Registration
+from saturnmq.broker.registration import Registrar
 from saturnmq.broker.replication.role import Role, State
 from saturnmq.broker.tables.topics import NEWS_MOST, Topic, TopicTable
 from saturnmq.drills.sim.runtime import SimRuntime
@@ -77,7 +77,7 @@ class Member:
         )
         self.masters: list[str] = []  # that it was told to follow
         self.epochs: list[int] = []  # that deposed it
-        self.registration = Registration(cast(Context, context), f"{self.node.ip}:10912")
+        self.registration = Registrar(cast(Context, context), f"{self.node.ip}:10912")
         self.registration.on_master = self._hear
         self._tasks = self.registration.start(Supervisor(self.node, die_of))
 

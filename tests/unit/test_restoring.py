@@ -17,7 +17,7 @@ from saturnmq.client.admin.restoring import (
     Item,
     Purpose,
     Restorer,
-    Verdict,
+    RestoreVerdict,
     delay_left,
     place,
     properties_again,
@@ -83,7 +83,7 @@ def test_what_waits_for_its_delay_goes_where_it_would_have_gone() -> None:
     assert isinstance(delivered, Purpose)
     assert (delivered.key, delivered.waits) == (meant.key, False)
     assert delivered.rank > meant.rank
-    assert purpose(frame("SCHEDULE_TOPIC_XXXX")) is Verdict.SYSTEM
+    assert purpose(frame("SCHEDULE_TOPIC_XXXX")) is RestoreVerdict.SYSTEM
     nonsense = {**waiting, "DELAY": "9" * 5000, "REAL_QID": "-1"}
     assert purpose(frame("SCHEDULE_TOPIC_XXXX", properties=nonsense)) == dataclasses.replace(
         meant, queue_id=0, delay_level=0
@@ -93,19 +93,19 @@ def test_what_waits_for_its_delay_goes_where_it_would_have_gone() -> None:
 @pytest.mark.parametrize(
     ("message", "verdict"),
     [
-        (frame("RMQ_SYS_TRANS_HALF_TOPIC"), Verdict.TRANSACTION),
-        (frame(sys_flag=0x4), Verdict.TRANSACTION),
-        (frame(sys_flag=0xC), Verdict.TRANSACTION),
-        (frame("RMQ_SYS_TRANS_OP_HALF_TOPIC"), Verdict.SYSTEM),
-        (frame("rmq_sys_wheel_timer"), Verdict.SYSTEM),
-        (frame("rmq_sys_SATURN_GROUPS"), Verdict.SYSTEM),
-        (frame("DefaultCluster_REPLY_TOPIC"), Verdict.SYSTEM),
-        (frame("OFFSET_MOVED_EVENT"), Verdict.SYSTEM),
-        (frame(raw=b"UNIQ_KEY\x01U\x02name\x01\xff\x02"), Verdict.UNREADABLE),
+        (frame("RMQ_SYS_TRANS_HALF_TOPIC"), RestoreVerdict.TRANSACTION),
+        (frame(sys_flag=0x4), RestoreVerdict.TRANSACTION),
+        (frame(sys_flag=0xC), RestoreVerdict.TRANSACTION),
+        (frame("RMQ_SYS_TRANS_OP_HALF_TOPIC"), RestoreVerdict.SYSTEM),
+        (frame("rmq_sys_wheel_timer"), RestoreVerdict.SYSTEM),
+        (frame("rmq_sys_SATURN_GROUPS"), RestoreVerdict.SYSTEM),
+        (frame("DefaultCluster_REPLY_TOPIC"), RestoreVerdict.SYSTEM),
+        (frame("OFFSET_MOVED_EVENT"), RestoreVerdict.SYSTEM),
+        (frame(raw=b"UNIQ_KEY\x01U\x02name\x01\xff\x02"), RestoreVerdict.UNREADABLE),
     ],
 )
 def test_what_is_not_a_users_message_is_left_out(
-    message: ReceivedMessage, verdict: Verdict
+    message: ReceivedMessage, verdict: RestoreVerdict
 ) -> None:
     assert purpose(message) is verdict
 
@@ -198,12 +198,12 @@ def test_a_send_without_an_answer_is_looked_for_and_not_repeated() -> None:
     async def body(cluster: LyingCluster) -> None:
         admin, restore = await restorer(cluster)
         items, settled = three(), []
-        assert await restore.judge(items) == [Verdict.WANTED] * 3
+        assert await restore.judge(items) == [RestoreVerdict.WANTED] * 3
         cluster.liar.lie = Lie(int(RequestCode.SEND_MESSAGE_V2), "silence")
         await restore.send(items, lambda *outcome: settled.append(outcome))
         assert settled == [(each, None) for each in items]
         assert await stored(admin) == [b"0", b"1", b"2"]
-        assert await restore.judge(items) == [Verdict.PRESENT] * 3
+        assert await restore.judge(items) == [RestoreVerdict.PRESENT] * 3
 
     run(body)
 
@@ -229,7 +229,7 @@ def scripted(
         await core.start()
         restore = Restorer(core, DELAYS, **options)
         try:
-            assert await restore.judge(three()) == [Verdict.WANTED] * 3
+            assert await restore.judge(three()) == [RestoreVerdict.WANTED] * 3
             await work(restore, broker)
         finally:
             await core.close()

@@ -13,18 +13,18 @@ from saturnmq.protocol.topics import GROUPS_TOPIC
 from saturnmq.runtime.errors import MessageIllegal, ServiceNotAvailable, StageLost, SystemBusy
 from saturnmq.store.inspect.rebuild import rebuild
 from saturnmq.store.inspect.verify import Sizes
-from saturnmq.store.log.atomic_batches import Group, lay_out
-from saturnmq.store.message_store import MessageStore, Part, PendingMessage, Put
+from saturnmq.store.log.atomic_batches import AtomicBatch, lay_out
+from saturnmq.store.message_store import AppendResult, AtomicBatchPart, MessageStore, PendingMessage
 from store_rig import CONFIG, SEGMENT, Clock, bodies, dispatch, flush, message, new_disk, open_store
 
 
-def part(store: MessageStore, *rows: bytes, queue: int = 0) -> Part:
+def part(store: MessageStore, *rows: bytes, queue: int = 0) -> AtomicBatchPart:
     data = bytes(encode_batch((row, b"", 0) for row in rows))
     count, size = store.measure_part("T", data)
-    return Part("T", queue, count, size, lambda: data)
+    return AtomicBatchPart("T", queue, count, size, lambda: data)
 
 
-def append(store: MessageStore, *parts: Part, document: bytes = b"{}") -> Put:
+def append(store: MessageStore, *parts: AtomicBatchPart, document: bytes = b"{}") -> AppendResult:
     *_, put = store.append_group(document, parts)
     assert put is not None
     return put
@@ -161,18 +161,18 @@ def test_a_whole_group_survives_the_death_of_the_process() -> None:
     assert store.markers == (0, 1)
 
 
-def bent(good: Part) -> Part:
+def bent(good: AtomicBatchPart) -> AtomicBatchPart:
     return replace(good, count=good.count + 1)
 
 
-def unreadable(good: Part) -> Part:
+def unreadable(good: AtomicBatchPart) -> AtomicBatchPart:
     def read() -> bytes:
         raise OSError(5, "Input/output error")
 
     return replace(good, read=read)
 
 
-def of_another_checksum(good: Part) -> Part:
+def of_another_checksum(good: AtomicBatchPart) -> AtomicBatchPart:
     data = bytearray(good.read())
     data[20] ^= 1
     return replace(good, read=lambda: bytes(data))
@@ -183,7 +183,7 @@ def of_another_checksum(good: Part) -> Part:
     [(bent, StageLost), (unreadable, StageLost), (of_another_checksum, MessageIllegal)],
 )
 def test_a_group_with_a_bad_part_is_undone_to_the_last_byte(
-    spoil: Callable[[Part], Part], error: type[Exception]
+    spoil: Callable[[AtomicBatchPart], AtomicBatchPart], error: type[Exception]
 ) -> None:
     disk = new_disk()
     store = open_store(disk)
@@ -237,7 +237,7 @@ def replicate(source: MessageStore, target: MessageStore, end: int) -> None:
         start = target.watermarks.appended
 
 
-def master_with_a_group() -> tuple[MessageStore, Group]:
+def master_with_a_group() -> tuple[MessageStore, AtomicBatch]:
     master = open_store(new_disk())
     master.put(message(b"before"))
     start = master.watermarks.appended
@@ -245,7 +245,7 @@ def master_with_a_group() -> tuple[MessageStore, Group]:
     master.put(message(b"after"))
     dispatch(master)
     assert start == put.physical_offset
-    return master, Group(start, put.end_offset)
+    return master, AtomicBatch(start, put.end_offset)
 
 
 def ends(master: MessageStore) -> list[int]:

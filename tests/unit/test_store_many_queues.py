@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from saturnmq.drills.sim.disk import Outcome
+from saturnmq.drills.sim.disk import PowerCutOdds
 from saturnmq.protocol.batch import encode_batch
 from saturnmq.runtime.errors import ServiceNotAvailable
 from saturnmq.store.derived.queue_files import QueueFiles
@@ -225,7 +225,7 @@ def test_a_start_writes_to_no_part_whose_room_went_with_the_power(kind: str) -> 
             store.flush_derived()
             store.checkpoint()
     rng = random.Random(1)
-    nothing = Outcome(kept=0, torn=0, names=0)
+    nothing = PowerCutOdds(kept=0, torn=0, names=0)
     disk = disk.crash_image(rng, nothing) if kind == "crash" else disk.kill_image(rng)
     store = open_store(disk, config=WIDE)  # the simulated disk tells a store to a sparse part
     for number in range(600):
@@ -319,7 +319,7 @@ def test_what_is_not_synced_stays_mapped() -> None:
     files.flush()
     assert all(bytes(file.view[:14]) == b"not yet synced" for file in made)
     assert len(opened) >= 3
-    disk = disk.crash_image(random.Random(1), Outcome(kept=0, torn=0, names=0))
+    disk = disk.crash_image(random.Random(1), PowerCutOdds(kept=0, torn=0, names=0))
     assert all(disk.content(file.path)[:14] == b"not yet synced" for file in made)
 
 
@@ -353,7 +353,7 @@ def test_a_checkpoint_that_lacks_descriptors_is_made_later() -> None:
     flush(store)
     store.flush_derived()
     store.checkpoint()
-    disk = disk.crash_image(random.Random(1), Outcome(kept=0, torn=0, names=0))
+    disk = disk.crash_image(random.Random(1), PowerCutOdds(kept=0, torn=0, names=0))
     store = open_store(disk)
     assert store.recovery.messages <= 1, "all of it was durable; the index looks at the last again"
     assert bodies(store, 2, "topic-3") == [b"x"]

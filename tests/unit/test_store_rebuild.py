@@ -14,7 +14,7 @@ from saturnmq.store.derived.consumequeue import ENTRY
 from saturnmq.store.derived.tombstones import KEY
 from saturnmq.store.inspect.rebuild import Rebuilt, is_over, rebuild
 from saturnmq.store.inspect.verify import Sizes
-from saturnmq.store.message_store import MessageStore, Part
+from saturnmq.store.message_store import AtomicBatchPart, MessageStore
 from saturnmq.store.recovery.checkpoint import Checkpoint
 from store_rig import CONFIG, SEGMENT, Clock, bodies, dispatch, message, new_disk, open_store
 
@@ -119,7 +119,7 @@ def test_a_group_that_ends_with_the_log_is_whole() -> None:
     store = open_store(disk)
     data = bytes(encode_batch((b"%d" % n, b"", 0) for n in range(3)))
     count, size = store.measure_part("T", data)
-    *_, last = store.append_group(b"{}", [Part("T", 0, count, size, lambda: data)])
+    *_, last = store.append_group(b"{}", [AtomicBatchPart("T", 0, count, size, lambda: data)])
     assert last is not None
     store.close()
     assert rebuilt(disk).log_end == last.end_offset == store.watermarks.appended

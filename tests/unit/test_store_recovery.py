@@ -8,7 +8,7 @@ import random
 import struct
 
 import pytest
-from saturnmq.drills.sim.disk import Outcome, SimDisk, SimSegment
+from saturnmq.drills.sim.disk import PowerCutOdds, SimDisk, SimSegment
 from saturnmq.protocol.frame import FRAME_BYTES_MIN
 from saturnmq.runtime.errors import StoreDamaged
 from saturnmq.store.derived.indexfile import (
@@ -114,7 +114,7 @@ def test_only_the_tail_since_the_checkpoint_is_read_again(end) -> None:
 
 def test_a_checkpoint_counts_on_nothing_that_is_not_durable() -> None:
     disk = new_disk()
-    nothing_else = Outcome(kept=0.0, torn=0.0, names=0.0)
+    nothing_else = PowerCutOdds(kept=0.0, torn=0.0, names=0.0)
     store = open_store(disk)
     for written in range(15, 90, 15):
         put(store, range(written - 15, written))
@@ -600,7 +600,7 @@ def test_of_a_log_that_is_gone_all_from_its_start_is_lost(start: int, from_there
 
 def test_a_new_store_has_found_and_lost_nothing() -> None:
     found = open_store(new_disk()).recovery
-    assert found == recovery.Recovery(True, 0, 0, 0, 0, "", [], 0, [])
+    assert found == recovery.RecoveryResult(True, 0, 0, 0, 0, "", [], 0, [])
 
 
 def test_a_queue_that_lost_its_end_is_built_again_from_the_oldest_segment(caplog) -> None:

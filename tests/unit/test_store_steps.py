@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 from saturnmq.protocol.batch import encode_batch
 from saturnmq.store.derived import reput
-from saturnmq.store.message_store import MessageStore, Part
+from saturnmq.store.message_store import AtomicBatchPart, MessageStore
 from saturnmq.store.recovery import recovery
 from store_rig import SEGMENT, bodies, dispatch, flush, message, new_disk, open_store
 
@@ -29,7 +29,7 @@ def append_group(store: MessageStore, *rows: bytes) -> None:
     for row in rows:
         data = bytes(encode_batch([(row, b"", 0)] * 2))
         count, size = store.measure_part("T", data)
-        parts.append(Part("T", 0, count, size, lambda data=data: data))
+        parts.append(AtomicBatchPart("T", 0, count, size, lambda data=data: data))
     for _ in store.append_group(b"{}", parts):
         pass
 

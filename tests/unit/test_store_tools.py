@@ -21,7 +21,7 @@ from frame_rig import plain_frame
 from hypothesis import given
 from hypothesis import strategies as st
 from saturnmq.cli.main import app
-from saturnmq.cli.store_dump import Wanted, queue_entries
+from saturnmq.cli.store_dump import DumpSelection, queue_entries
 from saturnmq.drills.sim.disk import PowerLoss, SimDisk
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.runtime.errors import DirectoryLocked, StoreDamaged
@@ -29,7 +29,7 @@ from saturnmq.store.derived.consumequeue import FILLER
 from saturnmq.store.derived.indexfile import INCOMING, ITEM, IndexFile
 from saturnmq.store.disk import Disk, NativeDisk
 from saturnmq.store.inspect.rebuild import Rebuilt, rebuild
-from saturnmq.store.inspect.verify import Report, Sizes, check
+from saturnmq.store.inspect.verify import Sizes, VerifyReport, check
 from saturnmq.store.inspect.verify_index import (
     IndexSizes,
     follow_chains,
@@ -98,7 +98,7 @@ def disk() -> SimDisk:
     return door
 
 
-def checked(disk: Disk, root: str = "/store") -> Report:
+def checked(disk: Disk, root: str = "/store") -> VerifyReport:
     return check(disk, root, SIZES)
 
 
@@ -791,7 +791,7 @@ def test_dump_shows_an_entry_beside_a_hole_of_the_file(
     disk.make_dirs("/store/consumequeue/T/0")
     data = bytes(20 * number) + struct.pack(">qiq", 1500, 100, 0)
     disk.write_file(f"/store/consumequeue/T/0/{0:020d}", data.ljust(20_000, b"\0"))
-    (entry,) = queue_entries(disk, "/store", Sizes(), Wanted())
+    (entry,) = queue_entries(disk, "/store", Sizes(), DumpSelection())
     assert (entry.fields["queue_offset"], entry.fields["physical_offset"]) == (number, 1500)
 
 

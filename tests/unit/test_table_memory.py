@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from broker_rig import ask, config, connected, run, send, started
 from saturnmq.broker.tables import table_memory
-from saturnmq.broker.tables.locks import QueueLocks
+from saturnmq.broker.tables.locks import QueueLockTable
 from saturnmq.broker.tables.offsets import ConsumerOffsets
 from saturnmq.broker.tables.topics import Topic, TopicTable
 from saturnmq.protocol import fastjson
@@ -226,7 +226,7 @@ def test_a_table_of_the_longest_names_fits_a_frame(monkeypatch: pytest.MonkeyPat
 
 
 def test_locks_that_are_over_are_forgotten() -> None:
-    locks = QueueLocks()
+    locks = QueueLockTable()
     queues = [MessageQueue("T", "b", number) for number in range(3)]
     locks.lock("G", "c", queues[:2], 0.0)
     locks.lock("G", "c", queues[2:], 30.0)

@@ -12,8 +12,8 @@ from saturnmq.protocol.frame import BLANK_MAGIC
 from saturnmq.runtime.errors import StoreDamaged
 from saturnmq.store.derived.consumequeue import ENTRY
 from saturnmq.store.inspect.verify import (
-    Report,
     Sizes,
+    VerifyReport,
     check,
     check_side_file,
     expected_end,
@@ -82,7 +82,7 @@ def told(findings: Iterable[Finding]) -> list[tuple[str, str, int, int | None, i
     ]
 
 
-def checked(disk: SimDisk) -> Report:
+def checked(disk: SimDisk) -> VerifyReport:
     return check(disk, "/store")
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.broker.replication.events import Me
-from saturnmq.broker.replication.introductions import Member
+from saturnmq.broker.replication.introductions import MemberState
 from saturnmq.broker.replication.role import Role
 from saturnmq.broker.replication.words import Words
 from saturnmq.protocol.epochs import TERM
@@ -15,8 +15,8 @@ from saturnmq.store.log.epochs import Epoch
 GROUP = "1" * 32
 
 
-def slave(number: int, *, end: int = 1000, lacks: str = "") -> Member:
-    return Member(
+def slave(number: int, *, end: int = 1000, lacks: str = "") -> MemberState:
+    return MemberState(
         name="broker-a",
         identity=GROUP,
         broker_id=number,

@@ -69,7 +69,7 @@ MTIMES = itertools.count(1_000_000_000)  # no two versions of a module share one
 
 
 @dataclass(frozen=True)
-class Mutant:
+class OperatorMutant:
     module: str  # a path from the root
     line: int
     operator: str
@@ -81,7 +81,7 @@ class Mutant:
         return f"{self.module}:{self.line} {self.operator.removeprefix('core/')}#{self.occurrence}"
 
 
-def mutants(module: str) -> Iterator[Mutant]:
+def mutants(module: str) -> Iterator[OperatorMutant]:
     """Every mutant of a module but those that nothing can notice."""
     source = (ROOT / module).read_text()
     passed_over = _passed_over(source)
@@ -95,7 +95,7 @@ def mutants(module: str) -> Iterator[Mutant]:
                 unseen = any(a <= start < b for a, b in passed_over)
                 if not unseen and not _is_star(source, operator, start):
                     where = statements.get(start[0], ((start[0], start[0] + 1), False))
-                    yield Mutant(module, start[0], operator, occurrence, *where)
+                    yield OperatorMutant(module, start[0], operator, occurrence, *where)
                 occurrence += 1
 
 
@@ -185,7 +185,7 @@ class Ran:
     by_line: Mapping[str, Mapping[int, set[str]]]
     seconds: Mapping[str, float]
 
-    def tests_of(self, mutant: Mutant) -> list[str]:
+    def tests_of(self, mutant: OperatorMutant) -> list[str]:
         """Those that ran its statement. Of a line that only an import runs: those that ran a line
         with the name that it binds, else those of its module; and those of the files that import
         the module, which may only read a constant."""
@@ -208,7 +208,7 @@ class Ran:
             cases[function] += 1
         return sorted(found, key=lambda test: place[test])
 
-    def asked(self, mutant: Mutant, most: int, seconds: float) -> list[str]:
+    def asked(self, mutant: OperatorMutant, most: int, seconds: float) -> list[str]:
         """The first of them: so many, and no more once they take so long."""
         tests = self.tests_of(mutant)[:most]
         until = itertools.accumulate(self.seconds[test] for test in tests)
@@ -281,14 +281,14 @@ def put(path: Path, source: str) -> None:
     os.utime(path, (mtime, mtime))
 
 
-class Judge:
+class MutantJudge:
     """Has a copy of the packages, and a process that has collected the tests of a module."""
 
     def __init__(self, folder: Path, ran: Ran) -> None:
         self._folder = overlay(folder)
         self._ran = ran
 
-    def begin(self, module: str, tests: set[str]) -> Judge:
+    def begin(self, module: str, tests: set[str]) -> MutantJudge:
         self._name = module
         self._copy = self._folder / "saturnmq" / module
         self._source = (ROOT / module).read_text()
@@ -312,7 +312,7 @@ class Judge:
         self._door.close()
         self._process.join()
 
-    def survives(self, mutant: Mutant, tests: list[str]) -> bool:
+    def survives(self, mutant: OperatorMutant, tests: list[str]) -> bool:
         operator = get_operator(mutant.operator)()
         changed = mutate_code(self._source, operator, mutant.occurrence)
         try:
@@ -333,13 +333,13 @@ class Judge:
 
 
 def judged(
-    module: str, asked: dict[Mutant, list[str]], judges: list[Judge]
-) -> Iterator[tuple[Mutant, str | None]]:
+    module: str, asked: dict[OperatorMutant, list[str]], judges: list[MutantJudge]
+) -> Iterator[tuple[OperatorMutant, str | None]]:
     """Each mutant, and why nothing noticed it; None if a test did."""
     tests = set(itertools.chain.from_iterable(asked.values()))
-    free: SimpleQueue[Judge] = SimpleQueue()
+    free: SimpleQueue[MutantJudge] = SimpleQueue()
 
-    def judge(mutant: Mutant) -> tuple[Mutant, str | None]:
+    def judge(mutant: OperatorMutant) -> tuple[OperatorMutant, str | None]:
         if not asked[mutant]:
             return mutant, "no test runs this line"
         mine = free.get()
@@ -378,7 +378,7 @@ def main() -> None:
     }
     outcomes: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as temporary:
-        judges = [Judge(Path(temporary) / str(n), ran) for n in range(options.workers)]
+        judges = [MutantJudge(Path(temporary) / str(n), ran) for n in range(options.workers)]
         for module in options.modules:
             began = time.monotonic()
             found = [m for m in mutants(module) if again is None or str(m) in again]

@@ -1,6 +1,6 @@
 """What operators, clocks and applications do in a simulated cluster, one module each."""
 
-from saturnmq.drills.sim.scenes.delaying import Clocks, Delaying
+from saturnmq.drills.sim.scenes.delaying import ClockSteps, Delaying
 from saturnmq.drills.sim.scenes.growing import Growing
 from saturnmq.drills.sim.scenes.recreating import Recreating
 from saturnmq.drills.sim.scenes.retrying import Misbehaving, Retrying
@@ -12,7 +12,7 @@ from saturnmq.drills.sim.scenes.taking_long import TakingLong
 __all__ = ["SCENES", "Scene"]
 
 SCENES: dict[str, type[Scene]] = {
-    "clocks": Clocks,
+    "clocks": ClockSteps,
     "delaying": Delaying,
     "growing": Growing,
     "misbehaving": Misbehaving,

@@ -14,7 +14,7 @@ from collections import Counter
 from dataclasses import replace
 
 from saturnmq.drills.sim.allowance import put_off
-from saturnmq.drills.sim.history import History, Place
+from saturnmq.drills.sim.history import Place, SimHistory
 from saturnmq.drills.sim.scenes.scene import Scene
 from saturnmq.drills.sim.verdict import told
 from saturnmq.protocol.topics import SCHEDULE_TOPIC
@@ -75,7 +75,7 @@ class Delaying(Scene):
         waiting = self.stored(SCHEDULE_TOPIC).values()
         return [value for value in waiting if value in self.history.invoked]
 
-    def judged(self) -> History:
+    def judged(self) -> SimHistory:
         comes = {value: ack for value, ack in self.history.acked.items() if self._comes(value)}
         return replace(self.history, acked=comes)
 
@@ -145,7 +145,7 @@ class Delaying(Scene):
         return any(due - KNOWN_S <= at <= min(known, two) for at in changes)
 
 
-class Clocks(Scene):
+class ClockSteps(Scene):
     """No topic: the wall clocks of brokers step, both ways, a little or by an hour."""
 
     topic, group = "clocks", "nobody"

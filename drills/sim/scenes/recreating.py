@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 
-from saturnmq.drills.sim.history import History, Place
-from saturnmq.drills.sim.nodes import BrokerNode
-from saturnmq.drills.sim.scenes.scene import Member, Scene
+from saturnmq.drills.sim.history import Place, SimHistory
+from saturnmq.drills.sim.nodes import SimBroker
+from saturnmq.drills.sim.scenes.scene import Scene, SceneConsumer
 from saturnmq.drills.sim.verdict import told
 from saturnmq.protocol.message import ReceivedMessage
 
@@ -22,7 +22,7 @@ class Recreating(Scene):
     topic, group = "reborn", "mourners"
 
     async def start(self) -> None:
-        self.lives: list[History] = []
+        self.lives: list[SimHistory] = []
         self.deleted_at: list[float] = []
         self._from_beginning = self.rng.random() < 0.5
         await self.sender.start()
@@ -37,7 +37,7 @@ class Recreating(Scene):
     async def _begin(self) -> None:
         """A new life of the topic."""
         await self.create(self.rng.randint(1, 3))
-        self.history = History()
+        self.history = SimHistory()
         self.history.reader(self.group)
         self.lives.append(self.history)
 
@@ -59,7 +59,7 @@ class Recreating(Scene):
     async def _end(self) -> None:
         """Its messages are nobody's from here on."""
 
-        def gone(node: BrokerNode) -> bool:
+        def gone(node: SimBroker) -> bool:
             return node.serving is not None and node.serving.context.topics.get(self.topic) is None
 
         self.fault("topic deleted")
@@ -72,7 +72,7 @@ class Recreating(Scene):
         await self._begin()
         self.spawn(self._send(MESSAGES))
 
-    async def listen(self, member: Member, message: ReceivedMessage) -> object:
+    async def listen(self, member: SceneConsumer, message: ReceivedMessage) -> object:
         current, value = self.history, self._value(message)
         for life in self.lives:
             if value in life.invoked:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from saturnmq.broker.handlers.retry import FIRST_RETRY_LEVEL
 from saturnmq.client.producer.results import ConsumeResult, SendStatus
-from saturnmq.drills.sim.scenes.scene import Member, Scene
+from saturnmq.drills.sim.scenes.scene import Scene, SceneConsumer
 from saturnmq.drills.sim.verdict import told
 from saturnmq.protocol.message import ReceivedMessage
 from saturnmq.protocol.topics import dlq_topic
@@ -77,7 +77,7 @@ class Retrying(Scene):
         luck = random.Random(f"{self.cluster.seed}/{self.topic}/{value}")
         return luck.choice((0, 0, 1, 2, NEVER))
 
-    async def listen(self, member: Member, message: ReceivedMessage) -> object:
+    async def listen(self, member: SceneConsumer, message: ReceivedMessage) -> object:
         value = self.note(message)
         number = message.reconsume_times
         attempt = Attempt(self.now, number, message.broker_name or "")

@@ -16,27 +16,27 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from saturnmq.client.consumer.push_consumer import PushConsumer
 from saturnmq.client.core import ClientCore
 from saturnmq.drills.sim import aftermath
-from saturnmq.drills.sim.history import History, Place
-from saturnmq.drills.sim.load import COMMIT_S, Client, Sender
-from saturnmq.drills.sim.nodes import BrokerNode
+from saturnmq.drills.sim.history import Place, SimHistory
+from saturnmq.drills.sim.load import COMMIT_S, ClientMachine, SimSender
+from saturnmq.drills.sim.nodes import SimBroker
 from saturnmq.drills.sim.verdict import Evidence, Verdict
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 from saturnmq.runtime.errors import SaturnError
 
 if TYPE_CHECKING:
-    from saturnmq.drills.sim.cluster import Cluster
+    from saturnmq.drills.sim.cluster import SimCluster
 
 KNOWN_S = 3.0  # a change that is not on every node after so long is ordered again
 
 
-class Member(Client):
+class SceneConsumer(ClientMachine):
     """A consumer on a machine of its own."""
 
     def __init__(
         self,
         scene: Scene,
         number: int,
-        listener: Callable[[Member, ReceivedMessage], Coroutine[Any, Any, object]],
+        listener: Callable[[SceneConsumer, ReceivedMessage], Coroutine[Any, Any, object]],
         **options: Any,
     ) -> None:
         super().__init__(scene.cluster, f"{scene.group}-{number}", scene.address(number))
@@ -82,13 +82,13 @@ class Scene:
     ordered: ClassVar[bool] = False
     patience_s: ClassVar[float] = 30.0  # after its encore everything is delivered so soon
 
-    def __init__(self, cluster: Cluster, number: int) -> None:
+    def __init__(self, cluster: SimCluster, number: int) -> None:
         self.cluster, self.plan = cluster, cluster.plan
         self.rng = random.Random(f"{cluster.seed}/scene/{self.topic}")
         self._number, self._machines = number, 0
-        self.sender = Sender(cluster, f"{self.topic}-sender", self.address(0))
-        self.members: list[Member] = []
-        self.history = History()
+        self.sender = SimSender(cluster, f"{self.topic}-sender", self.address(0))
+        self.members: list[SceneConsumer] = []
+        self.history = SimHistory()
         self.history.reader(self.group)
         self.lanes: list[asyncio.Task[None]] = []
         self.encored = False
@@ -103,7 +103,7 @@ class Scene:
         """The same once more, on a cluster without faults."""
         raise NotImplementedError
 
-    async def listen(self, member: Member, message: ReceivedMessage) -> object:
+    async def listen(self, member: SceneConsumer, message: ReceivedMessage) -> object:
         """One message at one member."""
         self.note(message)
         return None
@@ -132,7 +132,7 @@ class Scene:
         )
         return Verdict(evidence).run()
 
-    def judged(self) -> History:
+    def judged(self) -> SimHistory:
         """The part of its history that the common verdict is about."""
         return self.history
 
@@ -164,10 +164,10 @@ class Scene:
         found = self.history.deliver(self.group, self.now, place, body, again=times > 0)
         return found.value or "?"
 
-    async def join(self) -> Member:
+    async def join(self) -> SceneConsumer:
         """One more member."""
         self._machines += 1
-        member = Member(self, self._machines, self.listen, **self.member_options())
+        member = SceneConsumer(self, self._machines, self.listen, **self.member_options())
         self.members.append(member)
         await member.start()
         return member
@@ -238,7 +238,7 @@ class Scene:
     async def order_everywhere(
         self,
         work: Callable[[], Coroutine[Any, Any, None]],
-        is_so: Callable[[BrokerNode], bool],
+        is_so: Callable[[SimBroker], bool],
     ) -> None:
         """The same until it is so on every node: a group may not have been there to be asked."""
         while True:
@@ -252,7 +252,7 @@ class Scene:
     async def create(self, queues: int) -> None:
         """With so many queues, on every node: no promise covers a topic before that."""
 
-        def knows(node: BrokerNode) -> bool:
+        def knows(node: SimBroker) -> bool:
             topic = node.serving.context.topics.get(self.topic) if node.serving else None
             return topic is not None and topic.write_queues == queues
 
@@ -260,7 +260,7 @@ class Scene:
         create = self.cluster.operator.admin.create_topic
         await self.order_everywhere(lambda: create(self.topic, queues=queues), knows)
 
-    def stored_at(self, node: BrokerNode, topic: str = "") -> Iterator[tuple[Place, str | None]]:
+    def stored_at(self, node: SimBroker, topic: str = "") -> Iterator[tuple[Place, str | None]]:
         """What a node has of the topic."""
         if node.serving is not None:
             yield from aftermath.stored(node.serving.store, node.group, topic=topic or self.topic)

@@ -14,8 +14,8 @@ import math
 from typing import NamedTuple
 
 from saturnmq.client.admin.admin import Undrained
-from saturnmq.drills.sim.nodes import BrokerNode
-from saturnmq.drills.sim.scenes.scene import Member, Scene
+from saturnmq.drills.sim.nodes import SimBroker
+from saturnmq.drills.sim.scenes.scene import Scene, SceneConsumer
 from saturnmq.drills.sim.verdict import told
 from saturnmq.protocol.message import ReceivedMessage
 from saturnmq.runtime.errors import InvalidParameter
@@ -40,7 +40,7 @@ class Counts(NamedTuple):
 ALL = Counts(QUEUES, QUEUES)
 
 
-class Drained(NamedTuple):
+class DrainedQueues(NamedTuple):
     """At this time the operator was told that nothing is left from queue `fewer` on; `missing` is
     what the group had not got."""
 
@@ -52,7 +52,7 @@ class Drained(NamedTuple):
 class Back(NamedTuple):
     """A master had more queues than it was given at `since`."""
 
-    node: BrokerNode
+    node: SimBroker
     counts: Counts
     given: Counts
     since: float
@@ -64,7 +64,7 @@ class Shrinking(Scene):
     patience_s = 60.0
 
     async def start(self) -> None:
-        self.drained: list[Drained] = []
+        self.drained: list[DrainedQueues] = []
         self.back: list[Back] = []
         self._rounds = 0
         self._calm_at = math.inf
@@ -104,7 +104,7 @@ class Shrinking(Scene):
             lambda node: self._counts(node) == counts,
         )
 
-    def _counts(self, node: BrokerNode) -> Counts | None:
+    def _counts(self, node: SimBroker) -> Counts | None:
         topic = node.serving.context.topics.get(self.topic) if node.serving else None
         return None if topic is None else Counts(topic.write_queues, topic.read_queues)
 
@@ -123,7 +123,7 @@ class Shrinking(Scene):
                 for value, ack in self.history.acked.items()
                 if ack.place.queue >= fewer and ack.at < asked and value not in seen
             ]
-            self.drained.append(Drained(asked, fewer, missing))
+            self.drained.append(DrainedQueues(asked, fewer, missing))
         return not left
 
     async def _watch(self, given: Counts, seconds: float) -> None:
@@ -159,7 +159,7 @@ class Shrinking(Scene):
         await self._send_all()
         await self._alter(ALL)
 
-    async def listen(self, member: Member, message: ReceivedMessage) -> object:
+    async def listen(self, member: SceneConsumer, message: ReceivedMessage) -> object:
         self.note(message)
         if self.rng.random() < SLOW:
             await member.runtime.sleep(self.rng.uniform(0.0, SLOW_S))

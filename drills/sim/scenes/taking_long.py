@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from saturnmq.drills.sim.nodes import Span
-from saturnmq.drills.sim.scenes.scene import Member, Scene
+from saturnmq.drills.sim.scenes.scene import Scene, SceneConsumer
 from saturnmq.drills.sim.verdict import told
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 
@@ -53,7 +53,7 @@ class TakingLong(Scene):
             await self.send(lane, counter, queue)
             await self.pause(MESSAGES)
 
-    async def listen(self, member: Member, message: ReceivedMessage) -> object:
+    async def listen(self, member: SceneConsumer, message: ReceivedMessage) -> object:
         value = self.note(message)
         queue = message.broker_name or "", message.queue_id
         call = Call(member.name, queue, message.queue_offset, Span(self.now))
