@@ -188,7 +188,7 @@ class Broker:
 
     async def _start(self, config: BrokerConfig, runtime: Runtime) -> None:
         context = self._make_context()
-        self._saver = TablePersistence(runtime, context.steps, self._gate.guard)
+        self._saver = TablePersistence(runtime, context.steps, self._gate.shared)
         self.context = context
         context.tables.counts = {
             OFFSET: context.offsets.__len__,
@@ -316,7 +316,7 @@ class Broker:
             interval_s=config.flush_interval_ms / 1000,
             on_flushed=self._flushed,
             on_failed=self._look_for_failure,
-            guard=self._gate.guard,
+            guard=self._gate.shared,
         )
         context.flush_keeps_up = self._flush.keeps_up
         retention = RetentionClock(runtime)
@@ -325,7 +325,7 @@ class Broker:
             runtime,
             now_ms=retention.now_ms,
             retry_dispatch=self._turn.catch_up,
-            guard=self._gate.guard,
+            guard=self._gate.shared,
         )
         self._upkeep = Upkeep(self.store, runtime, self._gate, self._look_for_failure)
         deletion = Deletion(
@@ -341,7 +341,7 @@ class Broker:
         self._slave = HaSlave(
             context,
             self._links,
-            flush=lambda: self._gate.guard(self._flush.flush_once()),
+            flush=lambda: self._gate.shared(self._flush.flush_once()),
             flush_at_once=self._flush.flush_at_once,
             on_append=self._turn.wake,
             on_join=self._table_sync.joined,
@@ -396,7 +396,7 @@ class Broker:
         )
         stages.clear()
         self._staging = StagingService(
-            context, sends, self._sinks, stages, self._gate.guard, self._turn.catch_up
+            context, sends, self._sinks, stages, self._gate.shared, self._turn.catch_up
         )
         self._turn.on_append += [
             self._upkeep.appended,
@@ -503,7 +503,7 @@ class Broker:
         """What a promotion has made of this node, and which master wrote what of its log."""
         root, role = self.config.root, self.context.role
         self._disk.make_dirs(f"{root}/config")
-        role.term = self.context.epochs.last
+        role.log_epoch = self.context.epochs.last
         file = ConfigFile(self._disk, f"{root}/config/role.json")
         _read(file, role.load)
         self._saver.add(role, file)
@@ -653,7 +653,7 @@ class Broker:
             self.context.steps.rest(resting)
 
         try:
-            await self._gate.alone(cut, rest)
+            await self._gate.exclusive(cut, rest)
             self._turn.tell(self.store.take_untold())
             self._cut_unsaved = True
             await self._save_cut()

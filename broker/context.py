@@ -84,7 +84,7 @@ class Context:
         nothing before all of it has its entries, which takes several steps of reput, or waits for
         room on the disk."""
         marks = self.store.watermarks
-        return min(marks.confirmed, self.store.border(marks.dispatched))
+        return min(marks.confirmed, self.store.align_to_batch(marks.dispatched))
 
 
 def cached(c: Context, result: GetResult) -> Awaitable[None] | None:

@@ -336,12 +336,12 @@ class Registrar:
         if master == self._c.address or ha_address == self.ha_address:
             master = ha_address = ""  # and its disk was replaced since, if it does not know
         if not role.is_slave or role.state is State.FENCED:
-            if epoch > role.term:
+            if epoch > role.log_epoch:
                 self.on_master(epoch, master, ha_address)
-        elif ha_address and (not epoch or epoch >= min(role.epoch, self._newest)):
+        elif ha_address and (not epoch or epoch >= min(role.promised_epoch, self._newest)):
             # One of a lower epoch than this node has promised is told so, if it is the newest.
             self._newest = max(self._newest, epoch)
-            self._knows_master = not epoch or epoch >= role.epoch
+            self._knows_master = not epoch or epoch >= role.promised_epoch
             self.on_master(epoch, master, ha_address)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from saturnmq.client.core import ErrorListener
+from saturnmq.client.core import DEFAULT_NAMESERVER, ErrorListener, new_core
 from saturnmq.client.producer import at_exit
 from saturnmq.client.producer import producer as async_producer
 from saturnmq.client.producer.accumulator import Pin
@@ -206,7 +206,7 @@ class Producer:
     def __init__(
         self,
         group: str = async_producer.DEFAULT_GROUP,
-        nameservers: str | Sequence[str] = async_producer.DEFAULT_NAMESERVER,
+        nameservers: str | Sequence[str] = DEFAULT_NAMESERVER,
         *,
         send_timeout: float = ProducerOptions.send_timeout,
         retries: int = ProducerOptions.retries,
@@ -279,7 +279,7 @@ class Producer:
         return self
 
     async def _make(self, thread: LoopThread) -> ProducerEngine:
-        core = async_producer.new_core(self._nameservers, thread.runtime)
+        core = new_core(self._nameservers, thread.runtime)
         if self._on_error is not None:
             core.on_error(self._on_error)
         await core.start()

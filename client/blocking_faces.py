@@ -34,8 +34,7 @@ from saturnmq.client.consumer.listening import Listener, OneListener
 from saturnmq.client.consumer.offset_store import COMMIT_INTERVAL_S
 from saturnmq.client.consumer.process_queue import FlowLimits
 from saturnmq.client.consumer.push_consumer import CONSUME_TIMEOUT_S, INSTANCE
-from saturnmq.client.core import ErrorListener
-from saturnmq.client.producer.producer import DEFAULT_NAMESERVER
+from saturnmq.client.core import DEFAULT_NAMESERVER, ErrorListener
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 from saturnmq.protocol.route import TopicRoute
 from saturnmq.protocol.subscription import Expression

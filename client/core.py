@@ -47,6 +47,7 @@ from saturnmq.runtime.supervision import Supervisor
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+DEFAULT_NAMESERVER = "127.0.0.1:9876"
 OK: frozenset[int] = frozenset({0})
 INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
 # A master that handed over has answered everything by then.
@@ -369,7 +370,7 @@ class ClientCore:
 
     def _hear_of_routes(self, address: str, topics: list[str]) -> None:
         if address in self.nameservers:
-            self._finder.told(topics)
+            self._finder.on_routes_changed(topics)
 
     def _route_changed(self, topic: str) -> None:
         self._leave_old_masters()
@@ -490,3 +491,30 @@ class ClientCore:
         while not self.closed:
             await self.heartbeat_now()
             await self.runtime.sleep(self.heartbeat_interval)
+
+
+def new_core(
+    nameservers: str | Sequence[str],
+    runtime: Runtime | None,
+    client_id: str | None = None,
+    *,
+    signing: Signing = UNSIGNED,
+) -> ClientCore:
+    """A ClientCore of its own for one client; on the running loop unless a runtime is given."""
+    if runtime is None:
+        from saturnmq.runtime.native import NativeRuntime
+
+        runtime = NativeRuntime()
+    return ClientCore(runtime, nameservers or DEFAULT_NAMESERVER, client_id, signing=signing)
+
+
+def shared_or_new(
+    core: ClientCore | None,
+    runtime: Runtime | None,
+    nameservers: str | Sequence[str],
+    client_id: str | None,
+) -> tuple[ClientCore, bool]:
+    """(the core to use, whether the consumer has to start and close it)."""
+    if core is not None:
+        return core, False
+    return new_core(nameservers, runtime, client_id), True

@@ -91,7 +91,7 @@ class RouteUpdater:
         if not self.closed and now - self._asked_at.get(topic, -1e9) >= REFRESH_PAUSE_S:
             self._fetch(topic)
 
-    def told(self, topics: Iterable[str]) -> None:
+    def on_routes_changed(self, topics: Iterable[str]) -> None:
         """A nameserver says that these routes changed."""
         for topic in topics:
             for each in (topic, *self._guessed) if topic == TEMPLATE_TOPIC else (topic,):
@@ -102,7 +102,7 @@ class RouteUpdater:
 
     def broker_lost(self) -> None:
         """The connection to a broker broke: perhaps one that no nameserver names any more."""
-        self.told([topic for topic, _ in self._missing_since])
+        self.on_routes_changed([topic for topic, _ in self._missing_since])
 
     def nameserver_lost(self) -> None:
         """The connection to the nameserver in use broke."""
@@ -218,7 +218,7 @@ class RouteUpdater:
                 continue
             if key not in self._missing_since:
                 self._missing_since[key] = now
-                self._runtime.call_later(MISSING_S + 0.1, self.told, (topic,))
+                self._runtime.call_later(MISSING_S + 0.1, self.on_routes_changed, (topic,))
             lives = any(self._is_connected(address) for address in data.addresses.values())
             if not lives or now - self._missing_since[key] >= MISSING_S:
                 del self._missing_since[key]

@@ -397,7 +397,7 @@ class _Cutting(NamedTuple):
         ext = {"topic": topic, "maxBytes": str(self.max_bytes), "maxRows": str(self.max_rows)}
         if self.first_only:
             ext["firstOnly"] = "true"
-        return Command.request(RequestCode.CUT_QUEUE, ext, fastjson.dumps(ranges))
+        return Command.request(RequestCode.SPLIT_RANGE, ext, fastjson.dumps(ranges))
 
     def guessed(self, ranges: Sequence[list[int]]) -> list[list[int]]:
         """What the answer would be if every message had the same size."""

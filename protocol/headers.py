@@ -315,7 +315,7 @@ class ReadQueueHeader(SubscriberHeader):
 
 @header
 class SplitRangeHeader(Header):
-    """CUT_QUEUE 390021."""
+    """SPLIT_RANGE 390021."""
 
     topic: str = name("topic")
     max_bytes: int = number("maxBytes")
@@ -535,7 +535,7 @@ HEADERS: dict[RequestCode, type[Header]] = {
     _C.READ_LOG: ReadLogHeader,
     _C.SLAVE_LEAVES: SlaveLeavesHeader,
     _C.READ_QUEUE: ReadQueueHeader,
-    _C.CUT_QUEUE: SplitRangeHeader,
+    _C.SPLIT_RANGE: SplitRangeHeader,
     _C.QUEUE_BOUNDS: TopicHeader,
     _C.STAGE: StageHeader,
     _C.PUBLISH: PublishHeader,

@@ -195,7 +195,7 @@ class LetIn:
             if len(self._why) == LET_IN_MAX:
                 log.warning("these are %d, and no others are noted", LET_IN_MAX)
 
-    def told(self) -> list[str]:
+    def lines(self) -> list[str]:
         """Them, and what is wrong with each."""
         return [f"{peer} {why}" for peer, why in sorted(self._why.items())]
 

@@ -403,9 +403,9 @@ class MessageStore:
         self._check_writable()
         return self._writer.put_marker(document, store_host=store_host)
 
-    def border(self, offset: int) -> int:
+    def align_to_batch(self, offset: int) -> int:
         """The last offset up to this one that lies in no group: what counts up to `offset`."""
-        return self._groups.border(offset)
+        return self._groups.align_to_batch(offset)
 
     def marker(self, queue_offset: int) -> Marker | None:
         """A marker that is dispatched; None where there is none, or none any more."""
@@ -568,7 +568,7 @@ class MessageStore:
         dispatched, flushed = self.watermarks.dispatched, self._flushed_frames
         if dispatched <= self.watermarks.flushed:
             flushed = max(flushed, dispatched)
-        return self._groups.border(flushed)
+        return self._groups.align_to_batch(flushed)
 
     def check_files(self) -> None:
         """Blocking: look whether the log's files are still there. OSError: one is not; the store
@@ -871,7 +871,7 @@ class MessageStore:
         flushed, all_dispatched = marks.flushed, marks.dispatched
         dispatched = all_dispatched
         if dispatched > offset:
-            dispatched = self._groups.border(self._reput.frame_at_or_before(offset))
+            dispatched = self._groups.align_to_batch(self._reput.frame_at_or_before(offset))
         # Nothing may claim what is about to go. The index runs ahead of the others.
         page.derived = min(page.derived, dispatched)
         page.flushed = min(page.flushed, dispatched)

@@ -145,4 +145,4 @@ def confirm(c: Context) -> None:
             position = min(position, c.had_by(witnesses))
         if c.role.state is State.RECOVERING:  # damage is mended first, if a slave has it whole
             position = min([position, *(start for start, _ in c.store.recovery.gaps)])
-    marks.confirmed = c.store.border(position)
+    marks.confirmed = c.store.align_to_batch(position)

@@ -1,8 +1,9 @@
 """Who may work on the store: many side by side, or one alone.
 
-Flushes, checkpoints, cleaning and saves go through `guard`. Cancelling their caller does not stop
-them: a thread in the store cannot be cancelled, so closing waits for what is on its way. `alone`
-waits until none is under way and lets none begin: a truncation takes the files from under them.
+Flushes, checkpoints, cleaning and saves go through `shared`. Cancelling their caller does not stop
+them: a thread in the store cannot be cancelled, so closing waits for what is on its way.
+`exclusive` waits until none is under way and lets none begin: a truncation takes the files from
+under them.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ class StoreGate:
     def is_open(self) -> bool:
         return self._open.is_set()
 
-    def guard(self, work: Awaitable[None]) -> Awaitable[None]:
+    def shared(self, work: Awaitable[None]) -> Awaitable[None]:
         """Do this when the gate is open."""
         return self._keep(self._among_others(work))
 
-    def alone(self, cut: Callable[[], Any], rest: Callable[[bool], None]) -> Awaitable[None]:
+    def exclusive(self, cut: Callable[[], Any], rest: Callable[[bool], None]) -> Awaitable[None]:
         """Run a blocking call while nothing else works on the store; `rest(True)` just before,
         `rest(False)` just behind."""
         return self._keep(self._alone(cut, rest))

@@ -45,7 +45,7 @@ class Upkeep:
             self._prepared_to = self._store.watermarks.appended
             self._wanted.clear()
             try:
-                await self._gate.guard(self._runtime.run_blocking(self._store.prepare_ahead))
+                await self._gate.shared(self._runtime.run_blocking(self._store.prepare_ahead))
             except OSError as error:
                 log.error("cannot prepare the log ahead of its writer: %s", error)
                 await self._runtime.sleep(AGAIN_S)
@@ -67,7 +67,7 @@ class Upkeep:
     async def checkpoint(self) -> None:
         """Durable when this returns: what the queues and the index have now. OSError: not so."""
         async with self._writing:
-            await self._gate.guard(self._checkpoint())
+            await self._gate.shared(self._checkpoint())
 
     async def _checkpoint(self) -> None:
         await self._runtime.run_blocking(self._store.check_files)

@@ -125,7 +125,7 @@ class DelayService(ProgressTable[int]):
         self._trusts_all_stamps = bool(document) and "waitingTable" not in document
         self._learn(document, self._start_ms, self._start)
 
-    def told(self, document: Mapping[str, Any], at: float) -> None:
+    def take_over_waits(self, document: Mapping[str, Any], at: float) -> None:
         """Take over since when messages wait: this node has just joined the master whose table this
         was at `at` on the steady clock."""
         if "waitingTable" in document:

@@ -573,7 +573,7 @@ class AdminService:
             "unforeseenFailures": str(c.failures.count),
             "lastUnforeseenFailure": c.failures.last,
             "refusesWrites": c.store.failed or c.store.refuses or self._deposed(),
-            "brokerEpoch": str(c.role.epoch),
+            "brokerEpoch": str(c.role.promised_epoch),
             "truncatedFiles": str(len(truncated)),
             "truncatedBytes": str(sum(side.size for side in truncated)),
             "damagedRanges": ";".join(f"{a}-{b}" for a, b in c.store.recovery.gaps),

@@ -1,4 +1,4 @@
-"""Ranges of queues for who reads more than one consumer should: READ_QUEUE, CUT_QUEUE,
+"""Ranges of queues for who reads more than one consumer should: READ_QUEUE, SPLIT_RANGE,
 QUEUE_BOUNDS.
 
 The pipeline plans by bounds and cuts and reads big chunks; no group, no subscription, no progress.
@@ -7,7 +7,7 @@ Masters and slaves answer alike, below the visible watermark.
 | code | ext | answer |
 |---|---|---|
 | READ_QUEUE 390020 | topic, queueId, offset, end, maxBytes; subscription, expressionType | frames as a pull's, codes too: 0, 19 nothing there yet, 20 nothing matched, 21 offset below the queue's; nextBeginOffset, minOffset, maxOffset |
-| CUT_QUEUE 390021 | topic, maxBytes, maxRows, firstOnly; body `[[queueId,start,end],...]` | `{"pieces":[[queueId,start,end,bytes],...],"rest":[[queueId,start,end],...]}` |
+| SPLIT_RANGE 390021 | topic, maxBytes, maxRows, firstOnly; body `[[queueId,start,end],...]` | `{"pieces":[[queueId,start,end,bytes],...],"rest":[[queueId,start,end],...]}` |
 | QUEUE_BOUNDS 390022 | topic | `{"0":[min,end],...}`, all readable queues |
 
 Each request does a bounded piece of work on the loop: a chunk of at most 8 MiB, or as many entries

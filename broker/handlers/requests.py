@@ -99,7 +99,7 @@ def served(s: Services) -> dict[RequestCode, Typed]:
         code.SLAVE_LEAVES: s.leaving.on_leave,
         code.READ_LOG: s.mending.on_read,
         code.READ_QUEUE: s.ranges.on_read,
-        code.CUT_QUEUE: s.ranges.on_cut,
+        code.SPLIT_RANGE: s.ranges.on_cut,
         code.QUEUE_BOUNDS: s.ranges.on_bounds,
         code.STAGE: s.staging.on_stage,
         code.PUBLISH: s.staging.on_publish,

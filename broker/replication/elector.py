@@ -148,7 +148,7 @@ class ElectionService:
         if role.required > 1 and not self._c.config.elect_unclean:
             return NOBODY  # the copies that each send waits for are enough
         now = self._c.runtime.monotonic()
-        if now < self._alone_until and role.term == self._alone_term:
+        if now < self._alone_until and role.log_epoch == self._alone_term:
             return NOBODY
         return self._election.witnesses(now, self._facts())
 
@@ -294,8 +294,8 @@ class ElectionService:
             leads=leads,
             follows=role.state is State.SLAVE,
             deposed=role.state is State.FENCED,
-            term=role.term,
-            epoch=role.epoch,
+            term=role.log_epoch,
+            epoch=role.promised_epoch,
             identity=role.identity if leads else known(c),
             end=store.watermarks.appended,
             required=role.required,

@@ -107,7 +107,7 @@ class FailoverService:
             "truncated": [{"file": cut.file, **cut.to_json()} for cut in c.store.truncated()],
             "refuses": c.store.failed or c.store.refuses or role.refuses(now) or c.unelected(),
             "noFailover": self.no_failover(),
-            **({"letIn": c.let_in.told()} if c.config.signing else {}),
+            **({"letIn": c.let_in.lines()} if c.config.signing else {}),
             "trouble": (self._slave.trouble if role.is_slave else "")
             or "; ".join(sorted(set(self._registration.foreign.values()))),
         }

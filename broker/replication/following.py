@@ -56,24 +56,25 @@ class Following:
         elif not leads:
             self._m.do(e.SayJoin(link))  # it may want to know, and says HELLO again when it leads
             self._m.do(e.LookForMaster())
-        elif hello.epoch < role.epoch:
+        elif hello.epoch < role.promised_epoch:
             self._m.do(e.SayJoin(link))  # so that it hears of it, too
             self._give_up(
                 link,
-                f"it is of epoch {hello.epoch}, this node knows of {role.epoch}: it is deposed",
+                f"it is of epoch {hello.epoch}, this node knows of {role.promised_epoch}: "
+                "it is deposed",
             )
         else:
             role.promise(hello.epoch)
-            self.told(hello.required, hello.replicas)
+            self.apply_group_info(hello.required, hello.replicas)
             self._joining = Joining(link, hello)
             self._m.save(self._find_common, self._join_fails)
 
-    def told(self, required: int, replicas: dict[int, str]) -> None:
+    def apply_group_info(self, required: int, replicas: dict[int, str]) -> None:
         """What the master says of its group; this node may not have joined yet."""
         role = self._role
         if role.broker_id != MASTER_ID:
             replicas = {**replicas, role.broker_id: self._me.address}
-        role.told(required, replicas)
+        role.apply_group_info(required, replicas)
 
     def _give_up(self, link: int, why: str) -> None:
         self._joining = None
@@ -164,7 +165,7 @@ class Following:
         role.belongs(log.identity)
         role.has(log.term)
         if joining.offset < hello.settled:
-            role.behind(True)
+            role.mark_lagging()
         sound = [gap for gap in log.gaps if hello.start <= gap[0] and gap[1] <= joining.offset]
         if sound:
             self._m.do(e.Mend(tuple((gap, hello.address) for gap in sound)))
@@ -207,7 +208,7 @@ class Following:
             self._m.do(e.Say(f"what was copied back is not written down, trying again: {error}"))
             return
         self._role.lacks = ""
-        self._role.behind(False)
+        self._role.mark_caught_up()
         self._m.do(e.SaveSoon())
 
     def left(self, link: int) -> None:

@@ -63,7 +63,7 @@ class Follower(Protocol):
 
     def accepted(self, connection: MasterConnection) -> None: ...
 
-    def told(self, group: dict[str, Any]) -> None: ...
+    def apply_group_info(self, group: dict[str, Any]) -> None: ...
 
     def append(self, transfer: ha.Transfer) -> None: ...
 
@@ -182,7 +182,7 @@ class MasterConnection(asyncio.BufferedProtocol):
         elif frame.kind is ha.Kind.ACCEPT:
             self._follower.accepted(self)
         elif frame.kind is ha.Kind.GROUP:
-            self._follower.told(frame.document)
+            self._follower.apply_group_info(frame.document)
         elif frame.kind is ha.Kind.REFUSE:
             self.free_id, self.differs = read_refusal(frame.document)
             self.close()
@@ -311,7 +311,7 @@ class HaSlave:
         if report != connection.reported or beat:
             connection.report(report)
 
-    def told(self, group: dict[str, Any]) -> None:
+    def apply_group_info(self, group: dict[str, Any]) -> None:
         """Who belongs to the group, and how many copies an acknowledgement waits for."""
         self.tell(e.GroupTold(*read_group(group)))
 

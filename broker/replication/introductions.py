@@ -110,7 +110,7 @@ def introduce(c: Context) -> dict[str, Any]:
         "address": c.address,
         "haAddress": c.ha_address,
         "role": role.state_name,
-        "epoch": role.epoch,
+        "epoch": role.promised_epoch,
         "epochs": c.epochs.to_json(),
         "start": marks.start,
         "end": marks.appended,

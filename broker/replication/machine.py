@@ -126,10 +126,10 @@ class Machine:
             case e.Reached(link):
                 self.following.reached(link)
             case e.GroupTold(required, replicas):
-                self.following.told(required, replicas)
+                self.following.apply_group_info(required, replicas)
                 self.do(e.SaveSoon())
             case e.EpochBegan(number):
-                self.role.has(max(number, self.role.term))
+                self.role.has(max(number, self.role.log_epoch))
             case e.CopiedBack(error):
                 self.recovering.copied_back(error)
             case e.Adopted(error):
@@ -181,19 +181,19 @@ class Machine:
 
     def _start(self) -> None:
         role, log = self.role, self.log
-        role.epoch = max(role.epoch, role.term)
+        role.promised_epoch = max(role.promised_epoch, role.log_epoch)
         flushed = self.me.sync_flush and not log.torn  # then all it acknowledged is here
         may_lack = not log.clean and role.required > 1 and bool(role.replicas) and not flushed
         if what := self._lost():
             self.do(e.Say(f"this node has lost what it had: {what}", alarm=True))
             role.has_lost(what)
         elif role.required > 1:  # what it reported may be gone: its disk may be an older copy
-            role.behind(True)
+            role.mark_lagging()
         if role.state is State.SLAVE:
             return
-        unfinished = role.epoch > max(role.term, role.had_term)
-        if unfinished and role.leads_in < role.epoch:  # by a promotion that fenced it
-            role.depose(f"it has promised to serve no epoch below {role.epoch}")
+        unfinished = role.promised_epoch > max(role.log_epoch, role.recorded_log_epoch)
+        if unfinished and role.leads_in < role.promised_epoch:  # by a promotion that fenced it
+            role.depose(f"it has promised to serve no epoch below {role.promised_epoch}")
             self.look()
             return
         # A promotion that its end interrupted goes on; since then its disk may have lost something.
@@ -208,17 +208,17 @@ class Machine:
         role, log = self.role, self.log
         if log.amnesia:
             return log.amnesia
-        if role.had_term > role.term and (log.clean or not log.end):
+        if role.recorded_log_epoch > role.log_epoch and (log.clean or not log.end):
             return (
-                f"config/role.json knows of epoch {role.had_term}, the log ends at {log.end} in "
-                f"epoch {role.term}"
+                f"config/role.json knows of epoch {role.recorded_log_epoch}, the log ends at "
+                f"{log.end} in epoch {role.log_epoch}"
             )
         return ""
 
     def _doubt(self) -> None:
         """Somebody may have taken over meanwhile."""
         if self.role.state in (State.MASTER, State.RECOVERING):
-            self.role.doubt()
+            self.role.suspect()
             self.ask()
 
     def ask(self) -> None:
@@ -258,7 +258,7 @@ class Machine:
     def _hear(self, member: MemberState) -> None:
         """Another node of the group has told what it has."""
         role = self.role
-        if is_outranked(role.term, self.me.broker_id, member):
+        if is_outranked(role.log_epoch, self.me.broker_id, member):
             leads = member.state == "master"
             where = (member.address, member.ha_address) if leads else ("", "")
             self.superseded(member.epoch, f"{member.address} knows of it", *where)
@@ -268,8 +268,8 @@ class Machine:
     def open_term(self) -> None:
         """A new epoch for every start; then writes."""
         role, log = self.role, self.log
-        known = max(role.epoch, self.recovering.words.known_epoch)
-        if role.leads_since_start and known <= role.term:
+        known = max(role.promised_epoch, self.recovering.words.known_epoch)
+        if role.leads_since_start and known <= role.log_epoch:
             self.lead()
             return
         number = next_restart(known, self.me.broker_id)
@@ -300,7 +300,7 @@ class Machine:
         role = self.role
         role.lead(self.now)
         role.lacks = ""
-        role.behind(False)
+        role.mark_caught_up()
         self.recovering.words.may_lack = False
         self.recovering.words.forget()
         self.do(e.Lead(promoted))
@@ -324,7 +324,7 @@ class Machine:
                 self.do(e.Dial(master, ha_address))
         elif master or not is_own(epoch, self.me.broker_id):
             self.superseded(epoch, "a nameserver knows of it", master, ha_address)
-        elif epoch > max(role.term, role.had_term, role.epoch):
+        elif epoch > max(role.log_epoch, role.recorded_log_epoch, role.promised_epoch):
             self._forgot_epoch(epoch)
 
     def _forgot_epoch(self, epoch: int) -> None:
@@ -343,7 +343,7 @@ class Machine:
     def superseded(self, epoch: int, why: str, master: str = "", ha_address: str = "") -> None:
         """There is a master of a higher epoch than this node's."""
         role = self.role
-        if epoch <= role.term and role.state is not State.FENCED:
+        if epoch <= role.log_epoch and role.state is not State.FENCED:
             return
         if role.state is State.SLAVE:
             if master:
@@ -358,7 +358,7 @@ class Machine:
         self.recovering.stop()
         self.do(e.Retire(UNKNOWN), e.DropSlaves())
         if master:  # and has confirmed what nobody here knows
-            role.behind(True)
+            role.mark_lagging()
             self.do(e.Ask("master", (master,)))
 
     def look(self) -> None:
@@ -369,14 +369,16 @@ class Machine:
         """Become a slave of this node, if it leads, or will lead in the newest epoch and waits for
         the word of its slaves."""
         role = self.role
-        leads = member.state == "master" and member.epoch >= role.epoch
-        will_lead = member.state in ("recovering", "unsure") and member.leads_in >= role.epoch
+        leads = member.state == "master" and member.epoch >= role.promised_epoch
+        will_lead = (
+            member.state in ("recovering", "unsure") and member.leads_in >= role.promised_epoch
+        )
         if not (leads or will_lead) or is_foreign(self.group(), member.group):
             return  # it is looked for again
         kept = role.keep()
         role.promise(member.epoch)
         role.follow(member.free_id or self.me.broker_id or 1)
-        role.behind(True)  # until it has what the new master had confirmed
+        role.mark_lagging()  # until it has what the new master had confirmed
         self.do(e.Freeze())
         self.save(partial(self._is_slave, member), partial(self._stays_fenced, kept, member.epoch))
 

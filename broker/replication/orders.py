@@ -40,12 +40,14 @@ class Orders:
 
     def _may_not_promise(self, epoch: int, term: int) -> str:
         role, newest = self._role, self._m.log.term
-        if epoch <= role.epoch:
-            return f"epoch {epoch} is not above {role.epoch}, which this node knows already"
-        if term >= 0 and (not role.is_slave or newest > term or role.epoch > epoch - TERM):
+        if epoch <= role.promised_epoch:
+            return (
+                f"epoch {epoch} is not above {role.promised_epoch}, which this node knows already"
+            )
+        if term >= 0 and (not role.is_slave or newest > term or role.promised_epoch > epoch - TERM):
             return (
                 f"there is a newer master than that of epoch {term}: this node knows of epoch "
-                f"{role.epoch}, and its log of {newest}"
+                f"{role.promised_epoch}, and its log of {newest}"
             )
         return ""
 
@@ -79,18 +81,22 @@ class Orders:
         role.state = State.FENCED
         self._m.recovering.stop()
         self._m.do(e.HangUp())  # nothing comes from the old master any more
-        number = next_promotion(self._m.log.term, max(asked.epoch, role.epoch), self._me.broker_id)
+        number = next_promotion(
+            self._m.log.term, max(asked.epoch, role.promised_epoch), self._me.broker_id
+        )
         self._m.wait(e.CutTorn(), partial(self._promotion_saved, asked, number, kept))
 
     def _may_not_lead(self, asked: e.Promote) -> str:
         """Why this node is not promoted; empty if it may be."""
         role, log = self._role, self._m.log
         if role.state is State.MASTER:
-            return f"this node is the master of epoch {role.epoch} already"
+            return f"this node is the master of epoch {role.promised_epoch} already"
         if role.state in (State.RECOVERING, State.UNSURE) and not asked.force:
             return f"{role.refuses(self._m.now)} (force: at once)"
-        if asked.epoch < role.epoch:
-            return f"epoch {asked.epoch} is below {role.epoch}, which this node knows already"
+        if asked.epoch < role.promised_epoch:
+            return (
+                f"epoch {asked.epoch} is below {role.promised_epoch}, which this node knows already"
+            )
         if log.end < asked.end:
             return f"the log of this node ends at {log.end}, a moment ago it was {asked.end}"
         if log.failed:

@@ -61,7 +61,11 @@ class Promises:
     def _waits(self) -> bool:
         """Whether it is fenced for a promotion that it has not heard of since."""
         role = self._role
-        return role.state is State.FENCED and role.epoch == self._fenced and not self._m.log.failed
+        return (
+            role.state is State.FENCED
+            and role.promised_epoch == self._fenced
+            and not self._m.log.failed
+        )
 
     def _promises_needed(self) -> int:
         copies = max(1 + len(self._m.others()), self._me.total_replicas)
@@ -74,10 +78,10 @@ class Promises:
         willing = tuple(
             member.address
             for member in members
-            if member.term <= role.term and member.epoch <= self._promised
+            if member.term <= role.log_epoch and member.epoch <= self._promised
         )
         if len(willing) >= self._promises_needed():
-            self._m.do(e.AskPromises(willing, fence, role.term))
+            self._m.do(e.AskPromises(willing, fence, role.log_epoch))
         else:
             self.answered(fence, 0)
 
@@ -92,7 +96,7 @@ class Promises:
                 )
             )
         elif role.state is State.MASTER:
-            role.doubt()  # nothing is written before it is known where the epoch begins
+            role.suspect()  # nothing is written before it is known where the epoch begins
             self._open(fence)
         elif self._waits():
             self._open(fence)

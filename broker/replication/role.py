@@ -60,9 +60,11 @@ class Role(Saveable):
         self.identity = ""  # of its group: 32 hex digits; empty: unknown
         self.broker_id = config.broker_id
         self.decided = False
-        self.epoch = 0
-        self.term = 0  # the newest epoch its log has: what a master may say that it is master of
-        self.had_term = 0  # the newest that the log had, as the file says
+        self.promised_epoch = 0
+        self.log_epoch = (
+            0  # the newest epoch its log has: what a master may say that it is master of
+        )
+        self.recorded_log_epoch = 0  # the newest that the log had, as the file says
         self.floor = 0
         self._floor_noted, self._floor_at = 0, 0.0
         self.forced: list[int] = []
@@ -86,13 +88,17 @@ class Role(Saveable):
     def leads_in(self) -> int:
         """The epoch of its term as master. A promotion that its end interrupted may not have opened
         that: the number is one of its own, and not that of the fence, the first of its term."""
-        promoted = self.decided and self.broker_id == MASTER_ID and self.epoch % TERM != 0
-        return self.epoch if promoted and is_own(self.epoch, self._config.broker_id) else self.term
+        promoted = self.decided and self.broker_id == MASTER_ID and self.promised_epoch % TERM != 0
+        return (
+            self.promised_epoch
+            if promoted and is_own(self.promised_epoch, self._config.broker_id)
+            else self.log_epoch
+        )
 
     @property
     def ceiling(self) -> int:
         """No epoch above this one is believed."""
-        return ceiling(max(self.epoch, self.term))
+        return ceiling(max(self.promised_epoch, self.log_epoch))
 
     @property
     def name(self) -> str:
@@ -142,15 +148,15 @@ class Role(Saveable):
     def take_back(self, kept: Kept, tried: int) -> None:
         """Every change since `keep`, as it could not be written down; but not a higher epoch than
         the one that was tried."""
-        heard = self.epoch
+        heard = self.promised_epoch
         vars(self).update(kept)
         if heard > tried:
-            self.epoch = heard
+            self.promised_epoch = heard
         self.mark_dirty()
 
     # how it changes
 
-    def doubt(self) -> None:
+    def suspect(self) -> None:
         """Somebody may have taken over meanwhile."""
         self.next_state, self.state = self.state, State.UNSURE
 
@@ -169,8 +175,8 @@ class Role(Saveable):
 
     def has(self, term: int) -> None:
         """The newest epoch of its log is this one."""
-        if (term, term) != (self.term, self.had_term):
-            self.term = self.had_term = term
+        if (term, term) != (self.log_epoch, self.recorded_log_epoch):
+            self.log_epoch = self.recorded_log_epoch = term
             self.mark_dirty()
 
     def forces(self, epoch: int) -> None:
@@ -200,7 +206,7 @@ class Role(Saveable):
     def has_lost(self, what: str) -> None:
         """It has not what it once had: nobody may count on it before it has that again."""
         self.lacks = what
-        self.behind(True)
+        self.mark_lagging()
 
     def recover(self, why: str) -> None:
         """A slave has what this master lacks."""
@@ -213,8 +219,8 @@ class Role(Saveable):
 
     def promise(self, epoch: int) -> None:
         """Nothing below `epoch` is served or followed any more."""
-        if epoch > self.epoch:
-            self.epoch = epoch
+        if epoch > self.promised_epoch:
+            self.promised_epoch = epoch
             self.mark_dirty()
 
     def depose(self, why: str) -> None:
@@ -227,7 +233,7 @@ class Role(Saveable):
         self.decided, self.broker_id, self.state, self.why = True, broker_id, State.SLAVE, ""
         self.mark_dirty()
 
-    def knows(self, broker_id: int, address: str) -> None:
+    def add_replica(self, broker_id: int, address: str) -> None:
         """A slave has joined."""
         if self.replicas.get(broker_id) != address:
             for other in [i for i, known in self.replicas.items() if known == address]:
@@ -235,16 +241,22 @@ class Role(Saveable):
             self.replicas[broker_id] = address
             self.mark_dirty()
 
-    def told(self, required: int, replicas: Mapping[int, str]) -> None:
+    def apply_group_info(self, required: int, replicas: Mapping[int, str]) -> None:
         """What the master says of its group: a slave that is promoted goes on with it."""
         if (required, dict(replicas)) != (self.required, self.replicas):
             self.required, self.replicas = required, dict(replicas)
             self.mark_dirty()
 
-    def behind(self, is_behind: bool) -> None:
-        """Whether this node may lack what its group has confirmed."""
-        if self.caught_up == is_behind:
-            self.caught_up = not is_behind
+    def mark_lagging(self) -> None:
+        """This node may lack what its group has confirmed."""
+        if self.caught_up:
+            self.caught_up = False
+            self.mark_dirty()
+
+    def mark_caught_up(self) -> None:
+        """This node has what its group has confirmed."""
+        if not self.caught_up:
+            self.caught_up = True
             self.mark_dirty()
 
     # the file
@@ -254,8 +266,8 @@ class Role(Saveable):
             "identity": self.identity,
             "decided": self.decided,
             "brokerId": self.broker_id,
-            "epoch": self.epoch,
-            "term": self.had_term,
+            "epoch": self.promised_epoch,
+            "term": self.recorded_log_epoch,
             "floor": self.floor,
             "forced": self.forced,
             "required": self.required,
@@ -266,8 +278,8 @@ class Role(Saveable):
     def load(self, document: Mapping[str, Any]) -> None:
         """MalformedFrame: something of it cannot be, and nobody knows what this node promised."""
         self.identity = checked.identity(document, "identity")
-        self.epoch = checked.integer(document, "epoch", 0, most=EPOCH_MAX)
-        self.had_term = checked.integer(document, "term", 0, most=EPOCH_MAX)
+        self.promised_epoch = checked.integer(document, "epoch", 0, most=EPOCH_MAX)
+        self.recorded_log_epoch = checked.integer(document, "term", 0, most=EPOCH_MAX)
         self.floor = self._floor_noted = checked.integer(document, "floor", 0)
         self.forced = [
             checked.as_integer(epoch, "a forced epoch", most=EPOCH_MAX)

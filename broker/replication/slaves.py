@@ -60,7 +60,7 @@ class Slaves:
                 self._take_on(link, join)
             else:
                 self._m.do(e.Refuse(link, "only a slave gives back the tail of a log"))
-        elif not role.is_slave and is_outranked(role.term, self._me.broker_id, join):
+        elif not role.is_slave and is_outranked(role.log_epoch, self._me.broker_id, join):
             self._outranked(link, join)
         else:
             self._slave_told(link, join)
@@ -91,7 +91,7 @@ class Slaves:
             self._m.promises.hear(join)
             self._m.do(e.Refuse(link, f"it was promised to a promotion to epoch {join.epoch}"))
             return
-        why = f"epoch {role.term} is over: there is a master of epoch {join.epoch}"
+        why = f"epoch {role.log_epoch} is over: there is a master of epoch {join.epoch}"
         self._m.do(e.Refuse(link, why))
         self._m.superseded(join.epoch, f"{join.address} knows of it")
 
@@ -104,14 +104,14 @@ class Slaves:
         ):
             why = f"{join.address} has the log of a group of this name, and this node none"
             self._m.forgot(why)
-        elif role.state is State.MASTER and join.epoch > role.term:
+        elif role.state is State.MASTER and join.epoch > role.log_epoch:
             self._m.forgot(f"{join.address} knows of epoch {join.epoch}, which this node opened")
         named = self._is_member(join) and not role.is_slave
         if role.state in (State.RECOVERING, State.UNSURE):
             # Before it is known: a new one has nothing to tell.
             self._m.recovering.words.take(join, self._m.group())
         if named:
-            role.knows(join.broker_id, join.address)
+            role.add_replica(join.broker_id, join.address)
             if join.offset is not None and not join.asks:
                 self._m.do(e.MergeBack(join.address))
         if role.state is State.MASTER and join.offset is not None:

@@ -184,7 +184,7 @@ class TableSync:
 
     def _follows(self) -> tuple[State, int, str]:
         """As what, in which epoch, and whom."""
-        return self._c.role.state, self._c.role.epoch, self._master()
+        return self._c.role.state, self._c.role.promised_epoch, self._master()
 
     def _check_follows(self, before: tuple[State, int, str]) -> None:
         """SystemBusy: it follows another one by now, or was promoted: its own tables count then."""
@@ -226,7 +226,7 @@ class TableSync:
             _, document, heard = self._waiting
             self._delays.merge(document)
             if not self._knows_waits:
-                self._delays.told(document, heard)
+                self._delays.take_over_waits(document, heard)
                 self._knows_waits = True
             self._waiting = None
 

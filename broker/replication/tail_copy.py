@@ -98,7 +98,7 @@ class TailCopy:
             }
         )
 
-    def told(self, group: dict[str, Any]) -> None:
+    def apply_group_info(self, group: dict[str, Any]) -> None:
         """Only a master tells."""
 
     def accepted(self, connection: MasterConnection) -> None:

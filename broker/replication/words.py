@@ -30,12 +30,12 @@ class Words:
         if role.lacks and not member.identity:
             return  # one that is new does not make up for what this node knows to have lost
         is_known = role.replicas.get(member.broker_id) == member.address
-        if is_witness(group, is_known, role.term, member):
+        if is_witness(group, is_known, role.log_epoch, member):
             self._members[member.address] = member
             self.known_epoch = max(self.known_epoch, member.epoch)
             # Its log has every epoch that it opened, unless its disk is an older copy. What that
             # lacks another slave may have.
-            self.may_lack |= role.required > 1 and member.epoch > role.term
+            self.may_lack |= role.required > 1 and member.epoch > role.log_epoch
         elif is_known:
             self._answered.add(member.address)
 

@@ -25,7 +25,7 @@ NO_TERM = -1
 def log_of(c: Context) -> dict[str, str]:
     """The fields of an answer that say of which log it is: the epoch, and those that led to it.
     Empty: this log has none yet."""
-    term = c.role.term
+    term = c.role.log_epoch
     led = epochs.to_text(each for each in c.epochs.entries if each.number <= term)
     return {"saturnTerm": str(term), "saturnEpochs": led} if led else {}
 
@@ -33,7 +33,7 @@ def log_of(c: Context) -> dict[str, str]:
 def term_of(c: Context, header: ReaderHeader) -> dict[str, str]:
     """The same, of an answer to a request with this header: the epoch, and those that led to it
     until the client says them itself. Java clients, which say no epoch, get the one alone."""
-    term = c.role.term
+    term = c.role.log_epoch
     if header.term is None or (header.term == term and header.epochs is not None):
         return {"saturnTerm": str(term)}
     return {"saturnTerm": str(term), **log_of(c)}
@@ -57,7 +57,7 @@ def lost_from(
 ) -> int | None:
     """Where a consumer must go on whose offset is of messages that the group has lost; None if it
     may stay."""
-    if header.term in (None, NO_TERM, c.role.term):
+    if header.term in (None, NO_TERM, c.role.log_epoch):
         return None
     start = _parted_at(c, header.term, _told(header))
     end = None if start is None else c.store.offset_at(topic, queue_id, start)

@@ -27,8 +27,7 @@ from saturnmq.client.admin.message_finding import RESULTS, MessageFinder, servin
 from saturnmq.client.admin.promotion import Promoter, Promotion
 from saturnmq.client.admin.replicas import Replica, brokers_in, find_replicas
 from saturnmq.client.admin.topic_settings import QueueCounts, TopicSettings
-from saturnmq.client.core import ClientCore, ErrorListener
-from saturnmq.client.producer.producer import DEFAULT_NAMESERVER, new_core
+from saturnmq.client.core import DEFAULT_NAMESERVER, ClientCore, ErrorListener, new_core
 from saturnmq.protocol import checked
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
@@ -101,7 +100,7 @@ class Admin:
             while a running cluster is being given one
         """
         signing = Signing(replication_secret, replication_secret_required)
-        self.core = core or new_core(nameservers, runtime, signing)
+        self.core = core or new_core(nameservers, runtime, signing=signing)
         if on_error is not None:
             self.core.on_error(on_error)
         self._own_core = core is None

@@ -20,18 +20,14 @@ from typing import Any
 
 from saturnmq.client.consumer import rebalance as strategies
 from saturnmq.client.consumer.assigned_queue import AssignedQueue
-from saturnmq.client.consumer.consumer_facts import (
-    core_for,
-    find_brokers,
-    heartbeat_entry,
-    running_info,
-)
+from saturnmq.client.consumer.consumer_data import heartbeat_entry, running_info
+from saturnmq.client.consumer.filter_check import find_brokers
 from saturnmq.client.consumer.membership import Membership
 from saturnmq.client.consumer.offset_store import COMMIT_INTERVAL_S, OffsetStore, RemoteOffsets
 from saturnmq.client.consumer.process_queue import FlowLimits
 from saturnmq.client.consumer.pulling import Puller
 from saturnmq.client.consumer.starting import Baseline, ask_offset, start_offset
-from saturnmq.client.core import ClientCore, ErrorListener
+from saturnmq.client.core import ClientCore, ErrorListener, shared_or_new
 from saturnmq.client.terms import note_term
 from saturnmq.protocol import topics
 from saturnmq.protocol.codes import RequestCode
@@ -116,7 +112,7 @@ class PullConsumer:
             of the application can raise
         """
         topics.check_group(group)
-        self.core, self._owns_core = core_for(core, runtime, nameservers, client_id)
+        self.core, self._owns_core = shared_or_new(core, runtime, nameservers, client_id)
         if on_error is not None:
             self.core.on_error(on_error)
         self.runtime = self.core.runtime

@@ -21,13 +21,9 @@ from typing import Any
 
 from saturnmq.client.consumer import rebalance as strategies
 from saturnmq.client.consumer.assigned_queue import AssignedQueue
-from saturnmq.client.consumer.consumer_facts import (
-    core_for,
-    find_brokers,
-    heartbeat_entry,
-    running_info,
-)
+from saturnmq.client.consumer.consumer_data import heartbeat_entry, running_info
 from saturnmq.client.consumer.consuming import Concurrent, Consumption, InOrder
+from saturnmq.client.consumer.filter_check import find_brokers
 from saturnmq.client.consumer.holdings import Holdings
 from saturnmq.client.consumer.listening import Caller, Listener, OneListener
 from saturnmq.client.consumer.membership import Membership
@@ -42,7 +38,7 @@ from saturnmq.client.consumer.process_queue import FlowLimits, MessageRun
 from saturnmq.client.consumer.pulling import Puller
 from saturnmq.client.consumer.send_back import SendBack
 from saturnmq.client.consumer.starting import Baseline, start_offset
-from saturnmq.client.core import ClientCore, ErrorListener
+from saturnmq.client.core import ClientCore, ErrorListener, shared_or_new
 from saturnmq.client.producer.results import ConsumeResult
 from saturnmq.client.terms import note_term
 from saturnmq.protocol import kernels, topics
@@ -155,7 +151,7 @@ class PushConsumer:
         ordered = ordered or orderly
         if ordered and broadcasting:
             raise ConfigError("an ordered consumer cannot broadcast: choose one of the two")
-        self.core, self._owns_core = core_for(core, runtime, nameservers, client_id)
+        self.core, self._owns_core = shared_or_new(core, runtime, nameservers, client_id)
         if on_error is not None:
             self.core.on_error(on_error)
         self.runtime = self.core.runtime

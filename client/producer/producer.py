@@ -18,7 +18,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-from saturnmq.client.core import ClientCore, ErrorListener
+from saturnmq.client.core import DEFAULT_NAMESERVER, ClientCore, ErrorListener, new_core
 from saturnmq.client.producer import at_exit
 from saturnmq.client.producer.accumulator import Accumulator, Gate, Lane, Pin, ThreadLock
 from saturnmq.client.producer.batch import (
@@ -41,7 +41,6 @@ from saturnmq.protocol.properties import (
     WAIT,
     encode_properties,
 )
-from saturnmq.protocol.signing import UNSIGNED, Signing
 from saturnmq.protocol.topics import RETRY_PREFIX, check_group, check_topic
 from saturnmq.runtime import forks
 from saturnmq.runtime.door import Runtime
@@ -55,7 +54,6 @@ from saturnmq.runtime.errors import (
 )
 
 DEFAULT_GROUP = "saturnmq-producer"
-DEFAULT_NAMESERVER = "127.0.0.1:9876"
 
 Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 
@@ -592,19 +590,7 @@ def _not_here(batch: ProducerBatch, timeout: float | None) -> None:
     raise RequestTimeout("the send is not over: await the handle")
 
 
-def new_core(
-    nameservers: str | Sequence[str], runtime: Runtime | None, signing: Signing = UNSIGNED
-) -> ClientCore:
-    """A ClientCore of its own for one client; on the running loop unless a runtime is given."""
-    if runtime is None:
-        from saturnmq.runtime.native import NativeRuntime
-
-        runtime = NativeRuntime()
-    return ClientCore(runtime, nameservers, signing=signing)
-
-
 __all__ = [
     "Producer",
     "ProducerEngine",
-    "new_core",
 ]

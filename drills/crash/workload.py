@@ -463,7 +463,7 @@ class StoreWorkload:
     def _read(self) -> None:
         """Consumers see whole messages, and none that is not flushed (I9)."""
         store, model = self.store, self._model
-        visible = store.border(min(store.watermarks.flushed, store.watermarks.dispatched))
+        visible = store.align_to_batch(min(store.watermarks.flushed, store.watermarks.dispatched))
         if model.group_at(visible) is not None:
             self._violated(f"I9 {visible} would be visible, which lies in a group")
         for (topic, queue_id), queue in model.queues.items():

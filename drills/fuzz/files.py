@@ -201,7 +201,7 @@ def lived(seed: int) -> dict[str, bytes]:
                 await producer.send(Message("old", b"x"))
             await admin.reset_offsets("readers", "orders", 0)
             await admin.delete_topic("old")
-        broker.context.role.knows(1, "10.0.0.9:10911")
+        broker.context.role.add_replica(1, "10.0.0.9:10911")
         await broker.close()
 
     scene.run(body)

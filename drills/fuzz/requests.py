@@ -78,7 +78,7 @@ BODIES: dict[RequestCode, Any] = {
         "attributes": {"a": "b"},
         "groupRetryPolicy": {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1000]}},
     },
-    RequestCode.CUT_QUEUE: [[0, 0, 10], [1, 0, 5]],
+    RequestCode.SPLIT_RANGE: [[0, 0, 10], [1, 0, 5]],
     RequestCode.REGISTER_BROKER: {
         "filterServerList": [],
         "topicConfigSerializeWrapper": {

@@ -459,7 +459,7 @@ class SimCluster:
             return f"{node.name} down"
         role, marks = broker.context.role, broker.store.watermarks
         return (
-            f"{node.name} {role.state_name} epoch {role.epoch} log {marks.appended} "
+            f"{node.name} {role.state_name} epoch {role.promised_epoch} log {marks.appended} "
             f"flushed {marks.flushed} confirmed {marks.confirmed} {role.why}"
         )
 

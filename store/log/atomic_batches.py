@@ -16,7 +16,7 @@ promotion, `confirmed`, what a checkpoint says): it never lies inside a group. O
 so by itself: `appended` moves once, when all of the group is written. What a crash leaves of one
 has its end behind the end of the log and is cut off at its marker. A slave gets a group piece by
 piece: reput waits at the marker until all of it is there, so that nothing of it is in a queue, and
-a checkpoint does not pass it. For the rest there is `border`.
+a checkpoint does not pass it. For the rest there is `align_to_batch`.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class Groups:
         """Whether a group begins at `offset` of which a log that ends at `end` has not all."""
         return any(group.start == offset and group.end > end for group in self._ahead)
 
-    def border(self, offset: int) -> int:
+    def align_to_batch(self, offset: int) -> int:
         """`offset`, or the start of the group that it lies in."""
         if offset >= self._end:
             return offset

@@ -62,7 +62,7 @@ def _counts_at_once(self: Slaves, link: int) -> None:
 
 def _has_all(self: Following) -> None:
     joining = self._at_joining()
-    self._role.behind(False)
+    self._role.mark_caught_up()
     self._m.do(e.SayJoin(joining.link, at=joining.offset))
 
 

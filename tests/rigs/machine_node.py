@@ -162,7 +162,7 @@ class Node:
             "address": self.name,
             "ha_address": self.name,
             "state": role.state_name,
-            "epoch": role.epoch,
+            "epoch": role.promised_epoch,
             "epochs": list(disk.epochs),
             "start": disk.start,
             "end": disk.end,
@@ -197,7 +197,7 @@ class Node:
             address=self.name,
             role=role.state_name,
             identity=role.identity,
-            epoch=role.epoch,
+            epoch=role.promised_epoch,
             epochs=tuple(disk.epochs),
             start=disk.start,
             end=disk.end,
@@ -219,7 +219,7 @@ class Node:
         disk = self.disk
         self.disk = replace(disk, epochs=tuple(x for x in disk.epochs if x.start <= disk.end))
         role = Role(self.config)
-        role.term = self.disk.epochs[-1].number if self.disk.epochs else 0
+        role.log_epoch = self.disk.epochs[-1].number if self.disk.epochs else 0
         if disk.role is not None:
             role.load(disk.role)
             # Names stand for addresses here, which those of the file are not.

@@ -39,7 +39,7 @@ class Promises:
         messages = frozenset(messages)
         if self._keeps:
             for other in nodes:
-                newer = other.leads and other.role.term > node.role.term
+                newer = other.leads and other.role.log_epoch > node.role.log_epoch
                 if newer and not other.disk.has_all(messages):
                     raise Broken(
                         f"{node.name} acknowledges {sorted(messages)} behind {other.name}'s back"
@@ -91,12 +91,12 @@ class Promises:
             raise Broken(f"{node.name} cuts {sorted(gone)}, which its group had confirmed")
 
     def _relies(self, node: Node) -> None:
-        if node.disk.promise < node.role.epoch:
+        if node.disk.promise < node.role.promised_epoch:
             raise Broken(
-                f"{node.name} acts in epoch {node.role.epoch}, its disk knows of "
+                f"{node.name} acts in epoch {node.role.promised_epoch}, its disk knows of "
                 f"{node.disk.promise}"
             )
-        self.promised[node.name] = max(self.promised.get(node.name, 0), node.role.epoch)
+        self.promised[node.name] = max(self.promised.get(node.name, 0), node.role.promised_epoch)
 
     def _follows(self, node: Node) -> None:
         saved = node.disk.role or {}
@@ -120,21 +120,21 @@ class Promises:
             self._check_kept(leaders)
             if len(acknowledge) > 1:
                 raise Broken(f"{[node.name for node in acknowledge]} can both acknowledge")
-        terms = [(node.disk.identity, node.role.term) for node in leaders]
+        terms = [(node.disk.identity, node.role.log_epoch) for node in leaders]
         if len(set(terms)) < len(terms):
             raise Broken(f"two masters of one epoch: {terms}")
         for one, other in combinations(nodes, 2):
             self._check_equal(one, other)
         for node in nodes:
             self._check_written(node)
-            if node.runs and node.role.epoch < self.promised.get(node.name, 0):
+            if node.runs and node.role.promised_epoch < self.promised.get(node.name, 0):
                 raise Broken(
-                    f"{node.name} is back to epoch {node.role.epoch}, it had promised "
+                    f"{node.name} is back to epoch {node.role.promised_epoch}, it had promised "
                     f"{self.promised[node.name]}"
                 )
 
     def _check_kept(self, leaders: list[Node]) -> None:
-        newest = max(leaders, key=lambda node: node.role.term, default=None)
+        newest = max(leaders, key=lambda node: node.role.log_epoch, default=None)
         if newest is None or DAMAGED in newest.disk.log:
             return
         for what, messages in (("acknowledged", self.acked), ("shown", self.shown)):

@@ -155,7 +155,7 @@ def _state(node: Node) -> str:
         return f"down, {log}"
     role = node.role
     part = f"slave {role.broker_id}" if role.state_name == "slave" else role.state_name
-    parts = [part, f"epoch {role.epoch}", log, f"confirmed {node.confirmed}"]
+    parts = [part, f"epoch {role.promised_epoch}", log, f"confirmed {node.confirmed}"]
     if role.floor:
         parts.append(f"floor {role.floor}")
     if role.lacks:

@@ -381,7 +381,7 @@ class World:
         self._spend("write")
         node = self.nodes[name]
         self.written += 1
-        message = node.role.term, self.written
+        message = node.role.log_epoch, self.written
         node.append(node.disk.end, message)
         node.waiting = (*node.waiting, (node.disk.end, message))
 
@@ -437,11 +437,11 @@ class World:
             return False
         if known is None:
             return True
-        return not is_foreign(known[2], node.group) and node.role.term > known[0]
+        return not is_foreign(known[2], node.group) and node.role.log_epoch > known[0]
 
     def _register(self, node: Node) -> None:
         if self._registers(node):
-            self.nameserver = node.role.term, node.name, node.group
+            self.nameserver = node.role.log_epoch, node.name, node.group
 
     def _on_register(self, name: str) -> None:
         self._register(self.nodes[name])
@@ -454,8 +454,10 @@ class World:
         role = node.role
         if role.state is not State.SLAVE:
             master = "" if master == node.name else master
-            return e.NameserverTold(epoch, master, master) if epoch > role.term else None
-        new = master not in (node.name, node.dials) and epoch >= min(role.epoch, node.newest)
+            return e.NameserverTold(epoch, master, master) if epoch > role.log_epoch else None
+        new = master not in (node.name, node.dials) and epoch >= min(
+            role.promised_epoch, node.newest
+        )
         return e.NameserverTold(epoch, master, master) if new else None
 
     def _tell_master(self, node: Node) -> None:
@@ -746,7 +748,7 @@ class World:
 
     def _let_go(self, node: Node) -> None:
         """It is promoted: by force, or where no mode promises more."""
-        if node.role.forced[-1:] == [node.role.epoch] or node.role.required == 1:
+        if node.role.forced[-1:] == [node.role.promised_epoch] or node.role.required == 1:
             self.promises.let_go()
 
     def _finish(self, node: Node) -> None:

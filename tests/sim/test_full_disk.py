@@ -94,7 +94,7 @@ class Scene:
 
     async def promote(self, machine: Machine, *, force: bool = False) -> str:
         """Why it is not master; empty if it is."""
-        epoch = max(each.broker.context.role.epoch for each in self.started()) + TERM
+        epoch = max(each.broker.context.role.promised_epoch for each in self.started()) + TERM
         for code in (RequestCode.FENCE, RequestCode.PROMOTE):
             ext = {"epoch": epoch - epoch % TERM, "force": str(force).lower()}
             reply = await machine.ask(code, ext)

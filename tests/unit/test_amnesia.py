@@ -176,7 +176,7 @@ def test_a_wiped_master_does_not_believe_a_slave_that_never_followed(tmp_path: P
             assert await group.send_all(group.master, b"kept") == [0]
             await in_step(group)
             role = group.slave.context.role
-            promised = {"identity": role.identity, "epoch": role.epoch, "brokerId": 2}
+            promised = {"identity": role.identity, "epoch": role.promised_epoch, "brokerId": 2}
             await group.slave.close()
             await group.master.close()
             shutil.rmtree(tmp_path / "m")
@@ -566,7 +566,7 @@ def test_a_wiped_slave_takes_a_free_id_if_a_promotion_gave_its_own_away(tmp_path
             assert code == 0, state
             group.master = await group.start("m")  # it takes the id of the slave that is away
             await until(lambda: third.context.copies_in_sync() == 2)
-            third.context.role.knows(1, group.master.address)
+            third.context.role.add_replica(1, group.master.address)
             group.master.context.role.follow(1)
             group.master._slave.drop()
             await until(lambda: [x.broker_id for x in third._master.connections] == [1])

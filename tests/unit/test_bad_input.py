@@ -615,7 +615,7 @@ def test_nodes_whose_states_cannot_be_are_not_heard(tmp_path: Path) -> None:
             await insist(broker)
             for number, lie in enumerate(answers, 1):
                 listener = await runtime.listen("127.0.0.1", 0, liar(number, lie))
-                broker.context.role.knows(number, listener.address)
+                broker.context.role.add_replica(number, listener.address)
             await broker.close()
             broker = Broker(config, runtime, NativeDisk())
             before = ConfigFile(NativeDisk(), f"{config.root}/config/role.json").load()
@@ -623,7 +623,7 @@ def test_nodes_whose_states_cannot_be_are_not_heard(tmp_path: Path) -> None:
             assert asked == set(range(1, len(answers) + 1))
             assert broker.replica_state()["role"] == "recovering", "nobody has told it anything"
             assert before is not None
-            assert broker.context.role.epoch == before["epoch"]
+            assert broker.context.role.promised_epoch == before["epoch"]
             await broker.close()
 
     asyncio.run(main())

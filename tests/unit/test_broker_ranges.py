@@ -1,4 +1,4 @@
-"""READ_QUEUE, CUT_QUEUE and QUEUE_BOUNDS of a real broker; and how a range is cut."""
+"""READ_QUEUE, SPLIT_RANGE and QUEUE_BOUNDS of a real broker; and how a range is cut."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from saturnmq.runtime.native import NativeRuntime
 from saturnmq.store.derived.consumequeue import ENTRY, FILLER
 from saturnmq.store.derived.range_split import cut, weigh_entries, weigh_entries_reference
 
-READ, CUT, BOUNDS = RequestCode.READ_QUEUE, RequestCode.CUT_QUEUE, RequestCode.QUEUE_BOUNDS
+READ, CUT, BOUNDS = RequestCode.READ_QUEUE, RequestCode.SPLIT_RANGE, RequestCode.QUEUE_BOUNDS
 
 
 async def fill(client: Endpoint, broker, count: int, queue: int = 0, size: int = 10) -> None:

@@ -196,7 +196,7 @@ def test_a_change_of_the_role_that_could_not_be_written_down_is_none() -> None:
         assert (await send(endpoint, b"taken")).code == 0
         broker, endpoint = await killed(runtime, disk, broker)
         assert broker.replica_state()["role"] == "master"
-        assert broker.context.role.epoch >= 5 * TERM
+        assert broker.context.role.promised_epoch >= 5 * TERM
         await broker.close()
 
     on_simulated_disk(scene)
@@ -238,7 +238,7 @@ def test_a_node_that_ends_while_its_role_is_written_writes_it_once_more_afterwar
         asked = asyncio.ensure_future(ask(endpoint, RequestCode.FENCE, {"epoch": 3 * TERM}))
         await until(disk.begun.is_set)
         closing = asyncio.ensure_future(broker.close())
-        broker.context.role.knows(5, "127.0.0.1:1")  # so that there is more to write
+        broker.context.role.add_replica(5, "127.0.0.1:1")  # so that there is more to write
         await until(lambda: broker._executor._closed)
         for _ in range(20):  # turns of the loop, in which a second writer would begin
             await asyncio.sleep(0.005)

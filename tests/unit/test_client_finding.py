@@ -102,7 +102,7 @@ def test_what_changes_while_it_is_asked_is_asked_again(found):
         asking = asyncio.ensure_future(ns.find("T"))
         await asyncio.sleep(0.005)  # the answer is on its way
         ns.topics = {"T": ["a", "b"]}
-        ns.finder.told(["T", "never wanted"])
+        ns.finder.on_routes_changed(["T", "never wanted"])
         await asking
         assert ns.brokers("T") == ["a", "b"]
         assert ns.asked == ["T", "T"]
@@ -118,15 +118,15 @@ def test_a_topic_that_will_be_created_follows_the_template_until_it_exists(found
         await ns.find("T", create=True)
         assert ns.brokers("T") == ["a"]
         ns.topics = {"TBW102": ["a", "b"]}
-        ns.finder.told(["TBW102"])
+        ns.finder.on_routes_changed(["TBW102"])
         await asyncio.sleep(0.1)
         assert ns.brokers("T") == ["a", "b"]
         ns.topics = {"TBW102": ["a", "b"], "T": ["b"]}
-        ns.finder.told(["T"])
+        ns.finder.on_routes_changed(["T"])
         await asyncio.sleep(0.1)
         assert ns.brokers("T") == ["b"]
         asked = len(ns.asked)
-        ns.finder.told(["TBW102"])
+        ns.finder.on_routes_changed(["TBW102"])
         await asyncio.sleep(0.1)
         assert len(ns.asked) == asked
 
@@ -141,7 +141,7 @@ def test_a_failure_is_a_reason_to_ask_once_a_second_and_to_be_told_from_then_on(
             await asyncio.sleep(0.01)
         assert 3 <= len(ns.asked) <= 4
         ns.topics = {"T": ["b"]}
-        ns.finder.told(["T"])
+        ns.finder.on_routes_changed(["T"])
         await asyncio.sleep(0.1)
         assert ns.brokers("T") == ["b"]
 
@@ -176,7 +176,7 @@ def test_a_connected_broker_outlives_its_absence_for_a_while_only(found):
         ns.connected.add("b:1")
         await ns.find("T")
         ns.topics = {"T": ["a"]}
-        ns.finder.told(["T"])
+        ns.finder.on_routes_changed(["T"])
         await asyncio.sleep(2.5)
         assert ns.brokers("T") == ["a", "b"]
         await asyncio.sleep(1)
@@ -210,7 +210,7 @@ def test_who_only_asks_again_has_no_topic_created_and_nobody_asks_for_a_closed_c
         ns.asked.clear()
         ns.finder.closed = True
         ns.finder.refresh_soon("T")
-        ns.finder.told(["T", "TBW102"])
+        ns.finder.on_routes_changed(["T", "TBW102"])
         ns.finder.nameserver_lost()
         await asyncio.sleep(2)
         assert ns.asked == []

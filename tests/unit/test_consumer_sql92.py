@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from broker_rig import ask, config, connected, run, started, until
 from saturnmq.aio import Message, Producer, PullConsumer, PushConsumer, Sql
-from saturnmq.client.consumer.consumer_facts import find_brokers
+from saturnmq.client.consumer.filter_check import find_brokers
 from saturnmq.client.consumer.starting import Baseline
 from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol import fastjson

@@ -59,7 +59,7 @@ def test_the_replicas_in_sync_are_those_that_the_master_counts(tmp_path: Path) -
             assert list(table) == [name]
             told = table[name]
             assert (told["masterBrokerId"], told["masterAddress"]) == (0, group.master.address)
-            assert told["masterEpoch"] == group.master.context.role.epoch
+            assert told["masterEpoch"] == group.master.context.role.promised_epoch
             master, slave = told["inSyncReplicas"]
             assert master == {
                 "brokerName": name,
@@ -112,7 +112,7 @@ def test_a_broker_is_elected_by_a_hand_over(tmp_path: Path) -> None:
             assert group.slave.replica_state()["role"] == "master"
             assert reply.ext["masterBrokerId"] == "0"
             assert reply.ext["masterAddress"] == group.slave.address
-            assert reply.ext["masterEpoch"] == str(group.slave.context.role.epoch)
+            assert reply.ext["masterEpoch"] == str(group.slave.context.role.promised_epoch)
             assert int(reply.ext["syncStateSetEpoch"]) >= 1
             told = fastjson.loads(reply.body)
             members = {"0": group.slave.address, "1": group.master.address}

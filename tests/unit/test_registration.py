@@ -60,7 +60,7 @@ class Member:
             nameservers=tuple(nameservers),
         )
         self.role = Role(config)
-        self.role.identity, self.role.term, self.role.epoch = identity, epoch, epoch
+        self.role.identity, self.role.log_epoch, self.role.promised_epoch = identity, epoch, epoch
         if not broker_id:
             self.role.lead(0)
         self.address = f"{self.node.ip}:10911"

@@ -186,11 +186,11 @@ def test_what_was_signed_counts_once_there_and_as_it_was(tmp_path: Path) -> None
             # Recorded: for this connection and another.
             reply = await client.signed(OURS, PROMOTE, epoch=5 * TERM, force="true")
             assert reply.code == 0, reply.remark
-            recorded, epoch = client.said, role.epoch
+            recorded, epoch = client.said, role.promised_epoch
             for line in (client, await Client.to(runtime, master.address)):
                 for said in recorded:
                     assert (await line.again(said)).code == NEEDED
-            assert (master.replica_state()["role"], role.epoch) == ("master", epoch)
+            assert (master.replica_state()["role"], role.promised_epoch) == ("master", epoch)
 
     run(body)
 
@@ -258,7 +258,7 @@ def test_a_node_that_does_not_sign_its_state_is_not_heard(tmp_path: Path) -> Non
 
             liar = await runtime.listen(*address, lambda: Endpoint(runtime, tell, server=True))
             group.master = await group.start("m")
-            assert group.master.context.role.epoch < 9 * TERM
+            assert group.master.context.role.promised_epoch < 9 * TERM
             assert group.master.replica_state()["role"] in ("unsure", "recovering")
             liar.close()
             group.slave = await group.start("s")
@@ -350,7 +350,10 @@ def test_a_nameserver_that_does_not_sign_says_where_to_dial_and_deposes_nobody(
             assert (await stranger.again(request)).code == 0
             for broker in (group.master, group.slave):
                 await broker._registration.ask_all(5.0)
-            assert (role.epoch, group.master.replica_state()["role"]) == (role.term, "master")
+            assert (role.promised_epoch, group.master.replica_state()["role"]) == (
+                role.log_epoch,
+                "master",
+            )
             stranger.endpoint.close()
             await until(lambda: group.master.context.copies_in_sync() == 2)
             assert await group.send_all(group.master, b"goes on") == [0]
@@ -408,7 +411,7 @@ def test_a_master_that_cannot_sign_is_not_followed(tmp_path: Path, secret: str) 
             ),
         )
         await until(lambda: "replicationSecret" in slave.replica_state()["trouble"])
-        assert slave.context.role.epoch == 0, "nothing is promised to it"
+        assert slave.context.role.promised_epoch == 0, "nothing is promised to it"
         assert slave.context.role.replicas == {}
         await slave.close()
         await master.close()
@@ -527,7 +530,7 @@ def test_what_a_master_said_on_another_connection_leads_nobody(tmp_path: Path) -
             )
             await until(lambda: "does not sign" in slave.replica_state()["trouble"])
             assert slave.store.watermarks.appended == 0
-            assert slave.context.role.epoch == 0
+            assert slave.context.role.promised_epoch == 0
             await slave.close()
             server.close()
 
@@ -757,12 +760,12 @@ def test_no_more_than_a_hundred_are_noted(caplog: pytest.LogCaptureFixture) -> N
     for number in range(2 * LET_IN_MAX):
         let_in.note(f"10.0.0.1:{number}", "", "does not sign")
     let_in.note("evil\nname", "10.0.0.2", "does not sign")
-    assert len(let_in.told()) == LET_IN_MAX
+    assert len(let_in.lines()) == LET_IN_MAX
     assert len(caplog.records) == LET_IN_MAX + 1
     let_in.note("10.0.0.1:7", "")
     let_in.note("evil\nname", "10.0.0.2", "does not sign")
-    assert "10.0.0.2 does not sign" in let_in.told()
-    assert "10.0.0.1:7 does not sign" not in let_in.told()
+    assert "10.0.0.2 does not sign" in let_in.lines()
+    assert "10.0.0.1:7 does not sign" not in let_in.lines()
 
 
 def test_without_a_secret_nothing_of_it_is_said(tmp_path: Path) -> None:

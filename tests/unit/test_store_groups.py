@@ -373,8 +373,8 @@ def test_no_position_lies_within_a_group() -> None:
         store = reopened(master) if restarts else master
         for offset in range(0, end, 7):
             inside = group.start < offset < group.end
-            assert store.border(offset) == (group.start if inside else offset)
-        assert store.border(end) == end
+            assert store.align_to_batch(offset) == (group.start if inside else offset)
+        assert store.align_to_batch(end) == end
 
 
 def reopened(store: MessageStore) -> MessageStore:
@@ -429,10 +429,10 @@ def test_groups_that_touch_each_other_are_two() -> None:
     groups = [append(store, part(store, *rows(2)), part(store, *rows(1))) for _ in range(3)]
     for _ in range(2):
         for put in groups:
-            assert store.border(put.physical_offset) == put.physical_offset
-            assert store.border(put.physical_offset + 1) == put.physical_offset
-            assert store.border(put.end_offset - 1) == put.physical_offset
-            assert store.border(put.end_offset) == put.end_offset
+            assert store.align_to_batch(put.physical_offset) == put.physical_offset
+            assert store.align_to_batch(put.physical_offset + 1) == put.physical_offset
+            assert store.align_to_batch(put.end_offset - 1) == put.physical_offset
+            assert store.align_to_batch(put.end_offset) == put.end_offset
         dispatch(store)
 
 
@@ -450,7 +450,7 @@ def test_a_marker_of_nothing_ends_with_itself(body: bytes) -> None:
     assert marker.document == body[8:]
     assert store.marker(-1) is store.marker(1) is None
     for offset in range(store.watermarks.appended + 1):
-        assert store.border(offset) == offset
+        assert store.align_to_batch(offset) == offset
 
 
 def test_a_group_may_have_a_marker_that_says_nothing() -> None:
@@ -470,7 +470,7 @@ def test_a_marker_that_the_disk_has_lost_is_none() -> None:
     assert store.marker(0) is not None
     disk.flip(f"/store/commitlog/{0:020d}", put.physical_offset + 4, 1)
     assert store.marker(0) is None
-    assert store.border(put.end_offset - 1) == put.end_offset - 1
+    assert store.align_to_batch(put.end_offset - 1) == put.end_offset - 1
 
 
 def test_a_rebuild_without_the_broker_does_not_promise_half_a_group() -> None:
