@@ -22,7 +22,7 @@ from typing import Any
 
 from saturnmq.protocol import kernels
 from saturnmq.store.disk import NativeDisk
-from targets import Target
+from targets import BenchTarget
 
 RUNS = 5
 Measure = Callable[[str, float], dict[str, float]]
@@ -46,7 +46,7 @@ def main(
     script: str,
     document: str,
     measure: Measure,
-    targets: Mapping[str, Target],
+    targets: Mapping[str, BenchTarget],
     checksum: Callable[[], int],
 ) -> None:
     """The command of a benchmark; `checksum` is of what its runs make, the same everywhere."""
@@ -106,7 +106,7 @@ def _machine() -> dict[str, Any]:
 
 
 def _print_table(
-    machine: dict[str, Any], rows: list[dict[str, Any]], targets: Mapping[str, Target]
+    machine: dict[str, Any], rows: list[dict[str, Any]], targets: Mapping[str, BenchTarget]
 ) -> None:
     print(", ".join(f"{name} {value}" for name, value in machine.items()))
     print(f"{'work':44} {'figure':>12} {'reference':>12} {'ratio':>7}  target")

@@ -50,7 +50,7 @@ from saturnmq.cli.launcher import LocalCluster
 from saturnmq.pipeline.access import Where
 from saturnmq.pipeline.jobs.archive import archive
 from saturnmq.pipeline.session import spark_session
-from targets import Target
+from targets import BenchTarget
 
 QUEUES = 8
 FILES = 4
@@ -68,31 +68,31 @@ READING = {
 WRITING = {"kafka.batch.size": str(128 << 10), "kafka.linger.ms": "5"}
 
 TARGETS = {
-    "store, 100 B": Target(1.5),
-    "store, 1024 B": Target(1.7),
-    "broker, 100 B": Target(1.2),
-    "broker, 1024 B": Target(1.2),
-    "properties, 100 B": Target(0.6),
-    "properties, 1024 B": Target(0.6),
-    "plain, 100 B": Target(1.0),
-    "plain, 1024 B": Target(1.0),
-    "archive, 100 B": Target(1.7),
-    "archive, 1024 B": Target(1.7),
-    "sink, 100 B": Target(1.0),
-    "sink, 1024 B": Target(1.0),
-    "exactly-once, 100 B": Target(0.7),
-    "exactly-once, 1024 B": Target(0.7),
-    "trigger, 100 B": Target(1.0, at_most=True),
+    "store, 100 B": BenchTarget(1.5),
+    "store, 1024 B": BenchTarget(1.7),
+    "broker, 100 B": BenchTarget(1.2),
+    "broker, 1024 B": BenchTarget(1.2),
+    "properties, 100 B": BenchTarget(0.6),
+    "properties, 1024 B": BenchTarget(0.6),
+    "plain, 100 B": BenchTarget(1.0),
+    "plain, 1024 B": BenchTarget(1.0),
+    "archive, 100 B": BenchTarget(1.7),
+    "archive, 1024 B": BenchTarget(1.7),
+    "sink, 100 B": BenchTarget(1.0),
+    "sink, 1024 B": BenchTarget(1.0),
+    "exactly-once, 100 B": BenchTarget(0.7),
+    "exactly-once, 1024 B": BenchTarget(0.7),
+    "trigger, 100 B": BenchTarget(1.0, at_most=True),
     # by ourselves: rows/s, and milliseconds
-    "store, 100 B, ours": Target(1_000_000),
-    "store, 1024 B, ours": Target(550e6 / 1024),
-    "broker, 100 B, ours": Target(600_000),
-    "broker, 1024 B, ours": Target(350e6 / 1024),
-    "archive, 100 B, ours": Target(800_000),
-    "archive, 1024 B, ours": Target(550e6 / 1024),
-    "sink, 100 B, ours": Target(345_000),
-    "sink, 1024 B, ours": Target(138e6 / 1024),
-    "trigger, 100 B, ours": Target(250, at_most=True),
+    "store, 100 B, ours": BenchTarget(1_000_000),
+    "store, 1024 B, ours": BenchTarget(550e6 / 1024),
+    "broker, 100 B, ours": BenchTarget(600_000),
+    "broker, 1024 B, ours": BenchTarget(350e6 / 1024),
+    "archive, 100 B, ours": BenchTarget(800_000),
+    "archive, 1024 B, ours": BenchTarget(550e6 / 1024),
+    "sink, 100 B, ours": BenchTarget(345_000),
+    "sink, 1024 B, ours": BenchTarget(138e6 / 1024),
+    "trigger, 100 B, ours": BenchTarget(250, at_most=True),
 }
 
 

@@ -20,7 +20,7 @@ IN_PROCESS = {  # module of drills.fuzz, class
     "files": ("files", "Files"),
     "store": ("store", "Store"),
     "ha": ("replication", "Replication"),
-    "client": ("client", "Client"),
+    "client": ("client", "ClientTarget"),
     "blocking": ("blocking", "Blocking"),
 }
 TARGETS = (*PROCESSES, *IN_PROCESS)

@@ -303,7 +303,7 @@ cdef Fault put_rows(Entries *e, const int64_t *rows, Py_ssize_t count, Py_ssize_
     return NO_FAULT
 
 
-cdef class Rows:
+cdef class RowColumns:
     """The columns of one batch that go into entries: Arrow arrays by the sink's names, of (large)
     binary, `properties` a map of those, `flag` int32."""
 
@@ -368,7 +368,7 @@ cdef class Rows:
         if fault == NO_MEMORY:
             raise MemoryError(f"no memory for entries of more than {self.e.used} B")
         if fault == REFUSED and at == first:
-            _reference.Rows(self.columns, self.e.body_bytes_max).encode(
+            _reference.RowColumns(self.columns, self.e.body_bytes_max).encode(
                 rows[at : at + 1], 0, id_prefix, first_id, max_bytes)
             raise AssertionError(f"row {at} was refused, and the reference takes it")
         return Encoded(PyBytes_FromStringAndSize(<const char *>self.e.out, self.e.used), at - first, at)

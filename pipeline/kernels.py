@@ -32,6 +32,6 @@ if TYPE_CHECKING:
     from saturnmq.pipeline.encode_reference import RowColumns
 else:
     Builder = _decoder.Builder
-    RowColumns = _encoder.Rows
+    RowColumns = _encoder.RowColumns
 
 __all__ = ["COMPILED", "FORCED", "Builder", "RowColumns"]

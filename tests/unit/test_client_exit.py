@@ -147,7 +147,7 @@ class Producer:
         print(self.name, seconds, flush=True)
         at_exit.forget(self.settle)
         at_exit.time.now += 7.0
-        return at_exit.Loss(self.name, 3, "why") if self.name == "lost" else None
+        return at_exit.UnsentMessages(self.name, 3, "why") if self.name == "lost" else None
 
 at_exit.time = Clock()
 producers = [Producer(name) for name in ("lost", "one", "two", "closed")]

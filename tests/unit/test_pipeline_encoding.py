@@ -69,7 +69,7 @@ def batches(draw):
 def encoded(kind, batch, rows=None, first_id=0, max_bytes=1 << 20, **options):
     """The pieces that the encoder yields with `kind` in place of the chosen kernel, and the error
     that ends them."""
-    chosen, kernels.RowColumns = kernels.RowColumns, kind.Rows
+    chosen, kernels.RowColumns = kernels.RowColumns, kind.RowColumns
     pieces = []
     try:
         encoder = Encoder(batch.schema.names, **options)
@@ -240,7 +240,7 @@ def test_offsets_that_lead_out_of_a_buffer_are_refused(ends):
         ({"body": sound}, -beyond),
     ]:
         with pytest.raises(ValueError, match="lies outside"):
-            compiled.Rows(columns).encode(rows, 0, PREFIX, 0, 100)
+            compiled.RowColumns(columns).encode(rows, 0, PREFIX, 0, 100)
 
 
 def test_columns_that_cannot_be_written_are_refused():

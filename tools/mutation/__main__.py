@@ -48,7 +48,17 @@ from tools.mutation.forked import run_pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 STATE = ROOT / ".mutation"
-FOLDERS = ("protocol", "store", "nameserver", "broker", "client", "cli", "pipeline", "drills")
+FOLDERS = (
+    "runtime",
+    "protocol",
+    "store",
+    "nameserver",
+    "broker",
+    "client",
+    "cli",
+    "pipeline",
+    "drills",
+)
 NAMES = ("__init__.py", "__main__.py", "_version.py", "aio.py", "py.typed")
 TESTS = ("tests/unit", "tests/rules")
 COMPARISONS = (
