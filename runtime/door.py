@@ -158,7 +158,7 @@ def join_address(host: str, port: int) -> str:
 
 EXPOSED = (
     "%s is not only for this machine, and clients are not authenticated yet: whoever reaches it "
-    "may read, write and delete everything; for trusted networks only (README, section Security)"
+    "may read, write and delete everything; for trusted networks only (docs/security.md)"
 )
 """What a server says at its start that listens beyond loopback."""
 

@@ -1,23 +1,19 @@
-"""The commands of the README against a real cluster, as a user types them."""
+"""The commands against a real cluster, as a user types them."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
-import shlex
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from cluster_rig import check_loops
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 TIMEOUT_S = 60
-README = Path(__file__).parents[2] / "README.md"
 PROGRAM = [sys.executable, "-m", "saturnmq"]
 
 
@@ -71,32 +67,6 @@ def shell(tmp_path_factory):
         check_loops(data)
     finally:
         run("cluster", "down")
-
-
-def test_the_commands_and_the_code_of_the_readme_work_as_pasted(shell, tmp_path):
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```", README.read_text(), re.M | re.S)
-    [commands] = [text for kind, text in blocks if not kind and "topic create" in text]
-    [code] = [text for kind, text in blocks if kind == "python" and "PushConsumer" in text]
-    for line in commands.splitlines():
-        if line.startswith("printf"):
-            texts = line.split("'")[1].encode().decode("unicode_escape")
-            shell(*shlex.split(line.partition("saturnmq ")[2]), given=texts)
-        elif line.startswith("saturnmq ") and "cluster" not in line:
-            shell(*shlex.split(line)[1:])
-    nameserver = shell.environment["SATURNMQ_NAMESERVER"].partition(",")[0]
-    assert "127.0.0.1:9876" in code
-    script = tmp_path / "example.py"
-    script.write_text(code.replace("127.0.0.1:9876", nameserver))
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=TIMEOUT_S,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.count("SendStatus.OK") == 10
-    assert len(re.findall(r"hello \d", done.stdout)) == 10
 
 
 def test_what_is_produced_is_consumed_counted_and_found(shell):

@@ -15,7 +15,7 @@ from saturnmq.cli.launcher import Settings
 HERE = Path(__file__).parent
 SLICE = HERE.parent / "data" / "flights-slice.csv"
 EXAMPLES = HERE.parent.parent / "examples"
-README = HERE.parent.parent / "README.md"
+PAGE = HERE.parent.parent / "docs/pipeline.md"
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -47,8 +47,8 @@ def example(name):
     return module
 
 
-def test_the_stream_of_the_readme_runs_as_pasted(spark, cluster, tmp_path):
-    blocks = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.M | re.S)
+def test_the_stream_of_the_document_runs_as_pasted(spark, cluster, tmp_path):
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.M | re.S)
     [code] = [text for text in blocks if "writeStream" in text]
     for text, mine in (
         ("127.0.0.1:9876", ",".join(cluster.nameservers)),

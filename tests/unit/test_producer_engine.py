@@ -317,6 +317,6 @@ def test_how_much_and_how_long_unless_the_producer_is_told_otherwise(cluster: Ma
     assert world.now - began == pytest.approx(120.0, abs=0.9)
 
 
-def test_how_the_readme_says_for_how_long_keys_keep_their_queues() -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    assert f"`absence_timeout` ({ProducerOptions().absence_timeout:g} s)" in readme
+def test_how_the_documents_say_for_how_long_keys_keep_their_queues() -> None:
+    page = (Path(__file__).parents[2] / "docs/clients.md").read_text()
+    assert f"`absence_timeout` ({ProducerOptions().absence_timeout:g} s)" in page
