@@ -46,9 +46,9 @@ lint: .stamps/dev
 	cd $(VENV) && bin/mypy -p saturnmq.runtime -p saturnmq.protocol -p saturnmq.store -p saturnmq.nameserver -p saturnmq.client -p saturnmq.pipeline --config-file ../pyproject.toml
 	cd $(VENV) && bin/lint-imports --config ../pyproject.toml
 
-# The documents as a site, in build/site. It fails on a link that leads nowhere.
+# The documents as a site, in build/site. It fails on a link that leads nowhere (with --quiet it would not).
 docs: .stamps/dev
-	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
 
 # Which tests would notice a changed operator: make mutation MODULES="store/derived/lookup.py broker/tables/offsets.py"
 mutation: .stamps/dev

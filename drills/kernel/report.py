@@ -1,4 +1,4 @@
-"""What a kernel drill did and found; the figures of `docs/power-cuts.md` are read from it."""
+"""What a kernel drill did and found; the figures of `docs/measurements/power-cuts.md` are read from it."""
 
 from __future__ import annotations
 

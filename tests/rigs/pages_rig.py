@@ -204,19 +204,24 @@ class Reader:
         return status, seen
 
     def _run(self, command: list[str]) -> tuple[int, str]:
-        done = subprocess.run(
+        process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
             text=True,
-            check=False,
-            timeout=TIMEOUT_S,
+            start_new_session=True,
             cwd=self._home,
             env=self._environment,
         )
-        assert "Traceback" not in done.stdout, done.stdout
-        return done.returncode, done.stdout.replace(str(self._home), "/home/you")
+        try:
+            seen, _ = process.communicate(timeout=TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # what bash has started, too
+            process.communicate()
+            raise
+        assert "Traceback" not in seen, seen
+        return process.returncode, seen.replace(str(self._home), "/home/you")
 
     def _here(self, text: str) -> str:
         """The text with ports that are free here."""
