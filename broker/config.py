@@ -1,4 +1,4 @@
-"""What a broker may be told, each setting once: its name here, its RocketMQ key, its default.
+"""The settings of a broker, each defined once: its name here, its RocketMQ key, its default.
 
 Sources, later ones winning: a TOML file or RocketMQ's `broker.conf` (Java properties), then
 `SATURNMQ_*` environment variables, then keyword arguments (the command line's flags). A key that
@@ -93,9 +93,9 @@ class BrokerConfig:
     ha_max_lag_ms: int = setting("haMaxTimeSlaveNotCatchup", 15_000)
     """A slave that has not been at the end of the log for so long is not in sync."""
     ha_flow_control: bool = setting("haFlowControlEnable", False)
-    """Whether `maxHaTransferByteInSecond` counts."""
+    """`maxHaTransferByteInSecond` limits the transfer to slaves."""
     ha_max_bytes_per_s: int = setting("maxHaTransferByteInSecond", 100 << 20, 1, INT64_MAX)
-    """What one slave is sent at most."""
+    """The most that is sent to one slave, with `haFlowControlEnable`."""
     sync_from_last_file: bool = setting("syncFromLastFile", False)
     """An empty slave begins with the newest segment of its master's log and lacks the rest."""
     ha_transfer_bytes: int = setting("haTransferBatchSize", 1 << 20, rocketmq="32768")
@@ -151,12 +151,12 @@ class BrokerConfig:
     enable_property_filter: bool = setting("enablePropertyFilter", True, rocketmq="false")
     """The broker evaluates SQL92 conditions. It does so in steps, so they stop nobody else."""
     stage_max_bytes: int = setting("stageMaxBytes", 256 << 20, 1, INT64_MAX, rocketmq=OURS)
-    """What one partition of an exactly-once sink may stage. Sends wait while it goes into the log
-    (35 to 60 ms of processor time for 64 MiB)."""
+    """The most that one partition of an exactly-once sink may stage. Sends wait while it goes into
+    the log (35 to 60 ms of processor time for 64 MiB)."""
     stage_memory_bytes: int = setting("stageMemoryBytes", 256 << 20, 0, INT64_MAX, rocketmq=OURS)
-    """What all sinks may stage in memory; the rest goes into files."""
+    """The most that all sinks may stage in memory; the rest goes into files."""
     stage_total_bytes: int = setting("stageTotalBytes", 4 << 30, 0, INT64_MAX, rocketmq=OURS)
-    """What all sinks may stage in memory and files."""
+    """The most that all sinks may stage in memory and files."""
     stage_lease_ms: int = setting("stageLease", 600_000, rocketmq=OURS)
     """A stage that nobody adds to for so long is dropped."""
     offset_check_in_slave: bool = setting("offsetCheckInSlave", False)

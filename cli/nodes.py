@@ -87,7 +87,9 @@ def nameserver(
     memory_budget_bytes: Annotated[
         int,
         typer.Option(
-            envvar="SATURNMQ_MEMORY_BUDGET_BYTES", min=MEMORY_MIN, help="What peers may take of it."
+            envvar="SATURNMQ_MEMORY_BUDGET_BYTES",
+            min=MEMORY_MIN,
+            help="Memory that is held for peers.",
         ),
     ] = Limits.memory_bytes,
     ready_file: ReadyFile = None,

@@ -127,7 +127,7 @@ class Option:
     about: str
     default: str = ""
     values: str = ""
-    """What may be written, if `read` does not know it."""
+    """The values that may be written, if `read` does not know them."""
 
     @property
     def allowed(self) -> str:

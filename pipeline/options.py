@@ -95,7 +95,7 @@ class SourceOptions:
     pushdown: bool = False
 
     def decoding(self, columns: Columns) -> Decoding:
-        """What the tasks are to make of frames."""
+        """How the tasks are to decode frames."""
         return Decoding(
             columns,
             self.mode,
@@ -214,7 +214,7 @@ OPTIONS: dict[str, Option] = {
         _times, "Of a batch: its end in time, by queue.", values=_JSON
     ),
     "startingOffsetsByTimestampStrategy": Option(
-        OneOf(ERROR, LATEST), "Where no message is that late: fail, or begin at the end.", ERROR
+        OneOf(ERROR, LATEST), "If no message is that late: fail, or begin at the end.", ERROR
     ),
     "failOnDataLoss": Option(
         read_flag,
@@ -253,8 +253,8 @@ OPTIONS: dict[str, Option] = {
     "includeProperties": Option(read_flag, "Read the column `properties`.", "false"),
     "mode": Option(
         OneOf(*MODES),
-        "What a damaged message does: end the query, be left out and counted, or be a row of nulls "
-        "that says why in `_corrupt`.",
+        "A damaged message ends the query, is left out and counted, or is a row of nulls that says "
+        "why in `_corrupt`.",
         FAILFAST,
     ),
     "decompress": Option(read_flag, "Unpack compressed bodies.", "true"),
@@ -267,12 +267,12 @@ OPTIONS: dict[str, Option] = {
     ),
     "expressionType": Option(
         OneOf(TAG_EXPRESSION, SQL_EXPRESSION),
-        "What `subExpression` is, without the prefix `sql:`.",
+        "The kind of `subExpression`, unless it has the prefix `sql:`.",
         TAG_EXPRESSION,
     ),
     "readFrom": Option(OneOf(MASTER, SLAVE, ANY), "Which brokers to read from.", MASTER),
     "chunkBytes": Option(
-        Size(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX), "What one request asks for.", "2m"
+        Size(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX), "The bytes that one request asks for.", "2m"
     ),
     "pullTimeoutMs": Option(NumberOption(1), "The milliseconds that a request may take.", "120000"),
     "fetchOffset.numRetries": Option(

@@ -198,7 +198,7 @@ OPTIONS: dict[str, Option] = {
     ),
     "delivery": Option(
         OneOf(AT_LEAST_ONCE, EXACTLY_ONCE),
-        "Whether a repeated task repeats its rows.",
+        "With at-least-once a repeated task repeats its rows.",
         AT_LEAST_ONCE,
     ),
     "queueSelector": Option(

@@ -1,4 +1,4 @@
-"""What a store may be told. `key` is RocketMQ's name of a setting in broker.conf."""
+"""The settings of a store. `key` is RocketMQ's name of a setting in broker.conf."""
 
 from __future__ import annotations
 
@@ -97,13 +97,13 @@ class StoreConfig:
     """The part of the machine's memory that the newest part of the log is taken to be cached in.
     In a container the container's memory counts."""
     in_memory_count: int = setting("maxTransferCountOnMessageInMemory", 32)
-    """The messages that one pull returns at most from that part."""
+    """The most messages that one pull returns from that part."""
     in_memory_bytes: int = setting("maxTransferBytesOnMessageInMemory", 262_144)
-    """What one pull returns at most from that part."""
+    """The most that one pull returns from that part."""
     on_disk_count: int = setting("maxTransferCountOnMessageInDisk", 8)
-    """The messages that one pull returns at most from older parts."""
+    """The most messages that one pull returns from older parts."""
     on_disk_bytes: int = setting("maxTransferBytesOnMessageInDisk", 65_536)
-    """What one pull returns at most from older parts."""
+    """The most that one pull returns from older parts."""
     filter_bytes: int = setting("maxFilterMessageSize", 16_000)
     """The queue entries that one filtered pull looks at, 20 bytes each."""
     delay_levels: str = setting("messageDelayLevel", DEFAULT_LEVELS)

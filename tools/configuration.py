@@ -284,7 +284,7 @@ def _parameters(client: type, names: Mapping[str, str]) -> Iterator[tuple[str, .
 
 
 def _told(docstring: str) -> dict[str, str]:
-    """What the lines `name: text` and `name, name: text` of a docstring say of each name."""
+    """The explanation of each name in the lines `name: text` and `name, name: text`."""
     told: dict[str, str] = {}
     of: list[str] = []
     for line in docstring.splitlines():

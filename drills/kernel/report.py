@@ -1,4 +1,4 @@
-"""What a kernel drill did and found; the figures of `docs/measurements/power-cuts.md` are read from it."""
+"""The report of a kernel drill, with the figures of docs/measurements/power-cuts.md."""
 
 from __future__ import annotations
 

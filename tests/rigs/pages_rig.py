@@ -1,6 +1,7 @@
 """Follows a page of the documents from top to bottom, as its reader would.
 
-A page has one directory, one shell environment and ports of its own. What becomes of a block:
+A page has one directory, one shell environment and ports of its own. Each kind of block has its
+treatment:
 
 | block | |
 |---|---|

@@ -1,4 +1,4 @@
-"""What documents tell to type exists: commands with their options, and Python that compiles.
+"""The commands that documents show exist with their options, and their Python compiles.
 
 The README, the tutorial and the how-to pages are also run (tests/cluster/test_pages.py).
 """
