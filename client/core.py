@@ -1,11 +1,11 @@
 """What every client shares: routes, connections, heartbeats and the brokers' requests to it.
 
 One ClientCore lives on one event loop and is used there only; a producer, an admin or a group of
-consumers sit on it. It copies the Java client's behaviour towards servers (remoting.md 4): route
-poll (route_updater.py) and heartbeat every 30 s, one nameserver that it sticks to and the next one
-on failure, the last good route when none answers. It differs where the Java client is slow to
-notice: a connection that comes back after a break, and a broker that is new in a route, are greeted
-with a heartbeat at once.
+consumers sit on it. It copies the Java client's behaviour towards servers
+(docs/internals/protocol.md 6): route poll (route_updater.py) and heartbeat every 30 s, one
+nameserver that it sticks to and the next one on failure, the last good route when none answers. It
+differs where the Java client is slow to notice: a connection that comes back after a break, and a
+broker that is new in a route, are greeted with a heartbeat at once.
 
 What servers ask on these connections is answered by `server_requests.py`; every task begins in
 `runtime/supervision.py`.

@@ -1,8 +1,8 @@
 """Pure knowledge of routes: which queues a topic has and where its brokers are.
 
 Fed by ClientCore with what nameservers answer (code 105), read by the producer and the consumers.
-RocketMQ's rules (remoting.md 4): the writable list is every queueData with the write bit whose
-broker has address id 0, sorted by broker name; the readable list needs the read bit only.
+RocketMQ's rules (docs/internals/protocol.md 6): the writable list is every queueData with the write
+bit whose broker has address id 0, sorted by broker name; the readable list needs the read bit only.
 """
 
 from __future__ import annotations

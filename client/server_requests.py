@@ -35,7 +35,7 @@ class ConsumerHandler(Protocol):
     """What a consumer registers under its group name."""
 
     def heartbeat_data(self) -> dict[str, Any]:
-        """Its entry of `consumerDataSet` in the heartbeat (remoting.md 2.4)."""
+        """Its entry of `consumerDataSet` in the heartbeat (docs/internals/protocol.md 2.4)."""
 
     def on_ids_changed(self) -> None:
         """The group's members changed: rebalance at once (code 40)."""

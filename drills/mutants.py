@@ -1,5 +1,5 @@
 """Known bugs, kept to be found again: each mutant re-introduces one published failure of a log
-store while it is active, and the crash drill must find it (fault-model §9).
+store while it is active, and the crash drill must find it (docs/guarantees.md 8.3).
 
 A mutant replaces functions of the store, or of its disk, from outside and only here: no switch for
 it exists in the store. The table is also a list of what the drill is known to see.
@@ -251,7 +251,7 @@ _ALL = (
     ),
     Mutant(
         "retry-after-eio",
-        "a failed sync is tried again and then believed (#2706, fault-model §4.2)",
+        "a failed sync is tried again and then believed (#2706, docs/guarantees.md S2)",
         "I1: power loss after the sync that failed once",
         (Patch(FlushTicket, "run", _try_again),),
     ),
@@ -389,7 +389,7 @@ _ALL = (
     ),
     Mutant(
         "deletion-forgotten",
-        "a start knows nothing of deleted topics (issue 14, row 3)",
+        "a start knows nothing of deleted topics",
         "I8: the queues of a deleted topic begin where they began before",
         (Patch(message_store, "read_tombstones", lambda original: lambda disk, root: {}),),
     ),

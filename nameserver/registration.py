@@ -1,5 +1,5 @@
-"""What a broker says about itself in REGISTER_BROKER (103), read from header and body (remoting.md
-3.2).
+"""What a broker says about itself in REGISTER_BROKER (103), read from header and body
+(docs/internals/protocol.md 3.1).
 
 The body is JSON, or, with `compressed=true`, a zlib stream of
 

@@ -1,5 +1,5 @@
-"""The route table: seven maps and the rules that change them (remoting.md 3.3). Pure; callers pass
-the time, in milliseconds of a steady clock.
+"""The route table: seven maps and the rules that change them (docs/internals/protocol.md 3.3).
+Pure; callers pass the time, in milliseconds of a steady clock.
 
 | map | from | to |
 |---|---|---|
@@ -371,7 +371,8 @@ class RouteTable:
         )
 
     def _with_acting_master(self, group: BrokerData, queues: dict[str, QueueData]) -> BrokerData:
-        """Without a master, and writes off, the smallest id is shown as id 0 (remoting.md 3.5)."""
+        """Without a master, and writes off, the smallest id is shown as id 0
+        (docs/internals/protocol.md 3.5)."""
         if (
             not group.enable_acting_master
             or group.master is not None

@@ -6,7 +6,7 @@ once, on the loop, without a task; but 1002 and 1006, for which brokers are aske
 and a registration with a large table, which is read in a thread.
 A broker's entry lives as long as the connection of its last registration, so a killed broker leaves
 the routes within the time the kernel needs to close its sockets; a silent one is found by the scan.
-Route JSON always has quoted broker ids, whatever version asks (remoting.md 3.4).
+Route JSON always has quoted broker ids, whatever version asks (docs/internals/protocol.md 3.4).
 
 Ours on top of RocketMQ: clients that asked for a route with `saturnWatch=true` are told when it
 changes (ROUTE_CHANGED), once per turn of the loop whatever happened in it; 103 is answered with the

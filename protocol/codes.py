@@ -1,4 +1,5 @@
-"""Request codes, response codes and flag bits of the Remoting protocol (remoting.md 2, 3, 1.8).
+"""Request codes, response codes and flag bits of the Remoting protocol
+(docs/internals/protocol.md 1.8, 2 to 5).
 
 `RequestCode` lists what SaturnMQ or a Java peer may send; a server answers 3 to those it does
 not serve. Names are RocketMQ's, without the words that only repeat the type. Numbers from 390000
@@ -186,7 +187,7 @@ class ResponseCode(IntEnum):
     STAGE_LOST = 390030
 
 
-# Message sysFlag bits (store-format: the frame's SYSFLAG field and the send header's `f`).
+# Message sysFlag bits (docs/internals/format.md 2.1; the send header's `f`).
 FLAG_COMPRESSED = 1
 FLAG_MULTI_TAGS = 1 << 1
 FLAG_TRANSACTION_NOT = 0
@@ -200,14 +201,14 @@ FLAG_COMPRESSION_LZ4 = 1 << 8
 FLAG_COMPRESSION_ZSTD = 2 << 8
 FLAG_COMPRESSION_ZLIB = 3 << 8
 
-# Pull sysFlag bits (remoting.md 2.2).
+# Pull sysFlag bits (docs/internals/protocol.md 2.2).
 PULL_COMMIT_OFFSET = 1
 PULL_SUSPEND = 1 << 1
 PULL_SUBSCRIPTION = 1 << 2
 PULL_CLASS_FILTER = 1 << 3
 PULL_LITE = 1 << 4
 
-# Topic and broker permission bits (remoting.md 3.4).
+# Topic and broker permission bits (docs/internals/protocol.md 3.4).
 PERM_INHERIT = 1
 PERM_WRITE = 1 << 1
 PERM_READ = 1 << 2

@@ -3,7 +3,7 @@ both ways.
 
 Who uses it: the client's connections, the broker's and the nameserver's listeners, a broker's
 connections to nameservers. Both sides may ask; bit 0 of a frame's flag says which table it
-belongs to (remoting.md 1.5).
+belongs to (docs/internals/protocol.md 1.5).
 
 Cost per request, in this order of care: no task, no future for a served request; the frame is
 parsed where the socket wrote it; all replies given while one read is handled leave in one write;

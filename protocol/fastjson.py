@@ -1,4 +1,5 @@
-"""JSON bodies as fastjson writes them, and as it wants to read them (remoting.md 6, traps 1 and 2).
+"""JSON bodies as fastjson writes them, and as it wants to read them
+(docs/internals/protocol.md 1.9).
 
 Reading is tolerant: a quarter of the bodies that Java brokers send are not strict JSON. Two
 deviations occur, both in the place of a key:

@@ -138,7 +138,7 @@ def own_properties(properties: bytes) -> bytes:
 
 
 def has_crc_property(properties: bytes) -> bool:
-    """Whether the last property is the frame's CRC (store-format.md section 2.2)."""
+    """Whether the last property is the frame's CRC (docs/internals/format.md 2.2)."""
     at = len(properties) - CRC_PROPERTY_BYTES
     return (
         at >= 0

@@ -1,6 +1,6 @@
 """Replication frames, both dialects and both ways, without I/O.
 
-RocketMQ's classic protocol (remoting.md 5.1), spoken with Java peers:
+RocketMQ's classic protocol (docs/internals/protocol.md 7.1), spoken with Java peers:
 
 | direction | bytes |
 |---|---|

@@ -2,9 +2,9 @@
 
 `HEADERS` names the header of each request code; `broker/handlers/requests.py` and
 `nameserver/server.py` decode with it before they call a handler, and the fuzzer (`drills/fuzz`)
-makes its values from it. Names and meanings are RocketMQ's (remoting.md 2, 3), but for the codes
-above 390000 and the fields that begin with `saturn`, which are ours. Fields that no handler looks
-at are left out.
+makes its values from it. Names and meanings are RocketMQ's (docs/internals/protocol.md 2, 3), but
+for the codes above 390000 and the fields that begin with `saturn`, which are ours. Fields that no
+handler looks at are left out.
 
 The long names of SEND_MESSAGE (10) stand beside the short ones (310, 320).
 """

@@ -1,4 +1,4 @@
-"""One Remoting frame, both ways, without I/O (remoting.md 1.1-1.3).
+"""One Remoting frame, both ways, without I/O (docs/internals/protocol.md 1.1-1.3).
 
 | offset | type | meaning |
 |---|---|---|
@@ -23,7 +23,7 @@ from typing import Any
 import orjson
 from saturnmq.runtime.errors import MalformedFrame
 
-VERSION = 493  # RocketMQ 5.4.0; a lower one switches features of Java peers off (remoting.md 1.6)
+VERSION = 493  # RocketMQ 5.4.0: lower ones turn features off (docs/internals/protocol.md 1.6)
 MAX_FRAME = 16 * 1024 * 1024
 # Of a header: 32,767 bytes of properties are not six times as many in JSON, and no request has a
 # hundredth of the fields. A header of megabytes would take its reader seconds.

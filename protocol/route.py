@@ -1,5 +1,5 @@
-"""Routes and topic settings as nameservers, brokers and clients exchange them (remoting.md 3.2,
-3.4).
+"""Routes and topic settings as nameservers, brokers and clients exchange them
+(docs/internals/protocol.md 3.1, 3.4).
 
 `TopicRoute` is what code 105 answers: which brokers hold a topic, with how many queues, and
 where they listen. `TopicConfig` and `DataVersion` travel in registrations (103), slave metadata

@@ -6,7 +6,7 @@ rules, which look only at the attributes below, never at texts.
 
 | attribute | meaning |
 |---|---|
-| `code` | the Remoting response code (remoting.md 1.8); local errors carry 1, they are never sent |
+| `code` | the Remoting response code (docs/internals/protocol.md 1.8); local errors have 1 |
 | `retriable` | the same request may succeed on another broker, or later |
 | `refresh_route` | the caller's route is probably stale: ask a nameserver before the next try |
 | `outcome` | `rejected`: the request had no effect; `unknown`: it may have taken effect |

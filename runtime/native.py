@@ -39,7 +39,7 @@ from .errors import ConfigError, ConnectFailed
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-# RocketMQ's client gives a connection 3 s (remoting.md 1.7).
+# RocketMQ's client gives a connection 3 s (docs/internals/protocol.md 1.7).
 CONNECT_TIMEOUT_S = 3.0
 # Flush, prepare ahead, config files: one slow disk call must not block the others.
 BLOCKING_THREADS = 8

@@ -1,8 +1,8 @@
-"""config/*.json: small tables with a previous copy beside them (store-format.md section 1).
+"""config/*.json: small tables with a previous copy beside them (docs/internals/format.md 10.1).
 
 Written as strict JSON, read as fastjson writes it (integer keys without quotes). A file that is
 damaged or empty, or lies in a bad sector, falls back to `<file>.bak`; when both are bad the start
-is refused, so that an empty table never replaces a good one (fault-model.md section 4.5).
+is refused, so that an empty table never replaces a good one (docs/guarantees.md S5).
 """
 
 from __future__ import annotations

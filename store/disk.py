@@ -1,4 +1,4 @@
-"""The disk door: everything the store does to files goes through a `Disk` (fault model, section 6).
+"""The disk door: everything the store does to files goes through a `Disk` (docs/guarantees.md 8.2).
 
 Two implementations exist: `NativeDisk` here (mmap, fdatasync, fcntl lock) and the simulator's
 page-model disk. A segment is allocated in full before it is mapped: a sparse mapping turns a full

@@ -33,7 +33,7 @@ _ZEROS = memoryview(bytes(128 << 10))  # the kernel lets in one writer of a file
 
 
 class Advice(enum.Enum):
-    """What RocketMQ's options say about a mapping (store-format.md section 6)."""
+    """What RocketMQ's options say about a mapping (docs/internals/format.md 6.2)."""
 
     WARM = "warm"  # every page in memory and writable before the first write
     RANDOM = "random"  # no read-ahead

@@ -4,7 +4,7 @@ All methods are for the owner of the store (the broker's event loop) except thos
 which may run in a thread beside it: FlushTicket.run, prepare_ahead, flush_derived, check_files,
 checkpoint.
 
-A failed flush is final (fault-model.md section 4.1): the store refuses writes from then on, names
+A failed flush is final (docs/guarantees.md S1): the store refuses writes from then on, names
 the first error, and stays readable.
 """
 

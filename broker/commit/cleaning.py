@@ -1,7 +1,7 @@
 """The cleaning service: watches the space on the disk and deletes what retention no longer keeps.
 
 Every second the disk is looked at: sends are refused while it is too full, and go on by themselves
-when space returns (fault-model §4 rule 9). Reput, which may have lacked room for a queue file, is
+when space returns (docs/guarantees.md S9). Reput, which may have lacked room for a queue file, is
 tried again then. Every `cleanResourceInterval` (10 s, first after 60 s) a pass of the store's
 cleaner runs, every second while the disk is short or after a request.
 """

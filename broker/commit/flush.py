@@ -5,8 +5,8 @@ meanwhile goes with the next one (group commit). With SYNC_FLUSH every append wa
 ASYNC_FLUSH one begins every `flush_interval_ms`, or when the one before ends, whatever was
 appended: the loss window is bounded by time and not by bytes. Where the disk is too slow for that,
 `keeps_up` says so, and nothing is acknowledged until the next flush ends: what an acknowledgement
-promises must be on the disk within BOUND_S (design 2). A failed flush is final: the store fences
-itself, every waiter is told, nothing is retried (fault-model §4 rule 1).
+promises must be on the disk within BOUND_S (docs/guarantees.md 2.2). A failed flush is final: the
+store fences itself, every waiter is told, nothing is retried (docs/guarantees.md S1).
 
 With a transient pool a commit writes what is in memory only, every `commit_interval_ms`.
 """

@@ -1,8 +1,8 @@
 """Sends: SEND_MESSAGE 10, SEND_MESSAGE_V2 310, SEND_BATCH_MESSAGE 320, and SEND_BATCHES 390040.
 
-Checks come in RocketMQ's order (remoting §2.1): order topic on an unwriteable broker 16, bad
-name 29, a topic only the broker writes 16, unknown and not creatable 17, queue id out of range 29.
-The topic's own write bit is not looked at: clients do that, through the route.
+Checks come in RocketMQ's order (docs/internals/protocol.md 2.1): order topic on an unwriteable
+broker 16, bad name 29, a topic only the broker writes 16, unknown and not creatable 17, queue id
+out of range 29. The topic's own write bit is not looked at: clients do that, through the route.
 
 A single send gets what a Java broker adds to it: MSG_REGION, TRACE_ON, CLUSTER, and UNIQ_KEY if
 missing. A batch is stored as it came. DELAY above 0 moves a message to SCHEDULE_TOPIC_XXXX.

@@ -18,10 +18,10 @@ on `config/role.json` decides at every start:
 
 It is written, durably, before what it says is acted on; `term` and `floor` a moment later.
 
-A master takes writes only while nothing says that there is another one (fault-model.md I1 across a
-fail-over). It does not at its start and after a pause of its own (a stopped process wakes up with
-requests in its sockets), until those who would know have been asked; not while a slave may have
-what it lacks (RECOVERING); and not once it knows of a higher epoch (FENCED).
+A master takes writes only while nothing says that there is another one (docs/guarantees.md I1
+across a fail-over). It does not at its start and after a pause of its own (a stopped process wakes
+up with requests in its sockets), until those who would know have been asked; not while a slave may
+have what it lacks (RECOVERING); and not once it knows of a higher epoch (FENCED).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Where a consumer begins, where it may go on, and which offsets of it are kept.
 
-After a loss that its mode allows (fault-model I4) a group's log goes on in a new epoch, and new
-messages get the offsets of lost ones. A client of ours says in `saturnTerm` which epoch's log it
-has read, or which it was told that its group's offset is of; what that epoch had behind the start
-of the next is gone.
+After a loss that its mode allows (docs/guarantees.md I4) a group's log goes on in a new epoch, and
+new messages get the offsets of lost ones. A client of ours says in `saturnTerm` which epoch's log
+it has read, or which it was told that its group's offset is of; what that epoch had behind the
+start of the next is gone.
 
 Which one is the next, the numbers do not say: a node that nobody could tell of epoch 400000 may be
 promoted in 300000, of 100000 both. So a client says in `saturnEpochs` which epochs, up to its own,
@@ -43,11 +43,12 @@ def beginning(first: int, low: int, in_memory: bool) -> int | None:
     """Where a group that has no offset in a queue begins, if the broker is to say it; None: the
     consumer's `consumeFromWhere` decides.
 
-    RocketMQ's rule (remoting.md 2.3, code 14): from the queue's first offset, while that is there
-    (`low`, the least offset, is not above it) and the message at it is in memory. So a group misses
-    nothing of a queue that is younger than itself: "from the last offset" is asked some time after
-    the queue's first messages came. RocketMQ 5.4 says of an empty queue that there is no offset,
-    and its client then asks for the end; between the two a message can come and be passed over.
+    RocketMQ's rule (docs/internals/protocol.md 2.3, code 14): from the queue's first offset, while
+    that is there (`low`, the least offset, is not above it) and the message at it is in memory. So
+    a group misses nothing of a queue that is younger than itself: "from the last offset" is asked
+    some time after the queue's first messages came. RocketMQ 5.4 says of an empty queue that there
+    is no offset, and its client then asks for the end; between the two a message can come and be
+    passed over.
     """
     return first if low <= first and in_memory else None
 

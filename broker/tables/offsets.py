@@ -5,11 +5,11 @@ written by this module every 5 s if something changed, read at start, copied by 
 Ours, which RocketMQ passes over: `"generationTable"`, of the same form, for marks of a generation
 above 0, and `"stale":true` (see `progress.py` for both).
 
-Rule (store-format row 3.25): a commit below the known offset is ignored; only an explicit reset
-moves an offset back. The queue's next pull on the master hears of a reset: it answers
-PULL_OFFSET_MOVED once (remoting §2.2 OFFSET_RESET); commits are ignored until then. Offsets in a
-topic go when it is deleted, and no table that has them still, a slave's or the file, brings them
-back.
+Rule (docs/internals/format.md 10.3): a commit below the known offset is ignored; only an explicit
+reset moves an offset back. The queue's next pull on the master hears of a reset: it answers
+PULL_OFFSET_MOVED once (OFFSET_RESET, docs/internals/protocol.md 2.2); commits are ignored until
+then. Offsets in a topic go when it is deleted, and no table that has them still, a slave's or the
+file, brings them back.
 """
 
 from __future__ import annotations

@@ -239,8 +239,8 @@ class TablePersistence:
 
     async def run(self, interval_s: float) -> None:
         """What changed is on disk within a second, which is what a crash may forget
-        (fault-model.md I6); tables so large that writing them takes long are written less often,
-        but every `interval_s` at least, as RocketMQ does."""
+        (docs/guarantees.md I6); tables so large that writing them takes long are written less
+        often, but every `interval_s` at least, as RocketMQ does."""
         now = self._runtime.monotonic
         pause = min(SAVE_S, interval_s)
         while True:

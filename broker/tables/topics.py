@@ -13,8 +13,9 @@ says before does not. Where a log ends earlier now, nothing was made behind its 
 entry of RocketMQ's, or of an older version of ours, says nothing: it is taken to be as new as the
 log was when it was read.
 
-Auto-creation (remoting §2.1): the template named by the sender (TBW102) must exist with the inherit
-bit; the new topic gets min(asked, template's write queues) queues and loses the inherit bit.
+Auto-creation (docs/internals/protocol.md 2.1): the template named by the sender (TBW102) must exist
+with the inherit bit; the new topic gets min(asked, template's write queues) queues and loses the
+inherit bit.
 """
 
 from __future__ import annotations
@@ -98,7 +99,8 @@ class Topic:
 def system_topics(
     cluster: str, broker: str, template_queues: int, *, delay_levels: int, auto: bool
 ) -> list[Topic]:
-    """What a RocketMQ broker has from its first second (store-format §1), and one of ours."""
+    """What a RocketMQ broker has from its first second (docs/internals/format.md 10.2), and one of
+    ours."""
     topics = [
         Topic(SCHEDULE_TOPIC, max(18, delay_levels), max(18, delay_levels)),
         Topic("RMQ_SYS_TRANS_HALF_TOPIC", 1, 1),

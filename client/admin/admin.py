@@ -1,5 +1,6 @@
 """The asynchronous admin: topics, routes, clusters, groups and messages, over the codes of
-remoting.md 2.3, 2.6 and 3.1. Used on one event loop; the synchronous face is blocking_faces.Admin.
+docs/internals/protocol.md 2.3, 2.5 and 3. Used on one event loop; the synchronous face is
+blocking_faces.Admin.
 
     async with Admin("127.0.0.1:9876") as admin:
         await admin.create_topic("flights", queues=8)

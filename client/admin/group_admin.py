@@ -1,7 +1,7 @@
 """Consumer groups for operators: their settings and members, how far they are, and their offsets.
 
 Settings and offsets are kept by every master for itself; a slave gets them from its own. Codes 14
-29 30 31 200 201 203 207 208 216 222 307 352 of remoting.md 2.3 and 2.6.
+29 30 31 200 201 203 207 208 216 222 307 352 of docs/internals/protocol.md 2.3 and 2.5.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ def heartbeat_entry(
     push: bool,
     broadcasting: bool = False,
 ) -> dict[str, Any]:
-    """A group's entry of `consumerDataSet` in a heartbeat (remoting.md 2.4)."""
+    """A group's entry of `consumerDataSet` in a heartbeat (docs/internals/protocol.md 2.4)."""
     return {
         "groupName": group,
         "consumeType": "CONSUME_PASSIVELY" if push else "CONSUME_ACTIVELY",

@@ -10,7 +10,7 @@ call chain works on. Nothing here costs time per message.
 The offset to commit is the first unfinished one of the oldest unfinished thing, also while the
 listener is at work on it, or, when all is done, the offset at which the next pull starts: it
 already covers what the tag filter dropped. A finished chunk behind an unfinished one waits: the
-committed offset never passes an unprocessed message (fault model, I6).
+committed offset never passes an unprocessed message (docs/guarantees.md I6).
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """One pull: choose a replica, ask, decode, filter. Shared by the push and the pull consumer.
 
-RocketMQ's rules (remoting.md 2.2, 4): the next pull of a queue goes to the broker id that the last
-answer suggested; 19 and 20 move the offset without messages; 21 means the offset lies outside the
-queue. Ours on top: when a replica fails the next one is asked at once, and it is passed over for a
-few seconds; a slave can never move a reader backwards or past messages that the master still has,
-and a broker that answers in our own language is asked for up to 2048 messages and 1 MiB at once
-(ext `saturnLimits`) instead of RocketMQ's 32.
+RocketMQ's rules (docs/internals/protocol.md 2.2, 6): the next pull of a queue goes to the broker id
+that the last answer suggested; 19 and 20 move the offset without messages; 21 means the offset lies
+outside the queue. Ours on top: when a replica fails the next one is asked at once, and it is passed
+over for a few seconds; a slave can never move a reader backwards or past messages that the master
+still has, and a broker that answers in our own language is asked for up to 2048 messages and 1 MiB
+at once (ext `saturnLimits`) instead of RocketMQ's 32.
 
-A damaged message must not end its queue (fault-model.md I11): after an answer that fails its checks
-messages are asked for one by one, of each replica in turn; one that is damaged on all of them is
-told and passed over.
+A damaged message must not end its queue (docs/guarantees.md I11): after an answer that fails its
+checks messages are asked for one by one, of each replica in turn; one that is damaged on all of
+them is told and passed over.
 """
 
 from __future__ import annotations

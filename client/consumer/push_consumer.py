@@ -7,8 +7,8 @@ thread only; the synchronous one is written from it (tools/blocking_faces.py).
 What the modules beside it decide: which queues (rebalance.py, membership.py), from which replica
 (pulling.py), when the listener is called (consuming.py) and with how much (listening.py), what may
 be committed (process_queue.py), what happens when queues come and go (holdings.py). RocketMQ's
-rules for all of it are in remoting.md 4: `%RETRY%<group>` is always subscribed, a missing offset is
-settled by `consume_from`, broadcasting keeps offsets in a local file.
+rules for all of it are in docs/internals/protocol.md 6: `%RETRY%<group>` is always subscribed, a
+missing offset is settled by `consume_from`, broadcasting keeps offsets in a local file.
 """
 
 from __future__ import annotations

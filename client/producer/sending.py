@@ -1,6 +1,6 @@
 """The loop side of a producer: which batch goes to which queue when, and what happens if it fails.
 
-Rules, in RocketMQ's terms (remoting.md 2.1, 4):
+Rules, in RocketMQ's terms (docs/internals/protocol.md 2.1, 6):
 
 - unpinned batches go round robin over the writable queues, by batch, leaving out brokers in
   back-off; a retry avoids the broker that failed; at most `retries` extra attempts, but one that

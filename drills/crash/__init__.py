@@ -1,1 +1,2 @@
-"""The crash simulator of the store (fault-model §6): images of every crash, each one recovered."""
+"""The crash simulator of the store (docs/guarantees.md 8.2): images of every crash, each one
+recovered."""

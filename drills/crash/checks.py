@@ -1,4 +1,4 @@
-"""The checks of a store that was just opened, each under its name in fault-model §3.
+"""The checks of a store that was just opened, each under its name in docs/guarantees.md 3.
 
 I1 nothing that had to survive is missing      I2 every byte is one that was sent, with its CRC
 I3 nothing that was refused is there           I4 queue offsets are gapless and mean what they did

@@ -1,4 +1,4 @@
-"""I11, damage is loud: one flipped bit in a store that was stopped cleanly (fault-model §5, F6).
+"""I11, damage is loud: one flipped bit in a store that was stopped cleanly (docs/guarantees.md F6).
 
 Whatever bit it is, the store opens or says why not; every message but the one that was hit is
 still there and delivered; a hit that recovery read is told as a gap or as lost. In half of the

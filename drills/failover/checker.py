@@ -1,8 +1,8 @@
 """The verdict on a drill, from its history and from what lies in the stores afterwards. Pure.
 
-Names are those of the fault model: I1 no acknowledged loss, I2 no phantom, I3 rejected means never,
-I4 one message per (queue, offset), I5 order, I6 committed offsets, I9 no dirty read, I12 liveness.
-All checks are linear in the history because a (queue, offset) names one value.
+Names are those of docs/guarantees.md 3: I1 no acknowledged loss, I2 no phantom, I3 rejected means
+never, I4 one message per (queue, offset), I5 order, I6 committed offsets, I9 no dirty read, I12
+liveness. All checks are linear in the history because a (queue, offset) names one value.
 
 What a mode may lose: where replication is asynchronous, a promotion without hand-over leaves
 behind what the old master alone had acknowledged. That is counted (`rpo`), not a violation, if it

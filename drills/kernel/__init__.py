@@ -1,4 +1,4 @@
-"""Drills under the real kernel (fault model, section 7): power cuts as reflink clones of a loop
+"""Drills under the real kernel (docs/guarantees.md 7): power cuts as reflink clones of a loop
 device under load, and block errors under the real page cache. They need root; `why_not` says what
 else is missing.
 """

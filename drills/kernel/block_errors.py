@@ -1,4 +1,4 @@
-"""Runs on a faulty disk (fault model, section 7, R3).
+"""Runs on a faulty disk (docs/guarantees.md R3).
 
 The store lies on an ext4 on a loop device on a file that a `FaultyDevice` stands behind: the
 kernel's page cache and journal are the real ones, the disk below them is ours. Under load the disk

@@ -1,4 +1,4 @@
-"""Power cuts under load (fault model, section 7, R2).
+"""Power cuts under load (docs/guarantees.md R2).
 
 The store lies on an ext4 on a loop device, whose file lies on an XFS. A clone of that file, taken
 in one step, is what the device held at that instant: whatever the page cache above it had not

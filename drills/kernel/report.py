@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 SATURNMQ, ROCKETMQ = "saturnmq", "rocketmq"
-ASYNC_BOUND_MS = 500.0  # fault model, section 2: what async flush may lose, at any rate
+ASYNC_BOUND_MS = 500.0  # docs/guarantees.md 2.2: what async flush may lose
 
 
 @dataclass

@@ -12,7 +12,7 @@ incarnation; views that the dead one still holds point into the void. Between sy
 also write pages back by itself, so that a page on the platters can be older than its last state
 and newer than its last flush.
 
-Faults (fault-model §5, F4 to F7): `plan` makes an operation fail a number of times; a write that
+Faults (docs/guarantees.md F4 to F7): `plan` makes an operation fail a number of times; a write that
 fails has written a part. `total_bytes` is the disk's size and may be changed. `flip` is bit rot.
 
 `step` is called before every primitive operation and inside writes, so that a test can cut the

@@ -1,4 +1,5 @@
-"""Known bugs of replication, kept to be found again by the cluster simulator (fault-model §9).
+"""Known bugs of replication, kept to be found again by the cluster simulator
+(docs/guarantees.md 8.3).
 
 Like those of the store (`drills/mutants.py`) each replaces functions from outside while it is
 active; no switch for it exists in the code. Some show only in clusters of one kind: `BIAS` says in

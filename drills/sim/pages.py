@@ -1,13 +1,13 @@
 """What a power cut leaves: pages of 4 KiB, kept, dropped or torn at 512 B, and names.
 
 An `Inode` has two images of equal length: `current`, what reads and mappings show, and `durable`,
-what the platters hold. Every page in which they differ when the power goes is, independently of
-the others, kept, dropped, or torn at a sector's border (fault-model §6). The length of a new
-or overwritten file is a change like that of a name: until the file was synced, a crash may leave it
+what the platters hold. Every page in which they differ when the power goes is, independently of the
+others, kept, dropped, or torn at a sector's border (docs/guarantees.md 8.2). The length of a new or
+overwritten file is a change like that of a name: until the file was synced, a crash may leave it
 empty.
 
 A failed flush marks its pages clean, as ext4 does (`lies`): later flushes skip them and succeed
-although the platters never got the bytes, until the page is written again or forgotten (§4 rule 1).
+although the platters never got the bytes, until the page is written again or forgotten (S1).
 
 `Names` is the tree of files: a change counts at once for the running system, and is durable once
 its directory was synced; before that, a crash keeps or drops each change in no order.
@@ -101,7 +101,7 @@ class Inode:
     def put(self, pos: int, data: bytes | bytearray | memoryview) -> None:
         """A write by system call: it makes its pages dirty, also those a failed flush left clean.
         Stores to the mapping cannot be seen here: a page stored to anew with the same bytes stays
-        a lie, as it does on an extent that was never written (§4 rule 3).
+        a lie, as it does on an extent that was never written (S3).
         """
         end = pos + len(data)
         self._check_room(pos, end)

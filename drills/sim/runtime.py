@@ -118,7 +118,7 @@ class SimRuntime:
 
     def died(self, what: str) -> None:
         """A task or a request failed in a way that nobody foresaw. In production the process ends
-        (fault-model §4 rule 10), or goes on and counts it; here it fails the run."""
+        (docs/guarantees.md S10), or goes on and counts it; here it fails the run."""
         if not self.off:
             self.deaths.append(what)
             self.loop.trace.note("task.death", what.partition("(")[0])

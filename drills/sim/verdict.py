@@ -1,6 +1,6 @@
 """The verdict on a simulated run: what was promised and seen, against what the logs hold.
 
-By their names in fault-model §3: I1 no acknowledged loss, I2 no phantom and no corruption, I3
+By their names in docs/guarantees.md 3: I1 no acknowledged loss, I2 no phantom and no corruption, I3
 rejected means never, I4 one message per (queue, offset), I5 order, I6 offsets, I12 liveness; I7 and
 I8 are compared on the disks (`aftermath.py`).
 

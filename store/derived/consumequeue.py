@@ -1,4 +1,4 @@
-"""ConsumeQueue: the index of one topic's queue (store-format.md section 3).
+"""ConsumeQueue: the index of one topic's queue (docs/internals/format.md 3).
 
     0   i64  CommitLog offset of the frame
     8   i32  frame size

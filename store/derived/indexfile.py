@@ -1,4 +1,4 @@
-"""IndexFile: from `topic#key` to the messages that carry it (store-format.md section 4).
+"""IndexFile: from `topic#key` to the messages that carry it (docs/internals/format.md 4).
 
     0   i64  begin time        8  i64  end time
     16  i64  begin offset     24  i64  end offset (start of the last message)

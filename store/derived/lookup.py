@@ -1,4 +1,4 @@
-"""Reading: by queue offset, by time, by key (store-format.md sections 3, 4 and 8).
+"""Reading: by queue offset, by time, by key (docs/internals/format.md 3, 4 and 8).
 
 get_message follows RocketMQ's table of statuses and next offsets exactly. The tag filter looks at
 the queue entry only, an SQL92 condition at frames as well (sql_filter.py). Frames are not copied: a

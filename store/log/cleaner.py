@@ -1,4 +1,4 @@
-"""What is deleted, and when (store-format.md section 7): whole CommitLog segments, oldest first,
+"""What is deleted, and when (docs/internals/format.md 7): whole CommitLog segments, oldest first,
 then what queues and index know of them.
 
 A pass runs for one of three reasons: the hour is in `deleteWhen`, the disk is used beyond

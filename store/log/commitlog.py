@@ -1,4 +1,4 @@
-"""The CommitLog: all messages of a broker in one byte space (store-format.md section 2).
+"""The CommitLog: all messages of a broker in one byte space (docs/internals/format.md 2).
 
 The single writer asks for room, builds a frame or a batch in the staging buffer and appends it:
 written to the file (why not to the mapping: `store/disk.py`), `end` moved. A write that fails may
@@ -10,7 +10,7 @@ segment: when frame + 8 > bytes left, the remainder becomes BLANK
     4  i32  -875286124 (0xCBD43194)
 
 and the frame, or the whole batch, goes to the next segment. Another thread zeroes a window ahead of
-the writer, so that the disk has zeroes before it gets frames (fault-model.md section 4.3) and the
+the writer, so that the disk has zeroes before it gets frames (docs/guarantees.md S3) and the
 writer finds its pages in memory, and creates the next segment. `prepared` of a segment parts the
 two: the thread zeroes behind it only and moves it when done; the writer needs the mutex only to
 move it itself, when it overtakes the window. The window then begins anew at some distance.

@@ -2,9 +2,9 @@
 
 A term of a master is an epoch; its entry says at which offset that master began to write. Within
 one epoch there is one writer, so two logs that both have an epoch with the same start are equal up
-to where the shorter one ends in it (fault-model.md I7), whatever their lengths are.
+to where the shorter one ends in it (docs/guarantees.md I7), whatever their lengths are.
 
-The file is text, as RocketMQ's auto-switch HA writes it (store-format.md section 9): line 1 the
+The file is text, as RocketMQ's auto-switch HA writes it (docs/internals/format.md 9): line 1 the
 number of entries, line 2 the CRC of the lines behind it (0: not checked), then one line
 `epoch-startOffset` each, both rising. Damaged, it falls back to `.bak`; with both bad a start is
 refused. Master and slave write it before they write a byte of that epoch.

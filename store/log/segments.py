@@ -1,10 +1,10 @@
 """A directory of equally long segment files that together are one address space.
 
-Name = 20-digit start offset. Loading follows RocketMQ 5: sub-directories are skipped, an empty
-file that sorts last is what a crash left of a creation and is deleted, any other file of the wrong
-length or with a name that is no number stops the load. The older RocketMQ, whose rule the seeds
-tell, warned and went on without such a file; `set_aside` does that with the newest one, whose place
-must be free for the next segment. Used by the CommitLog and every queue.
+Name = 20-digit start offset. Loading follows RocketMQ 5: sub-directories are skipped, an empty file
+that sorts last is what a crash left of a creation and is deleted, any other file of the wrong
+length or with a name that is no number stops the load. Older releases of RocketMQ warned and went
+on without such a file (docs/internals/format.md 1.3); `set_aside` does that with the newest one,
+whose place must be free for the next segment. Used by the CommitLog and every queue.
 """
 
 from __future__ import annotations

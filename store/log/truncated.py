@@ -1,7 +1,7 @@
 """Side files: what was cut off the CommitLog, for whoever misses a message.
 
 A deposed master, or a slave that was ahead of the master promoted instead of it, cuts its log back
-to what both have (fault-model.md I7). A start cuts off what is damaged to the end of what was
+to what both have (docs/guarantees.md I7). A start cuts off what is damaged to the end of what was
 durable, and what lies behind a missing segment (store/recovery/amnesia.py). The bytes [from, to)
 that go are copied before, or their file is renamed, to
 

@@ -1,6 +1,6 @@
 """checkpoint, abort and lock: what tells the next start how the last run ended.
 
-`checkpoint` is one page of 4096 bytes; RocketMQ's part (store-format.md section 1):
+`checkpoint` is one page of 4096 bytes; RocketMQ's part (docs/internals/format.md 1.5):
 
     0   i64  physicMsgTimestamp      store time of the last flushed message
     8   i64  logicsMsgTimestamp      store time of the last message in flushed queues

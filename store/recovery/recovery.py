@@ -10,14 +10,14 @@ Where to start reading the log:
 Frames are read with checksums on and with read(): a bad sector must not be a SIGBUS. Where no valid
 frame lies, two cases differ. Behind `flushed` of the checkpoint it is what a crash left: the log
 ends there, and the tail is zeroed and synced before anything can be appended behind it
-(fault-model.md I10), so that recovering twice, or crashing in between, ends in the same log. Before
-`flushed` the disk has lost what it had: that is damage, it is told, and what follows is kept (I11).
-Its extent is a gap that consumers skip. Where nothing of a queue follows, the messages' entries
-stay, as far as the queues or the frames' heads still tell them: their queue offsets are given to no
-others. When nothing valid follows, the log ends before what it had, and what is cut off there goes
-to a side file (`store/log/truncated.py`). In both cases a group whose end is not there is cut off
-as a whole, at its marker (`store/log/atomic_batches.py`): no checkpoint lies in one that was not
-flushed, so the marker is among what is read.
+(docs/guarantees.md I10), so that recovering twice, or crashing in between, ends in the same log.
+Before `flushed` the disk has lost what it had: that is damage, it is told, and what follows is kept
+(I11). Its extent is a gap that consumers skip. Where nothing of a queue follows, the messages'
+entries stay, as far as the queues or the frames' heads still tell them: their queue offsets are
+given to no others. When nothing valid follows, the log ends before what it had, and what is cut off
+there goes to a side file (`store/log/truncated.py`). In both cases a group whose end is not there
+is cut off as a whole, at its marker (`store/log/atomic_batches.py`): no checkpoint lies in one that
+was not flushed, so the marker is among what is read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Behind damage: where the log can be read again (fault-model.md I11).
+"""Behind damage: where the log can be read again (docs/guarantees.md I11).
 
 Nothing between two frames says where the next one begins, so every place that holds a magic number
 is tried: a frame counts when its physical offset is its place and its checksums hold, a BLANK when

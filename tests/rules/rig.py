@@ -165,7 +165,7 @@ def at_hour(hour: int, minute: int = 0) -> int:
 
 @dataclass
 class RawFrame:
-    """One frame as the table in store-format.md section 2.1 lays it out."""
+    """One frame as the table in docs/internals/format.md 2.1 lays it out."""
 
     at: int
     size: int

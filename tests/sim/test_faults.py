@@ -1,4 +1,4 @@
-"""The simulator's own faults: each kind really happens, and only in the ways the fault model
+"""The simulator's own faults: each kind really happens, and only in the ways docs/guarantees.md 8.2
 allows.
 """
 

@@ -64,7 +64,7 @@ def log_of(root: Path) -> bytes:
 def test_a_wiped_master_gets_log_epochs_and_tables_back_from_its_slave(
     tmp_path: Path, flush: str
 ) -> None:
-    """Row 1 and 4: its disk is empty and no nameserver remembers anything."""
+    """Its disk is empty and no nameserver remembers anything."""
 
     async def body(runtime: NativeRuntime) -> None:
         async with Group(runtime, tmp_path, flush_disk_type=flush) as group:
@@ -110,7 +110,7 @@ def test_a_wiped_master_gets_log_epochs_and_tables_back_from_its_slave(
 def test_an_older_copy_of_the_masters_disk_gets_back_what_came_since(
     tmp_path: Path, flush: str, clean: bool
 ) -> None:
-    """Row 3: its own files say nothing of what it lacks."""
+    """Its own files say nothing of what it lacks."""
 
     async def body(runtime: NativeRuntime) -> None:
         async with Group(runtime, tmp_path, flush_disk_type=flush) as group:
@@ -200,7 +200,7 @@ def test_a_wiped_master_does_not_believe_a_slave_that_never_followed(tmp_path: P
 def test_an_older_copy_tells_no_offset_before_it_has_the_tables_of_its_slave(
     tmp_path: Path, cold: bool
 ) -> None:
-    """Row 3: a group that asks meanwhile would go back to where it was at the time of the copy."""
+    """A group that asks meanwhile would go back to where it was at the time of the copy."""
     place = {"consumerGroup": "G", "topic": "orders", "queueId": 0}
 
     async def body(runtime: NativeRuntime) -> None:
@@ -396,7 +396,7 @@ def test_a_nameserver_tells_an_older_copy_of_a_lone_broker_what_it_has_forgotten
 def test_a_slave_of_another_group_of_the_same_name_is_told_nothing_and_changes_nothing(
     tmp_path: Path,
 ) -> None:
-    """Row 5: its HA address is by mistake that of this group's master."""
+    """Its HA address is by mistake that of this group's master."""
 
     async def body(runtime: NativeRuntime) -> None:
         (tmp_path / "ours").mkdir()
@@ -462,7 +462,7 @@ def test_a_group_holds_its_name_from_its_first_message_on(tmp_path: Path) -> Non
 
 
 def test_a_slave_counts_when_the_file_names_it(tmp_path: Path) -> None:
-    """Row 9: the power goes before `role.json` names the slave that acknowledged."""
+    """The power goes before `role.json` names the slave that acknowledged."""
 
     async def body(runtime: NativeRuntime) -> None:
         async with Group(runtime, tmp_path) as group:
@@ -636,7 +636,7 @@ def test_files_of_two_groups_in_one_store_are_refused(tmp_path: Path) -> None:
 def test_a_lost_commitlog_folder_comes_back_from_the_slave(
     tmp_path: Path, role: str, clean: bool
 ) -> None:
-    """Row 2: a lost mount; the nameserver lives, and the node's own files know what it had."""
+    """A lost mount; the nameserver lives, and the node's own files know what it had."""
 
     async def body(runtime: NativeRuntime) -> None:
         async with Group(runtime, tmp_path, role=role) as group:
@@ -733,7 +733,7 @@ def test_a_slave_that_lost_its_log_fetches_it_again_and_is_no_witness_meanwhile(
 def test_a_flipped_bit_is_mended_from_the_other_node(
     tmp_path: Path, damaged: str, role: str
 ) -> None:
-    """Row 6: in a frame that nobody reads at the start."""
+    """In a frame that nobody reads at the start."""
 
     async def body(runtime: NativeRuntime) -> None:
         async with Group(runtime, tmp_path, role=role) as group:
@@ -776,7 +776,7 @@ def zero_the_end(segment: Path, text: bytes) -> None:
 def test_a_master_that_lacks_the_end_of_a_log_with_damage_gets_it_back(
     tmp_path: Path, damage: Callable[[Path, bytes], None], damaged: str
 ) -> None:
-    """Rows 3 and 6 at once: before the end is copied checksums are compared, and they differ."""
+    """Before the end is copied checksums are compared, and they differ."""
 
     async def body(runtime: NativeRuntime) -> None:
         async with Group(runtime, tmp_path) as group:
@@ -931,7 +931,7 @@ def test_the_log_is_read_by_nodes_of_the_group_only_and_within_its_bounds(tmp_pa
 def test_a_node_whose_oldest_segment_is_gone_copies_all_of_the_log_back(
     tmp_path: Path, node: str, role: str
 ) -> None:
-    """Row 7: the rest of its log is whole, and its end is that of the others."""
+    """The rest of its log is whole, and its end is that of the others."""
 
     async def body(runtime: NativeRuntime) -> None:
         async with Group(runtime, tmp_path, role=role) as group:

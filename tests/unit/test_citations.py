@@ -75,6 +75,31 @@ def test_every_section_that_is_cited_exists() -> None:
     assert count > 10
 
 
+def test_every_document_that_is_named_is_in_the_tree() -> None:
+    names = {path.name for path in sources() if path.suffix == ".md"}
+    name = re.compile(r"""(?<![\w./"'-])[\w./-]*\w\.md\b""")  # not a text that is a name
+    missing = []
+    for path, text in sources().items():
+        for named in set(name.findall(text)):
+            there = (ROOT / named).exists() or (path.parent / named).exists()
+            if not there and ("/" in named or named not in names):
+                missing.append(f"{path.relative_to(ROOT)}: {named}")
+    assert not missing
+
+
+def test_no_other_document_or_issue_is_cited() -> None:
+    """Words that once led to documents outside of the tree."""
+    words = r"fault[ -]model|store-format|(?:remoting|design) §?\d|issue \d+"
+    elsewhere = re.compile(rf"\b({words})", re.IGNORECASE)
+    found = [
+        f"{path.relative_to(ROOT)}: {match[1]}"
+        for path, text in sources().items()
+        for match in elsewhere.finditer(flat(text))
+        if path != Path(__file__)
+    ]
+    assert not found
+
+
 def test_every_link_to_a_heading_leads_there() -> None:
     missing, count = [], 0
     for path, text in sources().items():

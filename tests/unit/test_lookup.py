@@ -1,4 +1,4 @@
-"""Queries against naive models of the rules in store-format.md sections 3, 4 and 8."""
+"""Queries against naive models of the rules in docs/internals/format.md 3, 4 and 8."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def scan(
     visible: int,
     cached: int,
 ) -> tuple[GetStatus, int, list[bytes], int | None]:
-    """The table and the scan of section 8, one entry after the other."""
+    """The table and the scan of docs/internals/format.md 8, one entry after the other."""
     if high == 0:
         return GetStatus.NO_MESSAGE_IN_QUEUE, 0, [], None
     if offset < low:
