@@ -206,6 +206,7 @@ class Broker:
         confirm(context)
         self._turn.wake()
         self._start_tasks()
+        assert self._registration is not None
         self._tasks += self._registration.start(self._supervisor)
         await self._executor.begin()
         log.info(

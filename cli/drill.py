@@ -145,9 +145,9 @@ def _drills(
     from saturnmq.runtime.errors import nearest
 
     modes = list(MODES) if mode == "each" else mode.split(",")
-    for word, known in ((names[0], DRILLS), *((each, MODES) for each in modes)):
+    words = [("drill", names[0], list(DRILLS)), *(("mode", each, list(MODES)) for each in modes)]
+    for what, word, known in words:
         if word not in known:
-            what = "drill" if known is DRILLS else "mode"
             hint = nearest(word, known) or f"; there are {', '.join(known)}"
             raise typer.BadParameter(f"no {what} {word!r}{hint}")
     first, last = _range(seed, seeds)

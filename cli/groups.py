@@ -212,7 +212,7 @@ def reset_offset(
             names = ", ".join(place.broker_name for place in places)
             fail(f"queue {queue} is on {len(places)} brokers: choose one with --broker ({names})")
         # Without --queue and --broker all of a topic is one request to each broker.
-        chosen = [None] if queue is broker is None else places
+        chosen = [None] if queue is None and broker is None else places
         preview = [
             row
             for place in chosen

@@ -77,13 +77,13 @@ def nameserver(
     max_idle_s: Annotated[
         int,
         typer.Option(envvar="SATURNMQ_MAX_IDLE_S", min=1, help="Close a silent connection then."),
-    ] = Limits.idle_s,
+    ] = int(Limits.idle_s),
     frame_timeout_s: Annotated[
         int,
         typer.Option(
             envvar="SATURNMQ_FRAME_TIMEOUT_S", min=1, help="Close one whose request is not whole."
         ),
-    ] = Limits.frame_s,
+    ] = int(Limits.frame_s),
     memory_budget_bytes: Annotated[
         int,
         typer.Option(

@@ -246,4 +246,4 @@ def _tell_queues(topic: str, queues: Any, as_json: bool) -> None:
 
 
 def _show_queues(title: str, queues: Any) -> None:
-    table(title, ["broker", "queue", "first", "end"], [row.values() for row in _rows(queues)])
+    table(title, ["broker", "queue", "first", "end"], [list(row.values()) for row in _rows(queues)])

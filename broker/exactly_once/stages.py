@@ -111,7 +111,8 @@ class Stages:
             raise self._whole.refusal(CHUNK_BYTES, "a chunk of a stage")
         self._stages[key] = stage
         if self._memory.has_spare(size) and self._memory.try_take(size):
-            read = partial(bytes, bytes(body))  # gives the same object each time
+            # Each call gives the same object.
+            read: Callable[[], bytes] = partial(bytes, bytes(body))
             stage.in_memory += size
         else:
             read = self._write(stage, body)

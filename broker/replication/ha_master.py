@@ -27,7 +27,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 from saturnmq.broker.context import Context
 from saturnmq.broker.replication import events as e
@@ -75,18 +75,19 @@ class SlaveConnection(asyncio.BufferedProtocol):
     # the connection
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        stream = cast(asyncio.Transport, transport)
         if len(self._master.connections) >= CONNECTIONS_MAX:
             log.error(
                 "%d connections are open to the port of slaves: one more is refused",
                 CONNECTIONS_MAX,
             )
-            transport.abort()
+            stream.abort()
             return
-        self._transport = transport
-        self._send = self._master.writer(transport)
-        transport.set_write_buffer_limits(0)  # `resume_writing` when all of it has left
+        self._transport = stream
+        self._send = self._master.writer(stream)
+        stream.set_write_buffer_limits(0)  # `resume_writing` when all of it has left
         self.opened = self.last_read = self.last_write = self._budget_at = self._master.now()
-        peer = transport.get_extra_info("peername")
+        peer = stream.get_extra_info("peername")
         self.address = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
         self._master.connections.append(self)
 

@@ -204,7 +204,8 @@ class DrillRun:
         """How far its log is on its disk, as it says."""
         address = self._nodes[name].address
         members = await self.admin.replicas(self._nodes[name].group)
-        return next(member.flushed for member in members if member.address == address)
+        flushed: int = next(member.flushed for member in members if member.address == address)
+        return flushed
 
     async def is_replicated(self, within_s: float) -> bool:
         """Whether all members of all groups have one log by then."""

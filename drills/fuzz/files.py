@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from saturnmq.broker.broker import Broker
 from saturnmq.broker.config import BrokerConfig
@@ -33,6 +33,7 @@ from saturnmq.drills.fuzz.scene import ROOT, SMALL, FuzzScene, disk_of, files_of
 from saturnmq.drills.sim.disk import SimDisk
 from saturnmq.protocol import fastjson
 from saturnmq.protocol.message import Message, MessageQueue
+from saturnmq.runtime.door import Runtime
 from saturnmq.runtime.errors import SaturnError
 from saturnmq.store.config_files import ConfigFile
 from saturnmq.store.log.epochs import Epochs
@@ -70,7 +71,7 @@ class Files:
         self._seed = seed
         self._disk = disk_of(self._files, seed)
         self._store = MessageStore.open(
-            StoreConfig(root=ROOT, **SMALL), disk_of(self._files, seed), _Still()
+            StoreConfig(root=ROOT, **SMALL), disk_of(self._files, seed), cast(Runtime, _Still())
         )
         self._readers: dict[str, Callable[[], None]] = {
             name: partial(self._table, name, make)

@@ -17,7 +17,7 @@ from saturnmq.drills.sim.trace import Trace
 from saturnmq.nameserver.server import NameServer
 
 ROOT = "/store"
-SMALL = {
+SMALL: dict[str, Any] = {
     "commitlog_segment_bytes": 64 << 10,
     "consumequeue_segment_bytes": 20 * 100,
     "index_slots": 20,

@@ -18,7 +18,7 @@ def text_of(tree: Tree) -> str:
         case "property" | "number" | "word", text:
             return str(text)
         case "text", text:
-            return "'" + text.replace("'", "''") + "'"
+            return "'" + str(text).replace("'", "''") + "'"
         case "minus", inner:
             return f"- ({text_of(inner)})"
         case "not", inner:
@@ -53,7 +53,7 @@ class Broken(Exception):
 
 def matches(tree: Tree, message: dict[str, str]) -> bool:
     try:
-        return truth_of(tree, message) == ("Boolean", True)
+        return bool(truth_of(tree, message) == ("Boolean", True))
     except Broken:
         return False
 
@@ -194,7 +194,7 @@ def _order(first: Any, second: Any) -> int:
             left, right = math.copysign(1, left), math.copysign(1, right)
         else:
             left, right = keys
-    return (left > right) - (left < right)
+    return int(left > right) - int(left < right)
 
 
 def _valued(kind: str, text: str) -> Any:

@@ -11,7 +11,6 @@ import random
 import struct
 import zlib
 from collections.abc import Callable
-from typing import Any
 
 from saturnmq.drills.crash.images import ImageClock, open_store
 from saturnmq.drills.fuzz.mutations import NUMBERS, spoiled, spoiled_in_place
@@ -306,5 +305,5 @@ def _replaced(data: bytes, at: int, value: bytes) -> bytes:
 
 
 def _number(rng: random.Random, width: int) -> bytes:
-    number: Any = rng.choice((*NUMBERS, 100, 8192, 8191, 1 << 40))
+    number: int = rng.choice((*NUMBERS, 100, 8192, 8191, 1 << 40))
     return ((number + rng.choice((-1, 0, 0, 1))) % (1 << 8 * width)).to_bytes(width, "big")

@@ -131,8 +131,9 @@ class SimCluster:
         ]
 
     def names(self) -> list[str]:
-        nodes = [node.name for node in [*self.nameservers, *self.brokers]]
-        return [*nodes, *([ETCD] if self.etcd else []), *self.client_names()]
+        nameservers = [node.name for node in self.nameservers]
+        brokers = [node.name for node in self.brokers]
+        return [*nameservers, *brokers, *([ETCD] if self.etcd else []), *self.client_names()]
 
     def name_of(self, message_id: str) -> str:
         """The broker that gave this id."""
@@ -231,8 +232,10 @@ class SimCluster:
             await node.boot()
         await self.operator.start()
         await self._create_topic()
-        for client in (*self.readers, self.senders, self.bookkeeper):
-            await client.start()
+        for reader in self.readers:
+            await reader.start()
+        await self.senders.start()
+        await self.bookkeeper.start()
         if self.plan.sink_epochs:
             await self.sinks.start()
         for scene in self.scenes:

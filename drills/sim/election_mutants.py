@@ -28,7 +28,8 @@ def _by_mode(original: Any) -> Any:
 
 def _unguarded(original: Any) -> Any:
     def commit(self: Election, record: GroupRecord, *writes: Put) -> Commit:
-        return replace(original(self, record, *writes), guards=())
+        planned: Commit = original(self, record, *writes)
+        return replace(planned, guards=())
 
     return commit
 

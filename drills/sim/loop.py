@@ -19,13 +19,17 @@ from __future__ import annotations
 import asyncio
 import heapq
 import random
+from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Executor
 from contextvars import Context, ContextVar
-from typing import Any
+from typing import Any, TypeVar, TypeVarTuple
 
 from saturnmq.drills.sim.trace import Trace
 
 TIMER_SLACK_S = 1e-6
+Args = TypeVarTuple("Args")
+Result = TypeVar("Result")
 PROCESS: ContextVar[object] = ContextVar("process", default=None)
 
 
@@ -64,10 +68,15 @@ class _TimerHandle(_Handle, asyncio.TimerHandle):
     """The same at a time of its own."""
 
     __slots__ = ()
+    _scheduled: bool  # asyncio's own, which its type stubs leave out
 
 
 class SimLoop(asyncio.BaseEventLoop):
     """Give it a seed; run it like any loop."""
+
+    # asyncio's own, which its type stubs leave out
+    _scheduled: list[asyncio.TimerHandle]
+    _ready: deque[asyncio.Handle]
 
     def __init__(
         self, rng: random.Random, trace: Trace | None = None, limit_s: float = 24 * 3600.0
@@ -108,7 +117,11 @@ class SimLoop(asyncio.BaseEventLoop):
             )
 
     def call_at(
-        self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+        self,
+        when: float,
+        callback: Callable[[*Args], object],
+        *args: *Args,
+        context: Context | None = None,
     ) -> asyncio.TimerHandle:
         # A timer is never early and may be late, so a little seeded lateness decides between
         # equals.
@@ -145,7 +158,9 @@ class SimLoop(asyncio.BaseEventLoop):
         held.append(handle)
         return True
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[*Args], Result], *args: *Args
+    ) -> asyncio.Future[Result]:
         raise RuntimeError("no threads in the simulator: go through runtime.run_blocking")
 
     def _process_events(self, event_list: list[Any]) -> None:

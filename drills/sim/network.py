@@ -152,7 +152,8 @@ class SimTransport(asyncio.Transport):
         self._protocol = protocol
 
     def get_protocol(self) -> asyncio.BaseProtocol:
-        return self._protocol
+        protocol: asyncio.BaseProtocol = self._protocol
+        return protocol
 
     # the stream towards this end
 

@@ -178,7 +178,7 @@ class Inode:
     ) -> None:
         begin, end = page * PAGE, min((page + 1) * PAGE, len(content))
         fate = rng.random()
-        if self.lies and self.lies.get(page) == self.current[begin:end]:
+        if self.lies and self.lies.get(page) == bytes(self.current[begin:end]):
             fate = 1.0
         if fate < outcome.kept:
             fates.kept += 1
