@@ -342,7 +342,7 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
 class Admin(Facade[admin.Admin]):
     """Administration of a cluster: topics, groups, offsets and single messages.
 
-    Errors are SaturnErrors; what a broker answers keeps its class (`saturnmq.errors`).
+    Errors are SaturnErrors; an error that a broker answers keeps its class (`saturnmq.errors`).
 
     A call returns when what it asks for is done. Any thread may call, but for the client's own:
     in an `async` listener and in `on_error` use saturnmq.aio.
@@ -387,7 +387,7 @@ class Admin(Facade[admin.Admin]):
         return super().start()
 
     def close(self) -> None:
-        """Leave; an operation under way fails."""
+        """Leave the cluster; an operation under way fails."""
         return super().close()
 
     def cluster(self) -> list[BrokerNode]:
@@ -395,7 +395,7 @@ class Admin(Facade[admin.Admin]):
         return self._wait(self._target.cluster())
 
     def replicas(self, group: str | None = None) -> list[Replica]:
-        """Every member of a broker group, or of all: role, epoch, how far its log is."""
+        """Every member of a broker group, or of all groups: role, epoch and end of its log."""
         return self._wait(self._target.replicas(group))
 
     def promote(
@@ -408,7 +408,7 @@ class Admin(Facade[admin.Admin]):
     ) -> Promotion:
         """Make `node` (an address or a broker id) the master of its group.
 
-        A master that answers hands over, which loses nothing. Without one, `force` is needed where
+        A master that answers hands over, and nothing is lost. Without one, `force` is needed where
         acknowledged messages could be lost.
         """
         return self._wait(self._target.promote(group, node, force=force, timeout=timeout))
@@ -416,45 +416,47 @@ class Admin(Facade[admin.Admin]):
     def hand_over(
         self, group: str, node: str | int | None = None, *, timeout: float = promotion.TIMEOUT_S
     ) -> Promotion:
-        """Change the master of a group while all is well: to `node` (an address or a broker id), or
-        to the slave that is preferred by `brokerElectionPriority`, or furthest ahead.
+        """Change the master of a healthy group: to `node` (an address or a broker id), or to the
+        slave that `brokerElectionPriority` prefers, or to the one that is furthest ahead.
 
         Nothing is forced, and no acknowledged message is lost: NoPermission says why nobody hands
-        over, or takes over, and nothing has changed then. The slave has `timeout` seconds to come
-        near; for two at most nobody takes sends. A call that is cancelled ends when one of the two
-        leads, and so does `close`.
+        over or takes over; then nothing has changed. The slave has `timeout` seconds to come near;
+        the group takes no sends for two seconds at most. A cancelled call, or `close`, ends as soon
+        as one of the two leads.
         """
         return self._wait(self._target.hand_over(group, node, timeout=timeout))
 
     def preview_hand_over(self, group: str, node: str | int | None = None) -> Replica:
-        """Who would take over."""
+        """The node that would take over."""
         return self._wait(self._target.preview_hand_over(group, node))
 
     def drain(self, node: str, *, timeout: float = promotion.TIMEOUT_S) -> list[Drained]:
         """Hand over each group that a node leads, so that it can be stopped: `node` is an address,
-        a host, which names all its brokers, or the id of only one broker.
+        a host (all brokers on it), or an id that only one broker has.
 
-        NoPermission says why somebody cannot, before anything has changed. `risk` says what the
-        stop costs all the same.
+        NoPermission says why one of the groups cannot be handed over; then nothing has changed.
+        `risk` says what the stop of the node costs nevertheless.
         """
         return self._wait(self._target.drain(node, timeout=timeout))
 
     def preview_drain(self, node: str) -> list[Drained]:
-        """What `drain` would do."""
+        """The changes that `drain` would make."""
         return self._wait(self._target.preview_drain(node))
 
     def broker_status(self, address: str) -> dict[str, str]:
-        """What the broker at `address` tells of itself, as mqadmin's brokerStatus shows it.
+        """The state that the broker at `address` reports, as mqadmin's brokerStatus shows it.
 
-        `refusesWrites` says why it takes no sends, empty if it does; `flushBehindMs` how long the
-        oldest message that is not on the disk has been waiting; `longestStopMs` for how long its
-        event loop stood still at most since it started, `longestBusyStopMs` for how long of that
-        it computed.
+        `refusesWrites` says why it takes no sends, and is empty if it does; `flushBehindMs` is the
+        time for which the oldest message that is not on the disk has waited; `longestStopMs` is the
+        longest time that its event loop stood still since the start, `longestBusyStopMs` the part
+        of it that the loop computed.
         """
         return self._wait(self._target.broker_status(address))
 
     def delete_expired(self, address: str) -> None:
-        """Have the broker at `address` delete what its retention no longer keeps, at any hour."""
+        """Have the broker at `address` delete what its retention no longer keeps, whatever the
+        hour.
+        """
         self._wait(self._target.delete_expired(address))
 
     def list_topics(self) -> list[str]:
@@ -504,11 +506,11 @@ class Admin(Facade[admin.Admin]):
         perm: int | None = None,
         wait_s: float = 10.0,
     ) -> None:
-        """Change the numbers of queues, or what is permitted (2 write, 4 read, 6 both), on every
-        broker that has the topic; what is not given stays. Returns when the route names it.
+        """Change the numbers of queues or the permissions (2 write, 4 read, 6 both) on every broker
+        that has the topic; a value that is not given stays. Returns when the route names it.
 
-        To have fewer queues: fewer to write to; when `undrained` tells of no messages, fewer to
-        read from.
+        To shrink a topic, reduce the write queues; when `undrained` reports no messages, reduce the
+        read queues.
         """
         self._wait(
             self._target.alter_topic(
@@ -517,16 +519,16 @@ class Admin(Facade[admin.Admin]):
         )
 
     def undrained(self, topic: str, read_queues: int) -> list[Undrained]:
-        """What could not be read any more if the topic had only so many queues to read from on each
-        broker: what a group has not consumed yet, or, if no group consumes the topic, all.
+        """The messages that could not be read any more if the topic had only so many read queues on
+        each broker: those that a group has not consumed, or all if no group consumes the topic.
         """
         return self._wait(self._target.undrained(topic, read_queues))
 
     def delete_topic(self, topic: str) -> None:
         """Delete the topic, its messages and the offsets of groups in it, on every broker, and from
-        the nameservers. It is gone for good when this returns: also after a crash, and after a
-        promotion of any slave that is there. A new topic of the name begins empty; its queues go on
-        at the offsets of the old ones.
+        the nameservers. When this returns the topic stays deleted, also after a crash and after
+        the promotion of any slave that is there. A new topic of the same name begins empty; its
+        queues go on at the offsets of the old ones.
         """
         self._wait(self._target.delete_topic(topic))
 
@@ -539,11 +541,11 @@ class Admin(Facade[admin.Admin]):
     def create_group(self, group: str, *, max_retries: int = 16, orderly: bool = False) -> None:
         """Create the subscription group on every master, or set all of it anew.
 
-        `max_retries`: how often a failed message is delivered again before it goes to %DLQ%<group>,
-        0 for not at all. It counts for consumers that were given no `max_reconsume` of their own;
-        Java's send 16 then. An ordered consumer tries its message again in place, without an end
-        if it has no `max_reconsume`, as in RocketMQ. `orderly` is what clients of RocketMQ 5 are
-        told over gRPC; a consumer here says `ordered` itself.
+        `max_retries` is how often a failed message is delivered again before it goes to
+        %DLQ%<group>; 0 is never. It counts for consumers without a `max_reconsume` of their own;
+        Java's consumers then send 16. An ordered consumer without `max_reconsume` tries its message
+        again in place, without limit, as in RocketMQ. `orderly` is passed to clients of RocketMQ 5
+        over gRPC; a consumer here says `ordered` itself.
 
         ConfigError: `max_retries` below 0.
         """
@@ -552,7 +554,7 @@ class Admin(Facade[admin.Admin]):
     def delete_group(self, group: str) -> None:
         """Delete the group on every master, with its offsets and its retry and dead-letter topics.
 
-        A member that is connected makes a new one of that name with its next heartbeat.
+        A connected member creates the group again with its next heartbeat.
         """
         self._wait(self._target.delete_group(group))
 
@@ -561,13 +563,13 @@ class Admin(Facade[admin.Admin]):
         return self._wait(self._target.list_groups())
 
     def describe_group(self, group: str) -> list[GroupAtBroker]:
-        """The settings and the members of the group at every master that has it. GroupNotExist:
-        none has.
+        """The settings and the members of the group at every master that has it. GroupNotExist: no
+        master has it.
         """
         return self._wait(self._target.describe_group(group))
 
     def member_queues(self, group: str, client_id: str) -> list[QueueAtMember]:
-        """The queues that a connected member of the group works on, as it says itself."""
+        """The queues that a connected member of the group works on, as the member reports them."""
         return self._wait(self._target.member_queues(group, client_id))
 
     def groups_of_topic(self, topic: str) -> list[str]:
@@ -589,8 +591,9 @@ class Admin(Facade[admin.Admin]):
     ) -> dict[MessageQueue, int]:
         """Set the group to the first message at or after a time; -1 is the end, 0 the beginning.
 
-        With `queue` only there. With `offset` too, exactly there, or at the nearest end of the
-        queue. Members that consume now continue at the new offset. Returns it for each queue.
+        With `queue`, only that queue is set. With `offset` too, the group gets exactly that offset,
+        or the nearest end of the queue. Members that consume now continue at the new offset.
+        Returns it for each queue.
         """
         return self._wait(
             self._target.reset_offsets(group, topic, timestamp_ms, queue=queue, offset=offset)
@@ -605,7 +608,9 @@ class Admin(Facade[admin.Admin]):
         queue: MessageQueue | None = None,
         offset: int | None = None,
     ) -> list[OffsetReset]:
-        """What `reset_offsets` with the same arguments would do now, queue by queue."""
+        """The changes that `reset_offsets` with the same arguments would make now, queue by
+        queue.
+        """
         return self._wait(
             self._target.preview_reset(group, topic, timestamp_ms, queue=queue, offset=offset)
         )
@@ -614,8 +619,8 @@ class Admin(Facade[admin.Admin]):
         self, queue: MessageQueue, timestamp_ms: int, boundary: Boundary = "LOWER"
     ) -> int:
         """LOWER: the offset of the first message of `queue` stored at or after a time, the queue's
-        end if there is none. UPPER: of the last one stored at or before it, of the first message if
-        there is none.
+        end if there is none. UPPER: the offset of the last one stored at or before it, or of the
+        first message if there is none.
         """
         return self._wait(self._target.offset_by_time(queue, timestamp_ms, boundary))
 
@@ -628,7 +633,7 @@ class Admin(Facade[admin.Admin]):
         return self._wait(self._target.find_message(message_id, topic))
 
     def find_by_id(self, message_id: str, topic: str | None = None) -> ReceivedMessage | None:
-        """`find_message`, but None when there is no such message."""
+        """As `find_message`, but None when there is no such message."""
         return self._wait(self._target.find_by_id(message_id, topic))
 
     def find_by_offset(self, queue: MessageQueue, offset: int) -> ReceivedMessage | None:

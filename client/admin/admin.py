@@ -1,12 +1,12 @@
 """The asynchronous admin: topics, routes, clusters, groups and messages, over the codes of
-docs/internals/protocol.md 2.3, 2.5 and 3. Used on one event loop; the synchronous face is
-blocking_faces.Admin.
+docs/internals/protocol.md 2.3, 2.5 and 3. An `Admin` is used on one event loop; its synchronous
+face is blocking_faces.Admin.
 
     async with Admin("127.0.0.1:9876") as admin:
         await admin.create_topic("flights", queues=8)
 
-It asks nameservers for routes and every master of a topic for the rest. Works against RocketMQ's
-own servers, but for replicas and promotions, which are ours.
+It asks nameservers for routes and every master of a topic for the rest. It works against RocketMQ's
+own servers, except for replicas and promotions, which are ours.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class QueueOffsets(NamedTuple):
 
 
 class Undrained(NamedTuple):
-    """What a group has not consumed of a queue; `group` None: no group consumes the topic."""
+    """The messages of a queue that a group has not consumed. `group` is None when no group consumes
+    the topic."""
 
     queue: MessageQueue
     group: str | None
@@ -73,7 +74,7 @@ class BrokerNode(NamedTuple):
 class Admin:
     """Administration of a cluster: topics, groups, offsets and single messages.
 
-    Errors are SaturnErrors; what a broker answers keeps its class (`saturnmq.errors`).
+    Errors are SaturnErrors; an error that a broker answers keeps its class (`saturnmq.errors`).
     """
 
     timeout: float
@@ -116,7 +117,7 @@ class Admin:
         return self
 
     async def close(self) -> None:
-        """Leave; an operation under way fails."""
+        """Leave the cluster; an operation under way fails."""
         if self._own_core:
             await self.core.close()
 
@@ -139,7 +140,7 @@ class Admin:
         )
 
     async def replicas(self, group: str | None = None) -> list[Replica]:
-        """Every member of a broker group, or of all: role, epoch, how far its log is."""
+        """Every member of a broker group, or of all groups: role, epoch and end of its log."""
         return await find_replicas(self.core, group)
 
     async def promote(
@@ -152,7 +153,7 @@ class Admin:
     ) -> Promotion:
         """Make `node` (an address or a broker id) the master of its group.
 
-        A master that answers hands over, which loses nothing. Without one, `force` is needed where
+        A master that answers hands over, and nothing is lost. Without one, `force` is needed where
         acknowledged messages could be lost.
         """
         return await Promoter(self.core, group, force=force, timeout_s=timeout).run(node)
@@ -164,46 +165,47 @@ class Admin:
         *,
         timeout: float = promotion.TIMEOUT_S,
     ) -> Promotion:
-        """Change the master of a group while all is well: to `node` (an address or a broker id), or
-        to the slave that is preferred by `brokerElectionPriority`, or furthest ahead.
+        """Change the master of a healthy group: to `node` (an address or a broker id), or to the
+        slave that `brokerElectionPriority` prefers, or to the one that is furthest ahead.
 
         Nothing is forced, and no acknowledged message is lost: NoPermission says why nobody hands
-        over, or takes over, and nothing has changed then. The slave has `timeout` seconds to come
-        near; for two at most nobody takes sends. A call that is cancelled ends when one of the two
-        leads, and so does `close`.
+        over or takes over; then nothing has changed. The slave has `timeout` seconds to come near;
+        the group takes no sends for two seconds at most. A cancelled call, or `close`, ends as soon
+        as one of the two leads.
         """
         return await Succession(self.core, timeout_s=timeout).hand_over(group, node)
 
     async def preview_hand_over(self, group: str, node: str | int | None = None) -> Replica:
-        """Who would take over."""
+        """The node that would take over."""
         return await Succession(self.core).preview(group, node)
 
     async def drain(self, node: str, *, timeout: float = promotion.TIMEOUT_S) -> list[Drained]:
         """Hand over each group that a node leads, so that it can be stopped: `node` is an address,
-        a host, which names all its brokers, or the id of only one broker.
+        a host (all brokers on it), or an id that only one broker has.
 
-        NoPermission says why somebody cannot, before anything has changed. `risk` says what the
-        stop costs all the same.
+        NoPermission says why one of the groups cannot be handed over; then nothing has changed.
+        `risk` says what the stop of the node costs nevertheless.
         """
         return await Succession(self.core, timeout_s=timeout).drain(node)
 
     async def preview_drain(self, node: str) -> list[Drained]:
-        """What `drain` would do."""
+        """The changes that `drain` would make."""
         return await Succession(self.core).drain(node, preview=True)
 
     async def broker_status(self, address: str) -> dict[str, str]:
-        """What the broker at `address` tells of itself, as mqadmin's brokerStatus shows it.
+        """The state that the broker at `address` reports, as mqadmin's brokerStatus shows it.
 
-        `refusesWrites` says why it takes no sends, empty if it does; `flushBehindMs` how long the
-        oldest message that is not on the disk has been waiting; `longestStopMs` for how long its
-        event loop stood still at most since it started, `longestBusyStopMs` for how long of that
-        it computed.
+        `refusesWrites` says why it takes no sends, and is empty if it does; `flushBehindMs` is the
+        time for which the oldest message that is not on the disk has waited; `longestStopMs` is the
+        longest time that its event loop stood still since the start, `longestBusyStopMs` the part
+        of it that the loop computed.
         """
         answer = await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO, {})
         return {str(k): str(v) for k, v in _table(answer, "table").items()}
 
     async def delete_expired(self, address: str) -> None:
-        """Have the broker at `address` delete what its retention no longer keeps, at any hour."""
+        """Have the broker at `address` delete what its retention no longer keeps, whatever the
+        hour."""
         await self._ask(address, RequestCode.DELETE_EXPIRED_COMMITLOG, {})
 
     async def list_topics(self) -> list[str]:
@@ -262,18 +264,18 @@ class Admin:
         perm: int | None = None,
         wait_s: float = 10.0,
     ) -> None:
-        """Change the numbers of queues, or what is permitted (2 write, 4 read, 6 both), on every
-        broker that has the topic; what is not given stays. Returns when the route names it.
+        """Change the numbers of queues or the permissions (2 write, 4 read, 6 both) on every broker
+        that has the topic; a value that is not given stays. Returns when the route names it.
 
-        To have fewer queues: fewer to write to; when `undrained` tells of no messages, fewer to
-        read from.
+        To shrink a topic, reduce the write queues; when `undrained` reports no messages, reduce the
+        read queues.
         """
         wanted = QueueCounts(read_queues, write_queues, perm)
         await TopicSettings(self.core, self.timeout, wait_s).alter(topic, wanted)
 
     async def undrained(self, topic: str, read_queues: int) -> list[Undrained]:
-        """What could not be read any more if the topic had only so many queues to read from on each
-        broker: what a group has not consumed yet, or, if no group consumes the topic, all."""
+        """The messages that could not be read any more if the topic had only so many read queues on
+        each broker: those that a group has not consumed, or all if no group consumes the topic."""
         groups = await self.groups_of_topic(topic)
         if groups:
             left = [
@@ -290,16 +292,16 @@ class Admin:
 
     async def delete_topic(self, topic: str) -> None:
         """Delete the topic, its messages and the offsets of groups in it, on every broker, and from
-        the nameservers. It is gone for good when this returns: also after a crash, and after a
-        promotion of any slave that is there. A new topic of the name begins empty; its queues go on
-        at the offsets of the old ones."""
+        the nameservers. When this returns the topic stays deleted, also after a crash and after
+        the promotion of any slave that is there. A new topic of the same name begins empty; its
+        queues go on at the offsets of the old ones."""
         nodes = await self.cluster()
         for node in nodes:
             if node.broker_id == 0:
                 await self._ask(node.address, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
         for address in self.core.nameservers:
             await self._ask(address, RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic})
-        for node in nodes:  # which copy what their masters have deleted by now
+        for node in nodes:  # slaves copy what their masters have deleted by now
             if node.broker_id != 0:
                 await self._ask(node.address, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
 
@@ -329,11 +331,11 @@ class Admin:
     ) -> None:
         """Create the subscription group on every master, or set all of it anew.
 
-        `max_retries`: how often a failed message is delivered again before it goes to %DLQ%<group>,
-        0 for not at all. It counts for consumers that were given no `max_reconsume` of their own;
-        Java's send 16 then. An ordered consumer tries its message again in place, without an end
-        if it has no `max_reconsume`, as in RocketMQ. `orderly` is what clients of RocketMQ 5 are
-        told over gRPC; a consumer here says `ordered` itself.
+        `max_retries` is how often a failed message is delivered again before it goes to
+        %DLQ%<group>; 0 is never. It counts for consumers without a `max_reconsume` of their own;
+        Java's consumers then send 16. An ordered consumer without `max_reconsume` tries its message
+        again in place, without limit, as in RocketMQ. `orderly` is passed to clients of RocketMQ 5
+        over gRPC; a consumer here says `ordered` itself.
 
         ConfigError: `max_retries` below 0.
         """
@@ -342,7 +344,7 @@ class Admin:
     async def delete_group(self, group: str) -> None:
         """Delete the group on every master, with its offsets and its retry and dead-letter topics.
 
-        A member that is connected makes a new one of that name with its next heartbeat.
+        A connected member creates the group again with its next heartbeat.
         """
         await self._groups.delete(await self._masters(), group)
 
@@ -351,12 +353,12 @@ class Admin:
         return await self._groups.names(await self._masters())
 
     async def describe_group(self, group: str) -> list[GroupAtBroker]:
-        """The settings and the members of the group at every master that has it. GroupNotExist:
-        none has."""
+        """The settings and the members of the group at every master that has it. GroupNotExist: no
+        master has it."""
         return await self._groups.describe(await self._masters(), group)
 
     async def member_queues(self, group: str, client_id: str) -> list[QueueAtMember]:
-        """The queues that a connected member of the group works on, as it says itself."""
+        """The queues that a connected member of the group works on, as the member reports them."""
         return await self._groups.at_member(await self._masters(), group, client_id)
 
     async def groups_of_topic(self, topic: str) -> list[str]:
@@ -378,8 +380,9 @@ class Admin:
     ) -> dict[MessageQueue, int]:
         """Set the group to the first message at or after a time; -1 is the end, 0 the beginning.
 
-        With `queue` only there. With `offset` too, exactly there, or at the nearest end of the
-        queue. Members that consume now continue at the new offset. Returns it for each queue.
+        With `queue`, only that queue is set. With `offset` too, the group gets exactly that offset,
+        or the nearest end of the queue. Members that consume now continue at the new offset.
+        Returns it for each queue.
         """
         return await self._groups.reset(group, topic, timestamp_ms, queue, offset)
 
@@ -392,15 +395,16 @@ class Admin:
         queue: MessageQueue | None = None,
         offset: int | None = None,
     ) -> list[OffsetReset]:
-        """What `reset_offsets` with the same arguments would do now, queue by queue."""
+        """The changes that `reset_offsets` with the same arguments would make now, queue by
+        queue."""
         return await self._groups.preview_reset(group, topic, timestamp_ms, queue, offset)
 
     async def offset_by_time(
         self, queue: MessageQueue, timestamp_ms: int, boundary: Boundary = "LOWER"
     ) -> int:
         """LOWER: the offset of the first message of `queue` stored at or after a time, the queue's
-        end if there is none. UPPER: of the last one stored at or before it, of the first message if
-        there is none."""
+        end if there is none. UPPER: the offset of the last one stored at or before it, or of the
+        first message if there is none."""
         return await self._finder.offset_by_time(queue, timestamp_ms, boundary)
 
     # -- messages ------------------------------------------------------------------------------
@@ -414,7 +418,7 @@ class Admin:
         return await self._finder.by_id(message_id, topic)
 
     async def find_by_id(self, message_id: str, topic: str | None = None) -> ReceivedMessage | None:
-        """`find_message`, but None when there is no such message."""
+        """As `find_message`, but None when there is no such message."""
         try:
             return await self.find_message(message_id, topic)
         except QueryNotFound:

@@ -1,7 +1,7 @@
 """Consumer groups for operators: their settings and members, how far they are, and their offsets.
 
-Settings and offsets are kept by every master for itself; a slave gets them from its own. Codes 14
-29 30 31 200 201 203 207 208 216 222 307 352 of docs/internals/protocol.md 2.3 and 2.5.
+Every master keeps settings and offsets for itself; a slave gets them from its master. Codes 14 29
+30 31 200 201 203 207 208 216 222 307 352 of docs/internals/protocol.md 2.3 and 2.5.
 """
 
 from __future__ import annotations
@@ -64,19 +64,19 @@ class GroupAtBroker(NamedTuple):
 
 
 class QueueAtMember(NamedTuple):
-    """One queue that a consumer works on, as it says itself."""
+    """One queue that a consumer works on, as the consumer reports it."""
 
     queue: MessageQueue
     cached: int
-    """Messages that it has pulled, and not consumed."""
+    """Messages that it has pulled and not consumed."""
     last_consumed_ms: int
-    """When it began to consume last; 0 if it never did."""
+    """The time at which it last began to consume; 0 if it never did."""
     awaited: bool
-    """The queue is to be handed over, and waits for its listener to return."""
+    """The queue is to be handed over and waits for its listener to return."""
 
 
 class OffsetReset(NamedTuple):
-    """What a reset does on one queue."""
+    """The change that a reset makes to one queue."""
 
     queue: MessageQueue
     committed: int | None
@@ -84,7 +84,7 @@ class OffsetReset(NamedTuple):
     first: int
     """The offset of the queue's first message."""
     target: int
-    """The offset from then on."""
+    """The offset after the reset."""
 
     @property
     def repeated(self) -> int:
@@ -102,7 +102,7 @@ class OffsetReset(NamedTuple):
 
 
 class GroupAdmin:
-    """Asks the masters of a cluster, whose names and addresses are given."""
+    """Asks the masters of a cluster, whose names and addresses the caller gives."""
 
     def __init__(self, core: ClientCore, timeout: float) -> None:
         self._core = core
@@ -157,7 +157,7 @@ class GroupAdmin:
         return sorted(found)
 
     async def describe(self, masters: dict[str, str], group: str) -> list[GroupAtBroker]:
-        """The group at every master that has it. GroupNotExist: none has."""
+        """The group at every master that has it. GroupNotExist: no master has it."""
         found = []
         for name, address in masters.items():
             code = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
@@ -198,7 +198,8 @@ class GroupAdmin:
     async def at_member(
         self, masters: dict[str, str], group: str, client_id: str
     ) -> list[QueueAtMember]:
-        """What a member works on; asked of it by the first broker that it is connected to."""
+        """The queues that a member works on, asked through the first broker that it is connected
+        to."""
         ext = {"consumerGroup": group, "clientId": client_id, "jstackEnable": "false"}
         problem: SaturnError = ConsumerNotOnline(f"no master knows a consumer {client_id!r}")
         for address in masters.values():
@@ -258,7 +259,7 @@ class GroupAdmin:
         queue: MessageQueue | None,
         offset: int | None,
     ) -> dict[MessageQueue, int]:
-        """Set the offsets; what they are now, by queue."""
+        """Set the offsets; returns the new ones by queue."""
         await self._queues(topic, queue, offset)
         ext = {
             "topic": topic,
@@ -287,7 +288,7 @@ class GroupAdmin:
         queue: MessageQueue | None,
         offset: int | None,
     ) -> list[OffsetReset]:
-        """What `reset` with the same arguments would do now, queue by queue."""
+        """The changes that `reset` with the same arguments would make now, queue by queue."""
         rows = []
         for each in await self._queues(topic, queue, offset):
             first = await ask_offset(self._core, RequestCode.GET_MIN_OFFSET, each)
@@ -312,7 +313,7 @@ class GroupAdmin:
     async def _queues(
         self, topic: str, queue: MessageQueue | None, offset: int | None
     ) -> list[MessageQueue]:
-        """The queues that are meant, all of those that can be read or one of them."""
+        """The queues that are meant: all readable ones, or the given one."""
         await self._core.route(topic, refresh=True)
         readable = self._core.subscribe_queues(topic)
         if queue is None:

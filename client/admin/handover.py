@@ -1,8 +1,8 @@
-"""Handing groups over while all is well: who takes over, and what a node's stop costs then.
+"""Handing over healthy groups: who takes over, and what the stop of a node costs.
 
-Nothing is ever forced here. A group is handed over (`client/admin/promotion.py`) by a master that
-answers to a slave that it counts in sync and that is near its end; else it is refused with nothing
-changed, or the old master leads on. Of several slaves the one with the lowest
+Nothing is ever forced here. A master hands its group over (`client/admin/promotion.py`) to a slave
+that answers, that the master counts in sync and that is near its end. Otherwise the request is
+refused with nothing changed, or the old master leads on. Of several slaves the one with the lowest
 `brokerElectionPriority` takes over, if the group elects its masters, else the one that is furthest
 ahead.
 """
@@ -28,13 +28,13 @@ NOT_PREFERRED = (1 << 31) - 1  # RocketMQ's default
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """A node that leads nothing; or, of a preview, that will not."""
+    """A node that leads nothing, or, in a preview, a node that would lead nothing."""
 
     group: str
     node: str
-    led: bool  # it was the master, or is
-    master: str  # who leads then; empty if nobody does
-    risk: str  # what happens to the group while the node is stopped; empty: nothing
+    led: bool  # it is or was the master
+    master: str  # the master afterwards; empty if there is none
+    risk: str  # the cost to the group while the node is stopped; empty: none
 
 
 class Succession:
@@ -47,14 +47,14 @@ class Succession:
         timeout_s: float = TIMEOUT_S,
         addresses: Sequence[str] = (),
     ) -> None:
-        """`timeout_s`: for a slave to come near, before anything changes; `addresses`: members are
-        found through these, not through nameservers."""
+        """`timeout_s`: the time for a slave to come near, before anything changes. `addresses`:
+        members are found through these, not through nameservers."""
         self._core = core
         self._timeout = timeout_s
         self._addresses = addresses
 
     async def hand_over(self, group: str, node: str | int | None = None) -> Promotion:
-        """Make `node` the master, or who is preferred."""
+        """Make `node`, or the preferred slave, the master."""
         members = await self._members(group)
         target = await self._target(members, node)
         done = await self._promoter(group).hand_over(members, target)
@@ -62,7 +62,7 @@ class Succession:
         return done
 
     async def preview(self, group: str, node: str | int | None = None) -> Replica:
-        """Who `hand_over` would make the master."""
+        """The member that `hand_over` would make the master."""
         return await self._target(await self._members(group), node)
 
     async def _target(self, members: Sequence[Replica], node: str | int | None) -> Replica:
@@ -73,8 +73,8 @@ class Succession:
         return target
 
     async def successor(self, members: Sequence[Replica], avoid: Collection[str] = ()) -> Replica:
-        """Who should take over from the master of these members; none of the addresses in `avoid`
-        does."""
+        """The member that should take over from the master of these members; never one at an
+        address in `avoid`."""
         master = _master(members)
         others = [m for m in members if m is not master and m.address not in avoid]
         able = [member for member in others if not _unable(member)]
@@ -104,7 +104,7 @@ class Succession:
             master = leader(group)
             leads = master is not None and master.address == member.address
             planned.append((member, group, master, leads))
-        # All of them can be handed over, or none is.
+        # Either all of the groups can be handed over, or none is.
         successors = [
             await self.successor(group, avoid) if leads else master
             for _, group, master, leads in planned
@@ -129,8 +129,8 @@ class Succession:
         return Promoter(self._core, group, force=False, timeout_s=self._timeout, asks=True)
 
     async def _settled(self, group: str, old: str, new: str) -> list[Replica]:
-        """The members when the old master follows, and the new one takes writes; or as they are
-        when the time is over."""
+        """The members once the old master follows and the new one takes writes, or as they are at
+        the deadline."""
         runtime = self._core.runtime
         deadline = runtime.monotonic() + self._timeout
         while True:
@@ -143,7 +143,7 @@ class Succession:
             await runtime.sleep(LOOK_S)
 
     async def _priority(self, address: str) -> int:
-        """How preferred a node is, by its configuration: lower is more."""
+        """The priority of a node by its configuration; a lower number is preferred."""
         command = Command.request(RequestCode.GET_BROKER_CONFIG)
         try:
             answer = await self._core.invoke(address, command, ASK_TIMEOUT_S)
@@ -196,7 +196,7 @@ def _master(members: Sequence[Replica]) -> Replica:
 
 
 def _check(members: Sequence[Replica], target: Replica) -> None:
-    """Whether the master of these members may hand over to this one."""
+    """Check that the master of these members may hand over to `target`."""
     master = _master(members)
     if target.address == master.address:
         raise InvalidParameter(
@@ -210,20 +210,20 @@ def _check(members: Sequence[Replica], target: Replica) -> None:
 
 
 def _unable(member: Replica) -> str:
-    """Why a slave takes nothing over; empty if it can."""
+    """The reason why a slave cannot take over; empty if it can."""
     if not member.answers:
         return f"does not answer: {member.error}"
     if not member.in_sync:
         behind = "" if member.lag_bytes is None else f", {member.lag_bytes:,} bytes behind"
         trouble = f" ({member.trouble})" if member.trouble else ""
         return f"is not in sync{behind}{trouble}"
-    if member.lacks or not member.caught_up:  # of an empty log it has no epochs either
+    if member.lacks or not member.caught_up:  # a slave with an empty log has no epochs either
         return f"lacks what it had: {member.lacks}" if member.lacks else NOT_CAUGHT_UP
     return ""
 
 
 def _risk(members: Sequence[Replica], away: Collection[str], address: str) -> str:
-    """What a group that is led from this address cannot do while the nodes `away` are stopped."""
+    """The risk for the group that `address` leads while the nodes `away` are stopped."""
     group = members[0].group
     master = next((member for member in members if member.address == address), None)
     if master is None:

@@ -1,9 +1,9 @@
 """Stored messages, found by id, key, place or time: what Admin asks of the brokers of a topic.
 
-Ids and keys are in the IndexFiles (code 12), which know hashes, and times cut to seconds: what does
-not fit exactly is sorted out here. A stretch of time is looked up queue by queue, the offset of its
-beginning and of its end (29), and what lies between is pulled (11), as RocketMQ's tools do it, in
-the group of theirs.
+Ids and keys are in the IndexFiles (code 12), which store hashes and times cut to seconds; this
+module drops the messages that do not match exactly. For a range of time it asks each queue for the
+offsets of its beginning and its end (29) and pulls the messages between them (11), as RocketMQ's
+tools do, in their group.
 
 An open end is no bound at all, rather than "now": a broker whose clock is ahead hides nothing.
 """
@@ -32,7 +32,7 @@ PAUSE_S = 0.05
 
 
 async def serving(core: ClientCore, topic: str) -> list[str]:
-    """The address of every broker of the topic: its master, or without one a slave."""
+    """The address of each broker of the topic: its master, or a slave if it has no master."""
     route = await core.route(topic, refresh=True)
     names = sorted({data.broker_name for data in route.queues})
     addresses = [core.broker_address(name, master=False) for name in names]
@@ -60,7 +60,7 @@ class MessageFinder:
         return found[0]
 
     async def by_id(self, message_id: str, topic: str | None) -> ReceivedMessage:
-        """By an offset id, or with its topic by its unique id."""
+        """The message with an offset id, or, if the topic is given, with a unique id."""
         if topic is not None:
             addresses = await serving(self._core, topic)
             found = await self.by_unique_id(addresses, topic, message_id)
@@ -75,8 +75,8 @@ class MessageFinder:
     async def by_unique_id(
         self, addresses: Iterable[str], topic: str, unique_id: str
     ) -> list[ReceivedMessage]:
-        """All that these brokers have of the topic with this unique id, oldest first. A message can
-        be there more than once: sent again, or given back by a consumer."""
+        """All messages of the topic at these brokers with this unique id, oldest first. A message
+        can be stored more than once: sent again, or sent back by a consumer."""
         return await self._indexed(
             addresses,
             topic,
@@ -143,7 +143,7 @@ class MessageFinder:
     # -- by place and time ---------------------------------------------------------------------
 
     async def offset_by_time(self, queue: MessageQueue, timestamp_ms: int, boundary: str) -> int:
-        """29, with RocketMQ's boundaries LOWER and UPPER."""
+        """The answer to 29, with RocketMQ's boundaries LOWER and UPPER."""
         await self._core.route(queue.topic)
         code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
         extra = {"timestamp": str(timestamp_ms), "boundaryType": boundary}
@@ -186,7 +186,7 @@ class MessageFinder:
         return Puller(self._core, TOOLS_GROUP, {topic: Subscription.parse(topic, "*")})
 
     async def _pull(self, puller: Puller, queue: MessageQueue, offset: int, count: int) -> Pulled:
-        """One pull that waits for nothing but a broker that can answer."""
+        """One pull; it waits only for a broker that can answer."""
         runtime = self._core.runtime
         deadline = runtime.monotonic() + self._timeout
         while True:
@@ -201,7 +201,7 @@ class MessageFinder:
 
 
 def _checked(limit: int, begin_ms: int, end_ms: int | None) -> int:
-    """The last millisecond of a stretch that makes sense."""
+    """Check the arguments; returns the last millisecond of the range."""
     if limit < 1:
         raise InvalidParameter(f"limit {limit}: ask for at least 1 message")
     until = NO_END_MS if end_ms is None else end_ms

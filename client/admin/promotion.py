@@ -1,21 +1,22 @@
-"""Making another member of a group its master, at an operator's word, or because it was elected.
+"""Making another member of a group its master: on an operator's request, or after an election.
 
-Two ways, and the state of the old master decides:
+There are two ways; the state of the old master decides between them:
 
-- **Hand-over**: it answers. It is fenced, so that its log grows no more; when the new one has all
-  of that, and the senders of the old one are answered, it is promoted. Nothing is lost; if it does
-  not come to that, the old one is promoted again. From the fence on it is not given up half-way,
-  whoever is interrupted meanwhile (`ClientCore.finish`): nobody would lead.
-- **Take-over**: it does not answer, or does not lead. Every member that can be reached is fenced
-  first: none of them follows the old master any more, so what it goes on to acknowledge with them
-  ends here. An acknowledged message has `required` copies, so the members that answer have it
-  between them if they are at least n - required + 1, not counting one that itself says that it may
-  lack some (it has not caught up with a master since it started: its disk may be an older copy);
-  and if all answer, the furthest has whatever there still is. Else, or for a target that is not the
-  furthest of them, only `force` promotes.
+- **Hand-over**: the old master answers. It is fenced, so that its log does not grow any more. When
+  the new master has all of that log and the senders of the old one are answered, the new one is
+  promoted. Nothing is lost; if the new master does not get that far, the old one is promoted again.
+  After the fence the hand-over always runs to its end, even if its caller is interrupted
+  (`ClientCore.finish`): otherwise nobody would lead.
+- **Take-over**: the old master does not answer, or does not lead. Every member that can be reached
+  is fenced first. None of them follows the old master any more, so it can acknowledge nothing
+  further with their copies. An acknowledged message has `required` copies. So the members that
+  answer have it between them if they are at least n - required + 1. A member that itself says that
+  it may lack messages does not count (it has not caught up with a master since it started: its disk
+  may be an older copy). If all members answer, the furthest has everything that still exists.
+  Otherwise, or for a target that is not the furthest of them, only `force` promotes.
 
-An epoch is a number above all that any member knows; members refuse lower ones. A node that was
-elected (`broker/replication/election.py`) brings one along that nobody else has.
+The new epoch is a number above all that any member knows; members refuse lower ones. An elected
+node (`broker/replication/election.py`) brings an epoch that nobody else has.
 """
 
 from __future__ import annotations
@@ -47,24 +48,25 @@ log = logging.getLogger(__name__)
 TIMEOUT_S = 10.0
 CHANGE_TIMEOUT_S = 5.0  # a node writes its new role to the disk before it answers
 LOOK_S = 0.01
-# A master is fenced when its successor is so near: until it is there nobody takes writes.
+# A master is fenced only when its successor is this near: until the successor has caught up, nobody
+# takes writes.
 NEAR_BYTES = 1 << 20
-PAUSE_S = 2.0  # so long nobody takes writes in a planned hand-over, at most
-ANSWERED_S = 1.0  # within that the senders of a fenced master are answered, or wait for others
-BACK_S = 5.0  # the old master is asked to lead again for so long
+PAUSE_S = 2.0  # nobody takes writes in a planned hand-over for longer than this
+ANSWERED_S = 1.0  # the senders of a fenced master are answered within it, or wait for others
+BACK_S = 5.0  # for this long the old master is asked to lead again
 AGAIN_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """What became of a promotion."""
+    """The outcome of a promotion."""
 
     group: str
     epoch: int
     start: int  # the offset where the epoch begins
     master: str
-    old_master: str  # empty if nobody led
-    handed_over: bool  # the old master gave all it had
+    old_master: str  # empty if there was none
+    handed_over: bool  # the old master gave all its log
 
 
 def find_member(members: Sequence[Replica], node: str | int) -> Replica:
@@ -87,13 +89,14 @@ def find_member(members: Sequence[Replica], node: str | int) -> Replica:
 
 
 def leader(members: Sequence[Replica]) -> Replica | None:
-    """The master that answers; of two, one of which does not know yet, the newer one."""
+    """The master that answers; of two masters the newer one, since the other may not know of it
+    yet."""
     leaders = [member for member in members if member.answers and member.is_master]
     return max(leaders, key=lambda member: member.epoch, default=None)
 
 
 def _of_one_group(members: Sequence[Replica], target: Replica) -> list[Replica]:
-    """Those of the target's group: another one may have the same name by mistake."""
+    """The members of the target's group: another group may have the same name by mistake."""
     known = ("", target.identity)
     return [m for m in members if not target.identity or m.identity in known]
 
@@ -109,8 +112,8 @@ async def promote_elected(
     asks: bool,
     signing: Signing = UNSIGNED,
 ) -> None:
-    """Make the member at `me`, which was elected, the master, as `Promoter` does. Members are
-    asked, no nameserver. A SaturnError says why it is not."""
+    """Make the elected member at `me` the master, as `Promoter` does. It asks members, no
+    nameserver. A SaturnError says why the promotion failed."""
     core = ClientCore(runtime, [me], signing=signing)
     addresses = [me, *others]
     promoter = Promoter(core, group, force=force, epoch=epoch, addresses=addresses, asks=asks)
@@ -129,7 +132,7 @@ async def check_elected(
     force: bool,
     signing: Signing = UNSIGNED,
 ) -> None:
-    """Whether `promote_elected` would be refused as things are: a SaturnError says why."""
+    """Raise the SaturnError with which `promote_elected` would be refused now."""
     core = ClientCore(runtime, [me], signing=signing)
     try:
         await Promoter(core, group, force=force, addresses=[me, *others]).check(me)
@@ -151,8 +154,8 @@ class Promoter:
         addresses: Sequence[str] = (),
         asks: bool = False,
     ) -> None:
-        """`epoch`: no lower one is opened; `addresses`: the members are found through these, not
-        through nameservers; `asks`: without a master that hands over nothing happens."""
+        """`epoch`: the lowest epoch that may be opened. `addresses`: the members are found through
+        these, not through nameservers; `asks`: do nothing unless a master hands over."""
         self._core = core
         self._group = group
         self._force = force
@@ -161,12 +164,12 @@ class Promoter:
         self._addresses = addresses
         self._asks = asks
         self._epoch = 0
-        self._insists = False  # an operator lets go of what may be lost
-        self._members = 0  # of the group, those that do not answer too
-        self._required = 1  # copies that an acknowledged message has
+        self._insists = False  # an operator accepts the possible loss
+        self._members = 0  # all members of the group, including those that do not answer
+        self._required = 1  # the copies that an acknowledged message has
 
     async def run(self, node: str | int) -> Promotion:
-        """Make `node` the master; a SaturnError says why it is not, and what is so now."""
+        """Make `node` the master; a SaturnError says why it is not, and what holds now."""
         members, target = await self._find_with(node)
         old = leader(members)
         if self._asks:
@@ -182,13 +185,13 @@ class Promoter:
         return await self._take_over(members, target.address)
 
     async def check(self, node: str | int) -> None:
-        """Raise what `run` would before it changes anything."""
+        """Raise the error that `run` would raise before it changes anything."""
         members, target = await self._find_with(node)
         if leader(members) is None:
             self._check_take_over(members, target.address)
 
     async def _find_with(self, node: str | int) -> tuple[list[Replica], Replica]:
-        """The members, and which of them is to lead."""
+        """The members, and the one of them that is to lead."""
         members = await self._find()
         target = find_member(members, node)
         members = _of_one_group(members, target)
@@ -214,7 +217,8 @@ class Promoter:
     # -- hand-over -----------------------------------------------------------------------------
 
     async def hand_over(self, members: Sequence[Replica], target: Replica) -> Promotion:
-        """From the master among these members to `target`, another one of its group."""
+        """Hand over from the master among these members to `target`, another member of its
+        group."""
         old = leader(members)
         if old is None:
             raise NoPermission(f"nobody hands {self._group} over to {target.address}")
@@ -230,12 +234,12 @@ class Promoter:
         return await self._core.finish(self._change_masters(old, target, deadline))
 
     async def _change_masters(self, old: Replica, target: Replica, deadline: float) -> Promotion:
-        """Until this has ended nobody leads."""
+        """Nobody leads until this has ended."""
         try:
             fenced = await self._change(RequestCode.FENCE, old.address)
         except (ConnectionLost, RequestTimeout) as error:
             if self._asks and not isinstance(error, ConnectFailed):
-                await self._back_to(old, target, error)  # it may be fenced
+                await self._back_to(old, target, error)  # the old master may be fenced
             raise _OldMasterGone(error) from error
         allowed_s, pause_over = self._timeout, self._core.runtime.monotonic() + PAUSE_S
         if self._asks and pause_over < deadline:
@@ -270,8 +274,8 @@ class Promoter:
             await runtime.sleep(LOOK_S)
 
     async def _answered(self, old: Replica, end: int) -> None:
-        """Wait until the fenced master has answered its senders: when it learns that another one
-        leads it can only tell them that it does not know."""
+        """Wait until the fenced master has answered its senders: when it learns of the new master
+        it can only answer them that the outcome is unknown."""
         runtime = self._core.runtime
         deadline = runtime.monotonic() + ANSWERED_S
         with contextlib.suppress(SaturnError):
@@ -281,8 +285,8 @@ class Promoter:
                 await runtime.sleep(LOOK_S)
 
     async def _back_to(self, old: Replica, target: Replica, error: Exception) -> Replica | None:
-        """Nobody takes writes now: the old master goes on. Unless the target leads after all: its
-        state then."""
+        """Make the old master lead again, because nobody takes writes now. Returns the target's
+        state if the target leads after all."""
         runtime = self._core.runtime
         fence, self._epoch = self._epoch, next_term(self._epoch)
         deadline = runtime.monotonic() + BACK_S
@@ -292,12 +296,12 @@ class Promoter:
                 if state.is_master:
                     return state
             except SaturnError:
-                pass  # a promotion that it may still find in its socket is of a lower epoch then
+                pass  # a promotion still in its socket has a lower epoch then
             try:
                 state = await ask_state(self._core, old.address)
                 if state.role == "fenced":
                     state = await self._change(RequestCode.PROMOTE, old.address)
-                if state.is_master and state.epoch != fence:  # else it is about to be fenced
+                if state.is_master and state.epoch != fence:  # otherwise it is about to be fenced
                     log.warning("%s leads %s again: %s", old.address, self._group, error)
                     return None
                 second: Exception = NoPermission(f"it is {state.role}, in epoch {state.epoch}")
@@ -322,7 +326,7 @@ class Promoter:
                 fenced.append(await self._change(RequestCode.FENCE, member.address))
             except (ConnectionLost, RequestTimeout) as error:
                 log.warning("%s cannot be fenced: %s", member.address, error)
-        # Their logs do not grow any more; nor may one have lost something since it was asked.
+        # Their logs do not grow any more, and none may have lost something since it was asked.
         before = {member.address: member.position for member in reachable}
         whole &= {
             member.address
@@ -332,7 +336,7 @@ class Promoter:
         self._check(fenced, whole, target)
         (end,) = (member.end for member in fenced if member.address == target)
         try:
-            # What this found is more than the node can know of itself.
+            # The result of this check is more than the node can know by itself.
             master = await self._change(RequestCode.PROMOTE, target, force=True, end=end)
         except SaturnError as error:
             raise type(error)(
@@ -344,7 +348,7 @@ class Promoter:
     def _check_take_over(
         self, members: Sequence[Replica], target: str
     ) -> tuple[list[Replica], set[str]]:
-        """Before anything changes: who answers, and who of them lacks nothing."""
+        """Check before anything changes which members answer and which of them lack nothing."""
         reachable = [member for member in members if member.answers]
         whole = {member.address for member in reachable if not member.may_lack}
         self._members = len(members)
@@ -352,7 +356,7 @@ class Promoter:
         return reachable, whole
 
     def _check(self, members: Sequence[Replica], whole: Collection[str], address: str) -> None:
-        """Whether those that answer are enough, and the target the furthest of them."""
+        """Check that enough members answer and that the target is the furthest of them."""
         target = next((member for member in members if member.address == address), None)
         if target is None:
             raise NoPermission(f"{address} does not answer any more: promote another member")
@@ -364,7 +368,8 @@ class Promoter:
     def _would_lose(
         self, target: Replica, members: Sequence[Replica], whole: Collection[str]
     ) -> str:
-        """Why a promotion of `target` may lose acknowledged messages; empty if it cannot."""
+        """The reason why a promotion of `target` may lose acknowledged messages; empty if it
+        cannot."""
         self._required = max(self._required, *(member.required for member in members))
         required, address = self._required, target.address
         known = [max(1 + len(member.others), member.total) for member in members]
@@ -374,7 +379,8 @@ class Promoter:
                 f"{address} has lost what it had: {target.lacks}. Promote another member; or go "
                 "on without: --force"
             )
-        # Then the furthest has all there still is; a lone empty node knows nothing of the others.
+        # In that case the furthest member has everything that still exists; a lone empty node knows
+        # nothing of the others.
         complete = len(members) >= copies and bool(target.epochs)
         if address not in whole and not complete:
             return (
@@ -405,8 +411,9 @@ class Promoter:
     async def _change(
         self, code: RequestCode, address: str, *, force: bool = False, end: int = 0
     ) -> Replica:
-        """FENCE or PROMOTE in the epoch of this promotion; the state of the node after it, whatever
-        it calls itself. It is refused if the node's log no longer reaches to `end`."""
+        """Send FENCE or PROMOTE in the epoch of this promotion; returns the state of the node
+        afterwards, whatever role it reports. It is refused if the node's log no longer reaches
+        to `end`."""
         ext = {"epoch": str(self._epoch), "force": "true" if force else "false", "end": str(end)}
         if self._insists:
             ext["insist"] = "true"
@@ -420,4 +427,4 @@ class Promoter:
 
 
 class _OldMasterGone(Exception):
-    """It answered a moment ago, and does not any more."""
+    """The old master answered a moment ago and no longer does."""

@@ -1,8 +1,9 @@
-"""The members of broker groups as they are now: who is master, who follows, how far each is.
+"""The members of broker groups as they are now: their roles, and how far each log is.
 
-Found through every nameserver (106), because one may have been away when a member registered, and
-through what members tell of each other (REPLICA_STATE, ours): a node that is in no route may still
-live. Brokers of RocketMQ do not know the request; they are listed with what the nameserver says.
+Members are found through every nameserver (106), because one may have been away when a member
+registered, and through what members report of each other (REPLICA_STATE, ours): a node in no route
+may still live. Brokers of RocketMQ do not know REPLICA_STATE; they are listed with the nameserver's
+answer only.
 """
 
 from __future__ import annotations
@@ -29,12 +30,13 @@ from saturnmq.runtime.errors import (
 
 ASK_TIMEOUT_S = 2.0
 ASKED = frozenset({0, ResponseCode.SIGNATURE_NEEDED})
-ROUNDS = 3  # of asking those whom the last round named
+ROUNDS = 3  # rounds of asking the members that the last round named
 
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """What a deposed master had and its successor does not: cut off, and kept in a file."""
+    """The part of the log that a deposed master had and its successor lacks: cut off, and kept in a
+    file."""
 
     start: int
     end: int
@@ -45,39 +47,39 @@ class Truncation:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One member of a group. With an `error` it does not tell its state; the rest is what others
-    say."""
+    """One member of a group. With an `error` it did not report its state; the other fields come
+    from other nodes."""
 
     group: str
     broker_id: int
     address: str
     role: str = "unknown"  # master, slave, recovering, fenced, unsure
-    identity: str = ""  # of its group: nodes of another have nothing to do with it
+    identity: str = ""  # of its group; nodes of other groups do not count
     epoch: int = 0
     epochs: tuple[tuple[int, int], ...] = ()  # (epoch, offset where it began)
     start: int = 0
     end: int = 0
     flushed: int = 0
     confirmed: int = 0
-    floor: int = 0  # up to there it knows its group to have confirmed with copies
-    lacks: str = ""  # what it once had and has no more
+    floor: int = 0  # the group has confirmed the log up to there with copies
+    lacks: str = ""  # the part of its log that it has lost
     forced: tuple[int, ...] = ()  # epochs that an operator opened by force
     required: int = 1
-    caught_up: bool = True  # since it started it had all that its master had confirmed
+    caught_up: bool = True  # it has had all that its master confirmed since it started
     master: str = ""
     refuses: str = ""  # why it takes no writes
     trouble: str = ""  # why it does not follow
-    no_failover: str | None = None  # why nobody can be elected now; None: nobody ever is
-    # Who does not sign with its replicationSecret, and is let in as long as that is not required.
+    no_failover: str | None = None  # why nobody can be elected now; None: the group never elects
+    # Nodes that do not sign with its replicationSecret and are let in while that is not required.
     let_in: tuple[str, ...] = ()
     others: Mapping[int, str] = field(default_factory=dict)  # the slaves that it knows
-    total: int = 0  # copies there are, as its configuration says; 0: it does not
+    total: int = 0  # copies by its configuration; 0: unknown
     truncated: tuple[Truncation, ...] = ()
-    in_sync: bool | None = None  # by the master; None if that does not say
+    in_sync: bool | None = None  # as the master says; None if it does not say
     lag_bytes: int | None = None
     lag_ms: int | None = None
     error: str = ""
-    # What a master says of its slaves, by broker id.
+    # What a master reports of its slaves, by broker id.
     told: Mapping[int, tuple[bool, int | None, int | None]] = field(default_factory=dict)
 
     @property
@@ -90,8 +92,9 @@ class Replica:
 
     @property
     def may_lack(self) -> bool:
-        """Whether it says of itself that it may not have what was acknowledged: a master that
-        starts, a slave that has not caught up since it started, a node that lost what it had."""
+        """Whether the node itself says that it may lack acknowledged messages: a master that
+        starts, a slave that has not caught up since it started, a node that has lost a part of
+        its log."""
         return (
             bool(self.lacks)
             or self.role in ("recovering", "unsure")
@@ -100,14 +103,14 @@ class Replica:
 
     @property
     def position(self) -> tuple[int, int]:
-        """How new its log is: compare those of two members. An epoch that nothing was written in
-        yet makes no difference."""
+        """How new its log is; positions of two members can be compared. An epoch without any
+        message makes no difference."""
         written = (epoch for epoch, start in reversed(self.epochs) if start < self.end)
         return next(written, 0), self.end
 
 
 def parse_state(body: bytes, address: str) -> Replica:
-    """A Replica of the body of REPLICA_STATE, which `address` sent."""
+    """Parse the body of REPLICA_STATE, which `address` sent."""
     try:
         state = checked.document(body)
         in_sync = {_number(broker_id) for broker_id in checked.items(state, "inSync")}
@@ -180,13 +183,13 @@ def _pair(value: object) -> list[Any]:
 
 
 async def ask_state(core: ClientCore, address: str, timeout_s: float = ASK_TIMEOUT_S) -> Replica:
-    """The state of one node; a SaturnError if it does not tell."""
+    """The state of one node; raises a SaturnError if the node does not report it."""
     return await ask_node(core, address, Command.request(RequestCode.REPLICA_STATE), timeout_s)
 
 
 async def ask_node(core: ClientCore, address: str, command: Command, timeout_s: float) -> Replica:
-    """The state that a node answers `command` with; signed, if this client has the secret of the
-    brokers."""
+    """The state that a node answers to `command`, which is signed if this client has the brokers'
+    secret."""
     signing = core.signing
     try:
         async with asyncio.timeout(timeout_s):
@@ -216,13 +219,13 @@ async def find_replicas(core: ClientCore, group: str | None = None) -> list[Repl
 
 
 async def find_members(core: ClientCore, group: str, addresses: Iterable[str]) -> list[Replica]:
-    """The members of one group that are at these addresses, and whom they name. No nameserver is
+    """The members of one group at these addresses, and the members that they name. No nameserver is
     asked."""
     return await _tell(core, dict.fromkeys(addresses, (group, -1)))
 
 
 async def _tell(core: ClientCore, listed: dict[str, tuple[str, int]]) -> list[Replica]:
-    """What those that are listed tell, and those whom they name."""
+    """The states of the listed nodes and of the nodes that they name."""
     found: dict[str, Replica] = {}
     asking = dict.fromkeys(listed)
     for _ in range(ROUNDS):
@@ -269,8 +272,8 @@ async def _listed(core: ClientCore, group: str | None) -> dict[str, tuple[str, i
 
 
 def members_in(answer: Command) -> dict[str, tuple[str, int]]:
-    """Group and broker id by address, in a nameserver's answer to GET_BROKER_CLUSTER_INFO (106);
-    also of masters that are in no route, because there was one of a later epoch."""
+    """Group and broker id by address, from a nameserver's answer to GET_BROKER_CLUSTER_INFO (106).
+    Masters that are in no route, because there is one of a later epoch, are included."""
     document = checked.document(answer.body)
     deposed = deposed_of(document)
     found = {address: (name, MASTER_ID) for name in deposed for address in deposed[name]}
@@ -293,7 +296,7 @@ async def _state_or_error(core: ClientCore, address: str, listed: tuple[str, int
 
 
 def _with_lags(replicas: Iterable[Replica]) -> list[Replica]:
-    """Give every slave what its master says of it."""
+    """Add to every slave what its master reports of it."""
     found = sorted(replicas, key=lambda replica: (replica.group, replica.broker_id))
     masters = {replica.group: replica for replica in found if replica.is_master}
     result = []

@@ -1,19 +1,20 @@
-"""Sending messages again that a truncation cut off a log (`saturnmq store restore-truncated`).
+"""Sending messages again that a truncation cut off (`saturnmq store restore-truncated`).
 
-`purpose` says of one frame what it would be sent again as, by itself. `Restorer` asks the cluster
-which of many are still wanted, and sends those:
+`purpose` decides from one frame alone as what it would be sent again. `Restorer` asks the cluster
+which messages are still wanted and sends those:
 
-- a message has its unique id. Whoever sent it may have sent it again to the new master, and a run
-  before this one has: what the index of a broker of its topic knows under that id is not wanted. A
-  message without one gets an id made of where and when it was stored, the same in every run;
-- what waited for its delay waits for what is left of it, or not at all. A copy that waits in the
-  cluster, or was delivered there, is the same message;
-- what a consumer gave back goes to the group's retry topic with its number of deliveries. A copy
-  there with as many or more, or one that is a dead letter by now, makes it unwanted;
-- what is older than all that a broker of the topic keeps is not sent: that broker may have had it.
+- A message has its unique id. Its sender may have sent it again to the new master, or an earlier
+  run may have: a message whose id is in the index of a broker of its topic is not wanted. A message
+  without an id gets one made of its place and time of storage, the same in every run;
+- A message that waited for its delay waits for the rest of it, or not at all. A copy that waits in
+  the cluster or was delivered there is the same message;
+- A message that a consumer sent back goes to the group's retry topic with its number of deliveries.
+  A copy there with as many or more deliveries, or a dead letter, makes it unwanted;
+- A message older than everything that a broker of the topic keeps is not sent: that broker may have
+  had it.
 
-A send whose outcome is unknown is not repeated but looked for. Messages of one queue stay in one
-queue and in their order; they come behind what was sent there since.
+A send whose outcome is unknown is not repeated; the message is looked for. Messages of one queue
+stay in one queue and in their order, behind those sent there since.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ PATIENCE_S = 30.0
 PAUSE_S = 0.1
 ASKED_AT_ONCE = 64
 
-# Of the broker that stored it, or of a way that the message has behind it.
+# Properties that belong to the broker that stored the message, or to its past deliveries.
 _NOT_AGAIN = names.TRAVELS_ALONE | {
     names.CRC32,
     names.CLUSTER,
@@ -61,7 +62,7 @@ _NOT_AGAIN = names.TRAVELS_ALONE | {
 
 
 class RestoreVerdict(enum.Enum):
-    """Whether a message is sent again; the value says it to people."""
+    """Whether a message is sent again; the value is the text for people."""
 
     WANTED = "to be sent"
     PRESENT = "in the cluster"
@@ -77,8 +78,8 @@ class RestoreVerdict(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Purpose:
-    """What a stored message is sent again as. `queue_id` is that of its real topic; of level
-    `delay_level` it `waits`, or has waited (0: never)."""
+    """The destination of a stored message when it is sent again. `queue_id` is a queue of its real
+    topic. The message `waits`, or has waited, at level `delay_level` (0: never)."""
 
     topic: str
     queue_id: int
@@ -89,17 +90,17 @@ class Purpose:
 
     @property
     def key(self) -> tuple[str, str]:
-        """The same of all copies of a message."""
+        """The same for all copies of a message."""
         return self.topic, self.unique_id
 
     @property
     def rank(self) -> tuple[int, bool]:
-        """Of several copies of a message the one of the highest rank has come the farthest."""
+        """Of several copies of a message the one with the highest rank has come furthest."""
         return self.deliveries, not self.waits
 
 
 class Item(NamedTuple):
-    """A message, what it is sent again as, and what says where it was found."""
+    """A message, its purpose, and the place where it was found."""
 
     message: ReceivedMessage
     purpose: Purpose
@@ -107,7 +108,7 @@ class Item(NamedTuple):
 
 
 def purpose(message: ReceivedMessage) -> Purpose | RestoreVerdict:
-    """What a frame of a log is sent again as, or why it is not."""
+    """The purpose of a frame of a log, or the reason why it is not sent again."""
     topic, queue_id, properties = message.topic, message.queue_id, message.properties
     if topic in (topics.HALF_TOPIC, topics.ROCKSDB_HALF_TOPIC):
         return RestoreVerdict.TRANSACTION
@@ -119,7 +120,7 @@ def purpose(message: ReceivedMessage) -> Purpose | RestoreVerdict:
         queue_id = _number(properties.get(names.REAL_QID, ""))
     if topics.is_system_topic(topic) or topic in topics.NOT_SENDABLE:
         return RestoreVerdict.SYSTEM
-    if topic.endswith(topics.REPLY_SUFFIX):  # whoever waited for a reply does not any more
+    if topic.endswith(topics.REPLY_SUFFIX):  # its requester no longer waits for the reply
         return RestoreVerdict.SYSTEM
     try:
         message.raw_properties.decode()
@@ -140,9 +141,9 @@ def _number(text: str) -> int:
 
 
 def delay_left(level: int, stored_ms: int, now_ms: int, delays_ms: Sequence[int]) -> int:
-    """The level that waits at least for what is left of a delay, and not longer than need be; 0 if
-    nothing is left. `delays_ms`: of the levels from 1 on. A clock behind counts as one that stands
-    still."""
+    """The shortest level that waits at least for the rest of a delay; 0 if no time is left.
+    `delays_ms` has the delays of the levels from 1 on. A clock that is behind counts as one that
+    stands still."""
     if level <= 0:
         return 0
     left = delays_ms[min(level, len(delays_ms)) - 1] - max(0, now_ms - stored_ms)
@@ -152,7 +153,7 @@ def delay_left(level: int, stored_ms: int, now_ms: int, delays_ms: Sequence[int]
 
 
 def properties_again(item: Item, level: int) -> dict[str, str]:
-    """The properties of a message that is sent again, to wait at `level`."""
+    """The properties of a message that is sent again and waits at `level`."""
     kept = {k: v for k, v in item.message.properties.items() if k not in _NOT_AGAIN}
     kept |= {
         names.UNIQ_KEY: item.purpose.unique_id,
@@ -190,8 +191,9 @@ class Restorer:
         expired_too: bool = False,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        """`delays_ms` of the delay levels; `expired_too`: also what is older than what the brokers
-        keep; `patience_s`: how long to go on with one message after failures that may pass."""
+        """`delays_ms`: the delays of the levels; `expired_too`: send also what is older than what
+        the brokers keep; `patience_s`: how long to go on with one message after failures that
+        may pass."""
         self._core = core
         self._delays_ms = delays_ms
         self._expired_too = expired_too
@@ -205,7 +207,8 @@ class Restorer:
     # -- what is wanted ------------------------------------------------------------------------
 
     async def judge(self, items: Iterable[Item]) -> list[RestoreVerdict]:
-        """Which of these are wanted. RouteNotFound: a broker that must be asked is away."""
+        """The verdict on each of these messages. RouteNotFound: a broker that must be asked is
+        away."""
         return await asyncio.gather(*(self._judge(item) for item in items))
 
     async def _judge(self, item: Item) -> RestoreVerdict:
@@ -224,7 +227,7 @@ class Restorer:
             return RestoreVerdict.WANTED
 
     async def _addresses(self, topic: str) -> list[str]:
-        """Of all brokers of the topic; none if there is no such topic."""
+        """The addresses of all brokers of the topic; none if there is no such topic."""
         if topic in self._gone:
             return []
         try:
@@ -259,7 +262,8 @@ class Restorer:
         return False
 
     async def _keeps_since(self, address: str) -> int:
-        """What a broker stored before that time, in ms, it has deleted; 0: nothing."""
+        """The time in ms before which a broker has deleted what it stored; 0: it has deleted
+        nothing."""
         if address not in self._kept_since:
             command = Command.request(RequestCode.GET_BROKER_RUNTIME_INFO)
             answer = await self._core.invoke(address, command, TIMEOUT_S)
@@ -273,8 +277,8 @@ class Restorer:
     # -- sending -------------------------------------------------------------------------------
 
     async def send(self, items: Iterable[Item], settled: Settled) -> None:
-        """Send these, those of one queue in their order. The first failure that is not of one
-        message ends it, when what is under way is over."""
+        """Send these messages, those of one queue in their order. The first failure that concerns
+        more than one message ends it, once the sends under way are over."""
         by_queue: dict[MessageQueue, list[Item]] = {}
         for item in items:
             queues = self._core.publish_queues(item.purpose.topic)
@@ -308,8 +312,8 @@ class Restorer:
         return self._homes.get(address)
 
     async def _send(self, item: Item, queue: MessageQueue) -> SaturnError | None:
-        """None when it is stored as safely as its broker promises; an error with which the broker
-        refused it for good. Everything else is raised when patience ends."""
+        """None when the message is stored as safely as its broker promises, or the error with which
+        the broker refused it for good. Every other error is raised when patience ends."""
         runtime = self._core.runtime
         deadline = runtime.monotonic() + self._patience_s
         unsure = False
@@ -362,7 +366,7 @@ class Restorer:
 
 
 async def delay_levels_at(core: ClientCore, address: str) -> str | None:
-    """The `messageDelayLevel` of a broker of ours; others do not tell."""
+    """The `messageDelayLevel` of one of our brokers; RocketMQ's do not report it."""
     command = Command.request(RequestCode.GET_ALL_DELAY_OFFSET)
     answer = await core.invoke(address, command, TIMEOUT_S)
     return checked.text(answer.ext, "saturnDelayLevels", "") or None

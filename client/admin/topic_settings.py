@@ -1,8 +1,8 @@
-"""How many queues a topic has on its brokers, and what may be done with it: setting and changing.
+"""Creating and changing topics: how many queues a topic has on its brokers, and its permissions.
 
-Fewer queues in RocketMQ's order: fewer for writing; wait until the groups have consumed the others;
-fewer for reading. What is left in a queue beyond the read queues can be read again only when there
-are more of them again.
+A topic shrinks in RocketMQ's order: reduce the write queues, wait until the groups have consumed
+the others, reduce the read queues. Messages left in a queue beyond the read queues can be read only
+after the number rises again.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ PAUSE_S = 0.05
 
 
 class QueueCounts(NamedTuple):
-    """What a broker is to have of a topic; None: as it is."""
+    """The settings that a broker is to have for a topic; None leaves a setting as it is."""
 
     read: int | None
     write: int | None
     perm: int | None
 
     def check(self) -> None:
-        """InvalidParameter names what makes no sense."""
+        """Raise InvalidParameter for a value that makes no sense."""
         for count, what in ((self.read, "read"), (self.write, "write")):
             if count is not None and count < 1:
                 raise InvalidParameter(
@@ -38,8 +38,8 @@ class QueueCounts(NamedTuple):
             raise InvalidParameter(f"perm {self.perm}: it is 2 (write), 4 (read) or 6 (both)")
 
     def are_in(self, route: QueueData) -> bool:
-        """Whether a nameserver tells this of a broker. It may tell of fewer permissions: those of
-        the broker itself count as well."""
+        """Whether a nameserver reports these settings for a broker. It may report fewer
+        permissions, because those of the broker itself count as well."""
         return (
             self.read in (None, route.read_queues)
             and self.write in (None, route.write_queues)
@@ -51,7 +51,7 @@ class TopicSettings:
     """Sets a topic on its masters."""
 
     def __init__(self, core: ClientCore, timeout_s: float, wait_s: float) -> None:
-        """`wait_s` bounds the time until the nameserver tells of it."""
+        """`wait_s` bounds the time until the nameserver reports the topic."""
         self._core = core
         self._timeout_s = timeout_s
         self._wait_s = wait_s
@@ -60,7 +60,7 @@ class TopicSettings:
         self, topic: str, queues: QueueCounts, masters: Mapping[str, str], attributes: Sequence[str]
     ) -> None:
         """Make `topic` on these masters (broker name: address), or change it there. All numbers
-        are to be given."""
+        must be given."""
         queues.check()
         for address in masters.values():
             config = TopicConfig(
@@ -70,8 +70,8 @@ class TopicSettings:
         await self._until_routed(topic, set(masters), queues)
 
     async def alter(self, topic: str, queues: QueueCounts) -> None:
-        """Change `topic` on every broker that has it; what is not given stays, broker by broker.
-        RouteNotFound, and nothing changed, if one of them has no master now."""
+        """Change `topic` on every broker that has it; a value that is not given stays, broker by
+        broker. RouteNotFound, and nothing changed, if one of them has no master now."""
         queues.check()
         route = await self._core.route(topic, refresh=True)
         masters = {data.broker_name: data.master for data in route.brokers}
@@ -104,7 +104,7 @@ class TopicSettings:
             "topicSysFlag": str(config.sys_flag),
             "order": str(config.order).lower(),
         }
-        if attributes:  # a broker keeps those that are not named
+        if attributes:  # a broker keeps attributes that are not named
             ext["attributes"] = ",".join(f"+{each}" for each in attributes)
         command = Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
         await self._core.invoke(address, command, self._timeout_s)
