@@ -194,3 +194,10 @@ def late_bar(what: str, unit: int = 1) -> Iterator[Callable[[int, int], None]]:
 def bytes_bar(what: str) -> contextlib.AbstractContextManager[Callable[[int, int], None]]:
     """As `late_bar`, of bytes, in MiB."""
     return late_bar(f"{what}, MiB", MIB)
+
+
+def finding_line(finding: Any) -> str:
+    """A `Finding` of `store/inspect/verify_report.py` for people."""
+    times = f" ({finding.count:,} times, first)" if finding.count > 1 else ""
+    offset = "" if finding.offset is None else f", log offset {finding.offset:,}"
+    return f"{finding.what}{times}: {finding.path} at {finding.position:,}{offset}"

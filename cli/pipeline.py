@@ -25,6 +25,7 @@ from saturnmq.cli.output import (
     bytes_bar,
     emit,
     fail,
+    finding_line,
     late_bar,
     table,
 )
@@ -33,7 +34,6 @@ from saturnmq.cli.store import (
     IndexSlots,
     QueueFileBytes,
     SegmentBytes,
-    finding_line,
     sizes_of,
 )
 

@@ -22,6 +22,7 @@ from saturnmq.cli.output import (
     bytes_bar,
     emit,
     fail,
+    finding_line,
     table,
     time_ms,
 )
@@ -115,13 +116,6 @@ def _print_report(report: VerifyReport) -> None:
             "the log itself is damaged: a broker goes on without the messages that stood there; a "
             "slave's directory or a copy may still have them"
         )
-
-
-def finding_line(finding: Any) -> str:
-    """A `store.findings.Finding` for people."""
-    times = f" ({finding.count:,} times, first)" if finding.count > 1 else ""
-    offset = "" if finding.offset is None else f", log offset {finding.offset:,}"
-    return f"{finding.what}{times}: {finding.path} at {finding.position:,}{offset}"
 
 
 @app.command("rebuild")

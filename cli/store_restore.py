@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
-from saturnmq.cli.output import bytes_bar, table
-from saturnmq.cli.store import finding_line
+from saturnmq.cli.output import bytes_bar, finding_line, table
 from saturnmq.client.admin.replicas import brokers_in
 from saturnmq.client.admin.restoring import (
     Item,

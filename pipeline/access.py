@@ -1,9 +1,9 @@
 """What a source needs of the place where messages lie: a cluster's brokers, or a store directory.
 
-A `Where` says which place; it is small and pickled into every task. `Where.open()` gives the
-`Access`, which planning on the driver and reading in a worker share: one per process and place.
+A `Where` says which place; it is small and pickled into every task. `open_access` (places.py) gives
+the `Access`, which planning on the driver and reading in a worker share: one per process and place.
 
-    with Where.brokers("127.0.0.1:9876").open() as access:   # or Where.store("/data/store")
+    with open_access(Where.brokers("127.0.0.1:9876")) as access:  # or Where.store("/data/store")
         bounds = access.bounds(["orders"])
         pieces = access.cuts([Range("orders", "broker-a", 0, 0, 100)], 8 << 20, 65_536)
         for batch in access.batches(pieces, Decoding()):
@@ -84,16 +84,6 @@ class Where:
     def store(cls, path: str, **options: Any) -> Where:
         """`path`: the storePathRootDir of a broker, the directory that has `commitlog`."""
         return cls(path=path, **options)
-
-    def open(self) -> Access:
-        """The place, of which nothing is looked at before it is asked."""
-        if self.path:
-            from saturnmq.pipeline.directory import StoreDirectory
-
-            return StoreDirectory(self)
-        from saturnmq.pipeline.brokers import ClusterAccess
-
-        return ClusterAccess(self)
 
 
 class Access(Protocol):

@@ -18,9 +18,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
@@ -28,54 +26,17 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
-from saturnmq.client.pool import Pool
 from saturnmq.pipeline.sink_options import SinkOptions, check_columns, parse
+from saturnmq.pipeline.sink_task import TaskIdentity, Written, client_for, open_sink
 from saturnmq.runtime.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
-    from saturnmq.client.producer.staging import Pinned, StagingClient
+    from saturnmq.client.producer.staging import Pinned
 
 QUERY_ID = "sql.streaming.queryId"
 EPOCH = "streaming.sql.batchId"
 BATCH_EPOCH = 0
-
-
-class TaskIdentity(NamedTuple):
-    """Of the rows of one task."""
-
-    sink: str
-    epoch: int
-    partition: int
-
-
-@dataclass(frozen=True)
-class Written(WriterCommitMessage):
-    """What a task did."""
-
-    rows: int = 0
-    new: int = 0
-    """Rows that were not there already; at least once nobody knows, and all count."""
-    bytes: int = 0
-    chunks: int = 0
-    pinned: Pinned | None = None
-
-
-class StagingKey(NamedTuple):
-    """What a StagingClient is made of."""
-
-    endpoints: str
-    retry_timeout_ms: int
-
-
-def _start(key: StagingKey) -> StagingClient:
-    from saturnmq.client.producer.staging import StagingClient
-    from saturnmq.pipeline.connections import channels
-
-    return StagingClient(key.endpoints, retry_s=key.retry_timeout_ms / 1000, channels=channels)
-
-
-staging_clients: Pool[StagingKey, StagingClient] = Pool(_start, lambda client: client.close())
 
 
 def batch_writer(
@@ -192,17 +153,6 @@ def _sink(name: str, options: SinkOptions) -> str:
 
 
 # -- exactly once --------------------------------------------------------------------------------
-
-
-def client_for(options: SinkOptions) -> AbstractContextManager[StagingClient]:
-    """A client, kept for the next time: it knows where the brokers are."""
-    return staging_clients.use(StagingKey(options.endpoints, options.retry_timeout_ms))
-
-
-def open_sink(client: StagingClient, sink: str, options: SinkOptions) -> Pinned:
-    """The brokers that the sink writes to; from the first time on the same ones."""
-    topics = () if options.topic is None else (options.topic,)
-    return client.open(sink, topics, brokers=options.brokers)
 
 
 def _pinned_of(messages: list[WriterCommitMessage | None]) -> Pinned | None:

@@ -29,6 +29,7 @@ from saturnmq.pipeline import resolve_offsets
 from saturnmq.pipeline.access import Access, Decoding, Where
 from saturnmq.pipeline.columns import from_spark_schema
 from saturnmq.pipeline.options import EARLIEST, SourceOptions
+from saturnmq.pipeline.places import open_access
 from saturnmq.pipeline.plan import Range, ReadPlan, pack
 from saturnmq.runtime.errors import ConfigError
 
@@ -70,7 +71,7 @@ def plan_ranges(access: Access, ranges: Sequence[Range], plan: ReadPlan) -> list
 
 def read_ranges(where: Where, decoding: Decoding, ranges: Iterable[Range]) -> Iterator[Any]:
     """The batches of ranges, in order; for tasks of every kind."""
-    with where.open() as access:
+    with open_access(where) as access:
         yield from access.batches(ranges, decoding)
 
 
@@ -84,7 +85,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         options = self._options
-        with self._where.open() as access:
+        with open_access(self._where) as access:
             bounds = resolve_offsets.find(access, options)
             starts = resolve_offsets.starting(access, options, bounds, EARLIEST)
             ends = resolve_offsets.ending(access, options, bounds)

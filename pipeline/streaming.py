@@ -29,6 +29,7 @@ from saturnmq.pipeline.access import Access
 from saturnmq.pipeline.columns import from_spark_schema
 from saturnmq.pipeline.offsets import PLAN, Offsets, from_json, to_json
 from saturnmq.pipeline.options import LATEST, SourceOptions
+from saturnmq.pipeline.places import open_access
 from saturnmq.pipeline.plan import PIECE_ROWS, Range, ReadPlan, share
 from saturnmq.pipeline.reading import lost
 from saturnmq.pipeline.resolve_offsets import Bounds
@@ -71,7 +72,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def _place(self) -> Access:
         if self._access is None:
-            self._access = self._where.open()
+            self._access = open_access(self._where)
         return self._access
 
     # -- offsets ---------------------------------------------------------------------------------

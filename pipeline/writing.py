@@ -13,8 +13,8 @@ from saturnmq.client.producer.staging import Pinned
 from saturnmq.pipeline.chunking import Chunk, Chunker, id_prefix
 from saturnmq.pipeline.selecting import Layout, Selector
 from saturnmq.pipeline.sending import ChunkSender, ProducerKey, producers
-from saturnmq.pipeline.sink import TaskIdentity, Written, client_for, open_sink
 from saturnmq.pipeline.sink_options import SHARDING_KEY, SinkOptions, selector_for
+from saturnmq.pipeline.sink_task import TaskIdentity, Written, client_for, open_sink
 from saturnmq.pipeline.staged import Staging
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from saturnmq.pipeline.access import Where
 from saturnmq.pipeline.jobs.archive import archive
 from saturnmq.pipeline.jobs.replay import KEEP, replay
+from saturnmq.pipeline.places import open_access
 from saturnmq.pipeline.session import spark_session
 
 SOURCE, REPLAYED, STREAMED = "drill-in", "drill-replayed", "drill-streamed"
@@ -38,7 +39,7 @@ class Driver:
         replay(self.spark, self.archive_path, REPLAYED, self.nameservers, queues=KEEP)
 
     def stream(self) -> None:
-        with Where.brokers(self.nameservers).open() as access:
+        with open_access(Where.brokers(self.nameservers)) as access:
             rows = sum(end - first for first, end in access.bounds([SOURCE]).values())
         source = self.spark.readStream.format("saturnmq").option("endpoints", self.nameservers)
         source = source.options(subscribe=SOURCE, startingOffsets="earliest")

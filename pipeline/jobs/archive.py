@@ -38,6 +38,7 @@ from saturnmq.pipeline.jobs.manifest import (
 )
 from saturnmq.pipeline.jobs.tasks import Progress, attempt_name, plain_errors, run
 from saturnmq.pipeline.options import place_options
+from saturnmq.pipeline.places import open_access
 from saturnmq.pipeline.plan import MAX_BYTES, Range, ReadPlan, pack
 from saturnmq.protocol.message_queue import MessageQueue
 from saturnmq.runtime.errors import ConfigError, nearest
@@ -97,7 +98,7 @@ def archive(
         manifests = kept.manifests()
         chosen = _columns(columns, manifests, to)
         _check_name(where, manifests, to)
-        with where.open() as access:
+        with open_access(where) as access:
             known = known_topics(access, topics)
             ends = {
                 queue: end
@@ -273,7 +274,7 @@ def _archive_part(
     open_files: dict[tuple[MessageQueue, int], _File] = {}
     attempt = attempt_name()
     schema = decoding.columns.arrow_schema()
-    with where.open() as access, ThreadPoolExecutor(1) as writer:
+    with open_access(where) as access, ThreadPoolExecutor(1) as writer:
         try:
             for piece in part:
                 for batch in access.batches([piece], decoding):

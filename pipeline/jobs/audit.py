@@ -34,6 +34,7 @@ from saturnmq.pipeline.jobs.digest import PLACE, Digests, HourKey, Total, within
 from saturnmq.pipeline.jobs.log_file import LogFile, gaps_and_end, log_files
 from saturnmq.pipeline.jobs.manifest import Archive, DataFile, Ranges, covered, hour_name
 from saturnmq.pipeline.jobs.tasks import Progress, run, run_grouped
+from saturnmq.pipeline.places import open_access
 from saturnmq.pipeline.plan import Range, ReadPlan, pack
 from saturnmq.protocol.checked import INT32_MAX
 from saturnmq.protocol.message_queue import MessageQueue
@@ -266,7 +267,7 @@ def _shared(where: Where, archived: Ranges, archive: str, findings: Findings) ->
     """What the place and the archive should both hold. The files of a running broker say later
     than it does what consumers may see."""
     running = bool(where.path) and NativeDisk().locked(posixpath.join(where.path, "lock"))
-    with where.open() as access:
+    with open_access(where) as access:
         bounds = access.bounds(sorted({queue.topic for queue in archived}))
     shared = {}
     for queue, (first, end) in sorted(archived.items()):
@@ -288,7 +289,7 @@ def _of_queues(
     """The digests of ranges of a cluster's queues."""
     wanted = [Range(*queue, first, end) for queue, (first, end) in sorted(ranges.items())]
     plan = ReadPlan(parts=workers(spark))
-    with where.open() as access:
+    with open_access(where) as access:
         grain = plan.grain(sum(each.rows for each in wanted))
         parts = pack(access.cuts(wanted, *grain), plan)
     weights = [sum(piece.bytes for piece in part) for part in parts]
@@ -303,7 +304,7 @@ def _digest_part(part: Sequence[Range], *, where: Where, columns: tuple[str, ...
     digests = Digests(columns)
     names = dict.fromkeys((*PLACE, "storeTimestamp", *columns))
     decoding = Decoding(columns=select(names))
-    with where.open() as access:
+    with open_access(where) as access:
         for batch in access.batches(part, decoding):
             digests.add(batch)
     return digests

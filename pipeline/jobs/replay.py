@@ -23,11 +23,13 @@ from saturnmq.pipeline.access import Where
 from saturnmq.pipeline.jobs.archive import known_topics, workers
 from saturnmq.pipeline.jobs.replay_plan import ReplayPlan, Task, Together, plan
 from saturnmq.pipeline.jobs.tasks import Progress, run
+from saturnmq.pipeline.places import open_access
 from saturnmq.protocol.properties import SHARDING_KEY
 from saturnmq.runtime.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
-    from saturnmq.pipeline.sink import BatchWriter, Written
+    from saturnmq.pipeline.sink import BatchWriter
+    from saturnmq.pipeline.sink_task import Written
 
 SHARDING, KEEP, ANY = "sharding", "keep", "any"
 QUEUES = (SHARDING, KEEP, ANY)
@@ -88,7 +90,7 @@ def replay(
         raise ConfigError(f"send to queues {', '.join(QUEUES)}: {queues!r} is none of them{hint}")
     source = plan(path, source_topic)
     columns = _columns(source, queues, path)
-    with Where.brokers(nameservers).open() as access:
+    with open_access(Where.brokers(nameservers)) as access:
         known_topics(access, [topic])
         brokers = {queue.broker_name for queue in access.queues(topic)}
     if len(brokers) == 1:  # whatever the old one was called

@@ -27,6 +27,7 @@ from saturnmq.pipeline.jobs.archive import known_topics, workers
 from saturnmq.pipeline.jobs.manifest import hour_name
 from saturnmq.pipeline.jobs.tasks import Progress, run
 from saturnmq.pipeline.jobs.usage import Amount, Usage
+from saturnmq.pipeline.places import open_access
 from saturnmq.pipeline.plan import Range, ReadPlan, pack
 from saturnmq.protocol.topics import DLQ_PREFIX, RETRY_PREFIX
 from saturnmq.runtime.errors import ConfigError, SaturnError
@@ -139,7 +140,7 @@ def report(
     begin = datetime.now(UTC)
     result = UsageReport(where.path or ",".join(where.nameservers), begin)
     before = None if earlier is None else _read_earlier(earlier)
-    with where.open() as access:
+    with open_access(where) as access:
         names = known_topics(access, topics) if topics else access.topics()
         wanted = _ranges(access, names, since_ms)
         for name in names:
@@ -185,7 +186,7 @@ def _ranges(access: Access, topics: Sequence[str], since_ms: int | None) -> list
 
 def _look_at(part: Sequence[Range], *, where: Where) -> dict[str, Usage]:
     usages: dict[str, Usage] = {}
-    with where.open() as access:
+    with open_access(where) as access:
         for piece in part:
             usage = usages.setdefault(piece.topic, Usage())
             retries = piece.topic.startswith((RETRY_PREFIX, DLQ_PREFIX))

@@ -14,6 +14,7 @@ from saturnmq.pipeline.access import DataLoss, Decoding, Where
 from saturnmq.pipeline.columns import select
 from saturnmq.pipeline.connections import channels
 from saturnmq.pipeline.fetching import BrokersUnreachable
+from saturnmq.pipeline.places import open_access
 from saturnmq.pipeline.plan import Range
 from saturnmq.protocol.message_queue import MessageQueue
 from saturnmq.protocol.remoting import Command
@@ -54,7 +55,7 @@ def cluster(replicated):
 
 def wait_for_slave(cluster):
     slave = Where.brokers(cluster.nameservers[0], read_from="slave", timeout_ms=30_000)
-    with slave.open() as access:
+    with open_access(slave) as access:
         assert sum(b.num_rows for b in access.batches([WHOLE], BODIES)) == ROWS
 
 
@@ -71,7 +72,7 @@ EVERYTHING = [(n, b"%06d" % n) for n in range(ROWS)]
 
 @pytest.mark.parametrize(("read_from", "victim"), [("master", "master-0"), ("slave", "slave-0")])
 def test_a_reader_goes_on_at_another_replica(cluster, read_from, victim):
-    with where(cluster, read_from=read_from).open() as access:
+    with open_access(where(cluster, read_from=read_from)) as access:
         batches = access.batches([WHOLE], BODIES)
         begun = rows([next(batches), next(batches)])
         assert 0 < len(begun) < ROWS // 2
@@ -87,7 +88,7 @@ def test_with_nobody_left_the_error_says_who_was_asked(cluster):
         cluster.kill(name)
     begun = time.monotonic()
     with (
-        where(cluster, timeout_ms=500).open() as access,
+        open_access(where(cluster, timeout_ms=500)) as access,
         pytest.raises(BrokersUnreachable) as caught,
     ):
         list(access.batches([WHOLE], BODIES))
@@ -101,14 +102,14 @@ def test_with_nobody_left_the_error_says_who_was_asked(cluster):
 def test_messages_that_nobody_has_are_not_waited_for_for_ever(cluster, monkeypatch):
     monkeypatch.setattr(fetching, "LAGS_S", 0.3)
     beyond = WHOLE._replace(start=ROWS - 10, end=ROWS + 10)
-    with where(cluster).open() as access, pytest.raises(BrokersUnreachable) as caught:
+    with open_access(where(cluster)) as access, pytest.raises(BrokersUnreachable) as caught:
         list(access.batches([beyond], BODIES))
     assert f"it has the queue from 0 to {ROWS}" in str(caught.value)
 
 
 def test_a_connection_serves_one_task_after_the_other(cluster):
     channels.close_idle()
-    with where(cluster).open() as access:
+    with open_access(where(cluster)) as access:
         assert rows(access.batches([WHOLE], BODIES)) == EVERYTHING
         before = channels.close_idle(60.0)
         assert rows(access.batches([WHOLE], BODIES)) == EVERYTHING
@@ -146,7 +147,7 @@ def ranges(rows, weight):
     ],
 )
 def test_small_ranges_are_asked_for_together(cluster, together, rows_each, weight, expected):
-    with where(cluster).open() as access:
+    with open_access(where(cluster)) as access:
         assert rows(access.batches(ranges(rows_each, weight), BODIES)) == EVERYTHING
         assert together == expected
         by_tag = Decoding(BODIES.columns, expression="B")
@@ -156,7 +157,7 @@ def test_small_ranges_are_asked_for_together(cluster, together, rows_each, weigh
 
 
 def test_small_ranges_are_read_on_at_another_replica(cluster):
-    with where(cluster).open() as access:
+    with open_access(where(cluster)) as access:
         batches = access.batches(ranges(10, 1 << 10), BODIES)
         begun = rows([next(batches)])
         cluster.kill("master-0")
@@ -167,7 +168,7 @@ def test_one_small_range_that_nobody_has_is_told(cluster, monkeypatch):
     monkeypatch.setattr(fetching, "LAGS_S", 0.3)
     some = ranges(10, 1 << 10)[:3]
     beyond = Range(*QUEUE, ROWS, ROWS + 1, 100)
-    with where(cluster).open() as access:
+    with open_access(where(cluster)) as access:
         batches = access.batches([*some, beyond, *some], BODIES)
         assert rows([next(batches) for _ in some]) == EVERYTHING[:30]
         with pytest.raises(BrokersUnreachable, match=rf"1 {ROWS} to {ROWS + 1} could not be read"):
@@ -205,7 +206,7 @@ def test_brokers_that_know_no_ranges_are_pulled_from(cluster, monkeypatch):
     monkeypatch.setattr(channels, "take", lambda address: Foreign(take(address)))
     # The next test must not have what this one makes of a connection.
     monkeypatch.setattr(channels, "give_back", lambda _address, foreign: foreign.close())
-    with where(cluster).open() as access:
+    with open_access(where(cluster)) as access:
         assert access.bounds(["orders"])[QUEUE] == (0, ROWS)
         pieces = access.cuts([WHOLE], 100 << 10, 65_536)
         assert [piece.rows for piece in pieces] == [100] * 20
@@ -215,7 +216,7 @@ def test_brokers_that_know_no_ranges_are_pulled_from(cluster, monkeypatch):
         part = WHOLE._replace(start=100, end=200)
         odd = rows(access.batches([part], Decoding(BODIES.columns, expression="B")))
         assert odd == [row for row in EVERYTHING[100:200] if row[0] % 2]
-    with where(cluster).open() as access:  # one that does not know yet who they are
+    with open_access(where(cluster)) as access:  # one that does not know yet who they are
         assert rows(access.batches(pieces, BODIES)) == EVERYTHING
         # RocketMQ's give everything to a pull whose expression they cannot parse
         by_sql = Decoding(BODIES.columns, expression="TAGS = 'B'", expression_type="SQL92")
@@ -231,7 +232,7 @@ def test_brokers_that_know_no_ranges_are_pulled_from(cluster, monkeypatch):
 
 def test_a_condition_is_looked_at_by_the_broker(cluster):
     by_sql = Decoding(BODIES.columns, expression="TAGS = 'B'", expression_type="SQL92")
-    with where(cluster).open() as access:
+    with open_access(where(cluster)) as access:
         pieces = access.cuts([WHOLE], 100 << 10, 65_536)  # a filter does not change the plan
         assert [piece.rows for piece in pieces] == [85] * 23 + [45]  # frames have 1.2 KiB
         odd = [row for row in EVERYTHING if row[0] % 2]
@@ -253,7 +254,7 @@ def test_a_broker_that_looks_at_no_conditions_says_so(tmp_path):
             producer.send(Message("orders", b"x"), queue=QUEUE)
         by_sql = Decoding(BODIES.columns, expression="a > 5", expression_type="SQL92")
         with (
-            where(cluster).open() as access,
+            open_access(where(cluster)) as access,
             pytest.raises(ConfigError, match=r"^correct option .*\(enablePropertyFilter=true\)"),
         ):
             list(access.batches([WHOLE._replace(end=1)], by_sql))
@@ -276,7 +277,7 @@ def test_deleted_messages_are_a_loss_or_a_line_in_the_log(tmp_path, caplog):
         cluster.await_routes()
         places = Where.store(str(store), trust_tail=True, broker_name="broker-0"), where(cluster)
         for place in places:
-            with place.open() as access:
+            with open_access(place) as access:
                 low, high = access.bounds(["orders"])[QUEUE]
                 assert 100 < low < high == 500
                 everything = WHOLE._replace(end=high)
@@ -293,7 +294,7 @@ def test_deleted_messages_are_a_loss_or_a_line_in_the_log(tmp_path, caplog):
 
 
 def test_time_and_progress_are_asked_of_the_broker(cluster):
-    with where(cluster).open() as access:
+    with open_access(where(cluster)) as access:
         assert access.topics() == ["orders"]
         assert access.queues("none") == []
         assert access.offset_at_time(QUEUE, 0) == 0

@@ -27,6 +27,7 @@ from interop_nodes import BROKER, ROCKETMQ, Node, Nodes
 from saturnmq.cli.free_ports import free_block
 from saturnmq.pipeline.access import Where
 from saturnmq.pipeline.columns import COLUMNS
+from saturnmq.pipeline.places import open_access
 from saturnmq.protocol.codes import RequestCode
 
 ALL = tuple(name for name in COLUMNS if name != "_corrupt")
@@ -146,7 +147,7 @@ class Spoken:
 
     def ends(self, topic: str) -> dict[int, int]:
         """By queue the next offset, as the broker says it."""
-        with Where.brokers(self.nameserver).open() as access:
+        with open_access(Where.brokers(self.nameserver)) as access:
             bounds = access.bounds([topic])
         return {queue.queue_id: high for queue, (_, high) in bounds.items()}
 

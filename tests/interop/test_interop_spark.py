@@ -16,6 +16,7 @@ from interop_nodes import BROKER, nodes
 from interop_spark import COMPRESSIONS, EVERY_TOPIC, Rows, Spoken, batch, long_text, stream
 from saturnmq import Admin
 from saturnmq.pipeline.access import Where
+from saturnmq.pipeline.places import open_access
 from saturnmq.store.inspect.verify import Sizes
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'saturnmq[spark]'")
@@ -278,7 +279,7 @@ def test_what_an_orderly_stop_leaves_is_what_the_broker_gave(
     assert batch(spark, java.directory(subscribePattern=EVERY_TOPIC)) == served
     trusting = java.directory(subscribePattern=EVERY_TOPIC, trustTail="true")
     assert batch(spark, trusting) == served
-    with Where.store(java.store, broker_name=BROKER).open() as access:
+    with open_access(Where.store(java.store, broker_name=BROKER)) as access:
         high = {queue.queue_id: end for queue, (_, end) in access.bounds([TOPIC]).items()}
         known = access.committed(GROUP, TOPIC)
     assert high == ends

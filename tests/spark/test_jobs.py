@@ -23,6 +23,7 @@ from saturnmq.pipeline.jobs.rebuild import rebuild
 from saturnmq.pipeline.jobs.replay import replay
 from saturnmq.pipeline.jobs.report import report
 from saturnmq.pipeline.jobs.tasks import JobFailed, run
+from saturnmq.pipeline.places import open_access
 from saturnmq.pipeline.plan import Range
 from saturnmq.runtime.errors import ConfigError, TopicNotExist
 from saturnmq.store.config_files import ConfigFile
@@ -81,7 +82,7 @@ def contents(cluster, topic):
     """Messages of each queue in order: the number and all that a replay keeps."""
     names = ("queueId", "body", "keys", "tags", "properties")
     found = defaultdict(list)
-    with where(cluster).open() as access:
+    with open_access(where(cluster)) as access:
         for queue, (low, high) in access.bounds([topic]).items():
             for batch in access.batches([Range(*queue, low, high)], Decoding(select(names))):
                 for row in batch.to_pylist():

@@ -30,9 +30,10 @@ pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 pyspark = pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 from pyspark.sql.types import StringType, StructField, StructType  # noqa: E402
-from saturnmq.pipeline import sink, staged  # noqa: E402
+from saturnmq.pipeline import sink, sink_task, staged  # noqa: E402
 from saturnmq.pipeline.access import Decoding, Where  # noqa: E402
 from saturnmq.pipeline.columns import select  # noqa: E402
+from saturnmq.pipeline.places import open_access  # noqa: E402
 from saturnmq.pipeline.plan import Range  # noqa: E402
 from saturnmq.pipeline.sending import SinkFailed, producers  # noqa: E402
 
@@ -67,7 +68,7 @@ def task(monkeypatch):
 
     yield run
     producers.close_idle()
-    sink.staging_clients.close_idle()
+    sink_task.staging_clients.close_idle()
 
 
 @pytest.fixture
@@ -122,7 +123,7 @@ def await_dispatch(cluster):
     make_topic(cluster, "last", QUEUES)
     with (
         Producer("testers", cluster.nameservers[0]) as producer,
-        Where.brokers(cluster.nameservers[0]).open() as access,
+        open_access(Where.brokers(cluster.nameservers[0])) as access,
     ):
         for queue in producer.queues("last"):
             offset = producer.send(Message("last", b"x"), queue=queue).queue_offset
@@ -135,7 +136,7 @@ def await_dispatch(cluster):
 def stored(cluster, topic, column="body") -> Counter[str]:
     """How often each body is in the topic, or what else messages have."""
     await_dispatch(cluster)
-    with Where.brokers(cluster.nameservers[0]).open() as access:
+    with open_access(Where.brokers(cluster.nameservers[0])) as access:
         found: Counter[str] = Counter()
         for queue, (start, end) in access.bounds([topic]).items():
             for batch in access.batches([Range(*queue, start, end)], Decoding(select([column]))):

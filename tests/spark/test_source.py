@@ -21,6 +21,7 @@ from saturnmq.pipeline.access import DataLoss
 from saturnmq.pipeline.columns import COLUMNS, DEFAULT
 from saturnmq.pipeline.decoding import DamagedFrame
 from saturnmq.pipeline.offsets import dumps
+from saturnmq.pipeline.places import open_access
 from saturnmq.protocol.message_queue import MessageQueue
 from saturnmq.runtime.errors import ConfigError
 
@@ -195,7 +196,7 @@ def test_offsets_times_and_groups_say_where_to_begin_and_end(cluster):
     same = rows(options(cluster, startingOffsetsByTimestamp=by_queue, **latest))
     assert numbers(same) == numbers(later)
 
-    with reader(options(cluster))._where.open() as access:
+    with open_access(reader(options(cluster))._where) as access:
         access.commit("readers", dict.fromkeys(PLACES[:2], 400))
     rest = rows(options(cluster, startingOffsets="group", group="readers"))
     assert len(rest) == ROWS - 2 * 400

@@ -14,6 +14,7 @@ from saturnmq import Message, Producer
 from saturnmq.pipeline.access import DataLoss
 from saturnmq.pipeline.listener import BatchLag, LagListener
 from saturnmq.pipeline.offsets import from_json
+from saturnmq.pipeline.places import open_access
 from saturnmq.protocol.message_queue import MessageQueue
 
 QUEUES = 4
@@ -36,7 +37,7 @@ def produce(cluster, topic, *counts):
     made = reader(cluster, topic)
     deadline = time.monotonic() + 30
     while True:
-        with made._where.open() as access:
+        with open_access(made._where) as access:
             ends = {q.queue_id: high for q, (_, high) in access.bounds([topic]).items()}
         if all(ends[queue_id] >= count for queue_id, count in enumerate(counts)):
             return
@@ -91,7 +92,7 @@ def test_a_query_that_goes_on_reads_everything_once(spark, cluster, topic, tmp_p
     assert [lag.total for lag in lags] == [40, 0]
     assert (lags[0].min, lags[0].max) == (0, 20)
     assert listener.lags[str(query.id)] == lags[-1]
-    with reader(cluster, topic)._where.open() as access:
+    with open_access(reader(cluster, topic)._where) as access:
         committed = access.committed("streamers", topic)
     assert sum(committed.values()) >= 60  # Spark tells a source of a batch once the next begins
     produce(cluster, topic, 5, 0, 7, 0)

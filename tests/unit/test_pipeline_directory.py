@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from pipeline_store_rig import made, opened, put
 from saturnmq.pipeline.access import Where
+from saturnmq.pipeline.places import open_access
 from saturnmq.runtime.errors import ConfigError
 from saturnmq.store.config_files import ConfigFile
 from saturnmq.store.derived.tombstones import KEY
@@ -24,7 +25,7 @@ def root(tmp_path):
 
 
 def messages(root, *, trust_tail=False):
-    with Where.store(root, trust_tail=trust_tail).open() as access:
+    with open_access(Where.store(root, trust_tail=trust_tail)) as access:
         return sum(high - low for low, high in access.bounds(TOPICS).values())
 
 
@@ -66,7 +67,7 @@ def test_what_was_deleted_with_its_topic_is_not_read_though_its_files_are_there(
     store.close()
     DISK.make_dirs(f"{root}/config")
     ConfigFile(DISK, f"{root}/config/topics.json").save({KEY: {"T0": stone.to_json()}})
-    with Where.store(root, trust_tail=True).open() as access:
+    with open_access(Where.store(root, trust_tail=True)) as access:
         bounds = access.bounds(["T0"])
     assert {queue.queue_id: low for queue, (low, _) in bounds.items()} == stone.next
     assert before < messages(root, trust_tail=True) < 2 * before
