@@ -1,14 +1,14 @@
-"""Messages on their way out, in the lanes they queue in.
+"""Messages that wait to be sent, in their lanes.
 
 Senders on any thread append under one lock and wake the loop once; the loop thread alone takes
-batches out. With linger 0 there is no timer: what queued while the last batch was in flight goes in
-the next one.
+batches out. With linger 0 there is no timer: the messages that queued while the last batch was in
+flight go in the next one.
 
 A lane is one topic's queue of batches, or one pinned queue's (keys, selectors, `queue=`). A message
 that cannot be batched (delayed, %RETRY%, compressed) is a batch of its own, sent by
 SEND_MESSAGE_V2.
 
-Most messages never come here: once a lane's open batch is known to the loop, the outbox puts them
+Most messages never come here: once the loop knows a lane's open batch, the outbox puts messages
 into it, in one step of C that no other thread sees half done.
 """
 
@@ -28,19 +28,21 @@ from saturnmq.runtime.errors import MessageIllegal, RequestTimeout, SaturnError
 FIRST_BUFFER = 16 * 1024  # bytes; grows to the whole batch on the way
 SPARE_BUFFERS = 32
 # Batches go round the queues, so few messages are spread evenly by small ones only. A lane begins
-# with batches of about so many messages; after so many of them it is a stream, whose batches may be
-# four times as large, and again. It begins anew after a rest, and when somebody waits for answers.
+# with batches of about this many messages; after this many such batches it is a stream, whose
+# batches may be four times as large, and so on. The lane begins anew after a rest, and when
+# somebody waits for answers.
 SPREAD_MESSAGES = 64
 SPREAD_BATCHES = 16
 REST_MS = 50
 # A sender that is this many largest batches ahead of the loop pauses until one is taken, or for
-# PACE_S: it holds the GIL that the loop needs to take them, and gives it up every 5 ms otherwise.
+# PACE_S. The sender holds the GIL, which the loop needs to take them, and otherwise gives it up
+# only every 5 ms.
 READY_AHEAD = 2
 PACE_S = 0.002
 
 
 class ThreadLock(Protocol):
-    """A threading.Lock, or what stands for one where there is one thread."""
+    """A threading.Lock, or its stand-in where there is one thread."""
 
     def __enter__(self) -> object: ...
 
@@ -56,8 +58,8 @@ class Gate(Protocol):
 
 
 class Pin(NamedTuple):
-    """A queue that a message is bound to: the caller's, or one that a key or a selector chose among
-    the queues of a round (placing.py). If a chosen one is gone, another one will do."""
+    """A queue that a message is bound to: the caller's choice, or the choice of a key or a selector
+    among the queues of a round (placing.py). If a chosen queue is gone, another one is used."""
 
     queue: MessageQueue
     round: int = 0  # 0: the caller's
@@ -93,14 +95,14 @@ class Lane:
         self.ready: deque[ProducerBatch] = deque()
         self.ready_bytes = 0  # of their buffers
         self.begun = 0  # batches of the present stream
-        self.begun_ms = 0  # when the last of them was
+        self.begun_ms = 0  # time of the last of them
         self.in_flight: dict[str, int] = {}  # batches per broker name
         self.next_queue = next_queue
         self.dirty = False
         self.resolving = False
 
     def put(self, batch: ProducerBatch) -> None:
-        """`batch` takes no more messages and is next after those that are ready."""
+        """Close `batch` and put it behind those that are ready."""
         self.ready.append(batch)
         self.ready_bytes += batch.reserved
 
@@ -129,8 +131,8 @@ class Accumulator:
         gate: Callable[[], Gate] | None = None,
     ) -> None:
         """`wait` is how a thread waits for a batch, `wait_async` how a task does; bodies of
-        `alone_from` bytes and more do not come in batches. `gate` is given where senders are
-        threads of their own."""
+        `alone_from` bytes and more travel alone. `gate` is given where senders are threads of
+        their own."""
         self.lock = lock
         self.now_ms = now_ms
         self.ids = ids
@@ -187,7 +189,7 @@ class Accumulator:
 
     def _with_room(self, lane: Lane, need: int) -> ProducerBatch | None:
         """An open batch with room for `need` bytes: the one there is, made larger, or a new one.
-        No offer adds to it meanwhile."""
+        The outbox adds nothing to it meanwhile."""
         self._hide(lane)
         batch = lane.open
         most = self._size_now(lane, need)
@@ -216,7 +218,7 @@ class Accumulator:
         return lane.open
 
     def _size_now(self, lane: Lane, need: int) -> int:
-        """Bytes that a batch of `lane` may have now, of messages that need so many."""
+        """The bytes that a batch of `lane` may have now if it holds messages of `need` bytes."""
         if lane.pinned is not None:
             return self.batch_bytes
         if self.now_ms() - lane.begun_ms > REST_MS:
@@ -246,7 +248,7 @@ class Accumulator:
         return True
 
     def _hide(self, lane: Lane) -> None:
-        """From here on no offer adds to the lane's open batch; those that did are complete."""
+        """Withdraw the lane's open batch from the outbox; offers made so far are complete."""
         if lane.pinned is None:
             self._outbox.open.pop(lane.topic, None)
 
@@ -302,7 +304,7 @@ class Accumulator:
 
     @staticmethod
     def head(lane: Lane) -> ProducerBatch | None:
-        """The batch that would go next; a closed one, or the open one as it is now."""
+        """The batch that goes next: a closed one, or the open one as it is now."""
         if lane.ready:
             return lane.ready[0]
         batch = lane.open
@@ -322,12 +324,13 @@ class Accumulator:
             return batch
 
     def adopt(self, batch: ProducerBatch) -> None:
-        """Answer for a batch that was sent without passing through its lane."""
+        """Take responsibility for a batch that was sent without passing through its lane."""
         with self.lock:
             self._count(batch)
 
     def finish(self, batch: ProducerBatch, error: BaseException | None = None) -> None:
-        """The batch is over: free its bytes, wake whoever waits for it or for space."""
+        """The batch is over: free its bytes and wake the tasks and threads that wait for it or for
+        space."""
         with self.lock:
             if batch.done:
                 return
@@ -361,13 +364,13 @@ class Accumulator:
             self.finish(self.pop(lane), error)
 
     def refuse_offers(self) -> None:
-        """From here on every message goes through `append` and the checks before it."""
+        """From now on every message goes through `append` and the checks before it."""
         with self.lock:
             self._refusing = True
             self._outbox.open.clear()
 
     def forked(self) -> None:
-        """A child accepts nothing and waits for nothing here."""
+        """In a forked child nothing is accepted and nothing waits."""
         self.lock = forks.ForkedLock()
         self._outbox.open.clear()
 

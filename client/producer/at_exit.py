@@ -1,11 +1,12 @@
-"""The end of the interpreter: what producers accepted and nobody waited for is sent, or told.
+"""The end of the interpreter: messages that producers accepted and nobody waited for are sent or
+reported.
 
 After the last line of a program, an exception that nobody caught or sys.exit(), all producers that
 are open have EXIT_S seconds together to get their messages acknowledged; the threads of clients
-still run then. Of what is left stderr says how many messages it is, and why. Nothing can be done
-after os._exit() or a signal that kills.
+still run then. Afterwards stderr says how many messages are left, and why. Nothing can be done
+after os._exit() or a signal that kills the process.
 
-Consumers need nothing: what is not committed is delivered again.
+Consumers need nothing: messages that are not committed are delivered again.
 """
 
 from __future__ import annotations
@@ -31,24 +32,25 @@ class UnsentMessages(NamedTuple):
     reason: str
 
 
-# A method of a producer: send what waits, for at most so many seconds, and close.
+# A method of a producer: send the waiting messages, for at most so many seconds, and close.
 Settle = Callable[[float], UnsentMessages | None]
 
 _open: set[weakref.WeakMethod[Settle]] = set()
 
 
 def remember(settle: Settle) -> None:
-    """From now on the end of the program calls it, if its producer still lives."""
+    """From now on the end of the program calls `settle`, if its producer still lives."""
     _open.add(weakref.WeakMethod(settle, _open.discard))
 
 
 def forget(settle: Settle) -> None:
-    """The producer is closed."""
+    """The producer is closed; the end of the program calls `settle` no more."""
     _open.discard(weakref.WeakMethod(settle))
 
 
 def loss(group: str, batches: Iterable[ProducerBatch], why_open: str) -> UnsentMessages | None:
-    """What of `batches` failed, or is not over because of `why_open`; None if all are stored."""
+    """The messages of `batches` that failed, or that are not over because of `why_open`; None if
+    all are stored."""
     lost = [batch for batch in batches if not batch.done or batch.error is not None]
     if not lost:
         return None

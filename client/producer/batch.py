@@ -1,9 +1,9 @@
-"""A batch on its way out, the handle of a message in it, and the result that handle gives.
+"""A batch of a producer, the handle of a message in it, and the result that the handle gives.
 
 A message costs no future and no task: its handle and its result are a reference to the batch and a
-position in it, and its ids are worked out when somebody asks. Bodies are encoded when a message is
-accepted, in the form of SEND_BATCH_MESSAGE (protocol/batch.py), so the message may be changed or
-sent again at once.
+position in it, and its ids are computed on demand. Bodies are encoded when a message is accepted,
+in the form of SEND_BATCH_MESSAGE (protocol/batch.py), so the message may be changed or sent again
+at once.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ ITEM_OVERHEAD = 96  # bytes of a batch entry besides body and given properties, 
 
 
 class ProducerBatch(BatchFields):
-    """Messages that travel together."""
+    """Messages that travel in one request."""
 
     __slots__ = ()
 
     @property
     def body(self) -> Any:
-        """What travels; a view that must not outlive the batch."""
+        """The bytes of the request's body; a view that must not outlive the batch."""
         return self.buffer if self.single else memoryview(self.buffer)[: self.bytes]
 
     def wait(self, timeout: float | None) -> None:
@@ -39,8 +39,8 @@ class ProducerBatch(BatchFields):
         return self.given_ids.get(index) or f"{self.id_head.decode()}{index:04X}"
 
     def offset_id(self, index: int) -> str:
-        """The offset id of message `index`: from the broker's list, or from where the first lies
-        and how long those before are. Empty if the broker told neither."""
+        """The offset id of message `index`: from the broker's list, or from the offset of the first
+        message and the lengths of those before. Empty if the broker sent neither."""
         if len(self.sizes) != 4 * self.count or not _OFFSET_ID.fullmatch(self.offset_ids):
             ids = self.offset_ids.split(",")
             return ids[index] if index < len(ids) else ""

@@ -1,9 +1,9 @@
-"""The way of a lone synchronous send: request and answer in the calling thread.
+"""The path of a lone synchronous send: request and answer in the calling thread.
 
-A thread that sends one message and waits takes this way when no other is on it and nothing of the
-same lane waits or is in flight; a single thread's sends then keep their order, and many threads'
-sends travel together in batches as ever. It is the first attempt only: what becomes of a failed one
-is decided where it is for all, by the Sender on the loop.
+A thread that sends one message and waits takes this path if no other thread is on it and nothing of
+the same lane waits or is in flight. So the sends of a single thread keep their order, and the sends
+of many threads travel together in batches. The path covers the first attempt only: the Sender on
+the loop decides about a failed attempt, as it does for all sends.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from saturnmq.protocol.route import MASTER_ID
 from saturnmq.runtime import forks
 from saturnmq.runtime.errors import SaturnError
 
-IDLE_S = 1.0  # an older connection is looked at before it is used: the peer may have closed it
+IDLE_S = 1.0  # an older connection is checked before use: the peer may have closed it
 
 
 class DirectSend:
@@ -37,7 +37,7 @@ class DirectSend:
 
     def send(self, message: Message, pinned: Pin | None) -> SendResult | ProducerBatch | None:
         """The result; or the batch, if the first attempt failed and others follow on the loop; or
-        None, and nothing done, when this way is not free."""
+        None, with nothing done, when this path is not free."""
         engine = self._engine
         lane = engine.accumulator.lanes.get(message.topic if pinned is None else pinned)
         if lane is None or lane.open or lane.ready or lane.in_flight:
@@ -95,12 +95,12 @@ class DirectSend:
             try:
                 channel = Channel(core.runtime, address, core.connect_timeout)
             except SaturnError:
-                return None  # the ordinary way will meet the same and knows what to do
+                return None  # the ordinary path meets the same error and handles it
             self._channels[address] = channel
         return channel
 
     def _route_changed(self, topic: str) -> None:
-        """On the loop: who waits for a master that was succeeded may wait in vain."""
+        """On the loop: a send that waits for a master with a successor may wait in vain."""
         channel = self._busy
         if channel is not None and not self._leads(channel.address):
             runtime = self._engine.core.runtime
@@ -119,7 +119,7 @@ class DirectSend:
         self._channels.pop(channel.address, None)
 
     def forked(self) -> None:
-        """A child goes the ordinary way, where it hears what is wrong."""
+        """A child takes the ordinary path, which raises the error."""
         self._closed = True
 
     def close(self) -> None:

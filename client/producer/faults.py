@@ -47,7 +47,7 @@ class FaultStrategy:
             self._until[broker] = now + self._rows[-1][1]
 
     def back_online(self, broker: str) -> None:
-        """Something proved that the broker is well: use it again."""
+        """Use the broker again: something proved that it is well."""
         self._until.pop(broker, None)
 
     def available(self, broker: str, now: float) -> bool:

@@ -1,9 +1,9 @@
-"""Over which queues a producer hashes its sharding keys.
+"""The queues over which a producer hashes its sharding keys.
 
-The write queues of a topic as its brokers say now: fewer queues, or none, count at once. A broker
-without a master (it is away, or fails over) says nothing: its queues stay where they are for a
-time, so that keys keep their queues, and their order, through a fail-over or a restart. RocketMQ
-has the keys move as soon as a broker leaves the route.
+They are the write queues of a topic as its brokers report now: fewer queues, or none, count at
+once. A broker without a master (it is away, or fails over) reports nothing: its queues stay for a
+time, so that keys keep their queues, and their order, through a fail-over or a restart. In RocketMQ
+keys move as soon as a broker leaves the route.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ UNKNOWN = Round(0, ())
 
 
 def queue_of(key: str, queues: Sequence[MessageQueue]) -> MessageQueue:
-    """The one of `queues`, sorted, that a sharding key goes to."""
+    """The queue among `queues`, sorted, that a sharding key goes to."""
     return queues[abs(jhash(key)) % len(queues)]
 
 
@@ -57,7 +57,7 @@ class Placement:
         self._topics: dict[str, _Topic] = {}
 
     def round(self, topic: str) -> Round:
-        """The present one."""
+        """The present round of `topic`."""
         known = self._topics.get(topic)
         return UNKNOWN if known is None else known.round
 
@@ -67,14 +67,14 @@ class Placement:
         return frozenset() if known is None else known.away_since.keys()
 
     def take(self, topic: str, route: TopicRoute, now: float) -> None:
-        """A route of `topic` as it is at `now`; taken again it gives up who is away for too long.
-        While nobody else has a queue, who is away keeps its own."""
+        """Take a route of `topic` as it is at `now`; taking it again later drops brokers that are
+        away for too long. Absent brokers keep their queues while nobody else has one."""
         known = self._topics.setdefault(topic, _Topic())
         said = {data.broker_name: data.write_queues for data in route.queues if data.writable}
         led = {
             data.broker_name
             for data in route.brokers
-            # A slave that acts as master takes no messages, and will not for long.
+            # A slave that acts as master takes no messages, and this will not last long.
             if data.master is not None
             and (data.broker_name in said or not data.enable_acting_master)
         }
@@ -91,7 +91,7 @@ class Placement:
         )
 
     def withdraw(self, topic: str, broker_name: str) -> None:
-        """The broker is there, but does not have `topic` any more."""
+        """Remove the queues of a broker that is there but no longer has `topic`."""
         if topic in self._topics:
             self._settle(topic, {broker_name})
 
@@ -117,7 +117,7 @@ class KeyQueues:
     def __init__(
         self, core: ClientCore, absence_s: float, on_change: Callable[[str], None]
     ) -> None:
-        """`on_change` is called with a topic whose queues for keys are others now."""
+        """`on_change` is called with a topic whose queues for keys have changed."""
         self._core = core
         self._absence_s = absence_s
         self._on_change = on_change
@@ -127,7 +127,7 @@ class KeyQueues:
         core.on_route_change(self._route_changed)
 
     def learn(self, topic: str) -> None:
-        """Take the route of `topic` that is known, if none was taken yet."""
+        """Take the known route of `topic`, if none was taken yet."""
         if not self.round(topic).queues:
             self._take(topic)
 
@@ -143,7 +143,7 @@ class KeyQueues:
         return route
 
     def withdraw(self, topic: str, broker_name: str) -> None:
-        """The broker is there, but does not have `topic` any more."""
+        """Remove the queues of a broker that is there but no longer has `topic`."""
         self._change(topic, lambda: self._placement.withdraw(topic, broker_name))
 
     def _change(self, topic: str, change: Callable[[], None]) -> None:
@@ -170,14 +170,15 @@ class KeyQueues:
         return set(self._placement.away(topic)) - {data.broker_name for data in route.brokers}
 
     async def _look_for_unnamed(self, topic: str) -> None:
-        """A broker that the route does not name is away, or it is there and has no such topic."""
+        """Find out whether a broker that the route does not name is away, or is there without the
+        topic."""
         command = Command.request(RequestCode.GET_BROKER_CLUSTER_INFO)
         try:
             brokers = await self._core.ask_nameserver(command, brokers_in)
             route = await self._core.route(topic, refresh=True)
         except SaturnError as error:
-            log.debug("the brokers of %s cannot be told now: %s", topic, error)
-            return  # who is away for long is given up all the same
+            log.debug("the brokers of %s are not known now: %s", topic, error)
+            return  # brokers that are away for long are dropped nevertheless
         led = {data.broker_name for data in brokers if data.master is not None}
         for name in self._unnamed(topic, route) & led:
             self.withdraw(topic, name)

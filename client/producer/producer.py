@@ -59,7 +59,7 @@ Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 
 
 class ProducerEngine:
-    """Everything of a producer but the way its callers wait. `enqueue` may run on any thread."""
+    """A producer without the way in which its callers wait. `enqueue` may run on any thread."""
 
     def __init__(
         self,
@@ -105,18 +105,18 @@ class ProducerEngine:
         self.sender.pump()
 
     def forked(self) -> None:
-        """A child sends nothing with it."""
+        """A forked child sends nothing with it."""
         self.closed = True
         self._why_closed = forks.refusal()
         self.accumulator.forked()
 
     def check_open(self) -> None:
-        """ClientClosed or ClientForked if it takes no messages."""
+        """Raise ClientClosed or ClientForked if the producer takes no messages."""
         if self.closed:
             raise self._why_closed
 
     def check_forked(self) -> None:
-        """ClientForked in a child of the process that started it."""
+        """Raise ClientForked in a child of the process that started the producer."""
         if isinstance(self._why_closed, ClientForked):
             raise self._why_closed
 
@@ -135,7 +135,7 @@ class ProducerEngine:
         return self.accumulator.append(lane, message.body, extra, message.flag, given)
 
     def only(self, message: Message, lane: Lane) -> ProducerBatch:
-        """A batch of one, not put into its lane."""
+        """A batch of one message, not put into its lane."""
         self._check(message)
         if self._alone(message.topic, message.properties) or not self._small(message.body):
             return self.single(lane, message)
@@ -169,8 +169,8 @@ class ProducerEngine:
         sharding_key: str | None,
         selector: Selector | None,
     ) -> Pin | None:
-        """What binds a message to a queue: `queue`, the selector's choice, its key, or nothing.
-        RouteNotFound while the topic's route is not known."""
+        """The pin that binds a message to a queue: by `queue`, by the selector's choice, by its
+        key, or none. RouteNotFound while the topic's route is not known."""
         if queue is not None:
             return Pin(queue)
         key = sharding_key or message.properties.get(SHARDING_KEY)
@@ -248,8 +248,8 @@ class ProducerEngine:
         born_ms: int | None = None,
         sys_flag: int = 0,
     ) -> ProducerBatch | None:
-        """Accept `count` messages that are encoded as a batch (protocol/batch.py), with UNIQ_KEY
-        and all; None when the buffer is full."""
+        """Accept `count` messages that are encoded as a batch (protocol/batch.py), including
+        UNIQ_KEY; None when the buffer is full."""
         self.check_open()
         lane = self.accumulator.lane(topic, pinned)
         batch = self.accumulator.batch(lane, body)
@@ -305,8 +305,8 @@ class ProducerEngine:
         self.core.register_producer(self.group)
 
     async def route(self, topic: str, *, create: bool = True) -> None:
-        """Make the route of `topic` known, so that `pin_for` can answer; without `create` the topic
-        has to exist."""
+        """Fetch the route of `topic`, so that `pin_for` can answer; without `create` the topic has
+        to exist."""
         check_topic(topic)
         await self.core.route(topic, create=create)
         self.sender.key_queues.learn(topic)
@@ -373,7 +373,7 @@ class Producer:
     group: str
     """The producer group."""
     options: ProducerOptions
-    """What the producer was told."""
+    """The options of the producer."""
 
     def __init__(
         self,
@@ -533,13 +533,13 @@ class Producer:
         queue: MessageQueue | None = None,
         sharding_key: str | None = None,
     ) -> None:
-        """Send without waiting for anything but the topic's first route."""
+        """Send without waiting, except for the topic's first route."""
         engine = self.engine
         await engine.route(message.topic)
         engine.oneway(message, engine.pin_for(message, queue, sharding_key, None))
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues of `topic` that sharding keys are hashed over now: those it has for writing
+        """The queues of `topic` that sharding keys are hashed over now: its write queues
         (client/producer/placing.py). TopicNotExist if there is no such topic."""
         await self.engine.route(topic, create=False)
         return list(self.engine.round(topic).queues)
@@ -550,7 +550,7 @@ class Producer:
             await self.engine.flush()
 
     async def close(self, timeout: float | None = 30.0) -> None:
-        """Flush and leave."""
+        """Flush, then close the producer."""
         if self._engine is not None:
             await self._engine.close(timeout)
         at_exit.forget(self._settle)
@@ -578,7 +578,7 @@ class Producer:
 
 @contextlib.asynccontextmanager
 async def _within(timeout: float | None) -> AsyncIterator[None]:
-    """RequestTimeout when what is done here takes longer; the send itself goes on."""
+    """Raise RequestTimeout when the block takes longer; the send itself goes on."""
     try:
         async with asyncio.timeout(timeout):
             yield

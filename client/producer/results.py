@@ -1,4 +1,4 @@
-"""What sends and listeners answer; a SendResult is outgoing.py's."""
+"""The answers of sends and listeners; SendResult is in batch_reference.py."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import enum
 
 
 class SendStatus(enum.Enum):
-    """How a message was stored; all but OK: on the master, but short of the ack asked for."""
+    """How a message was stored; with any status but OK the master has it, but short of the ack
+    asked for."""
 
     OK = "SEND_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
@@ -23,8 +24,9 @@ STATUS_OF_CODE: dict[int, SendStatus] = {
 
 
 class ConsumeResult(enum.Enum):
-    """What a listener says of the messages it got; None says SUCCESS. Anything else that is no
-    member is an error of the listener: it is told, and the messages are delivered again.
+    """A listener's verdict on the messages it got; None means SUCCESS. Any other value that is no
+    member is an error of the listener: the error is reported and the messages are delivered
+    again.
 
     RETRY and SUSPEND mean the same: a concurrent listener gets the messages again after the delay
     of the group's retries, an ordered one after a second, before any other message of their queue.

@@ -1,19 +1,20 @@
-"""The loop side of a producer: which batch goes to which queue when, and what happens if it fails.
+"""The loop side of a producer: it decides which batch goes to which queue when, and how a failure
+is handled.
 
-Rules, in RocketMQ's terms (docs/internals/protocol.md 2.1, 6):
+The rules, in RocketMQ's terms (docs/internals/protocol.md 2.1, 6):
 
 - unpinned batches go round robin over the writable queues, by batch, leaving out brokers in
   back-off; a retry avoids the broker that failed; at most `retries` extra attempts, but one that
   was refused without being stored (no master now) is repeated for `send_timeout` in all
 - a part-filled batch leaves only when none of its lane is in flight to that broker, full ones up to
-  `in_flight` of them: what queues while the last batch is under way goes together
+  `in_flight` of them: messages that queue while the last batch is under way go together
 - small batches of several lanes go to a broker in one request (carriers.py)
 - pinned batches (sharding key, selector, queue) go one at a time, and a failed one is repeated on
-  its own queue until `delivery_timeout`, so that their order holds; what follows waits behind it
-- a queue that is gone, because its topic was made smaller, is answered with 29: the batch goes to a
-  queue there is. All that waits for a gone queue by a key or a selector goes to one other queue, in
-  order, and before what was sent after the change; what the caller gave a queue for goes there or
-  fails
+  its own queue until `delivery_timeout`, so that their order holds; later ones wait behind it
+- a queue that is gone, because its topic was made smaller, is answered with 29: the batch goes to
+  another queue of the topic. All batches that wait for a gone queue by a key or a selector go to
+  one other queue, in order, and before those sent after the change; messages for which the caller
+  gave the queue go there or fail
 - with `until_delivered` unpinned batches too are repeated until `delivery_timeout`, elsewhere if
   there is one
 - response codes 17 14 1 2 16 204 205 1500, time-outs and lost connections are retried, others fail
@@ -69,7 +70,7 @@ RETRY_PAUSE_MAX_S = 0.25
 
 @dataclass(frozen=True)
 class ProducerOptions:
-    """What a producer can be told; the same names are keyword arguments of both `Producer`s."""
+    """The options of a producer; the same names are keyword arguments of both `Producer`s."""
 
     send_timeout: float = 3.0  # seconds of one attempt, and of trying while no master takes it
     retries: int = 2  # extra attempts of an unpinned batch; 0: one attempt, whatever comes of it
@@ -114,7 +115,7 @@ class Sender:
             self.pump_lane(lane)
 
     def _together(self, work: Callable[..., None], *args: Any) -> None:
-        """The small batches that this work sends leave together at its end."""
+        """Have the small batches that `work` sends leave together at its end."""
         if self._loading:
             work(*args)
             return
@@ -129,7 +130,7 @@ class Sender:
     def pump_lane(self, lane: Lane) -> None:
         head = self.accumulator.head
         batch = head(lane)
-        if self._is_left_over(lane):  # filled by a thread that had chosen before
+        if self._is_left_over(lane):  # filled by a thread that chose its queue before
             self.leftovers.add(lane)
         while batch is not None:
             if self.closed:
@@ -190,7 +191,7 @@ class Sender:
         return self._least_bad(lane, queues, limit)
 
     def _bound_to(self, pin: Pin) -> MessageQueue:
-        """Its queue, or the one that takes what waits for it when it is gone."""
+        """The pin's queue, or its replacement if the queue is gone."""
         if not self._is_gone(pin):
             return pin.queue
         queues = self.key_queues.round(pin.queue.topic).queues
@@ -203,14 +204,14 @@ class Sender:
         return pin.chosen and bool(queues) and pin.queue not in queues
 
     def _is_left_over(self, lane: Lane) -> bool:
-        """Whether it has work of an earlier round."""
+        """Whether `lane` has work of an earlier round."""
         pin = lane.pinned
         if pin is None or not pin.chosen or not self._has_work(lane):
             return False
         return pin.round < self.key_queues.round(lane.topic).number
 
     def _keys_moved(self, topic: str) -> None:
-        """Another round begins."""
+        """Begin another round."""
         for lane in self.accumulator.lanes_of(topic):
             if self._is_left_over(lane):
                 self.leftovers.add(lane)
@@ -219,8 +220,8 @@ class Sender:
         return bool(lane.in_flight) or self.accumulator.head(lane) is not None
 
     def _least_bad(self, lane: Lane, queues: list[MessageQueue], limit: int) -> MessageQueue | None:
-        """A queue of the broker that is back first: one that is well comes before all, but is busy
-        here."""
+        """A queue of the broker whose back-off ends first; a broker that is well comes before all,
+        but is busy here."""
         broker = self.faults.least_bad({queue.broker_name for queue in queues})
         if broker is None or lane.in_flight.get(broker, 0) >= limit:
             return None
@@ -232,7 +233,8 @@ class Sender:
         return queues[lane.next_queue % len(queues)]
 
     def _elsewhere(self, batch: ProducerBatch) -> MessageQueue | None:
-        """The queue of a repeated unpinned batch: not on the broker that failed, if it can be."""
+        """The queue for a repeated unpinned batch: on another broker than the one that failed, if
+        possible."""
         lane = batch.lane
         queues = self.core.publish_queues(lane.topic)
         if not queues:
@@ -256,7 +258,7 @@ class Sender:
         self.accumulator.fail_lane(lane, error)
 
     async def _resolve_lane(self, lane: Lane) -> None:
-        """Find a writable route for the lane, or fail what waits in it."""
+        """Find a writable route for the lane, or fail the batches in it."""
         deadline = self.runtime.monotonic() + self._patience(lane)
         error: SaturnError
         while True:
@@ -364,7 +366,7 @@ class Sender:
 
         def check(result: Command | SaturnError) -> None:
             if isinstance(result, RequestTimeout) and endpoint.last_received < sent_at:
-                # Nothing at all came: a new connection is faster than this one's back-off.
+                # No answer came at all: a new connection is faster than the back-off of this one.
                 endpoint.abort("no answer in time")
             answered(result)
 
@@ -374,19 +376,20 @@ class Sender:
             answered(error)
 
     def _arrived(self, carrier: Carrier) -> None:
-        """Who stands in line for its broker may leave."""
+        """Let the lanes in line for this broker leave."""
         self._carriers.arrived(carrier)
         while (lane := self._carriers.next_in_line(carrier.broker)) is not None:
             self.pump_lane(lane)
 
     def _carried(self, carrier: Carrier, result: Command | SaturnError) -> None:
-        """The answer for several batches."""
+        """Take in the answer for several batches."""
         self._arrived(carrier)
         if isinstance(result, SaturnError):
             for batch, queue in carrier.batches:
                 self._failed(batch, queue, result)
         elif result.code not in STATUS_OF_CODE and result.code not in RETRY_CODES:
-            # The request is not known there, or not wanted: that says nothing of a single batch.
+            # The broker does not know the request, or refuses it: that says nothing about a single
+            # batch.
             self._carriers.take_none(carrier.endpoint)
             for batch, queue in carrier.batches:
                 self._send(batch, queue, carrier.endpoint)
@@ -438,7 +441,7 @@ class Sender:
     def read_answer(
         batch: ProducerBatch, queue: MessageQueue, response: Command
     ) -> SaturnError | None:
-        """Put what the broker says of a stored batch into it, or return why it is not stored."""
+        """Copy the broker's answer about a stored batch into it, or return why it is not stored."""
         status = STATUS_OF_CODE.get(response.code)
         if status is None:
             return error_for(response.code, response.remark)
@@ -457,7 +460,7 @@ class Sender:
         return None
 
     def wants_another(self, batch: ProducerBatch) -> bool:
-        """Whether a batch stored short of its ack mode is to be tried once more."""
+        """Whether to try a batch again that was stored short of its ack mode."""
         return (
             batch.status is not SendStatus.OK
             and self.options.retry_unless_stored
@@ -465,7 +468,8 @@ class Sender:
         )
 
     def queue_now(self, lane: Lane) -> MessageQueue | None:
-        """A queue for an idle lane, asked by any thread; None if something must be found first."""
+        """A queue for an idle lane, for a caller on any thread; None if something must be found
+        first."""
         if lane.pinned is None and not self.core.publish_queues(lane.topic):
             return None
         return self._place(lane, whole=True)
@@ -473,8 +477,8 @@ class Sender:
     def take_over(
         self, batch: ProducerBatch, queue: MessageQueue, error: SaturnError | None
     ) -> None:
-        """Go on with a batch whose first attempt another thread made; `error` None: it was stored
-        short of its ack mode."""
+        """Go on with a batch whose first attempt was made on another thread; `error` is None if it
+        was stored short of its ack mode."""
         lane = batch.lane
         batch.deadline = batch.sent_at + self._patience(lane)
         lane.in_flight[queue.broker_name] = lane.in_flight.get(queue.broker_name, 0) + 1
@@ -491,7 +495,7 @@ class Sender:
         lane = batch.lane
         self._landed(lane, queue)
         if error is not None and batch.unsure and error.outcome == "rejected":
-            error = copy.copy(error)  # it may be that of other batches too
+            error = copy.copy(error)  # the error may belong to other batches too
             error.outcome = "unknown"
         self.accumulator.finish(batch, error)
         self.pump_lane(lane)
@@ -508,7 +512,8 @@ class Sender:
             lane.in_flight.pop(queue.broker_name, None)
 
     def _refused(self, batch: ProducerBatch, queue: MessageQueue, error: SaturnError) -> None:
-        """An attempt ended with `error`: repeat it, or give up at once if that cannot help."""
+        """Handle an attempt that ended with `error`: repeat it, or give up at once if repeating
+        cannot help."""
         pin = batch.lane.pinned
         may_move = pin is None or pin.chosen
         if isinstance(error, TopicNotExist) and may_move:
@@ -545,7 +550,7 @@ class Sender:
         self._again(batch, queue)
 
     def _route_changed(self, topic: str) -> None:
-        """A failed broker whose master has a successor, or is back, is used again."""
+        """Use a failed broker again once its master has a successor, or is back."""
         for name, failed in list(self._failed_at.items()):
             address = self.core.broker_address(name)
             if address is None:
@@ -555,18 +560,18 @@ class Sender:
                 self.faults.back_online(name)
 
     def _spent(self, batch: ProducerBatch, error: SaturnError, now: float) -> bool:
-        """Whether `batch` had the attempts that an error of this kind is worth."""
+        """Whether `batch` has had all the attempts that an error of this kind allows."""
         retries = self.options.retries
         if batch.attempts <= retries or self.options.until_delivered:
             return False
         if isinstance(error, InvalidParameter):
-            return False  # that its queue is gone says nothing of the next one
+            return False  # a queue that is gone says nothing about the next one
         if isinstance(error, (SystemError_, TopicNotExist)):
-            return True  # answers of a living broker: they do not become better by waiting long
+            return True  # answers of a living broker do not improve with waiting
         if batch.lane.pinned is not None:
             return False
-        # Another try of what may be stored may store it twice. One of what was refused cannot, and
-        # a master that is missing now may have a successor in a moment.
+        # Another attempt at a batch that may be stored may store it twice. After a refusal it
+        # cannot, and a missing master may have a successor in a moment.
         return (
             not retries
             or error.outcome == "unknown"
@@ -574,8 +579,8 @@ class Sender:
         )
 
     def _again(self, batch: ProducerBatch, queue: MessageQueue) -> None:
-        """Repeat a batch: at once on another broker that is well, else, and on its own queue if it
-        is pinned, after a pause."""
+        """Repeat a batch: at once on another healthy broker; otherwise, and for a pinned batch on
+        its own queue, after a pause."""
         batch.avoid = queue.broker_name
         if batch.lane.pinned is not None:
             self.runtime.call_later(_pause(batch), self._attempt_bound, batch, queue)
@@ -589,7 +594,7 @@ class Sender:
             self.runtime.call_later(_pause(batch), self._attempt, batch, other)
 
     def _attempt_bound(self, batch: ProducerBatch, queue: MessageQueue) -> None:
-        """Repeat a pinned batch, which went to `queue`: by now that may be gone."""
+        """Repeat a pinned batch, which went to `queue`; the queue may be gone by now."""
         pin = batch.lane.pinned
         assert pin is not None
         bound_to = self._bound_to(pin)
@@ -602,7 +607,8 @@ class Sender:
 
 
 def read_answers(carrier: Carrier, response: Command) -> list[SaturnError | None]:
-    """Put what the broker says of stored batches into them; for each why it is not stored."""
+    """Copy the broker's answers into the stored batches; returns for each batch why it is not
+    stored."""
     status = STATUS_OF_CODE.get(response.code)
     if status is None:
         return [error_for(response.code, response.remark)] * len(carrier.batches)
@@ -632,5 +638,5 @@ def read_answers(carrier: Carrier, response: Command) -> list[SaturnError | None
 
 
 def _pause(batch: ProducerBatch) -> float:
-    """Seconds before the next attempt; longer from one to the next."""
+    """Seconds before the next attempt; the pause grows with each attempt."""
     return float(min(RETRY_PAUSE_S * 2 ** min(batch.attempts - 1, 8), RETRY_PAUSE_MAX_S))

@@ -1,17 +1,18 @@
-"""Exactly-once for sinks, from the writing side: stage the rows of a task, publish all or none.
+"""Exactly-once for sinks, on the writing side: stage the rows of a task, then publish all or none.
 
 A sink writes in epochs (the micro-batches of a stream; a batch job is epoch 0), each of some
-partitions. What a partition holds is published once for (sink, epoch, partition), whoever publishes
-it again: a task that is repeated, a driver that starts anew, a client that got no answer. The
-broker decides (`broker/exactly_once/staging.py`), so each partition must come to the same one every
-time: it is chosen by its number among the brokers that the sink is pinned to. The list is pinned,
-at all of these brokers, when the sink is first opened. A partition that another broker has
-published already (the list was replaced in the middle of an epoch) stays there.
+partitions. The rows of a partition are published once for (sink, epoch, partition), even if a
+repeated task, a restarted driver or a client without an answer publishes them again. The broker
+decides (`broker/exactly_once/staging.py`), so each partition must reach the same broker every time:
+its number chooses one of the brokers that the sink is pinned to. The list is pinned at all of these
+brokers when the sink is first opened. A partition that another broker has published already (the
+list was replaced in the middle of an epoch) stays there.
 
 A stage lives on one broker process and is gone with it: StageLost says so, and the caller stages
-again. Everything else that may pass is waited for: `retry_s` at most, then its error is raised.
+again. Every other error that may pass is retried for `retry_s` at most, and then raised.
 
-Blocking, for one thread; no event loop, so that a worker process pays for nothing but its requests.
+The client blocks and serves one thread; without an event loop a worker process pays for nothing but
+its requests.
 """
 
 from __future__ import annotations
@@ -45,21 +46,23 @@ from saturnmq.runtime.errors import (
 PAUSE_S = 0.05
 PAUSE_MAX_S = 1.0
 ABORT_S = 1.0
-ROUTE_S = 30.0  # a route is asked for again after that time
+ROUTE_S = 30.0  # a route is asked for again after this time
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Pinned:
-    """Where the partitions of a sink go. Picklable: tasks get it from their driver."""
+    """The brokers that the partitions of a sink go to. Picklable: tasks get it from their
+    driver."""
 
     sink: str
     brokers: tuple[str, ...]
     finished: int = -1
-    """The last finished epoch, as far as any of the brokers knows."""
+    """The last finished epoch that any of the brokers knows."""
     published: Mapping[tuple[int, int], tuple[str, ...]] = field(default_factory=dict)
-    """Of epochs that are not finished: who has published this (epoch, partition) already."""
+    """For epochs that are not finished: the brokers that have published this (epoch, partition)
+    already."""
 
     def broker_of(self, epoch: int, partition: int) -> str:
         """Partitions go round the list, so that neighbours share the work."""
@@ -71,8 +74,8 @@ class Pinned:
 
 @dataclass(frozen=True)
 class Published:
-    """`duplicate`: another try had published it, and this changed nothing. `rows` and `offset`, a
-    physical one, are those of the first time, -1 where nobody knows them any more."""
+    """`duplicate`: another attempt had published it, and this one changed nothing. `rows` and
+    `offset` (physical) are those of the first time, or -1 where nobody knows them any more."""
 
     rows: int
     duplicate: bool
@@ -91,7 +94,7 @@ class StagingClient:
         channels: Channels | None = None,
     ) -> None:
         """`timeout_s`: how long one request may take; `retry_s`: how long to go on after failures
-        that may pass; `channels`: whose connections are used, its own if not given."""
+        that may pass; `channels`: the connections to use; by default its own."""
         addresses = split_addresses(nameservers)
         if not addresses:
             raise ConfigError("no nameserver is given; name one as host:port")
@@ -109,7 +112,7 @@ class StagingClient:
         self.close()
 
     def close(self) -> None:
-        """The connections, unless they are another's."""
+        """Close the connections, unless they belong to another."""
         if self._own:
             self.channels.close_idle()
 
@@ -118,9 +121,9 @@ class StagingClient:
     def open(
         self, sink: str, topics: str | Sequence[str], *, brokers: Sequence[str] = ()
     ) -> Pinned:
-        """Before the first task of a run: the brokers that this sink is pinned to. The first time
-        those that have all of `topics` are; or `brokers`, which replaces another list. Of several
-        that open it at once the first one's list counts.
+        """Call it before the first task of a run: the brokers that this sink is pinned to. The
+        first call pins the brokers that have all of `topics`, or `brokers`, which replaces
+        another list. If several open the sink at once, the first list counts.
 
         TopicNotExist: no broker has the topics. ConfigError: a broker of the list is gone.
         UnsupportedRequest: a broker is not one of ours.
@@ -148,14 +151,14 @@ class StagingClient:
         return Pinned(sink, tuple(wanted), finished, published)
 
     def finish(self, pinned: Pinned, epoch: int) -> None:
-        """All partitions of `epoch` are published: their markers need not be kept any longer, and
-        whoever repeats one is told that it is a duplicate."""
+        """All partitions of `epoch` are published: their markers need not be kept any longer, and a
+        repeated publish is answered 'duplicate'."""
         for name in pinned.brokers:
             self.ask(name, RequestCode.FINISH_EPOCH, {"sink": pinned.sink, "epoch": str(epoch)})
 
     def abort(self, pinned: Pinned, epoch: int) -> None:
-        """Drop what is staged of `epoch` and not published; what cannot be reached goes with its
-        lease."""
+        """Drop the staged and unpublished rows of `epoch`; stages that cannot be reached end with
+        their lease."""
         for name in pinned.brokers:
             self.abort_at(name, {"sink": pinned.sink, "epoch": str(epoch)})
 
@@ -164,14 +167,15 @@ class StagingClient:
     def stage(
         self, pinned: Pinned, epoch: int, partition: int, *, broker: str | None = None
     ) -> Stage:
-        """A new try of a partition; it goes to `broker` if its rows say so themselves. (Then each
-        broker publishes its share once.)"""
+        """Begin a new attempt at a partition; it goes to `broker` if the rows themselves name one.
+        (Then each broker publishes its share once.)"""
         name = broker or pinned.broker_of(epoch, partition)
         return Stage(self, pinned.sink, epoch, partition, name)
 
     def queues(self, broker: str, topic: str) -> int:
-        """How many queues of `topic` take messages there; 0 if it does not have it. A broker that
-        is away is waited for: where rows go must not depend on that."""
+        """The number of queues of `topic` that take messages at `broker`; 0 if it does not have the
+        topic. A broker that is away is waited for, because the placement of rows must not depend
+        on that."""
         return self._patiently(broker, lambda: self._queues(broker, topic))
 
     def _queues(self, broker: str, topic: str) -> int:
@@ -208,7 +212,7 @@ class StagingClient:
         return sorted(names)
 
     def address_of(self, broker: str) -> str:
-        """Where its master is; ConnectFailed if it has none now."""
+        """The address of the master of `broker`; ConnectFailed if it has none now."""
         if broker not in self._addresses:
             told = self._nameservers.ask(RequestCode.GET_BROKER_CLUSTER_INFO)
             for data in brokers_of(told):
@@ -224,7 +228,7 @@ class StagingClient:
     # asking
 
     def patiently(self, broker: str, attempt: Callable[[], Command]) -> Command:
-        """The answer that `attempt` gets, tried again while what keeps it from one may pass."""
+        """The answer to `attempt`, which is repeated while its failures may pass."""
 
         def answered() -> Command:
             response = attempt()
@@ -248,39 +252,39 @@ class StagingClient:
             pause = min(2 * pause, PAUSE_MAX_S)
 
     def ask_at(self, broker: str, code: int, ext: dict[str, str], timeout_s: float) -> Command:
-        """One request to the master of `broker`; the response, whatever it says."""
+        """Send one request to the master of `broker`; returns the response, whatever its code."""
         return self.channels.request(self.address_of(broker), Command.request(code, ext), timeout_s)
 
     def ask(self, broker: str, code: int, ext: dict[str, str]) -> Command:
-        """The same until it is carried out."""
+        """Send a request until it is carried out."""
         return self.patiently(broker, lambda: self.ask_at(broker, code, ext, self.timeout_s))
 
     def _state(
         self, sink: str, broker: str, *, pin: Sequence[str] = (), replace: bool = False
     ) -> SinkState:
-        """What this broker knows of the sink, after it was told the list `pin`."""
+        """The state of the sink at this broker, after the broker has got the list `pin`."""
         ext = {"sink": sink}
         if pin:
             ext |= {"brokers": ";".join(pin), "replace": "true" if replace else "false"}
         return SinkState.read(document(broker, self.ask(broker, RequestCode.SINK_STATE, ext)))
 
     def abort_at(self, broker: str, ext: dict[str, str]) -> None:
-        """Drop stages there, if that is possible now."""
+        """Drop stages at `broker`, if that is possible now."""
         with contextlib.suppress(SaturnError):
             self.ask_at(broker, RequestCode.ABORT_STAGE, ext, ABORT_S)
 
 
 @dataclass(frozen=True, slots=True)
 class SinkState:
-    """What one broker knows of a sink."""
+    """The state of a sink at one broker."""
 
     brokers: list[str]
     published: list[tuple[int, int]]  # epoch and partition
-    finished: int  # the last epoch that is; -1: none
+    finished: int  # the last finished epoch; -1: none
 
     @classmethod
     def read(cls, told: Mapping[Any, Any]) -> SinkState:
-        """Of the answer to SINK_STATE."""
+        """Parse the answer to SINK_STATE."""
         epochs = checked.table(told, "epochs")
         return cls(
             checked.texts(told, "brokers"),
@@ -294,7 +298,7 @@ class SinkState:
 
 
 class Stage:
-    """One try of one partition. Nobody else can add to it; a stage that is lost stays lost."""
+    """One attempt at one partition. Nobody else can add to it; a lost stage stays lost."""
 
     def __init__(
         self, client: StagingClient, sink: str, epoch: int, partition: int, broker: str
@@ -310,7 +314,7 @@ class Stage:
             "attempt": uuid.uuid4().hex,
         }
         self._chunks = 0
-        self._duplicate = False  # all of it is published: nothing more need be sent
+        self._duplicate = False  # all of it is published: no more need be sent
         self._channel: Channel | None = None
         self._sent: Command | None = None  # not answered yet
 
@@ -324,11 +328,13 @@ class Stage:
         sys_flag: int = 0,
         born_timestamp: int = 0,
     ) -> None:
-        """Stage `rows` messages of one queue: MessageBatch entries (`protocol/batch.py`). It is on
-        its way when this returns, and the caller can make the next one meanwhile.
+        """Stage `rows` messages of one queue, given as MessageBatch entries (`protocol/batch.py`).
+        The request is on its way when this returns, and the caller can prepare the next one
+        meanwhile.
 
-        StageLost: the broker does not have what was added before; begin a new stage.
-        MessageIllegal: too much for one partition, or for one message.
+        StageLost: the broker does not have the rows added before; begin a new stage.
+        MessageIllegal: the rows are too much for one partition, or one row is too large for a
+        message.
         """
         self._settle()
         self.rows += rows
@@ -347,7 +353,8 @@ class Stage:
         self._chunks += 1
 
     def publish(self) -> Published:
-        """Make all that was added visible, or be told that it was already. Errors as of `add`."""
+        """Make all added rows visible; `duplicate` is set if they were published before. Errors as
+        of `add`."""
         self._settle()
         self._give_back()
         told = {"chunks": str(self._chunks), "rows": str(self.rows), "bytes": str(self.bytes)}
@@ -359,7 +366,7 @@ class Stage:
         )
 
     def abort(self) -> None:
-        """Give it up, best effort."""
+        """Give the stage up, best effort."""
         self._drop_channel()
         self._sent = None
         self._client.abort_at(self.broker, self._key)
@@ -374,7 +381,7 @@ class Stage:
             raise
 
     def _settle(self) -> None:
-        """Wait until what was sent is staged."""
+        """Wait until the last request is staged."""
         command = self._sent
         if command is not None:
             self._sent = None
