@@ -18,7 +18,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from saturnmq.cli.output import bytes_bar, finding_line, table
-from saturnmq.client.admin.replicas import brokers_in
 from saturnmq.client.admin.restoring import (
     Item,
     Purpose,
@@ -33,6 +32,7 @@ from saturnmq.protocol.frame import Frame, decode_frame
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.message import ReceivedMessage
 from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.route import brokers_in
 from saturnmq.protocol.topics import GROUPS_TOPIC
 from saturnmq.runtime import native
 from saturnmq.runtime.errors import RouteNotFound, SaturnError

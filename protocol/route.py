@@ -20,6 +20,7 @@ from saturnmq.runtime.errors import MalformedFrame
 from . import checked
 from .codes import PERM_READ, PERM_WRITE
 from .epochs import EPOCH_MAX
+from .remoting import Command
 
 MASTER_ID = 0
 QUEUES_MAX = 65_536  # of a topic on one broker, for reading and for writing: brokers refuse more
@@ -240,3 +241,8 @@ class TopicRoute:
                 f"{ROUTE_QUEUES_MAX}; give the topic fewer"
             )
         return route
+
+
+def brokers_in(answer: Command) -> list[BrokerData]:
+    """The brokers in a nameserver's answer to GET_BROKER_CLUSTER_INFO (106)."""
+    return brokers_of(checked.document(answer.body))

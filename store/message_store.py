@@ -34,6 +34,7 @@ from saturnmq.store.disk import Advice, DirectoryLock, Disk, remedy
 from saturnmq.store.log.atomic_batches import AtomicBatchPart, Groups, Marker
 from saturnmq.store.log.cleaner import MANUAL_PASSES, Cleaner, CleanTicket
 from saturnmq.store.log.commitlog import CommitLog, FlushTicket, LogFailed
+from saturnmq.store.log.resync import next_frame
 from saturnmq.store.log.transient_pool import TransientStorePool
 from saturnmq.store.log.truncated import SideFile, SideFiles, Truncated
 from saturnmq.store.log.writer import AppendResult, PendingMessage, Writer
@@ -41,7 +42,6 @@ from saturnmq.store.recovery.amnesia import DurableRange, set_aside_behind_hole
 from saturnmq.store.recovery.checkpoint import INDEX_UNKNOWN, AbortMark, Checkpoint
 from saturnmq.store.recovery.recovery import RecoveryResult, recover
 from saturnmq.store.recovery.repair import check_repair, damaged_ranges
-from saturnmq.store.recovery.resync import next_frame
 from saturnmq.store.watermarks import Watermarks
 
 __all__ = [

@@ -11,9 +11,10 @@ import dataclasses
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
+from saturnmq.broker import bodies
 from saturnmq.broker.context import Context, answer, answer_failure
 from saturnmq.broker.delay.delivery import DelayService
-from saturnmq.broker.handlers import bodies, slices
+from saturnmq.broker.handlers import slices
 from saturnmq.broker.replication.role import State
 from saturnmq.broker.tables.deletion import Deletion
 from saturnmq.broker.tables.lost_offsets import check_queue, log_of

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable
 from typing import Any
 
+from saturnmq.broker import bodies
 from saturnmq.broker.context import Context, answer, answer_failure
-from saturnmq.broker.handlers import bodies, slices
+from saturnmq.broker.handlers import slices
 from saturnmq.broker.handlers.subscriptions import check_enabled
 from saturnmq.broker.tables.clients import CLUSTERING, ConsumerGroup, ConsumerMember
 from saturnmq.broker.tables.table_memory import LOCK, MEMBER

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from saturnmq.broker.handlers.bodies import Consumer, Heartbeat
+from saturnmq.broker.bodies import Consumer, Heartbeat
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.subscription import SQL_EXPRESSION, Subscription
 

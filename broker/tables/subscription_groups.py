@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from saturnmq.broker.handlers import bodies
+from saturnmq.broker import bodies
 from saturnmq.broker.tables.table_memory import TableText
 from saturnmq.broker.tables.table_persistence import Document, LazyRows, Versioned, readable
 from saturnmq.protocol import checked, fastjson

@@ -26,14 +26,14 @@ from saturnmq.client.admin.group_admin import (
 from saturnmq.client.admin.handover import Drained, Succession
 from saturnmq.client.admin.message_finding import RESULTS, MessageFinder, serving
 from saturnmq.client.admin.promotion import Promoter, Promotion
-from saturnmq.client.admin.replicas import Replica, brokers_in, find_replicas
+from saturnmq.client.admin.replicas import Replica, find_replicas
 from saturnmq.client.admin.topic_settings import QueueCounts, TopicSettings
 from saturnmq.client.core import DEFAULT_NAMESERVER, ClientCore, ErrorListener, new_core
 from saturnmq.protocol import checked
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.route import TopicRoute
+from saturnmq.protocol.route import TopicRoute, brokers_in
 from saturnmq.protocol.signing import Signing
 from saturnmq.protocol.topics import check_topic
 from saturnmq.runtime.door import Runtime

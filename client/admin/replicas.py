@@ -17,7 +17,7 @@ from saturnmq.client.core import ClientCore
 from saturnmq.protocol import checked
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.route import MASTER_ID, BrokerData, brokers_of, deposed_of
+from saturnmq.protocol.route import MASTER_ID, brokers_of, deposed_of
 from saturnmq.protocol.signing import ask_signed, unproven
 from saturnmq.runtime.errors import (
     MalformedFrame,
@@ -280,11 +280,6 @@ def members_in(answer: Command) -> dict[str, tuple[str, int]]:
     for data in brokers_of(document):
         found |= {address: (data.broker_name, i) for i, address in data.addresses.items()}
     return found
-
-
-def brokers_in(answer: Command) -> list[BrokerData]:
-    """The brokers in a nameserver's answer to GET_BROKER_CLUSTER_INFO (106)."""
-    return brokers_of(checked.document(answer.body))
 
 
 async def _state_or_error(core: ClientCore, address: str, listed: tuple[str, int]) -> Replica:

@@ -26,7 +26,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from saturnmq.client.admin.message_finding import MessageFinder
-from saturnmq.client.admin.replicas import brokers_in
 from saturnmq.client.core import ClientCore
 from saturnmq.client.producer.placing import queue_of
 from saturnmq.protocol import checked, topics
@@ -41,6 +40,7 @@ from saturnmq.protocol.frame import (
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 from saturnmq.protocol.properties import encode_properties
 from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.route import brokers_in
 from saturnmq.runtime.errors import RouteNotFound, SaturnError, TopicNotExist
 
 GROUP = "saturnmq-restore"

@@ -26,7 +26,7 @@ from itertools import islice
 from typing import Any, cast
 
 from saturnmq.client.consumer.process_queue import MessageRun
-from saturnmq.client.producer.results import ConsumeResult
+from saturnmq.client.consumer.results import ConsumeResult
 from saturnmq.protocol.message import ReceivedMessage
 from saturnmq.runtime.door import Runtime, Workers
 from saturnmq.runtime.errors import (

@@ -36,10 +36,10 @@ from saturnmq.client.consumer.offset_store import (
 )
 from saturnmq.client.consumer.process_queue import FlowLimits, MessageRun
 from saturnmq.client.consumer.pulling import Puller
+from saturnmq.client.consumer.results import ConsumeResult
 from saturnmq.client.consumer.send_back import SendBack
 from saturnmq.client.consumer.starting import Baseline, start_offset
 from saturnmq.client.core import ClientCore, ErrorListener, shared_or_new
-from saturnmq.client.producer.results import ConsumeResult
 from saturnmq.client.terms import note_term
 from saturnmq.protocol import kernels, topics
 from saturnmq.protocol.message import MessageQueue

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from saturnmq.client.blocking_faces import Admin as Admin
     from saturnmq.client.blocking_faces import PullConsumer as PullConsumer
     from saturnmq.client.blocking_faces import PushConsumer as PushConsumer
+    from saturnmq.client.consumer.results import ConsumeResult as ConsumeResult
     from saturnmq.client.producer.batch import SendHandle as SendHandle
     from saturnmq.client.producer.batch import SendResult as SendResult
-    from saturnmq.client.producer.results import ConsumeResult as ConsumeResult
     from saturnmq.client.producer.results import SendStatus as SendStatus
     from saturnmq.protocol.message import Message as Message
     from saturnmq.protocol.message import MessageQueue as MessageQueue
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Admin": "saturnmq.client.blocking_faces",
-    "ConsumeResult": "saturnmq.client.producer.results",
+    "ConsumeResult": "saturnmq.client.consumer.results",
     "Message": "saturnmq.protocol.message",
     "MessageQueue": "saturnmq.protocol.message",
     "Producer": "saturnmq.client.blocking",

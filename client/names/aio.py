@@ -3,9 +3,10 @@
 from saturnmq.client.admin.admin import Admin
 from saturnmq.client.consumer.pull_consumer import PullConsumer
 from saturnmq.client.consumer.push_consumer import PushConsumer
+from saturnmq.client.consumer.results import ConsumeResult
 from saturnmq.client.producer.batch import SendHandle, SendResult
 from saturnmq.client.producer.producer import Producer
-from saturnmq.client.producer.results import ConsumeResult, SendStatus
+from saturnmq.client.producer.results import SendStatus
 from saturnmq.protocol.message import Message, MessageQueue, ReceivedMessage
 from saturnmq.protocol.sql92 import Sql
 from saturnmq.runtime.errors import SaturnError

@@ -14,13 +14,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from saturnmq.client.admin.replicas import brokers_in
 from saturnmq.client.core import ClientCore
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.jhash import jhash
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.route import TopicRoute
+from saturnmq.protocol.route import TopicRoute, brokers_in
 from saturnmq.runtime.errors import SaturnError
 
 log = logging.getLogger(__name__)

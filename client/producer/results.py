@@ -1,4 +1,4 @@
-"""The answers of sends and listeners; SendResult is in batch_reference.py."""
+"""The answers of sends; SendResult is in batch_reference.py."""
 
 from __future__ import annotations
 
@@ -21,22 +21,3 @@ STATUS_OF_CODE: dict[int, SendStatus] = {
     11: SendStatus.SLAVE_NOT_AVAILABLE,
     12: SendStatus.FLUSH_SLAVE_TIMEOUT,
 }
-
-
-class ConsumeResult(enum.Enum):
-    """A listener's verdict on the messages it got; None means SUCCESS. Any other value that is no
-    member is an error of the listener: the error is reported and the messages are delivered
-    again.
-
-    RETRY and SUSPEND mean the same: a concurrent listener gets the messages again after the delay
-    of the group's retries, an ordered one after a second, before any other message of their queue.
-    """
-
-    SUCCESS = "CONSUME_SUCCESS"
-    RETRY = "RECONSUME_LATER"
-    SUSPEND = "SUSPEND_CURRENT_QUEUE_A_MOMENT"
-
-    # RocketMQ's names of the same members.
-    CONSUME_SUCCESS = SUCCESS
-    RECONSUME_LATER = RETRY
-    SUSPEND_CURRENT_QUEUE_A_MOMENT = SUSPEND

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from saturnmq.client.consumer.push_consumer import PushConsumer
+from saturnmq.client.consumer.results import ConsumeResult
 from saturnmq.client.core import ClientCore
 from saturnmq.client.producer.producer import Producer
-from saturnmq.client.producer.results import ConsumeResult
 from saturnmq.drills.sim.history import LATER, Ack, Place, SimHistory, make_body
 from saturnmq.drills.sim.plan import MESSAGE_BYTES_MAX, TOPIC
 from saturnmq.protocol.codes import RequestCode

@@ -23,8 +23,8 @@ from saturnmq.client.consumer import listening
 from saturnmq.client.consumer.assigned_queue import AssignedQueue
 from saturnmq.client.consumer.process_queue import ProcessQueue
 from saturnmq.client.consumer.queue_locks import QueueLocks
+from saturnmq.client.consumer.results import ConsumeResult
 from saturnmq.client.producer.placing import Placement
-from saturnmq.client.producer.results import ConsumeResult
 from saturnmq.client.producer.sending import Sender
 from saturnmq.drills.mutants import Mutant, Patch
 from saturnmq.drills.sim.plan import FAULTS

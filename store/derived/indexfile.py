@@ -30,7 +30,6 @@ from saturnmq.runtime.errors import StoreDamaged
 from saturnmq.store.derived.room import STEP, Room, Rooms
 from saturnmq.store.disk import Disk, MappedFile
 from saturnmq.store.reading import OF_DERIVED, number_of, read
-from saturnmq.store.recovery.checkpoint import INDEX_NAME_MAX
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +39,7 @@ INCOMING = struct.Struct(">iqq")
 _SLOT = struct.Struct(">i")
 _INT_MAX = 0x7FFFFFFF
 _READ = 1 << 20
+INDEX_NAME_MAX = 1 << 62  # the next file has a greater one, which must be a number of 64 bits
 
 
 def insert_items_reference(

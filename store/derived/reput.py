@@ -16,7 +16,7 @@ from saturnmq.protocol.kernels import Scan, scan_frames
 from saturnmq.store.derived.derived import Arrival, Derived
 from saturnmq.store.log.atomic_batches import AtomicBatch, groups_in
 from saturnmq.store.log.commitlog import CommitLog
-from saturnmq.store.recovery.resync import next_frame
+from saturnmq.store.log.resync import next_frame
 
 STEP_BYTES = 4 << 20
 NEW_QUEUES = 8  # in a step: the file system takes about a millisecond for the files of each

@@ -34,6 +34,7 @@ import struct
 import zlib
 from dataclasses import dataclass
 
+from saturnmq.store.derived.indexfile import INDEX_NAME_MAX
 from saturnmq.store.disk import Disk
 from saturnmq.store.reading import cannot_be_read
 
@@ -44,7 +45,6 @@ _OURS_BEFORE = struct.Struct(">8sqqqq40s")
 MAGIC = b"SATURN03"
 MAGIC_BEFORE = b"SATURN02"
 NO_INDEX, INDEX_UNKNOWN = 0, -1
-INDEX_NAME_MAX = 1 << 62  # the next file has a greater one, which must be a number of 64 bits
 _WAY_OUT = (
     "replace the disk and copy the directory from a slave, or delete this file: then all of the "
     "log is read, and nobody knows what of it was durable"

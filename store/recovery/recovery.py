@@ -33,10 +33,10 @@ from saturnmq.store.derived.derived import Derived
 from saturnmq.store.derived.reput import STEP_BYTES, Reput
 from saturnmq.store.log.atomic_batches import AtomicBatch
 from saturnmq.store.log.commitlog import CommitLog
+from saturnmq.store.log.resync import next_frame
 from saturnmq.store.reading import OF_LOG, read, read_into
 from saturnmq.store.recovery.checkpoint import NO_INDEX, Checkpoint
 from saturnmq.store.recovery.repair import damaged_ranges
-from saturnmq.store.recovery.resync import next_frame
 
 log = logging.getLogger(__name__)
 

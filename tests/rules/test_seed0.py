@@ -35,7 +35,7 @@ from rig import (
     settle,
 )
 from saturnmq.client.consumer.push_consumer import PushConsumer
-from saturnmq.client.producer.results import ConsumeResult
+from saturnmq.client.consumer.results import ConsumeResult
 from saturnmq.protocol.jhash import tags_code
 from saturnmq.store.config import StoreConfig
 from saturnmq.store.derived.lookup import Lookup

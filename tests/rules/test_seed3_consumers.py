@@ -10,7 +10,7 @@ from rig import bodies, dispatch, frames, message, open_store, raw_frame
 from saturnmq.broker.broker import Broker
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.client.consumer.push_consumer import PushConsumer
-from saturnmq.client.producer.results import ConsumeResult
+from saturnmq.client.consumer.results import ConsumeResult
 from saturnmq.protocol.message import ReceivedMessage
 from world_rig import Remote, World, new_disk, run, saved_json
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from saturnmq.broker.handlers import bodies
+from saturnmq.broker import bodies
 from saturnmq.protocol import fastjson
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.message import MessageQueue

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from saturnmq.client.consumer.listening import Caller
 from saturnmq.client.consumer.process_queue import MessageRun, ProcessQueue
-from saturnmq.client.producer.results import ConsumeResult
+from saturnmq.client.consumer.results import ConsumeResult
 from saturnmq.runtime.errors import ConfigError, ListenerError
 from saturnmq.runtime.native import NativeRuntime
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from consumer_world import MASTER, Q0, Q1, SLAVE, World, WorldCore, consumer, puller
 from saturnmq.client.consumer.pull_consumer import PullConsumer
-from saturnmq.client.producer.results import ConsumeResult
+from saturnmq.client.consumer.results import ConsumeResult
 from saturnmq.protocol.message import ReceivedMessage
 from saturnmq.runtime.errors import ClientClosed, ConfigError, InvalidParameter
 from saturnmq.runtime.native import NativeRuntime

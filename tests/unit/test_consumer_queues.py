@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from consumer_world import MASTER, Q0, Q1, World, WorldCore, consumer
-from saturnmq.client.producer.results import ConsumeResult
+from saturnmq.client.consumer.results import ConsumeResult
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.errors import RequestTimeout

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from consumer_world import Q0, World, WorldCore, consumer
-from saturnmq.client.producer.results import ConsumeResult
+from saturnmq.client.consumer.results import ConsumeResult
 from saturnmq.drills.sim.network import SimNetwork
 from saturnmq.drills.sim.runtime import SimRuntime
 from saturnmq.protocol.message import ReceivedMessage

@@ -9,7 +9,7 @@ import pytest
 from saturnmq.broker.broker import Broker
 from saturnmq.client.admin.admin import Admin
 from saturnmq.client.consumer.push_consumer import PushConsumer
-from saturnmq.client.producer.results import ConsumeResult
+from saturnmq.client.consumer.results import ConsumeResult
 from saturnmq.protocol.message import ReceivedMessage
 from saturnmq.runtime.errors import ConfigError
 from world_rig import Remote, World, run

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from consumer_world import Q0, World, consumer
-from saturnmq.client.producer.results import ConsumeResult, SendStatus
+from saturnmq.client.consumer.results import ConsumeResult
+from saturnmq.client.producer.results import SendStatus
 from saturnmq.protocol.message import ReceivedMessage
 from saturnmq.runtime.errors import ListenerError, ListenerRaisedExit, WrongListenerResult
 from saturnmq.runtime.native import NativeRuntime

@@ -9,7 +9,7 @@ import pytest
 from consumer_world import MASTER, Q0, Q1, SLAVE, World, WorldCore, consumer
 from saturnmq.client.consumer.pull_consumer import PullConsumer
 from saturnmq.client.consumer.push_consumer import PushConsumer
-from saturnmq.client.producer.results import ConsumeResult
+from saturnmq.client.consumer.results import ConsumeResult
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 from saturnmq.runtime.errors import ClientClosed, ConfigError, MalformedFrame
 

@@ -7,9 +7,9 @@ import struct
 import pytest
 from frame_rig import plain_frame
 from saturnmq.protocol.frame import BLANK_MAGIC, MAGIC_V1
+from saturnmq.store.log import resync
+from saturnmq.store.log.resync import next_frame
 from saturnmq.store.log.segments import SegmentSeries
-from saturnmq.store.recovery import resync
-from saturnmq.store.recovery.resync import next_frame
 from store_rig import new_disk
 
 SEGMENT = 1000

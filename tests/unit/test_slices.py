@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from broker_rig import ask, config, connected, pull, run, send, started, until
-from saturnmq.broker.handlers import bodies, slices
+from saturnmq.broker import bodies
+from saturnmq.broker.handlers import slices
 from saturnmq.broker.handlers.membership import TOLD_AT_ONCE
 from saturnmq.broker.handlers.pull import LOOKED_AT
 from saturnmq.protocol import fastjson

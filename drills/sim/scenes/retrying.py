@@ -14,7 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from saturnmq.broker.handlers.retry import FIRST_RETRY_LEVEL
-from saturnmq.client.producer.results import ConsumeResult, SendStatus
+from saturnmq.client.consumer.results import ConsumeResult
+from saturnmq.client.producer.results import SendStatus
 from saturnmq.drills.sim.scenes.scene import Scene, SceneConsumer
 from saturnmq.drills.sim.verdict import told
 from saturnmq.protocol.message import ReceivedMessage
