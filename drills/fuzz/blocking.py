@@ -55,7 +55,6 @@ class _Connection:
         self.server = server
         self.socket = peer
         self.decoder = FrameDecoder()
-        self.drips = False
 
 
 class Servers:

@@ -41,7 +41,6 @@ class Fates:
     kept: int = 0
     dropped: int = 0
     torn: int = 0
-    names_kept: int = 0
     names_dropped: int = 0
 
     def add(self, other: Fates) -> None:
@@ -261,7 +260,6 @@ class Names:
         for directory in sorted(self._changes):
             for change in self._changes[directory]:
                 if rng.random() < outcome.names:
-                    fates.names_kept += 1
                     change.apply(kept)
                 else:
                     fates.names_dropped += 1

@@ -91,7 +91,6 @@ class Scene:
         self.history = SimHistory()
         self.history.reader(self.group)
         self.lanes: list[asyncio.Task[None]] = []
-        self.encored = False
 
     # what a scene says of itself
 
