@@ -43,7 +43,7 @@ __all__ = ["Admin", "PullConsumer", "PushConsumer"]
 
 
 class PushConsumer(Facade[push_consumer.PushConsumer]):
-    """A member of a consumer group that is handed messages.
+    """A member of a consumer group that gets messages through a listener.
 
         consumer = PushConsumer("readers", "127.0.0.1:9876", listener=work)
         consumer.subscribe("orders", "new || changed")
@@ -72,7 +72,7 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
 
     @property
     def consume_from(self) -> str | int:
-        """Where a group begins that has no offset: "first", "last" or a time in ms."""
+        """Where a group without an offset begins: "first", "last" or a time in ms."""
         return self._target.consume_from
 
     def __init__(
@@ -193,9 +193,10 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
     def close(self) -> None:
         """Lets running listeners end, commits, gives queues and locks back, leaves the group.
 
-        A listener that does not return within ten seconds is told (`on_error`), and its messages
-        come again. The lock of an ordered queue is not given back under it: the next owner gets the
-        queue when the lock expires at the broker, 60 s later, whether it has returned or not.
+        A listener that does not return within ten seconds is reported (`on_error`), and its
+        messages come again. The lock of its ordered queue is not given back: the next owner gets
+        the queue when the lock expires at the broker, 60 s later, even if the listener has not
+        returned.
         """
         return super().close()
 
@@ -225,12 +226,12 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
 
     @property
     def auto_commit(self) -> bool:
-        """Whether each poll() commits what the polls before it gave."""
+        """Whether each poll() commits the messages of the polls before it."""
         return self._target.auto_commit
 
     @property
     def consume_from(self) -> str | int:
-        """Where a group begins that has no offset: "first", "last" or a time in ms."""
+        """Where a group without an offset begins: "first", "last" or a time in ms."""
         return self._target.consume_from
 
     def __init__(
@@ -297,7 +298,7 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
         self._call(lambda: self._target.subscribe(topic, expression))
 
     def assign(self, queues: Iterable[MessageQueue], expression: Expression = "*") -> None:
-        """Reads exactly `queues`, without asking who else does; replaces an earlier assign()."""
+        """Reads exactly `queues`, whoever else reads them; replaces an earlier assign()."""
         self._call(lambda: self._target.assign(queues, expression))
 
     def start(self) -> Self:
@@ -313,12 +314,14 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
         return self._wait(self._target.poll(timeout_s, max_messages))
 
     def commit(self, offsets: dict[MessageQueue, int] | None = None) -> None:
-        """Commits what was polled so far, or `offsets` (next offset to read), and waits for it."""
+        """Commits the offsets polled so far, or `offsets` (next offset to read), and waits for
+        it.
+        """
         self._wait(self._target.commit(offsets))
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """The next poll of `queue` starts at `offset`. The committed offset follows, backwards too,
-        as after a poll: at the next commit() or, with auto_commit, the next poll().
+        at the next commit() or, with auto_commit, at the next poll().
         """
         self._call(lambda: self._target.seek(queue, offset))
 

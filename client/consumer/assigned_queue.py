@@ -13,22 +13,23 @@ from saturnmq.runtime.door import Runtime
 
 
 class AssignedQueue:
-    """Between rebalance giving a queue and its hand-over to the next owner. Loop thread only.
+    """A queue from the time when rebalance gives it until its hand-over to the next owner. Loop
+    thread only.
 
-    One that rebalance took away while its ordered listener runs is held on, dropped: nothing more
-    is pulled or handed to the listener, the lock is kept, and when the listener has returned the
-    queue is handed over.
+    A queue that rebalance takes away while its ordered listener runs is kept, marked as dropped:
+    nothing more is pulled or handed to the listener, the lock is kept, and the queue is handed over
+    when the listener has returned.
     """
 
     def __init__(self, queue: MessageQueue) -> None:
         self.queue = queue
         self.state = ProcessQueue()
         self.pulling: asyncio.Task[Any] | None = None
-        self.queued = False  # stands in the round of queues that have messages
-        self.space = asyncio.Event()  # for the pull task: room, a lock, a reset
-        self.data = asyncio.Event()  # for the ordered consume task: messages, a lock
-        self.run: MessageRun | None = None  # what the listener of an ordered consumer works on
-        self.handed_over = False  # from the last commit on: the lock is not asked for any more
+        self.queued = False  # is in the round of queues that have messages
+        self.space = asyncio.Event()  # wakes the pull task: room, a lock, a reset
+        self.data = asyncio.Event()  # wakes the ordered consume task: messages, a lock
+        self.run: MessageRun | None = None  # the run that an ordered listener works on
+        self.handed_over = False  # set at the last commit: the lock is not asked for any more
         self.unlock_tries = 0  # rounds of rebalance that found the listener still running
         self._once_quiet: list[Callable[[], object]] = []
 
@@ -40,7 +41,8 @@ class AssignedQueue:
         await self.data.wait()
 
     def wake(self) -> None:
-        """Something changed from outside: a lock came or went, the queue was dropped."""
+        """Wake the tasks after a change from outside: a lock came or went, the queue was
+        dropped."""
         self.space.set()
         self.data.set()
 
@@ -49,14 +51,14 @@ class AssignedQueue:
         self.run = chunk
 
     def end(self) -> None:
-        """It is over, and the process queue knows what came of it."""
+        """The listener run is over, and the process queue knows its outcome."""
         self.run = None
         waiting, self._once_quiet = self._once_quiet, []
         for act in waiting:
             act()
 
     def once_quiet(self, act: Callable[[], object]) -> None:
-        """Calls `act` when no ordered run is under way: now, or at the end of this one."""
+        """Calls `act` when no ordered run is under way: now, or at the end of the present one."""
         if self.run is None:
             act()
         else:
@@ -68,7 +70,7 @@ class AssignedQueue:
             self.pulling.cancel()
 
     def drop(self) -> None:
-        """The queue is no longer ours."""
+        """Marks the queue as no longer ours."""
         self.state.drop()
         self.wake()
 
@@ -77,7 +79,7 @@ class AssignedQueue:
         state = self.state
 
         def stamp(at: float) -> int:
-            """Wall clock, ms, of a moment of the steady one; 0 if it never came."""
+            """The wall-clock time in ms of a moment of the steady clock; 0 if it never came."""
             return runtime.now_ms() - int((runtime.monotonic() - at) * 1000) if at > 0.0 else 0
 
         return {

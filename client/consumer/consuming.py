@@ -1,13 +1,13 @@
 """From a process queue to the listener and back: concurrently, or in order. Loop thread only.
 
-Concurrent: runs of any queue side by side, as many as the listener's pace asks for. One that lasts
-far longer than that pace said keeps only what it has begun, and counts no more among them: a call
-that takes long must not hold up messages that were handed over in one piece with its own. A failed
-message goes back to its broker, which delivers it again later; so does what a listener has not
-finished after `consume_timeout_s` (RocketMQ's 15 minutes): one call that hangs must not hold up the
-committed offset of its queue for ever. In order: one run per queue, under the broker's lock; a
-failed slice stays first in line, and a call that hangs holds up its queue, for other members of the
-group as well. Either is told to the application.
+Concurrent: runs of any queue side by side, as many as the listener's pace asks for. A run that
+lasts far longer than that pace keeps only the messages it has begun and does not count any more: a
+call that takes long must not hold up messages that were handed over together with its own. A failed
+message goes back to its broker, which delivers it again later. So does a message that a listener
+has not finished after `consume_timeout_s` (RocketMQ's 15 minutes): a call that hangs must not hold
+up the committed offset of its queue for ever. In order: one run per queue, under the broker's lock;
+a failed slice stays first in line, and a call that hangs holds up its queue, for other members of
+the group as well. Both cases are reported to the application.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TIMEOUT_DELAY_LEVEL = 3
 
 
 class Consumption:
-    """What both kinds have: the runs under way and what came of them."""
+    """The common part of both kinds: the runs under way and their outcome."""
 
     def __init__(
         self,
@@ -53,29 +53,31 @@ class Consumption:
         self._group = group
         self._caller = caller
         self._send_back = send_back
-        self._runs: dict[MessageRun, AssignedQueue] = {}  # under way: what the listener works on
+        self._runs: dict[MessageRun, AssignedQueue] = {}  # under way: the run of the listener
         self._idle = asyncio.Event()
 
     def begin(self, held: AssignedQueue, asked_at: float) -> None:
-        """A queue is ours from now on; its lock was asked for at `asked_at` (monotonic)."""
+        """Start on a queue that is ours from now on; its lock was asked for at `asked_at`
+        (monotonic)."""
 
     def arrived(self, held: AssignedQueue) -> None:
         """There are messages to consume."""
         raise NotImplementedError
 
     def look_after(self) -> None:
-        """Called every few seconds: some listeners may hang."""
+        """Look for listeners that hang; called every few seconds."""
         now = self._runtime.monotonic()
         for chunk, held in list(self._runs.items()):
             if chunk.stands_still_s(now) > self._timeout_s:
                 self._overdue(held, chunk)
 
     def _overdue(self, held: AssignedQueue, chunk: MessageRun) -> None:
-        """The listener has finished nothing for `consume_timeout_s`."""
+        """The listener has finished nothing for `consume_timeout_s`: act on it."""
         raise NotImplementedError
 
     def _tell_stuck(self, held: AssignedQueue, chunk: MessageRun, consequence: str) -> None:
-        """Tells the application, every `consume_timeout_s`, that the listener does not return."""
+        """Reports to the application, every `consume_timeout_s`, that the listener does not
+        return."""
         now = self._runtime.monotonic()
         if chunk.told >= 0.0 and now - chunk.told < self._timeout_s:
             return
@@ -90,7 +92,7 @@ class Consumption:
         )
 
     async def end(self, at_most_s: float) -> bool:
-        """Waits for the runs under way, of queues that are all dropped: no other begins. False if
+        """Waits for the runs under way; their queues are all dropped, so no other begins. False if
         some did not end.
         """
         try:
@@ -103,8 +105,8 @@ class Consumption:
         return True
 
     def _tell_of(self, held: AssignedQueue, error: BaseException) -> None:
-        """A task that calls the listener was ended by `error`, and begins anew. Called from a
-        timer: when all tasks are cancelled because the loop ends, no timer runs any more.
+        """Reports that a task that calls the listener was ended by `error` and begins anew. Called
+        from a timer: when all tasks are cancelled because the loop ends, no timer runs any more.
         """
         told = ListenerError(
             f"consuming {held.queue} in group {self._group} was ended by {error!r} and goes on"
@@ -139,7 +141,7 @@ class Concurrent(Consumption):
         super().__init__(core, group, caller, send_back, timeout_s)
         self._broadcasting = broadcasting
         self._round: deque[AssignedQueue] = deque()
-        self._long: set[MessageRun] = set()  # of the runs under way: those that last too long
+        self._long: set[MessageRun] = set()  # runs under way that last too long
         self._back_slots = asyncio.Semaphore(SEND_BACKS_AT_ONCE)
 
     def arrived(self, held: AssignedQueue) -> None:
@@ -164,7 +166,7 @@ class Concurrent(Consumption):
         return runs < self._caller.threads and runs - len(self._long) < self._caller.parallel
 
     def _stalls(self, held: AssignedQueue, chunk: MessageRun) -> None:
-        """A fast listener gets long runs and few threads; when it blocks all the same, the others
+        """A fast listener gets long runs and few threads; if it blocks after all, other threads
         must help.
         """
         self._long.add(chunk)
@@ -195,7 +197,7 @@ class Concurrent(Consumption):
         self.arrived(held)
 
     async def _settle(self, held: AssignedQueue, chunk: MessageRun) -> None:
-        """After an attempt: what failed goes back, what was not reached waits here."""
+        """After an attempt: failed messages go back, messages that were not reached wait here."""
         held.state.last_consume = self._runtime.monotonic()
         failed, rest = chunk.failed, list(chunk.messages[chunk.handled :])
         if failed and self._broadcasting:
@@ -204,7 +206,7 @@ class Concurrent(Consumption):
             held.state.keep(chunk, [*failed, *rest])
             rest = [*await self._hand_back(failed), *rest]
         held.state.keep(chunk, rest)
-        # Neither consumed nor handed back: once more from here, the offset waits for them.
+        # Neither consumed nor sent back: tried again from here; the offset waits for them.
         if rest:
             self._runtime.call_later(LOCAL_RETRY_S, self._again, held, chunk)
 
@@ -221,7 +223,7 @@ class Concurrent(Consumption):
     async def _hand_back(
         self, messages: Sequence[ReceivedMessage], level: int = 0
     ) -> list[ReceivedMessage]:
-        """Those that no broker took."""
+        """The messages that no broker took."""
 
         async def back(message: ReceivedMessage) -> bool:
             async with self._back_slots:

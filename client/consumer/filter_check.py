@@ -1,4 +1,4 @@
-"""The questions of a consumer before its first heartbeat: where its topics are, and whether the
+"""The requests of a consumer before its first heartbeat: the routes of its topics, and whether the
 brokers filter by its SQL92 conditions (CHECK_CLIENT_CONFIG 46).
 """
 
@@ -26,11 +26,11 @@ log = logging.getLogger(__name__)
 async def find_brokers(
     core: ClientCore, group: str, subscriptions: Mapping[str, Subscription], baseline: Baseline
 ) -> None:
-    """Find who has the topics, note which queues they have now, and ask the brokers whether they
-    filter by their SQL92 conditions, as RocketMQ's clients do before their first heartbeat.
+    """Find the brokers of the topics, note the queues they have now, and ask the brokers whether
+    they filter by the SQL92 conditions, as RocketMQ's clients do before their first heartbeat.
 
-    FilterNotSupported: one does not. SubscriptionParseFailed: one cannot parse it. A broker that
-    does not answer is passed over: its pulls will tell.
+    FilterNotSupported: a broker does not filter. SubscriptionParseFailed: a broker cannot parse the
+    condition. A broker that does not answer is passed over: its pulls will show it.
     """
     for topic in list(subscriptions):
         try:

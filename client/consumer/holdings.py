@@ -26,7 +26,8 @@ CLOSE_WAIT_S = 10.0
 
 
 class Holdings:
-    """Of one consumer; loop thread only. `pull` starts the task that pulls a queue's messages."""
+    """The queues of one consumer; loop thread only. `pull` starts the task that pulls a queue's
+    messages."""
 
     def __init__(
         self,
@@ -50,14 +51,14 @@ class Holdings:
         self._closing = False
 
     def start(self) -> None:
-        """Locks are kept from now on."""
+        """Begins to keep the locks."""
         if self._ordered:
             renew = partial(self.locks.run, self.held)
             self._renewing = self._core.tasks.keep(renew, name=f"locks {self._group}")
 
     async def close(self) -> None:
-        """Lets running listeners end, commits what they finished and gives the locks back, but for
-        that of a queue whose listener has not returned: it expires at the broker.
+        """Lets running listeners end, commits their finished messages and gives the locks back,
+        except that of a queue whose listener has not returned: it expires at the broker.
         """
         self._closing = True
         for held in self.held.values():
@@ -83,9 +84,9 @@ class Holdings:
         self._core.tell(ListenerStuck(text))
 
     async def take(self, queues: Sequence[MessageQueue]) -> bool:
-        """Starts on `queues`; False if some cannot be had yet: locked by another owner, or here
-        still in the hands of a listener that is to return. False, too, while a master cannot be
-        told that we need a lock no more: its next owner waits.
+        """Starts on `queues`; False if some cannot be had yet: another owner has the lock, or a
+        listener here has yet to return. False, too, while a master cannot be told that we no
+        longer need a lock: its next owner waits.
         """
         wanted = [queue for queue in queues if queue not in self.held]
         asked_at = self._core.runtime.monotonic()
@@ -103,8 +104,8 @@ class Holdings:
         return all(queue in self.held and not self.held[queue].state.dropped for queue in queues)
 
     async def give_up(self, queues: Sequence[MessageQueue]) -> None:
-        """Stops on `queues`. One whose ordered listener runs is handed over when that has returned;
-        until then it is held, locked and dropped.
+        """Stops on `queues`. A queue whose ordered listener runs is handed over when the listener
+        has returned; until then it is kept, locked and dropped.
         """
         given = [self.held[queue] for queue in queues if queue in self.held]
         for held in given:
@@ -137,12 +138,12 @@ class Holdings:
     async def commit(
         self, queues: Iterable[MessageQueue] | None = None, *, confirm: bool = False
     ) -> None:
-        """Commits what is finished of `queues`, or of all that are held."""
+        """Commits the finished messages of `queues`, or of all queues that are held."""
         await self._offsets.commit(self.note_finished(queues), confirm=confirm)
 
     def note_finished(self, queues: Iterable[MessageQueue] | None = None) -> list[MessageQueue]:
-        """Those of `queues` that may be committed. An ordered one whose lock is away may be
-        somebody else's, who has come further.
+        """Those of `queues` that may be committed, with their offsets noted. An ordered queue
+        without its lock may belong to another consumer, which has come further.
         """
         noted, now = [], self._core.runtime.monotonic()
         for queue in list(self.held) if queues is None else queues:

@@ -2,17 +2,17 @@
 per hop.
 
 A hop to a thread costs some tens of microseconds, so a worker gets a run of messages and calls the
-listener slice by slice. How long the run is, and how many runs may be under way, follows from how
-fast the listener proved to be. A fast one computes: it gets one thread, because more would only
-pass Python's lock about, and runs of about 2 ms, because the loop gets the lock for certain when
-the worker comes back for more, and after a switch interval (5 ms) otherwise. A slow one waits for
-something: it gets one slice at a time, so that many threads can share its queue. What is left of a
-run that takes far longer than the pace said is taken away from it (consuming.py).
+listener slice by slice. The length of a run and the number of runs under way follow from the
+measured speed of the listener. A fast listener computes. It gets one thread, because more would
+only pass Python's lock around. Its runs last about 2 ms: the loop gets the lock for certain when
+the worker comes back for more, and otherwise only after a switch interval (5 ms). A slow listener
+waits for something: it gets one slice at a time, so that many threads can share its queue. A run
+that takes far longer than the pace predicts loses its remaining messages (consuming.py).
 
-A listener says None or SUCCESS, or RETRY (SUSPEND), or it raises. Whatever it raises, SystemExit,
-KeyboardInterrupt and a CancelledError of its own included, is a failure like RETRY and ends
-neither the client nor the process; so is any other answer. Ordinary exceptions are logged, one by
-one; what breaks the rules is told to the application (ClientCore.tell), each kind once a minute
+A listener returns None or SUCCESS, or RETRY (SUSPEND), or it raises. Any exception, SystemExit,
+KeyboardInterrupt and a CancelledError of its own included, is a failure like RETRY and ends neither
+the client nor the process; so is any other return value. Ordinary exceptions are logged one by one;
+a breach of these rules is reported to the application (ClientCore.tell), each kind once a minute
 with the number of messages.
 """
 
@@ -40,7 +40,8 @@ log = logging.getLogger(__name__)
 
 RUN_S = 0.002
 RUN_MOST = 8192
-# Threads for a listener of at most so many seconds per message; a slower one gets all there are.
+# Threads for a listener that takes at most so many seconds per message; a slower one gets all
+# threads.
 THREADS_FOR = ((5e-6, 1), (50e-6, 2))
 
 TELL_EVERY_S = 60.0
@@ -65,19 +66,19 @@ class Caller:
             )
         self._runtime = runtime
         self._tell = tell
-        self._told: dict[str, float] = {}  # when the application heard last of a kind of fault
-        self._untold: dict[str, int] = {}  # messages with faults of a kind since then
+        self._told: dict[str, float] = {}  # last report of a kind of fault to the application
+        self._untold: dict[str, int] = {}  # messages with faults of a kind since that report
         self._workers: Workers | None = None
         self._many: Listener | None = None
         self._one: OneListener | None = None
         self.batch_size = batch_size
         self.threads = threads
         self._is_async = False
-        # Messages and the seconds they took, older ones weighing less.
+        # Messages and the seconds they took; older ones weigh less.
         self._handled = self._took = 0.0
 
     def set(self, listener: Listener | None, listener_one: OneListener | None) -> None:
-        """The listener to call: `listener` with a list, or `listener_one` with each message."""
+        """Set the listener: `listener` with a list, or `listener_one` with each message."""
         if (listener is None) == (listener_one is None):
             raise ConfigError("give either listener (gets a list) or listener_one (gets a message)")
         if self.ready and (self._many, self._one) != (listener, listener_one):
@@ -117,7 +118,7 @@ class Caller:
         return self.threads
 
     def stalled(self) -> None:
-        """A run takes far longer than the pace says: what was known of it is void."""
+        """A run takes far longer than the pace predicts: forget the pace."""
         self._handled = self._took = 0.0
 
     def close(self) -> None:
@@ -133,10 +134,11 @@ class Caller:
         *,
         stop_at_failure: bool = False,
     ) -> None:
-        """One attempt at `chunk`, which tells how far it came.
+        """One attempt at `chunk`; the chunk records how far it came.
 
-        It ends early when the chunk is ended or `go_on`, asked before every slice, says no; with
-        `stop_at_failure` the first failed slice ends it and is not counted as handled.
+        The attempt ends early when the chunk is ended or when `go_on`, asked before every slice,
+        returns False. With `stop_at_failure` the first failed slice ends it and does not count as
+        handled.
         """
         try:
             if self._is_async:
@@ -165,7 +167,7 @@ class Caller:
     def _each(
         self, chunk: MessageRun, go_on: Callable[[], bool] | None, stop_at_failure: bool
     ) -> float:
-        """The run of a listener that takes single messages; every line in it counts."""
+        """The run of a listener that takes single messages; every line in it costs time."""
         began = self._runtime.monotonic()
         listener = cast(OneListener, self._one)
         for message in chunk.upcoming:
@@ -190,7 +192,7 @@ class Caller:
         listener = cast(Listener, self._many)
         for batch in self._batches(chunk, go_on):
             try:
-                # A list of its own: the listener may do with it what it likes.
+                # A list of its own: the listener may change it.
                 result = listener(list(batch))
             except BaseException as error:
                 result = _raised(chunk, batch, error)
@@ -242,7 +244,7 @@ def _note(chunk: MessageRun, batch: Messages, result: object, stop_at_failure: b
 
 
 def _check(chunk: MessageRun, batch: Messages, result: object) -> None:
-    """Notes it if `result`, which is not success, is not a ConsumeResult either."""
+    """Records a fault if `result`, which is not success, is no ConsumeResult either."""
     if result is RETRY or result is SUSPEND:
         return
     kind = f"returned {type(result)}"
@@ -254,11 +256,11 @@ def _check(chunk: MessageRun, batch: Messages, result: object) -> None:
         )
     chunk.faults[kind].messages += len(batch)
     if inspect.iscoroutine(result):
-        result.close()  # or Python warns of it, each time
+        result.close()  # otherwise Python warns about it each time
 
 
 def _raised(chunk: MessageRun, batch: Messages, error: BaseException) -> ConsumeResult:
-    """What a call of the listener counts as that raised `error`."""
+    """Records a call of the listener that raised `error`."""
     if isinstance(error, Exception):
         log.error(
             "the listener failed on %d messages from %s", len(batch), batch[0], exc_info=error
@@ -276,7 +278,8 @@ def _raised(chunk: MessageRun, batch: Messages, error: BaseException) -> Consume
 
 
 def _is_ended(task: asyncio.Task[Any] | None) -> bool:
-    """Whether `task` is cancelled, or closed with its loop: its listener raised nothing."""
+    """Whether `task` is cancelled, or closed with its loop: then the listener itself raised
+    nothing."""
     try:
         return task is None or asyncio.current_task() is not task or task.cancelling() > 0
     except RuntimeError:  # no loop is running any more

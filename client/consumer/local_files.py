@@ -1,7 +1,7 @@
 """The file door of broadcasting consumers on a real file system (see offset_store.FileDoor).
 
 The lock is an advisory one (flock) on `<path>.lock`, a file of its own because `replace` puts a new
-file in place of the old one. It holds the process id of whoever has it, and ends with the process.
+file in place of the old one. It holds the process id of its owner and ends with the process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class LocalFiles:
         target = Path(path).expanduser()
         target.parent.mkdir(parents=True, exist_ok=True)
         fresh = target.with_name(target.name + ".tmp")
-        with self._replacing:  # one may still be at it that nobody waits for any more
+        with self._replacing:  # an earlier call that nobody waits for any more may still run
             with fresh.open("wb") as file:
                 file.write(data)
                 file.flush()

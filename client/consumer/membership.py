@@ -1,7 +1,8 @@
-"""Being a member of a group: ask who else is, take my share of the queues, again and again.
+"""Membership of a group: ask for the members and take my share of the queues, again and again.
 
-Every 20 s, at once when the broker says the members changed (40), every second while something is
-missing: a broker that does not answer, or does not list us yet, leaves the present share as it is.
+This happens every 20 s, at once when the broker says that the members changed (40), and every
+second while something is missing. A broker that does not answer, or does not list us yet, leaves
+the present share as it is.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ log = logging.getLogger(__name__)
 UNSETTLED_S = 1.0
 
 Told = dict[tuple[str, ...], list[str] | None]
-"""In one round: of brokers, the members of the group that the first one names; None: none does."""
+"""Answers of one round: by brokers, the group's members as the first answering broker lists them;
+None: no broker answered."""
 
 
 class RebalanceMember(Protocol):
@@ -64,7 +66,7 @@ class Membership:
         self._wake.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Rebalance again and again, until cancelled."""
         while True:
             self._wake.clear()
             settled = await self.rebalance()
@@ -74,7 +76,7 @@ class Membership:
             timer.cancel()
 
     async def rebalance(self) -> bool:
-        """One round over all topics; False if something has to be tried again soon."""
+        """One round over all topics; False if something must be retried soon."""
         member = self._member
         settled = True
         topics = dict.fromkeys(member.subscriptions)
@@ -102,13 +104,13 @@ class Membership:
         try:
             queues = await find_queues(self._core, topic, self._member.baseline)
         except SaturnError as error:
-            # %RETRY% appears when a broker has heard the first heartbeat: no reason to hurry.
+            # %RETRY% appears when a broker has got the first heartbeat: no need to hurry.
             log.debug("no route of %s: %s", topic, error)
             return None
         if self._member.broadcasting:
             return list(queues)
         names = tuple(sorted({q.broker_name for q in self._core.subscribe_queues(topic)}))
-        if names not in told:  # a consumer of hundreds of topics asks once
+        if names not in told:  # a consumer of hundreds of topics asks once only
             told[names] = await self._members(names)
         clients = told[names]
         if clients is None:
@@ -116,7 +118,8 @@ class Membership:
         return assign(self._how, self._core.client_id, queues, clients)
 
     async def _members(self, names: Iterable[str]) -> list[str] | None:
-        """The group's client ids by the first of these brokers that answers; None if none does."""
+        """The group's client ids from the first of these brokers that answers; None if none
+        answers."""
         for name in names:
             for _, address in sorted(self._core.routes.brokers().get(name, {}).items()):
                 request = Command.request(
@@ -127,7 +130,7 @@ class Membership:
                     ids = checked.items(checked.document(answer.body), "consumerIdList")
                     clients = [checked.as_text(client, "a client id") for client in ids]
                 except SaturnError as error:
-                    log.debug("%s does not tell the members of %s: %s", address, self._group, error)
+                    log.debug("%s does not list the members of %s: %s", address, self._group, error)
                     continue
                 if self._core.client_id in clients:
                     return clients

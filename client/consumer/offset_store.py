@@ -1,11 +1,11 @@
 """Consumed offsets of one group: on the brokers (clustering) or in a local file (broadcasting).
 
-Both keep a table in memory that only rises (an explicit reset excepted) and write it every few
-seconds and at shutdown. Towards a broker that is one UPDATE_CONSUMER_OFFSET (15) per queue, all of
-one commit leaving in one write of the connection; one-way while running, answered at shutdown. What
-went over a connection that is gone since, or to a slave while there was no master, may be lost: it
-is sent again to whoever is there now. The local file is RocketMQ's `offsets.json`:
-`{"offsetTable":{{"brokerName":..,"queueId":..,"topic":..}:N}}`.
+Both keep a table in memory that only rises (except by an explicit reset) and write it every few
+seconds and at shutdown. To a broker this is one UPDATE_CONSUMER_OFFSET (15) per queue; all requests
+of one commit leave in one write of the connection. They are one-way while the consumer runs and
+answered at shutdown. A commit over a connection that is gone since, or to a slave while there was
+no master, may be lost: it is repeated to the present broker. The local file is RocketMQ's
+`offsets.json`: `{"offsetTable":{{"brokerName":..,"queueId":..,"topic":..}:N}}`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from saturnmq.runtime.errors import (
 
 log = logging.getLogger(__name__)
 
-_Commit = tuple[str, Command, MessageQueue]  # to an address
+_Commit = tuple[str, Command, MessageQueue]  # the first item is the address
 
 COMMIT_INTERVAL_S = 5.0
 
@@ -49,8 +49,8 @@ class FileDoor(Protocol):
         """Atomically and durably puts `data` in place of what was there."""
 
     def lock(self, path: str) -> str | None:
-        """Keeps every other caller from locking `path` until unlock(), or the end of the process;
-        if somebody did so before, who that is.
+        """Keeps every other caller from locking `path` until unlock() or the end of the process. If
+        it is locked already, returns who has the lock.
         """
 
     def unlock(self, path: str) -> None:
@@ -58,7 +58,7 @@ class FileDoor(Protocol):
 
 
 class OffsetStore(Protocol):
-    """What a consumer asks of either kind."""
+    """The interface of either kind for a consumer."""
 
     async def load(
         self, queue: MessageQueue, *, stored_only: bool = False, begins: bool = False
@@ -73,7 +73,7 @@ class OffsetStore(Protocol):
 
 
 class _Table:
-    """Offsets in memory; rise only, except by reset()."""
+    """Offsets in memory; they only rise, except by reset()."""
 
     def __init__(self) -> None:
         self.offsets: dict[MessageQueue, int] = {}
@@ -123,11 +123,11 @@ class RemoteOffsets(_Table):
     async def load(
         self, queue: MessageQueue, *, stored_only: bool = False, begins: bool = False
     ) -> int | None:
-        """The group's offset on the broker; None if it has none (code 22). Other errors are
-        raised. A broker of ours says of which epoch it is: who `begins` there and not further on
-        has to say so with its first pull, too.
+        """The group's offset on the broker; None if it has none (code 22). Other errors are raised.
+        A broker of ours answers with the epoch of its log: a consumer that `begins` exactly
+        there has to send it with its first pull, too.
 
-        Where a group has none the broker may say that it begins at the queue's beginning
+        For a group without an offset the broker may answer that it begins at the queue's beginning
         (starting.py), unless `stored_only`.
         """
         ext = {
@@ -152,7 +152,7 @@ class RemoteOffsets(_Table):
     async def commit(
         self, queues: Iterable[MessageQueue] | None = None, *, confirm: bool = False
     ) -> None:
-        """Sends what changed; with `confirm` waits for the brokers' answers (shutdown, lock
+        """Sends the changed offsets; with `confirm` waits for the brokers' answers (shutdown, lock
         hand-over).
         """
         for queue, connection in self._sent_on.items():
@@ -174,7 +174,7 @@ class RemoteOffsets(_Table):
                 "commitOffset": str(self.offsets[queue]),
                 "bname": queue.broker_name,
             }
-            # Else a commit of messages that were lost could not be told.
+            # Without it the broker could not recognise a commit of messages that were lost.
             ext |= self._core.terms.get((self._group, queue), {})
             request = Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, ext)
             if confirm and (address, queue.topic) in first:
@@ -212,8 +212,8 @@ class RemoteOffsets(_Table):
 
 
 class LocalOffsets(_Table):
-    """Offsets of a broadcasting consumer in a file of its own, `path`; what the file `former` says
-    counts while that is missing.
+    """Offsets of a broadcasting consumer in its own file, `path`; the file `former` counts while
+    that is missing.
     """
 
     def __init__(
@@ -230,7 +230,8 @@ class LocalOffsets(_Table):
     async def open(self) -> None:
         """Takes the file for this consumer alone, and reads it.
 
-        OffsetsLocked: another one has it. ConfigError: it cannot be used, or holds something else.
+        OffsetsLocked: another consumer has it. ConfigError: the file cannot be used, or holds
+        something else.
         """
         run = self._core.runtime.run_blocking
         try:
@@ -258,7 +259,7 @@ class LocalOffsets(_Table):
             ) from error
 
     async def close(self) -> None:
-        """Another consumer may have the file now."""
+        """Releases the file for another consumer."""
         await self._core.runtime.run_blocking(self._files.unlock, self._path)
 
     async def load(

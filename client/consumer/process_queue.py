@@ -1,4 +1,4 @@
-"""What one consumer holds of one queue: pulled, being consumed, finished. Pure.
+"""The messages of one queue at one consumer: pulled, being consumed, finished. Pure.
 
 Messages stay in the batches they were pulled in; a chunk is a run of one batch that one listener
 call chain works on. Nothing here costs time per message.
@@ -7,10 +7,10 @@ call chain works on. Nothing here costs time per message.
                 untaken       <--split()--   taken, some done
                                both in offset order
 
-The offset to commit is the first unfinished one of the oldest unfinished thing, also while the
-listener is at work on it, or, when all is done, the offset at which the next pull starts: it
-already covers what the tag filter dropped. A finished chunk behind an unfinished one waits: the
-committed offset never passes an unprocessed message (docs/guarantees.md I6).
+The offset to commit is the first unfinished one of the oldest unfinished run or batch, also while
+the listener works on it. When everything is finished, it is the offset at which the next pull
+starts, which covers the messages that the tag filter dropped. A finished chunk behind an unfinished
+one waits: the committed offset never passes an unprocessed message (docs/guarantees.md I6).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LOCK_VALID_S = 30.0
 
 
 class Offsetted(Protocol):
-    """What a process queue needs to know of a message."""
+    """The part of a message that a process queue needs."""
 
     @property
     def queue_offset(self) -> int: ...
@@ -36,12 +36,13 @@ class Offsetted(Protocol):
 
 @dataclass(slots=True, eq=False)
 class MessageRun:
-    """A run of messages of one queue that is consumed as one piece of work.
+    """A run of messages of one queue, consumed as one piece of work.
 
-    `handled`, `failed` (those among the handled) and `faults` (one of each kind) tell how the
-    listener's present attempt goes. Its thread writes them, and looks at `ended` before every call.
-    It draws the messages from `upcoming`; the loop thread takes away the rest of them with `split`.
-    A step of a list's iterator is atomic, so either of the two gets a message.
+    `handled`, `failed` (a part of the handled) and `faults` (one of each kind) record the progress
+    of the listener's present attempt. The listener's thread writes them, and looks at `ended`
+    before every call. The thread draws the messages from `upcoming`; the loop thread takes the rest
+    away with `split`. A step of a list's iterator is atomic, so exactly one of the two gets a
+    message.
     """
 
     messages: Sequence[Any]
@@ -49,9 +50,9 @@ class MessageRun:
     size: int  # bytes, for flow control
     done: bool = False
     attempts: int = 0
-    begun: float = -1.0  # when the present attempt began, or was last seen to get on (monotonic)
-    seen: int = 0  # of `handled`, then
-    told: float = -1.0  # when the application heard last that the listener does not return
+    begun: float = -1.0  # start of the present attempt, or its last advance (monotonic)
+    seen: int = 0  # `handled` at that time
+    told: float = -1.0  # when a listener that does not return was last reported
     handled: int = 0
     failed: list[Any] = field(default_factory=list)
     faults: dict[str, ListenerError] = field(default_factory=dict)
@@ -70,9 +71,9 @@ class MessageRun:
 
     @property
     def unfinished_from(self) -> int:
-        """The lowest offset that is not finished; the listener may be at work behind it."""
+        """The lowest unfinished offset; the listener may be at work behind it."""
         handled, at_work = self.handled, self.begun >= 0.0 and not self.given_up
-        # Looked at after `handled`: what fails is noted before it counts as handled.
+        # Read after `handled`: a failure is recorded before it counts as handled.
         if not at_work or self.failed or handled >= len(self.messages):
             return self.first_offset
         offset: int = self.messages[handled].queue_offset
@@ -87,13 +88,14 @@ class MessageRun:
         return now - self.begun
 
     def give_up(self) -> None:
-        """The listener takes too long: what becomes of these messages is decided elsewhere."""
+        """End the attempt because the listener takes too long; the caller decides about its
+        messages."""
         self.ended = self.given_up = True
 
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """What one pull brought; `taken` of its messages are in chunks already."""
+    """The messages of one pull; `taken` of its messages are in chunks already."""
 
     messages: Sequence[Offsetted]
     size: int
@@ -101,7 +103,7 @@ class Batch:
 
     @property
     def first_offset(self) -> int:
-        """Of those that are not taken."""
+        """The offset of the first message that is not taken."""
         return self.messages[self.taken].queue_offset
 
 
@@ -118,15 +120,15 @@ class FlowLimits:
 
 @dataclass(slots=True)
 class ProcessQueue:
-    """One queue's messages between pull and commit. Owned by the loop thread."""
+    """The messages of one queue between pull and commit. Owned by the loop thread."""
 
-    next_offset: int = -1  # where the next pull starts; -1 = not known yet
+    next_offset: int = -1  # start of the next pull; -1: not known yet
     dropped: bool = False
     messages: int = 0
     bytes: int = 0
     lock_until: float = 0.0  # ordered consumption: the broker's lock is good until then (monotonic)
-    locked_at: float = 0.0  # when that was granted
-    generation: int = 0  # counts resets: an answer to an older request is not for us
+    locked_at: float = 0.0  # time at which the lock was granted
+    generation: int = 0  # counts resets: an answer to a request from before a reset does not count
     last_pull: float = 0.0
     last_consume: float = 0.0
     _untaken: deque[Batch] = field(default_factory=deque)
@@ -146,9 +148,7 @@ class ProcessQueue:
         return self.messages >= limits.messages or self.bytes >= limits.bytes
 
     def reset(self, next_offset: int) -> None:
-        """Forgets everything held and starts again at `next_offset` (first lock, seek, offset
-        moved).
-        """
+        """Forgets all messages and restarts at `next_offset` (first lock, seek, offset moved)."""
         self.end_runs()
         self._untaken.clear()
         self._taken.clear()
@@ -157,8 +157,9 @@ class ProcessQueue:
         self.next_offset = next_offset
 
     def moved_to(self, offset: int) -> int:
-        """Where to begin again when a broker says that its queue goes on at `offset`: before that,
-        if something is held that is not finished. The log may be another one from there on."""
+        """The offset to begin again at when a broker says that its queue goes on at `offset`: a
+        lower one if an earlier message is held and unfinished. From there on the log may be
+        another one."""
         return min(offset, self.commit_offset()) if offset < self.next_offset else offset
 
     # -- consuming --------------------------------------------------------------------------------
@@ -183,7 +184,7 @@ class ProcessQueue:
         return chunk
 
     def split(self, chunk: MessageRun) -> None:
-        """What the listener has not been given yet of `chunk` is to be taken again."""
+        """Put the messages of `chunk` that the listener has not got yet back, to be taken again."""
         if chunk.ended or chunk not in self._taken:
             return
         rest = list(chunk.upcoming)
@@ -195,7 +196,7 @@ class ProcessQueue:
         insort(self._untaken, Batch(rest, size), key=_by_offset)
 
     def finish(self, chunk: MessageRun) -> None:
-        """All of `chunk` is done with: consumed, or handed back to the broker."""
+        """All of `chunk` is finished: consumed, or sent back to the broker."""
         if chunk.done:
             return
         chunk.done = True
@@ -208,7 +209,7 @@ class ProcessQueue:
             taken.popleft()
 
     def keep(self, chunk: MessageRun, rest: Sequence[Offsetted]) -> None:
-        """Only `rest` of `chunk` is still to do (in offset order); the others are done with."""
+        """Only `rest` of `chunk` is still unfinished (in offset order)."""
         if not rest or chunk.done:
             self.finish(chunk)
             return
@@ -222,28 +223,28 @@ class ProcessQueue:
         chunk.first_offset = rest[0].queue_offset
 
     def put_back(self, chunk: MessageRun) -> None:
-        """`chunk`, the only one that was taken, is to be taken again."""
+        """Put back `chunk`, the only one that was taken, to be taken again."""
         if chunk in self._taken:
             self._taken.remove(chunk)
             self._untaken.appendleft(Batch(chunk.messages, chunk.size))
 
     def drop(self) -> None:
-        """The queue is no longer ours: listeners stop after the call they are in."""
+        """The queue is no longer ours: listeners stop after their present call."""
         self.dropped = True
         self.end_runs()
 
     def end_runs(self) -> None:
-        """Listeners stop after the call they are in."""
+        """Listeners stop after their present call."""
         for chunk in self._taken:
             chunk.ended = True
 
     def holds(self, chunk: MessageRun) -> bool:
-        """Whether `chunk` still belongs to this queue's present (no reset, not dropped)."""
+        """Whether `chunk` still belongs to this queue (not reset, not dropped)."""
         return not self.dropped and chunk in self._taken
 
     @property
     def waiting(self) -> bool:
-        """Whether take() would give something."""
+        """Whether take() would return a run."""
         return bool(self._untaken)
 
     @property
@@ -261,7 +262,7 @@ class ProcessQueue:
 
     # -- ordered consumption ----------------------------------------------------------------------
     def locked(self, now: float) -> bool:
-        """Whether the broker's lock on this queue is still ours for certain."""
+        """Whether the broker's lock on this queue is certainly still ours."""
         return now < self.lock_until
 
     def lock(self, now: float) -> bool:

@@ -1,12 +1,13 @@
-"""The async PullConsumer: the caller asks for messages and says when they are done with. Loop
+"""The async PullConsumer: the caller polls for messages and says when they are done with. Loop
 thread only; the synchronous one is written from it (tools/blocking_faces.py).
 
-Either subscribe(): the group shares the queues, as with a push consumer; or assign(): these queues,
-nobody else's business. Behind it one pull task per queue keeps a bounded amount ready.
+There are two ways to get queues: after subscribe() the group shares them, as with a push consumer;
+assign() takes exactly the given queues, independent of any group. One pull task per queue keeps a
+bounded number of messages ready.
 
-poll() returns what is there. What it returned counts as done with when commit() is called or, with
-auto_commit, at the next poll(), and at the end of a `with` block that raised nothing. Only what is
-done with is ever committed: every few seconds, at the end, and when a queue goes to another member.
+poll() returns ready messages. They count as done with at commit() or, with auto_commit, at the next
+poll() and at the end of a `with` block that raised nothing. Only messages that are done with are
+ever committed: every few seconds, at the end, and when a queue goes to another member.
 """
 
 from __future__ import annotations
@@ -68,9 +69,9 @@ class PullConsumer:
     group: str
     """The consumer group."""
     auto_commit: bool
-    """Whether each poll() commits what the polls before it gave."""
+    """Whether each poll() commits the messages of the polls before it."""
     consume_from: str | int
-    """Where a group begins that has no offset: "first", "last" or a time in ms."""
+    """Where a group without an offset begins: "first", "last" or a time in ms."""
 
     def __init__(
         self,
@@ -130,11 +131,11 @@ class PullConsumer:
         self._membership = Membership(self.core, group, how, rebalance_interval_s, self)
         self._commit_interval = commit_interval_s
         self._held: dict[MessageQueue, AssignedQueue] = {}
-        self._polled: dict[MessageQueue, int] = {}  # where the polls so far end
+        self._polled: dict[MessageQueue, int] = {}  # the end of the polls so far
         self._sought: set[MessageQueue] = set()  # moved by seek(), and not committed since
         self._turns: deque[AssignedQueue] = deque()
         self._arrived = asyncio.Event()
-        self._polling = False  # the application waits in poll()
+        self._polling = False  # the application is waiting in poll()
         self._assigned = False
         self._tasks: list[asyncio.Task[Any]] = []
         self._started = self._closing = False
@@ -149,7 +150,7 @@ class PullConsumer:
         self.subscriptions[topic] = Subscription.parse(topic, expression, version)
 
     def assign(self, queues: Iterable[MessageQueue], expression: Expression = "*") -> None:
-        """Reads exactly `queues`, without asking who else does; replaces an earlier assign()."""
+        """Reads exactly `queues`, whoever else reads them; replaces an earlier assign()."""
         self._check_mode(assigned=True)
         wanted = list(dict.fromkeys(queues))
         for queue in wanted:
@@ -195,7 +196,7 @@ class PullConsumer:
         await self._end(done=True)
 
     async def _end(self, *, done: bool) -> None:
-        """`done`: so is the application with what the last poll returned."""
+        """`done`: the application is done with the messages of the last poll."""
         if self._closing:
             return
         self._closing = True
@@ -261,7 +262,7 @@ class PullConsumer:
             if chunk is None:
                 continue
             held.state.finish(chunk)
-            # When nothing is left, the offset behind what the filter dropped may be committed too.
+            # When no message is left, the offset behind the filtered ones may be committed too.
             self._polled[held.queue] = held.state.commit_offset()
             held.space.set()
             messages: Any = chunk.messages
@@ -269,7 +270,8 @@ class PullConsumer:
         return []
 
     async def _read_ahead(self, held: AssignedQueue) -> None:
-        """Until it is cancelled: whoever moves the queue elsewhere, or drops it, ends this task."""
+        """Runs until it is cancelled: code that moves the queue elsewhere, or drops it, ends this
+        task."""
         state = held.state
         while not state.dropped and not self._closing:
             if state.full(self._limits):
@@ -312,14 +314,15 @@ class PullConsumer:
             else:
                 if was_idle:
                     self._polled[held.queue] = pulled.next_offset
-                    if self._polling and self.auto_commit:  # what was polled before is done with
+                    if self._polling and self.auto_commit:  # earlier messages are done with
                         self._note(held.queue, pulled.next_offset)
                 if pulled.stalled:
                     await self.runtime.sleep(ERROR_PAUSE_S)
 
     # -- offsets ------------------------------------------------------------------------------
     async def commit(self, offsets: dict[MessageQueue, int] | None = None) -> None:
-        """Commits what was polled so far, or `offsets` (next offset to read), and waits for it."""
+        """Commits the offsets polled so far, or `offsets` (next offset to read), and waits for
+        it."""
         if offsets is None:
             self._note_polled()
         else:
@@ -327,12 +330,12 @@ class PullConsumer:
                 self._require(queue)
                 self._note(queue, offset)
         for topic in {queue.topic for queue in self._held}:
-            await self.core.route(topic)  # of a queue that was assigned a moment ago
+            await self.core.route(topic)  # of a queue assigned a moment ago
         await self.offsets.commit(confirm=True)
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """The next poll of `queue` starts at `offset`. The committed offset follows, backwards too,
-        as after a poll: at the next commit() or, with auto_commit, the next poll().
+        at the next commit() or, with auto_commit, at the next poll().
         """
         if offset < 0:
             raise InvalidParameter(f"offset {offset} of {queue} is negative; the least is 0")
@@ -342,7 +345,7 @@ class PullConsumer:
     def _go_to(self, held: AssignedQueue, offset: int) -> None:
         held.state.reset(offset)
         self._polled[held.queue] = offset
-        held.stop_pulling()  # it may be waiting for messages at the old offset
+        held.stop_pulling()  # it may wait for messages at the old offset
         if self._started:
             self._begin(held)
 
@@ -386,7 +389,7 @@ class PullConsumer:
             self._note(queue, offset)
 
     def _note(self, queue: MessageQueue, offset: int) -> None:
-        """What lies before `offset` is done with."""
+        """Notes that the messages before `offset` are done with."""
         if queue in self._sought:
             self._reset(queue, offset)
         else:
@@ -421,7 +424,7 @@ class PullConsumer:
         self._sought.discard(queue)
 
     def held_queues(self) -> list[MessageQueue]:
-        """What rebalance sees."""
+        """The queues as rebalance sees them."""
         return list(self._held)
 
     async def take_queues(self, queues: Sequence[MessageQueue]) -> bool:
@@ -432,8 +435,8 @@ class PullConsumer:
         return True
 
     async def give_up_queues(self, queues: Sequence[MessageQueue]) -> None:
-        """Rebalance took `queues` away: what the last poll returned of them is not done with, and
-        comes again to the next owner."""
+        """Rebalance took `queues` away: the messages of the last poll are not done with, and the
+        next owner gets them again."""
         for queue in queues:
             self._drop(queue)
         await self.offsets.commit(queues)

@@ -2,14 +2,14 @@
 
 RocketMQ's rules (docs/internals/protocol.md 2.2, 6): the next pull of a queue goes to the broker id
 that the last answer suggested; 19 and 20 move the offset without messages; 21 means the offset lies
-outside the queue. Ours on top: when a replica fails the next one is asked at once, and it is passed
-over for a few seconds; a slave can never move a reader backwards or past messages that the master
-still has, and a broker that answers in our own language is asked for up to 2048 messages and 1 MiB
-at once (ext `saturnLimits`) instead of RocketMQ's 32.
+outside the queue. Our additions: when a replica fails the next one is asked at once, and the failed
+one is passed over for a few seconds; a slave can never move a reader backwards or past messages
+that the master still has; a broker that answers in our own language is asked for up to 2048
+messages and 1 MiB at once (ext `saturnLimits`) instead of RocketMQ's 32.
 
 A damaged message must not end its queue (docs/guarantees.md I11): after an answer that fails its
-checks messages are asked for one by one, of each replica in turn; one that is damaged on all of
-them is told and passed over.
+checks messages are asked for one by one, of each replica in turn; a message that is damaged on all
+of them is reported and passed over.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ OWN_COUNT, OWN_BYTES = 2048, 1 << 20
 OWN_LANGUAGE = "PYTHON"
 AVOID_S = 3.0
 HOLD_S = 15.0
-IDLE_PULLS = 100  # a second, of a consumer of many queues that was not told how long to wait
-HOLD_MIN_S, HOLD_MAX_S = 0.1, 60.0  # brokers hold no longer; shorter is no long polling any more
+IDLE_PULLS = 100  # pulls a second, for a consumer of many queues without a given hold time
+HOLD_MIN_S, HOLD_MAX_S = 0.1, 60.0  # brokers hold no longer; a shorter hold is no long polling
 # A broker looks for expired long polls every 5 s only; the client must outwait that.
 ANSWER_MARGIN_S = 10.0
 
@@ -62,8 +62,8 @@ PULL_CODES = frozenset(
 
 @dataclass(slots=True)
 class Pulled:
-    """What one pull brought. `moved`: the offset asked for is not in the queue, start at
-    `next_offset`; `by_order`: because somebody has reset the group's offset.
+    """The result of one pull. `moved`: the offset asked for is not in the queue, start at
+    `next_offset`; `by_order`: it moved because somebody reset the group's offset.
     """
 
     messages: list[ReceivedMessage]
@@ -73,21 +73,22 @@ class Pulled:
     size: int = 0  # bytes
     moved: bool = False
     by_order: bool = False
-    stalled: bool = False  # nothing moved, and the answer came at once: ask a little later
-    # What the broker says of its log (`term_in`); who goes on from `next_offset` notes it.
+    stalled: bool = False  # nothing moved, and the answer came at once: ask again a little later
+    # What the broker reports of its log (`term_in`); a reader that goes on from `next_offset` notes
+    # it.
     term: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Careful:
-    """A queue is read one by one: an answer was damaged."""
+    """The state of a queue that is read one message at a time after a damaged answer."""
 
-    left: int  # so many messages may be in front of the damaged one
-    damaged_at: set[str] = field(default_factory=set)  # replicas that have it damaged
+    left: int  # at most so many messages are in front of the damaged one
+    damaged_at: set[str] = field(default_factory=set)  # replicas whose copy is damaged
 
 
 class Puller:
-    """Pulls for one group; remembers per queue which replica to ask."""
+    """Pulls for one group; remembers for each queue which replica to ask."""
 
     def __init__(
         self,
@@ -122,7 +123,7 @@ class Puller:
         return min(max(HOLD_S, len(self._asking) / IDLE_PULLS), HOLD_MAX_S)
 
     def misplaced(self, queue: MessageQueue) -> bool:
-        """Whether a pull under way waits for a broker that has another role by now."""
+        """Whether a pull under way waits for a broker whose role has changed."""
         if queue not in self._asking:
             return False
         broker_id, address = self._asking[queue]
@@ -206,7 +207,7 @@ class Puller:
     def _pass_damage(
         self, queue: MessageQueue, offset: int, address: str, behind: int, error: MalformedFrame
     ) -> Pulled:
-        """Ask again, one by one, or go on behind a message that no replica has whole."""
+        """Ask again, one by one, or skip a message that no replica has whole."""
         nothing = Pulled([], offset, stalled=True)
         careful = self._careful.get(queue)
         if careful is None:
@@ -224,7 +225,7 @@ class Puller:
             error,
         )
         careful.damaged_at.clear()
-        careful.left = min(careful.left, 1)  # the next whole message ends the care
+        careful.left = min(careful.left, 1)  # the next whole message ends the careful reading
         return Pulled([], max(behind, offset + 1))
 
     def _request(
@@ -263,7 +264,8 @@ class Puller:
         return ext | self._core.terms.get((self._group, queue), {})
 
     def _read_header(self, queue: MessageQueue, offset: int, answer: Command) -> Pulled:
-        """The answer without its messages. MalformedFrame is the replica's fault, not theirs."""
+        """The answer without its messages. A MalformedFrame is the fault of the replica, not of the
+        messages."""
         ext = answer.ext
         pulled = Pulled(
             [],
@@ -292,11 +294,11 @@ class Puller:
         if broker_id != 0 and self._slave_misleads(queue, offset, pulled):
             self._avoid[address] = self._core.runtime.monotonic() + AVOID_S
             return Pulled([], offset, stalled=True)
-        if broker_id != 0 and pulled.min_offset > offset:  # no master: what it lacks is nowhere
+        if broker_id != 0 and pulled.min_offset > offset:  # no master has the rest
             pulled.next_offset = max(pulled.next_offset, pulled.min_offset)
         if answer.code == RETRY_AT_ONCE:
             pulled.stalled = pulled.next_offset == offset
-            if pulled.stalled:  # what it says of its log it does not say of this offset
+            if pulled.stalled:  # its report about its log does not apply to this offset
                 pulled.term = {}
         elif answer.code == OFFSET_MOVED:
             pulled.moved, pulled.by_order = True, answer.remark == "OFFSET_RESET"
@@ -305,8 +307,8 @@ class Puller:
         return pulled
 
     def _slave_misleads(self, queue: MessageQueue, offset: int, pulled: Pulled) -> bool:
-        # A slave that lags answers from a shorter queue; one that started late from a younger one.
-        # Either it says where to go on, or, RocketMQ's default, only what it has.
+        # A slave that lags answers from a shorter queue, one that started late from a younger one.
+        # It either says where to go on, or, by RocketMQ's default, only what it has.
         if min(pulled.next_offset, pulled.max_offset) < offset:
             return True
         master = self._core.broker_address(queue.broker_name)
@@ -315,7 +317,7 @@ class Puller:
     def _decode(
         self, queue: MessageQueue, body: bytes | bytearray | memoryview
     ) -> list[ReceivedMessage]:
-        # The broker filters by a 32-bit hash: strangers may slip through.
+        # The broker filters by a 32-bit hash: other tags may slip through.
         tags = self._subscriptions[queue.topic].tags
         messages = kernels.decode_frames(body, self._verify_crc, queue.broker_name, tags)
         if queue.topic.startswith(RETRY_PREFIX):

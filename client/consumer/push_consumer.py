@@ -4,11 +4,12 @@ thread only; the synchronous one is written from it (tools/blocking_faces.py).
     rebalance -> pull task per queue -> ProcessQueue -> listener runs -> offsets -> commit (5 s)
                  (next pull before the batch is consumed)     failed: back to the broker (36)
 
-What the modules beside it decide: which queues (rebalance.py, membership.py), from which replica
-(pulling.py), when the listener is called (consuming.py) and with how much (listening.py), what may
-be committed (process_queue.py), what happens when queues come and go (holdings.py). RocketMQ's
-rules for all of it are in docs/internals/protocol.md 6: `%RETRY%<group>` is always subscribed, a
-missing offset is settled by `consume_from`, broadcasting keeps offsets in a local file.
+The modules beside it decide the rest: which queues (rebalance.py, membership.py), from which
+replica (pulling.py), when the listener is called (consuming.py) and with how much (listening.py),
+which offsets may be committed (process_queue.py), and how queues come and go (holdings.py).
+RocketMQ's rules for all of it are in docs/internals/protocol.md 6: `%RETRY%<group>` is always
+subscribed, a missing offset is settled by `consume_from`, broadcasting keeps offsets in a local
+file.
 """
 
 from __future__ import annotations
@@ -54,14 +55,14 @@ ERROR_PAUSE_S = 1.0
 CONSUME_TIMEOUT_S = 900.0
 INSTANCE = "DEFAULT"  # RocketMQ's name of an instance that was given none
 OFFSETS = "~/.saturnmq/offsets"
-# Bounds over all queues of a consumer. What is pulled ahead only has to cover the time of a pull;
-# more of it leaves the processor's caches before the listener sees it.
+# Bounds over all queues of a consumer. Messages pulled ahead only have to cover the time of a pull;
+# more of them leave the processor's caches before the listener sees them.
 TOTAL_BYTES = 512 << 20
 TOTAL_MESSAGES = 8192
 
 
 class PushConsumer:
-    """A member of a consumer group that is handed messages.
+    """A member of a consumer group that gets messages through a listener.
 
         consumer = PushConsumer("readers", "127.0.0.1:9876", listener=work)
         consumer.subscribe("orders", "new || changed")
@@ -77,7 +78,7 @@ class PushConsumer:
     broadcasting: bool
     """Whether each member consumes all messages."""
     consume_from: str | int
-    """Where a group begins that has no offset: "first", "last" or a time in ms."""
+    """Where a group without an offset begins: "first", "last" or a time in ms."""
 
     def __init__(
         self,
@@ -200,7 +201,7 @@ class PushConsumer:
             former = None
             if offsets_path is None:
                 offsets_path = f"{OFFSETS}/{instance_name}/{group}/offsets.json"
-                if instance_name == INSTANCE:  # where it was before consumers had names
+                if instance_name == INSTANCE:  # the place from before consumers had names
                     former = f"{OFFSETS}/{group}/offsets.json"
             self._file = LocalOffsets(self.core, files, offsets_path, former)
         self.offsets: OffsetStore = self._file or RemoteOffsets(self.core, group)
@@ -276,9 +277,10 @@ class PushConsumer:
     async def close(self) -> None:
         """Lets running listeners end, commits, gives queues and locks back, leaves the group.
 
-        A listener that does not return within ten seconds is told (`on_error`), and its messages
-        come again. The lock of an ordered queue is not given back under it: the next owner gets the
-        queue when the lock expires at the broker, 60 s later, whether it has returned or not.
+        A listener that does not return within ten seconds is reported (`on_error`), and its
+        messages come again. The lock of its ordered queue is not given back: the next owner gets
+        the queue when the lock expires at the broker, 60 s later, even if the listener has not
+        returned.
         """
         if self._closing:
             return
@@ -316,8 +318,8 @@ class PushConsumer:
         self._membership.trigger()
 
     async def _announce_again(self) -> None:
-        """After start() nobody waits for it: what would have been its error is a line in the log,
-        and other brokers may look at the condition."""
+        """Nobody waits for this after start(): an error becomes a line in the log, and other
+        brokers may still check the condition."""
         try:
             await find_brokers(self.core, self.group, self.subscriptions, self.baseline)
         except SubscriptionParseFailed as error:
@@ -356,7 +358,8 @@ class PushConsumer:
                     if generation == state.generation:
                         state.reset(offset)
                         if self.offsets.known(held.queue) is not None:
-                            # Somebody came further: what we knew must not be committed again.
+                            # Another consumer came further: our older offset must not be committed
+                            # again.
                             self.offsets.update(held.queue, offset)
                     continue
                 known = self.offsets.known(held.queue)
@@ -415,8 +418,8 @@ class PushConsumer:
         self._membership.trigger()
 
     def on_route_changed(self, topic: str) -> None:
-        """A route changed: a new broker must hear of us before it can serve us, and what waits for
-        one that has another role now goes to its successor."""
+        """A route changed: a new broker must get our heartbeat before it can serve us, and pulls
+        that wait for a broker whose role has changed go to its successor."""
         if topic not in self.subscriptions or not self._started or self._closing:
             return
         self.baseline.answered(topic, self.core.subscribe_queues(topic))
@@ -436,7 +439,7 @@ class PushConsumer:
                 self._restart(held)
 
     def _restart(self, held: AssignedQueue) -> None:
-        """Pull anew: the pull under way may wait at the wrong offset, or at the wrong broker."""
+        """Pull anew: the pull under way may wait at the wrong offset or the wrong broker."""
         held.stop_pulling()
         held.pulling = self._pull(held)
 

@@ -1,16 +1,16 @@
 """Locks on queues for ordered consumption: LOCK_BATCH_MQ (41) and UNLOCK_BATCH_MQ (42) at the
 masters.
 
-A broker keeps (group, queue) -> client id for 60 s after the last lock call; we ask every 20 s and
-trust a grant for 30 s from before the request left, so ours ends first even if the answer was slow.
-A refusal ends it at once: a broker that restarted, or a slave that was promoted, knows nothing of
-our grant, and gave the lock to somebody else. While no master answers, the grant runs out. Nothing
-of a queue is handed to the listener, committed or unlocked without the lock; a lock that comes anew
-while the listener is still in a call changes nothing before it returns.
+A broker keeps (group, queue) -> client id for 60 s after the last lock call. We ask every 20 s and
+trust a grant for 30 s from before the request left, so our trust ends first even if the answer was
+slow. A refusal ends it at once: a broker that restarted, or a slave that was promoted, does not
+know our grant and gave the lock to another owner. While no master answers, the grant runs out.
+Without the lock nothing of a queue is handed to the listener, committed or unlocked; a lock that is
+granted anew while the listener is still in a call changes nothing before it returns.
 
-A lock that nobody here needs keeps the next owner waiting for those 60 s. So a queue is not asked
-for once it is handed over; and a lock that a broker may have granted although no answer said so, or
-that it did not confirm to be free, is given back at the next rebalance, and at the end.
+A lock that is not needed here keeps the next owner waiting for those 60 s. So a queue is not asked
+for once it is handed over. A lock that a broker may have granted without an answer, or may not have
+released, is given back at the next rebalance and at the end.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 LOCK_INTERVAL_S = 20.0
 UNSETTLED_S = 1.0
 TIMEOUT_S = 1.0
-EXPIRES_S = 60.0  # a broker forgets a lock that its owner asked for so long ago
+EXPIRES_S = 60.0  # a broker forgets a lock this long after its owner last asked for it
 
 
 class QueueLocks:
@@ -46,15 +46,16 @@ class QueueLocks:
         self._group = group
         self._offsets = offsets
         self._due = asyncio.Event()
-        # Queues that a broker may have locked for us, and when it was asked (monotonic).
+        # Queues that a broker may have locked for us, and the time of the request (monotonic).
         self._asked: dict[MessageQueue, float] = {}
 
     def renew_soon(self) -> None:
-        """The masters may be others now: they must hear of our locks."""
+        """Renew the locks at once: new masters must learn of them."""
         self._due.set()
 
     async def run(self, held: Mapping[MessageQueue, AssignedQueue]) -> None:
-        """Keeps the locks of `held` until cancelled; a queue whose lock came anew is read anew."""
+        """Keeps the locks of `held` until cancelled; a queue whose lock was granted anew is read
+        anew."""
         while True:
             self._due.clear()
             pause = LOCK_INTERVAL_S if await self.renew(held) else UNSETTLED_S
@@ -86,8 +87,9 @@ class QueueLocks:
         return all(queue in granted for queue in wanted if is_ours(queue))
 
     def _begin_anew(self, held: AssignedQueue) -> None:
-        """The lock was away, and somebody else may have consumed meanwhile: the offset is asked of
-        the broker again. But one that comes back from a crash knows an older one than we.
+        """The lock was away, and another consumer may have read meanwhile: the broker is asked for
+        the offset again. A broker back from a crash may know an older offset than we do, so ours
+        is noted first.
         """
         if not held.state.dropped:
             self._offsets.update(held.queue, held.state.commit_offset())
@@ -108,7 +110,8 @@ class QueueLocks:
         granted: set[MessageQueue] = set()
         refused: set[MessageQueue] = set()
         for name, listed in _by_broker(queues):
-            # One that was given back while others were asked must not be locked behind that.
+            # A lock that was given back while others were requested must not be taken again after
+            # that.
             asked = [queue for queue in listed if is_wanted(queue)]
             if not asked:
                 continue
@@ -132,13 +135,14 @@ class QueueLocks:
         return granted, refused
 
     def left_over(self, needed: Collection[MessageQueue]) -> list[MessageQueue]:
-        """The queues beside `needed` that a broker may have locked for us."""
+        """The queues besides `needed` that a broker may have locked for us."""
         now = self._core.runtime.monotonic()
         self._forget([queue for queue, at in self._asked.items() if now - at >= EXPIRES_S])
         return [queue for queue in self._asked if queue not in needed]
 
     async def release(self, queues: Sequence[MessageQueue]) -> None:
-        """Gives locks back. A queue whose master does not answer stays among those left over."""
+        """Gives locks back. A queue whose master does not answer stays in the list of those left
+        over."""
         for name, listed in _by_broker(queues):
             address = self._core.broker_address(name)
             if address is None:

@@ -1,4 +1,4 @@
-"""Rebalance: which of a topic's queues are mine. Pure: sorted lists in, a list out.
+"""Rebalance: it decides which of a topic's queues are mine. Pure: sorted lists in, a list out.
 
 Every member of a group runs the same function over the same two sorted lists and takes its own
 share, so no coordinator is needed. RocketMQ's rules (AllocateMessageQueueAveragely, ...ByCircle,
@@ -40,14 +40,15 @@ def average(me: str, queues: Sequence[MessageQueue], clients: Sequence[str]) -> 
 def average_by_circle(
     me: str, queues: Sequence[MessageQueue], clients: Sequence[str]
 ) -> list[MessageQueue]:
-    """Dealt like cards: one queue each, round after round."""
+    """Deals the queues like cards: one each, round after round."""
     return list(queues[clients.index(me) :: len(clients)]) if me in clients else []
 
 
 def consistent_hash(
     me: str, queues: Sequence[MessageQueue], clients: Sequence[str]
 ) -> list[MessageQueue]:
-    """A member that comes or goes moves only the queues near its places on the ring."""
+    """A hash ring: a member that comes or goes moves only the queues near its places on the
+    ring."""
     if me not in clients:
         return []
     ring = {_ring_hash(f"{client}-{k}"): client for client in clients for k in range(VIRTUAL_NODES)}
@@ -61,11 +62,11 @@ def consistent_hash(
 
 
 def sticky(me: str, queues: Sequence[MessageQueue], clients: Sequence[str]) -> list[MessageQueue]:
-    """Balanced shares of which few queues move when a member comes or goes.
+    """Balanced shares; few queues move when a member comes or goes.
 
     Every (queue, client) pair has a fixed weight; pairs are granted from the heaviest down while
-    the client has room. No history is used: members that saw different histories would disagree,
-    and a queue on which members disagree has two owners or none.
+    the client has room. No history is used: members with different histories would disagree, and a
+    queue on which members disagree has two owners or none.
     """
     if me not in clients:
         return []

@@ -1,10 +1,10 @@
-"""Handing a failed message back to its broker, to be delivered again later or to end in %DLQ%.
+"""Sending a failed message back to its broker, which delivers it again later or moves it to %DLQ%.
 
 CONSUMER_SEND_MSG_BACK (36) goes to the master that holds the message; when that fails, the message
 itself is sent to `%RETRY%<group>` on any broker with the delay that the broker would have chosen,
-as the Java client does. How many retries there are says the group, which the broker knows; a
-consumer that was told a number sends it along, and that counts. (The Java client always sends one,
-16 if it was told none, so that the group's never counts for it.)
+as the Java client does. The group, which the broker knows, sets the number of retries; a consumer
+with a number of its own sends it along, and that number counts. (The Java client always sends a
+number, 16 by default, so the group's never counts for it.)
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class SendBack:
         self._max = str(max_reconsume) if max_reconsume >= 0 else ""  # empty: as the group has it
 
     async def __call__(self, message: ReceivedMessage, delay_level: int = 0) -> bool:
-        """True once a broker has taken the message; False leaves it to the caller."""
+        """Send `message` back. True once a broker has taken it; False leaves it to the caller."""
         try:
             await self._by_offset(message, delay_level)
             return True

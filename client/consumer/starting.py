@@ -1,15 +1,15 @@
-"""Where a consumer begins in a queue that it takes.
+"""The place where a consumer begins in a queue that it takes.
 
 | the broker says of the group's offset | the consumer begins |
 |---|---|
 | there is one | there |
 | none; but the queue's first message is still there and in memory | with that message: the broker answers 0, as RocketMQ's (broker/tables/lost_offsets.py) |
-| none, and the queue appeared after this consumer had joined | with its first message, whatever `consume_from` says: all of it is newer than the consumer |
+| none, and the queue appeared after this consumer had joined | with its first message, also against `consume_from`: all of it is newer than the consumer |
 | none | where `consume_from` says: "first", "last", or the first message stored at a time |
 
 So a group with the default start, "last", reads a topic from its beginning while that is in memory
-(RocketMQ's rule): only of a topic that is larger, or has lost its oldest messages, it begins at the
-end. A time is honoured of topics in memory as well; RocketMQ's client passes it over there.
+(RocketMQ's rule). In a topic that is larger, or has lost its oldest messages, it begins at the
+end. A time counts for topics in memory as well; RocketMQ's client ignores it there.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from saturnmq.runtime.errors import SaturnError, TopicNotExist
 
 
 class Baseline:
-    """The queues that were there when a consumer joined, topic by topic. Pure.
+    """The queues that existed when a consumer joined, topic by topic. Pure.
 
-    That is what the first definite answer of a nameserver names: a route, or that there is no such
-    topic. Errors and time-outs are no answers. A queue that a broker of the topic has no longer is
-    taken out, and is a new one when it comes back; those of a broker that is away stay.
+    They are the queues that the first definite answer of a nameserver names: a route, or that there
+    is no such topic. Errors and time-outs are no answers. A queue that a broker of the topic has no
+    longer is removed, and is a new one when it comes back; queues of a broker that is away stay.
     """
 
     def __init__(self) -> None:
@@ -49,14 +49,14 @@ class Baseline:
         self._queues.pop(topic, None)
 
     def is_older(self, queue: MessageQueue) -> bool:
-        """Whether the queue was there when the consumer joined, for all that is known."""
+        """Whether the queue existed when the consumer joined, as far as is known."""
         known = self._queues.get(queue.topic)
         return known is None or queue in known
 
 
 async def find_queues(core: ClientCore, topic: str, baseline: Baseline) -> list[MessageQueue]:
-    """The queues of `topic` to read from, asked of a nameserver if they are not known yet. A
-    SaturnError if that cannot be said now, or there is no such topic."""
+    """The queues of `topic` to read from, asked of a nameserver if they are not known yet. Raises a
+    SaturnError if they cannot be found now, or if there is no such topic."""
     try:
         await core.route(topic)
     except TopicNotExist:
@@ -74,9 +74,9 @@ async def start_offset(
     consume_from: str | int,
     baseline: Baseline,
 ) -> int:
-    """Where to begin; see the module's text.
+    """The offset to begin at; the rule is at the top of this module.
 
-    A broker back from a crash may know an older offset than we, or none.
+    A broker back from a crash may know an older offset than we do, or none.
     """
     known = await offsets.load(queue, stored_only=isinstance(consume_from, int), begins=True)
     own = offsets.known(queue)
@@ -87,7 +87,7 @@ async def start_offset(
         or queue.topic.startswith(RETRY_PREFIX)
         or not baseline.is_older(queue)
     ):
-        return 0  # corrected to the minimum by the first pull
+        return 0  # the first pull corrects it to the minimum
     if isinstance(consume_from, int):
         return await ask_offset(
             core, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, queue, {"timestamp": str(consume_from)}

@@ -1,6 +1,6 @@
-"""The hot half of outgoing.py in plain Python: what every message sent passes through.
+"""The hot half of batch.py in plain Python: the code that every sent message passes through.
 
-`client_kernel.pyx` is its compiled twin, `client/kernels.py` chooses.
+`client_kernel.pyx` is its compiled twin; `client/kernels.py` chooses.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ EXTRA_BYTES_MAX = PROPERTIES_BYTES_MAX - 64  # UNIQ_KEY and WAIT take 52
 
 
 class SendResult:
-    """Where an acknowledged message lies."""
+    """The place of an acknowledged message."""
 
     __slots__ = ("batch", "index")
 
@@ -33,7 +33,7 @@ class SendResult:
 
     @property
     def ok(self) -> bool:
-        """Acknowledged in the mode asked for: status is SendStatus.OK."""
+        """Whether the message is acknowledged in the mode asked for: status is SendStatus.OK."""
         return self.batch.status is SendStatus.OK
 
     @property
@@ -42,12 +42,12 @@ class SendResult:
 
     @property
     def message_id(self) -> str:
-        """The UNIQ_KEY, given by the producer."""
+        """The UNIQ_KEY, which the producer gave."""
         return self.batch.message_id(self.index)
 
     @property
     def offset_message_id(self) -> str:
-        """Given by the broker: its address and the physical offset."""
+        """The id that the broker gave: its address and the physical offset."""
         return self.batch.offset_id(self.index)
 
     @property
@@ -78,7 +78,7 @@ class SendHandle:
 
     @property
     def message_id(self) -> str:
-        """The UNIQ_KEY this message was given."""
+        """The UNIQ_KEY of this message."""
         return self.batch.message_id(self.index)
 
     def done(self) -> bool:
@@ -89,12 +89,12 @@ class SendHandle:
         return self.batch.error
 
     def result(self, timeout: float | None = None) -> SendResult:
-        """The SendResult, or the error of the send raised; RequestTimeout if it takes longer."""
+        """The SendResult; raises the error of the send, or RequestTimeout if it takes longer."""
         if not self.batch.done:
             self.batch.wait(timeout)
         if self.batch.error is not None:
-            # A copy: the one that all handles share would gather every raise's traceback, and with
-            # the frames in it the handles, which hold the batch.
+            # A copy: every raise would add its traceback to the shared error, and with the frames
+            # in it the handles, which hold the batch.
             raise copy(self.batch.error)
         return SendResult(self.batch, self.index)
 
@@ -104,7 +104,8 @@ class SendHandle:
         return self.result()
 
     def add_done_callback(self, callback: Callable[[SendHandle], object]) -> None:
-        """Call `callback(self)` on the client's loop when the send is over, or now if it is."""
+        """Call `callback(self)` on the client's loop when the send is over, or now if it already
+        is."""
         if not self.batch.lane.owner.watch(self.batch, partial(callback, self)):
             callback(self)
 
@@ -158,18 +159,18 @@ class BatchFields:
         self.sent_at = 0.0
         self.deadline = 0.0
         self.done = False
-        self.unsure = False  # an attempt may have been stored though none was acknowledged
+        self.unsure = False  # an attempt may have been stored, but none was acknowledged
         self.error: BaseException | None = None
         self.status = SendStatus.OK
         self.queue: MessageQueue | None = None
         self.first_offset = 0
         self.offset_ids = ""
-        self.sizes = b""  # i32 each: bytes of the frames as stored, if the broker told them
+        self.sizes = b""  # i32 each: bytes of the frames as stored, if the broker sent them
         self.watchers: list[Any] = []
 
     def put(self, body: Any, extra: bytes, flag: int, generate: bool) -> int:
-        """Add an entry; its index, or -1 if there is no room. Without `generate`, `extra` has a
-        UNIQ_KEY."""
+        """Add an entry; returns its index, or -1 if there is no room. Without `generate`, `extra`
+        has a UNIQ_KEY."""
         if self.count == BATCH_COUNT_MAX:
             return -1
         number = self.count if generate else -1
@@ -185,13 +186,13 @@ class BatchFields:
         return SendHandle(self, index)  # type: ignore[arg-type]
 
     def result(self, index: int) -> SendResult:
-        """The result of message `index`; only when done without an error."""
+        """The result of message `index`; only for a batch that is done without an error."""
         return SendResult(self, index)  # type: ignore[arg-type]
 
 
 class Outbox:
-    """The open batches that take messages without a look at anything else: those that the loop
-    knows of and will come for."""
+    """The open batches that take messages without further checks: the loop knows them and will come
+    for them."""
 
     __slots__ = ("alone_from", "open")
 
@@ -201,6 +202,6 @@ class Outbox:
 
     def offer(self, message: Message) -> SendHandle | None:
         """Put an ordinary message (no property that means something to the client, a body of bytes
-        that is not compressed) into the open batch of its topic. None, and nothing done, for any
-        other, without an open batch, and when that is full."""
-        return None  # only the kernel is atomic without a lock: here all take the other way
+        that is not compressed) into the open batch of its topic. Returns None, and does nothing,
+        for any other message, without an open batch, or if that is full."""
+        return None  # only the kernel is atomic without a lock: refuse all here

@@ -2,9 +2,9 @@
 
 A request costs both sides more than the few messages of a small batch do, so a producer that writes
 to a thousand topics must not send one for each. At most UNDER_WAY requests of small batches are on
-their way to a broker; a lane that has something meanwhile stands in line and fills its batch. When
-an answer comes, those in line leave together (protocol/batches.py). A broker that does not take
-such requests, RocketMQ's, gets each batch in one of its own. Loop thread only.
+their way to a broker; a lane that gets messages meanwhile stands in line and fills its batch. When
+an answer comes, the lanes in line leave together (protocol/batches.py). A broker that does not take
+such requests, as RocketMQ's do not, gets each batch in a request of its own. Loop thread only.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from saturnmq.protocol.batches import BatchPart
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.message import MessageQueue
 
-UNDER_WAY = 4  # so the broker has the next one while the client takes in an answer
-SMALL_BYTES = 64 << 10  # copied once more into the request; a larger batch goes alone
+UNDER_WAY = 4  # the broker has the next one while the client takes in an answer
+SMALL_BYTES = 64 << 10  # a small batch is copied into the request; a larger one goes alone
 PARTS = 32  # of a carrier; one is answered while the next is filled
 CARRIER_BYTES = 1 << 20
 
@@ -39,8 +39,8 @@ class Carrier:
         return len(self.batches) >= PARTS or self.bytes > CARRIER_BYTES - SMALL_BYTES
 
     def takes(self, batch: ProducerBatch, endpoint: Endpoint) -> bool:
-        """Full batches of one lane, which come one after the other, go in requests of their own:
-        the queues get them at once."""
+        """Whether `batch` may join. Full batches of one lane, which come one after the other, go in
+        requests of their own: the queues get them at once."""
         return (
             not self.is_full
             and endpoint is self.endpoint
@@ -53,7 +53,7 @@ class Carrier:
 
 
 class Carriers:
-    """Of one producer, by broker name."""
+    """The carriers of one producer, by broker name."""
 
     def __init__(self) -> None:
         self._under_way: dict[str, int] = {}
@@ -62,19 +62,19 @@ class Carriers:
         self._each_alone: set[Endpoint] = set()
 
     def has_room(self, broker: str) -> bool:
-        """Whether one more small batch may leave for it now."""
+        """Whether one more small batch may leave for `broker` now."""
         if self._under_way.get(broker, 0) < UNDER_WAY:
             return True
         loading = self._loading.get(broker)
         return loading is not None and not loading[-1].is_full
 
     def stand_in_line(self, lane: Lane, brokers: Iterable[str]) -> None:
-        """Until one of these brokers has room."""
+        """Let `lane` wait until one of these brokers has room."""
         for broker in brokers:
             self._in_line.setdefault(broker, {})[lane] = None
 
     def next_in_line(self, broker: str) -> Lane | None:
-        """Who may leave for it now; a lane that has left otherwise is among them, too."""
+        """The lane that may leave for `broker` now; it may be one that has left otherwise."""
         line = self._in_line.get(broker)
         if not line or not self.has_room(broker):
             return None
@@ -93,14 +93,14 @@ class Carriers:
         loading[-1].bytes += batch.bytes
 
     def leaving(self) -> list[Carrier]:
-        """All that are loaded."""
+        """All loaded carriers."""
         loading, self._loading = self._loading, {}
         return [carrier for carriers in loading.values() for carrier in carriers]
 
     def arrived(self, carrier: Carrier) -> None:
-        """Its answer is here, or will never be."""
+        """The answer for `carrier` is here, or will never come."""
         self._under_way[carrier.broker] -= 1
 
     def take_none(self, endpoint: Endpoint) -> None:
-        """The peer takes no carriers of several batches."""
+        """Remember that the peer takes no carriers of several batches."""
         self._each_alone = {each for each in self._each_alone if not each.closed} | {endpoint}
