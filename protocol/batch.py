@@ -2,9 +2,10 @@
 
     i32 size of this entry | i32 magic 0 | i32 crc | i32 flag | i32 n, body | i16 n, properties
 
-Written by producers, taken apart by the broker into ordinary frames. The crc field is 0 from Java
-producers; ours puts the body's CRC there, which Java brokers ignore and our broker checks: a body
-bent between the producer's memory and the log is refused instead of stored with a fresh, valid CRC.
+Producers write it; the broker turns it into ordinary frames. The crc field is 0 from Java
+producers. Ours puts the body's CRC there, which Java brokers ignore and our broker checks: a body
+that changed between the producer's memory and the log is refused instead of stored with a fresh,
+valid CRC.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from saturnmq.runtime.errors import MessageIllegal
 
 SIZES = "saturnSizes"
 """Ext field of a batch: with "true" the reply has the first offset id and, as its body, an i32 per
-frame with its size, instead of RocketMQ's comma-joined list of all ids."""
+frame with its size. Otherwise it has RocketMQ's comma-joined list of all ids."""
 
 ENTRY_HEAD = struct.Struct(">iiiii")
 ENTRY_BYTES_MIN = ENTRY_HEAD.size + 2
@@ -35,7 +36,7 @@ assert ENTRY_BYTES_MIN == 22
 
 class BatchEntry(NamedTuple):
     flag: int
-    crc: int  # claimed by the producer; 0 = not claimed
+    crc: int  # as the producer gave it; 0: not given
     body: memoryview
     properties: bytes
 
@@ -66,7 +67,8 @@ def put_batch_item(
     extra: bytes,
     flag: int = 0,
 ) -> int:
-    """Write one entry into `buffer` at byte `at`; where the next one goes, -1 if it does not fit.
+    """Write one entry into `buffer` at byte `at`; returns the position of the next one, or -1 if it
+    does not fit.
 
     The properties are UNIQ_KEY, made of `id_head` and `number` as four hex digits (see
     `ids.UniqueIds.batch_head`), WAIT=true, and the encoded ones of `extra`; with `number` -1 they
@@ -77,7 +79,7 @@ def put_batch_item(
         properties = b"UNIQ_KEY\x01%b%04X\x02WAIT\x01true\x02%b" % (id_head, number, extra)
     if len(properties) > PROPERTIES_BYTES_MAX:
         raise _properties_too_large(len(properties), PROPERTIES_BYTES_MAX)
-    body = memoryview(body).cast("B")  # of an array, len() counts its items
+    body = memoryview(body).cast("B")  # len() of an array counts items, not bytes
     size = ENTRY_BYTES_MIN + len(body) + len(properties)
     if at + size > len(buffer):
         return -1
@@ -99,7 +101,7 @@ def encode_batch(items: Iterable[tuple[bytes, bytes, int]]) -> bytearray:
 
 
 def iterate_batch(batch: bytes | bytearray | memoryview) -> Iterator[BatchEntry]:
-    """The entries of a batch body; MessageIllegal names the first that is malformed."""
+    """The entries of a batch body; MessageIllegal names the first malformed one."""
     data = memoryview(batch)
     pos, number = 0, 0
     while pos < len(data):
@@ -132,7 +134,7 @@ def check_batch(
     max_body: int,
     max_properties: int = PROPERTIES_BYTES_MAX,
 ) -> tuple[int, int]:
-    """(messages, bytes of their frames); MessageIllegal if any entry cannot be stored.
+    """Returns (messages, bytes of their frames); MessageIllegal if any entry cannot be stored.
 
     `host6` is the number of IPv6 hosts in a frame, 0 to 2.
     """

@@ -1,21 +1,21 @@
 """Several batches, of several queues, in one request (SEND_BATCHES 390040, ours).
 
-RocketMQ's batch has messages of one queue. A producer that writes to a thousand topics sends a
+RocketMQ's batch has messages of one queue. A producer that writes to a thousand topics would send a
 thousand small requests instead of a few large ones, and each costs both sides more than its
-messages do. Here the batches of many queues travel together and each stands for itself: what is
-wrong with one keeps none of the others from being stored.
+messages do. Here the batches of many queues travel together and each stands for itself: an error in
+one does not keep the others from being stored.
 
-The body of the request, each part:
+The body of the request, for each part:
 
     i32 queue id | i32 system flag | i64 born, ms | u16 n, topic | i32 n, the batch (batch.py)
 
-The body of the answer, a part for each, in their order:
+The body of the answer, one part for each of the request, in order:
 
     i32 code | i32 queue id | i64 queue offset | i64 physical offset of the first | i32 n, the rest
 
-The rest is an i32 for each frame with its size; of a part that is not stored, the remark. The
-answer's own code is that of all parts that are stored (0, or 10 to 12: stored, but not as safe as
-asked for), or an error, and then nothing is. `saturnHost` has the first half of their offset ids.
+The rest is an i32 for each frame with its size or, if the part is not stored, the remark. The
+answer's own code counts for all stored parts (0, or 10 to 12: stored, but not as safe as asked
+for). If it is an error, no part is stored. `saturnHost` has the first half of their offset ids.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 from saturnmq.runtime.errors import MalformedFrame
 
-PARTS_MAX = 128  # a broker handles a request in one piece, so it must not be long
+PARTS_MAX = 128  # a broker handles a request in one piece, so that piece must be short
 HOST = "saturnHost"
 TOPIC_BYTES_MAX = 255
 
@@ -45,7 +45,7 @@ class BatchPart(NamedTuple):
 
 
 class PartAnswer(NamedTuple):
-    """What became of it."""
+    """The outcome of one batch."""
 
     code: int
     queue_id: int
@@ -64,7 +64,8 @@ def encode_parts(parts: Iterable[BatchPart]) -> bytes:
 
 
 def decode_parts(body: Any) -> list[BatchPart]:
-    """The parts of a request; their bodies are views. MalformedFrame: it is none."""
+    """The parts of a request; their bodies are views. MalformedFrame: the body is no such
+    request."""
     view, at = memoryview(body), 0
     parts: list[BatchPart] = []
     while at < len(view):
@@ -97,7 +98,7 @@ def encode_answers(answers: Iterable[PartAnswer]) -> bytes:
 
 
 def decode_answers(body: Any, count: int) -> Sequence[PartAnswer]:
-    """What became of `count` parts. MalformedFrame: it is no such answer."""
+    """The outcomes of `count` parts. MalformedFrame: the body is no such answer."""
     data, at, answers = bytes(body), 0, []
     for number in range(count):
         if len(data) - at < _ANSWER.size:

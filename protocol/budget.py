@@ -1,12 +1,14 @@
-"""Memory that peers make a process hold: how much there may be, and who is refused beyond it.
+"""Memory that peers make a process hold: its limits, and the refusal beyond them.
 
-Pure accounting. Whoever is about to keep something for a peer takes its size from a budget first
-(`take`, which refuses, or `try_take`), and gives it back when it is kept no more. What is there
-already is counted without asking (`hold`): then the budget is over its limit, and whoever asks next
-is refused. A budget may be a part of another one: a connection's is of its process's, so one peer
-gets no more than its part, and all of them together no more than the whole.
+Pure accounting. Code that is about to keep something for a peer takes its size from a budget first
+(`take`, which refuses, or `try_take`), and gives it back when it is kept no more. Memory that
+exists already is counted without a check (`hold`): then the budget is over its limit, and the next
+`take` is refused. A budget may be a part of another one: the budget of a connection belongs to that
+of its process. So one peer gets no more than its part, and all of them together no more than the
+whole.
 
-A budget that is short asks `relieve` first, which may end what has been held for too long.
+A budget that is short first calls `relieve`, which may close the connections that have held memory
+for too long.
 """
 
 from __future__ import annotations
@@ -17,13 +19,13 @@ from saturnmq.runtime.errors import SystemBusy
 
 
 class Budget:
-    """Bytes: `used` of `limit`; `most` there have been at once; how often somebody was `refused`,
-    which the whole counts."""
+    """A number of bytes: `used` of `limit`; `most` is the most used at once; `refused` counts
+    refusals, on the whole only."""
 
     __slots__ = ("limit", "most", "name", "refused", "relieve", "used", "whole")
 
     def __init__(self, limit: int, name: str, whole: Budget | None = None) -> None:
-        """`name`: what the limit is called, for whoever is refused."""
+        """`name`: the name of the limit, for error texts."""
         self.limit = limit
         self.name = name
         self.whole = whole
@@ -31,7 +33,7 @@ class Budget:
         self.relieve: Callable[[], None] = _nobody
 
     def take(self, size: int, what: str) -> None:
-        """Count `size` bytes for `what`; SystemBusy if they are more than what is left."""
+        """Count `size` bytes for `what`; SystemBusy if fewer are left."""
         if not self.try_take(size):
             raise self.refusal(size, what)
 
@@ -47,7 +49,7 @@ class Budget:
         return self._short(size) is None
 
     def refusal(self, size: int, what: str) -> SystemBusy:
-        """Why so much cannot be taken."""
+        """The error that refuses `size` bytes."""
         short = self._short(size) or self
         (self.whole or self).refused += 1
         return SystemBusy(
@@ -64,17 +66,18 @@ class Budget:
         return None if self.whole is None else self.whole._short(size)
 
     def overdrawn(self) -> SystemBusy | None:
-        """Why nothing can be begun that may need memory, if the whole is over its limit."""
+        """The error that refuses new work that may need memory, if the whole is over its limit."""
         short = (self.whole or self)._short(0)
         return None if short is None else self.refusal(0, "a request")
 
     def has_spare(self, size: int) -> bool:
-        """Whether half of the whole is free even with `size` more: for what is only quicker."""
+        """Whether half of the whole stays free with `size` more: for memory that only saves
+        time."""
         whole = self if self.whole is None else self.whole
         return whole.used + size <= whole.limit // 2
 
     def hold(self, size: int) -> None:
-        """Count what is there already; below 0, what is there no more."""
+        """Count memory that exists already; a negative `size` is memory that is released."""
         self.used += size
         self.most = max(self.most, self.used)
         if self.whole is not None:
@@ -84,9 +87,9 @@ class Budget:
         self.hold(-size)
 
     def close(self) -> None:
-        """Nothing of it is kept any more."""
+        """Release everything."""
         self.give_back(self.used)
 
 
 def _nobody() -> None:
-    """There is nobody to be ended."""
+    """The default of `relieve`: no connection can be closed."""

@@ -1,8 +1,9 @@
-"""A connection for one thread that waits for each answer: no loop, no other thread on the way.
+"""A connection for one thread that waits for each answer, without a loop or another thread in
+between.
 
 A lone synchronous send is all latency, and every change of threads costs as much as the broker's
-work. Whoever uses a channel takes the answers in the order of the requests, and asks for no more at
-once than fits into the buffers on the way. Requests of the peer are not expected on it and are
+work. The user of a channel takes the answers in the order of the requests, and has no more requests
+open than fit into the buffers on the way. Requests of the peer are not expected on it and are
 dropped.
 """
 
@@ -36,12 +37,12 @@ class Channel:
     """One blocking connection to `address`."""
 
     def __init__(self, runtime: Runtime, address: str, timeout_s: float) -> None:
-        """Raises ConnectFailed when nobody answers in `timeout_s`."""
+        """Raises ConnectFailed when no peer answers in `timeout_s`."""
         self._now = runtime.monotonic
         self.address = address
         try:
             self._socket = socket.create_connection(split_address(address), timeout_s)
-        except (OSError, ValueError) as error:  # a route may say that it is anywhere
+        except (OSError, ValueError) as error:  # a route may name any address
             why = getattr(error, "strerror", None) or error
             raise ConnectFailed(f"no connection to {address}: {why}") from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -51,7 +52,7 @@ class Channel:
         self._view = memoryview(bytearray(RECEIVE_BUFFER))
         self._start = self._end = 0
         self._opaque = self._code = 0
-        self._unanswered: deque[int] = deque()  # opaques
+        self._unanswered: deque[int] = deque()  # the opaque of each request
         self._used_at = self._now()
 
     def idle_s(self) -> float:
@@ -59,24 +60,25 @@ class Channel:
         return self._now() - self._used_at
 
     def is_alive(self) -> bool:
-        """Whether the peer has not closed the connection; for one that was idle."""
+        """Whether the peer has kept the connection open; for a connection that was idle."""
         readable, _, _ = select.select([self._socket], [], [], 0)
         return not readable
 
     def request(self, command: Command, timeout_s: float) -> Command:
-        """The response to `command`. After RequestTimeout or ConnectionLost nobody knows whether
-        it was carried out, and the channel must be closed."""
+        """The response to `command`. After RequestTimeout or ConnectionLost it is unknown whether
+        the request was carried out, and the channel must be closed."""
         self.ask(command, timeout_s)
         response = self.answer()
         response.body = bytes(response.body)
         return response
 
     def ask(self, command: Command, timeout_s: float) -> None:
-        """The first half of `request`: something else can be done before the answer is read."""
+        """The first half of `request`: the caller can do something else before it reads the
+        answer."""
         self.ask_all((command,), timeout_s)
 
     def ask_all(self, commands: Sequence[Command], timeout_s: float) -> None:
-        """Ask for several things in one go; each has its own `answer`."""
+        """Send several requests in one go; each has its own `answer`."""
         parts: list[Body] = []
         for command in commands:
             self._opaque = command.opaque = (self._opaque + 1) & 0x7FFFFFFF
@@ -91,8 +93,8 @@ class Channel:
             raise self._failure(error) from error
 
     def answer(self) -> Command:
-        """The response to the first of what was asked and is not answered, waited for from now on;
-        its body is valid until the next call."""
+        """The response to the oldest unanswered request, with the time-out counted from now; its
+        body is valid until the next call."""
         until = self._now() + self._timeout_s
         try:
             while True:
@@ -115,7 +117,7 @@ class Channel:
         )
 
     def _set_timeout(self, timeout_s: float) -> None:
-        # By the kernel: Python's own time-out asks poll() before every call.
+        # The kernel keeps the time-out: Python's own time-out asks poll() before every call.
         seconds, rest = divmod(max(timeout_s, 0.001), 1.0)
         value = struct.pack("ll", int(seconds), int(rest * 1e6))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
@@ -130,8 +132,8 @@ class Channel:
             sent -= len(part)
 
     def _receive(self, until: float) -> Command:
-        """The next frame; its body lies in the buffer, whose front it leaves at the next call.
-        TimeoutError if more has to come after `until`, as when a peer sends byte by byte."""
+        """The next frame; its body lies in the buffer and is removed from its front at the next
+        call. TimeoutError if bytes are missing after `until`, as when a peer sends byte by byte."""
         rest = self._end - self._start
         if rest and self._start:
             self._view[:rest] = self._view[self._start : self._end]
@@ -154,7 +156,7 @@ class Channel:
         return parse_frame(self._view[:size])
 
     def forked(self) -> None:
-        """A child asks nothing on it, and reads no answer."""
+        """A child sends no request on it and reads no answer."""
         if self._socket.fileno() >= 0:
             forks.Socket(self._socket.fileno()).cut()
 

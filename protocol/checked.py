@@ -1,8 +1,7 @@
-"""Values out of what a peer sent, each checked against its type and its bounds.
+"""Values from a peer, each checked against its type and its bounds.
 
-Who reads: whoever takes fields out of a header or a JSON body. A value that is not what it should
-be raises MalformedFrame, which names the field, the value and the bounds; it is never guessed at.
-As fastjson does, numbers may come as text.
+Every reader of a header or a JSON body uses it. A wrong value raises MalformedFrame, which names
+the field, the value and the bounds; it is never guessed. As in fastjson, numbers may come as text.
 """
 
 import re
@@ -24,7 +23,7 @@ IDENTITY = re.compile(r"[0-9a-f]{32}")
 T = TypeVar("T")
 
 _WRAPPED = 16  # levels of documents around a value that is kept
-_DIGITS = re.compile(r"-?[0-9]{1,19}")  # no longer than 64 bits: int() refuses 4301 digits
+_DIGITS = re.compile(r"-?[0-9]{1,19}")  # a number of 64 bits has no more; int() refuses 4301 digits
 
 
 def integer(
@@ -132,8 +131,8 @@ def document(body: Body) -> dict[Any, Any]:
 
 
 def as_json(value: T, what: str) -> T:
-    """`value`, which can be written as JSON again, also as a part of other documents: no number
-    has more than 64 bits, and nothing is nested too deeply."""
+    """`value`, which can be written as JSON again, also inside other documents: no number has more
+    than 64 bits, and the nesting is not too deep."""
     wrapped: object = value
     for _ in range(_WRAPPED):
         wrapped = [wrapped]

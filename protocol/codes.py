@@ -1,16 +1,16 @@
-"""Request codes, response codes and flag bits of the Remoting protocol
-(docs/internals/protocol.md 1.8, 2 to 5).
+"""Request codes, response codes and flag bits of the Remoting protocol (docs/internals/protocol.md
+1.8, 2 to 5).
 
-`RequestCode` lists what SaturnMQ or a Java peer may send; a server answers 3 to those it does
-not serve. Names are RocketMQ's, without the words that only repeat the type. Numbers from 390000
-on are ours: RocketMQ has none there.
+`RequestCode` lists what SaturnMQ or a Java peer may send; a server answers 3 to a code that it does
+not serve. Names are RocketMQ's, without the words that only repeat the type. Numbers from 390000 on
+are ours: RocketMQ has none there.
 """
 
 from enum import IntEnum
 
 
 class RequestCode(IntEnum):
-    """What a request asks for."""
+    """The kind of a request."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -141,7 +141,7 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """How a request ended."""
+    """The outcome of a request."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1

@@ -2,8 +2,8 @@
 
 bit 0 = compressed; bits 8-10 = type: 1 LZ4 (frame format), 2 ZSTD, 3 ZLIB, 0 = written by a 4.x
 client = ZLIB. Producers compress bodies above a threshold, brokers store them untouched, consumers
-decompress lazily. A few kilobytes can expand to gigabytes, so every reader has a limit, and of all
-received messages of a process one keeps its unpacked body at a time.
+decompress lazily. A few kilobytes can expand to gigabytes, so every reader has a limit, and a
+process keeps the unpacked body of only one received message at a time.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def compress(body: bytes | bytearray | memoryview, kind: int = ZLIB, level: int 
 def decompress(
     body: bytes | bytearray | memoryview, sys_flag: int, bytes_max: int = BODY_BYTES_MAX
 ) -> bytes:
-    """The plain body of a stored one; MessageIllegal when it is damaged or above the limit."""
+    """The plain body of a stored body; MessageIllegal when it is damaged or above the limit."""
     if not sys_flag & COMPRESSED_FLAG:
         return bytes(body)
     kind = (sys_flag & TYPE_MASK) >> TYPE_SHIFT or ZLIB
@@ -63,7 +63,7 @@ def decompress(
     else:
         raise MessageIllegal(f"compression type {kind} of sysFlag {sys_flag:#x} is unknown")
     try:
-        # One byte above the limit is asked for: that tells "exactly full" from "there is more".
+        # One byte above the limit is requested, to tell "exactly full" from "there is more".
         plain = decompressor.decompress(bytes(body), bytes_max + 1)
     except (zlib.error, RuntimeError, EOFError) as error:
         raise MessageIllegal(f"compressed body of {len(body)} B is damaged: {error}") from None
@@ -75,8 +75,8 @@ def decompress(
 
 
 class Unpacked:
-    """Keeps the unpacked body of a received message until that of another one is unpacked: `body`
-    is None from then on. 200 messages of 2 KB may unpack to 64 MiB each."""
+    """Keeps the unpacked body of a received message until the body of another one is unpacked:
+    `body` is None from then on. 200 messages of 2 KB may unpack to 64 MiB each."""
 
     __slots__ = ("__weakref__", "body")
 
@@ -84,12 +84,13 @@ class Unpacked:
         self.body: bytes | None = body
 
 
-# Those that may have a body still, the newest last. Threads share it: each call of it is one step.
+# The objects that may still have a body, the newest last. Threads share the deque: each call on it
+# is one step.
 _unpacked: deque[weakref.ref[Unpacked]] = deque()
 
 
 def unpack(packed: bytes, sys_flag: int) -> tuple[bytes, Unpacked]:
-    """A plain body, and what keeps it for a while; see `decompress`."""
+    """A plain body, and the object that keeps it for a while; see `decompress`."""
     _let_go(0)  # before the new one takes its memory
     body = decompress(packed, sys_flag)
     kept = Unpacked(body)
@@ -115,11 +116,11 @@ def _decompress_zstd(body: bytes, bytes_max: int) -> bytes:
     import zstandard
 
     try:
-        said = zstandard.frame_content_size(body)  # -1: it does not say
+        said = zstandard.frame_content_size(body)  # -1: the frame does not say
         if said > bytes_max:
             raise _too_large(len(body), bytes_max)
         with zstandard.ZstdDecompressor().stream_reader(io.BytesIO(body)) as reader:
-            # So much memory is taken for the read, however little there is.
+            # The read allocates this much memory, however little data there is.
             plain = reader.read((bytes_max if said < 0 else said) + 1)
     except zstandard.ZstdError as error:
         raise MessageIllegal(f"compressed body of {len(body)} B is damaged: {error}") from None

@@ -1,17 +1,17 @@
-"""The connections of one server: how many there are, from where, and which of them must end.
+"""The connections of one server: their number, their origins, and the choice of those that must
+end.
 
 A connection beyond the limits, of the process or of its peer's address (or IPv6 network, /64), is
-answered once, with
-SYSTEM_BUSY and the limit, and closed. One ends that
+answered once, with SYSTEM_BUSY and the limit, and closed. A connection ends if it
 
 - has not sent a whole request `frame_s` after it came, or after the first byte of that request;
 - has sent nothing for `idle_s` (RocketMQ's serverChannelMaxIdleTimeSeconds);
-- has not read for `frame_s` what waits for it.
+- has not read its pending bytes for `frame_s`.
 
 Memory. Each connection has a part of the process's budget: its receive buffer, and replies that its
-peer does not read. When that is short, whoever has left a request unfinished, or replies unread,
-for longer than a moment gives way, the oldest first (`Endpoint.give_way`): nobody who sends and
-reads at a usual speed does.
+peer does not read. When memory is short, connections give way that have left a request unfinished,
+or replies unread, for longer than a moment, the oldest first (`Endpoint.give_way`). A peer that
+sends and reads at a usual speed is not affected.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from .limits import Limits
 log = logging.getLogger(__name__)
 
 SWEEP_S = 1.0  # between two looks at a connection
-SLICE = 1000  # connections that are looked at in one call
-REFUSING_MAX = 64  # that are told why at once; more are cut
-REFUSING_S = 3.0  # for which a refused one may take to ask something
-STOOD_S = 3.0  # this process stood still, if it looks at none for so long
-RELIEF_S = 0.1  # between two looks for who gives way
-SLOW_S = 1.0  # who needs less never gives way
+SLICE = 1000  # connections examined in one call
+REFUSING_MAX = 64  # refused connections that get the reason; further ones are cut
+REFUSING_S = 3.0  # time for a refused connection to send a request
+STOOD_S = 3.0  # this process stood still if it examined none for so long
+RELIEF_S = 0.1  # between two searches for connections that give way
+SLOW_S = 1.0  # a connection that needs less never gives way
 SHARE = 4  # a connection may hold this part of the process's memory
 TELL_S = 10.0  # between two lines of the log
 
 
 def network(host: str) -> str:
-    """Whose connections count together: of an IPv4 address; of an IPv6 network of 64 bits, since
-    one machine may have all of its addresses."""
+    """The key under which connections count together: an IPv4 address, or an IPv6 network of 64
+    bits, since one machine may have all of its addresses."""
     try:
         address = IPv6Address(host.strip("[]").partition("%")[0])
     except ValueError:
@@ -56,7 +56,7 @@ def network(host: str) -> str:
 
 
 class Connections:
-    """Those that were accepted; `accept` makes the protocol object of one."""
+    """The accepted connections; `accept` makes the protocol object of a new one."""
 
     def __init__(
         self,
@@ -80,13 +80,13 @@ class Connections:
         self.budget = Budget(limits.memory_bytes, "memoryBudgetBytes")
         self.budget.relieve = self._relieve
         self.refused = 0
-        self.ended = 0  # too slow, silent, or in the way when memory was short
+        self.ended = 0  # too slow, silent, or closed when memory was short
 
     def __len__(self) -> int:
         return len(self._hosts)
 
     def close(self, why: str) -> None:
-        """Close them all, when what waits for their peers is sent."""
+        """Close all connections once the bytes for their peers are sent."""
         for endpoint in [*self._hosts, *self._refusing]:
             endpoint.close(why)
 
@@ -136,17 +136,17 @@ class Connections:
             del self._by_host[host]
         self._on_close(endpoint)
 
-    # who must end
+    # ending connections
 
     async def run(self) -> None:
-        """Until cancelled, for a server that has no such loop already."""
+        """Expire connections until cancelled, for a server without such a loop."""
         while True:
             await self._runtime.sleep(SWEEP_S)
             self.expire(self._runtime.monotonic())
 
     def expire(self, now: float) -> None:
-        """End those that are overdue; to be called every second at least, each call looks at
-        some."""
+        """End overdue connections. To be called every second at least; each call examines some of
+        them."""
         stood_s, self._called_at = now - self._called_at, now
         if stood_s > STOOD_S:
             for endpoint in [*self._hosts, *self._refusing]:
@@ -188,7 +188,7 @@ class Connections:
         endpoint.abort(why)
 
     def _relieve(self) -> None:
-        """Memory is short."""
+        """Have connections give way while memory is short."""
         now = self._runtime.monotonic()
         if now < self._next_relief:
             return
@@ -212,7 +212,7 @@ class Connections:
             endpoint.give_way()
 
     def _tell(self, text: str, *values: object) -> None:
-        """Not all of them: there may be thousands in a second."""
+        """Log some cases only: there may be thousands in a second."""
         self._unsaid += 1
         now = self._runtime.monotonic()
         if now - self._said_at >= TELL_S:
@@ -222,7 +222,7 @@ class Connections:
     # figures
 
     def status(self) -> dict[str, str]:
-        """As runtime information has it."""
+        """The figures for the runtime information."""
         budget = self.budget
         return {
             "connections": str(len(self)),

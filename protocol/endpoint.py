@@ -1,31 +1,31 @@
 """One Remoting connection, either side of it: requests out with time-outs, requests in, responses
 both ways.
 
-Who uses it: the client's connections, the broker's and the nameserver's listeners, a broker's
-connections to nameservers. Both sides may ask; bit 0 of a frame's flag says which table it
-belongs to (docs/internals/protocol.md 1.5).
+Users: the client's connections, the broker's and the nameserver's listeners, a broker's connections
+to nameservers. Both sides may ask; bit 0 of a frame's flag says which table it belongs to
+(docs/internals/protocol.md 1.5).
 
-Cost per request, in this order of care: no task, no future for a served request; the frame is
+Cost per request, in order of importance: no task and no future for a served request; the frame is
 parsed where the socket wrote it; all replies given while one read is handled leave in one write;
-time-outs of all open requests share one timer, armed for the earliest deadline and moved only by
-an earlier one.
+time-outs of all open requests share one timer, armed for the earliest deadline and moved only by an
+earlier one.
 
 Buffers. The body of a *request* is a view into the receive buffer and dies when the handler
-returns: a handler that keeps it copies it. The body of a *response* is its receiver's: bytes, or,
-of a large one that came to a client, a view of a buffer made for it, into which the socket writes
-(ResponseBuffer; it costs memory only as it fills). A body given to `send` must not change until it
-is sent. The receive buffer doubles only when it is full of a frame's own bytes, so a peer that
-merely announces 16 MiB makes us reserve nothing; it shrinks back after a run of small reads.
+returns: a handler that keeps it copies it. The body of a *response* belongs to its receiver. It is
+bytes, or, if a client gets a large one, a view of a buffer made for it, into which the socket
+writes (ResponseBuffer; it costs memory only as it fills). A body given to `send` must not change
+until it is sent. The receive buffer doubles only when it is full of a frame's own bytes, so a peer
+that merely announces 16 MiB makes us reserve nothing; it shrinks back after a run of small reads.
 
 Memory of a server. The receive buffer and the replies that a peer does not read are counted in the
 connection's budget. While a peer does not read, its requests are neither read nor handled. A
-request for which there is no memory is answered with SYSTEM_BUSY as soon as its header is there,
-and the rest of it is passed over.
+request for which there is no memory is answered with SYSTEM_BUSY once its header is there, and the
+rest of it is discarded.
 
-Failure. A malformed frame closes this connection only. A handler's SaturnError becomes its
-response code and text; any other exception is logged and becomes code 1. When the connection
-closes, every open request fails at once with ConnectionLost. A one-way request is never
-answered, not even with an error.
+Failure. A malformed frame closes this connection only. A handler's SaturnError becomes its response
+code and text; any other exception is logged and becomes code 1. When the connection closes, every
+open request fails at once with ConnectionLost. A one-way request is never answered, not even with
+an error.
 """
 
 import asyncio
@@ -61,21 +61,22 @@ from .signing import UNSIGNED, Signing, ask_signed, unproven
 
 log = logging.getLogger(__name__)
 
-# Idle connections keep the first size; one that ever fills it in one read gets the second.
+# Idle connections keep the first size; a connection that fills it in one read gets the second.
 FIRST_BUFFER = 16 * 1024
 RECEIVE_BUFFER = 256 * 1024
-# A client gives a frame of this size a buffer of its own once its length is known, and so that
-# little of it lies in the receive buffer by then, that one grows no larger.
+# A client gives a frame of this size a buffer of its own once its length is known. So little of it
+# lies in the receive buffer by then, and that buffer does not grow.
 LARGE_FRAME = 64 * 1024
-# So many reads without a large frame return the memory. Fewer would pump it on mixed traffic.
+# After this many reads without a large frame the buffer shrinks. A smaller number would make it
+# grow and shrink all the time on mixed traffic.
 SHRINK_AFTER_READS = 256
-LINGER_S = 5.0  # that the peer of a closed connection has to read the rest
-REST_S = 5.0  # after which a connection that nothing came over returns its buffer
+LINGER_S = 5.0  # time for the peer of a closed connection to read the rest
+REST_S = 5.0  # after so long without traffic a connection returns its buffer
 TIMER_GRAIN_S = 0.005
 REQUESTS_AT_ONCE = 100  # of one connection in one turn of a server's loop, if it has time (Turns)
-WORKS_MAX = 16  # long works for one connection: then it waits with what else it asked
+WORKS_MAX = 16  # long works for one connection; beyond it further requests wait
 
-_UNHEARD = memoryview(bytearray(4096))  # what still comes over closed connections
+_UNHEARD = memoryview(bytearray(4096))  # takes bytes that still come over closed connections
 Handler = Callable[["Endpoint", Command], None]
 ResultCallback = Callable[[Command | SaturnError], None]
 
@@ -107,10 +108,10 @@ class Endpoint(asyncio.BufferedProtocol):
         self.local_address = ""
         self.closed = False
         self.close_reason: str | None = None
-        self._halted = False  # no request is handled: it is closed, or the peer does not read
+        self._halted = False  # no request is handled: closed, or the peer does not read
         self.last_received = runtime.monotonic()
         self._transport: Transport | None = None
-        self._write: Callable[[list[Body]], None]  # from when there is a transport
+        self._write: Callable[[list[Body]], None]  # set with the transport
         self.budget = Budget(sys.maxsize, "no limit") if budget is None else budget
         self._whole = self.budget.whole or self.budget
         self.budget.hold(FIRST_BUFFER)
@@ -118,11 +119,11 @@ class Endpoint(asyncio.BufferedProtocol):
         self._start = 0
         self._end = 0
         self._small_reads = 0
-        self._skip = 0  # bytes to come of a frame that was refused
-        self._unfinished_since = 0.0  # when the frame that is to come began; 0: none did
+        self._skip = 0  # remaining bytes of a frame that was refused
+        self._unfinished_since = 0.0  # when the incoming frame began; 0: there is none
         self._unread_since = 0.0  # when the peer stopped reading; 0: it reads
-        self._unread = 0  # bytes that wait for it, as they are counted
-        self._works = 0  # requests of it that are answered in steps
+        self._unread = 0  # bytes that wait for the peer, as counted in the budget
+        self._works = 0  # requests of the peer that are answered in steps
         self._large: memoryview | None = None  # a large frame that is coming in
         self._large_filled = 0
         self._opaque = 0
@@ -162,7 +163,7 @@ class Endpoint(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._write_out()
             self._transport.close()
-            if self._server and self.unsent:  # of which nobody keeps account any more
+            if self._server and self.unsent:  # nothing else counts these bytes any more
                 self._runtime.call_later(LINGER_S, self._transport.abort)
         self._shut()
 
@@ -180,7 +181,8 @@ class Endpoint(asyncio.BufferedProtocol):
             return
         self.closed = True
         self._out, self._out_size = [], 0
-        # At once: this object and its transport know each other, and go when that is noticed.
+        # Cut the cycle between this object and its transport at once; the collector would find it
+        # late.
         self._view, self._start, self._end = _UNHEARD, 0, 0
         self.budget.close()
         if self._timer is not None:
@@ -220,7 +222,7 @@ class Endpoint(asyncio.BufferedProtocol):
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def pause_writing(self) -> None:
-        # Only a server may stop reading here: if both sides did, both could wait for the other.
+        # Only a server may stop reading here: if both sides did, each could wait for the other.
         if self._turns is not None and not self.closed:
             self._unread_since = self._runtime.monotonic()
             self._count_unread()
@@ -233,14 +235,14 @@ class Endpoint(asyncio.BufferedProtocol):
             self._go_on_if_free(self._turns)
 
     def begin_work(self) -> None:
-        """A request is answered in steps, or by a thread. While `WORKS_MAX` are, no other is
-        handled: it would wait in line, with many others, and take memory."""
+        """A request is answered in steps, or by a thread. While `WORKS_MAX` are under way, no other
+        request is handled: it would wait in line, with many others, and take memory."""
         self._works += 1
         if self._works >= WORKS_MAX and self._turns is not None and not self.closed:
             self._halt()
 
     def end_work(self) -> None:
-        """It is answered, or nobody waits for the answer."""
+        """The request is answered, or the answer is not wanted any more."""
         self._works -= 1
         if self._works == WORKS_MAX - 1 and self._turns is not None and not self.closed:
             self._go_on_if_free(self._turns)
@@ -250,7 +252,7 @@ class Endpoint(asyncio.BufferedProtocol):
         self._read_on()
 
     def _go_on_if_free(self, turns: Turns) -> None:
-        """Handle requests again, unless something else keeps it from that."""
+        """Handle requests again, unless something else prevents it."""
         if self._unread_since or self._works >= WORKS_MAX:
             return
         self._halted = False
@@ -262,7 +264,7 @@ class Endpoint(asyncio.BufferedProtocol):
             self._put_off(turns)  # requests that were read before
 
     def _read_on(self) -> None:
-        """Read, or read no more."""
+        """Start or stop reading, as the state requires."""
         if self._transport is None or self.closed:
             return
         if self._halted or self._is_behind:
@@ -270,7 +272,7 @@ class Endpoint(asyncio.BufferedProtocol):
         else:
             self._transport.resume_reading()
 
-    # -- what holds memory, or time --------------------------------------------------------------
+    # -- use of memory and time ------------------------------------------------------------------
 
     def _count_unread(self) -> None:
         unread = self.unsent
@@ -279,28 +281,29 @@ class Endpoint(asyncio.BufferedProtocol):
             self._unread = unread
 
     def unfinished_s(self, now: float) -> float:
-        """For how long the next frame has been on its way; 0 if none is, or nobody reads it."""
+        """Seconds for which the next frame has been on its way; 0 if there is none, or if this side
+        does not read."""
         since = self._unfinished_since
         return now - since if since and not self._halted else 0.0
 
     def unread_s(self, now: float) -> float:
-        """For how long the peer has taken nothing of what waits for it."""
+        """Seconds for which the peer has taken nothing of its pending bytes."""
         return now - self._unread_since if self._unread_since else 0.0
 
     def held_up_s(self, now: float) -> float:
-        """For how long it has held memory that others may need."""
+        """Seconds for which the connection has held memory that others may need."""
         large = len(self._view) > FIRST_BUFFER
         return self.unread_s(now) or (self.unfinished_s(now) if large else 0.0)
 
     def excuse(self, now: float) -> None:
-        """It could not be heard before: its time begins anew."""
+        """Restart the times of the connection: this side could not read before."""
         self.last_received = now
         self._unfinished_since = self._unfinished_since and now
         self._unread_since = self._unread_since and now
 
     def rest(self, now: float) -> None:
-        """Look after what it holds, now and then: count what waits for the peer, which reads if
-        that gets less; let a large buffer go that nothing lies in."""
+        """Periodic care: count the bytes that wait for the peer, which reads if they get fewer, and
+        release a large empty buffer."""
         if self._unread_since and self.unsent < self._unread:
             self._unread_since = now
         self._count_unread()
@@ -309,7 +312,7 @@ class Endpoint(asyncio.BufferedProtocol):
             self._replace(FIRST_BUFFER)
 
     def give_way(self) -> None:
-        """Hold no more than an idle connection does."""
+        """Release all memory beyond that of an idle connection."""
         if self._unread_since:
             self.abort(f"memory is short, and it does not read {self.unsent} bytes")
         elif self._end - self._start < FIRST_BUFFER:
@@ -320,8 +323,7 @@ class Endpoint(asyncio.BufferedProtocol):
             self._write_out()
 
     def _pass_over(self, size: int, why: SaturnError) -> None:
-        """Answer the frame of `size` bytes that is coming in before it is here, and keep nothing of
-        it."""
+        """Answer the incoming frame of `size` bytes before it is complete, and discard it."""
         view = self._view[self._start : self._end]
         try:
             command = parse_start(view)
@@ -363,7 +365,7 @@ class Endpoint(asyncio.BufferedProtocol):
         self._take_frames(large)
 
     def _take_frames(self, large: memoryview | None = None) -> None:
-        """What has come in whole: a large frame and what the buffer holds."""
+        """Handle the complete frames: a large one, and those in the buffer."""
         view, start, end = self._view, self._start, self._end
         self._in_batch = True
         needed = taken = 0
@@ -411,7 +413,7 @@ class Endpoint(asyncio.BufferedProtocol):
             self._make_room(needed)
 
     def _put_off(self, turns: Turns) -> None:
-        """The other requests in the buffer are handled in a later turn."""
+        """Handle the other requests in the buffer in a later turn."""
         self._is_behind = True
         self._read_on()
         turns.wait(self._go_on)
@@ -476,7 +478,7 @@ class Endpoint(asyncio.BufferedProtocol):
         self._small_reads = 0
 
     def handle(self, command: Command) -> None:
-        """Give the handler a request that it put off; with a body of its own by now."""
+        """Handle a request that the handler put off; it has its own body by now."""
         self._request(command)
 
     def _request(self, command: Command) -> None:
@@ -532,7 +534,8 @@ class Endpoint(asyncio.BufferedProtocol):
     def request_callback(
         self, command: Command, timeout_s: float, callback: ResultCallback
     ) -> None:
-        """The same without a future: `callback` gets the response or the error, on the loop."""
+        """The same as `request` without a future: `callback` gets the response or the error, on the
+        loop."""
         self._ask(command, timeout_s, callback)
 
     def _ask(
@@ -639,8 +642,8 @@ async def ask_once(
     signing: Signing = UNSIGNED,
 ) -> Command:
     """The answer of the node at `address`, over a connection for this request alone. SaturnError:
-    it cannot be reached, does not answer in time, answers with an error, or without the signature
-    that it has to have."""
+    the node cannot be reached, does not answer in time, answers with an error, or lacks a
+    required signature."""
     endpoint = await connect(runtime, *split_address(address))
     try:
         answer = await ask_signed(

@@ -1,4 +1,4 @@
-"""How the terms of masters are counted. Pure; broker and client count alike.
+"""The numbering of masters' terms. Pure; broker and client count alike.
 
 An epoch is a number up to EPOCH_MAX, of three parts:
 
@@ -11,8 +11,8 @@ An epoch is a number up to EPOCH_MAX, of three parts:
 So two nodes that cannot hear each other never open the same epoch, and a master that restarted
 while it was cut off never outranks the one that was promoted meanwhile.
 
-A client that reads a log is told its epochs, each with the physical offset where it begins, as
-text, `100000-0,200000-4096`. It tells them to the next broker that it asks.
+A client that reads a log gets its epochs, each with the physical offset where it begins, as text,
+`100000-0,200000-4096`. It sends them to the next broker that it asks.
 """
 
 import re
@@ -26,15 +26,15 @@ from .remoting import Command
 EPOCH_MAX = (1 << 31) - 1  # what RocketMQ's brokers can read
 TERM = 100_000
 OPENER = 1_000
-# So far above what it knows a node believes an epoch: nobody misses so many promotions, and a lie
-# would take the numbers of the true masters.
+# A node believes no epoch further above its own: it cannot have missed so many promotions, and a
+# false epoch would use up the numbers of the true masters.
 AHEAD_MAX = 5_000 * TERM
-TOLD_MAX = 16  # so many epochs a client is told, the newest
+TOLD_MAX = 16  # a client gets at most so many epochs, the newest
 _TOLD = re.compile("([0-9]{1,10})-([0-9]{1,19})")
 
 
 def next_restart(epoch: int, opener: int) -> int:
-    """The epoch that a master of `epoch` (0: none yet) opens when it begins again."""
+    """The epoch that a master of `epoch` (0: none yet) opens when it restarts."""
     following = epoch + 1
     if epoch and following % OPENER:
         return following
@@ -48,17 +48,17 @@ def next_promotion(known: int, least: int, opener: int) -> int:
 
 
 def next_term(known: int) -> int:
-    """What a promotion fences with: no master of before can reach it by restarting."""
+    """The epoch that a promotion fences with: no earlier master can reach it by restarting."""
     return (known // TERM + 1) * TERM
 
 
 def ceiling(known: int) -> int:
-    """The highest epoch that a node believes which knows of this one; of none (0): any."""
+    """The highest epoch that a node with the epoch `known` believes; any for 0."""
     return min(EPOCH_MAX, known + AHEAD_MAX) if known else EPOCH_MAX
 
 
 def is_own(epoch: int, opener: int) -> bool:
-    """Whether the node of this configured id opened `epoch`, or went on with it."""
+    """Whether the node of this configured id opened `epoch`, or continued it."""
     return epoch % TERM // OPENER * OPENER == _part(opener)
 
 
@@ -67,20 +67,21 @@ def _part(opener: int) -> int:
 
 
 def to_text(epochs: Iterable[tuple[int, int]]) -> str:
-    """The newest of these (epoch, start), which rise, as a client is told them."""
+    """The newest of these (epoch, start), which rise, as text for a client."""
     return ",".join(f"{number}-{start}" for number, start in [*epochs][-TOLD_MAX:])
 
 
 def from_text(text: str) -> list[tuple[int, int]] | None:
-    """The epochs of such a text; None if it is something else."""
+    """Parse such a text; None if it is malformed."""
     found = [_TOLD.fullmatch(each) for each in text.split(",", TOLD_MAX)]
     told = [(int(each[1]), int(each[2])) for each in found if each is not None]
     return told if len(told) == len(found) <= TOLD_MAX else None
 
 
 def term_in(answer: Command) -> dict[str, str]:
-    """The fields in which a broker of ours says from which log it answers: the epoch, and those
-    that led to it unless it was told them. Empty: another broker, which does not say so."""
+    """The fields in which a broker of ours names the log it answers from: the epoch, and the
+    earlier epochs unless the client sent them. Empty for another broker, which does not send
+    them."""
     if "saturnTerm" not in answer.ext:
         return {}
     said = {"saturnTerm": str(checked.integer(answer.ext, "saturnTerm", least=-1))}

@@ -1,5 +1,4 @@
-"""JSON bodies as fastjson writes them, and as it wants to read them
-(docs/internals/protocol.md 1.9).
+"""JSON bodies as fastjson writes and reads them (docs/internals/protocol.md 1.9).
 
 Reading is tolerant: a quarter of the bodies that Java brokers send are not strict JSON. Two
 deviations occur, both in the place of a key:
@@ -9,11 +8,11 @@ deviations occur, both in the place of a key:
 | `{0:"127.0.0.1:10911"}` | `{"0": "127.0.0.1:10911"}`, the same as the quoted form |
 | `{{"brokerName":"b","queueId":0,"topic":"T"}:5}` | `{("T", "b", 0): 5}`, equal to a MessageQueue |
 
-Writing is strict (integer keys are quoted, which every Java reader takes), except for maps keyed
-by message queues: those must have bare objects as keys, because fastjson 2 throws on quoted
-ones. Strict text goes through orjson. Integer keys are quoted for it, when it refuses. The parser
-below runs only if that was not all: it takes a hundred times as long, and so servers, which are
-asked by anybody, never use it (`loads_request`): no request has message queues as keys.
+Writing is strict (integer keys are quoted, which every Java reader takes), except for maps keyed by
+message queues: those must have bare objects as keys, because fastjson 2 throws on quoted ones.
+Strict text goes through orjson. If orjson refuses it, integer keys are quoted first. The parser
+below runs only if that was not enough. It takes a hundred times as long, so servers, which anybody
+may call, never use it (`loads_request`): no request has message queues as keys.
 """
 
 import re
@@ -32,7 +31,7 @@ _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _INTEGER = re.compile(r"-?\d+")
 _WORDS = {"true": True, "false": False, "null": None}
 _WORD = re.compile("true|false|null")
-# Up to and with the next key that is an integer; strings are passed over as a whole.
+# Up to and including the next integer key; strings are skipped as a whole.
 _TO_INTEGER_KEY = re.compile(
     rb"""((?: "(?:[^"\\]++|\\.)*+" | [^"{,]++ | [{,](?!\s*+-?\d++\s*+:) )*+ [{,]\s*+ )
          (-?\d++) (?=\s*+:)""",
@@ -45,7 +44,7 @@ MqKey = tuple[
 
 
 def loads(data: bytes | bytearray | memoryview) -> Any:
-    """The value of a JSON body; MalformedFrame when it is neither strict nor fastjson's JSON."""
+    """The value of a JSON body; MalformedFrame when it is neither strict JSON nor fastjson's."""
     try:
         return _loads_quoted(data)
     except MalformedFrame:
@@ -63,8 +62,8 @@ def loads(data: bytes | bytearray | memoryview) -> Any:
 
 
 def loads_request(data: bytes | bytearray | memoryview) -> Any:
-    """The value of a JSON body that is strict but for some integer keys; MalformedFrame when it is
-    none."""
+    """The value of a JSON body that is strict except for some integer keys; MalformedFrame when it
+    is something else."""
     return _loads_quoted(data, QUOTED_MAX)
 
 
@@ -82,7 +81,7 @@ def _loads_quoted(data: bytes | bytearray | memoryview, most: int | None = None)
 
 def loads_strict(data: bytes | bytearray | memoryview, most: int) -> Any:
     """The value of a JSON body of at most `most` bytes and no integer keys; MalformedFrame when it
-    is none."""
+    is something else."""
     if len(data) > most:
         raise MalformedFrame(
             f"{len(data)} bytes of JSON, the limit is {most}: say less in one request"
@@ -116,7 +115,7 @@ class _JsonParser:
         return MalformedFrame(f"JSON body, character {self.position}: {why}, near {around!r}")
 
     def skip(self) -> str:
-        """Over white space; the character that follows, or '' at the end."""
+        """Skip white space; returns the next character, or '' at the end."""
         match = _SPACE.match(self.text, self.position)
         assert match is not None, "the pattern matches the empty text"
         self.position = match.end()
@@ -145,7 +144,7 @@ class _JsonParser:
         number = self.take(_NUMBER, "a value")
         try:
             return orjson.loads(number) if number.lstrip("-").isdigit() is False else int(number)
-        except ValueError:  # too many digits, or beyond what a double can be
+        except ValueError:  # too many digits, or beyond the range of a double
             self.position = start
             raise self.fail(f"a number of {len(number)} characters") from None
 

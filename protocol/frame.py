@@ -1,4 +1,4 @@
-"""The message frame: what a CommitLog is made of, and what pull replies carry unchanged.
+"""The message frame: CommitLogs consist of frames, and pull replies carry them unchanged.
 
     off  type     field                      off (IPv4 hosts)  type     field
       0  i32      TOTALSIZE                  48  8 or 20 B  BORNHOST (address, i32 port)
@@ -13,7 +13,7 @@
 
 Big-endian. BODYCRC is the IEEE CRC-32 of the stored body & 0x7FFFFFFF. A V2 frame is written only
 for topics above 127 bytes. sysFlag bits 4 and 5 say which hosts are IPv6 (12 bytes longer). A
-segment ends with BLANK: i32 bytes left, i32 BLANK_MAGIC. Zeros are the end of what was written.
+segment ends with BLANK: i32 bytes left, i32 BLANK_MAGIC. Zeros mark the end of the written part.
 
 With `crc_property` the last 20 bytes of the properties are `__CRC32#` 0x01, ten digits, 0x02: the
 CRC of everything before them, decimal, *least significant digit first* (RocketMQ's
@@ -21,7 +21,7 @@ enabledAppendPropCRC).
 
 The broker's writer is the only author of frames; slaves copy them, reput and recovery scan them,
 consumers decode them. After a crash a frame may be torn: size, magic, lengths, its own offset and
-the CRC are checked before anything in it is believed.
+the CRC are checked before any field is used.
 
 This module is the readable reference for one frame. Reading, writing and scanning many at once is
 in `frame_reference.py` and, compiled, in `frame_kernel.pyx`.
@@ -100,14 +100,15 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class NeedMore:
-    """The bytes stop before the frame does; `size` is its whole size, 0 if even that is cut."""
+    """The bytes stop before the frame does; `size` is its whole size, 0 if even that field is
+    cut."""
 
     size: int
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Not a frame. The reason is for logs and reports."""
+    """Bytes that are no frame. The reason is for logs and reports."""
 
     why: str
 
@@ -133,7 +134,8 @@ def message_size(
 
 
 def own_properties(properties: bytes) -> bytes:
-    """Without the CRC property of the frame they were taken from: it says nothing of another."""
+    """The properties without the CRC property of their frame: it does not hold for another
+    frame."""
     return properties[:-CRC_PROPERTY_BYTES] if has_crc_property(properties) else properties
 
 
@@ -149,13 +151,14 @@ def has_crc_property(properties: bytes) -> bool:
 
 
 def is_torn(properties: bytes) -> bool:
-    """Whether zeros lie where the CRC property was, or the 0x02 before it: a page or sector at the
-    end of a frame never reached the disk. Properties that end like this are not taken in."""
+    """Whether zeros lie in place of the CRC property, or of the 0x02 before it: a page or sector at
+    the end of a frame never reached the disk. Messages whose properties end like this are
+    refused."""
     return not has_crc_property(properties) and 0 in properties[-CRC_PROPERTY_BYTES - 1 :]
 
 
 def stored_properties_size(properties: bytes, crc_property: bool) -> int:
-    """Bytes of the properties field: with a CRC property 20 more, and 1 if a 0x02 is missing."""
+    """Bytes of the stored properties field: a CRC property adds 20, and a missing 0x02 adds 1."""
     properties = own_properties(properties)
     if not crc_property:
         return len(properties)
@@ -184,7 +187,7 @@ def encode_frame(
     properties: bytes,
     crc_property: bool = False,
 ) -> bytes:
-    """One frame. The host bits of sysFlag follow from the hosts, whatever the caller set."""
+    """Encode one frame. The host bits of sysFlag follow from the hosts, whatever the caller set."""
     if {len(born_host), len(store_host)} - {8, 20}:
         raise ValueError("a host has 8 bytes (IPv4) or 20 (IPv6)")
     if not 0 < len(topic) <= 32767:
@@ -234,7 +237,7 @@ def encode_frame(
 def decode_frame(
     view: bytes | bytearray | memoryview, pos: int = 0, end: int | None = None, verify: bool = True
 ) -> Outcome:
-    """What lies at `pos` of `view`, looking no further than `end`."""
+    """The outcome at `pos` of `view`, looking no further than `end`."""
     data = memoryview(view)
     end = len(data) if end is None else end
     left = end - pos
@@ -258,7 +261,7 @@ def decode_frame(
 
 def frame_properties(frame: bytes | memoryview) -> bytes | None:
     """The properties of a whole frame, found by its lengths alone; None if these contradict each
-    other. Nothing else is looked at."""
+    other. Nothing else is checked."""
     if len(frame) < FRAME_BYTES_MIN:
         return None
     magic, sys_flag, body_bytes = _LENGTHS.unpack_from(frame)

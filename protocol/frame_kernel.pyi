@@ -1,4 +1,4 @@
-"""Types of the compiled kernels; `frame_reference.py` and `batch.py` say what each does."""
+"""Types of the compiled kernels; `frame_reference.py` and `batch.py` describe each."""
 
 from array import array
 from collections.abc import Sequence

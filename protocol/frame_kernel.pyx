@@ -222,7 +222,8 @@ cdef Py_ssize_t put_entry(bytearray buffer, Py_ssize_t at, const uint8_t *body, 
 
 def put_batch_item(bytearray buffer not None, Py_ssize_t at, body, bytes id_head not None,
                    Py_ssize_t number, bytes extra not None, int flag=0):
-    """Write one entry into `buffer` at byte `at`; where the next one goes, -1 if it does not fit."""
+    """Write one entry into `buffer` at byte `at`; returns the position of the next one, or -1 if it
+    does not fit."""
     cdef Bytes b
     cdef Py_ssize_t end
     hold(body, &b)
@@ -351,7 +352,7 @@ cdef object refusal(Check *c, Py_ssize_t max_body, Py_ssize_t max_properties):
 
 def check_batch(body, int topic_len, int host6, bint crc_property, Py_ssize_t max_body,
                 Py_ssize_t max_properties=PROPERTIES_BYTES_MAX):
-    """(messages, bytes of their frames); MessageIllegal if any entry cannot be stored."""
+    """Returns (messages, bytes of their frames); MessageIllegal if any entry cannot be stored."""
     cdef Bytes b
     cdef Check c
     cdef Py_ssize_t fixed = FRAME_BYTES_MIN + topic_len + (topic_len > 127) + 12 * host6
@@ -370,7 +371,7 @@ def check_batch(body, int topic_len, int host6, bint crc_property, Py_ssize_t ma
 # --- writing frames ---------------------------------------------------------------------------------
 
 cdef struct Fields:
-    # What the frames of one batch share.
+    # The common fields of the frames of one batch.
     int64_t physical_offset  # of the next frame
     int64_t queue_offset
     int32_t queue_id
@@ -488,7 +489,7 @@ def write_message(out, Py_ssize_t pos, int64_t physical_offset, int64_t queue_of
                   int64_t store_ts, bytes store_host not None, int32_t reconsume,
                   int64_t prepared_offset, body, bytes topic not None, bytes properties not None,
                   bint crc_property=False):
-    """Write one frame at `pos` of `out`; its size."""
+    """Write one frame at `pos` of `out`; returns its size."""
     cdef Fields f
     cdef Bytes target, b
     cdef Py_ssize_t size, stored, properties_size = PyBytes_GET_SIZE(properties)
@@ -529,7 +530,7 @@ def write_message(out, Py_ssize_t pos, int64_t physical_offset, int64_t queue_of
 
 
 cdef void put_batch(uint8_t *p, const uint8_t *body, Fields *f, int *sizes, Check *c) noexcept nogil:
-    """Write the `c.number` entries of a measured body; on a CRC fault zero what was written."""
+    """Write the `c.number` entries of a measured body; on a CRC fault zero the written part."""
     cdef Entry e
     cdef Py_ssize_t n, at = 0, total = c.number, source = 0
     cdef uint32_t crc
@@ -555,7 +556,7 @@ def write_batch(body, out, Py_ssize_t pos, int64_t physical_offset, int64_t queu
                 int32_t queue_id, int32_t sys_flag, int64_t born_ts, bytes born_host not None,
                 int64_t store_ts, bytes store_host not None, int32_t reconsume,
                 bytes topic not None, bint crc_property=False):
-    """Write every entry of a batch body as a frame from `pos` on: (count, frame sizes)."""
+    """Write every entry of a batch body as a frame from `pos` on: returns (count, frame sizes)."""
     cdef Fields f
     cdef Bytes source, target
     cdef Check c
@@ -598,7 +599,7 @@ def write_batch(body, out, Py_ssize_t pos, int64_t physical_offset, int64_t queu
 # --- reading frames ---------------------------------------------------------------------------------
 
 cdef Status parse(const uint8_t *p, Py_ssize_t left, bint verify, Parsed *f) noexcept nogil:
-    """`frame.decode_frame` without the copies; the reasons of damage are told by the original."""
+    """`frame.decode_frame` without the copies; the original gives the reasons of damage."""
     cdef int32_t size
     cdef uint32_t magic
     cdef uint32_t crc
@@ -714,7 +715,7 @@ cdef inline int32_t hash_utf8(int32_t seed, const uint8_t *p, Py_ssize_t size) n
     cdef Py_ssize_t i
     for i in range(<Py_ssize_t>hash_eights(&value, p, size), size):
         if p[i] & 0x80:
-            with gil:  # rare: beyond ASCII the reference does it
+            with gil:  # rare: text beyond ASCII goes through the reference
                 return jhash((<const char *>p)[:size].decode("utf-8", "replace"), seed)
         value = 31 * value + p[i]
     return <int32_t>value
@@ -1014,12 +1015,12 @@ cdef class ResponseBuffer:
 @cython.final
 @cython.freelist(1024)
 cdef class ReceivedMessage:
-    """A message as the broker delivered it: one frame inside a bytes object or a ResponseBuffer, of
-    which every field is read when it is asked for.
+    """A message as the broker delivered it: one frame inside a bytes object or a ResponseBuffer.
+    Every field is read on demand.
 
-    The collector does not track it, as it would instances of a subclass made in Python: thousands live
-    at once in every consumer, and what they refer to (bytes, strings, a dict of strings) never refers
-    back.
+    The collector does not track it, as it would instances of a Python subclass: thousands live at
+    once in every consumer, and the objects they refer to (bytes, strings, a dict of strings) never
+    refer back.
     """
 
     cdef object _owner  # keeps the memory
@@ -1261,7 +1262,7 @@ cdef dict properties_of(const uint8_t *p, Py_ssize_t size):
 
 
 cdef Py_ssize_t whole_frames(const uint8_t *start, Py_ssize_t size, bint verify) noexcept nogil:
-    """Where the frames end: at `size` if all of it is whole frames."""
+    """The end of the frames: `size` if all of it is whole frames."""
     cdef Parsed f
     cdef Py_ssize_t pos = 0
     f.shift.size = 0
@@ -1273,7 +1274,8 @@ cdef Py_ssize_t whole_frames(const uint8_t *start, Py_ssize_t size, bint verify)
 def decode_frames(data, bint verify_crc=False, str broker_name not None="", tags=None):
     """The messages of `data`, whole frames only; with `tags` only those that have one of them.
 
-    Messages in bytes and in a ResponseBuffer refer to it, in anything else to a copy.
+    Messages in bytes and in a ResponseBuffer refer to it; messages in anything else refer to a
+    copy.
     """
     cdef object owner = data
     cdef const uint8_t *start
@@ -1369,7 +1371,7 @@ cdef class Message:
 
     @property
     def properties(self):
-        if self._properties is None:  # most messages never have one
+        if self._properties is None:  # most messages never get one
             self._properties = {}
         return self._properties
 

@@ -1,7 +1,7 @@
 """Many frames at once, in plain Python: the reference of `frame_kernel.pyx`, same signatures.
 
-The package runs on these where no kernel could be compiled, and the property tests hold the kernel
-against them. Whoever needs one of the functions imports `kernels`, which chooses.
+The package runs on these functions where no kernel could be compiled, and the property tests
+compare the kernel with them. Import the functions from `kernels`, which chooses.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ UNKNOWN_LEVEL_DELAY_MS = 1000
 
 
 class Scan(NamedTuple):
-    """What a stretch of log holds.
+    """The content of a stretch of log.
 
-    `status` tells why the scan stopped at `next_pos`: `end` (all seen, or zeros from there on),
-    `blank` (the segment is over; next_pos is behind it), `more` (a frame that the stretch cuts
-    off; give a longer one), `damage` (`why`).
+    `status` gives the reason why the scan stopped at `next_pos`: `end` (all seen, or zeros from
+    there on), `blank` (the segment is over; next_pos is behind it), `more` (a frame that the
+    stretch cuts off; give a longer one), `damage` (`why`).
     """
 
     next_pos: int
@@ -75,7 +75,7 @@ def write_message(
     properties: bytes,
     crc_property: bool = False,
 ) -> int:
-    """Write one frame at `pos` of `out`; its size."""
+    """Write one frame at `pos` of `out`; returns its size."""
     frame = encode_frame(
         physical_offset=physical_offset,
         queue_offset=queue_offset,
@@ -116,15 +116,16 @@ def write_batch(
     topic: bytes,
     crc_property: bool = False,
 ) -> tuple[int, array[int]]:
-    """Write every entry of a checked batch body as a frame from `pos` on: (count, frame sizes).
+    """Write every entry of a checked batch body as a frame from `pos` on: returns (count, frame
+    sizes).
 
-    All or nothing: when an entry is malformed or its claimed CRC differs, what was written is
+    All or nothing: when an entry is malformed or its claimed CRC differs, the written part is
     zeroed again and MessageIllegal names the entry.
     """
     sizes = array("i")
     at = pos
     try:
-        # The whole body is taken apart before anything is written.
+        # The whole body is parsed before anything is written.
         entries = []
         for number, entry in enumerate(iterate_batch(body)):
             if not crc_property and is_torn(own_properties(entry.properties)):
@@ -249,7 +250,8 @@ def _keys(properties: dict[str, str]) -> list[str]:
 
 
 def _entry_code(frame: Frame, properties: dict[str, str], delay_ms: tuple[int, ...]) -> int:
-    """The tags code; for a delayed message the time it is due (levels above the last are it)."""
+    """The tags code; for a delayed message the time when it is due (levels above the last count as
+    the last)."""
     if frame.topic == SCHEDULE_TOPIC:
         text = properties.get("DELAY", "")
         level = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0

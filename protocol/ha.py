@@ -9,9 +9,9 @@ RocketMQ's classic protocol (docs/internals/protocol.md 7.1), spoken with Java p
 | master to slave, heartbeat | a transfer of size 0 with the offset of the next byte to send |
 
 Ours, between our own nodes. A slave of ours opens with the i64 GREETING in front of its first
-report. A Java master goes by the last whole 8 bytes it has read and takes a -1 for "nothing
-reported yet", so it never notices; a master of ours answers with a HELLO, whose first i64 is
-negative, as no Java master's can be. From then on, on this connection:
+report. A Java master uses the last whole 8 bytes it has read and takes a -1 for "nothing reported
+yet", so it never notices. A master of ours answers with a HELLO, whose first i64 is negative, as no
+Java master's can be. From then on, on this connection:
 
 | direction | bytes |
 |---|---|
@@ -21,17 +21,18 @@ negative, as no Java master's can be. From then on, on this connection:
 | slave to master, "report" | i64 appended, i64 flushed |
 
 The rolling checksum covers all log bytes transferred on this connection, these included (`roll`).
-`confirmed` is how far the slave's consumers may see. A heartbeat is a transfer of size 0.
+`confirmed` is the position up to which the slave's consumers may see. A heartbeat is a transfer of
+size 0.
 
-A master that shares a secret with its slaves adds a `nonce` to its HELLO. A slave that shares it
-answers with PROVE, which has its own, and is signed; from then on all control frames are, and the
-master says HELLO again.
+A master that shares a secret with its slaves adds a `nonce` to its HELLO. A slave that shares the
+secret answers with PROVE, which is signed and has a nonce of its own. From then on all control
+frames are signed, and the master says HELLO again.
 
-A transfer may cut a message anywhere but never crosses a segment's end; that is the sender's
-duty. Header and body must fit the 4 MiB buffer of a Java slave, or it stalls for ever: BODY_MAX.
-Java reads the last whole 8 bytes as the report, so reports are written in one piece. What cannot
-be (a size too large, a wrong checksum) raises MalformedFrame; the connection must then be closed,
-as nothing in the stream marks a new start.
+A transfer may cut a message anywhere but never crosses a segment's end; that is the sender's duty.
+Header and body must fit the 4 MiB buffer of a Java slave, or it stalls for ever: BODY_MAX. Java
+reads the last whole 8 bytes as the report, so reports are written in one piece. An impossible frame
+(a size too large, a wrong checksum) raises MalformedFrame; the connection must then be closed, as
+nothing in the stream marks a new start.
 """
 
 import struct
@@ -59,14 +60,14 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Kind(IntEnum):
-    """What a control frame says."""
+    """The meaning of a control frame."""
 
     HELLO = -2  # master: who I am, my epochs
     JOIN = -3  # slave: who I am, where to go on
-    REFUSE = -4  # master: why not; it closes then
-    GROUP = -5  # master: who has joined meanwhile
-    ACCEPT = -6  # master: the log of a slave that asked is the same so far
-    PROVE = -7  # slave: it knows the secret
+    REFUSE = -4  # master: the reason of a refusal; it closes then
+    GROUP = -5  # master: the slaves that have joined meanwhile
+    ACCEPT = -6  # master: the log of the slave that asked is a prefix so far
+    PROVE = -7  # slave: proof that it knows the secret
 
 
 class Transfer(NamedTuple):
@@ -79,7 +80,7 @@ class Transfer(NamedTuple):
 
 
 class Control(NamedTuple):
-    """A control frame's document; and what is signed of it, with what signature, if it is."""
+    """The document of a control frame; if it is signed, also the signed bytes and the signature."""
 
     kind: Kind
     document: dict[str, Any]
@@ -88,7 +89,8 @@ class Control(NamedTuple):
 
 
 class SlaveReport(NamedTuple):
-    """What a slave has; in the classic protocol nobody knows what is flushed (-1)."""
+    """The position of a slave's log; in the classic protocol the flushed position is unknown
+    (-1)."""
 
     appended: int
     flushed: int = -1
@@ -109,12 +111,12 @@ def encode_our_report(appended: int, flushed: int) -> bytes:
 
 
 def encode_greeting(appended: int) -> bytes:
-    """A slave's first bytes: the greeting, and the report that a Java master goes by."""
+    """A slave's first bytes: the greeting, and the report that a Java master uses."""
     return _REPORT.pack(GREETING) + _REPORT.pack(appended)
 
 
 def encode_transfer_header(offset: int, size: int) -> bytes:
-    """What goes before `size` log bytes in the classic protocol; a heartbeat with size 0."""
+    """The header before `size` log bytes in the classic protocol; size 0 is a heartbeat."""
     _check_size(size)
     return _HEADER.pack(offset, size)
 
@@ -130,7 +132,7 @@ def _check_size(size: int) -> None:
 
 
 def encode_control(kind: Kind, document: dict[str, Any], seal: Seal | None = None) -> bytes:
-    """Signed with `seal`, if there is one."""
+    """A control frame, signed with `seal` if there is one."""
     body = fastjson.dumps(document)
     if seal is not None:
         body += seal.sign(kind, body)
@@ -138,10 +140,10 @@ def encode_control(kind: Kind, document: dict[str, Any], seal: Seal | None = Non
 
 
 class Inbox:
-    """The receive buffer of one connection: what the socket wrote, and the frames in it.
+    """The receive buffer of one connection: the bytes that the socket wrote, and the frames in it.
 
-    `next_*` gives a frame and moves behind it, or None while it is incomplete. `make_room` after
-    the frames of one read are handled: what they point into is overwritten then.
+    `next_*` gives a frame and moves behind it, or None while it is incomplete. Call `make_room`
+    after the frames of one read are handled: it overwrites the memory that they point into.
     """
 
     def __init__(self, size: int = FIRST_BUFFER) -> None:
@@ -150,7 +152,7 @@ class Inbox:
         self._needed = 0
 
     def free(self) -> memoryview:
-        """Where the socket may write."""
+        """The space for the socket to write to."""
         return self._view[self._end :]
 
     def filled(self, size: int) -> None:
@@ -187,10 +189,10 @@ class Inbox:
         first: int = _REPORT.unpack_from(self._view, self._start)[0]
         return first
 
-    # what a slave reads
+    # read by a slave
 
     def is_ours(self) -> bool | None:
-        """Whether the master's first frame is a HELLO; None while nobody can tell."""
+        """Whether the master's first frame is a HELLO; None while it cannot be known."""
         first = self._peek()
         return None if first is None else first < 0
 
@@ -214,7 +216,7 @@ class Inbox:
         data = self._take(_OUR_HEADER.size, size)
         return None if data is None else Transfer(offset, data, check, confirmed)
 
-    # what a master reads
+    # read by a master
 
     def next_report(self) -> int | None:
         """An i64 of the classic protocol: a report, or the GREETING."""

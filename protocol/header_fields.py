@@ -1,12 +1,12 @@
-"""How a field of a request header is declared, read and checked: the parts of `headers.py`.
+"""Fields of a request header, how they are declared, read and checked: the parts of `headers.py`.
 
-A header is a dataclass whose fields say their name on the wire, their kind and their bounds. All
+A header is a dataclass whose fields define their name on the wire, their kind and their bounds. All
 values come as text. A value outside its bounds raises InvalidParameter (29), which names the field,
-the value and the bounds. Java's rules hold for what is missing: null and an empty text are the
-default, and a boolean is true if it says `true` in any case.
+the value and the bounds. Java's rules hold for missing values: null and an empty text mean the
+default, and a boolean is true if it is `true` in any case.
 
 A broker decodes a header for each send and each pull. So `header` compiles one function for each
-kind, as dataclasses do for `__init__`: usual values are taken by an expression in it (`quick`), all
+kind, as dataclasses do for `__init__`: an expression in it (`quick`) takes usual values, and all
 others go through `parse`, which has the rules.
 """
 
@@ -23,7 +23,7 @@ from .checked import IDENTITY, INT32_MAX, INT64_MAX, as_integer
 INT32_MIN = -(1 << 31)
 INT64_MIN = -(1 << 63)
 NAME_MAX = 255  # bytes: the longest name of a topic, a group, a node
-TEXT_MAX = 16 << 20  # a frame has no more
+TEXT_MAX = 16 << 20  # a frame cannot hold more
 
 REQUIRED: Any = object()
 
@@ -31,7 +31,7 @@ H = TypeVar("H", bound="Header")
 
 
 class HeaderField:
-    """One field: its name on the wire, and its `long` name, in the older kind of the request."""
+    """One field: its name on the wire, and its `long` name in the older kind of the request."""
 
     def __init__(self, name: str, default: Any, long: str | None = None) -> None:
         self.name = name
@@ -39,11 +39,11 @@ class HeaderField:
         self.long = long
 
     quick: str | None = None
-    """A condition on a `value`, with which it may be taken as `taken` says, without `parse`."""
+    """A condition on a `value`; if it holds, `taken` gives the result without `parse`."""
     taken = "value"
 
     def missing(self) -> Any:
-        """The value of a field that is not there, or empty."""
+        """The value of a field that is missing or empty."""
         if self.default is REQUIRED:
             raise InvalidParameter(f"header field {self._names} is missing: send {self.kind}")
         return self.default
@@ -75,7 +75,7 @@ class NumberField(HeaderField):
         super().__init__(name, default, long)
         self.least = least
         self.most = most
-        if least <= 0:  # then all numbers of fewer digits than `most` has are within the bounds
+        if least <= 0:  # all numbers with fewer digits than `most` are within the bounds
             self.quick = f"len(value) < {len(str(most))} and value.isdecimal()"
 
     @property
@@ -90,8 +90,8 @@ class NumberField(HeaderField):
 
 
 class TextField(HeaderField):
-    """A text of at most `most` characters; a name, of at most `most` bytes of UTF-8, has something
-    else than spaces and no character that a line of a log cannot show."""
+    """A text of at most `most` characters. A name has at most `most` bytes of UTF-8, is not only
+    spaces, and has no character that a line of a log cannot show."""
 
     def __init__(
         self, name: str, default: Any, long: str | None, most: int, *, is_name: bool
@@ -173,8 +173,8 @@ class Header:
 
     @classmethod
     def decode(cls, ext: Mapping[str, str]) -> Self:
-        """InvalidParameter: a field is missing or out of its bounds. Fields that the kind does not
-        have are passed over: clients of other versions send more."""
+        """InvalidParameter: a field is missing or out of its bounds. Unknown fields are ignored:
+        clients of other versions send more."""
         decoded: Self = cls._decoded(ext)
         return decoded
 
@@ -215,8 +215,8 @@ def text(
 def name(
     name: str, *, long: str | None = None, default: Any = REQUIRED, most: int = NAME_MAX
 ) -> Any:
-    """The name of a topic, a group or a node. Whether a new thing may be called so is said where it
-    is made (`topics.py`): there are others' names in these fields, too."""
+    """The name of a topic, a group or a node. The rules for names of new things are applied where
+    these are made (`topics.py`): these fields also hold names that others made."""
     return _declared(TextField(name, default, long, most, is_name=True))
 
 
@@ -245,7 +245,7 @@ def _declared(field: HeaderField) -> Any:
     kw_only_default=True, field_specifiers=(number, int32, text, name, flag, choice, identity)
 )
 def header(cls: type[H]) -> type[H]:
-    """A header: a dataclass with fields as the functions above declare them."""
+    """Make a header class: a dataclass with fields as the functions above declare them."""
     made = dataclasses.dataclass(slots=True, kw_only=True)(cls)
     made.FIELDS = {each.name: each.metadata["field"] for each in dataclasses.fields(made)}
     made._decoded = staticmethod(_compiled(made))

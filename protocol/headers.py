@@ -4,7 +4,7 @@
 `nameserver/server.py` decode with it before they call a handler, and the fuzzer (`drills/fuzz`)
 makes its values from it. Names and meanings are RocketMQ's (docs/internals/protocol.md 2, 3), but
 for the codes above 390000 and the fields that begin with `saturn`, which are ours. Fields that no
-handler looks at are left out.
+handler reads are left out.
 
 The long names of SEND_MESSAGE (10) stand beside the short ones (310, 320).
 """
@@ -40,7 +40,7 @@ ADDRESSES_MAX = 1 << 20  # characters of a list of addresses
 
 @header
 class NoFieldsHeader(Header):
-    """A request whose body, if anything, says it all."""
+    """A request with no fields; its body, if any, has everything."""
 
 
 @header
@@ -77,7 +77,8 @@ class SendHeader(Header):
 
 @header
 class SendBatchesHeader(Header):
-    """SEND_BATCHES 390040: of topics that do not exist yet (protocol/batches.py)."""
+    """SEND_BATCHES 390040: only the fields for topics that do not exist yet
+    (protocol/batches.py)."""
 
     default_topic: str = name("c", default="")
     default_queues: int = int32("d", default=4)
@@ -99,7 +100,7 @@ class SendBackHeader(Header):
 
 @header
 class ReaderHeader(Header):
-    """A request of a consumer, which says what log it has read (broker/tables/lost_offsets.py)."""
+    """A request of a consumer, with the log that it has read (broker/tables/lost_offsets.py)."""
 
     term: int | None = number("saturnTerm", default=None, least=-1, most=EPOCH_MAX)
     epochs: str | None = text("saturnEpochs", default=None, most=4096)
@@ -107,7 +108,7 @@ class ReaderHeader(Header):
 
 @header
 class SubscriberHeader(ReaderHeader):
-    """A request whose messages are picked by an expression (broker/handlers/subscriptions.py)."""
+    """A request whose messages are selected by an expression (broker/handlers/subscriptions.py)."""
 
     expression_type: str = text("expressionType", default="TAG", most=EXPRESSION_TYPE_MAX)
     subscription: str | None = text("subscription", default=None, most=EXPRESSION_MAX)
@@ -199,7 +200,7 @@ class ProducerGroupHeader(Header):
 
 @header
 class RunningInfoHeader(Header):
-    """GET_CONSUMER_RUNNING_INFO 307: asked of the broker, and by it of the client."""
+    """GET_CONSUMER_RUNNING_INFO 307: sent to the broker, which sends it on to the client."""
 
     group: str = name("consumerGroup")
     client_id: str = name("clientId")
@@ -256,7 +257,8 @@ class ResetOffsetHeader(Header):
 
 @header
 class CopyTableHeader(Header):
-    """The tables that slaves copy, 21 43 45 201: `known` is the version the asker has."""
+    """The tables that slaves copy, 21 43 45 201: `known` is the version of the table at the
+    asker."""
 
     known: str = text("saturnKnown", default="", most=64)
 
@@ -337,7 +339,7 @@ class FinishEpochHeader(SinkHeader):
 
 @header
 class AttemptHeader(FinishEpochHeader):
-    """What one attempt of one partition of an epoch has staged."""
+    """The key of what one attempt at one partition of an epoch has staged."""
 
     partition: int = number("partition", most=EPOCH_BEGIN - 1)
     attempt: str = name("attempt", most=ATTEMPT_MAX)
@@ -356,7 +358,7 @@ class StageHeader(AttemptHeader):
 
 @header
 class PublishHeader(AttemptHeader):
-    """PUBLISH 390031: what the sender counted."""
+    """PUBLISH 390031: with the counts of the sender."""
 
     chunks: int = int32("chunks")
     rows: int = number("rows")
@@ -365,7 +367,7 @@ class PublishHeader(AttemptHeader):
 
 @header
 class AbortStageHeader(FinishEpochHeader):
-    """ABORT_STAGE 390033: of one partition, of one attempt, or all."""
+    """ABORT_STAGE 390033: of one partition, one attempt, or all."""
 
     partition: int = number("partition", default=-1, least=-1, most=EPOCH_BEGIN - 1)
     attempt: str = name("attempt", default="", most=ATTEMPT_MAX)

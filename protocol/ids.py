@@ -49,7 +49,7 @@ def offset_message_id(host_bytes: bytes, port: int, offset: int) -> str:
 
 
 def decode_message_id(text: str) -> tuple[str, int, int]:
-    """(ip, port, physical offset) of an offset id."""
+    """Returns (ip, port, physical offset) of an offset id."""
     if len(text) not in (32, 56):
         raise InvalidParameter(
             f"offset message id {text!r} has {len(text)} characters; 32 or 56 are allowed"
@@ -97,7 +97,8 @@ class UniqueIds:
     def __init__(
         self, runtime: _Runtime, ip: str, pid: int, *, salt: int = 0, utc_offset_ms: int = 0
     ) -> None:
-        """`salt` stands for Java's class-loader hash: what tells two producers of one pid apart."""
+        """`salt` stands for Java's class-loader hash, which distinguishes two producers of one
+        pid."""
         address = ipaddress.ip_address(ip).packed
         self._prefix = f"{address.hex().upper()}{pid & 0xFFFF:04X}"
         self._salt = salt & 0xFFFFFFFF
@@ -131,9 +132,9 @@ class UniqueIds:
         self._head = f"{self._prefix}{self._salt:08X}{self._elapsed}"
 
     def batch_head(self) -> str:
-        """What the ids of one batch begin with; message n of it, below 65,536, ends them with n as
+        """The beginning of the ids of one batch; the id of message n, below 65,536, ends with n as
         four hex digits. The random field counts the batches on from the salt, so that the ids of
-        two batches, and those of `next()`, differ whatever the clock says."""
+        two batches, and those of `next()`, differ even if the clock stands still."""
         now = self._now_ms()
         if now > self._time:
             self._advance(now)

@@ -1,7 +1,7 @@
 """The choice between the compiled kernels and their plain-Python references.
 
 Import the loops over messages from here. SATURNMQ_KERNELS=python forces the references (tests and
-the simulator swap them: a kernel must not change an answer); `COMPILED` says what was chosen.
+the simulator swap them: a kernel must not change an answer); `COMPILED` shows the choice.
 """
 
 from __future__ import annotations

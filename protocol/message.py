@@ -1,9 +1,9 @@
-"""The message as users see it: what they send, and what they receive.
+"""The message as users see it: the class they send, and the class they receive.
 
 A `Message` (message_reference.py) is a plain mutable value. A `ReceivedMessage`
-(received_reference.py) is a window on a frame inside a pull reply and decodes what is asked for:
-most consumers read the body and perhaps the tag, so the rest is never touched. It keeps the whole
-reply alive; copy the body out to keep a message for long.
+(received_reference.py) is a window on a frame inside a pull reply and decodes on demand: most
+consumers read the body and perhaps the tag, so the rest is never touched. It keeps the whole reply
+alive; copy the body out to keep a message for long.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ class MessageQueue(NamedTuple):
     queue_id: int
 
     def __str__(self) -> str:
-        # The text a consistent-hash rebalance hashes: all clients of a group must agree on it.
+        # The text that a consistent-hash rebalance hashes: all clients of a group must agree on it.
         return (
             f"MessageQueue [topic={self.topic}, brokerName={self.broker_name}, "
             f"queueId={self.queue_id}]"

@@ -90,5 +90,5 @@ class Message:
 def rebuild(
     kind: type[Message], topic: str, body: bytes, properties: dict[str, str], flag: int
 ) -> Message:
-    """An unpickled message."""
+    """Rebuild a message from its pickle."""
     return kind(topic, body, properties=properties, flag=flag)

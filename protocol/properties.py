@@ -3,9 +3,9 @@
     name 0x01 value 0x02   name 0x01 value 0x02   ...
 
 Written by producers (in a send header or a batch entry) and by the broker (which adds UNIQ_KEY and
-friends); read by brokers (tags, keys, delay) and consumers. The order carries no meaning. As in
-RocketMQ: a pair with an empty name or an empty value is dropped, the value starts after the first
-0x01, and of a repeated name the last pair wins.
+friends); read by brokers (tags, keys, delay) and consumers. The order carries no meaning.
+RocketMQ's rules hold: a pair with an empty name or an empty value is dropped, the value starts
+after the first 0x01, and of a repeated name the last pair wins.
 """
 
 from __future__ import annotations
@@ -82,9 +82,9 @@ RESTORED_FROM = "RESTORED_FROM"  # ours: side file and log offset; client/admin/
 TRAVELS_ALONE = frozenset({DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, TRAN_MSG})
 """A message with one of these cannot be in a batch."""
 CLIENT_PROPERTIES = TRAVELS_ALONE | {UNIQ_KEY, WAIT, SHARDING_KEY}
-"""What a sending client looks at; all other properties just travel."""
+"""The properties that a sending client reads; all others just travel."""
 
-TRANSIENT_PREFIX = "__RMQ.TRANSIENT."  # properties so named are never stored
+TRANSIENT_PREFIX = "__RMQ.TRANSIENT."  # properties with this prefix are never stored
 KEY_SEPARATOR = " "  # between the keys inside KEYS
 
 RESERVED = frozenset(
@@ -92,7 +92,7 @@ RESERVED = frozenset(
     for name, value in list(globals().items())
     if name.isupper() and isinstance(value, str) and len(value) > 1 and value != TRANSIENT_PREFIX
 )
-"""Names the system gives a meaning to; a producer refuses them as user properties."""
+"""Names with a meaning for the system; a producer refuses them as user properties."""
 
 
 def encode_properties(properties: Mapping[str, str | None]) -> bytes:

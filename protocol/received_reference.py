@@ -1,8 +1,8 @@
 """Received messages, in plain Python: the reference of the kernel's class and of its decoding.
 
 A pull reply is frames as they lie in the log, one behind the other. A message is a window on its
-frame; what a consumer does not ask for is never decoded, and what it asks for is kept only where
-reading it again would be dear (topic, properties; an unpacked body until the next is unpacked).
+frame: fields are decoded on demand, and a result is kept only where a second read would be
+expensive (topic, properties; an unpacked body until the next is unpacked).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Buffer = bytes | bytearray | memoryview
 
 
 class ReceivedMessage:
-    """A message as the broker delivered it: one frame inside a bytes object, of which every field
-    is read when it is asked for.
+    """A message as the broker delivered it: one frame inside a bytes object. Every field is read on
+    demand.
     """
 
     __slots__ = (
@@ -60,14 +60,14 @@ class ReceivedMessage:
         return value
 
     def _after_hosts(self, offset: int) -> int:
-        """`offset` as if the hosts were IPv4, moved on by what they are longer."""
+        """`offset`, given for IPv4 hosts, moved by the extra length of the hosts."""
         behind_born = 12 if self._sys_flag & BORN_HOST_V6 else 0
         behind_store = 12 if self._sys_flag & STORE_HOST_V6 and offset >= 72 else 0
         return offset + behind_born + behind_store
 
     @property
     def topic(self) -> str:
-        """The topic; consumers see that of a retried message set back to the original one."""
+        """The topic; for consumers a retried message has its original topic again."""
         if self._topic is None:
             self._topic = str(self.raw_topic, "utf-8", "replace")
         return self._topic
@@ -78,8 +78,8 @@ class ReceivedMessage:
 
     @property
     def body(self) -> bytes:
-        """The body as it was sent. A compressed one is unpacked, and again after that of another
-        message was: keep what is needed for longer.
+        """The body as it was sent. A compressed one is unpacked, and unpacked again if the body of
+        another message was unpacked meanwhile: keep a body that is needed for longer.
         """
         if not self.sys_flag & COMPRESSED_FLAG:
             return self.raw_body
@@ -197,7 +197,7 @@ class ReceivedMessage:
         return self._at(">i", self._after_hosts(84))
 
     def _topic_at(self) -> tuple[int, int]:
-        """Where the topic starts in the data, and its length."""
+        """The start of the topic in the data, and its length."""
         at = self._pos + self._after_hosts(84) + 4 + self.stored_body_size
         if self._at(">I", 4) == MAGIC_V2:
             return at + 2, int.from_bytes(self._data[at : at + 2], "big")
@@ -231,7 +231,7 @@ class ReceivedMessage:
 
 def rebuild(frame: bytes, broker_name: str, topic: str | None) -> ReceivedMessage:
     """A received message from its pickle, by the kernel or by the reference of this process."""
-    from saturnmq.protocol import kernels  # which imports this module
+    from saturnmq.protocol import kernels  # kernels imports this module
 
     message = kernels.ReceivedMessage(frame, 0)
     message.broker_name = broker_name

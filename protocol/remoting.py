@@ -8,12 +8,12 @@
 | 8 | bytes | header |
 | 8+h | bytes | body, may be absent |
 
-Who writes and reads: every connection between clients, brokers and nameservers, through
-`endpoint.Endpoint`. We write JSON headers only and read both kinds, frame by frame, as a Java
-peer may be set to either. `extFields` is written even when empty: Java turns a missing one into
-a null that some of its code reads unguarded. Numbers and booleans among the ext values are taken
-as their text, as fastjson does. Anything that does not parse raises MalformedFrame; the endpoint
-then closes that one connection.
+Every connection between clients, brokers and nameservers writes and reads it, through
+`endpoint.Endpoint`. We write JSON headers only and read both kinds, frame by frame, as a Java peer
+may be set to either. `extFields` is written even when empty: Java turns a missing one into a null
+that some of its code reads unguarded. Numbers and booleans among the ext values are taken as their
+text, as fastjson does. Anything that does not parse raises MalformedFrame; the endpoint then closes
+that one connection.
 """
 
 import struct
@@ -25,8 +25,8 @@ from saturnmq.runtime.errors import MalformedFrame
 
 VERSION = 493  # RocketMQ 5.4.0: lower ones turn features off (docs/internals/protocol.md 1.6)
 MAX_FRAME = 16 * 1024 * 1024
-# Of a header: 32,767 bytes of properties are not six times as many in JSON, and no request has a
-# hundredth of the fields. A header of megabytes would take its reader seconds.
+# The limit of a header: 32,767 bytes of properties are not six times as many in JSON, and no
+# request has a hundredth of the fields. A header of megabytes would take its reader seconds.
 MAX_HEADER = 256 * 1024
 MAX_FIELDS = 1024
 LANGUAGES = (
@@ -62,8 +62,8 @@ _HeaderValue = int | str | Mapping[str, str]
 class Command:
     """A request or a response. A received request's `body` is a view that dies with the call.
 
-    One that is sent may have `more`: pieces of the body behind `body`, so that what lies in several
-    places goes out without being joined. A received one never has.
+    A command to send may have `more`: pieces of the body behind `body`, so that scattered pieces
+    are sent without being joined. A received command never has.
     """
 
     __slots__ = ("body", "code", "ext", "flag", "language", "more", "opaque", "remark", "version")
@@ -200,7 +200,8 @@ def parse_frame(view: memoryview) -> Command:
 
 
 def parse_start(view: memoryview) -> Command | None:
-    """The command whose frame begins so, without its body; None before its header is whole."""
+    """The command whose frame begins with these bytes, without its body; None before its header is
+    whole."""
     if len(view) < 8:
         return None
     _, word = _PREFIX.unpack_from(view)
@@ -236,7 +237,7 @@ def _parse_json_header(header: memoryview) -> Command:
             if len(ext) > MAX_FIELDS:
                 raise _too_many()
             try:
-                "".join(ext.values())  # the cheapest question whether all are text
+                "".join(ext.values())  # the cheapest test whether all are text
             except TypeError:
                 ext = {name: _text(value) for name, value in ext.items() if value is not None}
         code, opaque, flag = get("code", 0), get("opaque", 0), get("flag", 0)
@@ -244,7 +245,7 @@ def _parse_json_header(header: memoryview) -> Command:
         try:
             _FOUR_I32.pack(
                 code, opaque, flag, version
-            )  # all integers of 32 bits, as they should be
+            )  # all are integers of 32 bits, as they should be
         except struct.error:
             code, opaque, flag = _int32(code), _int32(opaque), _int32(flag)
             version = _int32(version)

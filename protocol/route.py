@@ -1,14 +1,14 @@
 """Routes and topic settings as nameservers, brokers and clients exchange them
 (docs/internals/protocol.md 3.1, 3.4).
 
-`TopicRoute` is what code 105 answers: which brokers hold a topic, with how many queues, and
-where they listen. `TopicConfig` and `DataVersion` travel in registrations (103), slave metadata
-(21) and config/topics.json. Readers take missing fields as RocketMQ's defaults; writers always
-quote the broker ids, which every Java reader accepts. All are plain values: no I/O, no clocks.
+`TopicRoute` is the answer to code 105: which brokers hold a topic, with how many queues, and where
+they listen. `TopicConfig` and `DataVersion` travel in registrations (103), slave metadata (21) and
+config/topics.json. Readers take missing fields as RocketMQ's defaults; writers always quote the
+broker ids, which every Java reader accepts. All are plain values: no I/O, no clocks.
 
-A route comes from a peer, and clients make a list of its queues: what is no route, or names more
-brokers or queues than the bounds below, raises MalformedFrame. An address is a text here; one that
-is none fails whoever connects to it, and no other.
+A route comes from a peer, and clients make a list of its queues: a body that is no route, or names
+more brokers or queues than the bounds below, raises MalformedFrame. An address is a text here; an
+invalid one fails only the connection to it.
 """
 
 from collections.abc import Mapping
@@ -106,8 +106,8 @@ class TopicConfig:
 
 
 def _topic_name(name: str) -> str:
-    """Queues are directories of this name. Brokers make topics of names that stand in files, of
-    clusters for one, so more is allowed than for new ones."""
+    """Queues are directories of this name. Brokers make topics with names from files, of clusters
+    for one, so more is allowed than for new ones."""
     is_path = "/" in name or "\0" in name or name in (".", "..")
     if is_path or not 0 < len(name) <= TOPIC_CHARACTERS_MAX:
         raise MalformedFrame(f"{name[:40]!r} of {len(name)} characters cannot be a topic's name")
@@ -189,21 +189,21 @@ class BrokerData:
 
 
 def brokers_of(cluster: Mapping[str, Any]) -> list[BrokerData]:
-    """Every broker in what nameservers answer to GET_BROKER_CLUSTER_INFO (106)."""
+    """Every broker in a nameserver's answer to GET_BROKER_CLUSTER_INFO (106)."""
     table = checked.table(cluster, "brokerAddrTable")
     return [BrokerData.from_json(checked.as_table(data, str(name))) for name, data in table.items()]
 
 
 def deposed_of(cluster: Mapping[str, Any]) -> dict[str, list[str]]:
-    """By broker name the addresses of masters that are in no route, in what our nameservers answer
-    to GET_BROKER_CLUSTER_INFO (106)."""
+    """The addresses of masters that are in no route, by broker name, from the answer of our
+    nameservers to GET_BROKER_CLUSTER_INFO (106)."""
     table = checked.table(cluster, "saturnDeposed")
     return {str(name): checked.texts(table, name) for name in table}
 
 
 @dataclass(slots=True)
 class TopicRoute:
-    """Where a topic lives."""
+    """The brokers and queues of a topic."""
 
     queues: list[QueueData] = field(default_factory=list)
     brokers: list[BrokerData] = field(default_factory=list)

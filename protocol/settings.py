@@ -1,9 +1,9 @@
 """The settings of a node: fields of a dataclass, each with RocketMQ's name for it and, if it is a
-number, its least and greatest value. RocketMQ takes any number and fails later, or deletes what it
-should keep.
+number, its least and greatest value. RocketMQ takes any number and fails later, or deletes what
+it should keep.
 
-The string below a field says what the setting does. The end of a field's name is its unit (`_ms`,
-`_s`, `_hours`, `_bytes`, `_ratio`). tools/configuration.py writes docs/configuration.md from both.
+The string below a field describes the setting. The end of a field's name is its unit (`_ms`, `_s`,
+`_hours`, `_bytes`, `_ratio`). tools/configuration.py writes docs/configuration.md from both.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ def setting(
     rocketmq: str = "",
     **options: Any,
 ) -> Any:
-    """A field whose name is `key` in a broker.conf; the bounds are those of a number. `rocketmq` is
-    RocketMQ's own default where it is another one, or `OURS`."""
+    """A field that a broker.conf calls `key`; the bounds are those of a number. `rocketmq` is
+    RocketMQ's own default if it differs, or `OURS`."""
     metadata = {"key": key, "bounds": (least, most), "rocketmq": rocketmq}
     return dataclasses.field(default=default, metadata=metadata, **options)
 
 
 def check_bounds(config: Any) -> None:
-    """Refuse a number that its setting cannot have."""
+    """Raise ConfigError for a number outside its bounds."""
     for each in dataclasses.fields(config):
         value = getattr(config, each.name)
         if isinstance(value, bool) or not isinstance(value, int | float):

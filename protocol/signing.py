@@ -1,23 +1,24 @@
-"""Signatures of what the nodes of a cluster tell each other, under a secret that they share.
+"""Signatures of messages between the nodes of a cluster, under a secret that they share.
 
-Who signs: brokers, nameservers and whoever promotes, if they are given a `replicationSecret`. Every
-signature is an HMAC-SHA256 over a text that both sides build alike, and holds for one connection:
-whoever checks it has chosen a part of that text, at random and for this connection alone, so what
-was recorded elsewhere is worth nothing. There is no clock in it.
+Brokers, nameservers and the promoting client sign if they have a `replicationSecret`. Every
+signature is an HMAC-SHA256 over a text that both sides build alike, and it holds for one
+connection: the side that checks it has chosen a part of that text at random for this connection
+alone, so a recording of another connection is worth nothing. The signatures use no clock.
 
-- A request that only members may make is answered SIGNATURE_NEEDED first, with a challenge that is
-  good for one request on this connection. It is sent again with `saturnSignature` over that, the
-  code, all fields and the body. It names the node that it is for (`saturnTo`): who is not meant
-  does not obey, so nobody can pass a challenge on.
-- The answer to a request with `saturnNonce` has `saturnSignature` over that, in the same way.
+- A request that only members may make is answered SIGNATURE_NEEDED first, with a challenge for one
+  request on this connection. The member sends it again with `saturnSignature` over the challenge,
+  the code, all fields and the body. The request names the node that it is for (`saturnTo`). Another
+  node refuses it, so nobody can pass a challenge on.
+- The answer to a request with `saturnNonce` has `saturnSignature` over the nonce, in the same way.
 - Control frames of replication (`ha.py`) are signed with a key of their connection, made of a nonce
-  of either side, and each by its number (`Seal`).
+  of each side, and each with its number (`Seal`).
 
 Nothing is encrypted, and the bytes of the log are not signed.
 
-Without a secret nothing of this is on the wire. With one that is not `required` everything is
-signed and nothing is refused: so a running cluster is given one, or another one. Who was let in
-without the right signature is noted (`LetIn`): they would be refused.
+Without a secret nothing of this is on the wire. With a secret that is not `required` everything is
+signed and nothing is refused: so a running cluster gets a secret, or a new one. Peers that are let
+in without the right signature are noted (`LetIn`), because they would be refused if it were
+required.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ KEY = "replicationSecret"
 VARIABLE = "SATURNMQ_REPLICATION_SECRET"
 LENGTH_MIN = 16
 SIGNATURE_BYTES = 32
-CHALLENGES_MAX = 16  # of one connection that wait for their request
+CHALLENGES_MAX = 16  # challenges of one connection that wait for their request
 TRIES = 3
 LET_IN_MAX = 100
 UNSIGNED_WORDS = "does not sign"
@@ -56,13 +57,13 @@ _SIZE = struct.Struct(">Q")
 
 
 def new_nonce() -> str:
-    """Text that nobody can foresee and that never comes again."""
+    """A text that nobody can foresee and that never comes again."""
     return secrets.token_hex(16)
 
 
 @dataclass(frozen=True)
 class Signing:
-    """With which secret a process signs, and whether it refuses who does not."""
+    """The secret with which a process signs, and whether it refuses unsigned messages."""
 
     secret: str = field(default="", repr=False)
     is_required: bool = True
@@ -76,7 +77,7 @@ class Signing:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Signing:
-        """Of processes that have no configuration file."""
+        """The signing of processes without a configuration file."""
         name = f"{VARIABLE}_REQUIRED"
         required = environ.get(name, "true").lower()
         if required not in ("true", "false", "1", "0"):
@@ -88,7 +89,7 @@ class Signing:
 
     @property
     def refuses(self) -> bool:
-        """Whether who does not sign is refused."""
+        """Whether unsigned messages are refused."""
         return bool(self.secret) and self.is_required
 
     def digest(self, *parts: str | bytes) -> bytes:
@@ -130,7 +131,7 @@ UNSIGNED = Signing()
 
 
 def _text(parts: tuple[str | bytes, ...]) -> bytes:
-    """Parts of which none can be taken for the end or the beginning of another."""
+    """The joined parts; none can be taken for the end or the beginning of another."""
     whole = bytearray()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -140,7 +141,7 @@ def _text(parts: tuple[str | bytes, ...]) -> bytes:
 
 @dataclass(frozen=True)
 class NodeAnswer:
-    """What a node answered, and whether it has proved that it knows the secret."""
+    """The answer of a node, and whether the node has proved that it knows the secret."""
 
     command: Command
     is_proven: bool
@@ -149,8 +150,8 @@ class NodeAnswer:
 async def ask_signed(
     signing: Signing, to: str, request: Command, ask: Callable[[Command], Awaitable[Command]]
 ) -> NodeAnswer:
-    """The answer to `request`, which `ask` sends over one connection: signed when the node at `to`
-    wants it so. What `ask` gives may be of any code."""
+    """The answer to `request`, which `ask` sends over one connection; the request is signed when
+    the node at `to` demands it. `ask` may return an answer of any code."""
     if not signing:
         return NodeAnswer(await ask(request), is_proven=False)
     nonce, signed = new_nonce(), ""
@@ -168,7 +169,7 @@ async def ask_signed(
 
 
 def unproven(address: str) -> NoPermission:
-    """Why an answer that is not signed counts for nothing."""
+    """The error for an answer that is not signed."""
     return NoPermission(
         f"{address} does not sign its answer with the {KEY} of this process: set the same there, "
         f"or {KEY}Required=false here while the cluster is being given one"
@@ -176,15 +177,15 @@ def unproven(address: str) -> NoPermission:
 
 
 class LetIn:
-    """Who was let in without the right signature, and would be refused if it were required: each is
-    told once in the log, and forgotten when it signs."""
+    """The peers that were let in without the right signature and would be refused if it were
+    required. Each is logged once, and forgotten when it signs."""
 
     def __init__(self) -> None:
         self._why: dict[str, str] = {}
 
     def note(self, named: object, host: str, why: str = "") -> None:
-        """Of a peer with the address `named`, if it is one; `why`: what is wrong, empty if nothing
-        is."""
+        """Note the signature of a peer with the address `named`, if it is one; `why` is the fault,
+        empty if there is none."""
         usable = isinstance(named, str) and 0 < len(named) <= 255 and named.isprintable()
         peer = str(named) if usable else host
         if not why:
@@ -196,12 +197,12 @@ class LetIn:
                 log.warning("these are %d, and no others are noted", LET_IN_MAX)
 
     def lines(self) -> list[str]:
-        """Them, and what is wrong with each."""
+        """One line for each noted peer, with its fault."""
         return [f"{peer} {why}" for peer, why in sorted(self._why.items())]
 
 
 class Challenges:
-    """A server's side: which requests come from who knows the secret."""
+    """The server's side: it decides which requests come from peers that know the secret."""
 
     def __init__(
         self,
@@ -209,8 +210,8 @@ class Challenges:
         own_address: Callable[[], str] = lambda: "",
         let_in: LetIn | None = None,
     ) -> None:
-        """`own_address`: requests for another node are refused; empty: it is not known under which
-        address it is asked."""
+        """`own_address`: requests for another node are refused; empty if the node does not know
+        under which address it is asked."""
         self._signing = signing
         self._own_address = own_address
         self._let_in = LetIn() if let_in is None else let_in
@@ -218,7 +219,7 @@ class Challenges:
 
     def admits(self, endpoint: Endpoint, request: Command) -> bool:
         """Whether this request, which only members may make, is to be answered. If not, its sender
-        is told how to sign it. NoPermission: its signature is wrong."""
+        gets a challenge to sign it with. NoPermission: its signature is wrong."""
         if not self._signing:
             return True
         if not self._signing.is_required and "saturnNonce" not in request.ext:
@@ -242,7 +243,7 @@ class Challenges:
         if not is_right:
             raise NoPermission(
                 f"request {request.code} is not signed with the {KEY} of this node: set the same "
-                "on all nodes and for whoever promotes"
+                "on all nodes and where promotions are started"
             )
         if own and meant != own:
             raise NoPermission(f"request {request.code} is for {meant!r}, this node is {own}")
@@ -255,13 +256,13 @@ class Challenges:
 
 def _how_to_sign(code: int) -> str:
     return (
-        f"request {code} is taken from those only who sign it: set {KEY} (or the environment "
+        f"request {code} is taken only with a signature: set {KEY} (or the environment "
         f"variable {VARIABLE}) to that of this node; nodes of RocketMQ cannot sign"
     )
 
 
 class Seal:
-    """The signatures of the control frames of one connection between a slave and its master: each
+    """The signatures of the control frames of one connection between a slave and its master; each
     covers its sender and its number."""
 
     def __init__(self, signing: Signing, slave: str, master: str, *, leads: bool) -> None:
@@ -277,7 +278,7 @@ class Seal:
         return self._key.digest(self._names[0], str(self._sent), str(int(kind)), body)
 
     def is_right(self, kind: int, body: bytes, signature: bytes) -> bool:
-        """Whether the next frame of the other side is signed as it should be."""
+        """Whether the next frame of the other side has the right signature."""
         self._received += 1
         mine = self._key.digest(self._names[1], str(self._received), str(int(kind)), body)
         return hmac.compare_digest(mine, signature)

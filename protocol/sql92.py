@@ -14,16 +14,17 @@
 Words in any case, names of properties as they are spelled: ASCII letters, digits, `_` and `$`.
 Numbers `5`, `5L`, `.5`, `5e3`; strings `'it''s'`; `-- to the end of the line`, `/* comments */`.
 
-Properties are texts. Compared with a number one is read as such a number: with a whole one as a
-whole number of 32 bits (of 64, if the number needs them), with a fraction as any number; with `=`
-and TRUE or FALSE as whether it is "true". Two properties are ordered as numbers. A text that is
-no such number makes the whole condition fail, whatever stands beside it. Else there are three
-truth values: what is compared with a missing property is unknown, and only true is a match. `=`
-looks at its left side: `5 <> a` is true where `a` is missing, `a <> 5` is not.
+Properties are texts. A property that is compared with a number is read as a number: with a whole
+number as a whole number of 32 bits (of 64, if the number needs them), with a fraction as any
+number. With `=` and TRUE or FALSE it is read as whether it is "true". Two properties are ordered as
+numbers. A text that is no such number makes the whole condition fail, whatever else the condition
+says. Otherwise there are three truth values: a comparison with a missing property is unknown, and
+only true is a match. `=` looks at its left side: `5 <> a` is true where `a` is missing, `a <> 5` is
+not.
 
-These are RocketMQ's rules, checked against its own classes. Ours are: what follows a whole
-expression is an error (there it is not looked at), 0.0 is a number, `--` needs no line end, and
-length and nesting have limits.
+These are RocketMQ's rules, checked against its own classes. Our additions: text behind a whole
+expression is an error (RocketMQ ignores it), 0.0 is a number, `--` needs no line end, and length
+and nesting have limits.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ from saturnmq.runtime.errors import SubscriptionParseFailed
 LENGTH_MAX = 16_384  # characters of an expression
 NESTING_MAX = 64
 _SHOWN = 60  # characters of the expression in an error
-_WHOLE_DIGITS = 19  # of the largest whole number; int() itself refuses 4301
+_WHOLE_DIGITS = 19  # digits of the largest whole number; int() itself refuses 4301
 
 _TOKEN = re.compile(
     r"""(?P<space> [ \t\n\r\f]+ | --[^\r\n]* | /\*.*?\*/ )
@@ -84,7 +85,7 @@ _HINTS = {
 
 
 class Sql:
-    """A condition, ready to be asked. SubscriptionParseFailed says where it is wrong."""
+    """A condition, ready for `matches`. SubscriptionParseFailed says where it is wrong."""
 
     __slots__ = ("_evaluate", "expression", "terms")
 
@@ -92,7 +93,7 @@ class Sql:
         self.expression = expression.strip()
         parser = _SqlParser(self.expression)
         self._evaluate = parser.condition()
-        self.terms = parser.terms  # what a message costs: comparisons and what joins them
+        self.terms = parser.terms  # the cost per message: comparisons and their connectives
 
     def matches(self, properties: Properties) -> bool:
         """Whether the condition is true of a message with these properties."""
@@ -116,7 +117,7 @@ class Sql:
 
 @lru_cache(maxsize=128)
 def compiled(expression: str) -> Sql:
-    """The same, remembered: pulls carry their expression again and again."""
+    """The same as Sql, remembered: pulls carry their expression again and again."""
     return Sql(expression)
 
 
@@ -126,11 +127,11 @@ def compiled(expression: str) -> Sql:
 @dataclass(frozen=True, slots=True)
 class _Node:
     evaluate: Evaluate
-    place: int  # in the expression, from 0
+    place: int  # position in the expression, from 0
     depth: int = 1
     is_condition: bool = False
-    is_constant: bool = False  # as it is written: the value of all messages
-    name: str = ""  # of a property
+    is_constant: bool = False  # a literal: the value is the same for all messages
+    name: str = ""  # name of a property
 
 
 # -- the parser ------------------------------------------------------------------------------------
@@ -143,7 +144,7 @@ class _Token(NamedTuple):
 
 
 class _SqlParser:
-    """By recursive descent; a method per line of the table above."""
+    """A recursive-descent parser; a method per line of the table above."""
 
     def __init__(self, expression: str) -> None:
         self._expression = expression
@@ -234,7 +235,7 @@ class _SqlParser:
             return node
         if not node.name:
             self._fail(node.place, "a condition is expected here, this is a value")
-        get = node.evaluate  # gives a text, which is never true
+        get = node.evaluate  # returns a text, which is never true
         return self._node(lambda p: None if get(p) is None else False, node, is_condition=True)
 
     def _or(self) -> _Node:

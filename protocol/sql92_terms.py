@@ -1,4 +1,4 @@
-"""What an SQL92 condition compares, and how: its values and its parts.
+"""The values and parts of an SQL92 condition, and how they compare.
 
 A part is a function of a message's properties. The functions here make one, most of them of the
 parts inside it; sql92.py has the rules and puts parts together.
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 Properties = Mapping[str, str]
 Evaluate = Callable[[Properties], Any]
-"""Of a message: str, bool, Number, or None for unknown."""
+"""A function of a message; its values are str, bool, Number, or None for unknown."""
 
 _WHOLE_NUMBER = re.compile(r"[+-]?\d+")
 _ANY_NUMBER = re.compile(
@@ -27,10 +27,10 @@ class NotComparable(Exception):
 
 
 class NumberLiteral(NamedTuple):
-    """As it is written in the condition."""
+    """A number as it is written in the condition."""
 
     value: int | float
-    read: Callable[[str], int | float]  # how a text beside it is read
+    read: Callable[[str], int | float]  # how a text compared with it is read
 
 
 def _read_whole(bits: int) -> Callable[[str], int]:
@@ -54,7 +54,7 @@ read_int, read_long = _read_whole(32), _read_whole(64)
 
 
 def read_any(text: str) -> float:
-    """As Java reads a Double, but for hexadecimal ones."""
+    """Reads as Java reads a Double, except hexadecimal ones."""
     text = text.strip(_BLANKS)
     found = _ANY_NUMBER.fullmatch(text)
     if found is None:
@@ -84,7 +84,7 @@ def _compare(left: float, right: float) -> int:
 
 
 def _rank(value: float) -> int:
-    """Java's order where numbers do not tell: -0.0 below 0, and NaN above everything."""
+    """Java's order for equal or unordered numbers: -0.0 below 0, and NaN above everything."""
     if value != value:  # noqa: PLR0124
         return 2
     if value:
@@ -146,7 +146,7 @@ def joined(parts: list[Evaluate], deciding: bool) -> Evaluate:
 
 
 def missing(inner: Evaluate, wanted: bool) -> Evaluate:
-    """IS NULL, or IS NOT NULL."""
+    """IS NULL if `wanted`, otherwise IS NOT NULL."""
     return lambda properties: (inner(properties) is None) is wanted
 
 
@@ -170,7 +170,7 @@ def related(sign: str, left: Evaluate, right: Evaluate) -> Evaluate:
 
 
 def beside_number(name: str, number: NumberLiteral, holds: Callable[[int], bool]) -> Evaluate:
-    """A property compared with a number as it is written: the same, with less work."""
+    """A property compared with a literal number: the same as `related`, with less work."""
     read, value = number.read, number.value
 
     def compared(properties: Properties) -> bool | None:
@@ -181,7 +181,7 @@ def beside_number(name: str, number: NumberLiteral, holds: Callable[[int], bool]
 
 
 def is_text(name: str, wanted: str) -> Evaluate:
-    """The same for equality with a string."""
+    """Equality of a property with a string, with less work."""
 
     def compared(properties: Properties) -> bool | None:
         text = properties.get(name)
@@ -191,7 +191,8 @@ def is_text(name: str, wanted: str) -> Evaluate:
 
 
 def searched(word: str, wanted: bool, inner: Evaluate, part: str) -> Evaluate:
-    """One of SEARCHES, with NOT unless `wanted`; false of what is no text, and of an empty part."""
+    """One of SEARCHES, with NOT unless `wanted`; false for a value that is no text, and for an
+    empty part."""
     found = SEARCHES[word]
 
     def search(properties: Properties) -> bool:
@@ -202,7 +203,7 @@ def searched(word: str, wanted: bool, inner: Evaluate, part: str) -> Evaluate:
 
 
 def negative(inner: Evaluate) -> Evaluate:
-    """- of a number; of anything else it is unknown."""
+    """The negated number; unknown for any other value."""
 
     def minus(properties: Properties) -> NumberLiteral | None:
         value = inner(properties)

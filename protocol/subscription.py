@@ -1,10 +1,10 @@
-"""One topic subscription of a consumer group: which messages pass.
+"""One topic subscription of a consumer group, which selects messages.
 
 The expression is `*` (everything), tags joined by `||`, or an SQL92 condition over properties. The
-broker drops by tag *code* while it reads the ConsumeQueue (a 32-bit hash, so strangers may slip
-through); the client filters again by the tag itself. Conditions it looks at exactly. In heartbeats
-it is RocketMQ's SubscriptionData JSON; `sub_version` grows with every change and lets the broker
-ignore stale ones.
+broker drops by tag *code* while it reads the ConsumeQueue (a 32-bit hash, so other tags may slip
+through); the client filters again by the tag itself. The broker evaluates conditions exactly. In
+heartbeats a subscription is RocketMQ's SubscriptionData JSON; `sub_version` grows with every change
+and lets the broker ignore stale ones.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ ALL = "*"
 TAG_EXPRESSION = "TAG"
 SQL_EXPRESSION = "SQL92"
 Expression = str | Sql
-"""What passes: `*`, tags joined by `||`, or a condition, `Sql("price > 3")`."""
+"""The selected messages: `*`, tags joined by `||`, or a condition, `Sql("price > 3")`."""
 
 
 @lru_cache(maxsize=256)
 def _tags(text: str) -> tuple[frozenset[str], frozenset[int]]:
-    """Remembered: pulls carry their expression again and again."""
+    """Cached: pulls carry their expression again and again."""
     tags = frozenset(tag for part in text.split("||") if (tag := part.strip()))
     return tags, frozenset(tags_code(tag) for tag in tags)
 
@@ -35,7 +35,7 @@ def _tags(text: str) -> tuple[frozenset[str], frozenset[int]]:
 @dataclass(frozen=True, slots=True)
 class Subscription:
     """Invariant: `codes` is the set of Java hashes of `tags`; both are empty for everything, and
-    beside a condition."""
+    for a condition."""
 
     topic: str
     expression: str
@@ -51,7 +51,7 @@ class Subscription:
         sub_version: int = 0,
         expression_type: str = TAG_EXPRESSION,
     ) -> Subscription:
-        """An `Sql` needs no type. SubscriptionParseFailed says what is wrong with an expression."""
+        """An `Sql` needs no type. SubscriptionParseFailed names the fault of an expression."""
         if isinstance(expression, Sql) or expression_type == SQL_EXPRESSION:
             sql = expression if isinstance(expression, Sql) else compiled(expression or "")
             nothing: frozenset[Any] = frozenset()
@@ -81,7 +81,7 @@ class Subscription:
 
     @property
     def filter_codes(self) -> frozenset[int] | None:
-        """The tags' codes that a store read lets pass: None is all of them."""
+        """The tag codes that a store read selects: None means all."""
         return self.codes or None
 
     def matches_code(self, code: int) -> bool:
@@ -104,7 +104,8 @@ class Subscription:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Subscription:
-        """Of a heartbeat; tags and codes are derived anew, a client's own sets are not trusted."""
+        """Parse an entry of a heartbeat; tags and codes are derived anew, because a client's own
+        sets are not trusted."""
         return Subscription.parse(
             str(data["topic"]),
             data.get("subString"),

@@ -1,6 +1,6 @@
-"""Names of topics and groups: what is allowed, and what is reserved.
+"""Names of topics and groups: the allowed ones, and the reserved ones.
 
-Rules of RocketMQ: characters `% | a-z A-Z 0-9 _ -`; a topic has at most 127 bytes, a retry or
+RocketMQ's rules: characters `% | a-z A-Z 0-9 _ -`; a topic has at most 127 bytes, a retry or
 dead-letter topic 255, a group 120. Both the client (before a request) and the broker (before a
 write) check.
 """
@@ -32,7 +32,7 @@ OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
 CHECKPOINT_TOPIC = "CHECKPOINT_TOPIC"
 BENCHMARK_TOPIC = "BenchmarkTest"
 REPLY_SUFFIX = "_REPLY_TOPIC"
-GROUPS_TOPIC = "rmq_sys_SATURN_GROUPS"  # markers of groups: store/log/atomic_batches.py
+GROUPS_TOPIC = "rmq_sys_SATURN_GROUPS"  # markers of atomic batches: store/log/atomic_batches.py
 
 SYSTEM_TOPICS = frozenset(
     {
@@ -100,18 +100,18 @@ def is_system_topic(topic: str) -> bool:
 
 
 def check_topic(topic: str) -> str:
-    """`topic` itself, or InvalidParameter that says what is wrong with the name."""
+    """`topic` itself; InvalidParameter names the fault of the name."""
     derived = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
     return _check("topic", topic, LONG_TOPIC_BYTES_MAX if derived else TOPIC_BYTES_MAX)
 
 
 def check_group(group: str) -> str:
-    """`group` itself, or InvalidParameter that says what is wrong with the name."""
+    """`group` itself; InvalidParameter names the fault of the name."""
     return _check("group", group, GROUP_BYTES_MAX)
 
 
 def check_instance(name: str) -> str:
-    """`name` itself, or InvalidParameter that says what is wrong with this name of a consumer."""
+    """`name`, of a consumer, itself; InvalidParameter names the fault of the name."""
     return _check("instance", name, GROUP_BYTES_MAX)
 
 
