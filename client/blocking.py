@@ -3,8 +3,8 @@
 A LoopThread runs one event loop in a daemon thread. A `Facade` is over an asynchronous object that
 was made on the loop: coroutine methods are waited for, plain ones are called there. Consumers and
 admin are written out in blocking_faces.py, by a tool. The producer is here, because a message must
-not cost a trip to the loop: senders append to the accumulator themselves and wake the loop only
-when it has nothing announced.
+not cost a trip to the loop: senders append to the accumulator themselves and wake the loop only if
+no wake-up is pending.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class LoopThread:
     def __init__(self, name: str = "saturnmq-client") -> None:
         self.loop = new_event_loop()
         self.runtime = NativeRuntime(self.loop)
-        self.inherited = False  # it is a thread of the process that forked this one
+        self.inherited = False  # it belongs to the process that forked this one
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._thread.start()
         forks.tell(self)
@@ -91,7 +91,8 @@ class LoopThread:
         return self.run(there())
 
     def close(self) -> None:
-        """Stop the loop; what still runs on it is cancelled. Nothing, of an inherited one."""
+        """Stop the loop; running tasks on it are cancelled. For an inherited loop it does
+        nothing."""
         if self.inherited:
             return
         if self._thread.is_alive():
@@ -102,7 +103,7 @@ class LoopThread:
 
 
 class FacadeTarget(Protocol):
-    """What a Facade is over."""
+    """The interface of the object behind a Facade."""
 
     def start(self) -> Coroutine[Any, Any, object]: ...
     def close(self) -> Coroutine[Any, Any, None]: ...
@@ -119,7 +120,8 @@ Async = TypeVar("Async", bound=FacadeTarget)
 
 
 class Facade(Generic[Async]):
-    """What the classes of blocking_faces.py share: their loop, how they begin and how they end."""
+    """The common part of the classes of blocking_faces.py: their loop, their start and their
+    end."""
 
     def __init__(self, make: Callable[[NativeRuntime], Async]) -> None:
         self._thread = LoopThread()
@@ -131,12 +133,12 @@ class Facade(Generic[Async]):
             raise
 
     def start(self) -> Self:
-        """Begin; `with` calls it."""
+        """Start; `with` calls it."""
         self._thread.run(self._target.start())
         return self
 
     def close(self) -> None:
-        """End, and the client's thread with it; `with` calls it."""
+        """End the client and its thread; `with` calls it."""
         self._end(self._target.close)
 
     def _end(self, ending: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -177,7 +179,7 @@ def _shut_gate() -> threading.Lock:
 
 
 def _not_started(message: Message) -> None:
-    """No producer takes it yet."""
+    """Placeholder until the producer is started: takes no message."""
 
 
 def wait_in_thread(batch: ProducerBatch, timeout: float | None) -> None:
@@ -201,7 +203,7 @@ class Producer:
     group: str
     """The producer group."""
     options: ProducerOptions
-    """What the producer was told."""
+    """The options of the producer."""
 
     def __init__(
         self,
@@ -404,7 +406,7 @@ class Producer:
         )
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues of `topic` that sharding keys are hashed over now: those it has for writing
+        """The queues of `topic` that sharding keys are hashed over now: its write queues
         (client/producer/placing.py). TopicNotExist if there is no such topic."""
         engine = self.engine
         self._run(engine.route(topic, create=False))
@@ -430,7 +432,8 @@ class Producer:
         self._run(self.engine.flush(), timeout)
 
     def close(self, timeout: float | None = 30.0) -> None:
-        """Flush and leave. Nothing, in a child of the process that started it."""
+        """Flush, then close the producer. In a child of the process that started it this does
+        nothing."""
         thread, engine = self._thread, self._engine
         if thread is None or engine is None or self._closed or thread.inherited:
             return
@@ -446,7 +449,7 @@ class Producer:
             thread.close()
 
     def _settle(self, seconds: float) -> at_exit.UnsentMessages | None:
-        """The end of the program; see at_exit.py."""
+        """Called at the end of the program; see at_exit.py."""
         batches = list(self.engine.accumulator.active)
         with contextlib.suppress(RequestTimeout):
             self.flush(seconds)

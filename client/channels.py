@@ -1,8 +1,8 @@
 """Requests of callers without an event loop: connections kept for the next one, nameservers asked
 in turn. A process that lives for one task pays for its requests and nothing else.
 
-Requests are asked a second time when their connection breaks, because a kept one may lead to a
-process that has started anew: they must be such as may be carried out twice.
+A request is repeated when its connection breaks, because a kept connection may lead to a process
+that has restarted: requests here must be safe to carry out twice.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from saturnmq.runtime.errors import (
 )
 from saturnmq.runtime.native import CONNECT_TIMEOUT_S, NativeRuntime
 
-TRUSTED_S = 1.0  # a connection idle for longer is looked at: the peer may have closed it
+TRUSTED_S = 1.0  # a longer idle connection is checked: the peer may have closed it
 
 
 class NameserversUnreachable(ConnectFailed):
@@ -47,7 +47,7 @@ class Channels(Pool[str, Channel]):
         )
 
     def request(self, address: str, command: Command, timeout_s: float) -> Command:
-        """The response, whatever it says. ConnectFailed, ConnectionLost, RequestTimeout."""
+        """The response, with any code. Raises ConnectFailed, ConnectionLost or RequestTimeout."""
         try:
             return self._once(address, command, timeout_s)
         except ConnectFailed:
@@ -68,10 +68,11 @@ class Channels(Pool[str, Channel]):
     def request_all(
         self, asks: Sequence[tuple[str, Command]], timeout_s: float
     ) -> Generator[Command | SaturnError]:
-        """Ask for everything at once, then give the responses in the order of the requests, or what
-        kept one from coming (nothing is asked a second time). A body is valid until the next one.
+        """Send all requests at once, then give the responses in the order of the requests, or the
+        error in place of a response (nothing is repeated). A body is valid until the next
+        response.
 
-        For requests that are few and small: nobody reads while they are sent. A generator that is
+        Only for few and small requests: nothing is read while they are sent. A generator that is
         not read to its end closes its connections."""
         by_address: dict[str, list[Command]] = {}
         for address, command in asks:
@@ -104,7 +105,7 @@ class Channels(Pool[str, Channel]):
 
 
 class Nameservers:
-    """Asked one after the other until one answers, which is then the first to be asked."""
+    """Asks one after the other until one answers; the next request begins with that one."""
 
     def __init__(self, addresses: Iterable[str], channels: Channels, timeout_s: float) -> None:
         self._addresses = list(addresses)
@@ -113,8 +114,9 @@ class Nameservers:
         self._routes: dict[str, tuple[float, TopicRoute]] = {}
 
     def ask(self, code: RequestCode, ext: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """The JSON object that one answers. TopicNotExist: nobody who answers knows the topic, one
-        that has just started may know less than another. NameserversUnreachable."""
+        """The JSON object in the answer. TopicNotExist: no answering nameserver knows the topic;
+        one that has just started may know less than another. NameserversUnreachable: none
+        answers."""
         problems: dict[str, SaturnError] = {}
         for address in list(self._addresses):
             try:
@@ -133,8 +135,8 @@ class Nameservers:
         )
 
     def route(self, topic: str, max_age_s: float = 0.0) -> TopicRoute | None:
-        """Where the topic is, as was known at most so long ago; None: nowhere. While no nameserver
-        answers the last one serves, NameserversUnreachable if there is none."""
+        """The route of the topic, at most so many seconds old; None: the topic is nowhere. While no
+        nameserver answers, the last route is used; NameserversUnreachable if there is none."""
         asked_at, route = self._routes.get(topic, (0.0, None))
         now = time.monotonic()
         if route is not None and now - asked_at < max_age_s:
@@ -153,7 +155,8 @@ class Nameservers:
 
 
 def document(address: str, response: Command) -> dict[Any, Any]:
-    """The JSON object that a response has; its error if it is one; SystemBusy for another body."""
+    """The JSON object in a response; an error response is raised, and so is SystemBusy for another
+    body."""
     body = success(response).body
     value = fastjson.loads(body) if body else {}
     if not isinstance(value, dict):
@@ -162,7 +165,7 @@ def document(address: str, response: Command) -> dict[Any, Any]:
 
 
 def success(response: Command) -> Command:
-    """The response, unless it is an error, which is raised."""
+    """The response; an error response is raised."""
     if response.code != ResponseCode.SUCCESS:
         raise error_for(response.code, response.remark)
     return response

@@ -1,7 +1,8 @@
-"""What is dear to open and used for a moment, again and again: connections, clients, producers.
+"""Objects that are expensive to open and used for a moment, again and again: connections, clients,
+producers.
 
-One is used by one thread at a time, and waits for the next user of the same key in between. What
-nobody has used for five minutes is closed.
+One thread at a time uses an object, which then waits for the next user of the same key. An object
+that nobody has used for five minutes is closed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ T = TypeVar("T")
 
 
 class Pool(Generic[K, T]):
-    """The idle ones, by key. Its methods may be called from any thread."""
+    """The idle objects, by key. Its methods may be called from any thread."""
 
     def __init__(
         self,
@@ -31,24 +32,24 @@ class Pool(Generic[K, T]):
         usable: Callable[[T], bool] = lambda _: True,
         idle_s: float = IDLE_S,
     ) -> None:
-        """`usable` is asked before an idle one is used again."""
+        """`usable` is called before an idle object is used again."""
         self._open = open_
         self._close = close
         self._usable = usable
         self._idle_s = idle_s
         self._lock = threading.Lock()
-        self._idle: dict[K, list[tuple[float, T]]] = {}  # since when
+        self._idle: dict[K, list[tuple[float, T]]] = {}  # with the time since when
         self._sweeper: threading.Timer | None = None
         forks.tell(self)
 
     def forked(self) -> None:
-        """A child uses none of its parent's, and destroys none."""
+        """A child uses no object of its parent, and destroys none."""
         self._inherited = self._idle
         self._lock, self._idle, self._sweeper = threading.Lock(), {}, None
 
     def take(self, key: K) -> T:
-        """One for the caller alone: to `give_back`, or to close when something went wrong on it.
-        Raises what opening raises."""
+        """An object for the caller alone: `give_back` returns it, or the caller closes it after a
+        failure. An error of opening is raised."""
         while True:
             with self._lock:
                 waiting = self._idle.get(key)
@@ -60,14 +61,14 @@ class Pool(Generic[K, T]):
             self._close(thing)
 
     def give_back(self, key: K, thing: T) -> None:
-        """Nothing is under way on it: whoever comes next may have it."""
+        """Nothing is under way on `thing`: the next user may have it."""
         with self._lock:
             self._idle.setdefault(key, []).append((time.monotonic(), thing))
             self._plan_sweep()
 
     @contextmanager
     def use(self, key: K) -> Iterator[T]:
-        """For what is good for the next user whatever happens to this one."""
+        """Use an object that stays good for the next user, however the block ends."""
         thing = self.take(key)
         try:
             yield thing
@@ -75,7 +76,7 @@ class Pool(Generic[K, T]):
             self.give_back(key, thing)
 
     def close_idle(self, idle_s: float = 0.0) -> int:
-        """Close what nobody has used for `idle_s`; how many stay open."""
+        """Close the objects that nobody has used for `idle_s`; returns how many stay open."""
         last = time.monotonic() - idle_s
         with self._lock:
             every, self._idle = self._idle, {}

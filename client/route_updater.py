@@ -1,10 +1,10 @@
-"""Finding routes: ask a nameserver, be told of changes, ask again when something failed.
+"""Keeping routes fresh: ask a nameserver, get notified of changes, ask again after failures.
 
-Every topic that was asked for once is kept up to date. Our nameservers tell at once what changed
+Every topic that was asked for once is kept up to date. Our nameservers notify at once
 (ROUTE_CHANGED, for requests with `saturnWatch=true`); RocketMQ's do not, so all routes are polled
-as the Java client does, every 30 s. When the connection to the nameserver in use breaks, another
-one, or the same one when it is back, is asked for everything anew: what it told died with the
-connection.
+every 30 s, as in the Java client. When the connection to the nameserver in use breaks, all routes
+are requested anew, from another one or from the same one when it is back: its watches ended with
+the connection.
 
 A nameserver that comes back knows nothing until the brokers have registered again, one after the
 other. So a broker that is missing in a fresh route, but has an open connection to us, stays in it
@@ -52,8 +52,8 @@ class RouteUpdater:
         on_change: Callable[[str], None],
         template_queues: int,
     ) -> None:
-        """`ask` sends a request to a nameserver and gives what it is told to read in the answer;
-        `is_connected` tells of an address."""
+        """`ask` sends a request to a nameserver and returns what the given function reads from the
+        answer; `is_connected` says whether a connection to an address is open."""
         self._runtime = runtime
         self._tasks = tasks
         self._routes = routes
@@ -72,7 +72,8 @@ class RouteUpdater:
         self.closed = False
 
     async def route(self, topic: str, *, refresh: bool, create: bool) -> TopicRoute:
-        """The known route, else, or with `refresh`, a fresh one; ClientCore.route."""
+        """The known route; a fresh one if none is known, or with `refresh`; see
+        ClientCore.route."""
         self._wanted[topic] = self._wanted.get(topic, False) or create
         known = self._routes.route(topic)
         if known is not None and not refresh:
@@ -92,7 +93,7 @@ class RouteUpdater:
             self._fetch(topic)
 
     def on_routes_changed(self, topics: Iterable[str]) -> None:
-        """A nameserver says that these routes changed."""
+        """Refresh these routes: a nameserver says that they changed."""
         for topic in topics:
             for each in (topic, *self._guessed) if topic == TEMPLATE_TOPIC else (topic,):
                 if each in self._fetching:
@@ -101,11 +102,12 @@ class RouteUpdater:
                     self._fetch(each)
 
     def broker_lost(self) -> None:
-        """The connection to a broker broke: perhaps one that no nameserver names any more."""
+        """Refresh routes after the connection to a broker broke: perhaps no nameserver names it any
+        more."""
         self.on_routes_changed([topic for topic, _ in self._missing_since])
 
     def nameserver_lost(self) -> None:
-        """The connection to the nameserver in use broke."""
+        """Ask for everything again after the connection to the nameserver in use broke."""
         self._losses += 1
         if self._wanted and not self._regaining and not self.closed:
             self._regaining = True
@@ -127,7 +129,7 @@ class RouteUpdater:
         self._regaining = False
 
     async def _renew(self, topic: str) -> None:
-        """Fetch a route; an error of the network is raised, one of the answer is not."""
+        """Fetch a route; an error of the network is raised, an error in the answer is not."""
         try:
             await asyncio.shield(self._fetch(topic))
         except (ConnectionLost, RequestTimeout):
@@ -205,7 +207,7 @@ class RouteUpdater:
         return await self._ask_nameserver(request, _read_route, ok=ANSWERED)
 
     def _with_missing(self, topic: str, route: TopicRoute) -> TopicRoute:
-        """`route` with the brokers that it should have, but for a nameserver that just began."""
+        """`route`, completed with brokers that a freshly started nameserver does not know yet."""
         known = self._routes.route(topic)
         if known is None:
             return route
@@ -231,7 +233,7 @@ class RouteUpdater:
 
 
 def _read_route(answer: Command) -> TopicRoute | None:
-    """The route, if the nameserver has one."""
+    """The route in the answer, if there is one."""
     if answer.code != ResponseCode.SUCCESS or not answer.body:
         return None
     return TopicRoute.from_json(fastjson.loads(answer.body))
@@ -244,4 +246,4 @@ def _fail(done: asyncio.Future[TopicRoute], error: SaturnError) -> None:
 
 def _seen(done: asyncio.Future[TopicRoute]) -> None:
     if not done.cancelled():
-        done.exception()  # nobody may be waiting any more
+        done.exception()  # perhaps nobody waits any more

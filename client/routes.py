@@ -1,8 +1,9 @@
 """Pure knowledge of routes: which queues a topic has and where its brokers are.
 
-Fed by ClientCore with what nameservers answer (code 105), read by the producer and the consumers.
-RocketMQ's rules (docs/internals/protocol.md 6): the writable list is every queueData with the write
-bit whose broker has address id 0, sorted by broker name; the readable list needs the read bit only.
+ClientCore feeds it with the answers of nameservers (code 105); the producer and the consumers read
+it. RocketMQ's rules (docs/internals/protocol.md 6): the writable list is every queueData with the
+write bit whose broker has address id 0, sorted by broker name; the readable list needs the read bit
+only.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class RouteCache:
     def address(
         self, name: str, *, master: bool = True, broker_id: int | None = None
     ) -> str | None:
-        """Where `name` listens: `broker_id` if it lives, else the master, else any replica."""
+        """The address of `name`: `broker_id` if it lives, else the master, else any replica."""
         addresses = self._brokers.get(name)
         if not addresses:
             return None

@@ -1,4 +1,4 @@
-"""What servers ask of a client, on the connections that the client opened to them.
+"""Requests of servers to a client, on the connections that the client opened to them.
 
 | code | from | what |
 |---|---|---|
@@ -9,8 +9,8 @@
 | 326 | broker | a reply to a message |
 | ROUTE_CHANGED | nameserver (ours) | these topics' routes changed |
 
-Each goes to the group it names. What cannot be read, or is not for a group here, is answered with
-an error, and nothing else happens.
+Each goes to the group it names. A request that cannot be read, or is not for a group here, is
+answered with an error and changes nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TOPICS_MAX = 65_536  # that one nameserver's message says changed
 
 
 class ConsumerHandler(Protocol):
-    """What a consumer registers under its group name."""
+    """The interface that a consumer registers under its group name."""
 
     def heartbeat_data(self) -> dict[str, Any]:
         """Its entry of `consumerDataSet` in the heartbeat (docs/internals/protocol.md 2.4)."""
@@ -45,7 +45,7 @@ class ConsumerHandler(Protocol):
 
 
 class ConsumerRequests(Protocol):
-    """What a consumer may have besides: each is optional, and looked up by name."""
+    """Optional methods of a consumer, looked up by name."""
 
     def on_route_changed(self, topic: str) -> None:
         """A route has changed."""
@@ -71,7 +71,7 @@ class ServerRequests:
         address_of: Callable[[Endpoint], str],
         routes_changed: Callable[[str, list[str]], None],
     ) -> None:
-        """`routes_changed` is called with the address of who says so and the topics."""
+        """`routes_changed` is called with the address of the nameserver and the topics."""
         self._tasks = tasks
         self._address_of = address_of
         self._routes_changed = routes_changed
@@ -80,7 +80,7 @@ class ServerRequests:
         self.producers: dict[str, Any] = {}
 
     def handle(self, endpoint: Endpoint, cmd: Command) -> None:
-        """One request; the endpoint answers with what is raised."""
+        """Handle one request; the endpoint answers with an error that is raised."""
         ext, code = cmd.ext, cmd.code
         body = bytes(cmd.body)
         if code == RequestCode.ROUTE_CHANGED:

@@ -1,13 +1,13 @@
-"""Whose a broker name is. Pure; callers pass the time, in milliseconds of a steady clock.
+"""The ownership of broker names. Pure; callers pass the time, in milliseconds of a steady clock.
 
 Every group of our brokers has an identity, 32 hex digits that it draws when its first log begins.
 Two groups may have one broker name, because `broker-0` is the default, and one of them may have the
-wrong nameserver list. Of two such groups the first holds the name, as long as one of its members
-gives signs of life, and HOLD_MS longer: whoever restarts finds its name where it left it. Then
-another group may take the name. Nothing is stored: after a restart of the nameserver the first to
-register holds it.
+wrong nameserver list. The first of two such groups holds the name as long as one of its members
+gives signs of life, and HOLD_MS longer: a group that restarts finds its name free. Then another
+group may take the name. Nothing is stored: after a restart of the nameserver the first to register
+holds it.
 
-A name is claimed whatever the cluster is called, because routes know brokers by their names only.
+A claim does not depend on the cluster's name, because routes know brokers by their names only.
 RocketMQ's brokers, and stores from before there were identities, have none and claim nothing.
 """
 
@@ -19,7 +19,7 @@ from saturnmq.runtime.errors import ForeignGroup
 from .registration import TIMEOUT_MS_DEFAULT, Registration
 
 HOLD_MS = TIMEOUT_MS_DEFAULT
-# Names stay claimed when nobody of their group lives, so there must be a bound.
+# Names stay claimed when no member of their group lives, so their number must be bounded.
 CLAIMS_MAX = 10_000
 
 
@@ -33,7 +33,7 @@ class Claim:
 
 
 class Claims:
-    """Claims by broker name, those that were confirmed last at the end."""
+    """Claims by broker name; the last confirmed ones are at the end."""
 
     def __init__(self) -> None:
         self._claims: dict[str, Claim] = {}
@@ -47,7 +47,7 @@ class Claims:
             raise refusal(broker, claim.identity, claim.address)
 
     def hold(self, broker: Registration, now_ms: int) -> None:
-        """A member of the group that may hold the name gives a sign of life."""
+        """Confirm the claim: a member of the group that may hold the name gives a sign of life."""
         if not broker.identity:
             return
         claim = self._claims.get(broker.name)
@@ -60,7 +60,8 @@ class Claims:
             del self._claims[next(iter(self._claims))]
 
     def extend(self, name: str, identity: str, timeout_ms: int, now_ms: int) -> None:
-        """A member that promised to be silent for no longer than `timeout_ms` was heard."""
+        """Extend the claim of a member that promised to be silent for no longer than
+        `timeout_ms`."""
         claim = self._claims.get(name)
         if claim is not None and claim.identity == identity:
             claim.until_ms = max(claim.until_ms, now_ms + max(timeout_ms, HOLD_MS))
@@ -73,7 +74,7 @@ def differ(one: str, other: str) -> bool:
 
 
 def refusal(broker: Registration, identity: str, address: str) -> ForeignGroup:
-    """Why a broker is not taken, and what can be done about it."""
+    """The error that refuses a broker and says what can be done about it."""
     return ForeignGroup(
         f"broker name {broker.name} belongs to the group {identity} ({address}) here; "
         f"{broker.address} (id {broker.broker_id}) of the group {broker.identity or 'unknown'} is "

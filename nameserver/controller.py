@@ -1,6 +1,7 @@
-"""What scripts ask RocketMQ's controller, answered by a nameserver with what the brokers tell.
+"""Requests of scripts to RocketMQ's controller; a nameserver answers them with reports of the
+brokers.
 
-There is no controller here: a group knows itself who leads it. `mqadmin getControllerMetaData`,
+There is no controller here: a group itself knows its master. `mqadmin getControllerMetaData`,
 `getSyncStateSet` and `electMaster` take the address of a nameserver, which is the leader that it
 names. It asks the master of each group (REPLICA_STATE).
 
@@ -10,11 +11,11 @@ names. It asks the master of each group (REPLICA_STATE).
 | 1005 | this nameserver, as controller and leader |
 | 1006 | for each broker name in the body: master, its epoch, replicas in sync, other replicas |
 
-A group whose master does not tell is left out of 1006, as RocketMQ leaves out one that it does not
-know. `syncStateSetEpoch` counts how often the set has changed since its master leads. An answer to
-1002 has the members of the group in its body twice: where RocketMQ's controller puts them, and
-where mqadmin looks for them. Without a broker that is named (`designateElect` false) a group
-keeps its master; one that has none is not given one: that is an operator's `admin promote`.
+A group whose master does not report is left out of 1006, as RocketMQ leaves out one that it does
+not know. `syncStateSetEpoch` counts how often the set has changed since its master leads. An answer
+to 1002 has the members of the group in its body twice: in RocketMQ's place, and in the place that
+mqadmin reads. Without a named broker (`designateElect` false) a group keeps its master. A group
+without a master gets none: that takes an operator's `admin promote`.
 """
 
 from __future__ import annotations
@@ -40,15 +41,15 @@ from saturnmq.runtime.errors import (
 
 log = logging.getLogger(__name__)
 
-ASK_S = 2.0  # how long all masters have together
-NAMES_MAX = 1_000  # of groups in one question
+ASK_S = 2.0  # time for all masters together
+NAMES_MAX = 1_000  # groups in one request
 BODY_MAX = NAMES_MAX * (NAME_MAX + 3)  # bytes that they take
-AT_ONCE = 16  # masters that are asked at the same time, whoever asks for them
-WAITING_MAX = 64  # questions
+AT_ONCE = 16  # masters asked at the same time, for all requests together
+WAITING_MAX = 64  # requests
 GROUP = "saturnmq"  # of controllers, which RocketMQ's configuration names
 NOBODY = -1  # RocketMQ's broker id of a request that names no broker
 
-# Makes the broker of this id the master of a group, which has members at these addresses. Gives
+# Makes the broker of this id the master of a group, which has members at these addresses. Returns
 # its address; a SaturnError says why it is not the master.
 HandOver = Callable[[str, list[str], int], Awaitable[str]]
 
@@ -60,7 +61,7 @@ class Controller:
         addresses: Callable[[str], dict[int, str]],
         hand_over: HandOver | None,
     ) -> None:
-        """`addresses`: of the brokers that are registered under a name, by id."""
+        """`addresses`: the addresses of the brokers that are registered under a name, by id."""
         self._runtime = runtime
         self._addresses = addresses
         self._hand_over = hand_over
@@ -80,17 +81,18 @@ class Controller:
         )
 
     async def sync_state(self, command: Command, _: headers.NoFieldsHeader) -> Command:
-        """1006. MalformedFrame: the body is no list of names; SystemBusy: too many ask."""
+        """1006. MalformedFrame: the body is no list of names. SystemBusy: too many requests
+        wait."""
         return await self._one_of_some(self._sync_state(command))
 
     async def elect(self, command: Command, header: headers.ElectMasterHeader) -> Command:
-        """1002. SystemBusy: too many ask."""
+        """1002. SystemBusy: too many requests wait."""
         return await self._one_of_some(self._elect(command, header))
 
     async def _one_of_some(self, answer: Coroutine[Any, Any, Command]) -> Command:
         if self._waiting >= WAITING_MAX:
             answer.close()
-            raise SystemBusy(f"{WAITING_MAX} others ask for what brokers tell; ask again")
+            raise SystemBusy(f"{WAITING_MAX} others wait for reports of brokers; ask again")
         self._waiting += 1
         try:
             return await answer
@@ -134,7 +136,7 @@ class Controller:
         return _elected(command, header, leads)
 
     async def _group(self, name: str) -> dict[str, Any] | None:
-        """ReplicasInfo of one group; None if its master does not tell."""
+        """ReplicasInfo of one group; None if its master does not report."""
         master = self._addresses(name).get(0)
         return None if master is None else await self._ask(name, master)
 
@@ -146,7 +148,7 @@ class Controller:
             alive = {*self._addresses(name).values(), master}
             return _replicas_info(name, checked.document(reply.body), alive)
         except (SaturnError, OSError, TimeoutError, ValueError) as error:
-            log.warning("%s at %s does not tell its replicas: %s", name, master, error)
+            log.warning("%s at %s does not report its replicas: %s", name, master, error)
             return None
 
 
@@ -176,7 +178,7 @@ def _elected(
 
 
 def _replicas_info(name: str, state: dict[str, Any], alive: set[str]) -> dict[str, Any] | None:
-    """RocketMQ's ReplicasInfo of what the master of a group tells; None if it does not lead."""
+    """RocketMQ's ReplicasInfo from the report of a group's master; None if it does not lead."""
     if checked.text(state, "role", "") != "master":
         return None
     in_sync = {checked.as_integer(i, "a replica in sync") for i in checked.items(state, "inSync")}

@@ -1,16 +1,16 @@
 """The nameserver's key-value configuration: namespace, key, text (codes 100, 101, 102, 219).
 
-Used by mqadmin for ordered topics (namespace ORDER_TOPIC_CONFIG, which every registration is
-answered with). Kept in memory: this nameserver has no disk, so the table is empty after a
-restart. As in RocketMQ a namespace whose keys were all deleted still exists.
+mqadmin uses it for ordered topics (namespace ORDER_TOPIC_CONFIG, which the answer to every
+registration contains). Kept in memory: this nameserver has no disk, so the table is empty after a
+restart. As in RocketMQ a namespace still exists after all its keys were deleted.
 """
 
 from saturnmq.protocol import fastjson
 from saturnmq.runtime.errors import InvalidParameter, QueryNotFound
 
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
-# Anybody may write here, so the table is bounded: entries, characters of one key and value, and
-# bytes of all as JSON: a broker is answered with a whole namespace when it registers, in one frame.
+# Anybody may write here, so entries, the characters of one key and value, and the bytes of all as
+# JSON are bounded: the answer to a registration has a whole namespace in one frame.
 ENTRIES_MAX = 10_000
 ENTRY_BYTES_MAX = 64 * 1024
 BYTES_MAX = 4 << 20

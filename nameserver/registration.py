@@ -1,4 +1,4 @@
-"""What a broker says about itself in REGISTER_BROKER (103), read from header and body
+"""A broker's announcement of itself in REGISTER_BROKER (103), read from header and body
 (docs/internals/protocol.md 3.1).
 
 The body is JSON, or, with `compressed=true`, a zlib stream of
@@ -11,8 +11,8 @@ The body is JSON, or, with `compressed=true`, a zlib stream of
 | i32 + bytes | JSON array of filter servers (ignored) |
 | i32 + entries | static-topic info from version 413 on (ignored) |
 
-`bodyCrc32` is zlib's CRC-32 of the body as sent, masked to 31 bits; 0 = not checked. A missing
-body is an empty table of version zero. Brokers write this; the nameserver alone reads it.
+`bodyCrc32` is zlib's CRC-32 of the body as sent, masked to 31 bits; 0 = not checked. A missing body
+is an empty table of version zero. Brokers write this; only the nameserver reads it.
 """
 
 import struct
@@ -53,9 +53,9 @@ class Registration:
 
 
 def parse_registration(header: RegisterBrokerHeader, body: Body) -> Registration:
-    """The announcement in a 103 request; InvalidParameter or code 1 when it is not one.
+    """The announcement in a 103 request; InvalidParameter, or code 1, for a malformed one.
 
-    An epoch that no master can have is refused as well: it would depose the true one for good.
+    An epoch that no master can have is refused as well: it would depose the true master for good.
     """
     if header.body_crc and header.body_crc != zlib.crc32(body) & 0x7FFFFFFF:
         raise SystemError_("crc32 not match")

@@ -11,31 +11,29 @@ Pure; callers pass the time, in milliseconds of a steady clock.
 | `_terms` | cluster, broker name | the highest epoch of a master there, and that master |
 | `_claims` | broker name | the identity of the group that holds the name (claims.py) |
 
-Who writes: the server, from requests 103 104 904 322 205 327 216, from closed connections and
-from the scan. Nothing is stored: after a restart the brokers' next registrations (10-60 s apart)
-fill the table again.
+The server writes it, from requests 103 104 904 322 205 327 216, from closed connections and from
+the scan. Nothing is stored: after a restart the brokers' next registrations (10-60 s apart) fill
+the table again.
 
 Rules followed: queue data comes from brokerId 0 only, or from the smallest id of a group with
 acting masters; it is taken when the registration is the first, the version changed, or the topic
-has no entry yet. Topics that vanish from a broker's table stay. A first registration with
-exactly one topic is refused, because such a partial table is what a running broker sends after
-one topic changed. Removing a name's last address removes its queue data. A broker is removed at
-once when the connection of its last registration closes.
+has no entry yet. Topics that vanish from a broker's table stay. A first registration with exactly
+one topic is refused, because such a partial table is what a running broker sends after one topic
+changed. Removing a name's last address removes its queue data. A broker is removed at once when the
+connection of its last registration closes.
 
-Ours on top. Our brokers say that their table is whole: a topic that is missing in it is there no
-more. So a deletion that this nameserver was not told of, or before which a registration was on its
-way, is known with the next registration.
+Our additions: our brokers send their whole table, so a topic that is missing in it no longer
+exists. our brokers mark their table as whole, so a topic that is missing in it no longer exists.
 
-Of a broker of another group than the one that holds its name nothing is taken: no address, no
-topic, no epoch. A broker whose group is unknown may not take the place of a living one whose group
-is known.
+Nothing is taken from a broker whose group does not hold its name: no address, no topic, no epoch. A
+broker whose group is unknown may not take the place of a living one whose group is known.
 
 The stateVersion of our masters is their epoch, and RocketMQ's is 0. Epochs of different groups say
-nothing about each other. A master of an epoch below the highest known of its group, be that one's
-holder alive or not, is deposed: it is not taken, and learns from the answer whom to follow. It is
-told of beside the routes, because it may have what its successor has lost. A higher epoch takes
-over at once; one that is higher than can be is refused. Of two live masters in one epoch the first
-stays. `changed` collects the topics whose route is another one.
+nothing about each other. A master whose epoch is below the highest known one of its group is
+deposed, even if the master of that epoch is gone: it is not taken, and the answer names the master
+to follow. It is listed beside the routes, because it may have messages that its successor has lost.
+A higher epoch takes over at once; an impossibly high one is refused. Of two live masters in one
+epoch the first stays. `changed` collects the topics whose route has changed.
 """
 
 from collections.abc import Hashable
@@ -50,7 +48,7 @@ from saturnmq.runtime.errors import ForeignGroup, InvalidParameter, SystemError_
 from .claims import Claims, differ, refusal
 from .registration import Registration
 
-# Epochs are remembered when nobody of their group lives, so there must be a bound.
+# Epochs are remembered when no member of their group lives, so their number must be bounded.
 TERMS_MAX = 10_000
 
 
@@ -72,7 +70,7 @@ class LiveBroker:
 
 @dataclass(slots=True)
 class Master:
-    """Whom a slave follows."""
+    """The master that a slave follows."""
 
     address: str
     ha_address: str
@@ -92,12 +90,12 @@ class Deposed:
     """A master that is in no route, because there was one of a later epoch."""
 
     connection: Hashable
-    until_ms: int  # when it has been silent for longer than it promised to be
+    until_ms: int  # end of the silence that it announced
 
 
 @dataclass(slots=True)
 class Registered:
-    """What became of a registration."""
+    """The outcome of a registration."""
 
     taken: bool
     term: Term | None  # of the group; none with RocketMQ's brokers
@@ -106,12 +104,12 @@ class Registered:
 
     @property
     def epoch(self) -> int:
-        """The highest known of the group, 0: none."""
+        """The highest known epoch of the group; 0: none."""
         return self.term.epoch if self.term else 0
 
     @property
     def identity(self) -> str:
-        """Of the group whose master and epoch this is; empty: unknown."""
+        """The identity of the group with this master and epoch; empty: unknown."""
         named = self.master or (self.term.holder if self.term else None)
         return named.identity if named else ""
 
@@ -128,17 +126,17 @@ class RouteTable:
         self._terms: dict[tuple[str, str], Term] = {}
         self._claims = Claims()
         self.changed: dict[str, None] = {}
-        self.changes = 0  # counts whatever a view may show
+        self.changes = 0  # counts changes of all that a view may show
 
     # -- brokers ---------------------------------------------------------------------------------
 
     def register(
         self, broker: Registration, now_ms: int, connection: Hashable = None
     ) -> Registered:
-        """Take a registration, or tell a deposed master whom to follow.
+        """Take a registration, or name to a deposed master the master to follow.
 
         ForeignGroup: the broker name belongs to another group; InvalidParameter: no master of it
-        can have this epoch. Nothing was taken then.
+        can have this epoch. In these cases nothing was taken.
         """
         self.changes += 1
         self._check_group(broker, now_ms, connection)
@@ -186,8 +184,9 @@ class RouteTable:
     def _master_for(
         self, broker: Registration, group: BrokerData, term: Term | None
     ) -> Master | None:
-        """Whom a slave follows: the master of the routes; else the one of the newest epoch, which
-        may have forgotten that, be taken for deposed, and wait for the word of this slave."""
+        """The master that a slave follows: the one of the routes, else the one of the newest epoch.
+        That one may have forgotten its epoch and been deposed, and may wait for this slave's
+        report."""
         if broker.broker_id == MASTER_ID:
             return None
         if group.master is None:
@@ -201,16 +200,17 @@ class RouteTable:
         except ForeignGroup:
             known = self.live(broker.name, broker.address)
             if known is not None and known.connection is connection and not known.identity:
-                self.unregister(broker.name, broker.address)  # it has its identity since then
+                self.unregister(broker.name, broker.address)  # it has got its identity since
             raise
 
     def _term_of(self, broker: Registration) -> Term | None:
-        """The term of the broker's group; none if the group that had its name is another one."""
+        """The term of the broker's group; none if another group had the name before."""
         term = self._terms.get((broker.cluster, broker.name))
         return None if term and differ(term.holder.identity, broker.identity) else term
 
     def _check_place(self, broker: Registration, holder: str | None) -> None:
-        """ForeignGroup if a broker of an unknown group wants the place of one of a known group."""
+        """Raise ForeignGroup if a broker of an unknown group wants the place of a broker of a known
+        group."""
         if broker.identity or holder is None or holder == broker.address:
             return
         other = self._live.get((broker.name, holder))
@@ -218,7 +218,7 @@ class RouteTable:
             raise refusal(broker, other.identity, holder)
 
     def _is_deposed(self, broker: Registration, holder: str | None, term: Term | None) -> bool:
-        """Whether a process announces a role that another one has since a later epoch."""
+        """Whether a process announces a role that another process took over in a later epoch."""
         epoch = broker.version.state_version
         if epoch and term is not None and broker.broker_id == MASTER_ID:
             first = term.holder.address
@@ -261,7 +261,7 @@ class RouteTable:
         return group
 
     def _moved(self, name: str) -> None:
-        """The addresses of a broker name are others now."""
+        """Note that the addresses of a broker name have changed."""
         self.changed.update((topic, None) for topic, qs in self._topics.items() if name in qs)
 
     def _take_topics(self, broker: Registration, group: BrokerData, changed: bool) -> None:
@@ -329,7 +329,7 @@ class RouteTable:
         return gone
 
     def expire(self, now_ms: int) -> list[LiveBroker]:
-        """Remove the brokers that were silent for longer than they promised to be."""
+        """Remove the brokers that were silent for longer than they announced."""
         for key in [key for key, it in self._deposed.items() if it.until_ms < now_ms]:
             del self._deposed[key]
             self.changes += 1
@@ -341,7 +341,7 @@ class RouteTable:
         return gone
 
     def heartbeat(self, live: LiveBroker, now_ms: int) -> None:
-        """A sign of life of a broker that `live` gave."""
+        """Note a sign of life of the broker `live`."""
         live.last_seen_ms = now_ms
         self._claims.extend(live.name, live.identity, live.timeout_ms, now_ms)
 
@@ -350,17 +350,17 @@ class RouteTable:
         return self._live.get((name, address))
 
     def unknown(self, broker: Registration) -> int:
-        """How many of its topics have no entry of its name yet."""
+        """How many topics of the registration have no entry under its broker name yet."""
         return sum(broker.name not in self._topics.get(topic, ()) for topic in broker.topics)
 
     def __len__(self) -> int:
-        """Entries: a topic at a broker name is one, and each broker process."""
+        """The number of entries: each topic at a broker name, and each broker process."""
         return sum(map(len, self._topics.values())) + len(self._live)
 
     # -- topics ----------------------------------------------------------------------------------
 
     def route(self, topic: str) -> TopicRoute:
-        """Where the topic lives; TopicNotExist when no live broker has it."""
+        """The route of the topic; TopicNotExist when no live broker has it."""
         queues = self._topics.get(topic, {})
         brokers = [self._brokers[name] for name in sorted(queues) if name in self._brokers]
         if not brokers:
@@ -371,7 +371,7 @@ class RouteTable:
         )
 
     def _with_acting_master(self, group: BrokerData, queues: dict[str, QueueData]) -> BrokerData:
-        """Without a master, and writes off, the smallest id is shown as id 0
+        """Without a master, and with writes off, the smallest id is shown as id 0
         (docs/internals/protocol.md 3.5)."""
         if (
             not group.enable_acting_master
@@ -400,7 +400,7 @@ class RouteTable:
             self._drop(topic, name)
 
     def _drop(self, topic: str, broker_name: str) -> None:
-        """The topic is not at this broker name any more."""
+        """Note that the topic is no longer at this broker name."""
         queues = self._topics[topic]
         self.changes += 1
         del queues[broker_name]
@@ -409,11 +409,12 @@ class RouteTable:
             del self._topics[topic]
 
     def wipe_write_perm(self, broker_name: str) -> int:
-        """Take the write bit from all topics of a broker name; how many topics it has."""
+        """Take the write bit from all topics of a broker name; returns how many topics it has."""
         return self._change_perm(broker_name, lambda perm: perm & ~PERM_WRITE)
 
     def add_write_perm(self, broker_name: str) -> int:
-        """Make all topics of a broker name readable and writable; how many topics it has."""
+        """Make all topics of a broker name readable and writable; returns how many topics it
+        has."""
         return self._change_perm(broker_name, lambda perm: PERM_READ | PERM_WRITE)
 
     def _change_perm(self, broker_name: str, change: Any) -> int:
@@ -450,13 +451,13 @@ class RouteTable:
         }
 
     def addresses(self, name: str) -> dict[int, str]:
-        """Of the brokers that are registered under this name, by id."""
+        """The addresses of the brokers that are registered under this name, by id."""
         group = self._brokers.get(name)
         return dict(group.addresses) if group is not None else {}
 
     def deposed(self) -> dict[str, list[str]]:
-        """The addresses of masters that are in no route, by broker name: of a later epoch there is
-        or was another one, which may be gone with its disk."""
+        """The addresses of masters that are in no route, by broker name: there is or was a master
+        of a later epoch, which may be gone with its disk."""
         found: dict[str, list[str]] = {}
         for name, address in sorted(self._deposed):
             found.setdefault(name, []).append(address)
@@ -473,7 +474,8 @@ class RouteTable:
         return {"brokerMemberGroup": value, **({"saturnDeposed": deposed} if deposed else {})}
 
     def system_topics(self) -> dict[str, Any]:
-        """The answer to 304: cluster and broker names are topics, each broker makes them."""
+        """The answer to 304: cluster and broker names are topics, because each broker makes
+        them."""
         names = sorted(self._clusters) + sorted(self._brokers)
         addresses = [
             data.addresses[min(data.addresses)] for _, data in sorted(self._brokers.items())
@@ -497,7 +499,8 @@ class RouteTable:
 
 
 def _check_epoch(broker: Registration, term: Term | None) -> None:
-    """InvalidParameter if its epoch is further above those of its group than promotions go."""
+    """Raise InvalidParameter if the broker's epoch is further above those of its group than
+    promotions go."""
     epoch, most = broker.version.state_version, ceiling(term.epoch if term else 0)
     if epoch > most:
         raise InvalidParameter(

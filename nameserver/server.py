@@ -1,19 +1,19 @@
-"""The nameserver process: a Remoting listener over the route table. Decodes, calls the table,
+"""The nameserver process: a Remoting listener over the route table. It decodes, calls the table and
 encodes.
 
-Codes served are the keys of `_handlers`; all others are answered 3. Every request is answered at
-once, on the loop, without a task; but 1002 and 1006, for which brokers are asked (`controller.py`),
-and a registration with a large table, which is read in a thread.
-A broker's entry lives as long as the connection of its last registration, so a killed broker leaves
-the routes within the time the kernel needs to close its sockets; a silent one is found by the scan.
-Route JSON always has quoted broker ids, whatever version asks (docs/internals/protocol.md 3.4).
+It serves the codes in `_handlers`; all others are answered 3. Every request is answered at once, on
+the loop, without a task. The exceptions are 1002 and 1006, for which brokers are asked
+(`controller.py`), and a registration with a large table, which is read in a thread. A broker's
+entry lives as long as the connection of its last registration, so a killed broker leaves the routes
+within the time the kernel needs to close its sockets; a silent one is found by the scan. Route JSON
+always has quoted broker ids, for clients of every version (docs/internals/protocol.md 3.4).
 
-Ours on top of RocketMQ: clients that asked for a route with `saturnWatch=true` are told when it
-changes (ROUTE_CHANGED), once per turn of the loop whatever happened in it; 103 is answered with the
-highest epoch of the group, `saturnEpoch`, and the identity of the group that it is of,
-`saturnIdentity`, or FOREIGN_GROUP; a master that another one replaced is told to register again
-(ROLE_CHANGED). A broker that unregisters (104) or says that it lives (904, 322) does so over the
-connection, or, with RocketMQ's brokers, from the host that it registered from.
+Our additions to RocketMQ: clients that asked for a route with `saturnWatch=true` are told when it
+changes (ROUTE_CHANGED), at most once per turn of the loop; 103 is answered with the highest epoch
+of the group, `saturnEpoch`, and the identity of that group, `saturnIdentity`, or with
+FOREIGN_GROUP; a replaced master is told to register again (ROLE_CHANGED). A broker unregisters
+(104) or gives a sign of life (904, 322) over the connection that it registered with, or, if it is
+RocketMQ's, from the same host.
 """
 
 import asyncio
@@ -57,13 +57,14 @@ log = logging.getLogger(__name__)
 
 DEFAULT_PORT = 9876
 SCAN_INTERVAL_S = 5.0
-# A client that does not read what it is told is closed; it asks anew when it comes back.
+# A client that does not read its notifications is closed; it asks anew when it comes back.
 UNREAD_MAX = 1 << 20
 SHARE = 4  # routes may have this part of the process's memory, and watches
 ROUTE_BYTES = 400  # of a topic at one broker name: 340 were measured
-VERSION_BYTES = 1024  # of a table, as a broker tells it: a hundred
+VERSION_BYTES = 1024  # of a table's version as a broker sends it: a hundred
 QUICK_BYTES = 64 << 10  # of a registration that is read at once: about two milliseconds
-# Who may ask for these, where nodes share a secret: only they. RocketMQ's mqadmin (1002) has none.
+# Requests that only members may make, where nodes share a secret. RocketMQ's mqadmin (1002) has no
+# secret.
 OF_MEMBERS = frozenset(
     {
         RequestCode.REGISTER_BROKER,
@@ -85,7 +86,7 @@ class NameServer:
         signing: Signing = UNSIGNED,
         limits: Limits | None = None,
     ) -> None:
-        """`signing`: under the secret of the brokers; `limits`: what peers may take."""
+        """`signing`: with the secret of the brokers; `limits`: the bounds for peers."""
         self._runtime = runtime
         self._signing = signing
         self._challenges = Challenges(signing)
@@ -96,7 +97,7 @@ class NameServer:
         self.loop_watch = LoopWatch(runtime)
         self._figures = OncePerTurn(runtime, self._encoded_figures)
         self._connections = Connections(runtime, limits or Limits(), self._handle, self._closed)
-        self._refused: dict[Endpoint, str] = {}  # the last refusal told in the log
+        self._refused: dict[Endpoint, str] = {}  # the last refusal that was logged
         self._aside = Aside(runtime)
         self._reading: Counter[Endpoint] = Counter()  # registrations of each connection
         self.routes = RouteTable()
@@ -107,7 +108,7 @@ class NameServer:
         self._watches = Watches(Budget(whole.limit // SHARE, f"of watches: {share}", whole))
         self._telling = False
         self._scanned_at = runtime.monotonic()
-        self._stood_s = 0.0  # for how long this process stood still, in all
+        self._stood_s = 0.0  # total time for which this process stood still
         code = RequestCode
         self._handlers: dict[int, Callable[[Endpoint, Command, Any], Command]] = {
             code.REGISTER_BROKER: self._register,
@@ -140,7 +141,7 @@ class NameServer:
 
     @property
     def address(self) -> str:
-        """`ip:port` that it listens on."""
+        """The `ip:port` that it listens on."""
         if self._listener is None:
             raise RuntimeError("the nameserver is not started: await start() first")
         return self._listener.address
@@ -168,9 +169,9 @@ class NameServer:
         self._connections.close("nameserver shuts down")
 
     def _now_ms(self) -> int:
-        """For the route table: steady, or a step of the wall clock would expire every broker. It
-        stands when this process does (it was stopped, its machine was suspended): who could not be
-        heard was not silent, and loses neither its routes nor its name for that."""
+        """The clock of the route table: steady, because a step of the wall clock would expire every
+        broker. It stands while this process stands (stopped, or its machine suspended): brokers
+        that could not be heard were not silent, and lose neither their routes nor their names."""
         now = min(self._runtime.monotonic(), self._scanned_at + 2 * SCAN_INTERVAL_S)
         return int((now - self._stood_s) * 1000)
 
@@ -180,7 +181,7 @@ class NameServer:
             now = self._runtime.monotonic()
             self._stood_s += max(0.0, now - self._scanned_at - 2 * SCAN_INTERVAL_S)
             self._scanned_at = now
-            size = ROUTE_BYTES * len(self.routes)  # they go in many ways
+            size = ROUTE_BYTES * len(self.routes)  # many code paths change them
             self._memory_of_routes.hold(size - self._memory_of_routes.used)
             for live in self.routes.expire(self._now_ms()):
                 self._log_gone(live, f"silent for more than {live.timeout_ms} ms")
@@ -241,7 +242,7 @@ class NameServer:
         endpoint.begin_work()
         self._runtime.spawn(answer(), name=f"request-{command.code}")
 
-    # -- telling ---------------------------------------------------------------------------------
+    # -- notifying -------------------------------------------------------------------------------
 
     def _tell_soon(self) -> None:
         if self.routes.changed and not self._telling:
@@ -249,7 +250,7 @@ class NameServer:
             self._runtime.call_soon(self._tell)
 
     def _tell(self) -> None:
-        """Tell the watchers which routes changed."""
+        """Notify the watchers of the changed routes."""
         self._telling = False
         for endpoint, topics in self._watches.of(self.routes.take_changed()).items():
             if endpoint.unsent > UNREAD_MAX:
@@ -267,8 +268,9 @@ class NameServer:
     async def _register_large(
         self, endpoint: Endpoint, command: Command, header: headers.RegisterBrokerHeader
     ) -> Command:
-        """The table is read in a thread, and those of one connection one behind the other. What is
-        of a connection that is closed by then is not taken: its end has taken out its broker."""
+        """Read the table in a thread, the tables of one connection one after the other. A
+        registration over a connection that is closed by then is not taken: the close has removed
+        its broker."""
         try:
             registration = await self._aside.run(parse_registration, header, command.body)
             if endpoint.closed:
@@ -375,7 +377,7 @@ class NameServer:
         )
 
     def _named(self, header: headers.BrokerHeader) -> LiveBroker | None:
-        """The broker in the routes that a request is about."""
+        """The broker in the routes that a request names."""
         live = self.routes.live(header.broker_name, header.address)
         return live if live is not None and live.cluster == header.cluster else None
 
@@ -400,7 +402,7 @@ class NameServer:
         return self._view(command, lambda: {"topicList": self.routes.topics()})
 
     def _view(self, command: Command, view: Callable[[], Any]) -> Command:
-        """Of the whole table: encoded once for all who ask before it changes."""
+        """A view of the whole table, encoded once for all requests until it changes."""
         changes, body = self._told.get(command.code, (-1, b""))
         if changes != self.routes.changes:
             body = fastjson.dumps(view())
@@ -495,8 +497,8 @@ class NameServer:
 
 
 def _speaks_for(endpoint: Endpoint, live: LiveBroker) -> bool:
-    """Whether what comes over this connection comes from that broker. Ours use the connection of
-    their last registration; RocketMQ's may have opened another one since."""
+    """Whether messages over this connection come from that broker. Ours use the connection of their
+    last registration; RocketMQ's may have opened another one since."""
     if live.connection is endpoint:
         return True
     if live.identity or not isinstance(live.connection, Endpoint):

@@ -1,9 +1,9 @@
-"""Who wants to hear when a topic's route changes: connections that asked for it (105) with
+"""The connections that want to hear of changes of a topic's route: they asked for it (105) with
 `saturnWatch=true`.
 
-Who writes: the server, from 105 and from closed connections. A watch lasts as long as its
-connection, and covers a topic that does not exist yet. Beyond the bounds a route is given without a
-watch, and its asker finds changes by polling, as RocketMQ's clients do.
+The server writes it, from 105 and from closed connections. A watch lasts as long as its connection,
+and covers a topic that does not exist yet. Beyond the bounds a route is given without a watch, and
+the client finds changes by polling, as RocketMQ's clients do.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,8 @@ WATCH_BYTES = 400  # of one: 370 were measured
 
 
 class Watches:
-    """Topics by connection, and back. Iterated in the order of the requests, never by hash."""
+    """Topics by connection, and back. The order of iteration is that of the requests, never of
+    hashes."""
 
     def __init__(self, memory: Budget) -> None:
         self._memory = memory
@@ -26,7 +27,7 @@ class Watches:
         self._count = 0
 
     def add(self, endpoint: Endpoint, topic: str) -> None:
-        """Tell `endpoint` of changes of `topic`, if there is room for that."""
+        """Notify `endpoint` of changes of `topic`, if there is room for that."""
         mine = self._topics.get(endpoint, {})
         if topic in mine or len(mine) >= PER_CONNECTION_MAX or self._count >= TOTAL_MAX:
             return
@@ -47,7 +48,7 @@ class Watches:
             self._memory.give_back(WATCH_BYTES)
 
     def of(self, topics: Iterable[str]) -> dict[Endpoint, list[str]]:
-        """Which of `topics` each connection is to be told of."""
+        """The connections to notify, each with those of `topics` that it watches."""
         told: dict[Endpoint, list[str]] = {}
         for topic in topics:
             for endpoint in self._watchers.get(topic, ()):

@@ -216,7 +216,7 @@ class Connections:
         self._unsaid += 1
         now = self._runtime.monotonic()
         if now - self._said_at >= TELL_S:
-            log.warning(text + "; %d such cases since this was told last", *values, self._unsaid)
+            log.warning(text + "; %d such cases since the last line", *values, self._unsaid)
             self._said_at, self._unsaid = now, 0
 
     # figures

@@ -1,4 +1,4 @@
-"""The door to time, chance, tasks, sockets and threads, and what keeps loops and tasks alive.
+"""The door to time, chance, tasks, sockets and threads, and the supervision of loops and tasks.
 
 Logic takes a `Runtime` (`door.py`). `native.py` is the real one, `drills/sim/runtime.py` the
 simulated one.

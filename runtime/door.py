@@ -61,10 +61,10 @@ class Listener(Protocol):
 
 
 class Workers(Protocol):
-    """Threads that belong to one owner: a call that hangs holds up nobody else's."""
+    """Threads that belong to one owner: a hanging call holds up only its owner."""
 
     def run(self, function: Callable[..., T], *args: Any) -> Awaitable[T]:
-        """Run a blocking call in one of the threads; awaited on the loop it gives the result."""
+        """Run a blocking call in one of the threads; await it on the loop for the result."""
         ...
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ class Runtime(Protocol):
         ...
 
     def spawn(self, coro: Coroutine[Any, Any, T], *, name: str | None = None) -> "asyncio.Task[T]":
-        """Run a task. If it dies with an exception the process's fatal handler hears of it."""
+        """Run a task. An exception that ends it goes to the process's fatal handler."""
         ...
 
     async def sleep(self, seconds: float) -> None: ...
@@ -108,8 +108,8 @@ class Runtime(Protocol):
     def writer(
         self, transport: Transport, *, copies: bool = False
     ) -> Callable[[list[Buffer]], None]:
-        """The quickest way to write buffers, in order, to `transport`; nobody else may write. With
-        `copies` a buffer may change once that returns, else not before it is sent."""
+        """The fastest way to write buffers, in order, to `transport`; nobody else may write. With
+        `copies` a buffer may change once the call returns, otherwise only after it is sent."""
         ...
 
     def workers(self, threads: int, *, name: str) -> Workers:
@@ -127,12 +127,13 @@ class Runtime(Protocol):
         ...
 
     async def connect(self, host: str, port: int, protocol: asyncio.BaseProtocol) -> Transport:
-        """Open a connection for `protocol`; raises ConnectFailed when nobody answers in time."""
+        """Open a connection for `protocol`; raises ConnectFailed when no peer answers in time."""
         ...
 
 
 def is_short_of_descriptors(error: OSError) -> bool:
-    """It says nothing of a disk or a network and ends by itself: no sync ever fails so."""
+    """Such an error says nothing about a disk or a network and passes by itself: no sync ever fails
+    so."""
     return error.errno in (errno.EMFILE, errno.ENFILE)
 
 
@@ -160,10 +161,10 @@ EXPOSED = (
     "%s is not only for this machine, and clients are not authenticated yet: whoever reaches it "
     "may read, write and delete everything; for trusted networks only (docs/security.md)"
 )
-"""What a server says at its start that listens beyond loopback."""
+"""The warning at the start of a server that listens beyond loopback."""
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine reaches `host:port`, of an IP address."""
+    """Whether `host:port`, with an IP address, can be reached from this machine only."""
     host, _ = split_address(address)
     return ip_address(host).is_loopback

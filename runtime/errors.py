@@ -1,8 +1,8 @@
 """Every error that SaturnMQ raises on purpose, and its Remoting response code.
 
-Who writes: servers raise these from a handler and the endpoint answers `code` and the text as
-remark; clients rebuild them from a response with `error_for`. Who reads: the client's retry
-rules, which look only at the attributes below, never at texts.
+Servers raise these from a handler, and the endpoint answers `code` and the text as remark; clients
+rebuild them from a response with `error_for`. The client's retry rules read only the attributes
+below, never the texts.
 
 | attribute | meaning |
 |---|---|
@@ -11,9 +11,9 @@ rules, which look only at the attributes below, never at texts.
 | `refresh_route` | the caller's route is probably stale: ask a nameserver before the next try |
 | `outcome` | `rejected`: the request had no effect; `unknown`: it may have taken effect |
 
-RocketMQ's rule followed here: 10, 11 and 12 are successes with a warning (the message is
-stored), so their outcome is `unknown`: the log holds the message, but not with the durability
-that was asked for.
+RocketMQ's rule followed here: 10, 11 and 12 are successes with a warning (the message is stored),
+so their outcome is `unknown`: the log holds the message, but not with the durability that was asked
+for.
 """
 
 import difflib
@@ -56,7 +56,7 @@ class SystemBusy(SaturnError):
 class InSyncReplicasNotEnough(SystemBusy):
     """Refused before it was stored: fewer replicas are in sync than the topic's mode needs"""
 
-    code = 1  # as RocketMQ answers it; the remark tells it from other failures
+    code = 1  # as RocketMQ answers it; the remark distinguishes it from other failures
 
 
 class UnsupportedRequest(SaturnError):
@@ -170,7 +170,7 @@ class SubscriptionParseFailed(SaturnError):
 class FilterNotSupported(SubscriptionParseFailed):
     """The broker does not filter by this type of expression"""
 
-    code = 1  # as RocketMQ answers it; the remark tells it from other failures
+    code = 1  # as RocketMQ answers it; the remark distinguishes it from other failures
 
 
 class SubscriptionNotExist(SaturnError):
@@ -320,7 +320,7 @@ class ConfigError(SaturnError):
 class ListenerError(SaturnError):
     """A listener broke a rule; its messages are delivered again"""
 
-    messages = 0  # how many, since the application was last told of this kind
+    messages = 0  # their number since the last report of this kind to the application
 
     def __str__(self) -> str:
         count = f" ({self.messages} messages so far)" if self.messages > 1 else ""

@@ -1,10 +1,10 @@
-"""What a child process of os.fork() has of its parent's clients: nothing that works, or harms.
+"""The clients of a parent process in a child of os.fork(): there they neither work nor do harm.
 
-A child shares its parent's connections, but has none of the threads that read them. What it wrote
-would mix with the parent's requests, what it read the parent would miss, and a lock that a thread
-held stays locked for ever. So, in the child and before anything else runs there, every heir is told
-(`forked`): connections are cut, which the parent does not notice, and clients refuse every use with
-ClientForked. A client that is made in the child is a client as any other.
+A child shares its parent's connections, but has none of the threads that read them. Data that the
+child wrote would mix with the parent's requests, data that it read would be missing at the parent,
+and a lock that a thread held stays locked for ever. So, in the child and before anything else runs
+there, every heir's `forked` is called: connections are cut, which the parent does not notice, and
+clients refuse every use with ClientForked. A client that is made in the child works as any other.
 """
 
 import contextlib
@@ -16,38 +16,38 @@ from .errors import ClientForked
 
 
 class Heir(Protocol):
-    """What would do harm in a child."""
+    """An object that would do harm in a child."""
 
     def forked(self) -> None:
-        """This is a child now. Takes no lock, waits for nothing."""
+        """Called in the child. It takes no lock and waits for nothing."""
 
 
 _heirs: weakref.WeakSet[Heir] = weakref.WeakSet()
-_kept: list[Heir] = []  # an end of theirs would do what only the parent may
+_kept: list[Heir] = []  # their finalisers would do what only the parent may
 _pid = _parent = os.getpid()
 
 
 def tell(heir: Heir) -> None:
-    """Have `heir` told when the process forks, in the child."""
+    """Have `heir.forked` called in each child of this process."""
     _heirs.add(heir)
 
 
 def refusal() -> ClientForked:
-    """The error of every use of what was inherited."""
+    """The error for every use of an inherited object."""
     return ClientForked(
         f"this client belongs to process {_parent}, which forked: make a new one in process {_pid}"
     )
 
 
 class Socket:
-    """A socket as it is known by its number, which may be another's by the time of a fork."""
+    """A socket and its number, which may belong to another socket by the time of a fork."""
 
     def __init__(self, number: int) -> None:
         self._number = number
         self._identity = _identity(number)
 
     def cut(self) -> None:
-        """This process's number leads to nowhere from now on; the parent keeps the connection."""
+        """This process's number leads nowhere from now on; the parent keeps the connection."""
         with contextlib.suppress(OSError):
             if _identity(self._number) == self._identity:
                 nowhere = os.open(os.devnull, os.O_RDWR)
@@ -61,7 +61,7 @@ def _identity(number: int) -> tuple[int, int]:
 
 
 class ForkedLock:
-    """Stands where a lock was that may be locked for ever: who wants it is refused."""
+    """The replacement of a lock that may be locked for ever: it refuses every use."""
 
     def __enter__(self) -> object:
         raise refusal()
@@ -79,5 +79,5 @@ def _in_child() -> None:
         heir.forked()
 
 
-if hasattr(os, "register_at_fork"):  # not where processes cannot fork
+if hasattr(os, "register_at_fork"):  # missing where processes cannot fork
     os.register_at_fork(after_in_child=_in_child)

@@ -1,12 +1,12 @@
-"""How long the event loop of a process stands still: whatever runs on it without giving way makes
-all connections wait.
+"""The times for which the event loop of a process stands still: code on it that does not give way
+makes all connections wait.
 
-A timer is due every `EVERY_S`; how late it runs is a stop. Its processor time is the part in which
-this thread computed; in the rest it waited for a disk, or other processes had the processors. Only
-the former says something of the program alone: on a machine that others keep busy a loop that does
-next to nothing is late by seconds. So that is what test clusters and drills judge by: a turn of the
-loop computed for so long, however long it waited to. (Of what it computed before the timer was due
-up to `EVERY_S` are counted with it.)
+A timer is due every `EVERY_S`; its delay is a stop. The processor time of the stop is the part in
+which this thread computed; in the rest it waited for a disk, or other processes had the processors.
+Only that part says something about the program alone: on a machine that others keep busy a loop
+that does next to nothing is late by seconds. So test clusters and drills judge by the time that a
+turn of the loop computed, however long it waited. (Up to `EVERY_S` of computing before the timer
+was due is counted with it.)
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ _TOLD = re.compile(r"the event loop stood still for \d+ ms, (\d+) of them proces
 
 
 class LoopWatch:
-    """Of one process. The longest stop since the start, in seconds, and the longest part of one
-    that was processor time."""
+    """The watch over one process. The longest stop since the start, in seconds, and the longest
+    part of one that was processor time."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self.longest_s = 0.0
         self.longest_busy_s = 0.0
-        self.last_request = 0  # the code of the one that was handled last, for the log
-        self._unsaid = 0  # long stops since the last line
+        self.last_request = 0  # code of the last handled request, for the log
+        self._unsaid = 0  # long stops since the last line of the log
         self._said_at = -TELL_S
 
     def status(self) -> dict[str, str]:
-        """The figures that a node tells of it."""
+        """The figures that a node reports about it."""
         return {
             "longestStopMs": str(round(1000 * self.longest_s)),
             "longestBusyStopMs": str(round(1000 * self.longest_busy_s)),
         }
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Watch until cancelled."""
         runtime = self._runtime
         while True:
             began, used = runtime.monotonic(), runtime.processor_time()
@@ -62,7 +62,7 @@ class LoopWatch:
         if busy >= LONG_S or now - self._said_at >= TELL_S:
             log.warning(
                 "the event loop stood still for %d ms, %d of them processor time; the last request "
-                "was one of code %d; %d such stops since this was told last",
+                "was one of code %d; %d such stops since the last line",
                 round(late * 1000),
                 round(busy * 1000),
                 self.last_request,
@@ -72,6 +72,6 @@ class LoopWatch:
 
 
 def long_stops_in(text: str) -> list[int]:
-    """Of a log: the stops that took `LONG_S` of processor time or more, in milliseconds."""
+    """The stops in a log that took `LONG_S` of processor time or more, in milliseconds."""
     found = [int(match[1]) for match in _TOLD.finditer(text)]
     return [busy for busy in found if busy >= LONG_S * 1000]

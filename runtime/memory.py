@@ -1,4 +1,4 @@
-"""The memory that a process can have: the machine's, or what its container leaves of it."""
+"""The memory available to a process: the machine's, or the limit of its container."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def memory_bytes(root: Path = ROOT) -> int:
 
 
 def _limits(root: Path) -> Iterator[int]:
-    """Those of version 2 (`memory.max`) and 1 (`memory.limit_in_bytes`), of the group and all above
-    it. In a container the group may be shown as the topmost one, whatever its name is."""
+    """The limits of version 2 (`memory.max`) and 1 (`memory.limit_in_bytes`), of the group and all
+    above it. In a container the group may be shown as the topmost one, whatever its name is."""
     try:
         groups = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:  # a system without them
+    except OSError:  # a system without control groups
         return
     for group in groups:
         _, controllers, path = group.split(":", 2)

@@ -1,9 +1,9 @@
 """The real runtime: asyncio (uvloop where installed), the system's clocks and sockets.
 
-Used by every process's entry point and by nobody else; logic gets it as a `runtime.Runtime`. A
-spawned task that dies with an exception is a bug that would otherwise stay silent until somebody
-waits for its work: it is logged with its trace and `on_fatal` is called, by default to stop the
-loop, so that a broker dies visibly instead of serving without its flush service.
+Only the entry points of processes use it; logic gets it as a `runtime.Runtime`. A spawned task that
+dies with an exception is a bug that would otherwise stay silent until somebody waits for its work.
+It is logged with its trace and `on_fatal` is called, by default to stop the loop, so that a broker
+dies visibly instead of serving without its flush service.
 """
 
 import asyncio
@@ -59,7 +59,8 @@ class NativeListener:
 
 
 class NativeWorkers:
-    """Threads started as they are needed. A hop there and back costs a third of the executor's."""
+    """Threads started as they are needed. A call through them costs a third of one through the
+    executor."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, threads: int, name: str) -> None:
         self._loop = loop
@@ -84,7 +85,7 @@ class NativeWorkers:
         thread = Thread(target=self._work, name=name, daemon=True)
         try:
             thread.start()
-        except RuntimeError as error:  # the system gives no more
+        except RuntimeError as error:  # the system gives no more threads
             if not self._started:
                 raise
             log.warning("%s: %d threads have to do: %s", self._name, self._started, error)
@@ -120,7 +121,7 @@ class NativeWorkers:
 
 
 def raise_descriptor_limit() -> None:
-    """As many open files as the system lets this process have."""
+    """Raise the limit of open files as far as the system permits."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = hard
     if hard == resource.RLIM_INFINITY:
@@ -141,7 +142,7 @@ class SpareDescriptors:
         if most == resource.RLIM_INFINITY:
             return True
         limit = most - min(SPARE_DESCRIPTORS, most // 4)
-        try:  # a new descriptor gets the lowest number that is free
+        try:  # a new descriptor gets the lowest free number
             number = os.open(os.devnull, os.O_RDONLY)
         except OSError as error:
             if not is_short_of_descriptors(error):
@@ -189,7 +190,7 @@ class NativeRuntime:
         forks.tell(self)
 
     def forked(self) -> None:
-        """A child cuts the connections. Another process runs the loop."""
+        """Cut the connections in a child. Another process runs the loop."""
         for connection in list(self._sockets.values()):
             connection.cut()
         self._forked = self._given_loop is not None
@@ -238,8 +239,8 @@ class NativeRuntime:
         return self.loop.call_later(delay, self._in_time, callback, *args)
 
     def _in_time(self, callback: Callable[..., Any], *args: Any) -> None:
-        """In a child of the process whose timer it was, nothing: a child that leaves `asyncio.run`
-        runs the loop once more."""
+        """Call it unless this is a child of the process that set the timer: a child that leaves
+        `asyncio.run` runs the loop once more."""
         if not self._forked:
             callback(*args)
 
@@ -258,7 +259,7 @@ class NativeRuntime:
         self, transport: Transport, *, copies: bool = False
     ) -> Callable[[list[Buffer]], None]:
         """Straight into the socket while the transport has nothing queued: no turn of the loop in
-        between, and the GIL is free while the kernel copies. What does not fit is queued."""
+        between, and the GIL is free while the kernel copies. The rest is queued."""
         sock = transport.get_extra_info("socket")
         if sock is None or transport.get_extra_info("sslcontext") is not None:
             if copies:
@@ -306,7 +307,7 @@ class NativeRuntime:
             if not is_short_of_descriptors(error):
                 raise
             server = None
-        if server is None or not server.sockets:  # asyncio passes over sockets that it cannot make
+        if server is None or not server.sockets:  # asyncio skips sockets that it cannot make
             raise ConfigError(
                 f"cannot listen on {join_address(host, port)}: no descriptor is left for a socket; "
                 "allow more open files (ulimit -n)"
@@ -314,7 +315,7 @@ class NativeRuntime:
         return NativeListener(server)
 
     def own_address(self) -> str:
-        # The address that packets to elsewhere would leave from; connecting UDP sends none.
+        # The source address of packets to elsewhere; connecting UDP sends none.
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             try:
                 probe.connect(("192.0.2.1", 9))
@@ -331,7 +332,7 @@ class NativeRuntime:
             raise ConnectFailed(
                 f"no connection to {join_address(host, port)} within {CONNECT_TIMEOUT_S:g} s"
             ) from None
-        except (OSError, ValueError) as error:  # what is no host name cannot be encoded
+        except (OSError, ValueError) as error:  # a text that is no host name cannot be encoded
             raise ConnectFailed(
                 f"no connection to {join_address(host, port)}: "
                 f"{getattr(error, 'strerror', None) or error}"
@@ -365,7 +366,8 @@ def run(main: Callable[[NativeRuntime], Coroutine[Any, Any, T]]) -> T:
     """Run `main(runtime)` to its end; a dead background task ends it with that task's error.
 
     A Python handler of SIGTERM or SIGHUP that was set before is called when `main` has been
-    cancelled and has unwound: what it raised in the middle of a callback would be lost.
+    cancelled and has unwound: an exception that it raised in the middle of a callback would be
+    lost.
     """
     handlers: dict[int, Any] = {}
     if current_thread() is main_thread():

@@ -1,12 +1,12 @@
 """Work that takes long beside an event loop that must not stand still.
 
-In steps (`Steps`): whoever has more to do than a few milliseconds does it in steps of about one,
-and waits for `next` between two. One turn of the loop has room for one step. All such work of a
-process takes turns, so however much of it there is, a turn gets longer by one step only, and
-whatever else came in is served between two.
+In steps (`Steps`): work of more than a few milliseconds is done in steps of about one, and waits
+for `next` between two. One turn of the loop has room for one step. All such work of a process takes
+turns. However much of it there is, a turn gets longer by one step only, and all other input is
+served between two.
 
-In a thread (`Aside`): what cannot be parted. The loop has to wait for the interpreter then, for as
-long as a thread may keep it (`sys.setswitchinterval`); so there is one thread at work and no more.
+In a thread (`Aside`): work that cannot be divided. Then the loop waits for the interpreter as long
+as a thread may keep it (`sys.setswitchinterval`), so only one thread works at a time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def at_once(work: Generator[None, None, T]) -> T:
-    """What the work returns; all of its steps are done now."""
+    """Do all steps of the work now; returns its result."""
     try:
         while True:
             next(work)
@@ -44,7 +44,7 @@ class Aside:
 
 
 class Steps:
-    """Of one process."""
+    """The steps of one process."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -53,14 +53,14 @@ class Steps:
         self._resting = False
 
     def take(self) -> bool:
-        """Whether the caller may do a step at once. If not, it has to wait for `next`."""
+        """Whether the caller may do a step at once. If not, the caller has to wait for `next`."""
         if self._taken or self._resting:
             return False
         self._begin()
         return True
 
     async def next(self) -> None:
-        """Until it is the caller's turn to do one step."""
+        """Wait until it is the caller's turn to do one step."""
         turn = self._runtime.create_future()
         self._waiting.append(turn)
         if not self._taken:
@@ -68,13 +68,13 @@ class Steps:
         await turn
 
     async def run(self, work: Generator[None, None, T]) -> T:
-        """What the work returns, which yields between two steps."""
+        """Do the work, which yields between two steps; returns its result."""
         return cast(T, await self.run_while(work, lambda: True))
 
     async def run_while(
         self, work: Generator[None, None, T], is_wanted: Callable[[], bool]
     ) -> T | None:
-        """The same; None if the work is not wanted any more before it is done."""
+        """The same as `run`; None if the work is no longer wanted before it is done."""
         try:
             while True:
                 await self.next()
@@ -88,7 +88,7 @@ class Steps:
             work.close()
 
     def rest(self, resting: bool) -> None:
-        """While `resting` no step is done: what they look at is being changed."""
+        """While `resting` no step is done, because the data of the work is being changed."""
         self._resting = resting
         if self._waiting and not self._taken:
             self._begin()
@@ -98,10 +98,10 @@ class Steps:
         self._runtime.call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        """The turn is over. Whoever waits longest has the next step."""
+        """End the turn. The caller that has waited longest gets the next step."""
         while self._waiting and not self._resting:
             turn = self._waiting.popleft()
-            if not turn.done():  # else it was cancelled
+            if not turn.done():  # otherwise it was cancelled
                 turn.set_result(None)
                 self._runtime.call_soon(self._go_on)
                 return

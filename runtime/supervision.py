@@ -1,13 +1,13 @@
-"""Tasks of clients and brokers: none ends in silence, and a failure ends none of the others.
+"""Tasks of clients and brokers: none ends silently, and a failure ends none of the others.
 
-Every task of a client begins here, and every task of a broker after whose failure its data is not
-in doubt. One that is for good begins again, after a pause, when it fails; one that has an end is
-not repeated, and whoever waits for it gets its error. Either is told: to the application
-(ClientCore.tell), to the operator of a broker (`broker/failures.py`).
+Every task of a client starts here, and every task of a broker whose failure casts no doubt on its
+data. A permanent task starts again, after a pause, when it fails. A task with an end is not
+repeated, and its error goes to the code that waits for it. Both failures are reported: to the
+application (ClientCore.tell), or to the operator of a broker (`broker/failures.py`).
 
-To fail is to end with any exception, SystemExit and KeyboardInterrupt too, which would end the loop
-with all other tasks; and with a CancelledError that nobody asked for: it comes from something that
-was awaited.
+A failure is an end with any exception, also with SystemExit and KeyboardInterrupt, which would end
+the loop with all other tasks, and with a CancelledError that nobody asked for, which comes from
+something that was awaited.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Supervisor:
-    """Starts tasks and hears how they end. Loop thread only."""
+    """Starts tasks and learns how they end. Loop thread only."""
 
     def __init__(self, runtime: Runtime, tell: Callable[[SaturnError], None]) -> None:
         self._runtime = runtime
@@ -41,11 +41,12 @@ class Supervisor:
     def once(
         self, work: Work, *, name: str, failed: Callable[[SaturnError], object] | None = None
     ) -> asyncio.Task[None]:
-        """Run `work`; if it fails `failed` gets the error, for those who wait for its outcome."""
+        """Run `work`; if it fails, `failed` gets the error for those who wait for the outcome."""
         return self._runtime.spawn(self._once(work, name, failed), name=name)
 
     async def finish(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do what must not stop half-way: who is cancelled meanwhile waits for its end."""
+        """Run work that must not stop half-way: a caller that is cancelled meanwhile waits for its
+        end."""
         task = self._runtime.spawn(_outcome(work), name="unfinished")
         self._unfinished.add(task)
         task.add_done_callback(self._unfinished.discard)
@@ -57,7 +58,7 @@ class Supervisor:
         return outcome()
 
     async def finished(self) -> None:
-        """What must not stop half-way has come to its end."""
+        """Wait for the end of all work that must not stop half-way."""
         if self._unfinished:
             await asyncio.wait(self._unfinished)
 
@@ -91,7 +92,7 @@ class Supervisor:
 
 
 async def _failure(work: Work) -> BaseException | None:
-    """What `work` failed with."""
+    """The exception that ended `work`, if any."""
     try:
         await work()
     except GeneratorExit:
@@ -107,7 +108,7 @@ async def _failure(work: Work) -> BaseException | None:
 
 
 async def _outcome(work: Coroutine[Any, Any, T]) -> Callable[[], T]:
-    """What gives its result, or raises its error."""
+    """A function that returns the result, or raises the error."""
     try:
         value = await work
     except Exception as failure:

@@ -1,9 +1,9 @@
-"""Which of the requests that lie in the buffers of a server's connections are handled in one turn
+"""The choice of the requests in the buffers of a server's connections that are handled in one turn
 of its event loop.
 
 The first request of a read is handled at once. Those behind it, of all connections together, have
-TURN_S of a turn; then the connections wait in line, and whatever else has come in is served before
-them. So a client that asks one thing at a time waits for no flood, on however many connections.
+TURN_S of a turn. Then the connections wait in line, and all other input is served before them. So a
+client with one request at a time waits for no flood, on however many connections.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ TURN_S = 0.001
 
 
 class Turns:
-    """Of one server."""
+    """The turns of one server."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._line: deque[Callable[[], None]] = deque()
-        self._until = 0.0  # this turn lasts; 0: it has not begun
+        self._until = 0.0  # end of this turn; 0: it has not begun
 
     def is_over(self) -> bool:
-        """Whether what else was read has to wait for another turn."""
+        """Whether further requests have to wait for another turn."""
         now = self._runtime.monotonic()
         if not self._until:
             self._until = now + TURN_S
@@ -36,7 +36,7 @@ class Turns:
         return now >= self._until
 
     def wait(self, go_on: Callable[[], None]) -> None:
-        """Call `go_on` in a later turn, after those that wait already."""
+        """Call `go_on` in a later turn, after those in line."""
         self.is_over()  # this one has begun, so there is a next one
         self._line.append(go_on)
 
@@ -49,8 +49,8 @@ class Turns:
 
 
 class OncePerTurn(Generic[T]):
-    """What `make` makes, which has no arguments: for all who ask in one turn of the loop it is made
-    once. So a flood of one question costs little more than reading it."""
+    """The result of `make`, which has no arguments, made once for all requests in one turn of the
+    loop. So a flood of the same request costs little more than reading it."""
 
     def __init__(self, runtime: Runtime, make: Callable[[], T]) -> None:
         self._runtime = runtime

@@ -1,3 +1,3 @@
-"""The version of this distribution: the one place that the build and the program read it from."""
+"""The version of this distribution; the build and the program read it here only."""
 
 VERSION = "0.1.0"

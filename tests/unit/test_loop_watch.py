@@ -59,9 +59,9 @@ def test_long_stops_are_told_once_in_a_while_with_how_many_there_were(caplog) ->
     watched((LONG_S + 0.05, 0.09), (0.2, 0.0), (0.2, 0.0), (TELL_S, 0.05))
     assert [record.getMessage() for record in caplog.records] == [
         "the event loop stood still for 150 ms, 90 of them processor time; the last request was "
-        "one of code 0; 1 such stops since this was told last",
+        "one of code 0; 1 such stops since the last line",
         f"the event loop stood still for {TELL_S * 1000:.0f} ms, 50 of them processor time; the "
-        "last request was one of code 0; 3 such stops since this was told last",
+        "last request was one of code 0; 3 such stops since the last line",
     ]
 
 
