@@ -313,6 +313,7 @@ class Producer:
 
     @property
     def engine(self) -> ProducerEngine:
+        """The part that batches and sends; ClientClosed before `start`."""
         if self._engine is None:
             raise ClientClosed("the producer is not started: use 'with' or call start()")
         self._engine.check_forked()

@@ -39,6 +39,7 @@ class Message:
 
     @property
     def tag(self) -> str | None:
+        """The tag that consumers filter by."""
         return self.properties.get(names.TAGS)
 
     @tag.setter
@@ -47,6 +48,7 @@ class Message:
 
     @property
     def keys(self) -> list[str]:
+        """The keys by which the message can be found; spaces separate several in a string."""
         return self.properties.get(names.KEYS, "").split()
 
     @keys.setter
@@ -55,6 +57,7 @@ class Message:
 
     @property
     def sharding_key(self) -> str | None:
+        """Messages with the same key go to the same queue, in order."""
         return self.properties.get(names.SHARDING_KEY)
 
     @sharding_key.setter
@@ -63,6 +66,7 @@ class Message:
 
     @property
     def delay_level(self) -> int:
+        """The number of the delay level; 0 delivers at once."""
         return int(self.properties.get(names.DELAY, "0"))
 
     @delay_level.setter

@@ -90,37 +90,45 @@ class ReceivedMessage:
 
     @property
     def tag(self) -> str | None:
+        """The tag that the message was sent with; None if it has none."""
         return self.properties.get("TAGS")
 
     @property
     def properties(self) -> dict[str, str]:
+        """All properties, those of the application and those that the system adds."""
         if self._properties is None:
             self._properties = decode_properties(self.raw_properties)
         return self._properties
 
     @property
     def keys(self) -> list[str]:
+        """The keys by which the message can be found."""
         return self.properties.get("KEYS", "").split()
 
     @property
     def sharding_key(self) -> str | None:
+        """The key whose messages share a queue; None if the message has none."""
         return self.properties.get("__SHARDINGKEY")
 
     @property
     def delay_level(self) -> int:
+        """The delay level that the message was sent with; 0 if it was not delayed."""
         text = self.properties.get("DELAY", "0")
         return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 
     @property
     def born_host(self) -> str:
+        """The address of the producer, `ip:port`."""
         return decode_host(self.raw_born_host)
 
     @property
     def store_host(self) -> str:
+        """The address of the broker that stored the message first, `ip:port`."""
         return decode_host(self.raw_store_host)
 
     @property
     def offset_message_id(self) -> str:
+        """The id that names the broker's address and the physical offset."""
         host = self.raw_store_host
         return offset_message_id(host[:-4], int.from_bytes(host[-4:], "big"), self.physical_offset)
 
@@ -131,69 +139,85 @@ class ReceivedMessage:
 
     @property
     def queue(self) -> MessageQueue:
+        """The queue that the message lies in."""
         return MessageQueue(self.topic, self.broker_name, self.queue_id)
 
     @property
     def frame_size(self) -> int:
+        """The bytes of the whole frame."""
         return self._at(">i", 0)
 
     @property
     def body_crc(self) -> int:
+        """The CRC32 of the body as it is stored."""
         return self._at(">i", 8)
 
     @property
     def queue_id(self) -> int:
+        """The number of the queue."""
         return self._at(">i", 12)
 
     @property
     def flag(self) -> int:
+        """The flag that the application gave; the system ignores it."""
         return self._at(">i", 16)
 
     @property
     def queue_offset(self) -> int:
+        """The place in the queue, counted in messages."""
         return self._at(">q", 20)
 
     @property
     def physical_offset(self) -> int:
+        """The place in the CommitLog, in bytes."""
         return self._at(">q", 28)
 
     @property
     def sys_flag(self) -> int:
+        """The bits that say how body and hosts are written (docs/internals/format.md 2.1)."""
         return self._sys_flag
 
     @property
     def born_timestamp(self) -> int:
+        """The producer's clock when the message was sent, in ms since 1970."""
         return self._at(">q", 40)
 
     @property
     def raw_born_host(self) -> bytes:
+        """The producer's address and port as they are stored."""
         start = self._pos + HEAD.size
         return self._data[start : start + (20 if self._sys_flag & BORN_HOST_V6 else 8)]
 
     @property
     def store_timestamp(self) -> int:
+        """The broker's clock when the message was stored, in ms since 1970."""
         return self._at(">q", self._after_hosts(56))
 
     @property
     def raw_store_host(self) -> bytes:
+        """The broker's address and port as they are stored."""
         start = self._pos + self._after_hosts(64)
         return self._data[start : start + (20 if self._sys_flag & STORE_HOST_V6 else 8)]
 
     @property
     def reconsume_times(self) -> int:
+        """How often the message was given back and delivered again."""
         return self._at(">i", self._after_hosts(72))
 
     @property
     def prepared_offset(self) -> int:
+        """RocketMQ's transactions use this field; it is 0 here."""
         return self._at(">q", self._after_hosts(76))
 
     @property
     def raw_body(self) -> bytes:
+        """The body as it is stored, compressed or not."""
         start = self._pos + self._after_hosts(84) + 4
         return self._data[start : start + self.stored_body_size]
 
     @property
     def stored_body_size(self) -> int:
+        """The bytes of the body as it is stored."""
         return self._at(">i", self._after_hosts(84))
 
     def _topic_at(self) -> tuple[int, int]:
@@ -205,11 +229,13 @@ class ReceivedMessage:
 
     @property
     def raw_topic(self) -> bytes:
+        """The topic as bytes of UTF-8."""
         start, size = self._topic_at()
         return self._data[start : start + size]
 
     @property
     def raw_properties(self) -> bytes:
+        """The properties as they are stored."""
         start, size = self._topic_at()
         return self._data[start + size + 2 : self._pos + self.frame_size]
 

@@ -38,6 +38,7 @@ class SendResult:
 
     @property
     def status(self) -> SendStatus:
+        """How safe the message was when the broker answered."""
         return self.batch.status
 
     @property
@@ -52,11 +53,13 @@ class SendResult:
 
     @property
     def queue(self) -> MessageQueue:
+        """The queue that the message was stored in."""
         assert self.batch.queue is not None, "an acknowledged batch has one"
         return self.batch.queue
 
     @property
     def queue_offset(self) -> int:
+        """The place of the message in its queue."""
         return self.batch.first_offset + self.index
 
     def __repr__(self) -> str:
@@ -82,6 +85,7 @@ class SendHandle:
         return self.batch.message_id(self.index)
 
     def done(self) -> bool:
+        """Whether the broker has answered, or the send has failed."""
         return self.batch.done
 
     def exception(self) -> BaseException | None:

@@ -460,6 +460,7 @@ class Producer:
 
     @property
     def engine(self) -> ProducerEngine:
+        """The part that batches and sends; ClientClosed before `start`."""
         if self._engine is None:
             raise ClientClosed("the producer is not started: use 'async with' or await start()")
         return self._engine

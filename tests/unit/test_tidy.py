@@ -8,12 +8,106 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+import saturnmq
+from saturnmq import aio
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = (
     "runtime", "protocol", "store", "nameserver", "broker", "client", "pipeline", "cli", "drills",
 )  # fmt: skip
 # The blocking and the asynchronous class of one name are two faces of one thing.
 TWO_FACES = {"Admin", "Producer", "PullConsumer", "PushConsumer"}
+
+# Where the public classes are written; of two kernels, the reference.
+PUBLIC = {
+    "client/admin/admin.py": {"Admin"},
+    "client/blocking.py": {"Producer"},
+    "client/blocking_faces.py": {"Admin", "PullConsumer", "PushConsumer"},
+    "client/consumer/pull_consumer.py": {"PullConsumer"},
+    "client/consumer/push_consumer.py": {"PushConsumer"},
+    "client/consumer/results.py": {"ConsumeResult"},
+    "client/producer/batch_reference.py": {"SendHandle", "SendResult"},
+    "client/producer/producer.py": {"Producer"},
+    "client/producer/results.py": {"SendStatus"},
+    "protocol/message_queue.py": {"MessageQueue"},
+    "protocol/message_reference.py": {"Message"},
+    "protocol/received_reference.py": {"ReceivedMessage"},
+    "protocol/sql92.py": {"Sql"},
+    "runtime/errors.py": {"SaturnError"},
+}
+
+LINES_MAX, TEST_LINES_MAX = 500, 600
+# Modules that are longer, and how long they may be. The numbers may only shrink.
+LONG_MODULES = {
+    "protocol/endpoint.py": 680,
+    "protocol/headers.py": 580,
+    "store/message_store.py": 1020,
+    "nameserver/routes.py": 520,
+    "nameserver/server.py": 560,
+    "broker/broker.py": 780,
+    "broker/handlers/admin.py": 620,
+    "broker/replication/election.py": 700,
+    "broker/replication/events.py": 540,
+    "broker/replication/ha_master.py": 680,
+    "client/blocking_faces.py": 680,
+    "client/core.py": 540,
+    "client/producer/producer.py": 620,
+    "client/producer/sending.py": 660,
+    "cli/launcher.py": 680,
+    "drills/crash/workload.py": 560,
+    "drills/failover/checker.py": 540,
+    "drills/sim/cluster.py": 680,
+    "drills/sim/disk.py": 580,
+    "tests/rigs/machine_world.py": 920,
+    "tests/unit/test_amnesia.py": 1100,
+    "tests/unit/test_bad_input.py": 640,
+    "tests/unit/test_broker_staging.py": 700,
+    "tests/unit/test_client_core.py": 800,
+    "tests/unit/test_client_sending.py": 860,
+    "tests/unit/test_consumer_clients.py": 680,
+    "tests/unit/test_election.py": 640,
+    "tests/unit/test_lookup.py": 620,
+    "tests/unit/test_registration.py": 640,
+    "tests/unit/test_signing.py": 800,
+    "tests/unit/test_store_amnesia.py": 720,
+    "tests/unit/test_store_recovery.py": 980,
+    "tests/unit/test_store_tools.py": 860,
+}
+# Calls of time.sleep in tests that play an operator or a slow peer, or look at another process.
+# The numbers may only shrink: wait for a condition with a deadline, or run on virtual time.
+SLEEPS = {
+    "cluster/test_compose.py": 3,
+    "cluster/test_deletion.py": 1,
+    "cluster/test_election.py": 1,
+    "cluster/test_kill.py": 2,
+    "cluster/test_shared_secret.py": 1,
+    "cluster/test_starting.py": 1,
+    "cluster/test_topic_alter.py": 1,
+    "cluster/test_truncated_restored.py": 1,
+    "interop/interop_nodes.py": 1,
+    "interop/test_interop_ha.py": 1,
+    "interop/test_interop_starting.py": 3,
+    "rigs/etcd_rig.py": 2,
+    "spark/test_sink_failures.py": 2,
+    "spark/test_source_streams.py": 4,
+    "unit/test_client_express.py": 1,
+    "unit/test_node_log.py": 1,
+    "unit/test_producer_sync.py": 2,
+    "unit/test_restore_truncated.py": 1,
+}
+# Sentences that open with a bare "What", "Who" or "Of what". The numbers may only shrink.
+BARE_OPENINGS = {
+    "runtime": 13,
+    "protocol": 26,
+    "store": 45,
+    "nameserver": 7,
+    "broker": 99,
+    "client": 29,
+    "pipeline": 63,
+    "cli": 22,
+    "drills": 102,
+    "documents": 37,
+}
 
 
 def modules() -> Iterator[tuple[str, ast.Module]]:
@@ -45,3 +139,99 @@ def test_the_glossary_has_each_term_once_and_names_files_that_exist() -> None:
     paths = re.findall(rf"`((?:{'|'.join(PACKAGES)})/[\w/]*(?:\.py)?)`", text)
     assert len(paths) > 50
     assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def lines_of(path: Path) -> int:
+    return len(path.read_text().splitlines())
+
+
+def test_modules_are_short_but_for_those_listed() -> None:
+    allowed = dict(LONG_MODULES)
+    wrong = {}
+    for folder in (*PACKAGES, "tools", "benchmarks", "tests"):
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            path = str(file.relative_to(ROOT))
+            usual = TEST_LINES_MAX if folder == "tests" else LINES_MAX
+            lines, limit = lines_of(file), allowed.pop(path, usual)
+            if lines > limit:
+                wrong[path] = f"{lines} lines, {limit} allowed: split it"
+            elif limit > usual >= lines:
+                wrong[path] = f"{lines} lines: drop it from LONG_MODULES"
+            elif limit > usual and limit > lines + 100:
+                wrong[path] = f"{lines} lines: lower its number in LONG_MODULES"
+    assert wrong == {}
+    assert allowed == {}, "these modules are gone: drop them from LONG_MODULES"
+
+
+def test_every_module_and_package_says_what_it_is() -> None:
+    for path, tree in modules():
+        text = ast.get_docstring(tree)
+        assert text is not None, f"{path} has no docstring"
+        assert len(text.split()) > 3, f"{path}: {text!r} says too little"
+
+
+def test_every_public_class_and_each_of_its_members_is_documented() -> None:
+    names = {name for homes in PUBLIC.values() for name in homes}
+    assert {*saturnmq.__all__, *aio.__all__} - names == {"__version__", "aio", "errors"}
+    bare = []
+    for path, classes in PUBLIC.items():
+        missing = set(classes)
+        for node in ast.parse((ROOT / path).read_text()).body:
+            if not isinstance(node, ast.ClassDef) or node.name not in classes:
+                continue
+            missing.discard(node.name)
+            if ast.get_docstring(node) is None:
+                bare.append(f"{path}: {node.name}")
+            for part in node.body:
+                if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
+                    is_setter = any(".setter" in ast.unparse(by) for by in part.decorator_list)
+                    is_private = part.name.startswith("_") or is_setter
+                    if not is_private and ast.get_docstring(part) is None:
+                        bare.append(f"{path}: {node.name}.{part.name}")
+        assert not missing, f"{path} has no {missing}"
+    assert bare == []
+
+
+def test_tests_do_not_sleep_to_wait() -> None:
+    found = {}
+    for file in sorted((ROOT / "tests").rglob("*.py")):
+        calls = [
+            node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)
+        ]
+        sleeps = sum(ast.unparse(call.func) in ("time.sleep", "sleep") for call in calls)
+        if sleeps:
+            found[str(file.relative_to(ROOT / "tests"))] = sleeps
+    assert {path: n for path, n in found.items() if n > SLEEPS.get(path, 0)} == {}
+    assert {path: n for path, n in SLEEPS.items() if n > found.get(path, 0)} == {}, "lower SLEEPS"
+
+
+SENTENCE = re.compile(r"(?<=[.!?:])\s+|\n\s*\n|\n\s*(?:[-*]|\d+\.)\s+")
+
+
+def bare_openings(text: str) -> list[str]:
+    sentences = (sentence.strip() for sentence in SENTENCE.split(text))
+    return [
+        sentence
+        for sentence in sentences
+        if re.match(r"(?:What|Who|Of what)\b", sentence) and not sentence.endswith("?")
+    ]
+
+
+def test_sentences_begin_with_their_subject() -> None:
+    found: dict[str, list[str]] = defaultdict(list)
+    for path, tree in modules():
+        for node in ast.walk(tree):
+            match node:
+                case ast.Expr(value=ast.Constant(value=str(text))):
+                    found[path.split("/")[0]] += bare_openings(text)
+    for file in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        found["documents"] += bare_openings(file.read_text())
+    assert set(found) <= set(BARE_OPENINGS)
+    for place, sentences in found.items():
+        assert len(sentences) <= BARE_OPENINGS[place], (place, sentences)
+
+
+def test_a_bare_opening_is_found() -> None:
+    assert bare_openings("It writes. What is read goes first.") == ["What is read goes first."]
+    assert bare_openings("Who follows whom, decided once") != []
+    assert bare_openings("It asks: What now? The one that answers wins.") == []
