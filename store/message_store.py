@@ -74,11 +74,11 @@ class MessageStore:
         self.watermarks = Watermarks()
         self._failed: str | None = None
         self.recovery = RecoveryResult(True)
-        # What consumers could see when the last run ended, as far as the log has it still; all of
-        # the log if nobody wrote that down.
+        # The end of the log that consumers could see when the last run ended, bounded by the log's
+        # present end. The whole log counts if the checkpoint does not say.
         self.recovered_confirm = 0
-        # That of the group that the log belongs to, as the checkpoint has it; the broker sets it
-        # when it learns more, and the next checkpoint says so.
+        # The identity of the group of brokers that owns this log, read from the checkpoint. The
+        # broker sets it when it learns more, and the next checkpoint saves it.
         self.identity = ""
         self._disk = disk
         self._runtime = runtime
@@ -125,11 +125,11 @@ class MessageStore:
         )
         self._cleaner = Cleaner(disk, self._log, self._derived, config)
         self._dispatched_ts = 0
-        self._untold: list[Arrival] = []  # dispatched by `_dispatch`
+        self._untold: list[Arrival] = []  # arrivals that `_dispatch` made and nobody took yet
         self._flushing: FlushTicket | None = None
         self._raw_end = 0  # a slave's bytes up to here may end within a frame
-        self._whole_frames = 0  # the last frame's border known when the flush under way began
-        self._flushed_frames = 0  # the same of the last flush that is done
+        self._whole_frames = 0  # the end of the last whole frame when the flush under way began
+        self._flushed_frames = 0  # the same for the last flush that completed
         self._no_room = ""  # why the log or the files built from it cannot grow
         self._closed = False
 
@@ -173,11 +173,11 @@ class MessageStore:
         self._derived.load(clean=clean)
         tables = posixpath.join(self.config.root, "config")
         if not clean and self._disk.exists(tables):
-            # Or files are deleted because of a table that is not durable, and its older copy, which
-            # a power cut brings back, counts on what is left of them.
+            # The table must be durable before files are deleted because of it. A power cut could
+            # bring back an older copy, which relies on those files.
             self._disk.sync_dir(tables)
         self._queues.bury(read_tombstones(self._disk, self.config.root))
-        self._abort.set()  # before anything changes: a crash while recovering is a crash
+        self._abort.set()  # before anything changes: a crash during recovery is a crash
         if not clean:
             self._log.forget_from(page.flushed)
         self.recovery = recover(
@@ -187,8 +187,8 @@ class MessageStore:
         stamp = self.recovery.last_store_timestamp or page.physic
         self._writer.last_store_timestamp = self._dispatched_ts = stamp
         if not clean:
-            # What recovery found may be in the page cache only (kill -9 without a sync): it counts
-            # as flushed, and so as readable under sync flush, only once it is.
+            # The bytes that recovery found may be in the page cache only (kill -9 without a sync).
+            # They count as flushed, and under sync flush as readable, only after a sync.
             self._log.ticket(min(max(page.flushed, self._log.start), self._log.end), 0).run()
         end = self._log.end
         self.watermarks.reset(self._log.start, end, flushed=end, dispatched=end)
@@ -201,7 +201,7 @@ class MessageStore:
         page.flushed = min(page.flushed, end)
         page.derived = min(page.derived, end)
         page.confirm = min(page.confirm, end)
-        gaps = (start for start, _ in self.recovery.gaps)  # which another node may mend
+        gaps = (start for start, _ in self.recovery.gaps)  # another node may mend these
         self.recovered_confirm = min([page.confirm or end, *gaps])
         self.flush_derived()
         self.checkpoint()
@@ -209,7 +209,7 @@ class MessageStore:
         self._cleaner.look()
 
     def _keep(self, start: int, end: int) -> None:
-        """See `recover`."""
+        """Save a range of the log to a side file; see `recover`."""
         kept = self._side_files.save(
             self._log.read_into,
             start,
@@ -230,16 +230,17 @@ class MessageStore:
         return self._promise.missing(self._log.start, self.watermarks.flushed)
 
     def lacks_front(self, begins: int) -> bool:
-        """Whether something is missing before the log's first segment, of what a log that begins
-        there has. A log grows at its end only: it has to be copied back from its beginning."""
+        """Whether bytes are missing before the log's first segment, given that the log begins at
+        `begins`. Such a log must be copied back from its beginning, because a log grows only at its
+        end."""
         start = self._log.start
         return any(first < start and begins < last for first, last in self.missing)
 
     @property
     def amnesia(self) -> str:
-        """The missing part of the log in words, or an empty text (see
-        `store/recovery/amnesia.py`). While something is missing, the store takes what is copied
-        back (`append_raw`) but no messages."""
+        """Describe the missing part of the log; an empty text if nothing is missing (see
+        `store/recovery/amnesia.py`). While something is missing, the store accepts bytes that are
+        copied back (`append_raw`) but no messages."""
         if self._promise is None or not (missing := self.missing):
             return ""
         return (
@@ -249,9 +250,9 @@ class MessageStore:
         )
 
     def settle(self) -> None:
-        """Blocking: nothing is missing any more, because the log was copied back, from wherever the
-        other node's begins, or because an operator goes on without. Durable when this returns;
-        OSError: nothing has changed."""
+        """Blocking: declare that nothing is missing any more. Either the log was copied back, from
+        wherever the other node's log begins, or an operator goes on without it. The change is
+        durable on return. OSError: nothing has changed."""
         promise, self._promise = self._promise, None
         self._checkpoint.flushed = max(self._checkpoint.flushed, self._durable_end())
         try:
@@ -263,23 +264,25 @@ class MessageStore:
     # damage
 
     def damage(self, start: int, end: int) -> list[tuple[int, int]]:
-        """Blocking: the ranges that hold no sound frames and have a part in [start, end) of what is
-        dispatched; see `repair.damaged_ranges`."""
+        """Blocking: return the ranges without sound frames that overlap [start, end) of the
+        dispatched log; see `repair.damaged_ranges`."""
         return damaged_ranges(self._log, start, end, self.watermarks.dispatched)
 
     def repair(self, offset: int, data: bytes | bytearray | memoryview) -> None:
-        """Blocking: put another node's bytes, whole, sound frames of this log, in the place of a
-        range that `damage` told; synced when this returns. Their queue entries follow at once, or,
-        after a crash in between, at the next start. Nothing else may be under way, as for
+        """Blocking: replace a range that `damage` returned by another node's bytes, which must be
+        whole, sound frames of this log. The bytes are synced on return. Their queue entries follow
+        at once, or at the next start after a crash. Nothing else may be under way, as for
         `truncate`.
 
-        StoreDamaged: they do not fit; nothing has changed. OSError: the store takes no more writes.
+        StoreDamaged: the bytes do not fit, and nothing has changed. OSError: the store takes no
+        more writes.
         """
         self._check_open()
         view, dispatched = memoryview(data), self.watermarks.dispatched
         scans = check_repair(self._log, offset, view, dispatched, self._derived.delays_ms)
         try:
-            # A crash from here on has queues and index built again from there on.
+            # After a crash from here on, the next start builds queues and index again from this
+            # place.
             self._checkpoint.derived = min(self._checkpoint.derived, offset)
             self._checkpoint.index_name = INDEX_UNKNOWN
             self.checkpoint()
@@ -302,8 +305,8 @@ class MessageStore:
             )
 
     def _index_again(self, offset: int) -> None:
-        """From here on, because its items lie in the order of the log, and those of damage that a
-        start passed over are not among them."""
+        """Rebuild the index from `offset` on. Index items lie in log order, and a start that skips
+        damage adds no items for it."""
         index, end = self._derived.index, self.watermarks.dispatched
         if index is None:
             return
@@ -316,7 +319,8 @@ class MessageStore:
             return
         index.truncate(offset, self._log.store_time_at)
         while offset < end:
-            reached = self._reput.step(offset, end).next_offset  # of the queues all is there
+            # the queues already have all entries
+            reached = self._reput.step(offset, end).next_offset
             if reached == offset:
                 reached = next_frame(self._log.series, offset, end) or end
             offset = reached
@@ -325,7 +329,7 @@ class MessageStore:
 
     @property
     def failed(self) -> str | None:
-        """The first write or sync that failed; it is final."""
+        """The first write or sync that failed. The failure is final."""
         return self._failed or self._writer.failed
 
     def _check_open(self) -> None:
@@ -349,7 +353,7 @@ class MessageStore:
 
     @property
     def refuses(self) -> str:
-        """Why sends are refused for now although nothing failed; it ends by itself."""
+        """The reason why sends are refused although nothing failed. The state ends by itself."""
         space = self._cleaner.space
         if space.full:
             return (
@@ -360,7 +364,7 @@ class MessageStore:
         return self._no_room
 
     def put(self, message: PendingMessage, *, is_copy: bool = False) -> AppendResult:
-        """Append one message; see `Writer`. A SaturnError says why it is refused."""
+        """Append one message; see `Writer`. A SaturnError says why the store refuses it."""
         self._check_writable()
         return self._writer.put(message, is_copy=is_copy)
 
@@ -371,11 +375,11 @@ class MessageStore:
         self._check_writable()
         return self._writer.put_batch(topic, queue_id, body, **fields)
 
-    # groups
+    # atomic batches
 
     @property
     def in_group(self) -> bool:
-        """A group is being appended: `put` and `put_batch` are refused until that ends."""
+        """An atomic batch is being appended. Until it ends, `put` and `put_batch` are refused."""
         return self._writer.in_group
 
     def measure_part(
@@ -386,8 +390,8 @@ class MessageStore:
         sys_flag: int = 0,
         hosts_v6: int = 0,
     ) -> tuple[int, int]:
-        """(messages, bytes of frames) of a batch for a group; a SaturnError says why it cannot be
-        stored, now or ever."""
+        """Return (messages, bytes of frames) of a batch that is part of an atomic batch. A
+        SaturnError says why it cannot be stored, now or ever."""
         self._check_writable()
         return self._writer.measure(topic, body, sys_flag=sys_flag, hosts_v6=hosts_v6)
 
@@ -399,26 +403,26 @@ class MessageStore:
         return self._writer.append_group(document, parts, store_host=store_host)
 
     def put_marker(self, document: bytes, *, store_host: bytes = bytes(8)) -> AppendResult:
-        """Append a marker that no group follows."""
+        """Append a marker without an atomic batch behind it."""
         self._check_writable()
         return self._writer.put_marker(document, store_host=store_host)
 
     def align_to_batch(self, offset: int) -> int:
-        """The last offset up to this one that lies in no group: what counts up to `offset`."""
+        """Return the last offset up to `offset` that lies inside no atomic batch."""
         return self._groups.align_to_batch(offset)
 
     def marker(self, queue_offset: int) -> Marker | None:
-        """A marker that is dispatched; None where there is none, or none any more."""
+        """Return a dispatched marker; None if there is none at this place, or no longer."""
         return self._groups.marker(queue_offset)
 
     @property
     def markers(self) -> tuple[int, int]:
-        """The queue offsets [first, end) of the markers that are dispatched."""
+        """Return the queue offsets [first, end) of the dispatched markers."""
         return self._groups.range
 
     def append_raw(self, offset: int, data: bytes | bytearray | memoryview) -> None:
-        """A slave's write: the master's bytes at the master's offset, also on a disk that takes no
-        sends any more."""
+        """Append the master's bytes at the master's offset. A slave does so even when its disk is
+        too full for sends."""
         self._check_open()
         self._writer.append_raw(offset, data)
         self._raw_end = self._log.end
@@ -426,7 +430,8 @@ class MessageStore:
     # flushing
 
     def begin_commit(self) -> FlushTicket | None:
-        """What waits in the transient pool to be written, if nothing is under way."""
+        """Return a ticket for the bytes that wait in the transient pool, unless one is under
+        way."""
         if not self.config.transient_pool or self.failed is not None or self._flushing is not None:
             return None
         ticket = self._log.commit_ticket()
@@ -449,7 +454,8 @@ class MessageStore:
         self._flushing = None
 
     def begin_flush(self) -> FlushTicket | None:
-        """What to flush now, or None: nothing is dirty, one is under way, or the store failed."""
+        """Return a ticket for the next flush. None: nothing is dirty, a flush is under way, or the
+        store failed."""
         if self.failed is not None or self._flushing is not None:
             return None
         if self._log.end <= self.watermarks.flushed:
@@ -462,10 +468,10 @@ class MessageStore:
         return self._flushing
 
     def prepare_ahead(self) -> None:
-        """Blocking: zero ahead of the writer and create the segments that come next, and make room
-        where queue and index files grow.
+        """Blocking: zero the log ahead of the writer, create the next segments, and make room where
+        queue and index files grow.
 
-        OSError: there is no room for them now. A failed sync fences the store, as any does.
+        OSError: there is no room now. A failed sync fences the store, as everywhere.
         """
         if self.failed is None and not self._closed:
             self._rooms.make_ahead()
@@ -482,10 +488,10 @@ class MessageStore:
     # dispatch
 
     def reput(self) -> list[Arrival]:
-        """Dispatch one bounded step; an empty list means that all that can be is dispatched.
+        """Dispatch one bounded step; an empty list means that nothing is left to dispatch now.
 
-        When a queue or index file cannot be made for want of room, sends are refused until a
-        later call could make it.
+        When the disk has no room for a queue or index file, sends are refused until a later call
+        creates the file.
         """
         marks = self.watermarks
         while marks.dispatched < self._log.committed:
@@ -501,7 +507,7 @@ class MessageStore:
                 self._groups.add(group, step.next_offset)
             if step.next_offset == marks.dispatched:
                 if step.status != "damage":
-                    return []  # a slave has half a frame, or half a group
+                    return []  # a slave has half a frame, or half an atomic batch
                 self._skip_damage(step.why)
                 continue
             marks.dispatched = step.next_offset
@@ -515,12 +521,13 @@ class MessageStore:
         return []
 
     def take_untold(self) -> list[Arrival]:
-        """What a cut dispatched on its way, once: no caller of `reput` has heard of it."""
+        """Return, once, the arrivals that a truncation dispatched. No caller of `reput` has seen
+        them."""
         untold, self._untold = self._untold, []
         return untold
 
     def _skip_damage(self, why: str) -> None:
-        """A slave may get what its master's disk had lost: go on behind it, and say so."""
+        """Skip damage and report it. A slave may receive bytes that its master's disk had lost."""
         offset = self.watermarks.dispatched
         after = next_frame(self._log.series, offset, self._log.committed)
         if after is None:
@@ -530,13 +537,13 @@ class MessageStore:
         self.watermarks.dispatched = after
 
     def flush_derived(self) -> None:
-        """Blocking: make queue entries and index items durable; `derived` then says up to where.
+        """Blocking: make queue entries and index items durable, then move `derived` to their end.
 
-        It never passes `flushed`: a checkpoint may lag behind the log, not lead it. And it is a
-        border between frames: a slave's flush may end within one. When it fails,
-        the page cache claims entries that the disk does not have: the next start must build them
-        again, and the store takes no more writes. Not so where only descriptors are lacking: then
-        the next call makes up for it.
+        `derived` never passes `flushed`: a checkpoint may lag behind the log, but never lead it.
+        `derived` also lies between two frames, although a slave's flush may end within one. After a
+        failure the page cache claims entries that the disk does not have: the store takes no more
+        writes, and the next start builds the entries again. If only file descriptors were lacking,
+        the next call tries again instead.
         """
         if self.failed is not None:
             return
@@ -549,7 +556,7 @@ class MessageStore:
             mark = self._derived.flush()
         except OSError as error:
             if is_short_of_descriptors(error):
-                raise  # nothing was tried: the next call does it all
+                raise  # nothing was tried: the next call does everything
             self._failed = f"{type(error).__name__}: {error}"
             self._checkpoint = replace(page, derived=-1)
             self.checkpoint()
@@ -563,15 +570,15 @@ class MessageStore:
             page.index = max(page.index, mark.full_until)
 
     def _durable_end(self) -> int:
-        """Up to where whole frames are durable, and no group is cut: the next start must see its
-        marker."""
+        """Return the end of the durable whole frames. It lies inside no atomic batch, because the
+        next start must read the marker."""
         dispatched, flushed = self.watermarks.dispatched, self._flushed_frames
         if dispatched <= self.watermarks.flushed:
             flushed = max(flushed, dispatched)
         return self._groups.align_to_batch(flushed)
 
     def check_files(self) -> None:
-        """Blocking: look whether the log's files are still there. OSError: one is not; the store
+        """Blocking: check that the log's files are still there. OSError: a file is gone; the store
         takes no more writes then."""
         if self.failed is not None or self._closed:
             return
@@ -582,7 +589,8 @@ class MessageStore:
             raise
 
     def _log_begins(self, start: int) -> None:
-        """A log that loses its first segment before the first checkpoint must know."""
+        """Save where the log begins. Without it a log that loses its first segment before the first
+        checkpoint would not notice."""
         self._checkpoint.start = start
         self.checkpoint()
 
@@ -608,31 +616,32 @@ class MessageStore:
     # cleaning
 
     def watch_space(self) -> None:
-        """Look how full the disk is: sends are refused while it is too full."""
+        """Measure the disk. Sends are refused while it is too full."""
         self._cleaner.look()
 
     @property
     def space_percent(self) -> int:
-        """How far the disk is used, as of the last look."""
+        """The used part of the disk in percent, as last measured."""
         return self._cleaner.space.percent
 
     @property
     def is_short_of_space(self) -> bool:
-        """Segments are deleted whatever their age."""
+        """Whether segments are deleted whatever their age."""
         return self._cleaner.space.short
 
     def clean_on_request(self) -> None:
-        """The next 20 passes delete what is expired at any hour (RocketMQ's manual deletion)."""
+        """Let the next 20 passes delete expired segments at any hour (RocketMQ's manual
+        deletion)."""
         self._cleaner.manual = MANUAL_PASSES
 
     def begin_clean(self, now_ms: int | None = None) -> CleanTicket | None:
-        """Take out what is to be deleted now, which is the wall clock's time by default; run the
-        ticket in a thread. None: nothing is."""
+        """Take out the files that are due for deletion at `now_ms`, by default the wall clock's
+        time. Run the ticket in a thread. None: no file is due."""
         if self.lacks_front(0):
-            return None  # at the next start that would pass for what was taken behind it
+            return None  # the next start would take a gap here for segments that the cleaner took
         marks = self.watermarks
-        # Of a segment that is gone nothing can be built again: what queues and index have of it
-        # must be on the disk, and the checkpoint must say so.
+        # Queues and index cannot be rebuilt from a deleted segment. Their entries for it must be
+        # durable, and the checkpoint must say so.
         safe = min(marks.flushed, self._saved.derived)
         now = self._runtime.now_ms() if now_ms is None else now_ms
         ticket = self._cleaner.plan(now, safe, self._saved.start)
@@ -645,11 +654,11 @@ class MessageStore:
 
     @property
     def tombstones(self) -> Mapping[str, Tombstone]:
-        """Those that count, by topic."""
+        """The tombstones that count, by topic."""
         return self._queues.tombstones
 
     def tombstone(self, topic: str) -> Tombstone:
-        """That of a deletion of this topic now."""
+        """Make a tombstone for deleting this topic now."""
         following = {
             queue_id: offset
             for (name, queue_id), offset in self._queues.next.items()
@@ -659,37 +668,39 @@ class MessageStore:
         return now.merged(self._queues.tombstones.get(topic))
 
     def bury(self, tombstones: Mapping[str, Tombstone]) -> None:
-        """These, which must be durable, count from now on, and no others: what lies before them is
-        neither read nor found any more, and a new topic of the name begins empty."""
+        """Replace the tombstones in force by these, which must be durable. Messages before a
+        tombstone are neither read nor found any more, and a new topic of the same name begins
+        empty."""
         self._queues.bury(tombstones)
 
     def remove_deleted(self) -> Iterator[None]:
-        """Delete the files of deleted queues, a bounded piece with each `next`. Behind a checkpoint
-        only: the one before counts on them."""
-        # Once this store is closed another broker may be at work there.
+        """Delete the files of deleted queues, a bounded piece with each `next`. Run it only after a
+        checkpoint: the previous one relies on those files."""
+        # When this store is closed, another broker may be at work in the directory.
         pieces = self._queues.remove_deleted()
         while not self._closed and next(pieces, self) is None:
             yield
 
     def has_queues(self, topic: str) -> bool:
-        """Whether a message of this topic, not deleted, is or was in the log."""
+        """Whether the log has or had a message of this topic that is not deleted."""
         return any(
             not queue.is_empty for (name, _), queue in self._queues.table.items() if name == topic
         )
 
     def last_entries(self) -> Iterator[tuple[str, int, int]]:
-        """Of every queue that is not empty: topic, queue id, and where its last message lies."""
+        """Yield (topic, queue id, physical offset of the last message) for each queue that is not
+        empty."""
         for (topic, queue_id), queue in list(self._queues.table.items()):
             if not queue.is_empty:
                 yield topic, queue_id, queue.last_physical
 
     def first_offset(self, topic: str, queue_id: int) -> int:
-        """Where this queue of the topic, as it was made last, began."""
+        """The first queue offset of this queue since its topic was last created."""
         queue = self._queues.table.get((topic, queue_id))
         return 0 if queue is None else min(queue.first, queue.min_offset)
 
     def is_deleted(self, topic: str, physical: int) -> bool:
-        """Whether a message for this topic, stored at `physical`, went with it."""
+        """Whether the message for this topic at `physical` was deleted with the topic."""
         return physical < self._queues.since(topic)
 
     # reading
@@ -708,10 +719,11 @@ class MessageStore:
         end: int | None = None,
         sql: Sql | None = None,
     ) -> GetResult:
-        """Frames from a queue offset on, before `end`, whose tags code is one of `codes` and whose
-        properties match `sql`; see `lookup.Lookup`.
+        """Return frames from queue offset `offset` on, before `end`. Their tags code is one of
+        `codes`, and their properties match `sql`; see `lookup.Lookup`.
 
-        Without `correct` an offset out of range is not replaced in the answer: a slave may lag.
+        Without `correct` the answer does not replace an offset that is out of range: a slave may
+        lag behind.
         """
         return self._lookup.get_message(
             topic,
@@ -728,13 +740,14 @@ class MessageStore:
         )
 
     def entries(self, topic: str, queue_id: int, first: int, count: int) -> memoryview:
-        """At most `count` queue entries from `first` on, fewer where a file ends; use them before
-        the next call."""
+        """Return at most `count` queue entries from `first` on, fewer at the end of a file. Use
+        them before the next call."""
         queue = self._queues.table.get((topic, queue_id))
         return memoryview(b"") if queue is None else queue.entries(first, count)
 
     def visible_end(self, topic: str, queue_id: int, visible: int) -> int:
-        """The queue's end for who sees nothing that ends behind `visible`, a place in the log."""
+        """The queue's end for readers that see no message that ends behind the log position
+        `visible`."""
         return self._lookup.visible_end(topic, queue_id, visible)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
@@ -746,12 +759,13 @@ class MessageStore:
         return 0 if queue is None else queue.max_offset
 
     def is_in_memory(self, topic: str, queue_id: int, offset: int) -> bool:
-        """Whether reading a queue from `offset` is taken to need no disk; see `lookup.Lookup`."""
+        """Whether reading a queue from `offset` is expected to need no disk; see
+        `lookup.Lookup`."""
         return self._lookup.is_in_memory(topic, queue_id, offset)
 
     def offset_at(self, topic: str, queue_id: int, physical: int) -> int | None:
-        """The queue's next offset when the log ended at `physical`; None if nobody knows any more,
-        as the log begins behind it."""
+        """The queue's next offset when the log ended at `physical`. None: the log begins behind
+        that place, so nobody knows any more."""
         if physical < self._log.start:
             return None
         queue = self._queues.table.get((topic, queue_id))
@@ -760,7 +774,7 @@ class MessageStore:
         return queue.first_at_or_after(physical, queue.min_offset, queue.max_offset)
 
     def queue_ids(self, topic: str) -> list[int]:
-        """The queues of `topic` that there are files of."""
+        """The ids of the queues of `topic` that have files."""
         return sorted(queue_id for name, queue_id in self._queues.table if name == topic)
 
     def queues(self) -> dict[tuple[str, int], ConsumeQueue]:
@@ -805,8 +819,8 @@ class MessageStore:
         end: int,
         visible: int | None = None,
     ) -> Generator[None, None, list[bytes]]:
-        """The same in steps of a millisecond: many keys may have one hash. The log may grow, or
-        lose its oldest part, between two; see `lookup.Lookup`."""
+        """The same in steps of a millisecond, because many keys may share one hash. Between two
+        steps the log may grow or lose its oldest part; see `lookup.Lookup`."""
         limit = self._log.end if visible is None else visible
         return self._lookup.query_by_key(topic, key, most, begin, end, limit)
 
@@ -815,20 +829,21 @@ class MessageStore:
         return self._lookup.is_cached(result)
 
     def cache(self, result: GetResult) -> None:
-        """Blocking, callable from any thread: read them into memory. OSError: a bad sector."""
+        """Blocking, callable from any thread: read the result's messages into memory. OSError: a
+        bad sector."""
         self._log.cache(result.runs)
 
     def indexed_until(self) -> tuple[int, int]:
-        """Store time and offset of the last message in the index; zeroes while there is none."""
+        """Store time and physical offset of the last message in the index; zeros if it is empty."""
         return self._lookup.indexed_until()
 
     def is_recent(self, offset: int) -> bool:
-        """Whether what is in the log from there on was written a moment ago."""
+        """Whether the log from `offset` on was written a moment ago."""
         return self._lookup.is_recent(offset)
 
     def cache_log(self, offset: int, limit: int) -> int:
-        """Blocking, callable from any thread: read so much of the log into memory, within one
-        segment; where that ends. OSError: a bad sector."""
+        """Blocking, callable from any thread: read up to `limit` bytes of the log into memory,
+        within one segment. Return the end of what was read. OSError: a bad sector."""
         return self._log.cache_from(offset, limit)
 
     def read_log(self, offset: int, limit: int) -> memoryview | None:
@@ -838,19 +853,19 @@ class MessageStore:
     # ends
 
     def truncate(self, offset: int, *, reason: str = "", epoch: int = 0) -> None:
-        """Blocking: cut the log and everything derived from it at `offset`, durably, after what
-        goes was copied to a side file (`truncated`); before the start means all of it, and the log
-        may then begin anywhere. Nothing else may be under way: no flush, no `flush_derived`, no
-        `prepare_ahead`.
+        """Blocking: cut the log and everything derived from it at `offset`, durably. The bytes
+        behind it are copied to a side file first (`truncated`). An `offset` before the log's start
+        cuts everything, and the log may then begin anywhere. Nothing else may be under way: no
+        flush, no `flush_derived`, no `prepare_ahead`.
 
-        ServiceNotAvailable: the copy could not be made, or the checkpoint; nothing was cut.
+        ServiceNotAvailable: the copy or the checkpoint could not be written, and nothing was cut.
         """
         self._check_open()
         self._commit()
         end = self._log.end
         if offset >= end:
             return
-        self._dispatch(offset)  # the next queue offsets are known only of what is dispatched
+        self._dispatch(offset)  # only dispatched frames tell the next queue offsets
         start = max(offset, self._log.start)
         offset = offset if offset and offset >= self._log.start else 0
         log.warning("the log is cut from %d to %d (%s)", end, offset, reason or "no reason given")
@@ -872,7 +887,7 @@ class MessageStore:
         dispatched = all_dispatched
         if dispatched > offset:
             dispatched = self._groups.align_to_batch(self._reput.frame_at_or_before(offset))
-        # Nothing may claim what is about to go. The index runs ahead of the others.
+        # No watermark may claim bytes that are about to go. The index runs ahead of the others.
         page.derived = min(page.derived, dispatched)
         page.flushed = min(page.flushed, dispatched)
         self._flushed_frames = min(self._flushed_frames, dispatched)
@@ -901,16 +916,17 @@ class MessageStore:
         self._groups.cut(offset)
         self.recovery.gaps[:] = [gap for gap in self.recovery.gaps if gap[1] <= offset]
         marks.reset(self._log.start, offset, flushed=marks.flushed, dispatched=dispatched)
-        self._flushing = None  # what is under way does not count any more
+        self._flushing = None  # a flush under way no longer counts
 
     def truncate_torn(self, *, epoch: int = 0) -> int:
-        """Blocking: cut what follows the last whole frame or group, the half that a slave got of
-        one when its master died; how many bytes that were. See `truncate`."""
+        """Blocking: cut a torn end off the log and return its size in bytes. A slave has a torn end
+        when its master died in the middle of a frame or atomic batch. See `truncate`."""
         self._check_open()
         self._commit()
         self._dispatch(self._log.end)
         if self._no_room:
-            raise ServiceNotAvailable(self._no_room)  # it stopped there, not at a torn frame
+            # reput stopped for lack of room, not at a torn frame
+            raise ServiceNotAvailable(self._no_room)
         whole = self.watermarks.dispatched
         torn = self._log.end - whole
         if torn:
@@ -918,14 +934,14 @@ class MessageStore:
         return torn
 
     def truncated(self) -> list[Truncated]:
-        """What truncations have cut off this log, in side files."""
+        """The side files of the truncations of this log."""
         return list(self._side_files)
 
     def put_back(self, side: Truncated) -> None:
-        """Blocking: append what goes on at the log's end in this side file, which was cut off the
-        same log.
+        """Blocking: append the bytes of a side file that continue the log's end. The side file must
+        come from the same log.
 
-        ServiceNotAvailable: it cannot be read, or the store takes no writes.
+        ServiceNotAvailable: the file cannot be read, or the store takes no writes.
         """
         files = SideFile(self._disk, side)
         try:
@@ -938,7 +954,7 @@ class MessageStore:
             files.close()
 
     def _dispatch(self, offset: int) -> None:
-        """Dispatch up to `offset` at least, as far as there are whole frames."""
+        """Dispatch whole frames up to `offset` at least."""
         try:
             while self.watermarks.dispatched < offset and (arrivals := self.reput()):
                 self._untold += arrivals
@@ -946,7 +962,7 @@ class MessageStore:
             log.error("dispatch ends at %d: %s", self.watermarks.dispatched, error)
 
     def _commit(self) -> None:
-        """Write what the transient pool holds."""
+        """Write the bytes that the transient pool holds."""
         ticket = self._log.commit_ticket()
         try:
             ticket.run()
@@ -956,7 +972,8 @@ class MessageStore:
         self._log.committed_to(ticket.target)
 
     def close(self) -> None:
-        """Blocking: dispatch and flush everything; `abort` goes only if all of that worked."""
+        """Blocking: dispatch and flush everything. The file `abort` is removed only if all of that
+        worked."""
         if self._closed:
             return
         try:
@@ -973,7 +990,8 @@ class MessageStore:
                     else:
                         self.complete_flush(ticket)
                 if self.failed is None:
-                    self._dispatch(self.watermarks.appended)  # what a transient pool held until now
+                    # the frames that a transient pool held until now
+                    self._dispatch(self.watermarks.appended)
                     self.flush_derived()
                     self.checkpoint()
                     if self.watermarks.dispatched == self._log.end and not self.in_group:

@@ -1,14 +1,17 @@
 """Reading: by queue offset, by time, by key (docs/internals/format.md 3, 4 and 8).
 
-get_message follows RocketMQ's table of statuses and next offsets exactly. The tag filter looks at
-the queue entry only, an SQL92 condition at frames as well (sql_filter.py). Frames are not copied: a
-result points at the stretches of the mapped log they lie in, and a reply is written from there. It
-keeps the mapping alive until it is sent, also when the segment is closed or deleted meanwhile.
-Consumers see nothing that ends behind `visible`, a physical offset, and below it the log does not
-change; when a slave cuts off a wrong tail under a reply, the reader's CRC check refuses the frames.
+get_message follows RocketMQ's table of statuses and next offsets exactly. The tag filter reads the
+queue entry only; an SQL92 condition reads frames as well (sql_filter.py). Frames are not copied: a
+result points at stretches of the mapped log, and a reply is written from there. The result keeps
+the mapping alive until the reply is sent, even if the segment is closed or deleted meanwhile.
 
-What lies further behind the log's end than a share of the machine's memory is taken to be on the
-disk only: one call reads less of it, and whoever reads there is told to ask a slave.
+Consumers see no message that ends behind the physical offset `visible`, and the log below it does
+not change. If a slave cuts off a wrong tail during a reply, the reader's CRC check refuses the
+frames.
+
+The newest part of the log, a share of the machine's memory, is assumed to be in the page cache;
+older parts are assumed to be on disk only. One call reads less of an older part, and the answer
+advises the reader to ask a slave.
 """
 
 from __future__ import annotations
@@ -27,16 +30,16 @@ from saturnmq.store.derived.queues import QueueTable
 from saturnmq.store.derived.sql_filter import PASSED, sift
 from saturnmq.store.log.commitlog import CommitLog, Range
 
-# One step of a search for a key, in microseconds: an item of the index, a frame, its bytes.
+# One step of a search for a key in microseconds: an index item, a frame, a byte of a frame.
 STEP_WORK, ITEM_WORK, FRAME_WORK, WORK_BYTES = 1000, 1, 20, 1024
 RECENT = 64 << 20  # bytes at the end of the log
-LARGE = 256 << 10  # of one read
-_NO_LIMITS = 1 << 31, 128 << 20  # messages and bytes that no request gets beyond
+LARGE = 256 << 10  # bytes of one read
+_NO_LIMITS = 1 << 31, 128 << 20  # messages and bytes: no request gets more
 _FILLER_SIZE = ENTRY.unpack(FILLER)[1]
 
 
 class GetStatus(enum.Enum):
-    """RocketMQ's names."""
+    """The outcome of a read, with RocketMQ's names."""
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
@@ -52,7 +55,7 @@ class GetStatus(enum.Enum):
 
 @dataclass(slots=True)
 class GetResult:
-    """`pieces`, one behind the other, hold `count` whole frames."""
+    """The result of a read: `pieces`, one after the other, hold `count` whole frames."""
 
     status: GetStatus
     next_begin_offset: int
@@ -61,7 +64,7 @@ class GetResult:
     pieces: Sequence[memoryview] = ()
     count: int = 0
     suggest_slave: bool = False
-    runs: Sequence[Range] = ()  # where the pieces lie in the log
+    runs: Sequence[Range] = ()  # the places of the pieces in the log
 
     @property
     def data(self) -> bytes:
@@ -71,7 +74,7 @@ class GetResult:
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """How much one call may return or look at; see the settings of the same meaning."""
+    """The most that one call may return or look at; see the settings of the same meaning."""
 
     memory_bytes: int  # how far behind the log's end the page cache reaches
     in_memory_count: int
@@ -93,10 +96,11 @@ def plan_reads_reference(
     visible: int,
     start: int,
 ) -> tuple[int, int, int, int, list[tuple[int, int]]]:
-    """(scanned, messages, removed, last offset, stretches of the log to copy).
+    """Return (scanned, messages, removed, last offset, stretches of the log to copy).
 
-    `in_memory` and `on_disk` bound (messages, bytes) of a reply further, when the next frame lies
-    from `cached` on, or below. As in RocketMQ a full reply ends the scan before the filter looks.
+    `in_memory` and `on_disk` also bound (messages, bytes) of a reply: `in_memory` if the next frame
+    lies at or behind `cached`, else `on_disk`. As in RocketMQ a full reply ends the scan before the
+    filter looks.
     """
     scanned = count = total = removed = 0
     run_start = run_end = -1
@@ -132,7 +136,7 @@ def plan_reads_reference(
 
 
 def _low_half(code: int) -> int:
-    """The i32 in an i64: delayed messages have a time where the others have a tag's hash."""
+    """The i32 in an i64. The tags code of a delayed message is a time instead of a hash."""
     return ((code + 0x80000000) & 0xFFFFFFFF) - 0x80000000
 
 
@@ -174,7 +178,7 @@ class Lookup:
     ) -> GetResult:
         queue = self._queues.table.get((topic, queue_id))
         if queue is None or queue.max_offset == 0:
-            # RocketMQ makes the queue when it is asked for, so its answer is this one as well
+            # RocketMQ creates the queue on such a request, so it gives this answer as well
             return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0 if correct else offset, 0, 0)
         low, high = queue.min_offset, queue.max_offset
         if offset < low:
@@ -216,16 +220,17 @@ class Lookup:
         status = GetStatus.FOUND
         if not count:
             status = GetStatus.MESSAGE_WAS_REMOVING if removed else GetStatus.NO_MATCHED_MESSAGE
-        # Frames that touch each other lie in one segment: behind its last one there is a BLANK.
+        # Frames that touch each other lie in one segment, because a BLANK follows the last frame of
+        # each.
         views = [log.read(first, stop - first) for first, stop in runs]
         pieces = [view for view in views if view is not None]
         following = offset + scanned
         return GetResult(status, following, low, high, pieces, count, last < cached, runs)
 
     def is_cached(self, result: GetResult) -> bool:
-        """Whether the pieces of a result can be sent at once, without waiting for the disk. What
-        was written a moment ago can; what else is large cannot, even if memory holds it: who looks
-        at its first bytes after a long time waits for every page."""
+        """Whether the pieces of a result can be sent without waiting for the disk. Recently written
+        pieces can. Other large pieces cannot, even if memory holds them: after a long time the
+        first access to each page waits."""
         runs = result.runs
         if not runs or self.is_recent(runs[0][0]):
             return True
@@ -233,23 +238,23 @@ class Lookup:
         return size < LARGE and self._log.is_cached(runs)
 
     def is_recent(self, offset: int) -> bool:
-        """Whether what is in the log from there on was written a moment ago."""
+        """Whether the log from `offset` on was written a moment ago."""
         return offset >= self._log.end - RECENT
 
     @property
     def _cached_from(self) -> int:
-        """What lies from here on in the log is taken to be in memory."""
+        """The log from this offset on is assumed to be in memory."""
         return self._log.end - self._limits.memory_bytes
 
     def is_in_memory(self, topic: str, queue_id: int, offset: int) -> bool:
-        """Whether the message at a queue offset is taken to be in memory; where there is none,
-        nothing has to be read from the disk, and the answer is yes."""
+        """Whether the message at a queue offset is assumed to be in memory. Without a message the
+        answer is yes, because nothing has to be read from the disk."""
         queue = self._queues.table.get((topic, queue_id))
         entry = None if queue is None else queue.entry(offset)
         return entry is None or entry[0] >= self._cached_from
 
     def visible_end(self, topic: str, queue_id: int, visible: int) -> int:
-        """The queue's end for who sees nothing that ends behind `visible`."""
+        """The queue's end for readers that see no message that ends behind `visible`."""
         queue = self._queues.table.get((topic, queue_id))
         if queue is None:
             return 0
@@ -276,9 +281,11 @@ class Lookup:
         return None if entry is None else self._log.store_time_at(entry[0])
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp: int, boundary: str) -> int:
-        """LOWER: first message stored at or after; UPPER: last stored at or before.
+        """Find a queue offset by store time. LOWER: the first message stored at or after
+        `timestamp`; UPPER: the last one stored at or before it.
 
         Outside of the queue's times the answer is its end, or its first message for UPPER.
+
         """
         queue = self._queues.table.get((topic, queue_id))
         if queue is None:
@@ -294,11 +301,11 @@ class Lookup:
     def query_by_key(
         self, topic: str, key: str, most: int, begin: int, end: int, visible: int
     ) -> Generator[None, None, list[bytes]]:
-        """Finds the newest `most` frames whose UNIQ_KEY or KEYS hold `key`, and returns them oldest
-        first; yields after so many candidates.
+        """Find the newest `most` frames whose UNIQ_KEY or KEYS hold `key`, and return them oldest
+        first; yields after a bounded number of candidates.
 
-        The index knows hashes only; who merely collides is left out here. Times are those of the
-        index: cut to seconds since the file's begin.
+        The index knows only hashes; this search drops frames whose key merely collides. Times are
+        those of the index: whole seconds since the file's begin.
         """
         if self._index is None:
             return []
@@ -310,7 +317,7 @@ class Lookup:
                 break
             work += ITEM_WORK
             if offset is not None and offset not in found:
-                # What was truncated or deleted between two steps is not there any more.
+                # A truncation or a deletion between two steps may have removed the frame.
                 data = self._message_of(offset, topic)
                 work += FRAME_WORK
                 if data is not None and offset + len(data) <= visible:
@@ -358,7 +365,7 @@ def first_stored_from(queue: ConsumeQueue, timestamp: int, time_at: TimeAt) -> i
 
 
 def _time_of(queue: ConsumeQueue, index: int, time_at: TimeAt) -> int | None:
-    """Store time of an entry; -1, too early for anybody, if its frame is gone."""
+    """Store time of an entry; -1, earlier than any time, if its frame is gone."""
     entry = queue.entry(index)
     if entry is None or entry[1] == _FILLER_SIZE:
         return None
