@@ -45,6 +45,7 @@ lint: .stamps/dev
 	$(PY) tools/configuration.py --check
 	cd $(VENV) && bin/mypy -p saturnmq.runtime -p saturnmq.protocol -p saturnmq.store -p saturnmq.nameserver -p saturnmq.client -p saturnmq.pipeline \
 		-p saturnmq.broker -p saturnmq.cli -p saturnmq.drills --config-file ../pyproject.toml
+	$(VENV)/bin/mypy tests --config-file tests/mypy.ini
 	cd $(VENV) && bin/lint-imports --config ../pyproject.toml
 
 # The documents as a site, in build/site. It fails on a link that leads nowhere (with --quiet it would not).

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cluster_rig import running
@@ -71,7 +72,7 @@ def one_run(seed: int, nameserver: str, admin: Admin, producer: Producer, java: 
         f"ours-{seed}", nameserver, listener_one=lambda message: got.add(int(message.body))
     )
     consumer.subscribe(topic)
-    handles = []
+    handles: list[Any] = []
     with consumer:
         time.sleep(rng.random() * 0.3)  # somewhere between two looks at the route
         first = 1 if there_before else MADE_BY_SENDING

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import random
+from typing import Any
 
 import pytest
 from saturnmq.drills.sim.disk import PAGE, PowerCutOdds, SimDisk
@@ -79,7 +80,7 @@ def test_a_file_that_was_never_synced_may_be_empty() -> None:
 def test_an_overwritten_file_loses_its_old_content_before_the_new_one_is_there() -> None:
     disk = new_disk()
     disk.write_file("/d/f", b"old")
-    left = set()
+    left: set[Any] = set()
 
     def step(operation: str, path: str) -> None:
         if operation == "flush":

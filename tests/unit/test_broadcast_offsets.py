@@ -61,7 +61,8 @@ def test_consumers_of_different_names_each_get_everything_and_go_on_where_they_w
 
 
 def test_a_second_consumer_of_one_name_in_a_process_is_told_and_the_first_goes_on() -> None:
-    world, got = backlog(), []
+    world = backlog()
+    got: list[Any] = []
 
     async def main() -> None:
         async with broadcaster(world, got):
@@ -87,7 +88,8 @@ assert files.lock("~/.saturnmq/offsets/DEFAULT/G/offsets.json") is None
 print("locked", flush=True)
 sys.stdin.read()
 """
-    world, got = backlog(), []
+    world = backlog()
+    got: list[Any] = []
     other = subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -138,7 +140,8 @@ def test_a_file_of_the_time_before_names_is_read_once_by_the_default_name(
 def test_a_file_that_holds_something_else_ends_the_start_and_is_let_go(
     content: bytes, home: Path
 ) -> None:
-    world, got = backlog(), []
+    world = backlog()
+    got: list[Any] = []
     file = home / "offsets.json"
     file.write_bytes(content)
 
@@ -157,7 +160,8 @@ def test_a_file_that_holds_something_else_ends_the_start_and_is_let_go(
 def test_a_number_is_read_as_any_version_of_java_writes_it(
     number: bytes, first: int, home: Path
 ) -> None:
-    world, got = backlog(), []
+    world = backlog()
+    got: list[Any] = []
     file = home / "offsets.json"
     file.write_bytes(OFFSETS.replace(b"%d", number))
 
@@ -189,7 +193,9 @@ def test_folders_that_somebody_removed_are_made_again(tmp_path: Path) -> None:
 
 
 def test_offsets_that_cannot_be_saved_are_told_once_and_saved_later(home: Path) -> None:
-    world, got, told = backlog(), [], []
+    world = backlog()
+    got: list[Any] = []
+    told: list[Any] = []
     file = home / "place/offsets.json"
 
     async def main() -> None:

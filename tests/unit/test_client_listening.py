@@ -220,7 +220,8 @@ def test_a_run_that_is_closed_is_no_failure_of_its_listener(loop_runs: bool) -> 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_taken_from_a_run_under_way_is_not_handed_to_its_listener(kind: str) -> None:
     """Which is in a call of its own thread meanwhile."""
-    queue, got, freed = ProcessQueue(next_offset=0), [], threading.Event()
+    queue, freed = ProcessQueue(next_offset=0), threading.Event()
+    got: list[Any] = []
     queue.put([Message(offset) for offset in range(100)], 100, 1000)
     chunk = queue.take(100)
     assert chunk is not None

@@ -258,7 +258,8 @@ def test_requests_are_not_handled_while_replies_are_not_read() -> None:
         await asyncio.sleep(0.1)
         assert served.handled < 20
         assert (1 << 16) < served.all.budget.used < 4 << 20
-        decoder, seen = FrameDecoder(), []
+        decoder = FrameDecoder()
+        seen: list[Any] = []
         async with asyncio.timeout(10):
             while len(seen) < count:
                 seen += [reply.opaque for reply in decoder.feed(await reader.read(1 << 20))]

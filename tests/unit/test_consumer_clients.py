@@ -20,7 +20,8 @@ from saturnmq.runtime.native import NativeRuntime
 def test_a_damaged_message_is_read_elsewhere_or_told_and_passed_over(
     at_slave: set[int], caplog: pytest.LogCaptureFixture
 ) -> None:
-    world, got = World(queues=1), []
+    world = World(queues=1)
+    got: list[Any] = []
     for n in range(2000):
         world.send(0, b"%d" % n)
     world.damaged = {MASTER: {3, 900, 901}, SLAVE: at_slave}
@@ -40,7 +41,8 @@ def test_a_damaged_message_is_read_elsewhere_or_told_and_passed_over(
 
 
 def test_a_backlog_is_consumed_once_and_committed_at_shutdown() -> None:
-    world, got = World(), []
+    world = World()
+    got: list[Any] = []
     for n in range(5000):
         world.send(n % 2, b"%d" % n)
 
@@ -60,7 +62,8 @@ def test_a_backlog_is_consumed_once_and_committed_at_shutdown() -> None:
 
 
 def test_offsets_are_committed_every_five_seconds() -> None:
-    world, got = World(queues=1), []
+    world = World(queues=1)
+    got: list[Any] = []
     world.send(0, b"x")
 
     async def main() -> None:
@@ -99,7 +102,8 @@ def test_failed_messages_go_back_to_the_broker(how: str) -> None:
 
 
 def test_tags_are_filtered_exactly() -> None:
-    world, got = World(queues=1), []
+    world = World(queues=1)
+    got: list[Any] = []
     for n in range(20):
         world.send(0, b"%d" % n, tag="AB"[n % 2])
 
@@ -115,7 +119,8 @@ def test_tags_are_filtered_exactly() -> None:
 
 
 def test_a_slave_is_read_while_the_master_is_gone_and_the_master_again_after() -> None:
-    world, got = World(queues=1), []
+    world = World(queues=1)
+    got: list[Any] = []
     world.send(0, b"0")
 
     async def main() -> None:
@@ -134,7 +139,8 @@ def test_a_slave_is_read_while_the_master_is_gone_and_the_master_again_after() -
 
 
 def test_the_slave_is_read_at_once_when_the_master_is_gone() -> None:
-    world, got = World(queues=1), []
+    world = World(queues=1)
+    got: list[Any] = []
     world.send(0, b"0")
 
     async def main() -> None:
@@ -185,7 +191,8 @@ def test_pulls_and_commits_follow_a_promotion_though_the_old_master_hangs(kind: 
 
 
 def test_a_broker_that_says_again_at_once_for_ever_is_not_asked_without_end() -> None:
-    world, got = World(queues=1), []
+    world = World(queues=1)
+    got: list[Any] = []
     world.send(0, b"0")
     world.stuck = True
 
@@ -200,7 +207,8 @@ def test_a_broker_that_says_again_at_once_for_ever_is_not_asked_without_end() ->
 
 
 def test_a_suggested_slave_is_read_next() -> None:
-    world, got = World(queues=1), []
+    world = World(queues=1)
+    got: list[Any] = []
     world.suggest = 1
     world.send(0, b"0")
 
@@ -212,7 +220,8 @@ def test_a_suggested_slave_is_read_next() -> None:
 
 
 def test_offsets_outside_the_queue_are_corrected() -> None:
-    world, got = World(queues=1), []
+    world = World(queues=1)
+    got: list[Any] = []
     for n in range(10):
         world.send(0, b"%d" % n)
     world.first_kept = 6
@@ -257,7 +266,8 @@ def test_a_pull_consumer_says_of_which_epoch_it_has_read() -> None:
 
 
 def test_a_slave_alone_is_read_from_its_first_message_though_it_corrects_nobody() -> None:
-    world, got = World(queues=1), []
+    world = World(queues=1)
+    got: list[Any] = []
     for n in range(10):
         world.send(0, b"%d" % n)
     world.masterless = True
@@ -273,7 +283,8 @@ def test_a_slave_alone_is_read_from_its_first_message_though_it_corrects_nobody(
 
 
 def test_a_slave_that_lags_is_asked_again_a_little_later() -> None:
-    world, got = World(queues=1), []
+    world = World(queues=1)
+    got: list[Any] = []
     for n in range(3):
         world.send(0, b"%d" % n)
 
@@ -294,7 +305,8 @@ def test_a_slave_that_lags_is_asked_again_a_little_later() -> None:
 
 @pytest.mark.parametrize(("start", "expected"), [("last", 3), (1_000, 1), ("first", 0)])
 def test_where_a_new_group_starts(start: str | int, expected: int) -> None:
-    world, got = World(queues=1), []
+    world = World(queues=1)
+    got: list[Any] = []
     for n in range(3):
         world.send(0, b"%d" % n)
 
@@ -371,7 +383,8 @@ def test_an_ordered_message_that_always_fails_ends_in_the_dlq_after_its_retries(
 
 
 def test_nothing_is_pulled_without_the_lock() -> None:
-    world, got = World(queues=1), []
+    world = World(queues=1)
+    got: list[Any] = []
     world.send(0, b"0")
     world.locks_granted = False
 
@@ -386,7 +399,8 @@ def test_nothing_is_pulled_without_the_lock() -> None:
 
 
 def test_a_lock_that_the_new_master_gave_to_another_is_given_up_at_once() -> None:
-    world, got = World(queues=1), []
+    world = World(queues=1)
+    got: list[Any] = []
     world.send(0, b"0")
 
     async def main() -> None:
@@ -406,7 +420,8 @@ def test_a_lock_that_the_new_master_gave_to_another_is_given_up_at_once() -> Non
 
 
 def test_a_lock_lost_with_its_master_is_taken_again_and_nothing_comes_twice() -> None:
-    world, got = World(queues=1), []
+    world = World(queues=1)
+    got: list[Any] = []
     for n in range(3):
         world.send(0, b"%d" % n)
 
@@ -429,7 +444,8 @@ def test_a_lock_lost_with_its_master_is_taken_again_and_nothing_comes_twice() ->
 
 
 def test_broadcasting_keeps_offsets_in_a_file() -> None:
-    world, got = World(queues=1), []
+    world = World(queues=1)
+    got: list[Any] = []
     for n in range(3):
         world.send(0, b"%d" % n)
     files: dict[str, bytes] = {}
@@ -533,7 +549,8 @@ def test_what_a_listener_does_not_finish_in_time_goes_back() -> None:
 
 
 def test_messages_of_the_retry_topic_show_their_own_topic() -> None:
-    world, got = World(queues=1, topic="%RETRY%G"), []
+    world = World(queues=1, topic="%RETRY%G")
+    got: list[Any] = []
     world.send(0, b"again", RETRY_TOPIC="T")
 
     async def main() -> None:
@@ -561,7 +578,8 @@ def test_bad_settings_are_named() -> None:
 
 
 def test_subscribed_polls_bring_everything_and_commit() -> None:
-    world, got = World(), set()
+    world = World()
+    got: set[Any] = set()
     for n in range(300):
         world.send(n % 2, b"%d" % n)
 

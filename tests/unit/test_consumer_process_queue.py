@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -202,7 +203,9 @@ def test_a_lock_is_trusted_for_30_seconds() -> None:
 
 @given(st.data())
 def test_the_commit_never_passes_an_unfinished_message(data: st.DataObject) -> None:
-    queue, unfinished, put, chunks = ProcessQueue(next_offset=0), set(), 0, []
+    queue, put = ProcessQueue(next_offset=0), 0
+    unfinished: set[Any] = set()
+    chunks: list[Any] = []
     for _ in range(data.draw(st.integers(1, 30))):
         action = data.draw(st.sampled_from(["put", "take", "finish", "keep", "split"]))
         if action == "put":

@@ -83,7 +83,9 @@ def someone_else_locks(world: World, *queues: MessageQueue) -> Collection[Messag
 def test_close_waits_ten_seconds_for_a_listener(
     ordered: bool, takes_s: float, in_time: bool
 ) -> None:
-    world, begun, told = backlog(3), [], []
+    world = backlog(3)
+    begun: list[Any] = []
+    told: list[Any] = []
 
     async def listener(message: ReceivedMessage) -> None:
         begun.append(message.queue_offset)
@@ -147,7 +149,8 @@ def test_an_ordered_consumer_keeps_its_locks_and_another_asks_for_none(ordered: 
 
 
 def test_commits_wait_for_no_answer_but_the_last_one_does() -> None:
-    world, got = backlog(1), []
+    world = backlog(1)
+    got: list[Any] = []
 
     async def main() -> None:
         core = Watched(world)
@@ -167,7 +170,8 @@ def test_commits_wait_for_no_answer_but_the_last_one_does() -> None:
 
 
 def test_a_queue_that_another_has_locked_holds_up_no_other() -> None:
-    world, got = backlog(1, queues=2), []
+    world = backlog(1, queues=2)
+    got: list[Any] = []
 
     async def main() -> None:
         assert someone_else_locks(world, Q0) == {Q0}
@@ -183,7 +187,8 @@ def test_a_queue_that_another_has_locked_holds_up_no_other() -> None:
 
 
 def test_a_lock_that_is_taken_away_keeps_no_other_queue_from_being_committed() -> None:
-    world, got = backlog(1, queues=2), []
+    world = backlog(1, queues=2)
+    got: list[Any] = []
 
     async def main() -> None:
         async with consumer(world, listener_one=got.append, ordered=True):
@@ -255,7 +260,8 @@ def test_who_begins_anew_further_on_than_the_broker_says_tells_of_which_epoch_th
 
 
 def test_a_queue_that_is_handed_over_is_not_locked_anew() -> None:
-    world, got = backlog(1, queues=2), []
+    world = backlog(1, queues=2)
+    got: list[Any] = []
 
     async def main() -> None:
         core = Watched(world)
@@ -341,7 +347,9 @@ def test_a_lock_is_given_back_again_until_the_broker_says_that_it_heard() -> Non
 
 
 def test_a_listener_that_hangs_keeps_its_own_queue_only() -> None:
-    world, begun, told, freed = backlog(1, queues=2), [], [], asyncio.Event()
+    world, freed = backlog(1, queues=2), asyncio.Event()
+    begun: list[Any] = []
+    told: list[Any] = []
     retries = MessageQueue("%RETRY%G", "a", 0)  # without it a round is due every second
     world.frames[retries] = []
     world.listed.append(retries.topic)

@@ -178,7 +178,8 @@ def test_a_queue_that_appears_later_is_read_from_its_beginning(
 def test_a_topic_that_appears_after_the_subscription_is_read_from_its_beginning(
     consume_from: str | int,
 ) -> None:
-    world, pushed = World(queues=1), []
+    world = World(queues=1)
+    pushed: list[Any] = []
     world.listed = []
     core: Any = WorldCore(world)
     push = PushConsumer("G", core=core, listener_one=pushed.append, consume_from=consume_from)
@@ -198,7 +199,8 @@ def test_a_topic_that_appears_after_the_subscription_is_read_from_its_beginning(
 
 
 def test_a_nameserver_that_does_not_answer_at_the_join_sets_no_baseline() -> None:
-    world, got = World(queues=1), []
+    world = World(queues=1)
+    got: list[Any] = []
     for number in range(3):
         world.send(0, b"%d" % number)
     core: Any = WorldCore(world)

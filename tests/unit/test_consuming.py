@@ -238,7 +238,8 @@ def test_a_fast_listener_that_stalls_gets_the_other_threads_a_tenth_of_a_second_
 @pytest.mark.parametrize("size", [1, 8])
 def test_what_is_slow_does_not_hold_up_what_was_handed_over_with_it(size: int) -> None:
     """All of it is one run, of a listener that was fast: 50 times 3 s, one after the other."""
-    world, got = backlog(1), []
+    world = backlog(1)
+    got: list[Any] = []
 
     async def listener(messages: list[ReceivedMessage]) -> None:
         if any(message.queue_offset % 10 == 9 for message in messages):
@@ -295,7 +296,9 @@ class Unstartable(SimRuntime):
 def test_a_run_that_cannot_begin_is_told_once_and_begins_later(
     ordered: bool, pause_s: float
 ) -> None:
-    world, got, told = backlog(1), [], []
+    world = backlog(1)
+    got: list[Any] = []
+    told: list[Any] = []
     runtime = Unstartable(world.loop, SimNetwork(world.loop, 8), 8, "poor")
 
     def tell(error: Any) -> None:
@@ -315,7 +318,8 @@ def test_a_run_that_cannot_begin_is_told_once_and_begins_later(
 
 
 def test_a_message_on_its_way_back_is_not_taken_for_one_that_its_listener_holds() -> None:
-    world, told = World(queues=1), []
+    world = World(queues=1)
+    told: list[Any] = []
     core = Watched(world, 12.0)
 
     async def main() -> None:
@@ -331,7 +335,9 @@ def test_a_message_on_its_way_back_is_not_taken_for_one_that_its_listener_holds(
 
 
 def test_what_is_taken_from_a_listener_and_from_no_broker_is_tried_every_five_seconds() -> None:
-    world, told, freed, refused_at = backlog(1), [], asyncio.Event(), []
+    world, freed = backlog(1), asyncio.Event()
+    told: list[Any] = []
+    refused_at: list[Any] = []
 
     class Refusing(Watched):
         async def invoke(self, address: str, cmd: Command, *args: Any, **options: Any) -> Command:

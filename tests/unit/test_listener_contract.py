@@ -46,7 +46,8 @@ def listening(kind: str, answer: Callable[[], object]) -> dict[str, Any]:
 def test_an_answer_that_is_no_consume_result_is_told_and_the_messages_come_again(
     kind: str, wrong: object
 ) -> None:
-    world, told = World(queues=1), []
+    world = World(queues=1)
+    told: list[Any] = []
     for n in range(3):
         world.send(0, b"%d" % n)
 
@@ -63,7 +64,8 @@ def test_an_answer_that_is_no_consume_result_is_told_and_the_messages_come_again
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_ordered_queue_waits_at_an_answer_that_is_no_consume_result(kind: str) -> None:
-    world, told, answers = World(queues=1), [], iter([False, "SUCCESS"])
+    world, answers = World(queues=1), iter([False, "SUCCESS"])
+    told: list[Any] = []
     world.send(0, b"0")
 
     async def main() -> None:
@@ -79,7 +81,8 @@ def test_an_ordered_queue_waits_at_an_answer_that_is_no_consume_result(kind: str
 @pytest.mark.parametrize("answer", [None, ConsumeResult.SUCCESS, ConsumeResult.CONSUME_SUCCESS])
 @pytest.mark.parametrize("kind", KINDS)
 def test_none_and_success_are_success(kind: str, answer: object) -> None:
-    world, told = World(queues=1), []
+    world = World(queues=1)
+    told: list[Any] = []
     world.send(0, b"0")
 
     async def main() -> None:
@@ -95,7 +98,9 @@ def test_none_and_success_are_success(kind: str, answer: object) -> None:
 def test_retry_and_suspend_bring_the_messages_again_by_either_name(
     name: str, ordered: bool
 ) -> None:
-    world, told, calls = World(queues=1), [], []
+    world = World(queues=1)
+    told: list[Any] = []
+    calls: list[Any] = []
     world.send(0, b"0")
 
     def listener(message: ReceivedMessage) -> ConsumeResult | None:
@@ -113,7 +118,8 @@ def test_retry_and_suspend_bring_the_messages_again_by_either_name(
 
 
 def test_a_coroutine_that_nobody_would_await_is_an_error_and_says_how_to_write_it() -> None:
-    world, told = World(queues=1), []
+    world = World(queues=1)
+    told: list[Any] = []
     world.send(0, b"0")
 
     async def work() -> None: ...
@@ -129,7 +135,8 @@ def test_a_coroutine_that_nobody_would_await_is_an_error_and_says_how_to_write_i
 
 
 def test_a_listener_that_is_always_wrong_is_told_now_and_then_with_a_count() -> None:
-    world, told = World(queues=1), []
+    world = World(queues=1)
+    told: list[Any] = []
     for n in range(5000):
         world.send(0, b"%d" % n)
 
@@ -155,7 +162,9 @@ EXITS = [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledE
 def test_a_listener_that_raises_what_ends_programs_is_told_and_gets_its_messages_again(
     raised: BaseException, kind: str, ordered: bool
 ) -> None:
-    world, told, calls = World(queues=1), [], []
+    world = World(queues=1)
+    told: list[Any] = []
+    calls: list[Any] = []
     world.send(0, b"0")
 
     def answer() -> None:
@@ -182,7 +191,9 @@ def test_a_listener_that_raises_what_ends_programs_is_told_and_gets_its_messages
 def test_a_listener_that_cancels_the_task_that_calls_it_gets_its_messages_again(
     ordered: bool,
 ) -> None:
-    world, told, calls = World(queues=1), [], []
+    world = World(queues=1)
+    told: list[Any] = []
+    calls: list[Any] = []
     world.send(0, b"0")
 
     async def listener(message: ReceivedMessage) -> None:
@@ -226,7 +237,9 @@ def test_an_ordered_listener_that_cancels_its_task_repeats_nothing_that_it_finis
 
 @pytest.mark.parametrize("raised", EXITS, ids=lambda error: type(error).__name__)
 def test_threads_of_listeners_outlive_what_ends_programs(raised: BaseException) -> None:
-    world, told, got = World(queues=4), [], set()
+    world = World(queues=4)
+    told: list[Any] = []
+    got: set[Any] = set()
     for n in range(400):
         world.send(n % 4, b"%d" % n)
     lock = threading.Lock()
@@ -251,7 +264,9 @@ def test_threads_of_listeners_outlive_what_ends_programs(raised: BaseException) 
 @pytest.mark.parametrize("ordered", [False, True])
 def test_a_loop_that_ends_is_not_held_up_by_a_listener(ordered: bool) -> None:
     """The cancelling of all tasks at the end of a loop is no failure of the listener."""
-    world, called, told = World(queues=1), [], []
+    world = World(queues=1)
+    called: list[Any] = []
+    told: list[Any] = []
     world.send(0, b"0")
 
     async def listener(message: ReceivedMessage) -> None:
@@ -272,7 +287,9 @@ def test_a_loop_that_ends_is_not_held_up_by_a_listener(ordered: bool) -> None:
 
 
 def test_threads_that_cannot_be_started_are_told_of_and_asked_for_again() -> None:
-    world, told, got = World(queues=1), [], []
+    world = World(queues=1)
+    told: list[Any] = []
+    got: list[Any] = []
     world.send(0, b"0")
 
     async def main() -> None:

@@ -6,6 +6,7 @@ import errno
 import itertools
 import random
 import struct
+from typing import Any
 
 import pytest
 from frame_rig import plain_frame
@@ -80,7 +81,8 @@ def break_sectors(disk: SimDisk, *pages: int) -> None:
 
 def break_once(disk: SimDisk) -> list[tuple[int, int]]:
     """The first read fails; place and size are noted."""
-    real, failed = disk.open_readonly, []
+    real = disk.open_readonly
+    failed: list[Any] = []
 
     def open_readonly(path: str) -> SimSegment:
         file = real(path)

@@ -227,7 +227,8 @@ def test_a_process_that_slept_longer_than_its_lock_commits_and_begins_nothing() 
 
 
 def test_a_concurrent_listener_that_hangs_in_a_queue_that_went_elsewhere_is_told() -> None:
-    world, told, freed = World(queues=1), [], asyncio.Event()
+    world, freed = World(queues=1), asyncio.Event()
+    told: list[Any] = []
     world.send(0, b"0")
 
     async def hang(message: ReceivedMessage) -> None:
@@ -277,7 +278,8 @@ def test_what_was_finished_before_a_listener_hangs_is_committed(ordered: bool) -
 
 @pytest.mark.parametrize("broadcasting", [False, True])
 def test_a_concurrent_listener_that_hangs_is_told(broadcasting: bool) -> None:
-    world, told = World(queues=1), []
+    world = World(queues=1)
+    told: list[Any] = []
     world.send(0, b"0")
 
     class NoFiles:

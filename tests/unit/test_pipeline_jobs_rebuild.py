@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pipeline_store_rig import SIZES, made, opened, overwrite, put, segments
@@ -26,7 +27,7 @@ def root(tmp_path: Path) -> Path:
 
 def files(root: Path) -> dict[str, bytes]:
     """Contents by name; IndexFiles by their number, since names tell the time."""
-    found = {}
+    found: dict[Any, Any] = {}
     for kind in ("consumequeue", "index"):
         for path in sorted((root / kind).rglob("*")):
             if path.is_file():

@@ -15,6 +15,7 @@ import subprocess
 import sys
 from array import array
 from pathlib import Path
+from typing import Any
 
 import pytest
 from frame_rig import plain_frame
@@ -639,7 +640,7 @@ def test_a_queue_whose_messages_are_all_deleted_keeps_its_end(disk: SimDisk) -> 
     disk.unlink(f"/store/commitlog/{0:020d}")
     disk.unlink(f"/store/commitlog/{SEGMENT:020d}")
     disk.unlink(f"/store/commitlog/{2 * SEGMENT:020d}")
-    ends = {}
+    ends: dict[Any, Any] = {}
     for _ in range(2):
         store = MessageStore.open(config("/store"), disk, Clock())
         ends.setdefault("T0", []).append(store.max_offset("T0", 0))
