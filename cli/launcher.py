@@ -25,7 +25,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -38,7 +37,7 @@ from saturnmq.cli import local_etcd
 from saturnmq.cli.free_ports import NoFreePortsError, free_block, is_free
 from saturnmq.cli.successor import STOP_TIMEOUT_S, start_time
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.runtime.errors import nearest
+from saturnmq.runtime.errors import SaturnError, nearest
 from saturnmq.runtime.loop_watch import long_stops_in
 
 STATE_FILE = "cluster.json"
@@ -47,6 +46,7 @@ LOG_FILE = "log.txt"
 CLUSTER_NAME = "SaturnCluster"
 KINDS = ("etcd", "nameserver", "master", "slave")  # in the order of their start
 START_TIMEOUT_S = 60.0
+ASK_TIMEOUT_S = 5.0
 ENOUGH_BYTES = 1 << 30  # of a disk that others fill, too: a part in percent says little of it
 # A broker takes four ports: the one Java slaves use (listen - 2), one spare, listen and HA (listen
 # + 1).
@@ -287,7 +287,7 @@ class LocalCluster:
                 continue
             seen: set[str] = set()
             while True:
-                with contextlib.suppress(OSError, ValueError):
+                with contextlib.suppress(SaturnError, ValueError):
                     seen = _registered(node.host, node.port)
                 if wanted <= seen:
                     break
@@ -305,7 +305,7 @@ class LocalCluster:
             told = False
             while node.broker_name and node.alive():
                 state: dict[str, Any] = {}
-                with contextlib.suppress(OSError, ValueError):
+                with contextlib.suppress(SaturnError, ValueError):
                     state = _ask(node.host, node.port, RequestCode.REPLICA_STATE)
                 if state.get("role") not in ("unsure", "recovering"):
                     break
@@ -628,30 +628,15 @@ def _registered(host: str, port: int) -> set[str]:
 
 
 def _ask(host: str, port: int, code: RequestCode) -> dict[str, Any]:
-    """The document in which a node answers `code`, by hand: no client, and no loop, is needed."""
-    from saturnmq.protocol import fastjson
+    """The document in which a node answers `code`; neither a client nor a loop is needed."""
+    from saturnmq.client.channels import document
+    from saturnmq.protocol.channel import Channel
+    from saturnmq.protocol.remoting import Command
+    from saturnmq.runtime.native import NativeRuntime
 
-    header = json.dumps(
-        {"code": int(code), "language": "PYTHON", "version": 493, "opaque": 1, "flag": 0}
-    ).encode()
-    with socket.create_connection((host, port), timeout=5) as link:
-        link.sendall((4 + len(header)).to_bytes(4, "big") + len(header).to_bytes(4, "big") + header)
-        reply = _exactly(link, int.from_bytes(_exactly(link, 4), "big"))
-    header_length = int.from_bytes(reply[:4], "big") & 0xFFFFFF
-    document = fastjson.loads(reply[4 + header_length :])
-    if not isinstance(document, dict):
-        raise ValueError(f"{host}:{port} answers code {code} with no document")
-    return document
-
-
-def _exactly(link: socket.socket, count: int) -> bytes:
-    parts = bytearray()
-    while len(parts) < count:
-        part = link.recv(count - len(parts))
-        if not part:
-            raise OSError("the nameserver closed the connection")
-        parts += part
-    return bytes(parts)
+    address = f"{host}:{port}"
+    with contextlib.closing(Channel(NativeRuntime(), address, ASK_TIMEOUT_S)) as channel:
+        return document(address, channel.request(Command(code), ASK_TIMEOUT_S))
 
 
 def write_ready(path: str | os.PathLike[str], facts: dict[str, Any]) -> None:

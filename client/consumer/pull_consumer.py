@@ -22,6 +22,7 @@ from typing import Any
 from saturnmq.client.consumer import rebalance as strategies
 from saturnmq.client.consumer.assigned_queue import AssignedQueue
 from saturnmq.client.consumer.consumer_data import heartbeat_entry, running_info
+from saturnmq.client.consumer.consumer_tasks import ConsumerTasks
 from saturnmq.client.consumer.filter_check import find_brokers
 from saturnmq.client.consumer.membership import Membership
 from saturnmq.client.consumer.offset_store import COMMIT_INTERVAL_S, OffsetStore, RemoteOffsets
@@ -42,7 +43,6 @@ from saturnmq.runtime.errors import (
     SaturnError,
     SubscriptionParseFailed,
 )
-from saturnmq.runtime.supervision import Work
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +137,7 @@ class PullConsumer:
         self._arrived = asyncio.Event()
         self._polling = False  # the application is waiting in poll()
         self._assigned = False
-        self._tasks: list[asyncio.Task[Any]] = []
+        self._tasks = ConsumerTasks(self.core.tasks, group)
         self._started = self._closing = False
 
     # -- life ---------------------------------------------------------------------------------
@@ -186,10 +186,10 @@ class PullConsumer:
         self.core.register_consumer(self.group, self)
         await self.core.heartbeat_now()
         if self.subscriptions and not self._assigned:
-            self._keep(self._membership.run, "rebalance")
+            self._tasks.keep(self._membership.run, "rebalance")
         for held in self._held.values():
             self._begin(held)
-        self._keep(self._commit_loop, "commit")
+        self._tasks.keep(self._commit_loop, "commit")
 
     async def close(self) -> None:
         """Commits (with auto_commit, everything polled) and leaves the group."""
@@ -200,8 +200,7 @@ class PullConsumer:
         if self._closing:
             return
         self._closing = True
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
         if self._started:
             if self.auto_commit and done:
                 self._note_polled()
@@ -219,13 +218,6 @@ class PullConsumer:
 
     async def __aexit__(self, raised: type[BaseException] | None, *_: object) -> None:
         await self._end(done=raised is None)
-
-    def _keep(self, work: Work, what: str) -> None:
-        self._tasks.append(self.core.tasks.keep(work, name=f"{what} {self.group}"))
-
-    def _once(self, work: Work, what: str) -> None:
-        self._tasks = [task for task in self._tasks if not task.done()]
-        self._tasks.append(self.core.tasks.once(work, name=f"{what} {self.group}"))
 
     # -- reading ------------------------------------------------------------------------------
     async def poll(self, timeout_s: float = 5.0, max_messages: int = 1024) -> list[ReceivedMessage]:
@@ -463,7 +455,7 @@ class PullConsumer:
             if self._puller.misplaced(queue):
                 held.stop_pulling()
                 self._begin(held)
-        self._once(self.offsets.commit, "commit")
+        self._tasks.once(self.offsets.commit, "commit")
 
     def on_reset_offsets(self, topic: str, offsets: dict[MessageQueue, int]) -> None:
         """Continue at `offsets` (220)."""

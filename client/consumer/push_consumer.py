@@ -23,6 +23,7 @@ from typing import Any
 from saturnmq.client.consumer import rebalance as strategies
 from saturnmq.client.consumer.assigned_queue import AssignedQueue
 from saturnmq.client.consumer.consumer_data import heartbeat_entry, running_info
+from saturnmq.client.consumer.consumer_tasks import ConsumerTasks
 from saturnmq.client.consumer.consuming import Concurrent, Consumption, InOrder
 from saturnmq.client.consumer.filter_check import find_brokers
 from saturnmq.client.consumer.holdings import Holdings
@@ -47,7 +48,6 @@ from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.subscription import Expression, Subscription
 from saturnmq.runtime.door import Runtime
 from saturnmq.runtime.errors import ClientClosed, ConfigError, SaturnError, SubscriptionParseFailed
-from saturnmq.runtime.supervision import Work
 
 log = logging.getLogger(__name__)
 
@@ -213,7 +213,7 @@ class PushConsumer:
             self.core, group, strategies.strategy(rebalance), rebalance_interval_s, self
         )
         self._commit_interval = commit_interval_s
-        self._tasks: list[asyncio.Task[Any]] = []
+        self._tasks = ConsumerTasks(self.core.tasks, group)
         self._started = self._closing = False
 
     # -- life ---------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ class PushConsumer:
         version = self.core.subscription_version()
         self.subscriptions[topic] = Subscription.parse(topic, expression, version)
         if self._started:
-            self._once(self._announce_again, "announce")
+            self._tasks.once(self._announce_again, "announce")
 
     def unsubscribe(self, topic: str) -> None:
         """Drops a topic; its queues go to the other members at the next rebalance."""
@@ -270,8 +270,8 @@ class PushConsumer:
             raise
         self.core.register_consumer(self.group, self)
         await self._announce()
-        self._keep(self._membership.run, "rebalance")
-        self._keep(self._commit_loop, "commit")
+        self._tasks.keep(self._membership.run, "rebalance")
+        self._tasks.keep(self._commit_loop, "commit")
         self._holdings.start()
 
     async def close(self) -> None:
@@ -285,8 +285,7 @@ class PushConsumer:
         if self._closing:
             return
         self._closing = True
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
         await self._holdings.close()
         if self._file is not None:
             await self._file.close()
@@ -302,13 +301,6 @@ class PushConsumer:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-    def _keep(self, work: Work, what: str) -> None:
-        self._tasks.append(self.core.tasks.keep(work, name=f"{what} {self.group}"))
-
-    def _once(self, work: Work, what: str) -> None:
-        self._tasks = [task for task in self._tasks if not task.done()]
-        self._tasks.append(self.core.tasks.once(work, name=f"{what} {self.group}"))
 
     def _pull(self, held: AssignedQueue) -> asyncio.Task[None]:
         return self.core.tasks.keep(partial(self._pull_loop, held), name=f"pull {held.queue}")
@@ -423,12 +415,12 @@ class PushConsumer:
         if topic not in self.subscriptions or not self._started or self._closing:
             return
         self.baseline.answered(topic, self.core.subscribe_queues(topic))
-        self._once(self._announce_again, "announce")
+        self._tasks.once(self._announce_again, "announce")
         for queue, held in self._held.items():
             if self._puller.misplaced(queue):
                 self._restart(held)
         self._holdings.locks.renew_soon()
-        self._once(self._holdings.commit, "commit")
+        self._tasks.once(self._holdings.commit, "commit")
 
     def on_reset_offsets(self, topic: str, offsets: dict[MessageQueue, int]) -> None:
         """Continue at `offsets`, forwards or backwards (220, and 21 in a pull)."""
